@@ -1,0 +1,38 @@
+"""zoo trains, compares and explains transformers by how they know position."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zoo.attention.encoding import Chain, Dims, Encoding
+    from zoo.build import build_model, load, load_recipe
+    from zoo.functions import Attention, attend, embed, encoding, encoding_class, encoding_names, scores, weights
+    from zoo.recipe import Recipe
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "zoo.attention.encoding": ("Chain", "Dims", "Encoding"),
+    "zoo.build": ("build_model", "load", "load_recipe"),
+    "zoo.functions": ("Attention", "attend", "embed", "encoding", "encoding_class", "encoding_names", "scores", "weights"),
+    "zoo.recipe": ("Recipe",),
+}
+__all__ = [  # noqa: PLE0604
+    "Attention", "Chain", "Dims", "Encoding", "Recipe", "attend", "build_model", "embed", "encoding", "encoding_class",
+    "encoding_names", "load", "load_recipe", "scores", "weights",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `zoo --help` need not wait for torch."""
+    import importlib
+
+    for module, names in _PLACES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module 'zoo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,107 @@
+"""One attention call, as data.
+
+Shapes, here and everywhere: B batch, H heads, N queries, M keys, K key size, V value size, D model size, P axes,
+R rank of a factor, E riders; `1|B` where a dimension broadcasts. Heads come second, tokens third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from zoo.attention.tokens import Tokens, pick, precise
+
+Index = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(b, h, i, j) -> one number per index. Index tensors broadcast; i and j are slots of queries and keys, not positions."""
+
+Rescore = Callable[[Tensor, Tensor], Tensor]
+"""(scores [B, H, N, M], visible bool [1|B, 1, N, M]) -> tensor like scores: new scores, or weights."""
+
+Readout = Callable[[Tensor], Tensor]
+"""weights [B, H, N, M] -> [B, H, N, V], added to the output."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """softmax(scale q k^T + biases + factors, over visible keys) v, and what else an encoding makes of it.
+
+    The queries are the last N of the M tokens, so slot i of a query is slot i + M - N of a key. A factor
+    (left [1|B, 1|H, 1|N, R], right [1|B, 1|H, 1|M, R]) is exactly the bias left right^T; one whose right side has a single
+    row is constant along each row of scores, and an interpreter may drop it where the weights are a softmax.
+    """
+
+    q: Tensor  # [B, H, N, K]
+    k: Tensor  # [B, H, M, K]
+    v: Tensor  # [B, H, M, V]
+    content: Tensor  # [B, H, N, K] queries before any encoding turned them
+    queries: Tokens
+    keys: Tokens
+    causal: bool
+    scale: float
+    biases: tuple[Index, ...] = ()
+    factors: tuple[tuple[Tensor, Tensor], ...] = ()
+    rescore: Rescore | None = None
+    weigh: Rescore | None = None
+    readout: Readout | None = None
+    riders: Tensor | None = None  # [B, H, M, E]
+
+    def replace(self, **changes: object) -> Terms:
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def add_bias(self, index: Index) -> Terms:
+        """The same call with a bias added to its scores, pair by pair."""
+        return replace(self, biases=(*self.biases, index))
+
+    def add_factor(self, left: Tensor, right: Tensor) -> Terms:
+        """The same call with the bias left right^T added to its scores."""
+        return replace(self, factors=(*self.factors, (left, right)))
+
+    @property
+    def shift(self) -> int:
+        """M - N: the key slot of the first query."""
+        return self.k.shape[2] - self.q.shape[2]
+
+    def offset(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """pos of query i minus pos of key j, [.., P]."""
+        return pick(self.queries.pos, b, i) - pick(self.keys.pos, b, j)
+
+    @property
+    def visible(self) -> Index | None:
+        """Which pairs may attend: the same document, no padding, and under a causal mask no later slot. None: all."""
+        rules: list[Index] = []
+        if self.causal and self.q.shape[2] > 1:
+            rules.append(lambda b, h, i, j: j <= i + self.shift)
+        queries, keys = self.queries.document, self.keys.document
+        if queries is not None and keys is not None:
+            rules.append(lambda b, h, i, j: (pick(queries, b, i) == pick(keys, b, j)) & (pick(keys, b, j) >= 0))
+        if len(rules) < 2:
+            return rules[0] if rules else None
+        return lambda b, h, i, j: rules[0](b, h, i, j) & rules[1](b, h, i, j)
+
+    def bias(self) -> Index | None:
+        """The sum of biases and factors as one index function."""
+        parts = [*self.biases, *(_expanded(left, right) for left, right in self.factors)]
+        if not parts:
+            return None
+        return lambda b, h, i, j: sum(part(b, h, i, j) for part in parts)  # type: ignore[return-value]
+
+    def grid(self, index: Index) -> Tensor:
+        """An index function evaluated for all pairs: [1|B, 1|H, N, M]."""
+        sizes = (*self.q.shape[:3], self.k.shape[2])
+        shapes = ((-1, 1, 1, 1), (1, -1, 1, 1), (1, 1, -1, 1), (1, 1, 1, -1))
+        values = index(*(torch.arange(n, device=self.q.device).view(s) for n, s in zip(sizes, shapes, strict=True)))
+        return values.expand(torch.broadcast_shapes(values.shape, (1, 1, sizes[2], sizes[3])))
+
+
+def _expanded(left: Tensor, right: Tensor) -> Index:
+    """A factor as an index function."""
+
+    def row(side: Tensor, b: Tensor, h: Tensor, n: Tensor) -> Tensor:
+        batch, heads, rows, _ = side.shape
+        index = (b if batch > 1 else 0 * b, h if heads > 1 else 0 * h, n if rows > 1 else 0 * n)
+        return precise(side)[index]
+
+    return lambda b, h, i, j: (row(left, b, h, i) * row(right, b, h, j)).sum(-1)

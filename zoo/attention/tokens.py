@@ -1,0 +1,114 @@
+"""What is known of each token: its state, its place, its document, and what encodings noted about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """N tokens of B samples. Everything but `x` may have batch size 1 (`1|B`): the same for every sample.
+
+    `extent` None says that `index` holds coordinates already, to which no convention applies; `placed` None that every
+    token has a place; `document` None that there is one document and no padding.
+    """
+
+    x: Tensor  # [B, N, D]
+    index: Tensor  # [1|B, N, P] grid indices or token positions, at least float32
+    extent: Tensor | None  # [1|B, P] size of the grid now
+    pos: Tensor  # [1|B, N, P] coordinates: the index under the convention of the encoding that is asked
+    placed: Tensor | None = None  # bool [1|B, N]; False for class and register tokens
+    document: Tensor | None = None  # int [1|B, N]; -1 for padding
+    notes: Mapping[str, Tensor] = field(default_factory=dict)  # {name: [1|B, N, ...]} travels into caches
+    tables: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)  # this pass and these tokens only
+
+    @classmethod
+    def at(cls, x: Tensor, pos: Tensor, placed: Tensor | None = None, document: Tensor | None = None) -> Tokens:
+        """Tokens with states [B, N, D] at given coordinates, [N, P] or [B, N, P]. Masks are [N] or [B, N].
+
+        Coordinates are computed in the wider of their own dtype and that of x, and at least in float32.
+        """
+        pos = precise(pos if pos.dim() == 3 else pos[None])
+        pos = pos.to(torch.promote_types(pos.dtype, x.dtype))
+        placed, document = (m if m is None or m.dim() == 2 else m[None] for m in (placed, document))
+        return cls(x, pos, None, pos, placed, document)
+
+    def __len__(self) -> int:
+        return self.x.shape[1]
+
+    def replace(self, **changes: object) -> Tokens:
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def note(self, **notes: Tensor) -> Tokens:
+        """The same tokens with facts [1|B, N, ...] added that travel into caches."""
+        return replace(self, notes={**self.notes, **notes})
+
+    def last(self, count: int) -> Tokens:
+        """The last `count` tokens."""
+        if count == len(self):
+            return self
+        return self._each(lambda one: one[:, -count:])
+
+    def join(self, later: Tokens) -> Tokens:
+        """These tokens followed by `later` ones, which must carry the same notes."""
+        batch = max(self.x.shape[0], later.x.shape[0])
+
+        def joined(first: Tensor, second: Tensor) -> Tensor:
+            if first.shape[0] != second.shape[0]:
+                first, second = (one.expand(batch, *one.shape[1:]) for one in (first, second))
+            return torch.cat([first, second], dim=1)
+
+        def optional(first: Tensor | None, second: Tensor | None, default: int | bool) -> Tensor | None:
+            if first is None and second is None:
+                return None
+            first, second = (
+                tokens.x.new_full((1, len(tokens)), default, dtype=torch.bool if default is True else torch.long)
+                if one is None
+                else one
+                for tokens, one in ((self, first), (later, second))
+            )
+            return joined(first, second)
+
+        return Tokens(
+            joined(self.x, later.x),
+            joined(self.index, later.index),
+            later.extent,
+            joined(self.pos, later.pos),
+            optional(self.placed, later.placed, True),
+            optional(self.document, later.document, 0),
+            {name: joined(note, later.notes[name]) for name, note in self.notes.items()},
+        )
+
+    def detach(self) -> Tokens:
+        """The same tokens, with no gradient to what they came from."""
+        return self._each(Tensor.detach)
+
+    def bare(self) -> Tokens:
+        """The same tokens without their states: what a cache of keys remembers of them."""
+        return replace(self, x=self.x[..., :0])
+
+    def _each(self, change) -> Tokens:  # type: ignore[no-untyped-def]
+        """`change` applied to whatever has a token axis; tables, which belong to exactly these tokens, are left out."""
+        return Tokens(
+            change(self.x),
+            change(self.index),
+            self.extent,
+            change(self.pos),
+            None if self.placed is None else change(self.placed),
+            None if self.document is None else change(self.document),
+            {name: change(note) for name, note in self.notes.items()},
+        )
+
+
+def precise(tensor: Tensor) -> Tensor:
+    """At least float32: what angles, exponentials and sums are computed in."""
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def pick(values: Tensor, b: Tensor, n: Tensor) -> Tensor:
+    """`values[b, n]` of a [1|B, N, ...] tensor for index tensors; a batch of 1 stays 1 and broadcasts."""
+    return values[0][n] if values.shape[0] == 1 else values[b, n]

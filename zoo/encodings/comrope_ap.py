@@ -1,0 +1,41 @@
+"""Commuting learned rotations, one axis per block (ComRoPE-AP; Yu et al. 2025, arXiv:2506.03737)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention.encoding import Dims
+from zoo.attention.tokens import precise
+from zoo.encodings.rotation import Rotary
+from zoo.encodings.spectrum import spectrum, turn_by_exponential
+from zoo.errors import Invalid
+from zoo.registry import register
+
+
+@register
+class ComRoPEAP(Rotary):
+    """block j of b channels of q and k turns by exp(p_(j mod P) S_j), S = generators - generators^T"""
+
+    shared = False
+    axes = (1, 2, 3)
+    coordinates = "fraction"
+
+    def __init__(self, dims: Dims, *, block: int = 8, std: float = 1.0) -> None:
+        super().__init__(dims)
+        if block < 2 or block % 2 or dims.head % (block * dims.axes):
+            raise Invalid("block", f"block {block} must be even, and {dims.axes} axes of it must divide the head size {dims.head}")
+        shape = (dims.heads, dims.head // block, block, block)
+        self.generators = nn.Parameter(torch.randn(shape) * std)  # [H, m, b, b]
+
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        heads, blocks = self.generators.shape[:2]
+        axis = torch.arange(blocks, device=pos.device) % self.dims.axes
+        times = pos[:, None, :, axis].expand(-1, heads, -1, -1)  # [1|B, H, N, m]
+        generators = precise(self.generators)
+        skew = generators - generators.mT
+        return skew, times, *spectrum(skew)
+
+    def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
+        skew, times, frequencies, basis = tables
+        return turn_by_exponential(x, skew, times, (frequencies, basis))

@@ -1,0 +1,45 @@
+"""Commuting learned rotations, linearly dependent generators (ComRoPE-LD; Yu et al. 2025, arXiv:2506.03737)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention.encoding import Dims
+from zoo.attention.tokens import precise
+from zoo.encodings.rotation import Rotary
+from zoo.encodings.spectrum import spectrum, turn_by_exponential
+from zoo.errors import Invalid
+from zoo.registry import register
+
+
+@register
+class ComRoPELD(Rotary):
+    """block j of b channels of q and k turns by exp((sum_a scales[a, j] p_a) S_j), S = generators - generators^T
+
+    To fine-tune a model without rotations, set `generators` to zero: every rotation is then the identity, and all
+    parameters but `scales` receive a gradient.
+    """
+
+    shared = False
+    axes = (1, 2, 3)
+    coordinates = "fraction"
+
+    def __init__(self, dims: Dims, *, block: int = 8, std: float = 1.0) -> None:
+        super().__init__(dims)
+        if block < 2 or block % 2 or dims.head % block:
+            raise Invalid("block", f"block {block} must be even and divide the head size {dims.head}")
+        shape = (dims.heads, dims.head // block, block, block)
+        self.generators = nn.Parameter(torch.randn(shape) * std)  # [H, m, b, b]
+        self.scales = nn.Parameter(torch.randn(dims.axes, *shape[:2]))  # [P, H, m]
+
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        scales = precise(self.scales)[:, :, None]  # [P, H, 1, m]
+        times = sum(pos[:, None, :, a, None] * scales[a] for a in range(len(scales)))  # [1|B, H, N, m]
+        generators = precise(self.generators)
+        skew = generators - generators.mT
+        return skew, times, *spectrum(skew)  # type: ignore[return-value]
+
+    def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
+        skew, times, frequencies, basis = tables
+        return turn_by_exponential(x, skew, times, (frequencies, basis))

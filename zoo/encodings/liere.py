@@ -1,0 +1,57 @@
+"""Lie rotational encoding: learned rotations that need not commute (LieRE; Ostmeier et al. 2024, arXiv:2406.10322)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention.encoding import Dims
+from zoo.attention.tokens import precise
+from zoo.encodings.exponential import exponential
+from zoo.encodings.rotation import Rotary
+from zoo.errors import Invalid
+from zoo.registry import register
+
+
+@register
+class LieRE(Rotary):
+    """each block of b channels of q and k turns by exp(sum_a p_a A_a), A_a = U_a - U_a^T
+
+    `generators` are the strict upper triangles U_a, row-major. They do not commute, so a score depends on both places
+    and not on their difference alone. Channels that fill no block stay as they are.
+    """
+
+    shared = False
+    relative = False
+    axes = (1, 2, 3)
+    coordinates = "growing"
+
+    def __init__(self, dims: Dims, *, block: int = 8, initial: float = 2 * math.pi) -> None:
+        super().__init__(dims)
+        if not 2 <= block <= dims.head:
+            raise Invalid("block", f"block {block} must lie between 2 and the head size {dims.head}")
+        self.block = block
+        shape = (dims.axes, dims.heads, dims.head // block, block * (block - 1) // 2)
+        self.generators = nn.Parameter(torch.rand(shape) * initial)  # [P, H, m, b (b - 1) / 2]
+
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        rows, columns = torch.triu_indices(self.block, self.block, offset=1, device=pos.device)
+        triangles = precise(self.generators)
+        upper = triangles.new_zeros(*triangles.shape[:-1], self.block, self.block)
+        upper[..., rows, columns] = triangles
+        skew = upper - upper.mT  # [P, H, m, b, b]
+        times = pos[:, None, :, :, None, None, None]  # [1|B, 1, N, P, 1, 1, 1]
+        return (exponential(sum(times[:, :, :, a] * skew[a, :, None] for a in range(len(skew)))),)  # [1|B, H, N, m, b, b]
+
+    def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
+        (rotations,) = tables
+        blocks, width = rotations.shape[3], rotations.shape[3] * self.block
+        rotations = rotations.to(x.dtype)
+        turned = x[..., :width].unflatten(-1, (blocks, self.block))  # [B, H, N, m, b]
+        if len(rotations) == 1:
+            turned = torch.einsum("hnmij,bhnmj->bhnmi", rotations[0], turned)
+        else:
+            turned = torch.einsum("bhnmij,bhnmj->bhnmi", rotations, turned)
+        return torch.cat([turned.flatten(-2), x[..., width:]], dim=-1)

@@ -1,0 +1,17 @@
+"""No positional encoding (Haviv et al. 2022, arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466)."""
+
+from __future__ import annotations
+
+from zoo.attention.encoding import Encoding
+from zoo.registry import register
+
+
+@register
+class None_(Encoding):
+    """scores = q k^T / sqrt(K)
+
+    A causal mask alone tells order. Without one the model is permutation equivariant: it sees a set of tokens.
+    """
+
+    relative = True
+    axes = (1, 2, 3)

@@ -1,0 +1,49 @@
+"""RoPE with learned wave vectors, free in direction (RoPE-Mixed; Heo et al. 2024, arXiv:2403.13298)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention.encoding import Dims
+from zoo.attention.tokens import precise
+from zoo.encodings.rotation import Rotary, circle
+from zoo.errors import Invalid
+from zoo.registry import register
+
+
+@register
+class RoPEMixed(Rotary):
+    """pairs (2i, 2i+1) of q and k of head h turn by sum_a p_a frequencies[a, h, i]
+
+    At first each head has an axial frame turned at random: the pairs form P groups, group a pointing along the a-th
+    column of a random rotation, with magnitudes base^(-2Pk/K).
+    """
+
+    shared = False
+    axes = (1, 2, 3)
+
+    def __init__(self, dims: Dims, *, base: float = 10.0) -> None:
+        super().__init__(dims)
+        divisor = 4 if dims.axes == 2 else 2
+        if dims.head % divisor or dims.head < 2 * dims.axes:
+            raise Invalid("name", f"rope_mixed on {dims.axes} axes needs a head size divisible by {divisor} and at least "
+                          f"{2 * dims.axes}, not {dims.head}")
+        pairs = dims.head // 2
+        frames = _rotations(dims.heads, dims.axes)  # [H, P, P]
+        groups = [
+            frames[:, :, a].T[..., None] * base ** (-(part - part[0]) * dims.axes / pairs)  # [P, H, K/2P]
+            for a, part in enumerate(torch.arange(pairs).tensor_split(dims.axes))
+        ]
+        self.frequencies = nn.Parameter(torch.cat(groups, dim=-1))  # [P, H, K/2]
+
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        waves = precise(self.frequencies)[:, :, None]  # [P, H, 1, K/2]
+        return (circle(sum(pos[:, None, :, a, None] * waves[a] for a in range(len(waves)))),)  # type: ignore[arg-type]
+
+
+def _rotations(count: int, axes: int) -> Tensor:
+    """Random rotations [count, P, P], uniformly distributed; on two axes the angle is U[0, 2 pi)."""
+    q, r = torch.linalg.qr(torch.randn(count, axes, axes))
+    q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+    return torch.cat([q[..., :-1], q[..., -1:] * torch.linalg.det(q)[:, None, None]], dim=-1)

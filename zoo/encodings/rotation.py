@@ -1,0 +1,108 @@
+"""Rotations of queries and keys: one kernel turns pairs of channels, whatever the angles are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.attention.encoding import Encoding
+from zoo.attention.tokens import Tokens, precise
+
+
+class Rotary(Encoding):
+    """Turns queries and keys by tables that depend on coordinates alone.
+
+    A shared rotation makes its tables once for all layers, any other once per layer; queries and keys use the same ones.
+    """
+
+    relative = True
+
+    @abstractmethod
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        """Tables for coordinates [1|B, N, P]."""
+
+    def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
+        """Heads [B, H, N, K] turned by the tables; by default pairs (2i, 2i + 1) by a table of `circle`."""
+        return turn(x, *tables)
+
+    def embed(self, tokens: Tokens) -> Tokens:
+        return self._prepared(tokens) if self.shared else tokens
+
+    def annotate(self, tokens: Tokens) -> Tokens:
+        return tokens if self.shared and self.name in tokens.tables else self._prepared(tokens)
+
+    def query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        return self.turn(q, *self._prepared(tokens, keep=True).tables[self.name])
+
+    def key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        return self.turn(k, *self._prepared(tokens, keep=True).tables[self.name])
+
+    def _prepared(self, tokens: Tokens, keep: bool = False) -> Tokens:
+        """The same tokens with this encoding's tables; those that are there are kept if asked."""
+        if keep and self.name in tokens.tables:
+            return tokens
+        with torch.autocast(tokens.pos.device.type, enabled=False):
+            return tokens.replace(tables={**tokens.tables, self.name: self.prepare(tokens.pos)})
+
+
+def circle(angles: Tensor) -> Tensor:
+    """(cos, sin) of angles [..., N, pairs], the table that `turn` takes: [..., N, pairs, 2]."""
+    return torch.stack([angles.cos(), angles.sin()], dim=-1)
+
+
+def turn(x: Tensor, table: Tensor) -> Tensor:
+    """Pairs (2i, 2i + 1) of x [B, H, N, K] turned: (a, b) -> (a cos - b sin, a sin + b cos). Channels beyond stay."""
+    width = 2 * table.shape[-2]
+    if width < x.shape[-1]:
+        return torch.cat([turn(x[..., :width], table), x[..., width:]], dim=-1)
+    return _Turn.apply(x, table)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Turn(torch.autograd.Function):
+    """Multiplication of complex numbers, which is how a CPU turns pairs fastest. The table's gradient is summed early."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(x, table)
+        return _real(_complex(x) * _complex(table, flat=False), x) if _eager() else _multiply(x, table, 1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+        x, table = ctx.saved_tensors
+        if not _eager():
+            a, b, c, d = *_pairs(precise(x)), *_pairs(precise(gradient))
+            products = torch.stack([a * c + b * d, a * d - b * c], dim=-1)
+            return _multiply(gradient, table, -1), products.sum_to_size(table.shape) if ctx.needs_input_grad[1] else None
+        g = _complex(gradient)
+        table_gradient = None
+        if ctx.needs_input_grad[1]:
+            table_gradient = torch.view_as_real((_complex(x).conj() * g).sum_to_size(table.shape[:-1])).to(table.dtype)
+        return _real(g * _complex(table, flat=False).conj(), gradient), table_gradient
+
+
+def _eager() -> bool:
+    return not torch.compiler.is_compiling()  # a compiler fuses real arithmetic and does not know complex numbers
+
+
+def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return first, second
+
+
+def _multiply(x: Tensor, table: Tensor, sign: int) -> Tensor:
+    (a, b), (cos, sin) = _pairs(precise(x)), table.unbind(-1)
+    sin = sign * sin
+    return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x.dtype)
+
+
+def _complex(x: Tensor, flat: bool = True) -> Tensor:
+    pairs = precise(x.unflatten(-1, (-1, 2)) if flat else x)
+    aligned = pairs.stride(-1) == 1 and pairs.storage_offset() % 2 == 0 and not any(s % 2 for s in pairs.stride()[:-1])
+    return torch.view_as_complex(pairs if aligned else pairs.contiguous())
+
+
+def _real(z: Tensor, like: Tensor) -> Tensor:
+    return torch.view_as_real(z).flatten(-2).to(like.dtype)

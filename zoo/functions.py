@@ -1,0 +1,179 @@
+"""What Python users call: an encoding by name, and attention under it, given projected heads and coordinates."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo import registry
+from zoo.attention import attend as interpreters
+from zoo.attention.context import Context
+from zoo.attention.coordinates import CONVENTIONS, grid
+from zoo.attention.encoding import Chain, Dims, Encoding
+from zoo.attention.layer import SelfAttention
+from zoo.attention.terms import Terms
+from zoo.attention.tokens import Tokens
+from zoo.errors import Invalid
+from zoo.registry import Choice
+
+Named = str | Mapping[str, Any] | Choice
+
+
+def encoding_names() -> tuple[str, ...]:
+    """Registered names of encodings, sorted."""
+    return registry.names("encodings")
+
+
+def encoding_class(name: str) -> type[Encoding]:
+    """The class of an encoding, with its facts. Raises Invalid for an unknown name."""
+    try:
+        return registry.find("encodings", name)  # type: ignore[no-any-return]
+    except KeyError as error:
+        raise Invalid("name", error.args[0]) from None
+
+
+def encoding(name: Named | Sequence[Named], dims: Dims, **options: Any) -> Encoding:
+    """An encoding for these sizes; a list of names or {name: ..., option: ...} makes a Chain of them.
+
+    Every encoding also takes `shared` (one module for all layers) and `coordinates` (a convention), in place of the
+    values that it declares. Raises Invalid (a ValueError) for what is unknown or does not fit.
+    """
+    if isinstance(name, str | Mapping | Choice):
+        choice = _choice(name)
+        return _make(choice.name, dims, **{**choice.options, **options})
+    if options:
+        raise Invalid("name", "a list of encodings takes its options in its entries: [{name: liere, block: 4}]")
+    choices = [_choice(one) for one in name]
+    twice = {one.name for one in choices if [other.name for other in choices].count(one.name) > 1}
+    if twice:
+        raise Invalid("name", f"{', '.join(sorted(twice))} stands twice in the list; list it once")
+    return Chain(dims, {one.name: _make(one.name, dims, **one.options) for one in choices})
+
+
+def _choice(entry: Named) -> Choice:
+    if isinstance(entry, Choice):
+        return entry
+    if isinstance(entry, str):
+        return Choice(entry)
+    options = dict(entry)
+    return Choice(options.pop("name"), {**options.pop("options", {}), **options})
+
+
+def _make(
+    name: str, dims: Dims, *, shared: bool | None = None, coordinates: str | None = None, **options: Any
+) -> Encoding:
+    cls = encoding_class(name)
+    known = [p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for key in options:
+        if key not in known:
+            raise Invalid(key, f"{name} has no option {key!r}; {registry.nearest(key, [*known, 'shared', 'coordinates'])}")
+    made = cls(dims, **options)
+    if shared is not None:
+        made.shared = shared
+    if coordinates is not None:
+        if coordinates not in CONVENTIONS:
+            raise Invalid("coordinates", f"no convention {coordinates!r}; {registry.nearest(coordinates, CONVENTIONS)}")
+        made.coordinates = coordinates
+    return made
+
+
+@torch.no_grad()
+def embed(encoding: Encoding, x: Tensor, pos: Tensor) -> Tensor:
+    """[B, N, D]: what the encoding makes of input embeddings x [B, N, D] at pos [N, P] or [B, N, P], in evaluation."""
+    training = encoding.training
+    try:
+        return Chain.of(encoding.eval()).embed(Tokens.at(x, pos)).x
+    finally:
+        encoding.train(training)
+
+
+def scores(
+    encoding: Encoding, q: Tensor, k: Tensor, pos: Tensor, *, x: Tensor | None = None, causal: bool = False,
+    placed: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Scores [B, H, N, M] as they enter the normalisation: scale, biases and rescoring included, exact.
+
+    q [B, H, N, K] and k [B, H, M, K] are projected heads before any encoding; with N < M the queries are the last N. pos
+    [M, P] or [B, M, P] are coordinates as the encoding takes them, x [B, M, D] token states for encodings that read
+    them, placed bool [M] or [B, M]. Pairs that a causal mask hides are -inf.
+    """
+    return interpreters.scores(_terms(encoding, q, k, None, pos, x, causal, placed))
+
+
+def weights(
+    encoding: Encoding, q: Tensor, k: Tensor, pos: Tensor, *, x: Tensor | None = None, causal: bool = False,
+    placed: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention weights [B, H, N, M]; arguments as in `scores`."""
+    return interpreters.weights(_terms(encoding, q, k, None, pos, x, causal, placed))
+
+
+def attend(
+    encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, *, x: Tensor | None = None, causal: bool = False,
+    placed: Tensor | None = None, backend: str = "auto",
+) -> Tensor:  # fmt: skip
+    """Attention output [B, H, N, V] for values v [B, H, M, V], by an interpreter: auto, dense, sdpa or flex."""
+    return interpreters.attend(_terms(encoding, q, k, v, pos, x, causal, placed), backend)[0]
+
+
+def _terms(
+    encoding: Encoding, q: Tensor, k: Tensor, v: Tensor | None, pos: Tensor, x: Tensor | None, causal: bool,
+    placed: Tensor | None,
+) -> Terms:  # fmt: skip
+    chain = Chain.of(encoding)
+    if x is None:
+        x = k.new_zeros(k.shape[0], k.shape[2], k.shape[1] * k.shape[3])
+    tokens = Tokens.at(x, pos.to(torch.promote_types(pos.dtype, q.dtype)), placed)
+    tokens = chain.annotate(chain.embed(tokens).replace(x=x))
+    queries = tokens.last(q.shape[2])
+    turned, k = chain.query(q, queries), chain.key(k, tokens)
+    return chain.terms(Terms(turned, k, k if v is None else v, q, queries, tokens, causal, q.shape[-1] ** -0.5))
+
+
+class Attention(nn.Module):
+    """A self-attention layer [B, N, D] -> [B, N, D] with its encoding, for people's own models.
+
+    >>> layer = Attention(Dims(64, heads=4, axes=2, length=(14, 14)), "comrope_ld")
+    >>> layer(torch.randn(2, 196, 64)).shape
+    torch.Size([2, 196, 64])
+
+    Without `pos` the tokens are the grid of `dims.length`, or a text of any length where there is one axis, and the
+    encoding's own convention applies; `pos` [N, P] or [B, N, P] is taken as given. `placed` and `document` are as in Tokens.
+    """
+
+    def __init__(self, dims: Dims, encoding: Named | Sequence[Named] | Encoding, *, causal: bool = False) -> None:
+        super().__init__()
+        made = encoding if isinstance(encoding, Encoding) else _encoding(encoding, dims)
+        if made.causal and not causal:
+            raise Invalid("causal", f"{made.name} is meaningful only under a causal mask: Attention(..., causal=True)")
+        self.encoding = made
+        self.layer = SelfAttention(dims, causal=causal)
+
+    def forward(
+        self, x: Tensor, pos: Tensor | None = None, *, placed: Tensor | None = None, document: Tensor | None = None,
+        context: Context | None = None,
+    ) -> Tensor:  # fmt: skip
+        tokens = Tokens.at(x, self._grid(x) if pos is None else pos, placed, document)
+        if pos is None:
+            sizes = self._sizes(x.shape[1])
+            tokens = tokens.replace(extent=tokens.pos.new_tensor([sizes]))
+        chain = Chain.of(self.encoding)
+        tokens, _ = self.layer(chain.embed(tokens), chain, context or Context())
+        return tokens.x
+
+    def _sizes(self, count: int) -> tuple[int, ...]:
+        dims = self.layer.dims
+        return (count,) if dims.axes == 1 else dims.sizes
+
+    def _grid(self, x: Tensor) -> Tensor:
+        pos = grid(self._sizes(x.shape[1]), x)
+        if len(pos) != x.shape[1]:
+            raise Invalid("pos", f"{x.shape[1]} tokens are not the grid {self.layer.dims.length}; pass their coordinates as pos")
+        return pos
+
+
+_encoding = encoding  # the name is shadowed by arguments above

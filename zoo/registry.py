@@ -1,0 +1,103 @@
+"""Names of what zoo is made of. A name is a file: `zoo/encodings/rope.py` is the encoding `rope`.
+
+A file of a kind's folder that marks one class with `@register` is a member of that kind. Plug-in packages mirror the
+same folders (`my_zoo/encodings/mine.py`); they come from the entry point group `zoo.plugins` or from `zoo --plugin`,
+never from a recipe. Looking a name up imports its file; listing names and summaries only reads the text of the files.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from zoo.errors import Fault, RecipeError
+
+KINDS = {"encodings": "encodings", "models": "models", "data": "data", "tasks": "tasks", "optim": "tasks/optim"}
+PLUGINS = "ZOO_PLUGINS"  # an environment variable, so that the processes of one run agree
+
+Class = TypeVar("Class", bound=type)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One `{name, options}` of a recipe: a member of a kind and the options it is made with."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Marks an option, as `Annotated[..., Choices(kind)]`, that a recipe fills with a list of members of `kind`."""
+
+    kind: str
+
+
+def register(cls: Class) -> Class:
+    """Mark the class that a file stands for."""
+    cls.name = cls.__module__.rpartition(".")[2]  # type: ignore[attr-defined]
+    return cls
+
+
+def roots() -> dict[str, Path]:
+    """Packages that hold members, zoo first: {import name: folder}."""
+    found = {"zoo": Path(__file__).parent}
+    entry_points = importlib.metadata.entry_points(group="zoo.plugins")
+    for package in [*(point.value for point in entry_points), *filter(None, os.environ.get(PLUGINS, "").split(","))]:
+        try:
+            spec = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None or not spec.submodule_search_locations:
+            raise RecipeError(Fault("plug-in", package, "no such package", "install it, or put its folder on PYTHONPATH"))
+        found[package] = Path(next(iter(spec.submodule_search_locations)))
+    return found
+
+
+def _files(kind: str) -> Iterator[tuple[str, str, Path]]:
+    for package, folder in roots().items():
+        place = KINDS[kind]
+        for path in sorted((folder / place).glob("*.py")):
+            if "\n@register\n" in path.read_text(encoding="utf-8"):
+                yield path.stem, f"{package}.{place.replace('/', '.')}.{path.stem}", path
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """Registered names of a kind, sorted."""
+    return tuple(sorted({name for name, _, _ in _files(kind)}))
+
+
+def summaries(kind: str) -> dict[str, str]:
+    """{name: first line of its file's docstring}, read without importing anything."""
+    return {name: _first_line(path) for name, _, path in sorted(_files(kind))}
+
+
+def _first_line(path: Path) -> str:
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+
+
+def find(kind: str, name: str) -> Any:
+    """The class registered under `name`. Raises KeyError with the nearest names in its message."""
+    for found, module, _ in _files(kind):
+        if found == name:
+            (cls,) = [c for c in vars(importlib.import_module(module)).values() if getattr(c, "__module__", "") == module
+                      and "name" in vars(c)]
+            return cls
+    raise KeyError(f"no {kind} named {name!r}; {nearest(name, names(kind))}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint that ends a message: the nearest known word, or the known words."""
+    known = tuple(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"known are {', '.join(known)}" if known else "there is none"
