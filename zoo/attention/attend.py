@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from zoo.attention.terms import Terms
-from zoo.attention.tokens import precise
+from zoo.attention.tokens import precise, unrounded
 from zoo.errors import Invalid
 
 BACKENDS = ("auto", "dense", "sdpa", "flex")
@@ -46,7 +46,7 @@ def attend(terms: Terms, backend: str = "auto") -> tuple[Tensor, Tensor | None]:
 
 def scores(terms: Terms) -> Tensor:
     """Scores [B, H, N, M] as they enter the normalisation, in at least float32; -inf where a pair may not attend."""
-    with torch.autocast(terms.q.device.type, enabled=False):
+    with unrounded(terms.q.device):
         values = precise(terms.q) @ precise(terms.k).mT * terms.scale
         bias, visible = terms.bias(), mask(terms)
         if bias is not None:
@@ -59,7 +59,7 @@ def scores(terms: Terms) -> Tensor:
 def weights(terms: Terms) -> Tensor:
     """Attention weights [B, H, N, M] in at least float32; a row that may attend to nothing is zero."""
     values, visible = scores(terms), mask(terms)
-    with torch.autocast(terms.q.device.type, enabled=False):
+    with unrounded(terms.q.device):
         if terms.weigh is not None:
             return terms.weigh(values, visible)
         blind = ~visible.any(-1, keepdim=True)
@@ -76,7 +76,7 @@ def mask(terms: Terms) -> Tensor:
 def dense(terms: Terms) -> Tensor:
     """The definition: all scores at once, [B, H, N, V + E]."""
     mixed, values = weights(terms), _values(terms)
-    with torch.autocast(terms.q.device.type, enabled=False):
+    with unrounded(terms.q.device):
         out = mixed @ precise(values)
         if terms.readout is not None:
             out = out + F.pad(terms.readout(mixed), (0, values.shape[-1] - terms.v.shape[-1]))

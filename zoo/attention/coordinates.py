@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -51,3 +52,23 @@ def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
     uniform = torch.rand_like(index) * 2 - 1
     draw = torch.erfinv(uniform * edge) * widths * math.sqrt(2)
     return index + draw.clamp(-0.5, 0.5)  # the clamp only catches rounding at the very edge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perturbation:
+    """What training does to coordinates, drawn once per pass for all samples. `jitter` is sigma, in patches.
+
+    Rows and columns move; the frames of a clip do not.
+    """
+
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.jitter < 0:
+            raise Invalid("jitter", f"jitter {self.jitter} is negative; it is the standard deviation in patches")
+
+    def __call__(self, index: Tensor) -> Tensor:
+        if not self.jitter:
+            return index
+        axes = index.shape[-1]
+        return jitter(index, [0.0 if axes == 3 and axis == 0 else self.jitter for axis in range(axes)])

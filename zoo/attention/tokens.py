@@ -109,6 +109,11 @@ def precise(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
+def unrounded(device: torch.device) -> torch.autocast:
+    """A context without autocast, for what must not be rounded to half precision."""
+    return torch.autocast("cpu" if device.type == "meta" else device.type, enabled=False)
+
+
 def pick(values: Tensor, b: Tensor, n: Tensor) -> Tensor:
     """`values[b, n]` of a [1|B, N, ...] tensor for index tensors; a batch of 1 stays 1 and broadcasts."""
     return values[0][n] if values.shape[0] == 1 else values[b, n]

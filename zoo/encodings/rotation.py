@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention.encoding import Encoding
-from zoo.attention.tokens import Tokens, precise
+from zoo.attention.tokens import Tokens, precise, unrounded
 
 
 class Rotary(Encoding):
@@ -44,7 +44,7 @@ class Rotary(Encoding):
         """The same tokens with this encoding's tables; those that are there are kept if asked."""
         if keep and self.name in tokens.tables:
             return tokens
-        with torch.autocast(tokens.pos.device.type, enabled=False):
+        with unrounded(tokens.pos.device):
             return tokens.replace(tables={**tokens.tables, self.name: self.prepare(tokens.pos)})
 
 

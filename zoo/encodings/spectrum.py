@@ -49,31 +49,34 @@ class _ToPlanes(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, skew: Tensor, times: Tensor, frequencies: Tensor, basis: Tensor) -> Tensor:
-        planes = x @ _diagonal(basis).to(x.dtype)  # [B, H, N, K]
+        planes = _product(x, _diagonal(basis))  # [B, H, N, K]
         ctx.save_for_backward(planes, times, frequencies, basis)
         return planes
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         planes, times, frequencies, basis = ctx.saved_tensors
-        to_x = gradient @ _diagonal(basis).mT.to(gradient.dtype) if ctx.needs_input_grad[0] else None
+        to_x = _product(gradient, _diagonal(basis).mT) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:
             return to_x, None, None, None, None
         blocks = (basis.shape[1], basis.shape[2])
         g, x = (one.to(basis.dtype).unflatten(-1, blocks) for one in (gradient, planes))
-        products = torch.einsum("bhnmi,bhnmj->hnmij" if times.shape[0] == 1 else "bhnmi,bhnmj->bhnmij", g, x)
-        inner = _derivative(products if products.dim() == 6 else products[None], times, frequencies)
+        if times.shape[0] == 1:  # samples are summed at once; tokens before heads is how they lie in memory
+            products = torch.einsum("bhnmi,bhnmj->nhmij", g, x)[None]
+        else:
+            products = torch.einsum("bhnmi,bhnmj->bnhmij", g, x)
+        inner = _derivative(products, times.transpose(1, 2), frequencies)
         return to_x, basis @ inner @ basis.mT, None, None, None
 
 
 def _derivative(products: Tensor, times: Tensor, frequencies: Tensor) -> Tensor:
-    """Gradient [H, m, b, b] to Q^T S Q from products [1|B, H, N, m, b, b] of gradients and states in the planes.
+    """Gradient [H, m, b, b] to Q^T S Q from products [1|B, N, H, m, b, b] of gradients and states in the planes.
 
     With planes as complex numbers, dS sends z to a z + c conj(z); over t it contributes
     t exp(-i d) sin(d) / d, d = t (w_r -+ w_s) / 2 for a and c.
     """
-    rows, columns = frequencies[:, None, :, :, None], frequencies[:, None, :, None, :]  # [H, 1, m, b/2, 1], ...
-    t = times[..., None, None]  # [1|B, H, N, m, 1, 1]
+    rows, columns = frequencies[..., :, None], frequencies[..., None, :]  # [H, m, b/2, 1], [H, m, 1, b/2]
+    t = times[..., None, None]  # [1|B, N, H, m, 1, 1]
     (xx, xy), (yx, yy) = (half.unbind(-1) for half in products.unflatten(-1, (-1, 2)).unflatten(-3, (-1, 2)).unbind(-3))
     straight = _summed(xx + yy, xy - yx, t, t * (rows - columns) / 2)
     crossed = _summed(xx - yy, -xy - yx, t, t * (rows + columns) / 2)
@@ -85,7 +88,12 @@ def _derivative(products: Tensor, times: Tensor, frequencies: Tensor) -> Tensor:
 def _summed(real: Tensor, imaginary: Tensor, t: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     """Sum over samples and tokens of (real + i imaginary) t exp(-i d) sin(d) / d, as two tensors [H, m, b/2, b/2]."""
     cosine, sine = t * torch.sinc(2 * d / torch.pi), -t * d * torch.sinc(d / torch.pi) ** 2
-    return (real * cosine - imaginary * sine).sum((0, 2)), (real * sine + imaginary * cosine).sum((0, 2))
+    return (real * cosine - imaginary * sine).sum((0, 1)), (real * sine + imaginary * cosine).sum((0, 1))
+
+
+def _product(x: Tensor, matrices: Tensor) -> Tensor:
+    """x [B, H, N, K] times a matrix [H, K, K] per head; samples and tokens are one dimension, so that nothing is copied."""
+    return torch.einsum("bhnk,hkl->bhnl", x, matrices.to(x.dtype))
 
 
 def _diagonal(blocks: Tensor) -> Tensor:

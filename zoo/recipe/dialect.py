@@ -30,7 +30,7 @@ SCALARS: dict[str, tuple[str, Iterable[str], Callable[[str], Scalar]]] = {
 _TAG = "tag:yaml.org,2002:"
 
 
-def value_of(node: yaml.ScalarNode) -> Scalar:
+def value_of(node: yaml.Node) -> Scalar:
     """The value of a scalar that `Loader` composed."""
     scalar = SCALARS.get(node.tag.removeprefix(_TAG))
     return scalar[2](node.value) if scalar else str(node.value)
@@ -39,20 +39,19 @@ def value_of(node: yaml.ScalarNode) -> Scalar:
 class Loader(yaml.SafeLoader):
     """Composes nodes, never constructs; stops at tags, at depth and at size before they cost anything."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
     depth = count = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
+        self.count += 1
         if getattr(event, "tag", None) is not None:
             self.refuse(f"the tag {reprlib.repr(event.tag)} is refused, a recipe is plain data", event)
-        self.count += 1
         if self.depth > DEPTH:
             self.refuse(f"nested deeper than {DEPTH} levels", event)
         if self.count > 2 * NODES:  # keys and values
             self.refuse(f"more than {NODES:,} values", event)
         self.depth += 1
-        node = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        node = super().compose_node(parent, index)
         self.depth -= 1
         return node
 
@@ -60,17 +59,8 @@ class Loader(yaml.SafeLoader):
         raise yaml.MarkedYAMLError(None, None, problem, event.start_mark)
 
 
-for _name, (_looks, _starts, _) in SCALARS.items():
-    Loader.add_implicit_resolver(_TAG + _name, re.compile(f"(?:{_looks})\\Z"), list(_starts))
-
-
 class Dumper(yaml.SafeDumper):
     """Writes what `Loader` reads back the same, and quotes what other YAML readers would misread (yes, 010)."""
-
-    yaml_implicit_resolvers = {
-        start: Loader.yaml_implicit_resolvers.get(start, []) + yaml.SafeDumper.yaml_implicit_resolvers.get(start, [])
-        for start in {*Loader.yaml_implicit_resolvers, *yaml.SafeDumper.yaml_implicit_resolvers}
-    }
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -78,3 +68,9 @@ class Dumper(yaml.SafeDumper):
     def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
         flat = not any(isinstance(item, dict | list) for item in sequence)
         return super().represent_sequence(tag, sequence, flow_style=flat)
+
+
+Loader.yaml_implicit_resolvers = {}
+for _name, (_looks, _starts, _) in SCALARS.items():
+    Loader.add_implicit_resolver(_TAG + _name, re.compile(f"(?:{_looks})\\Z"), list(_starts))
+    Dumper.add_implicit_resolver(_TAG + _name, re.compile(f"(?:{_looks})\\Z"), list(_starts))

@@ -8,7 +8,7 @@ from zoo.errors import Fault, RecipeError
 from zoo.recipe.folders import extendable, find_extended
 from zoo.recipe.merge import merge
 from zoo.recipe.source import read, shown
-from zoo.recipe.tree import Node, gathered, join
+from zoo.recipe.tree import DEPTH, Node, gathered, join
 from zoo.recipe.words import nearest, value
 
 
@@ -50,4 +50,6 @@ class Composer:
         if any(path.samefile(other) for other in chain):
             told = " -> ".join(shown(each) for each in (*chain, path))
             raise RecipeError(Fault(entry.place, key, f"a recipe that extends itself: {told}"))
+        if len(chain) > DEPTH:
+            raise RecipeError(Fault(entry.place, key, f"more than {DEPTH} files that extend one another"))
         return self.compose(path, chain)

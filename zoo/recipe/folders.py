@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,12 +31,17 @@ def find_recipe(path_or_name: str | Path) -> Path:
         return found
     if found := _file(Path(word)):
         return found
+    raise RecipeError(_no_recipe(word))
+
+
+def _no_recipe(word: str) -> Fault:
+    place = word if word.isprintable() and 0 < len(word) < 150 else reprlib.repr(word)
     if os.path.isdir(word):
-        inside = os.path.join(word, "recipe" + SUFFIX)
-        remedy = f"did you mean {inside}?" if os.path.isfile(inside) else nearest("", _yaml_files(Path(word)))
-        raise RecipeError(Fault(word, "", "is a folder, not a recipe", remedy))
-    problem = "is not a regular file" if os.path.exists(word) else "there is no such recipe or file"
-    raise RecipeError(Fault(word, "", problem, nearest(word, [*recipe_files(), *_yaml_files(Path(word).parent)])))
+        run = os.path.join(word, "recipe" + SUFFIX)
+        remedy = f"did you mean {run}?" if os.path.isfile(run) else nearest("", _yaml_files(Path(word)))
+        return Fault(place, "", "a folder, not a recipe", remedy)
+    problem = "not a regular file" if os.path.exists(word) else "there is no such recipe or file"
+    return Fault(place, "", problem, nearest(word, [*recipe_files(), *_yaml_files(Path(word).parent)]))
 
 
 def find_extended(entry: str, file: Path) -> Path | None:

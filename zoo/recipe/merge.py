@@ -61,6 +61,8 @@ def _open(node: Node, part: str) -> Node:
     """The container that `part` steps into: a bare name is short for {name}, a lone entry for a list of it."""
     if isinstance(node.value, str):
         return Node([node] if part.isdecimal() else {"name": node}, node.place)
+    if part.isdecimal() and node.value is None:
+        return Node([], node.place)
     if part.isdecimal() and isinstance(node.value, dict) and "name" in node.value and part not in node.value:
         return Node([node], node.place)
     return node

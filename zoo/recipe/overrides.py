@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from zoo.errors import Fault, RecipeError
 from zoo.recipe.merge import put, remove
 from zoo.recipe.source import parse
-from zoo.recipe.tree import COMMAND_LINE, Node, gathered, is_key
+from zoo.recipe.tree import COMMAND_LINE, DEPTH, Node, gathered, is_key
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def _parse(argument: str) -> Override:
         raise _bad(argument, "a removal takes no value", f"write ~{key} or {key}=value")
     if not removes and not equals:
         raise _bad(argument, "not an override", "write key=value, or ~key to remove a key")
-    if not all(map(is_key, parts)):
+    if len(parts) > DEPTH or not all(map(is_key, parts)):
         raise _bad(argument, "not a key", "write section.key=value")
     if parts[0] == "extends":
         raise _bad(argument, "extends is read from files only", "override the keys themselves")

@@ -35,27 +35,24 @@ class Between:
 def options(cls: type) -> dict[str, Option]:
     """The keyword-only arguments of a class, in the order of its signature."""
     if "__dataclass_fields__" in vars(cls):
-        return {word: option for word, option in fields(cls).items() if _is_keyword_only(cls, word)}
+        return fields(cls, keyword_only=True)
     hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
     parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
     keywords = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     return {parameter.name: Option(hints[parameter.name], parameter.default) for parameter in keywords}
 
 
-def fields(cls: type) -> dict[str, Option]:
+def fields(cls: type, keyword_only: bool = False) -> dict[str, Option]:
     """The fields that a dataclass is made with."""
     hints = get_type_hints(cls, include_extras=True)
-    return {field.name: Option(hints[field.name], _default(field)) for field in dataclasses.fields(cls) if field.init}
+    given = [field for field in dataclasses.fields(cls) if field.init and (field.kw_only or not keyword_only)]
+    return {field.name: Option(hints[field.name], _default(field)) for field in given}
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-
-
-def _is_keyword_only(cls: type, word: str) -> bool:
-    return inspect.signature(cls).parameters[word].kind is inspect.Parameter.KEYWORD_ONLY
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import yaml
 
 from zoo.errors import Fault, RecipeError
 from zoo.recipe.dialect import Loader, value_of
-from zoo.recipe.tree import DEPTH, NODES, Node, is_key, join
+from zoo.recipe.tree import DEPTH, NODES, Node, is_key, is_text, join
 
 BYTES = 1 << 20
 
@@ -29,7 +29,9 @@ def read(path: Path, faults: list[Fault]) -> Node:
     if tree.value is None:
         raise RecipeError(Fault(name, "", "the file is empty"))
     if not isinstance(tree.value, dict):
-        raise RecipeError(Fault(tree.place, "", "a recipe is a mapping of sections", "write `model: {name: ...}` and so on"))
+        raise RecipeError(
+            Fault(tree.place, "", "a recipe is a mapping of sections", "write `model: {name: ...}` and so on")
+        )
     return tree
 
 
@@ -77,8 +79,8 @@ class _Grower:
             items = enumerate(node.value)
             return Node([self.grow(item, join(key, i), self.place(item), (*inside, node)) for i, item in items], place)
         value = value_of(node)
-        if isinstance(value, str) and not _encodes(value):
-            self.faults.append(Fault(place, key, f"{reprlib.repr(value)} is not text that can be written down"))
+        if isinstance(value, str) and not is_text(value):
+            self.faults.append(Fault(place, key, f"not text that can be written down: {reprlib.repr(value)}"))
         return Node(value, place)
 
     def mapping(self, node: yaml.MappingNode, key: str, place: str, inside: tuple[yaml.Node, ...]) -> Node:
@@ -121,7 +123,3 @@ def _refused(word: yaml.Node) -> tuple[str, str] | None:
     if not is_key(word.value):
         return f"{told} cannot be a key", "nest keys instead of writing dots" if "." in word.value else ""
     return None
-
-
-def _encodes(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)

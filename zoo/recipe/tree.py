@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import reprlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from zoo.errors import Fault, RecipeError
+from zoo.registry import Choice
 
 COMMAND_LINE = "command line"
 DEPTH = 32
@@ -34,6 +37,16 @@ def is_key(word: object) -> bool:
     return isinstance(word, str) and 0 < len(word) <= 100 and "." not in word and word.isprintable()
 
 
+def children(node: Node) -> dict[str, Node]:
+    """What a mapping holds; nothing where the node is no mapping."""
+    return node.value if isinstance(node.value, dict) else {}
+
+
+def is_text(text: str) -> bool:
+    """Whether a text can be written down: Python's strings may hold halves of characters."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def plain(node: Node) -> Any:
     """The tree as dicts, lists and scalars."""
     if isinstance(node.value, dict):
@@ -41,6 +54,17 @@ def plain(node: Node) -> Any:
     if isinstance(node.value, list):
         return [plain(child) for child in node.value]
     return node.value
+
+
+def unfrozen(typed: Any) -> Any:
+    """A typed value as dicts, lists and scalars."""
+    if isinstance(typed, Choice):
+        return {"name": typed.name, **unfrozen(typed.options)}
+    if dataclasses.is_dataclass(typed):
+        return {field.name: unfrozen(getattr(typed, field.name)) for field in dataclasses.fields(typed) if field.init}
+    if isinstance(typed, Mapping):
+        return {word: unfrozen(each) for word, each in typed.items()}
+    return [unfrozen(each) for each in typed] if isinstance(typed, list | tuple) else typed
 
 
 def leaves(node: Node, key: str = "") -> Iterator[tuple[str, Node]]:
@@ -65,6 +89,8 @@ def plant(value: object, place: str) -> Node:
             return Node({word: grow(child, join(key, word), depth + 1) for word, child in value.items()}, place)
         if isinstance(value, list | tuple):
             return Node([grow(child, join(key, i), depth + 1) for i, child in enumerate(value)], place)
+        if isinstance(value, str) and not is_text(value):
+            raise RecipeError(Fault(place, key, f"not text that can be written down: {reprlib.repr(value)}"))
         if value is None or type(value) in (str, int, float, bool):
             return Node(value, place)  # type: ignore[arg-type]
         raise RecipeError(Fault(place, key, f"not plain data but {type(value).__name__}"))
@@ -79,3 +105,12 @@ def gathered(faults: list[Fault]) -> Iterator[None]:
         yield
     except RecipeError as error:
         faults.extend(error.faults)
+
+
+@contextmanager
+def told_together(faults: list[Fault]) -> Iterator[None]:
+    """What ends the block is told together with what was found before."""
+    try:
+        yield
+    except RecipeError as error:
+        raise RecipeError(*faults, *error.faults) from None

@@ -13,7 +13,7 @@ from zoo import registry
 
 _TYPES = {
     int: "a whole number",
-    float: "a number",
+    float: "a finite number",
     bool: "true or false",
     str: "a text",
     type(None): "null",
@@ -24,6 +24,8 @@ _YAML = {None: "null", True: "true", False: "false"}
 def expected(annotation: Any) -> str:
     """An annotation in plain words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated and isinstance(arguments[1], registry.Choices):
+        return f"one of the {arguments[1].kind}, by name or as {{name: ..., options}}"
     if origin is Annotated:
         return expected(arguments[0])
     if origin is Literal:

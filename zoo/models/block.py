@@ -1,0 +1,95 @@
+"""One transformer block: attention and a perceptron, each behind a norm and beside a residual."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention.context import Context
+from zoo.attention.encoding import Chain, Dims
+from zoo.attention.layer import SelfAttention
+from zoo.attention.tokens import Tokens
+from zoo.errors import Invalid
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockOptions:
+    """What a block is made of. Rates are probabilities; `drop_path` is that of the last block, growing from 0 by depth."""
+
+    norm: Literal["layer", "rms"] = "layer"
+    mlp: Literal["gelu", "swiglu"] = "gelu"
+    ratio: float = 4.0  # hidden size of the perceptron over dim
+    qk_norm: bool = False
+    layer_scale: float | None = None  # initial value of a learned factor on each residual branch (arXiv:2103.17239)
+    dropout: float = 0.0
+    drop_path: float = 0.0  # stochastic depth (arXiv:1603.09382)
+
+    def __post_init__(self) -> None:
+        for key in ("dropout", "drop_path"):
+            if not 0 <= getattr(self, key) < 1:
+                raise Invalid(key, f"{key} {getattr(self, key)} is not a probability below 1")
+        if self.ratio <= 0:
+            raise Invalid("ratio", f"ratio {self.ratio} is not positive")
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, dims: Dims, options: BlockOptions, *, causal: bool = False, backend: str = "auto") -> None:
+        super().__init__()
+        self.attention_norm = norm(dims.dim, options)
+        self.attention = SelfAttention(dims, causal=causal, qk_norm=options.qk_norm, backend=backend)
+        self.attention_branch = Branch(dims, options)
+        self.mlp_norm = norm(dims.dim, options)
+        self.mlp = MLP(dims.dim, options)
+        self.mlp_branch = Branch(dims, options)
+
+    def forward(self, tokens: Tokens, chain: Chain, context: Context) -> Tokens:
+        x = tokens.x  # [B, N, D]
+        tokens, riders = self.attention(tokens.replace(x=self.attention_norm(x)), chain, context)
+        tokens = tokens.replace(x=x + self.attention_branch(tokens.x))
+        if riders is not None:
+            tokens = chain.update(tokens, riders)
+        return tokens.replace(x=tokens.x + self.mlp_branch(self.mlp(self.mlp_norm(tokens.x))))
+
+
+class MLP(nn.Module):
+    """Two layers with a GELU between them, or SwiGLU's gated three (Shazeer 2020, arXiv:2002.05202)."""
+
+    def __init__(self, dim: int, options: BlockOptions) -> None:
+        super().__init__()
+        hidden = int(dim * options.ratio)
+        self.gate = nn.Linear(dim, hidden) if options.mlp == "swiglu" else None
+        self.rise = nn.Linear(dim, hidden)
+        self.fall = nn.Linear(hidden, dim)
+        self.dropout = nn.Dropout(options.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.gelu(self.rise(x)) if self.gate is None else F.silu(self.gate(x)) * self.rise(x)
+        return self.fall(self.dropout(hidden))  # type: ignore[no-any-return]
+
+
+class Branch(nn.Module):
+    """What a residual branch goes through before it is added: scale, dropout, stochastic depth."""
+
+    def __init__(self, dims: Dims, options: BlockOptions) -> None:
+        super().__init__()
+        start = options.layer_scale
+        self.scale = None if start is None else nn.Parameter(torch.full((dims.dim,), start))
+        self.dropout = nn.Dropout(options.dropout)
+        self.rate = options.drop_path * dims.layer / max((dims.depth or 1) - 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.dropout(x if self.scale is None else x * self.scale)
+        if self.rate == 0 or not self.training:
+            return x
+        kept = x.new_empty(len(x), 1, 1).bernoulli_(1 - self.rate)
+        return x * kept / (1 - self.rate)
+
+
+def norm(dim: int, options: BlockOptions) -> nn.Module:
+    return nn.LayerNorm(dim, eps=1e-6) if options.norm == "layer" else nn.RMSNorm(dim, eps=1e-6)

@@ -1,0 +1,91 @@
+"""Vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929), for images of any size that its patches divide."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention import coordinates as grids
+from zoo.attention.coordinates import Perturbation
+from zoo.attention.encoding import Dims, Links
+from zoo.attention.tokens import Tokens
+from zoo.errors import Invalid
+from zoo.models.block import BlockOptions
+from zoo.models.trunk import Trunk
+from zoo.registry import register
+from zoo.samples import Images
+
+
+@register
+class ViT(nn.Module):
+    """Images [B, C, H, W] -> logits [B, classes].
+
+    Tokens are the class token (if `pool` is class), `registers` (arXiv:2309.16588), then the patches row by row. The
+    class token has no place, or that of the centre; registers have none. Weights start as published: Xavier uniform in
+    the blocks, LeCun normal in the patches, zeros in the head and the class token.
+    """
+
+    def __init__(
+        self, samples: Images, *, dim: int, depth: int, heads: int, patch: int, encoding: Links,
+        coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(),
+        pool: Literal["mean", "class"] = "mean", class_place: Literal["none", "centre"] = "none", registers: int = 0,
+        backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        for key, value, least in (("depth", depth, 1), ("patch", patch, 1), ("registers", registers, 0)):
+            if value < least:
+                raise Invalid(key, f"{key} {value} is below {least}")
+        if class_place == "centre" and pool != "class":
+            raise Invalid("class_place", "there is no class token to place; set pool to class")
+        self.patch, self.perturbation, self.centred = patch, coordinates, class_place == "centre"
+        dims = Dims(dim, heads, axes=2, length=self.sizes(samples.height, samples.width), depth=depth)
+        self.embed = nn.Conv2d(samples.channels, dim, kernel_size=patch, stride=patch)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, dim)) if pool == "class" else None
+        self.registers = nn.Parameter(torch.randn(1, registers, dim) * 0.02) if registers else None
+        self.trunk = Trunk(dims, encoding, block, backend=backend)
+        self.head = nn.Linear(dim, samples.classes)
+        self._initialise()
+
+    def sizes(self, height: int, width: int) -> tuple[int, int]:
+        """The grid of patches of an image. Raises Invalid where the patch does not divide it."""
+        if height % self.patch or width % self.patch:
+            raise Invalid("patch", f"patch {self.patch} does not divide images of {height} x {width}")
+        return height // self.patch, width // self.patch
+
+    def tokens(self, images: Tensor) -> Tokens:
+        """Tokens of images [B, C, H, W], before the first block."""
+        sizes = self.sizes(images.shape[-2], images.shape[-1])
+        x = self.embed(images).flatten(2).mT  # [B, N, D]
+        index = grids.grid(sizes, x)
+        if self.training:
+            index = self.perturbation(index)
+        extra = [token.expand(len(x), -1, -1) for token in (self.class_token, self.registers) if token is not None]
+        count = sum(token.shape[1] for token in extra)
+        extent = index.new_tensor([sizes])
+        placed = None
+        if count:
+            x = torch.cat([*(token.to(x.dtype) for token in extra), x], dim=1)
+            index = torch.cat([((extent - 1) / 2).expand(count, -1), index])  # at the centre, in case they are placed
+            placed = torch.arange(len(index), device=x.device) >= count
+            if self.centred:
+                placed[0] = True  # the class token stands first
+        return Tokens.at(x, index, placed).replace(extent=extent)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.trunk(self.tokens(images)).x
+        if self.class_token is not None:
+            return self.head(x[:, 0])  # type: ignore[no-any-return]
+        first = 0 if self.registers is None else self.registers.shape[1]
+        return self.head(x[:, first:].mean(1))  # type: ignore[no-any-return]
+
+    def _initialise(self) -> None:
+        for module in self.trunk.blocks.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        nn.init.trunc_normal_(self.embed.weight, std=self.embed.weight[0].numel() ** -0.5)
+        for parameter in (self.embed.bias, self.head.weight, self.head.bias):
+            nn.init.zeros_(parameter)  # type: ignore[arg-type]

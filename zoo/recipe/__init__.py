@@ -1,0 +1,16 @@
+"""YAML recipes and command-line overrides, checked against signatures, as typed and frozen data."""
+
+from zoo.recipe.folders import find_recipe, recipe_files
+from zoo.recipe.recipe import Recipe, from_plain, load
+from zoo.recipe.sections import DiagnosticsOptions, EvaluateOptions, TrainerOptions
+
+__all__ = [
+    "DiagnosticsOptions",
+    "EvaluateOptions",
+    "Recipe",
+    "TrainerOptions",
+    "find_recipe",
+    "from_plain",
+    "load",
+    "recipe_files",
+]

@@ -1,0 +1,107 @@
+"""YAML and overrides -> a typed, frozen Recipe, or all of its faults at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from zoo.errors import Fault, RecipeError
+from zoo.recipe.check import Check
+from zoo.recipe.dialect import Dumper
+from zoo.recipe.extends import Composer
+from zoo.recipe.folders import find_recipe, is_fragment
+from zoo.recipe.interpolation import is_open, resolve
+from zoo.recipe.overrides import Override, parse_all
+from zoo.recipe.sections import Sections, TrainerOptions
+from zoo.recipe.signature import fields
+from zoo.recipe.tree import Node, children, gathered, leaves, plant, told_together, unfrozen
+
+_SECTIONS = fields(Sections)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Sections):
+    """Everything a run is made of: `Sections`, its name, and the place of each key that was given."""
+
+    name: str
+    places: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
+
+    def plain(self) -> dict[str, Any]:
+        """The sections as dicts, lists and scalars, with every option. `from_plain` gives the recipe back."""
+        return {section: unfrozen(getattr(self, section)) for section in _SECTIONS}
+
+    def yaml(self) -> str:
+        """`plain` as YAML text."""
+        return yaml.dump(self.plain(), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+    @property
+    def hash(self) -> str:
+        """Eight hexadecimal digits that tell recipes with different options apart."""
+        return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:8]
+
+    def fault(self, key: str, problem: str, remedy: str = "") -> Fault:
+        """A fault of a key, placed where the key was given, or else the nearest key above it."""
+        return Fault(_closest(self.places, key) or self.name, key, problem, remedy)
+
+
+def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a file or a registered name, changed by overrides. Raises RecipeError with every fault."""
+    faults: list[Fault] = []
+    changes = parse_all(overrides, faults)
+    with told_together(faults):
+        path = find_recipe(path_or_name)
+        tree = Composer(faults).compose(path)
+    return _recipe(tree, changes, faults, path.stem, is_fragment(path))
+
+
+def from_plain(data: Mapping[str, Any], overrides: Sequence[str] = (), *, origin: str, name: str) -> Recipe:
+    """The recipe of plain data, such as a checkpoint holds, with `origin` as the place of every key."""
+    faults: list[Fault] = []
+    changes = parse_all(overrides, faults)
+    with told_together(faults):
+        tree = plant(dict(data), origin)
+    return _recipe(tree, changes, faults, name)
+
+
+def _recipe(tree: Node, changes: list[Override], faults: list[Fault], name: str, fragment: bool = False) -> Recipe:
+    for change in changes:
+        with gathered(faults):
+            tree = change(tree)
+    if fragment and not faults:
+        faults.extend(_lacking(tree))
+    tree = _resolved(tree, faults)
+    check = Check(partial=bool(faults))
+    typed = check.fields(_SECTIONS, children(tree), tree, "")
+    places = check.places | {"": tree.place}
+    if not faults and isinstance(trainer := typed["trainer"], TrainerOptions):
+        check.faults += [Fault(_closest(places, key), key, *told) for key, *told in trainer.problems("trainer")]
+    if faults or check.faults:
+        raise RecipeError(*dict.fromkeys([*faults, *check.faults]))
+    return Recipe(**typed, name=name, places=MappingProxyType(places))
+
+
+def _closest(places: Mapping[str, str], key: str) -> str:
+    while key and key not in places:
+        key = key.rpartition(".")[0]
+    return places.get(key, "")
+
+
+def _lacking(tree: Node) -> Iterator[Fault]:
+    lacking = [word for word, option in _SECTIONS.items() if option.required and word not in children(tree)]
+    if lacking:
+        problem = f"a fragment, which cannot be run alone: it has no {', '.join(lacking)}"
+        yield Fault(tree.place, "", problem, "name it in the `extends` of a recipe")
+
+
+def _resolved(tree: Node, faults: list[Fault]) -> Node:
+    if not any(is_open(leaf) for _, leaf in leaves(tree)):
+        return tree
+    complete = unfrozen(Check(partial=True).fields(_SECTIONS, children(tree), tree, ""))
+    return resolve(tree, complete, faults)

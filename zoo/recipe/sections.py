@@ -1,0 +1,77 @@
+"""The sections of a recipe, in their order, and the options of those that are no choice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from zoo.recipe.signature import Between
+from zoo.recipe.tree import join
+from zoo.recipe.words import value
+from zoo.registry import Choice, Choices
+
+Count = Annotated[int, Between(1)]
+Precision = Literal[
+    "32-true",
+    "16-mixed",
+    "bf16-mixed",
+    "16-true",
+    "bf16-true",
+    "64-true",
+    "transformer-engine",
+    "transformer-engine-float16",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerOptions:
+    """How long, on what and how precisely to train. The names are Lightning's, but for `compile`."""
+
+    max_epochs: Count | None = None
+    max_steps: Count | None = None
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"] = "auto"
+    devices: Count | str = "auto"
+    num_nodes: Count = 1
+    strategy: str = "auto"
+    precision: Precision = "32-true"
+    gradient_clip_val: Annotated[float, Between(0)] | None = 1.0
+    accumulate_grad_batches: Count = 1
+    log_every_n_steps: Count = 10
+    deterministic: bool = False
+    compile: bool = False
+
+    def problems(self, key: str) -> Iterator[tuple[str, str, str]]:
+        """Key, problem and remedy of what no single type tells."""
+        if self.max_epochs is None and self.max_steps is None:
+            yield key, "neither max_epochs nor max_steps is given", "say how long to train"
+        if isinstance(self.devices, str) and not re.fullmatch(r"auto|\d+(,\d+)*", self.devices):
+            problem = f"expected how many devices, auto, or which ones as '0,1', got {value(self.devices)}"
+            yield join(key, "devices"), problem, ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosticsOptions:
+    """What is measured of the attention while training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """What a model is evaluated at besides what it was trained at."""
+
+    resolutions: tuple[Count, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sections:
+    """What a recipe holds beside `extends`."""
+
+    seed: Annotated[int, Between(0, 2**32 - 1)] = 0
+    model: Annotated[Choice, Choices("models")]
+    data: Annotated[Choice, Choices("data")]
+    task: Annotated[Choice, Choices("tasks")]
+    optim: Annotated[Choice, Choices("optim")]
+    trainer: TrainerOptions = TrainerOptions()
+    diagnostics: DiagnosticsOptions = DiagnosticsOptions()
+    evaluate: EvaluateOptions = EvaluateOptions()
