@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zoo.attention.encoding import Chain, Dims, Encoding
-    from zoo.build import build_model, load, load_recipe
+    from zoo.build import build_model
     from zoo.functions import Attention, attend, embed, encoding, encoding_class, encoding_names, scores, weights
+    from zoo.loading import load, load_recipe
     from zoo.recipe import Recipe
 
 __version__ = "0.1.0"
 
 _PLACES = {
     "zoo.attention.encoding": ("Chain", "Dims", "Encoding"),
-    "zoo.build": ("build_model", "load", "load_recipe"),
+    "zoo.build": ("build_model",),
     "zoo.functions": ("Attention", "attend", "embed", "encoding", "encoding_class", "encoding_names", "scores", "weights"),
+    "zoo.loading": ("load", "load_recipe"),
     "zoo.recipe": ("Recipe",),
 }
 __all__ = [  # noqa: PLE0604

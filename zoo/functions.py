@@ -151,6 +151,7 @@ class Attention(nn.Module):
         if made.causal and not causal:
             raise Invalid("causal", f"{made.name} is meaningful only under a causal mask: Attention(..., causal=True)")
         self.encoding = made
+        self._view = (Chain.of(made),)  # in a tuple, so that its parameters are registered once
         self.layer = SelfAttention(dims, causal=causal)
 
     def forward(
@@ -161,7 +162,7 @@ class Attention(nn.Module):
         if pos is None:
             sizes = self._sizes(x.shape[1])
             tokens = tokens.replace(extent=tokens.pos.new_tensor([sizes]))
-        chain = Chain.of(self.encoding)
+        (chain,) = self._view
         tokens, _ = self.layer(chain.embed(tokens), chain, context or Context())
         return tokens.x
 

@@ -53,10 +53,10 @@ class Check:
 
     def fields(self, schema: Mapping[str, Option], given: Mapping[str, Node], node: Node, key: str) -> dict[str, Any]:
         """The typed values of a mapping, every option of the schema among them with its default."""
+        typed = {}
         for word, child in given.items():
             if word not in schema:
-                self.refuse(child, join(key, word), "unknown key", nearest(word, schema, key))
-        typed = {}
+                typed[word] = self.refuse(child, join(key, word), "unknown key", nearest(word, schema, key))
         for word, option in schema.items():
             if word in given:
                 typed[word] = self.value(option.annotation, given[word], join(key, word))
@@ -87,20 +87,17 @@ class Check:
 
     def union(self, annotation: Any, node: Node, key: str) -> Any:
         """The first member that fits; if none does, the faults of the one that came closest."""
-        closest = None
-        for member in get_args(annotation):
-            trial = Check(self.partial)
-            typed = trial.value(member, node, key)
-            if not trial.faults or (closest is None and key not in trial.untyped):
-                closest = trial, typed
-            if not trial.faults:
-                break
-        if closest is None:
-            return self.mismatch(annotation, node, key)
-        trial, typed = closest
-        self.faults += trial.faults
-        self.places |= trial.places
-        self.untyped |= trial.untyped
+        checks = [(Check(self.partial), member) for member in get_args(annotation)]
+        trials = [(check, check.value(member, node, key)) for check, member in checks]
+        fitting = [each for each in trials if not each[0].faults]
+        closest = fitting or [each for each in trials if key not in each[0].untyped]
+        if not closest:
+            remedies = (fault.remedy for check, _ in trials for fault in check.faults if fault.remedy)
+            return self.mismatch(annotation, node, key, next(remedies, ""))
+        check, typed = closest[0]
+        self.faults += check.faults
+        self.places |= check.places
+        self.untyped |= check.untyped
         return typed
 
     def sequence(self, annotation: Any, node: Node, key: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from zoo.recipe.interpolation import is_open
 from zoo.recipe.signature import extras, options
@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from zoo.recipe.check import Check
 
 
-def choices(check: Check, kind: str, node: Node, key: str) -> tuple[Any, ...]:
+def choices(check: Check, kind: str, node: Node, key: str) -> Any:
     """A list of choices; one alone is short for a list of it."""
+    check.places[key] = node.place
+    if is_open(node):
+        check.untyped.add(key)
+        return node.value
+    if not isinstance(node.value, str | dict | list):
+        return check.mismatch(Annotated[Choice, Choices(kind)], node, key)
     entries = node.value if isinstance(node.value, list) else [node]
     return tuple(choice(check, kind, entry, join(key, i)) for i, entry in enumerate(entries))
 
@@ -31,11 +37,12 @@ def choice(check: Check, kind: str, node: Node, key: str) -> Any:
         given = {"name": node}
     if not isinstance(given, dict):
         return check.mismatch(Annotated[Choice, Choices(kind)], node, key)
-    name = _name(check, kind, given, node, key)
-    if name is None:
+    name = given.get("name") or Node(None, node.place)
+    cls = _named(check, kind, name, join(key, "name"))
+    if cls is None:
         return plain(node)
-    own, extra = options(find(kind, name)), extras(kind)
-    assert not {"name", *extra} & own.keys(), f"{name} takes an option that every member of {kind} has"
+    own, extra = options(cls), extras(kind)
+    assert not {"name", *extra} & own.keys(), f"{cls} takes an option that every member of {kind} has"
     rest = {word: child for word, child in given.items() if word != "name"}
     typed = check.fields({**own, **extra}, rest, node, key)
     return Choice(
@@ -43,17 +50,19 @@ def choice(check: Check, kind: str, node: Node, key: str) -> Any:
     )
 
 
-def _name(check: Check, kind: str, given: dict[str, Node], node: Node, key: str) -> str | None:
-    name, key = given.get("name"), join(key, "name")
-    if name is None:
-        if not check.partial:
-            check.refuse(node, key, "missing", nearest("", names(kind)))
-        return None
-    check.places[key] = name.place
+def _named(check: Check, kind: str, name: Node, key: str) -> type | None:
+    """The class of a name; None, and a fault, if there is none."""
     if is_open(name):
         check.untyped.add(key)
-        return None
-    if isinstance(name.value, str) and name.value in names(kind):
-        return name.value
-    check.refuse(name, key, f"there is no {value(plain(name))} among {kind}", nearest(str(plain(name)), names(kind)))
+    elif name.value is None and not check.partial:
+        check.refuse(name, key, "missing", nearest("", names(kind)))
+    elif name.value is not None:
+        check.places[key] = name.place
+        try:
+            return cast(type, find(kind, str(name.value)))
+        except KeyError:
+            if name.value in names(kind):  # an error of the file that the name stands for
+                raise
+        problem = f"there is no {value(plain(name))} among {kind}"
+        check.refuse(name, key, problem, nearest(str(plain(name)), names(kind)))
     return None

@@ -45,7 +45,8 @@ class Loader(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]
         self.count += 1
         if getattr(event, "tag", None) is not None:
-            self.refuse(f"the tag {reprlib.repr(event.tag)} is refused, a recipe is plain data", event)
+            tag = reprlib.repr(event.tag.replace(_TAG, "!!"))
+            self.refuse(f"the tag {tag} is refused, a recipe is plain data", event)
         if self.depth > DEPTH:
             self.refuse(f"nested deeper than {DEPTH} levels", event)
         if self.count > 2 * NODES:  # keys and values

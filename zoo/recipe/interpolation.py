@@ -90,12 +90,12 @@ class _References:
             target = _at(key, self.complete)
         except (LookupError, TypeError):
             if direct and not self.partial:
-                yield (
-                    f"{value(text)} names no key",
-                    nearest(key, (known for known, _ in leaves(plant(self.complete, "")))),
-                )
+                known = (each for each, _ in leaves(plant(self.complete, "")))
+                yield f"{value(text)} takes the value of {key}, which is no key", nearest(key, known)
             return
-        if isinstance(target, str):
+        if target == "???":  # OmegaConf's word for a value that is missing
+            yield f"{value(text)} takes the value of {key}, which is '???'", "write a value there"
+        elif isinstance(target, str):
             yield from self.followed(target, chain)
         elif direct and (isinstance(target, dict) or (isinstance(target, list) and text != f"${{{key}}}")):
             yield f"{key} is not a single value", "name a key below it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zoo.errors import Fault, RecipeError
-from zoo.recipe.tree import COMMAND_LINE, Node, join, plain
+from zoo.recipe.tree import COMMAND_LINE, Node, children, join, plain
 from zoo.recipe.words import nearest, value
 
 
@@ -40,21 +40,18 @@ def put(node: Node, parts: Sequence[str], new: Node, key: str = "") -> Node:
 
 def remove(node: Node, parts: Sequence[str], key: str = "") -> Node:
     """The tree without a key. Raises RecipeError where it is not there."""
-    node, part, rest = _open(node, parts[0]), parts[0], parts[1:]
+    node, part, rest, full = _open(node, parts[0]), parts[0], parts[1:], join(key, parts[0])
     if isinstance(node.value, list):
         at = _position(node.value, part, key)
-        pairs = [(str(i), child) for i, child in enumerate(node.value)]
-        part = str(at)
-    elif isinstance(node.value, dict) and part in node.value:
-        pairs = list(node.value.items())
-    else:
-        known = node.value if isinstance(node.value, dict) else ()
+        left = [remove(node.value[at], rest, full)] if rest else []
+        return Node([*node.value[:at], *left, *node.value[at + 1 :]], node.place)
+    found = children(node)
+    if part not in found:
         problem = "cannot be removed, it is not there"
-        raise RecipeError(Fault(COMMAND_LINE, join(key, part), problem, nearest(part, known, key)))
-    left = {word: remove(child, rest, join(key, part)) if word == part else child for word, child in pairs}
-    if not rest:
-        del left[part]
-    return Node(list(left.values()) if isinstance(node.value, list) else left, node.place)
+        raise RecipeError(Fault(COMMAND_LINE, full, problem, nearest(part, found, key)))
+    if rest:
+        return Node({**found, part: remove(found[part], rest, full)}, node.place)
+    return Node({word: child for word, child in found.items() if word != part}, node.place)
 
 
 def _open(node: Node, part: str) -> Node:
@@ -76,6 +73,6 @@ def _name(node: Node) -> object:
 def _position(items: list[Node], part: str, key: str) -> int:
     if part.isdecimal() and int(part) < len(items):
         return int(part)
-    entries = "1 entry" if len(items) == 1 else f"{len(items)} entries"
+    count = {0: "no entry", 1: "1 entry"}.get(len(items), f"{len(items)} entries")
     remedy = f"did you mean {key}.0.{part}?" if items and not part.isdecimal() else ""
-    raise RecipeError(Fault(COMMAND_LINE, join(key, part), f"{key} is a list of {entries}, counted from 0", remedy))
+    raise RecipeError(Fault(COMMAND_LINE, join(key, part), f"{key} has {count}, counted from 0", remedy))

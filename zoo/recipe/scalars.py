@@ -7,6 +7,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from zoo.recipe.words import nearest
 
+_BOOLEANS = {"yes": "write true", "on": "write true", "no": "write false", "off": "write false"}
+
 
 def fits(annotation: Any, given: object) -> bool:
     """Whether a scalar has the type of its annotation: true is no number, 1 is a float, 1.0 is no int."""
@@ -20,8 +22,11 @@ def fits(annotation: Any, given: object) -> bool:
 
 def instead(annotation: Any, given: object) -> str:
     """What would be right, where it can be guessed."""
-    if get_origin(annotation) is Literal and isinstance(given, str):
-        return nearest(given, [each for each in get_args(annotation) if isinstance(each, str)])
+    if get_origin(annotation) is Literal:
+        hint = nearest(str(given), map(str, get_args(annotation)))
+        return hint if hint.startswith("did") else ""
     if annotation is int and isinstance(given, float) and given.is_integer():
         return f"write {given:.0f}" if abs(given) < 1e15 else ""
+    if annotation is bool and isinstance(given, str):
+        return _BOOLEANS.get(given.lower(), "")
     return "put it in quotes" if annotation is str and isinstance(given, int | float) else ""

@@ -78,10 +78,7 @@ class _Grower:
         if isinstance(node, yaml.SequenceNode):
             items = enumerate(node.value)
             return Node([self.grow(item, join(key, i), self.place(item), (*inside, node)) for i, item in items], place)
-        value = value_of(node)
-        if isinstance(value, str) and not is_text(value):
-            self.faults.append(Fault(place, key, f"not text that can be written down: {reprlib.repr(value)}"))
-        return Node(value, place)
+        return Node(value_of(node), place)
 
     def mapping(self, node: yaml.MappingNode, key: str, place: str, inside: tuple[yaml.Node, ...]) -> Node:
         children: dict[str, Node] = {}
@@ -105,6 +102,8 @@ class _Grower:
             problem = f"nested deeper than {DEPTH} levels"
         elif self.count > NODES:
             problem = f"more than {NODES:,} values once its aliases are expanded"
+        elif isinstance(node, yaml.ScalarNode) and not is_text(node.value):
+            problem = "an escape that names half a character"
         if problem:
             raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
 

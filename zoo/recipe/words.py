@@ -25,18 +25,19 @@ def expected(annotation: Any) -> str:
     """An annotation in plain words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated and isinstance(arguments[1], registry.Choices):
-        return f"one of the {arguments[1].kind}, by name or as {{name: ..., options}}"
+        known = textwrap.shorten(", ".join(registry.names(arguments[1].kind)), 80, placeholder=" ...")
+        return f"{{name: ..., options}} with a name of {known}"
     if origin is Annotated:
         return expected(arguments[0])
     if origin is Literal:
-        return "one of " + ", ".join(map(value, arguments))
+        return textwrap.shorten("one of " + ", ".join(map(value, arguments)), 80, placeholder=" ...")
     if origin in (Union, types.UnionType):
         return " or ".join(map(expected, arguments))
     if origin is tuple and arguments[-1] is not Ellipsis:
         return f"a list of {len(arguments)} values"
     if dataclasses.is_dataclass(annotation) or origin is dict or origin is Mapping:
         return "a mapping"
-    return _TYPES.get(annotation) or f"a list, each item {expected(arguments[0])}"
+    return _TYPES.get(annotation) or f"a list [{expected(arguments[0])}, ...]"
 
 
 def value(given: object) -> str:
@@ -46,6 +47,9 @@ def value(given: object) -> str:
 
 def nearest(word: str, known: Iterable[str], parent: str = "") -> str:
     """A hint that ends a fault: the nearest known word as a full key below `parent`, or the known words."""
+    known = tuple(known)
+    if not known:
+        return "none is known here"
     asked = "did you mean "
     hint = registry.nearest(word, known)
     if hint.startswith(asked):

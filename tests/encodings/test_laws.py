@@ -1,0 +1,78 @@
+"""All laws for all registered encodings, and for the lists of encodings that recipes name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import laws
+import pytest
+import yaml
+from laws import Member
+
+import zoo
+
+ROOT = Path(__file__).parents[2]
+LISTS: tuple[list[Any], ...] = (
+    ["learned", "rope_axial"],
+    ["sinusoidal", "comrope_ld"],
+    [{"name": "learned", "shared": False}],
+    [{"name": "liere", "shared": True}],
+)
+
+
+def recipe_lists() -> Iterator[list[Any]]:
+    """What recipes and their fragments say of `model.encoding`, as lists."""
+    for path in sorted([*ROOT.glob("recipes/*.yaml"), *ROOT.glob("configs/model/*.yaml")]):
+        model = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("model") or {}
+        encoding = model.get("encoding") if isinstance(model, dict) else None
+        if encoding and "${" not in repr(encoding):
+            yield encoding if isinstance(encoding, list) else [encoding]
+
+
+def title(entry: Any) -> str:
+    """`liere`, or `liere(block=4)`."""
+    if isinstance(entry, str):
+        return entry
+    options = {**entry, **entry.get("options", {})}
+    told = ",".join(f"{key}={value}" for key, value in options.items() if key not in ("name", "options"))
+    return f"{entry['name']}({told})" if told else str(entry["name"])
+
+
+def members() -> Iterator[Member]:
+    """Every name, and every list, on every number of axes."""
+    entries = {title(name): [name] for name in zoo.encoding_names()}
+    for encodings in (*LISTS, *recipe_lists()):
+        entries.setdefault("+".join(map(title, encodings)), encodings)
+    for name, encodings in entries.items():
+        classes = [zoo.encoding_class(one if isinstance(one, str) else one["name"]) for one in encodings]
+        for axes in (1, 2, 3):
+            if all(axes in cls.axes for cls in classes):
+                build = partial(zoo.encoding, encodings[0] if len(encodings) == 1 else encodings)
+                yield Member(name, axes, build)
+
+
+MEMBERS = tuple(members())
+
+
+@pytest.mark.parametrize(
+    ("law", "member"),
+    [
+        pytest.param(law, member, id=f"{law.__name__}-{member}")
+        for law, applies in laws.LAWS
+        for member in MEMBERS
+        if applies(member)
+    ],
+)
+def test_law(law, member):
+    law(member)
+
+
+def test_inductor_computes_the_same():
+    laws.a_compiler_captures_it(Member("rope_mixed", 2, partial(zoo.encoding, "rope_mixed")), backend="inductor")
+
+
+def test_every_registered_encoding_is_a_member():
+    assert {member.name for member in MEMBERS} >= set(zoo.encoding_names())

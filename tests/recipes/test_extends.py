@@ -1,0 +1,98 @@
+"""Files over what they extend: order, lookup and cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from zoo.recipe import Recipe
+
+Made = Callable[..., Recipe]
+Told = Callable[..., list[str]]
+
+
+def write(name: str, text: str) -> None:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_text(text)
+
+
+def test_the_file_wins_over_the_last_which_wins_over_the_first(made: Made) -> None:
+    write("first.yaml", "model: {depth: 1, dim: 1}\nseed: 1\noptim: {lr: 1}\n")
+    write("second.yaml", "model: {dim: 2}\nseed: 2\n")
+    recipe = made("extends: [toy, first, second.yaml]\nseed: 3\n")
+    assert (recipe.seed, recipe.model.options["dim"], recipe.model.options["depth"], recipe.optim.options["lr"]) == (
+        3,
+        2,
+        1,
+        1,
+    )
+
+
+def test_extends_is_recursive(made: Made) -> None:
+    write("middle.yaml", "extends: toy\nmodel: {dim: 5}\n")
+    assert made("extends: middle\nseed: 3\n").plain()["model"]["dim"] == 5
+
+
+def test_entries_are_sought_beside_the_file_that_names_them(made: Made) -> None:
+    write("deep/base.yaml", "extends: toy\nseed: 9\n")
+    write("deep/top.yaml", "extends: [base]\n")
+    assert made("extends: deep/top\n").seed == 9
+
+
+def test_a_fragment_of_a_plugin_is_found(made: Made) -> None:
+    recipe = made("extends: [toy, optim/toy_adam]\noptim: {lr: 2}\n")
+    assert recipe.optim.options["lr"] == 2 and recipe.places["optim.name"].endswith("configs/optim/toy_adam.yaml:3")
+
+
+def test_a_new_name_drops_inherited_options(made: Made) -> None:
+    assert made("extends: toy\noptim: {name: toy_sgd}\n").optim.options == {"lr": 0.1, "momentum": 0.9}
+
+
+def test_an_entry_that_is_not_there_is_the_only_fault(told: Told) -> None:
+    (fault,) = told("seed: 1\nextends:\n  - optim/toy_adm\n")
+    assert (
+        fault == "mine.yaml:3: extends.0: there is no fragment or recipe 'optim/toy_adm'; did you mean optim/toy_adam?"
+    )
+
+
+def test_faults_of_the_file_are_told_though_an_entry_is_missing(told: Told) -> None:
+    missing, unknown = told("extends: [nowhere]\nmodel: {name: toy_vit, dpth: 1}\n")
+    assert "nowhere" in missing and "did you mean model.depth?" in unknown
+
+
+def test_an_entry_must_be_a_name(told: Told) -> None:
+    assert [line.partition(";")[0] for line in told("extends: [toy, 3]\n")] == [
+        "mine.yaml:1: extends.1: expected the name of a fragment or recipe"
+    ]
+
+
+def test_a_fault_of_an_extended_file_stands_there(told: Told) -> None:
+    write("base.yaml", "extends: toy\n\nmodel: {dim: ten}\n")
+    assert told("extends: base\n") == ["base.yaml:3: model.dim: expected a whole number, got 'ten'"]
+
+
+def test_bad_yaml_of_an_extended_file_stands_there(told: Told) -> None:
+    write("base.yaml", "\nmodel: [\n")
+    (fault,) = told("extends: base\n")
+    assert fault.startswith("base.yaml:3: bad YAML")
+
+
+def test_a_recipe_that_extends_itself_is_told_with_the_chain(told: Told) -> None:
+    assert told("extends: mine\n") == ["mine.yaml:1: extends.0: a recipe that extends itself: mine.yaml -> mine.yaml"]
+    write("other.yaml", "seed: 1\nextends: ./mine.yaml\n")
+    assert told("extends: other\n") == [
+        "other.yaml:2: extends.0: a recipe that extends itself: mine.yaml -> other.yaml -> mine.yaml"
+    ]
+
+
+def test_a_file_may_be_extended_along_two_ways(made: Made) -> None:
+    for i in range(40):  # 2 ** 40 ways, were files not read once
+        write(f"f{i + 1}.yaml", f"extends: [f{i}, f{i}]\n" if i % 8 else "extends: [toy]\n")
+    assert made("extends: [f8, f8]\n").seed == 0
+
+
+def test_a_chain_without_end_is_refused(told: Told) -> None:
+    for i in range(60):
+        write(f"f{i}.yaml", f"extends: f{i + 1}\n")
+    (fault,) = told("extends: f0\n")
+    assert "more than 32 files that extend one another" in fault

@@ -1,0 +1,49 @@
+"""Recipes by name and by path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zoo.errors import RecipeError
+from zoo.recipe import find_recipe, recipe_files
+
+
+def refusal(word: str) -> str:
+    with pytest.raises(RecipeError) as caught:
+        find_recipe(word)
+    (fault,) = caught.value.faults
+    return str(fault)
+
+
+def test_recipes_of_plugins_are_registered(plugin: Path) -> None:
+    assert recipe_files()["toy"] == plugin / "recipes" / "toy.yaml" == find_recipe("toy")
+
+
+def test_a_name_wins_over_a_folder_of_that_name(plugin: Path) -> None:
+    Path("toy").mkdir()
+    assert find_recipe("toy").parent == plugin / "recipes"
+
+
+def test_a_path_is_found_with_or_without_its_suffix() -> None:
+    Path("mine.yaml").write_text("seed: 1")
+    assert find_recipe("mine.yaml") == find_recipe(Path("mine")) == Path("mine.yaml")
+
+
+@pytest.mark.parametrize("word, told", [
+    ("tooy", "tooy: there is no such recipe or file; did you mean toy?"),
+    ("mines.yaml", "mines.yaml: there is no such recipe or file; did you mean mine.yaml?"),
+    ("folder/othr.yaml", "folder/othr.yaml: there is no such recipe or file; did you mean folder/other.yaml?"),
+    ("folder", "folder: a folder, not a recipe; known are folder/other.yaml"),
+    ("run", "run: a folder, not a recipe; did you mean run/recipe.yaml?"),
+    ("/dev/null", "/dev/null: not a regular file"),
+    ("", "'': there is no such recipe or file"),
+    ("a\0b", "'a\\x00b': there is no such recipe or file"),
+    ("a" * 5000, "'aaaaaaaaaaaa...aaaaaaaaaaaaa': there is no such recipe or file"),
+])  # fmt: skip
+def test_what_is_no_recipe_is_told_with_the_nearest(word: str, told: str) -> None:
+    for path in (Path("mine.yaml"), Path("folder/other.yaml"), Path("run/recipe.yaml")):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("seed: 1")
+    assert refusal(word).startswith(told)

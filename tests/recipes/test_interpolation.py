@@ -1,0 +1,85 @@
+"""Values taken from other keys, and the interpolations that are refused."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from zoo.errors import Fault
+from zoo.recipe.interpolation import resolve
+from zoo.recipe.tree import plain, plant
+
+DATA = {"size": 8, "rate": 0.5, "list": [1, 2], "name": "digits", "odd": "???", "dollar": "$", "brace": "{a}"}
+
+
+def resolved(text: str, **more: object) -> Any:
+    found, faults = attempt(text, **more)
+    assert not faults
+    return found
+
+
+def attempt(text: str, **more: object) -> tuple[Any, list[str]]:
+    faults: list[Fault] = []
+    whole = {"a": text, "data": DATA, **more}
+    tree = resolve(plant(whole, "here"), whole, faults)
+    return plain(tree)["a"], [str(fault) for fault in faults]
+
+
+@pytest.mark.parametrize("text, value", [
+    ("${data.size}", 8), ("${data.rate}", 0.5), ("${data.size}px", "8px"), ("${data.size}x${data.name}", "8xdigits"),
+    ("${data.list.1}", 2), ("${data.list}", [1, 2]), ("no $ {here}", "no $ {here}"),
+])  # fmt: skip
+def test_a_value_is_taken_from_another_key(text: str, value: object) -> None:
+    found = resolved(text)
+    assert found == value and type(found) is type(value)
+
+
+def test_references_are_followed() -> None:
+    assert resolved("${b}", b="${c.0}", c=["${data.size}"]) == 8
+
+
+@pytest.mark.parametrize("text, problem", [
+    ("${oc.env:HOME}", "here: a: resolvers are refused: '${oc.env:HOME}'; write the value itself"),
+    ("${x:}", "here: a: resolvers are refused"),
+    ("${data.size", "here: a: malformed interpolation '${data.size'; write ${section.key}"),
+    ("${}", "here: a: malformed"),
+    ("${.size}", "here: a: malformed"),
+    ("${data.${b}}", "here: a: malformed"),
+    ("\\${data.size}", "here: a: malformed"),
+    ("${data.siz}", "here: a: '${data.siz}' takes the value of data.siz, which is no key; did you mean data.size?"),
+    ("${data.list.2}", "here: a: '${data.list.2}' takes the value of data.list.2, which is no key"),
+    ("${data.size.x}", "here: a: '${data.size.x}' takes the value of data.size.x, which is no key"),
+    ("${data}", "here: a: data is not a single value"),
+    ("${data.list}px", "here: a: data.list is not a single value"),
+    ("${data.odd}", "here: a: '${data.odd}' takes the value of data.odd, which is '???'"),
+    ("${a}", "here: a: an interpolation of itself: a -> a"),
+    ("${data.dollar}${data.brace}", "here: a: makes a new interpolation of its parts"),
+])  # fmt: skip
+def test_what_cannot_be_resolved_is_one_fault(text: str, problem: str) -> None:
+    _, (fault,) = attempt(text)
+    assert fault.startswith(problem) and len(fault) < 200
+
+
+def test_a_cycle_is_told_as_a_chain() -> None:
+    _, faults = attempt("${b}", b="${c}", c="${a}")
+    assert "here: a: an interpolation of itself: b -> c -> a -> b" in faults
+
+
+def test_a_reference_to_a_faulty_one_is_not_a_second_fault() -> None:
+    _, (fault,) = attempt("${b}", b="${data.siz}")
+    assert fault.startswith("here: b: ")
+
+
+def test_what_an_earlier_fault_may_have_taken_away_is_not_told() -> None:
+    faults = [Fault("here", "extends.0", "not found")]
+    whole = {"a": "${gone}"}
+    assert plain(resolve(plant(whole, "here"), whole, faults)) == whole and len(faults) == 1
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_long_chain_or_a_bomb_is_refused_at_once(width: int) -> None:
+    start = time.perf_counter()
+    _, faults = attempt("${k0}", **{f"k{i}": f"${{k{i + 1}}}" * width for i in range(500)}, k500="x")
+    assert "takes too many steps" in faults[0] and time.perf_counter() - start < 5

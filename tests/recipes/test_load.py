@@ -1,0 +1,215 @@
+"""From a file and overrides to a recipe, and back to plain data."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+import yaml
+
+from zoo.errors import RecipeError
+from zoo.recipe import Recipe, TrainerOptions, from_plain, load
+from zoo.registry import Choice
+
+Made = Callable[..., Recipe]
+Told = Callable[..., list[str]]
+SECTIONS = ["seed", "model", "data", "task", "optim", "trainer", "diagnostics", "evaluate"]
+WHOLE = """\
+seed: 3
+model:
+  name: toy_vit
+  dim: ${data.size}
+  encoding: {name: toy_rope, base: 9}
+data: toy_digits
+task: {name: toy_classify}
+optim: {name: toy_adam, lr: 1e-3}
+trainer: {max_epochs: 2}
+diagnostics:
+evaluate: {resolutions: [24, 32]}
+"""
+
+
+def test_a_recipe_has_every_option_typed(made: Made) -> None:
+    recipe = made(WHOLE)
+    assert (recipe.name, recipe.seed, recipe.evaluate.resolutions) == ("mine", 3, (24, 32))
+    assert recipe.model.options["encoding"] == (Choice("toy_rope", {"base": 9.0, "block": 8}),)
+    assert recipe.optim == Choice("toy_adam", {"lr": 0.001, "betas": (0.9, 0.999)})
+    assert recipe.trainer == TrainerOptions(max_epochs=2)
+    assert recipe.data == Choice("toy_digits", {"size": 8, "note": "", "splits": ("train",)})
+
+
+def test_a_default_can_be_interpolated(made: Made) -> None:
+    assert made(WHOLE, "data.note=${optim.betas.1}-${trainer.precision}").data.options["note"] == "0.999-32-true"
+    assert made(WHOLE, "data.size=5").model.options["dim"] == 5
+
+
+def test_a_registered_recipe_loads_by_name() -> None:
+    assert load("toy", ["seed=4"]).seed == 4 and load("toy").name == "toy"
+
+
+def test_plain_data_gives_the_recipe_back(made: Made) -> None:
+    recipe = made(WHOLE, "model.encoding.0.shared=true", "data.note='yes'")
+    again = from_plain(recipe.plain(), origin="best.ckpt", name="mine")
+    assert again == recipe and again.hash == recipe.hash and again.places["model.dim"] == "best.ckpt"
+
+
+def test_plain_is_plain_complete_and_in_order(made: Made) -> None:
+    plain = made(WHOLE).plain()
+    assert list(plain) == SECTIONS and plain["diagnostics"] == {} and plain["trainer"]["accelerator"] == "auto"
+    assert plain["model"]["encoding"] == [{"name": "toy_rope", "base": 9.0, "block": 8}]
+    assert type(plain["model"]) is dict and type(plain["evaluate"]["resolutions"]) is list
+
+
+@pytest.mark.parametrize(
+    "note", ["yes", "010", "1e5", "1:30", "2001-01-01", "null", "", "a: b", "ü", "~", "=", "0x1", "<<"]
+)
+def test_yaml_is_read_back_by_us_and_by_others(made: Made, note: str) -> None:
+    recipe = made(WHOLE, f"data.note='{note}'", "optim.lr=1e-5")
+    text = recipe.yaml()
+    assert made(text) == recipe and yaml.safe_load(text) == recipe.plain()
+
+
+def test_yaml_has_short_lists_on_a_line(made: Made) -> None:
+    text = made(WHOLE).yaml()
+    assert "  betas: [0.9, 0.999]\n" in text and "  encoding:\n  - name: toy_rope\n" in text
+
+
+def test_the_hash_tells_options_apart_and_nothing_else(made: Made) -> None:
+    first = made(WHOLE)
+    assert len(first.hash) == 8 and int(first.hash, 16) >= 0
+    assert made("# a remark\n" + WHOLE, "optim={lr: 0.001, name: toy_adam}").hash == first.hash
+    assert made(WHOLE, "seed=4").hash != first.hash
+
+
+def test_a_recipe_is_frozen(made: Made) -> None:
+    recipe = made(WHOLE)
+    with pytest.raises(FrozenInstanceError):
+        recipe.seed = 1  # type: ignore[misc]
+    assert isinstance(recipe.model.options, MappingProxyType) and isinstance(recipe.places, MappingProxyType)
+
+
+@pytest.mark.parametrize("override, encoding", [
+    ("model.encoding.0.block=4", [{"name": "toy_rope", "base": 9.0, "block": 4}]),
+    ("model.encoding=toy_liere", [{"name": "toy_liere", "block": 2}]),
+    ("model.encoding=[toy_learned,toy_liere]", [{"name": "toy_learned"}, {"name": "toy_liere", "block": 2}]),
+    ("model.encoding=[{name: toy_liere, block: 4}]", [{"name": "toy_liere", "block": 4}]),
+    ("model.encoding.0.name=toy_liere", [{"name": "toy_liere", "block": 2}]),
+    ("~model.encoding", [{"name": "toy_learned"}]),
+    ("~model.encoding.0", []),
+])  # fmt: skip
+def test_encodings_are_overridden_in_every_form(made: Made, override: str, encoding: object) -> None:
+    assert made(WHOLE, override).plain()["model"]["encoding"] == encoding
+
+
+def test_overrides_are_applied_in_order(made: Made) -> None:
+    recipe = made(WHOLE, "optim.name=toy_sgd", "optim.momentum=0.5", "optim.momentum=0.6")
+    assert recipe.optim == Choice("toy_sgd", {"lr": 0.1, "momentum": 0.6})
+
+
+def test_all_faults_are_told_with_their_places(told: Told) -> None:
+    text = "model: {name: toy_vit, dim: ten,\n  dpth: 2}\nmodle: 1\ndata: toy_digts\nseed: -1\n"
+    text += "trainer: {acelerator: cpu}\n"
+    assert told(
+        text, "task=toy_classify", "+a=1", "optim=toy_sgd", "optim.momentum=x", "seed.x=1", "seed=0", "seed=0"
+    ) == [
+        "command line: '+a=1': keys take no +; write a=1",
+        "command line: seed.x: seed is -1 and has no keys",
+        "mine.yaml:3: modle: unknown key; did you mean model?",
+        "mine.yaml:2: model.dpth: unknown key; did you mean model.depth?",
+        "mine.yaml:1: model.dim: expected a whole number, got 'ten'",
+        "mine.yaml:4: data.name: there is no 'toy_digts' among data; did you mean toy_digits?",
+        "command line: optim.momentum: expected a finite number, got 'x'",
+        "mine.yaml:6: trainer.acelerator: unknown key; did you mean trainer.accelerator?",
+    ]
+
+
+def test_bad_arguments_are_told_together_with_an_unreadable_file(told: Told) -> None:
+    assert [line.partition(":")[0] for line in told("model: [", "+a=1")] == ["command line", "mine.yaml"]
+
+
+def test_missing_sections_and_options_are_told(told: Told) -> None:
+    found = told("data: {name: toy_digits}\nmodel: {name: toy_vit}\noptim: {lr: 1}\ntrainer: {max_steps: 1}\n")
+    assert found[0] == "mine.yaml:2: model.dim: missing; expected a whole number"
+    assert found[1].startswith("mine.yaml:1: task: missing; expected {name: ..., options} with a name of ")
+    assert found[2].startswith("mine.yaml:3: optim.name: missing; known are ") and len(found) == 3
+
+
+def test_a_fragment_is_called_one(plugin: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load(plugin / "configs/optim/toy_adam.yaml")
+    (fault,) = caught.value.faults
+    assert fault.problem == "a fragment, which cannot be run alone: it has no model, data, task"
+
+
+@pytest.mark.parametrize("trainer, fault", [
+    ("{}", "trainer: neither max_epochs nor max_steps is given"),
+    ("{max_epochs: null}", "trainer: neither max_epochs nor max_steps is given"),
+    ("{max_steps: 0}", "trainer.max_steps: must be at least 1, got 0"),
+    ("{max_steps: 1, devices: two}", "trainer.devices: expected how many devices, auto, or which ones"),
+    ("{max_steps: 1, devices: 0}", "trainer.devices: must be at least 1, got 0"),
+    ("{max_steps: 1, gradient_clip_val: -1}", "trainer.gradient_clip_val: must be at least 0, got -1.0"),
+    ("{max_steps: 1, precision: bf16-mix}", "trainer.precision: expected one of "),
+    ("{max_steps: 1, accelerator: tpus}", "trainer.accelerator: expected one of "),
+    ("{max_steps: 1, num_nodes: 1.5}", "trainer.num_nodes: expected a whole number, got 1.5"),
+])  # fmt: skip
+def test_trainer_options_are_checked(told: Told, trainer: str, fault: str) -> None:
+    (found,) = told(WHOLE, "~trainer", f"trainer={trainer}")
+    assert found.startswith(f"command line: {fault}")
+
+
+def test_trainer_options_that_work_are_accepted(made: Made) -> None:
+    options = made(
+        WHOLE, "trainer={max_steps: 5, devices: '0,1', gradient_clip_val: null, precision: bf16-mixed}"
+    ).trainer
+    assert (options.max_epochs, options.max_steps, options.devices, options.gradient_clip_val) == (2, 5, "0,1", None)
+
+
+def test_diagnostics_has_no_keys_yet(told: Told) -> None:
+    assert told(WHOLE, "diagnostics.entropy=true") == [
+        "command line: diagnostics.entropy: unknown key; none is known here"
+    ]
+
+
+def test_invalid_values_of_a_dataclass_stand_at_their_key(told: Told) -> None:
+    assert told(WHOLE, "model.coordinates.jitter=-1") == [
+        "command line: model.coordinates.jitter: must not be negative"
+    ]
+
+
+def test_later_faults_find_the_closest_place(made: Made) -> None:
+    recipe = made(WHOLE, "model.encoding.0.block=4")
+    assert recipe.fault("model.encoding.0.block", "bad", "use 2").place == "command line"
+    assert recipe.fault("model.encoding.0.shared", "bad").place == "mine.yaml:5"
+    assert str(recipe.fault("trainer.devices", "too many", "use 1")) == "mine.yaml:9: trainer.devices: too many; use 1"
+    assert made(WHOLE, "~trainer", "trainer.max_steps=1").fault("none", "bad").place == "mine.yaml:1"
+
+
+def test_faults_of_a_checkpoint_stand_there() -> None:
+    with pytest.raises(RecipeError) as caught:
+        from_plain({**load("toy").plain(), "modle": 1}, ["seed=x"], origin="last.ckpt", name="toy")
+    assert [fault.place for fault in caught.value.faults] == ["last.ckpt", "command line"]
+
+
+@pytest.mark.parametrize("value", [{1: 2}, {"a.b": 1}, object(), {"a": {3}}, "\ud800"])
+def test_data_that_is_not_plain_is_refused(value: object) -> None:
+    with pytest.raises(RecipeError, match=r"best\.ckpt: seed"):
+        from_plain({"seed": value}, origin="best.ckpt", name="mine")
+
+
+def test_data_without_an_end_is_refused() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    with pytest.raises(RecipeError, match="deeper than 32 levels"):
+        from_plain({"seed": endless}, origin="best.ckpt", name="mine")
+
+
+def test_recipes_need_neither_torch_nor_lightning() -> None:
+    code = "import sys, zoo.recipe; print({'torch', 'lightning', 'omegaconf'} & {*sys.modules})"
+    root = str(Path(__file__).parents[2])
+    found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"

@@ -1,0 +1,138 @@
+"""YAML text: what is read, with which place, and what is refused."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from zoo.errors import Fault, RecipeError
+from zoo.recipe.source import parse, read, shown
+from zoo.recipe.tree import leaves, plain
+
+
+def parsed(text: str) -> object:
+    faults: list[Fault] = []
+    tree = parse(text, str, faults)
+    assert not faults
+    return plain(tree)
+
+
+def refusal(text: str | bytes) -> list[str]:
+    """What is told of a file with this text."""
+    Path("bad.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    faults: list[Fault] = []
+    try:
+        read(Path("bad.yaml"), faults)
+    except RecipeError as error:
+        faults += error.faults
+    assert all("\n" not in str(fault) and len(str(fault)) < 200 for fault in faults)
+    return list(map(str, faults))
+
+
+@pytest.mark.parametrize("text, value", [
+    ("1e-3", 1e-3), ("1e5", 1e5), (".5", 0.5), ("-1.5E+2", -150.0), ("10_000", 10_000), ("-3", -3), ("0", 0),
+    ("0x1F", 31), ("true", True), ("False", False), ("yes", "yes"), ("on", "on"), ("2001-01-01", "2001-01-01"),
+    ("1:30", "1:30"), ("010", "010"), ("null", None), ("~", None), ("'1'", "1"), ("[a, 1]", ["a", 1]), ("=", "="),
+    ("1.", 1.0),
+])  # fmt: skip
+def test_scalars_have_the_types_of_yaml_1_2(text: str, value: object) -> None:
+    found = parsed(text)
+    assert found == value and type(found) is type(value)
+
+
+def test_every_value_knows_the_line_of_its_key() -> None:
+    tree = parse("a: 1\nb:\n  c: &x\n    - 2\n    - 3\nd: *x\n", str, [])
+    assert {key: node.place for key, node in leaves(tree)} == {
+        "a": "1", "b.c.0": "4", "b.c.1": "5", "d.0": "4", "d.1": "5",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text, line", [
+    ("a: [1\nb: 2\n", "bad.yaml:2: bad YAML: while parsing a flow sequence"),
+    ("a:\n\tb: 1\n", "bad.yaml:2: bad YAML: while scanning"),
+    ("a: 1\n---\nb: 2\n", "bad.yaml:2: bad YAML: expected a single document"),
+    ("a: 1\nb: !!python/object/apply:os.system [ls]\n", "bad.yaml:2: bad YAML: the tag '!!python/obj"),
+    ("a: !foo 1\n", "bad.yaml:1: bad YAML: the tag '!foo' is refused"),
+    ("a: !!str 1\n", "bad.yaml:1: bad YAML: the tag '!!str' is refused"),
+    ("a:\n  - &x [*x]\n", "bad.yaml:2: bad YAML: an alias inside its own anchor"),
+    ("a: *x\n", "bad.yaml:1: bad YAML: found undefined alias 'x'"),
+    ('a: "\\UFFFFFFFF"', "bad.yaml:1: bad YAML: an escape that names no character"),
+    ('a: "\\uD800"', "bad.yaml:1: bad YAML: an escape that names half a character"),
+    ("a: 1\n\0", "bad.yaml:2: not text: it holds a control character"),
+    (b"a: 1\nb: \xff\n", "bad.yaml:2: not UTF-8 text"),
+    ("", "bad.yaml: the file is empty"),
+    ("# nothing\n", "bad.yaml: the file is empty"),
+    ("\n- 1\n", "bad.yaml:2: a recipe is a mapping of sections"),
+    ("x", "bad.yaml:1: a recipe is a mapping of sections"),
+    (b"#" * (1 << 20) + b"#", "bad.yaml: larger than 1 MiB"),
+])  # fmt: skip
+def test_unreadable_text_is_one_fault_with_its_line(text: str | bytes, line: str) -> None:
+    (found,) = refusal(text)
+    assert found.startswith(line)
+
+
+@pytest.mark.parametrize("text, line", [
+    ("a: {b: 1, c: 2,\n  b: 3}\n", "bad.yaml:2: a.b: given twice, first at bad.yaml:1"),
+    ("a:\n  <<: {b: 1}\n", "bad.yaml:2: a: merge keys (<<) are refused; use extends"),
+    ("1: 2\n", "bad.yaml:1: the key '1' is not a text; put it in quotes"),
+    ("true: 2\n", "bad.yaml:1: the key 'true' is not a text; put it in quotes"),
+    ("? [a]\n: 2\n", "bad.yaml:1: a key must be a word"),
+    ("a.b: 1\n", "bad.yaml:1: 'a.b' cannot be a key; nest keys instead of writing dots"),
+    ('"a\\nb": 1\n', "bad.yaml:1: 'a\\nb' cannot be a key"),
+])  # fmt: skip
+def test_bad_keys_are_faults(text: str, line: str) -> None:
+    (found,) = refusal(text)
+    assert found.startswith(line)
+
+
+def test_bad_keys_are_told_all_at_once() -> None:
+    assert len(refusal("a: 1\na: 2\n1: 2\nb: {<<: {}, c: 1, c: 2}\n")) == 4
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? ", "[{a: "])
+def test_deep_nesting_is_refused_at_once(opening: str) -> None:
+    start = time.perf_counter()
+    (found,) = refusal(opening * 100_000)
+    assert "nested deeper than 32 levels" in found and time.perf_counter() - start < 2
+
+
+def test_a_depth_of_thirty_levels_is_read() -> None:
+    assert parsed("[" * 30 + "]" * 30) is not None
+
+
+def test_an_alias_bomb_is_refused_at_once() -> None:
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+    bomb += "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 20))
+    start = time.perf_counter()
+    (found,) = refusal(bomb)
+    assert "once its aliases are expanded" in found and time.perf_counter() - start < 2
+
+
+def test_more_than_ten_thousand_values_are_refused() -> None:
+    (found,) = refusal("a: [" + "1," * 11_000 + "]")
+    assert "more than 10,000 values" in found
+
+
+def test_merge_sign_in_quotes_is_a_key() -> None:
+    assert parsed("'<<': 1") == {"<<": 1}
+
+
+def test_a_byte_order_mark_is_no_part_of_a_key() -> None:
+    Path("marked.yaml").write_text("seed: 1\n", encoding="utf-8-sig")
+    assert plain(read(Path("marked.yaml"), [])) == {"seed": 1}
+
+
+def test_paths_are_shown_as_the_user_knows_them(tmp_path: Path) -> None:
+    assert shown(tmp_path / "a" / "b.yaml") == str(Path("a/b.yaml"))
+    assert shown(tmp_path.parent / "b.yaml") == str(tmp_path.parent / "b.yaml")
+
+
+def test_a_file_that_cannot_be_opened_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(RecipeError, match=r"mine\.yaml: cannot be read: Permission denied"):
+        read(Path("mine.yaml"), [])

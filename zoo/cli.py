@@ -1,0 +1,120 @@
+"""The command line. Verbs are imported when they are asked for: torch alone takes a second."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from zoo import __version__, registry
+from zoo.errors import Fault, RecipeError, ZooError
+
+KINDS = ("encodings", "recipes", "data", "tasks", "models")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb; returns the exit code. A fault of the user never shows a traceback."""
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("zoo").setLevel(logging.DEBUG)
+    for handler in logging.getLogger().handlers:
+        handler.setLevel(logging.INFO)
+    try:
+        known, more = _parser().parse_known_args(arguments)
+        if any(word.startswith("-") for word in more) or (more and not hasattr(known, "overrides")):
+            raise RecipeError(Fault("command line", more[0], "unknown argument", "see zoo --help"))
+        if more:  # overrides after a flag
+            known.overrides += more
+        if known.plugin:
+            os.environ[registry.PLUGINS] = ",".join(known.plugin)
+        known.run(known)
+    except ZooError as error:
+        print(f"zoo: {error}", file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt:
+        print("zoo: stopped by SIGINT", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise RecipeError(Fault("command line", "", message, f"see {self.prog} --help"))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="zoo", description="Train, compare and understand transformers by how they know position.",
+        epilog="A RECIPE is a YAML file or a registered name; key=value changes one of its keys, ~key removes one.",
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"zoo {__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
+
+    fit = _verb(verbs, "fit", _fit, "train a recipe, then test its best checkpoint", json=True)
+    fit.add_argument("recipe", metavar="RECIPE")
+    fit.add_argument("overrides", nargs="*", metavar="key=value")
+    fit.add_argument("--run-dir", type=Path, metavar="DIR", help="this run's own directory")
+    fit.add_argument("--resume", default="never", metavar="auto|never|PATH", help="go on from a checkpoint")
+
+    evaluate = _verb(verbs, "eval", _eval, "measure a checkpoint", json=True)
+    evaluate.add_argument("checkpoint", metavar="RUN|CHECKPOINT")
+    evaluate.add_argument("overrides", nargs="*", metavar="key=value")
+
+    listing = _verb(verbs, "list", _list, "what there is, one line each")
+    listing.add_argument("kind", nargs="?", metavar="|".join(KINDS))
+
+    show = _verb(verbs, "show", _show, "a recipe resolved, or an encoding explained")
+    show.add_argument("what", metavar="RECIPE|ENCODING")
+    show.add_argument("overrides", nargs="*", metavar="key=value")
+    return parser
+
+
+def _verb(verbs: Any, name: str, run: Any, summary: str, json: bool = False) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=summary)
+    parser.set_defaults(run=run, json=False)
+    parser.add_argument("--plugin", action="append", metavar="MODULE", help="a package with encodings, recipes, ...")
+    if json:
+        parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    return parser
+
+
+def _fit(known: argparse.Namespace) -> None:
+    from zoo.verbs.fit import fit
+
+    result = fit(known.recipe, known.overrides, known.run_dir, known.resume)
+    if known.json:
+        print(json.dumps(result, indent=2))
+
+
+def _eval(known: argparse.Namespace) -> None:
+    from zoo.verbs.evaluate import evaluate, table
+
+    result = evaluate(known.checkpoint, known.overrides)
+    print(json.dumps(result, indent=2) if known.json else table(result))
+
+
+def _list(known: argparse.Namespace) -> None:
+    from zoo.verbs.list import listing
+
+    if known.kind not in (None, *KINDS):
+        remedy = registry.nearest(known.kind, KINDS)
+        raise RecipeError(Fault("command line", known.kind, "there is no such kind to list", remedy))
+    print(listing([known.kind] if known.kind else KINDS))
+
+
+def _show(known: argparse.Namespace) -> None:
+    from zoo.verbs.show import show
+
+    print(show(known.what, known.overrides))
+
+
+def entry() -> NoReturn:
+    """The `zoo` command."""
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Handwritten digits: the 1,797 images of 8 x 8 that come with scikit-learn (Alpaydin and Kaynak 1998). No download."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import lightning as L
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+from zoo.data.order import Order
+from zoo.errors import Invalid
+from zoo.registry import register
+from zoo.samples import Images
+
+COUNT = 1797
+
+
+@register
+class Digits(L.LightningDataModule):
+    """Images [B, 1, size, size], resized bilinearly and brought to zero mean and unit variance, with labels 0 to 9.
+
+    The split into train, val and test is drawn once from the seed. Training images are shifted by up to `shift` of their
+    width, turned by up to `rotation` degrees and scaled by up to a factor of 1 +- `scale`, each drawn from (seed, epoch, index).
+    """
+
+    def __init__(
+        self, seed: int, *, size: int = 16, batch_size: int = 64, val: float = 0.1, test: float = 0.2,
+        shift: float = 0.08, rotation: float = 10.0, scale: float = 0.1, workers: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        for key, value, least in (("size", size, 1), ("batch_size", batch_size, 1), ("workers", workers, 0)):
+            if value < least:
+                raise Invalid(key, f"{key} {value} is below {least}")
+        for key, value in (("val", val), ("test", test)):
+            if not 0 < value < 1 or val + test >= 1:
+                raise Invalid(key, f"shares val {val} and test {test} must be positive and leave something to train on")
+        for key, value in (("shift", shift), ("rotation", rotation), ("scale", scale)):
+            if value < 0 or (key == "scale" and value >= 1):
+                raise Invalid(key, f"{key} {value} is out of range")
+        self.seed, self.batch_size, self.workers = seed, batch_size, workers
+        self.shares = {"val": val, "test": test}
+        self.size, self.augment = size, (shift, rotation, scale)
+        self.samples = Images(channels=1, height=size, width=size, classes=10)
+
+    def setup(self, stage: str) -> None:
+        from sklearn.datasets import load_digits
+
+        raw = load_digits()
+        images = torch.from_numpy(raw.images).float()[:, None] / 16  # [1797, 1, 8, 8]
+        images = F.interpolate(images, size=(self.size, self.size), mode="bilinear", align_corners=False, antialias=True)
+        images = (images - images.mean()) / images.std()
+        labels = torch.from_numpy(raw.target)
+        order = torch.from_numpy(np.random.default_rng(self.seed).permutation(COUNT))
+        counts = {name: round(share * COUNT) for name, share in self.shares.items()}
+        test, val, train = order.split([counts["test"], counts["val"], COUNT - sum(counts.values())])
+        self.parts = {
+            "train": Augmented(images[train], labels[train], self.seed, *self.augment),
+            "val": Augmented(images[val], labels[val], self.seed),
+            "test": Augmented(images[test], labels[test], self.seed),
+        }
+
+    def train_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
+        part = self.parts["train"]
+        self.order = Order(part, self.seed, self.batch_size)
+        return self._loader(part, sampler=self.order)
+
+    def val_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
+        return self._loader(self.parts["val"])
+
+    def test_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
+        return self._loader(self.parts["test"])
+
+    def _loader(self, part: Augmented, sampler: Order | None = None) -> DataLoader[tuple[Tensor, Tensor]]:
+        # a generator of its own leaves the global random state, which a resumed run must find as it was
+        return DataLoader(
+            part, self.batch_size, sampler=sampler, num_workers=self.workers, collate_fn=collate,
+            persistent_workers=self.workers > 0, generator=torch.Generator().manual_seed(self.seed),
+        )  # fmt: skip
+
+
+class Augmented(Dataset[tuple[Tensor, Tensor]]):
+    """Images and labels in memory, fetched by batches of (epoch, index), or of indices without augmentation."""
+
+    def __init__(
+        self, images: Tensor, labels: Tensor, seed: int, shift: float = 0.0, rotation: float = 0.0, scale: float = 0.0
+    ) -> None:
+        self.images, self.labels, self.seed = images, labels, seed
+        self.amounts = np.array([math.radians(rotation), scale, 2 * shift, 2 * shift])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, key: int | tuple[int, int]) -> tuple[Tensor, Tensor]:
+        images, labels = self.__getitems__([key])
+        return images[0], labels[0]
+
+    def __getitems__(self, keys: Sequence[int | tuple[int, int]]) -> tuple[Tensor, Tensor]:
+        pairs = [key for key in keys if isinstance(key, tuple)]
+        indices = [index for _, index in pairs] if pairs else list(keys)
+        images = self.images[indices]
+        if pairs and self.amounts.any():
+            images = self._moved(images, pairs)
+        return images, self.labels[indices]
+
+    def _moved(self, images: Tensor, keys: list[tuple[int, int]]) -> Tensor:
+        draws = np.stack([np.random.default_rng([self.seed, *key]).uniform(-1, 1, 4) for key in keys]) * self.amounts
+        angle, growth, x, y = torch.from_numpy(draws).float().unbind(1)
+        cos, sin = angle.cos() / (1 + growth), angle.sin() / (1 + growth)
+        matrices = torch.stack([cos, -sin, x, sin, cos, y], dim=1).view(-1, 2, 3)
+        places = F.affine_grid(matrices, list(images.shape), align_corners=False)
+        return F.grid_sample(images, places, padding_mode="border", align_corners=False)
+
+
+def collate(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """A batch is fetched whole, so nothing is left to collate."""
+    return batch

@@ -1,0 +1,1 @@
+"""A run: its directory, its checkpoints, and what watches over it while it trains."""

@@ -1,0 +1,84 @@
+"""What stops a run in good order: signals, and numbers that are no longer finite."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from zoo.errors import NonFiniteError, Stopped
+from zoo.run.checkpoints import Checkpoints
+
+
+class Signals(L.Callback):
+    """SIGINT and SIGTERM save `last` at the next step and stop the run. A second SIGINT stops at once."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self.checkpoints = checkpoints
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Take over both signals."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.signal(number, self._note)
+            self._before.setdefault(number, before)
+
+    def remove(self) -> None:
+        """Give both signals back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = number
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.install()  # again: Lightning has put its own handlers in place by now
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self._stop(trainer)
+
+    def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if not trainer.sanity_checking:
+            self._stop(trainer)
+
+    def on_test_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self._stop(trainer)
+
+    def _stop(self, trainer: L.Trainer) -> None:
+        if self.received is None:
+            return
+        name = signal.Signals(self.received).name
+        if trainer.state.fn == "fit":
+            path = self.checkpoints.save(trainer, "last")
+            raise Stopped(self.received, f"stopped by {name} at step {trainer.global_step}; saved {path}")
+        raise Stopped(self.received, f"stopped by {name} while testing; the training is complete")
+
+
+class Finite(L.Callback):
+    """Stops before the optimiser uses a loss or gradient that is infinite or NaN."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self.checkpoints = checkpoints
+
+    def on_before_backward(self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor) -> None:
+        self.loss = loss.detach()
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:
+        named = [(name, p.grad) for name, p in pl_module.named_parameters() if p.grad is not None]
+        checked = [self.loss]
+        if trainer.precision != "16-mixed":  # where a scaler finds infinite gradients and skips the step itself
+            checked.append(torch.nn.utils.get_total_norm([grad for _, grad in named]))
+        if all(torch.isfinite(torch.stack(checked)).tolist()):
+            return
+        broken = next((name for name, grad in named if not torch.isfinite(grad).all()), None)
+        what = f"the loss is {float(self.loss):g}" + (f", the gradient of {broken} is not finite" if broken else "")
+        good = [path.name for path in sorted(self.checkpoints.folder.glob("*.ckpt"))]
+        kept = f"kept: {', '.join(good)} in {self.checkpoints.folder}" if good else "no epoch was finished before"
+        raise NonFiniteError(f"step {trainer.global_step}: {what}; stopped before the optimiser used it; {kept}")

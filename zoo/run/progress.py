@@ -1,0 +1,70 @@
+"""Progress for people: one bar on a terminal, plain lines elsewhere; and the speed of training as metrics."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any
+
+import lightning as L
+from tqdm import tqdm
+
+log = logging.getLogger("zoo")
+
+QUIET = 10.0  # seconds between lines where there is no terminal
+
+
+class Progress(L.Callback):
+    """Shows steps done, rate, time left, and the latest metrics; logs perf/samples_per_second."""
+
+    def __init__(self) -> None:
+        self.bar: tqdm[Any] | None = None
+        self.shown: dict[str, str] = {}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.total = int(trainer.estimated_stepping_batches)
+        self.first = trainer.global_step
+        self.start = self.spoken = self.mark = time.monotonic()
+        self.samples = 0
+        if sys.stderr.isatty():
+            self.bar = tqdm(total=self.total, initial=self.first, unit="step", dynamic_ncols=True, file=sys.stderr)
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.samples += len(batch[0])
+        step, now = trainer.global_step, time.monotonic()
+        if step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            self.shown["loss"] = f"{float(outputs['loss']):.4f}"
+            pl_module.log("perf/samples_per_second", self.samples / max(now - self.mark, 1e-9), batch_size=1)
+            self.samples, self.mark = 0, now
+        if self.bar is not None:
+            self.bar.set_description(f"epoch {trainer.current_epoch + 1}", refresh=False)
+            self.bar.set_postfix(self.shown, refresh=False)
+            self.bar.update(step - self.bar.n)
+        elif now - self.spoken > QUIET:
+            self.spoken = now
+            rate = (step - self.first) / (now - self.start)
+            told = " ".join(f"{name} {value}" for name, value in self.shown.items())
+            log.info("step %d/%d  %.1f steps/s  %s left  %s", step, self.total, rate, _clock((self.total - step) / rate), told)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        metrics = trainer.callback_metrics
+        self.shown.update({name: f"{float(v):.4f}" for name, v in metrics.items() if name == pl_module.monitor})
+        self.mark, self.samples = time.monotonic(), 0  # validation is not training time
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.close()
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,68 @@
+"""Classification: cross-entropy, accuracy, top-5."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchmetrics import MeanMetric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy
+
+from zoo.errors import Invalid
+from zoo.registry import register
+from zoo.samples import Images
+from zoo.tasks.optim.adamw import AdamW
+
+
+@register
+class Classify(L.LightningModule):
+    """Trains a model [B, ...] -> [B, classes] on (inputs, labels), with labels smoothed by `smoothing` in training.
+
+    Logs train/loss, and for val and test: loss (of hard labels), accuracy, top5.
+    """
+
+    monitor, mode = "val/accuracy", "max"  # what `best` means
+
+    def __init__(self, model: nn.Module, optim: AdamW, samples: Images, *, smoothing: float = 0.0) -> None:
+        super().__init__()
+        if not 0 <= smoothing < 1:
+            raise Invalid("smoothing", f"smoothing {smoothing} is not a share below 1")
+        self.model, self.optim, self.smoothing = model, optim, smoothing
+        self.metrics = nn.ModuleDict({f"{part}_metrics": self._metrics(samples.classes) for part in ("val", "test")})
+
+    @staticmethod
+    def _metrics(classes: int) -> MetricCollection:
+        return MetricCollection({
+            "loss": MeanMetric(),
+            "accuracy": MulticlassAccuracy(classes, average="micro"),
+            "top5": MulticlassAccuracy(classes, average="micro", top_k=min(5, classes)),
+        })  # fmt: skip
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.model(inputs)  # type: ignore[no-any-return]
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        inputs, labels = batch
+        loss = F.cross_entropy(self(inputs), labels, label_smoothing=self.smoothing)
+        self.log("train/loss", loss, batch_size=len(labels))
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self._measure("val", batch)
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self._measure("test", batch)
+
+    def _measure(self, part: str, batch: tuple[Tensor, Tensor]) -> None:
+        inputs, labels = batch
+        logits = self(inputs)
+        metrics = self.metrics[f"{part}_metrics"]
+        metrics["loss"].update(F.cross_entropy(logits.float(), labels, reduction="none"))
+        metrics["accuracy"].update(logits, labels)
+        metrics["top5"].update(logits, labels)
+        self.log_dict({f"{part}/{name}": metric for name, metric in metrics.items()}, batch_size=len(labels))
+
+    def configure_optimizers(self) -> Any:
+        return self.optim.configure(self.model, int(self.trainer.estimated_stepping_batches))

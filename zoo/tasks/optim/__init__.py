@@ -1,0 +1,1 @@
+"""Optimisers with their schedules, one per file."""

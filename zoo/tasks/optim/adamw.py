@@ -1,0 +1,53 @@
+"""AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) with linear warm-up and cosine decay."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from zoo.errors import Invalid
+from zoo.registry import register
+
+
+@register
+class AdamW:
+    """Decays the weight matrices of linear and convolutional layers, and nothing else: no norms, biases, tokens, tables,
+    frequencies or generators.
+
+    `warmup` and the decay after it are shares of all steps; the rate ends at `lr * floor`.
+    """
+
+    def __init__(
+        self, *, lr: float, weight_decay: float = 0.05, beta1: float = 0.9, beta2: float = 0.999, warmup: float = 0.05,
+        floor: float = 0.01,
+    ) -> None:  # fmt: skip
+        for key, value, right in (
+            ("lr", lr, lr > 0), ("weight_decay", weight_decay, weight_decay >= 0), ("beta1", beta1, 0 <= beta1 < 1),
+            ("beta2", beta2, 0 <= beta2 < 1), ("warmup", warmup, 0 <= warmup < 1), ("floor", floor, 0 <= floor <= 1),
+        ):  # fmt: skip
+            if not right:
+                raise Invalid(key, f"{key} {value} is out of range")
+        self.lr, self.weight_decay, self.betas, self.warmup, self.floor = lr, weight_decay, (beta1, beta2), warmup, floor
+
+    def configure(self, model: nn.Module, steps: int) -> dict[str, Any]:
+        """Optimiser and schedule in Lightning's form, for a training of so many steps."""
+        matrices = {
+            id(module.weight) for module in model.modules() if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
+        }
+        decayed = [p for p in model.parameters() if id(p) in matrices]
+        others = [p for p in model.parameters() if id(p) not in matrices]
+        groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        optimiser = torch.optim.AdamW(groups, lr=self.lr, betas=self.betas)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: self.factor(step, steps))
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def factor(self, step: int, steps: int) -> float:
+        """Share of `lr` at a step: rising linearly to 1, then falling along a cosine to `floor`."""
+        rise = round(self.warmup * steps)
+        if step < rise:
+            return (step + 1) / rise
+        fall = min((step - rise) / max(steps - rise, 1), 1.0)
+        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * fall)) / 2

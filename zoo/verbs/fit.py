@@ -1,0 +1,136 @@
+"""`zoo fit`: train a recipe in a run directory, then test its best checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import nn
+
+from zoo.build import build_data, build_task, build_trainer
+from zoo.check import plan
+from zoo.errors import CheckpointError
+from zoo.loading import load_recipe
+from zoo.recipe import Recipe
+from zoo.run import checkpoints, folder
+from zoo.run.guards import Finite, Signals
+from zoo.run.metrics import MetricsFile
+from zoo.run.progress import Progress
+
+log = logging.getLogger("zoo")
+
+
+def fit(name: str, overrides: Sequence[str], run_dir: Path | None, resume: str) -> dict[str, Any]:
+    """Train and test; returns what `--json` prints."""
+    recipe = load_recipe(name, overrides)
+    start = _start(recipe, run_dir, resume)
+    place = run_dir if start is None or run_dir else folder.holder(start)
+    continues = start is not None and place is not None and place.resolve() == folder.holder(start)
+    run = place if continues and place is not None else folder.create(recipe, run_dir)
+    to_file = _log_to(run / "train.log")
+    try:
+        return _train(recipe, run, start)
+    except Exception as error:
+        log.debug("failed", exc_info=error)
+        raise
+    finally:
+        log.removeHandler(to_file)
+        to_file.close()
+
+
+def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
+    L.seed_everything(recipe.seed, workers=True, verbose=False)
+    content = None if start is None else _continued(recipe, start)
+    task, data = build_task(recipe), build_data(recipe)
+    saving = checkpoints.Checkpoints(run, recipe, task.monitor, task.mode)
+    signals = Signals(saving)
+    loggers = [
+        MetricsFile(run / "metrics.csv", keep_until=content and content["global_step"]),
+        TensorBoardLogger(run, name="", version="tensorboard", default_hp_metric=False),
+    ]
+    trainer = build_trainer(recipe, logger=loggers, callbacks=[Progress(), Finite(saving), signals, saving])
+    _announce(recipe, task.model, run, start)
+    if recipe.trainer.compile:
+        task.model.compile()  # in place: the names of the weights stay
+    began = time.monotonic()
+    signals.install()
+    try:
+        trainer.fit(task, datamodule=data, ckpt_path=start, weights_only=True)
+        minutes = (time.monotonic() - began) / 60
+        best = checkpoints.locate(run)
+        trainer.test(task, datamodule=data, ckpt_path=best, weights_only=True, verbose=False)
+    finally:
+        signals.remove()
+    metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("test/")}
+    _conclude(recipe, run, metrics, saving.best, task.monitor, minutes)
+    return {
+        "recipe": recipe.name, "run": str(run), "checkpoint": str(best), "count": len(data.parts["test"]),
+        "metrics": metrics, "minutes": minutes,
+    }  # fmt: skip
+
+
+def _start(recipe: Recipe, run_dir: Path | None, resume: str) -> Path | None:
+    """The checkpoint to go on from, if any."""
+    if resume == "never":
+        return None
+    home = run_dir or Path("runs") / recipe.name / "latest"
+    if resume in ("last", "best"):
+        return checkpoints.locate(home / resume)
+    if resume != "auto":
+        path = Path(resume)
+        return checkpoints.locate(path / "last" if path.is_dir() else path)
+    last = home / "checkpoints" / "last.ckpt"
+    if not last.is_file():
+        log.info("nothing to resume in %s: starting anew", home)
+        return None
+    try:
+        _continued(recipe, last)
+    except CheckpointError as error:
+        if run_dir is not None:
+            raise
+        log.info("%s; starting anew", error)
+        return None
+    return last
+
+
+def _continued(recipe: Recipe, path: Path) -> dict[str, Any]:
+    """The contents of a checkpoint that this recipe can go on from."""
+    content = checkpoints.read(path)
+    ours, theirs = recipe.plain(), content["zoo"]["recipe"]
+    different = [key for key in ("seed", "model", "data", "task", "optim") if ours[key] != theirs.get(key)]
+    if different:
+        raise CheckpointError(f"{path}: of another recipe, it differs in {', '.join(different)}")
+    return content
+
+
+def _announce(recipe: Recipe, model: nn.Module, run: Path, start: Path | None) -> None:
+    count = sum(p.numel() for p in model.parameters())
+    log.info("%s: %s parameters, run directory %s", recipe.name, f"{count:,}", run)
+    if start is not None:
+        log.info("going on from %s", start)
+    for number, (name, why) in enumerate(plan(recipe, model, "cpu")):
+        if name == "dense" or "mask" in why:
+            log.info("layer %d uses %s attention: %s", number, name, why)
+
+
+def _conclude(
+    recipe: Recipe, run: Path, metrics: dict[str, float], best: float | None, monitor: str, minutes: float
+) -> None:
+    told = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    if best is not None:
+        log.info("best %s %.4f after %.1f minutes; %s", monitor, best, minutes, told)
+    log.info("run directory: %s", run)
+    log.info("next: zoo eval %s    tensorboard --logdir %s", run, run)
+
+
+def _log_to(path: Path) -> logging.Handler:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setLevel(logging.DEBUG)
+    log.addHandler(handler)
+    return handler
