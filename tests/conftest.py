@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-KNOWN = ("ignore:flex_attention called without torch.compile:UserWarning",)  # a CPU compares interpreters, slowly
+KNOWN = (
+    "ignore:flex_attention called without torch.compile:UserWarning",  # a CPU compares interpreters, slowly
+    "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning",  # by torch's compiler
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,11 +16,20 @@ __version__ = "0.1.0"
 _PLACES = {
     "zoo.attention.encoding": ("Chain", "Dims", "Encoding"),
     "zoo.build": ("build_model",),
-    "zoo.functions": ("Attention", "attend", "embed", "encoding", "encoding_class", "encoding_names", "scores", "weights"),
+    "zoo.functions": (
+        "Attention",
+        "attend",
+        "embed",
+        "encoding",
+        "encoding_class",
+        "encoding_names",
+        "scores",
+        "weights",
+    ),
     "zoo.loading": ("load", "load_recipe"),
     "zoo.recipe": ("Recipe",),
 }
-__all__ = [  # noqa: PLE0604
+__all__ = [
     "Attention", "Chain", "Dims", "Encoding", "Recipe", "attend", "build_model", "embed", "encoding", "encoding_class",
     "encoding_names", "load", "load_recipe", "scores", "weights",
 ]  # fmt: skip

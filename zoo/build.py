@@ -13,31 +13,35 @@ from torch import nn
 
 from zoo import functions, registry
 from zoo.attention.encoding import Dims, Encoding, Link
+from zoo.data.source import Source
 from zoo.errors import Invalid
 from zoo.recipe import Recipe
 from zoo.registry import Choice
+from zoo.tasks.task import Task
 
 
-def build_data(recipe: Recipe, **changes: Any) -> L.LightningDataModule:
+def build_data(recipe: Recipe, **changes: Any) -> Source:
     """The data module, not yet set up; `changes` replace options."""
     cls = registry.find("data", recipe.data.name)
-    return cast(L.LightningDataModule, cls(recipe.seed, **{**recipe.data.options, **changes}))
+    return cast(Source, cls(recipe.seed, **{**recipe.data.options, **changes}))
 
 
 def build_model(recipe: Recipe) -> nn.Module:
     """The model as a plain module, with weights drawn from torch's random state. Loads no data."""
     options = {
-        key: {choice.name: _link(choice, f"{key}.{at}") for at, choice in enumerate(value)} if _is_choices(value) else value
+        key: {choice.name: _link(choice, f"{key}.{at}") for at, choice in enumerate(value)}
+        if _is_choices(value)
+        else value
         for key, value in recipe.model.options.items()
     }
     return cast(nn.Module, registry.find("models", recipe.model.name)(build_data(recipe).samples, **options))
 
 
-def build_task(recipe: Recipe) -> L.LightningModule:
+def build_task(recipe: Recipe) -> Task:
     """The task with its model and optimiser."""
     optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)
     cls = registry.find("tasks", recipe.task.name)
-    return cast(L.LightningModule, cls(build_model(recipe), optim, build_data(recipe).samples, **recipe.task.options))
+    return cast(Task, cls(build_model(recipe), optim, build_data(recipe).samples, **recipe.task.options))
 
 
 def build_trainer(recipe: Recipe, **more: Any) -> L.Trainer:
@@ -55,11 +59,16 @@ def hush() -> None:
     """Silence what a user of zoo can do nothing about."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for told in (".*does not have many workers.*", ".*number of training batches.*", ".*LeafSpec.*", ".*isinstance.treespec.*"):
+    for told in (
+        ".*does not have many workers.*",
+        ".*number of training batches.*",
+        ".*LeafSpec.*",
+        ".*isinstance.treespec.*",
+    ):
         warnings.filterwarnings("ignore", message=told)
 
 
-def sample(data: L.LightningDataModule) -> torch.Tensor:
+def sample(data: Source) -> torch.Tensor:
     """One made-up input of the shape that the data has."""
     facts = data.samples
     return torch.zeros(1, facts.channels, facts.height, facts.width)

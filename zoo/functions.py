@@ -31,7 +31,7 @@ def encoding_names() -> tuple[str, ...]:
 def encoding_class(name: str) -> type[Encoding]:
     """The class of an encoding, with its facts. Raises Invalid for an unknown name."""
     try:
-        return registry.find("encodings", name)  # type: ignore[no-any-return]
+        return registry.find("encodings", name)
     except KeyError as error:
         raise Invalid("name", error.args[0]) from None
 
@@ -70,7 +70,9 @@ def _make(
     known = [p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
     for key in options:
         if key not in known:
-            raise Invalid(key, f"{name} has no option {key!r}; {registry.nearest(key, [*known, 'shared', 'coordinates'])}")
+            raise Invalid(
+                key, f"{name} has no option {key!r}; {registry.nearest(key, [*known, 'shared', 'coordinates'])}"
+            )
     made = cls(dims, **options)
     if shared is not None:
         made.shared = shared
@@ -173,7 +175,9 @@ class Attention(nn.Module):
     def _grid(self, x: Tensor) -> Tensor:
         pos = grid(self._sizes(x.shape[1]), x)
         if len(pos) != x.shape[1]:
-            raise Invalid("pos", f"{x.shape[1]} tokens are not the grid {self.layer.dims.length}; pass their coordinates as pos")
+            raise Invalid(
+                "pos", f"{x.shape[1]} tokens are not the grid {self.layer.dims.length}; pass their coordinates as pos"
+            )
         return pos
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import lightning as L
-
 from zoo import recipe
 from zoo.build import build_task
 from zoo.check import check
 from zoo.errors import CheckpointError
 from zoo.recipe import Recipe
 from zoo.run import checkpoints
+from zoo.tasks.task import Task
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -22,12 +21,12 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return loaded
 
 
-def load(checkpoint: str | Path, overrides: Sequence[str] = ()) -> L.LightningModule:
+def load(checkpoint: str | Path, overrides: Sequence[str] = ()) -> Task:
     """The task of a checkpoint (a run directory, RUN/last, RUN/best or a file) with its weights, ready to evaluate."""
     return restore(checkpoints.locate(checkpoint), overrides)[1]
 
 
-def restore(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, L.LightningModule]:
+def restore(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, Task]:
     """The recipe and the task of a checkpoint file. Raises CheckpointError where its weights do not fit the recipe."""
     content = checkpoints.read(path)
     stored = recipe.from_plain(content["zoo"]["recipe"], overrides, origin=str(path), name=content["zoo"]["name"])

@@ -57,7 +57,9 @@ def roots() -> dict[str, Path]:
         except (ImportError, ValueError):
             spec = None
         if spec is None or not spec.submodule_search_locations:
-            raise RecipeError(Fault("plug-in", package, "no such package", "install it, or put its folder on PYTHONPATH"))
+            raise RecipeError(
+                Fault("plug-in", package, "no such package", "install it, or put its folder on PYTHONPATH")
+            )
         found[package] = Path(next(iter(spec.submodule_search_locations)))
     return found
 
@@ -88,8 +90,11 @@ def find(kind: str, name: str) -> Any:
     """The class registered under `name`. Raises KeyError with the nearest names in its message."""
     for found, module, _ in _files(kind):
         if found == name:
-            (cls,) = [c for c in vars(importlib.import_module(module)).values() if getattr(c, "__module__", "") == module
-                      and "name" in vars(c)]
+            (cls,) = [
+                c
+                for c in vars(importlib.import_module(module)).values()
+                if getattr(c, "__module__", "") == module and "name" in vars(c)
+            ]
             return cls
     raise KeyError(f"no {kind} named {name!r}; {nearest(name, names(kind))}")
 

@@ -41,7 +41,8 @@ def test_entries_are_sought_beside_the_file_that_names_them(made: Made) -> None:
 
 def test_a_fragment_of_a_plugin_is_found(made: Made) -> None:
     recipe = made("extends: [toy, optim/toy_adam]\noptim: {lr: 2}\n")
-    assert recipe.optim.options["lr"] == 2 and recipe.places["optim.name"].endswith("configs/optim/toy_adam.yaml:3")
+    assert recipe.optim.options["lr"] == 2
+    assert recipe.places["optim.name"].endswith("configs/optim/toy_adam.yaml:3")
 
 
 def test_a_new_name_drops_inherited_options(made: Made) -> None:
@@ -57,7 +58,8 @@ def test_an_entry_that_is_not_there_is_the_only_fault(told: Told) -> None:
 
 def test_faults_of_the_file_are_told_though_an_entry_is_missing(told: Told) -> None:
     missing, unknown = told("extends: [nowhere]\nmodel: {name: toy_vit, dpth: 1}\n")
-    assert "nowhere" in missing and "did you mean model.depth?" in unknown
+    assert "nowhere" in missing
+    assert "did you mean model.depth?" in unknown
 
 
 def test_an_entry_must_be_a_name(told: Told) -> None:

@@ -31,7 +31,7 @@ def test_a_path_is_found_with_or_without_its_suffix() -> None:
     assert find_recipe("mine.yaml") == find_recipe(Path("mine")) == Path("mine.yaml")
 
 
-@pytest.mark.parametrize("word, told", [
+@pytest.mark.parametrize(("word", "told"), [
     ("tooy", "tooy: there is no such recipe or file; did you mean toy?"),
     ("mines.yaml", "mines.yaml: there is no such recipe or file; did you mean mine.yaml?"),
     ("folder/othr.yaml", "folder/othr.yaml: there is no such recipe or file; did you mean folder/other.yaml?"),

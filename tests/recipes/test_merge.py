@@ -26,7 +26,7 @@ def left(text: str, key: str) -> object:
     return plain(remove(tree(text), key.split(".")))
 
 
-@pytest.mark.parametrize("base, top, result", [
+@pytest.mark.parametrize(("base", "top", "result"), [
     ("{a: 1, b: {c: 2}}", "{b: {d: 3}}", {"a": 1, "b": {"c": 2, "d": 3}}),
     ("{a: [1, 2, 3]}", "{a: [4]}", {"a": [4]}),
     ("{a: {b: 1}}", "{a: 2}", {"a": 2}),
@@ -42,7 +42,7 @@ def test_mappings_merge_and_all_else_is_replaced(base: str, top: str, result: ob
     assert merged(base, top) == result
 
 
-@pytest.mark.parametrize("text, key, value, result", [
+@pytest.mark.parametrize(("text", "key", "value", "result"), [
     ("{a: {b: 1}}", "a.c", "2", {"a": {"b": 1, "c": 2}}),
     ("{}", "a.b.c", "1", {"a": {"b": {"c": 1}}}),
     ("{a: null}", "a.b", "1", {"a": {"b": 1}}),
@@ -64,7 +64,7 @@ def test_a_new_name_keeps_what_was_given_on_the_same_command_line() -> None:
     assert plain(put(given, ["o", "name"], tree("sgd", COMMAND_LINE))) == {"o": {"name": "sgd", "momentum": 2}}
 
 
-@pytest.mark.parametrize("text, key, result", [
+@pytest.mark.parametrize(("text", "key", "result"), [
     ("{a: 1, b: 2}", "a", {"b": 2}),
     ("{a: {b: 1, c: 2}}", "a.b", {"a": {"c": 2}}),
     ("{a: [1, 2, 3]}", "a.1", {"a": [1, 3]}),
@@ -75,7 +75,7 @@ def test_a_key_is_removed_and_nothing_else(text: str, key: str, result: object) 
     assert left(text, key) == result
 
 
-@pytest.mark.parametrize("text, key, told", [
+@pytest.mark.parametrize(("text", "key", "told"), [
     ("{a: {bcd: 1}}", "a.bce", "a.bce: cannot be removed, it is not there; did you mean a.bcd?"),
     ("{a: 1}", "a.b", "a.b: cannot be removed"),
     ("{a: [1]}", "a.1", "a.1: a has 1 entry, counted from 0"),
@@ -84,10 +84,11 @@ def test_a_key_is_removed_and_nothing_else(text: str, key: str, result: object) 
 def test_what_is_not_there_cannot_be_removed(text: str, key: str, told: str) -> None:
     with pytest.raises(RecipeError) as caught:
         left(text, key)
-    assert told in str(caught.value) and caught.value.faults[0].place == COMMAND_LINE
+    assert told in str(caught.value)
+    assert caught.value.faults[0].place == COMMAND_LINE
 
 
-@pytest.mark.parametrize("text, key, told", [
+@pytest.mark.parametrize(("text", "key", "told"), [
     ("{a: [1, 2]}", "a.2", "a.2: a has 2 entries, counted from 0"),
     ("{a: [1]}", "a.b", "did you mean a.0.b?"),
     ("{a: 1}", "a.b", "a.b: a is 1 and has no keys"),

@@ -13,18 +13,20 @@ def refusal(argument: str) -> str:
     faults: list[Fault] = []
     assert parse_all([argument], faults) == []
     (fault,) = faults
-    assert fault.place == COMMAND_LINE and len(str(fault)) < 200
+    assert fault.place == COMMAND_LINE
+    assert len(str(fault)) < 200
     return str(fault)
 
 
-@pytest.mark.parametrize("argument, parts, value", [
+@pytest.mark.parametrize(("argument", "parts", "value"), [
     ("a.b=1", ("a", "b"), 1), ("a=[x, 1e-3]", ("a",), ["x", 1e-3]), ("a={b: yes}", ("a",), {"b": "yes"}),
     ("a='1'", ("a",), "1"), ("a=''", ("a",), ""), ("a=null", ("a",), None), ("a=x=y", ("a",), "x=y"),
     ("a.0.b=[{name: c, d: 4}]", ("a", "0", "b"), [{"name": "c", "d": 4}]), ("a=${b.c}", ("a",), "${b.c}"),
 ])  # fmt: skip
 def test_a_value_is_read_as_yaml(argument: str, parts: tuple[str, ...], value: object) -> None:
     (override,) = parse_all([argument], [])
-    assert override.value is not None and (override.parts, plain(override.value)) == (parts, value)
+    assert override.value is not None
+    assert (override.parts, plain(override.value)) == (parts, value)
 
 
 def test_a_removal_has_no_value() -> None:
@@ -33,9 +35,9 @@ def test_a_removal_has_no_value() -> None:
     assert plain(override(Node({"a": Node({"b": Node(1, "")}, "")}, ""))) == {"a": {}}
 
 
-@pytest.mark.parametrize("argument, problem, remedy", [
+@pytest.mark.parametrize(("argument", "problem", "remedy"), [
     ("+a=1", "'+a=1': keys take no +", "write a=1"),
-    ("++a=1", "'++a=1': keys take no +", "write a=1"),
+    ("++a=1", "a: '++a=1': keys take no +", "write a=1"),
     ("a", "'a': not an override", "write key=value, or ~key to remove a key"),
     ("=1", "'=1': not a key", "write section.key=value"),
     ("a..b=1", "'a..b=1': not a key", "write section.key=value"),
@@ -51,7 +53,8 @@ def test_a_removal_has_no_value() -> None:
 ])  # fmt: skip
 def test_anything_else_is_a_fault_that_shows_the_right_form(argument: str, problem: str, remedy: str) -> None:
     told = refusal(argument)
-    assert problem in told and told.endswith(remedy)
+    assert problem in told
+    assert told.endswith(remedy)
 
 
 def test_all_bad_arguments_are_told_and_the_good_ones_kept() -> None:

@@ -114,7 +114,7 @@ def flex(terms: Terms) -> Tensor:
         block_mask = create_block_mask(visible, *sizes, device=q.device.type)
     modify = None if bias is None else lambda score, b, h, i, j: score + bias(b, h, i, j).to(score.dtype)
     kernel = torch.compile(flex_attention) if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
-    return kernel(q, terms.k, v, score_mod=modify, block_mask=block_mask, scale=terms.scale)  # type: ignore[return-value]
+    return kernel(q, terms.k, v, score_mod=modify, block_mask=block_mask, scale=terms.scale)
 
 
 def _values(terms: Terms) -> Tensor:

@@ -17,7 +17,8 @@ CONVENTIONS = ("index", "fraction", "growing", "symmetric")
 
 def grid(sizes: Sequence[int], like: Tensor) -> Tensor:
     """Indices [N, P] of a grid with these sizes, row-major, in array order ((row, column), (frame, row, column))."""
-    axes = [torch.arange(size, device=like.device, dtype=torch.promote_types(like.dtype, torch.float32)) for size in sizes]
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    axes = [torch.arange(size, device=like.device, dtype=dtype) for size in sizes]
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, -2)
 
 

@@ -33,9 +33,9 @@ class Dims:
             raise Invalid("dim", f"dim {self.dim} is not positive")
         if self.heads < 1 or self.dim % self.heads:
             raise Invalid("heads", f"dim {self.dim} is not divisible by heads {self.heads}")
-        if isinstance(self.length, int):
-            object.__setattr__(self, "length", (self.length,) * self.axes)
-        if self.length is not None and (len(self.length) != self.axes or min(self.length) < 1):
+        sizes = (self.length,) * self.axes if isinstance(self.length, int) else self.length
+        object.__setattr__(self, "length", sizes)
+        if sizes is not None and (len(sizes) != self.axes or min(sizes) < 1):
             raise Invalid("length", f"length {self.length} does not give a positive size for each of {self.axes} axes")
 
     @property

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from zoo.data.order import Order
+from zoo.data.source import Source
 from zoo.errors import Invalid
 from zoo.registry import register
 from zoo.samples import Images
@@ -21,11 +22,11 @@ COUNT = 1797
 
 
 @register
-class Digits(L.LightningDataModule):
+class Digits(Source):
     """Images [B, 1, size, size], resized bilinearly and brought to zero mean and unit variance, with labels 0 to 9.
 
     The split into train, val and test is drawn once from the seed. Training images are shifted by up to `shift` of their
-    width, turned by up to `rotation` degrees and scaled by up to a factor of 1 +- `scale`, each drawn from (seed, epoch, index).
+    width, turned by up to `rotation` degrees and scaled by up to 1 +- `scale`, all drawn from (seed, epoch, index).
     """
 
     def __init__(
@@ -33,15 +34,16 @@ class Digits(L.LightningDataModule):
         shift: float = 0.08, rotation: float = 10.0, scale: float = 0.1, workers: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
-        for key, value, least in (("size", size, 1), ("batch_size", batch_size, 1), ("workers", workers, 0)):
-            if value < least:
+        given = {"size": size, "batch_size": batch_size, "workers": workers}
+        given |= {"shift": shift, "rotation": rotation, "scale": scale}
+        for key, value in given.items():
+            if value < (least := 1 if key in ("size", "batch_size") else 0):
                 raise Invalid(key, f"{key} {value} is below {least}")
-        for key, value in (("val", val), ("test", test)):
-            if not 0 < value < 1 or val + test >= 1:
+        for key, share in (("val", val), ("test", test)):
+            if not 0 < share < 1 or val + test >= 1:
                 raise Invalid(key, f"shares val {val} and test {test} must be positive and leave something to train on")
-        for key, value in (("shift", shift), ("rotation", rotation), ("scale", scale)):
-            if value < 0 or (key == "scale" and value >= 1):
-                raise Invalid(key, f"{key} {value} is out of range")
+        if scale >= 1:
+            raise Invalid("scale", f"scale {scale} would shrink images to nothing; it must be below 1")
         self.seed, self.batch_size, self.workers = seed, batch_size, workers
         self.shares = {"val": val, "test": test}
         self.size, self.augment = size, (shift, rotation, scale)
@@ -52,7 +54,9 @@ class Digits(L.LightningDataModule):
 
         raw = load_digits()
         images = torch.from_numpy(raw.images).float()[:, None] / 16  # [1797, 1, 8, 8]
-        images = F.interpolate(images, size=(self.size, self.size), mode="bilinear", align_corners=False, antialias=True)
+        images = F.interpolate(
+            images, size=(self.size, self.size), mode="bilinear", align_corners=False, antialias=True
+        )
         images = (images - images.mean()) / images.std()
         labels = torch.from_numpy(raw.target)
         order = torch.from_numpy(np.random.default_rng(self.seed).permutation(COUNT))
@@ -74,6 +78,9 @@ class Digits(L.LightningDataModule):
 
     def test_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
         return self._loader(self.parts["test"])
+
+    def count(self, part: str) -> int:
+        return len(self.parts[part])
 
     def _loader(self, part: Augmented, sampler: Order | None = None) -> DataLoader[tuple[Tensor, Tensor]]:
         # a generator of its own leaves the global random state, which a resumed run must find as it was
@@ -116,6 +123,6 @@ class Augmented(Dataset[tuple[Tensor, Tensor]]):
         return F.grid_sample(images, places, padding_mode="border", align_corners=False)
 
 
-def collate(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def collate(batch: Any) -> Any:
     """A batch is fetched whole, so nothing is left to collate."""
     return batch

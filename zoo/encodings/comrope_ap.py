@@ -24,7 +24,8 @@ class ComRoPEAP(Rotary):
     def __init__(self, dims: Dims, *, block: int = 8, std: float = 1.0) -> None:
         super().__init__(dims)
         if block < 2 or block % 2 or dims.head % (block * dims.axes):
-            raise Invalid("block", f"block {block} must be even, and {dims.axes} axes of it must divide the head size {dims.head}")
+            needed = f"must be even, and {dims.axes} of it (one per axis) divide the head size {dims.head}"
+            raise Invalid("block", f"block {block} {needed}")
         shape = (dims.heads, dims.head // block, block, block)
         self.generators = nn.Parameter(torch.randn(shape) * std)  # [H, m, b, b]
 

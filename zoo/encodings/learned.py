@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import product
 
@@ -51,8 +50,8 @@ class Learned(Encoding):
             return
         last = pos[..., 0].round() if placed is None else pos[..., 0].round() * placed
         if last.numel() and last.max() >= length:
-            raise Invalid("length", f"position {int(last.max())} is past the learned table of {length} positions; "
-                          "train with a larger length, or use an encoding that extrapolates")
+            past = f"position {int(last.max())} is past the learned table of {length} positions"
+            raise Invalid("length", f"{past}; train at a larger length, or use an encoding that extrapolates")
 
 
 def _taps(pos: Tensor, sizes: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -43,7 +43,8 @@ class LieRE(Rotary):
         upper[..., rows, columns] = triangles
         skew = upper - upper.mT  # [P, H, m, b, b]
         times = pos[:, None, :, :, None, None, None]  # [1|B, 1, N, P, 1, 1, 1]
-        return (exponential(sum(times[:, :, :, a] * skew[a, :, None] for a in range(len(skew)))),)  # [1|B, H, N, m, b, b]
+        exponents = sum(times[:, :, :, a] * skew[a, :, None] for a in range(len(skew)))  # [1|B, H, N, m, b, b]
+        return (exponential(exponents),)  # type: ignore[arg-type]
 
     def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
         (rotations,) = tables

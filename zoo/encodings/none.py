@@ -7,7 +7,7 @@ from zoo.registry import register
 
 
 @register
-class None_(Encoding):
+class None_(Encoding):  # noqa: N801 - None is Python's
     """scores = q k^T / sqrt(K)
 
     A causal mask alone tells order. Without one the model is permutation equivariant: it sees a set of tokens.

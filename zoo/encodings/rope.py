@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from zoo.attention.encoding import Dims
-from zoo.encodings.rotation import Rotary, circle
-from zoo.errors import Invalid
+from zoo.encodings.rotation import Rotary, check_pairs, circle, ladders
 from zoo.registry import register
 
 
@@ -17,10 +15,9 @@ class RoPE(Rotary):
 
     def __init__(self, dims: Dims, *, base: float = 10000.0) -> None:
         super().__init__(dims)
-        if dims.head % 2:
-            raise Invalid("name", f"rope turns pairs of channels: the head size {dims.head} must be even")
+        check_pairs(dims)
         self.base = base
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        ladder = torch.arange(0, self.dims.head, 2, device=pos.device, dtype=pos.dtype)
-        return (circle(pos[:, None] * self.base ** (-ladder / self.dims.head)),)  # [1|B, 1, N, K/2, 2]
+        (ladder,) = ladders(self.dims, self.base, pos)
+        return (circle(pos[:, None] * ladder),)  # [1|B, 1, N, K/2, 2]

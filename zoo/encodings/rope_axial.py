@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention.encoding import Dims
-from zoo.encodings.rotation import Rotary, circle
-from zoo.errors import Invalid
+from zoo.encodings.rotation import Rotary, check_pairs, circle, ladders
 from zoo.registry import register
 
 
@@ -23,16 +22,11 @@ class RoPEAxial(Rotary):
 
     def __init__(self, dims: Dims, *, base: float = 100.0) -> None:
         super().__init__(dims)
-        divisor = 4 if dims.axes == 2 else 2
-        if dims.head % divisor or dims.head < 2 * dims.axes:
-            raise Invalid("name", f"rope_axial on {dims.axes} axes needs a head size divisible by {divisor} and at least "
-                          f"{2 * dims.axes}, not {dims.head}")
+        check_pairs(dims)
         self.base = base
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        pairs, axes = self.dims.head // 2, self.dims.axes
-        order = reversed(range(axes)) if axes == 2 else range(axes)
-        parts = torch.arange(pairs, device=pos.device).tensor_split(axes)
-        ladders = [self.base ** (-(part - part[0]).to(pos.dtype) * axes / pairs) for part in parts]
-        angles = [pos[..., axis, None] * ladder for axis, ladder in zip(order, ladders, strict=True)]
+        axes = pos.flip(-1) if self.dims.axes == 2 else pos
+        parts = ladders(self.dims, self.base, pos)
+        angles = [axes[..., a, None] * part for a, part in enumerate(parts)]  # P of [1|B, N, K/2P]
         return (circle(torch.cat(angles, dim=-1)[:, None]),)  # [1|B, 1, N, K/2, 2]

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import precise
-from zoo.encodings.rotation import Rotary, circle
-from zoo.errors import Invalid
+from zoo.encodings.rotation import Rotary, check_pairs, circle, ladders
 from zoo.registry import register
 
 
@@ -25,16 +24,9 @@ class RoPEMixed(Rotary):
 
     def __init__(self, dims: Dims, *, base: float = 10.0) -> None:
         super().__init__(dims)
-        divisor = 4 if dims.axes == 2 else 2
-        if dims.head % divisor or dims.head < 2 * dims.axes:
-            raise Invalid("name", f"rope_mixed on {dims.axes} axes needs a head size divisible by {divisor} and at least "
-                          f"{2 * dims.axes}, not {dims.head}")
-        pairs = dims.head // 2
+        check_pairs(dims)
         frames = _rotations(dims.heads, dims.axes)  # [H, P, P]
-        groups = [
-            frames[:, :, a].T[..., None] * base ** (-(part - part[0]) * dims.axes / pairs)  # [P, H, K/2P]
-            for a, part in enumerate(torch.arange(pairs).tensor_split(dims.axes))
-        ]
+        groups = [frames[:, :, a].T[..., None] * part for a, part in enumerate(ladders(dims, base, frames))]
         self.frequencies = nn.Parameter(torch.cat(groups, dim=-1))  # [P, H, K/2]
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention.encoding import Encoding
+from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.tokens import Tokens, precise, unrounded
+from zoo.errors import Invalid
 
 
 class Rotary(Encoding):
@@ -48,6 +49,22 @@ class Rotary(Encoding):
             return tokens.replace(tables={**tokens.tables, self.name: self.prepare(tokens.pos)})
 
 
+def check_pairs(dims: Dims) -> None:
+    """Refuse head sizes whose pairs of channels cannot be dealt out to the axes."""
+    divisor = 4 if dims.axes == 2 else 2
+    if dims.head % divisor or dims.head < 2 * dims.axes:
+        needed = f"divisible by {divisor} and at least {2 * dims.axes}"
+        raise Invalid(
+            "name", f"turning pairs of channels on {dims.axes} axes needs a head size {needed}, not {dims.head}"
+        )
+
+
+def ladders(dims: Dims, base: float, like: Tensor) -> list[Tensor]:
+    """The K/2 pairs dealt out to the P axes in nearly equal parts, as magnitudes base^(-2Pk/K), k counted in each part."""
+    parts = torch.arange(dims.head // 2, device=like.device).tensor_split(dims.axes)
+    return [base ** (-2 * dims.axes / dims.head * (part - part[0]).to(like.dtype)) for part in parts]
+
+
 def circle(angles: Tensor) -> Tensor:
     """(cos, sin) of angles [..., N, pairs], the table that `turn` takes: [..., N, pairs, 2]."""
     return torch.stack([angles.cos(), angles.sin()], dim=-1)
@@ -58,7 +75,7 @@ def turn(x: Tensor, table: Tensor) -> Tensor:
     width = 2 * table.shape[-2]
     if width < x.shape[-1]:
         return torch.cat([turn(x[..., :width], table), x[..., width:]], dim=-1)
-    return _Turn.apply(x, table)  # type: ignore[no-any-return, no-untyped-call]
+    return _Turn.apply(x, table)  # type: ignore[no-untyped-call]
 
 
 class _Turn(torch.autograd.Function):
@@ -74,8 +91,8 @@ class _Turn(torch.autograd.Function):
         x, table = ctx.saved_tensors
         if not _eager():
             a, b, c, d = *_pairs(precise(x)), *_pairs(precise(gradient))
-            products = torch.stack([a * c + b * d, a * d - b * c], dim=-1)
-            return _multiply(gradient, table, -1), products.sum_to_size(table.shape) if ctx.needs_input_grad[1] else None
+            to_table = torch.stack([a * c + b * d, a * d - b * c], dim=-1).sum_to_size(table.shape)
+            return _multiply(gradient, table, -1), to_table if ctx.needs_input_grad[1] else None
         g = _complex(gradient)
         table_gradient = None
         if ctx.needs_input_grad[1]:

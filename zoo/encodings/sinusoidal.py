@@ -27,7 +27,8 @@ class Sinusoidal(Encoding):
     ) -> None:
         super().__init__(dims)
         if dims.dim % (2 * dims.axes):
-            raise Invalid("name", f"sinusoidal on {dims.axes} axes needs dim divisible by {2 * dims.axes}, not {dims.dim}")
+            needed = f"on {dims.axes} axes needs dim divisible by {2 * dims.axes}, not {dims.dim}"
+            raise Invalid("name", f"sinusoidal {needed}")
         self.base, self.layout = base, layout
 
     def embed(self, tokens: Tokens) -> Tokens:

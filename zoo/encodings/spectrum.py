@@ -1,8 +1,8 @@
 """Skew-symmetric matrices brought to planes that turn: exp(t S) = Q rot(t w) Q^T, with a derivative that is exact everywhere.
 
 A score contains Q^T Q = 1 between a query and a key, so the left Q is never applied. The derivative of Q itself is
-infinite where eigenvalues coincide, that of the exponential is not: it is taken directly (Najfeld and Havel 1995), token by token in
-the planes, so that a matrix of zeros or of low rank is as good as any other.
+infinite where eigenvalues coincide, that of the exponential is not: it is taken directly (Najfeld and Havel 1995), token
+by token in the planes, so that a matrix of zeros or of low rank is as good as any other.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
     size = values.abs().amax(-1, keepdim=True)
     null = (values.abs() <= 1e-9 * size).to(vectors.dtype)  # [..., b], all of it for S = 0
     projector = ((vectors * null[..., None, :]) @ vectors.mH).real
-    generic = torch.sin(torch.arange(exact.shape[-1] ** 2, device=skew.device, dtype=exact.dtype) ** 2).view(exact.shape[-2:])
+    block = exact.shape[-1]
+    generic = torch.arange(block**2, device=exact.device, dtype=exact.dtype).square().sin().view(block, block)
     split = projector @ (generic - generic.mT) @ projector * (size + (size == 0))[..., None]
-    pairs = torch.linalg.eigh(1j * (exact + split)).eigenvectors[..., exact.shape[-1] // 2 :]  # those that turn forwards
+    pairs = torch.linalg.eigh(1j * (exact + split)).eigenvectors[..., block // 2 :]  # those that turn forwards
     frequencies = (pairs.conj() * (1j * exact @ pairs)).sum(-2).real
     basis = torch.view_as_real(pairs).flatten(-2) * 2**0.5  # columns Re u_1, Im u_1, Re u_2, ...
     return frequencies.to(skew.dtype), basis.to(skew.dtype)
@@ -98,5 +99,5 @@ def _product(x: Tensor, matrices: Tensor) -> Tensor:
 
 def _diagonal(blocks: Tensor) -> Tensor:
     """Blocks [H, m, b, b] on the diagonal of [H, K, K]."""
-    m = blocks.shape[1]
-    return torch.einsum("hmij,mn->hminj", blocks, torch.eye(m, device=blocks.device, dtype=blocks.dtype)).flatten(3).flatten(1, 2)
+    one = torch.eye(blocks.shape[1], device=blocks.device, dtype=blocks.dtype)
+    return torch.einsum("hmij,mn->hminj", blocks, one).flatten(3).flatten(1, 2)

@@ -70,7 +70,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = F.gelu(self.rise(x)) if self.gate is None else F.silu(self.gate(x)) * self.rise(x)
-        return self.fall(self.dropout(hidden))  # type: ignore[no-any-return]
+        return self.fall(self.dropout(hidden))
 
 
 class Branch(nn.Module):

@@ -26,12 +26,16 @@ class Trunk(nn.Module):
         for name, make in links.items():
             first = make(layers[0])
             if first.causal and not causal:
-                raise Invalid("encoding", f"{name} is meaningful only under a causal mask, which this model does not have")
+                raise Invalid(
+                    "encoding", f"{name} is meaningful only under a causal mask, which this model does not have"
+                )
             each = [first] * len(layers) if first.shared else [first, *map(make, layers[1:])]
             self.encoding[name] = first if first.shared else nn.ModuleList(each)
             for chain, link in zip(chained, each, strict=True):
                 chain[name] = link
-        self.chains = tuple(Chain(at, links) for at, links in zip(layers, chained, strict=True))  # views: not registered
+        self.chains = tuple(
+            Chain(at, links) for at, links in zip(layers, chained, strict=True)
+        )  # views: not registered
         self.blocks = nn.ModuleList(Block(at, options, causal=causal, backend=backend) for at in layers)
         self.norm = norm(dims.dim, options)
 

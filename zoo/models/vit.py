@@ -76,9 +76,9 @@ class ViT(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         x = self.trunk(self.tokens(images)).x
         if self.class_token is not None:
-            return self.head(x[:, 0])  # type: ignore[no-any-return]
+            return self.head(x[:, 0])
         first = 0 if self.registers is None else self.registers.shape[1]
-        return self.head(x[:, first:].mean(1))  # type: ignore[no-any-return]
+        return self.head(x[:, first:].mean(1))
 
     def _initialise(self) -> None:
         for module in self.trunk.blocks.modules():

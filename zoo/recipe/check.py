@@ -13,7 +13,7 @@ from zoo.recipe.choices import choice, choices
 from zoo.recipe.interpolation import is_open
 from zoo.recipe.scalars import fits, instead
 from zoo.recipe.signature import Between, Option, fields
-from zoo.recipe.tree import Node, join, plain, plant, unfrozen
+from zoo.recipe.tree import Node, join, plain, plant, unfrozen, upward
 from zoo.recipe.words import expected, nearest, value
 from zoo.registry import Choice, Choices
 
@@ -21,11 +21,11 @@ from zoo.registry import Choice, Choices
 class Check:
     """One walk over a tree. What does not fit is reported and kept as it is, so that the walk goes on.
 
-    With `partial` the tree is known to lack parts, and what is missing is not reported again.
+    What is missing at or below a key that was `told` to be at fault is not reported again.
     """
 
-    def __init__(self, partial: bool = False) -> None:
-        self.partial = partial
+    def __init__(self, told: frozenset[str] = frozenset()) -> None:
+        self.told = told
         self.faults: list[Fault] = []
         self.places: dict[str, str] = {}
         self.untyped: set[str] = set()  # keys whose value has the wrong type, or waits for an interpolation
@@ -62,13 +62,17 @@ class Check:
                 typed[word] = self.value(option.annotation, given[word], join(key, word))
             elif not option.required:
                 typed[word] = default(option)
-            elif not self.partial:
-                self.refuse(node, join(key, word), "missing", f"expected {expected(option.annotation)}")
+            else:
+                self.missing(node, join(key, word), f"expected {expected(option.annotation)}")
         return typed
 
     def refuse(self, node: Node, key: str, problem: str, remedy: str = "") -> Any:
         self.faults.append(Fault(node.place, key, problem, remedy))
         return plain(node)
+
+    def missing(self, node: Node, key: str, remedy: str) -> None:
+        if self.told.isdisjoint(upward(key)):
+            self.refuse(node, key, "missing", remedy)
 
     def mismatch(self, annotation: Any, node: Node, key: str, remedy: str = "") -> Any:
         self.untyped.add(key)
@@ -87,7 +91,7 @@ class Check:
 
     def union(self, annotation: Any, node: Node, key: str) -> Any:
         """The first member that fits; if none does, the faults of the one that came closest."""
-        checks = [(Check(self.partial), member) for member in get_args(annotation)]
+        checks = [(Check(self.told), member) for member in get_args(annotation)]
         trials = [(check, check.value(member, node, key)) for check, member in checks]
         fitting = [each for each in trials if not each[0].faults]
         closest = fitting or [each for each in trials if key not in each[0].untyped]

@@ -32,6 +32,7 @@ def choice(check: Check, kind: str, node: Node, key: str) -> Any:
     check.places[key] = node.place
     given = node.value
     if is_open(node):
+        check.untyped.add(key)
         return given
     if isinstance(given, str):
         given = {"name": node}
@@ -45,24 +46,29 @@ def choice(check: Check, kind: str, node: Node, key: str) -> Any:
     assert not {"name", *extra} & own.keys(), f"{cls} takes an option that every member of {kind} has"
     rest = {word: child for word, child in given.items() if word != "name"}
     typed = check.fields({**own, **extra}, rest, node, key)
-    return Choice(
-        name, MappingProxyType({word: each for word, each in typed.items() if word in own or each is not None})
-    )
+    kept = {word: each for word, each in typed.items() if word in own or each is not None}
+    return Choice(str(name.value), MappingProxyType(kept))
 
 
 def _named(check: Check, kind: str, name: Node, key: str) -> type | None:
     """The class of a name; None, and a fault, if there is none."""
+    check.places[key] = name.place
     if is_open(name):
         check.untyped.add(key)
-    elif name.value is None and not check.partial:
-        check.refuse(name, key, "missing", nearest("", names(kind)))
-    elif name.value is not None:
-        check.places[key] = name.place
-        try:
-            return cast(type, find(kind, str(name.value)))
-        except KeyError:
-            if name.value in names(kind):  # an error of the file that the name stands for
-                raise
+    elif name.value is None:
+        check.missing(name, key, nearest("", names(kind)))
+    elif (cls := _find(kind, str(plain(name)))) is None:
         problem = f"there is no {value(plain(name))} among {kind}"
         check.refuse(name, key, problem, nearest(str(plain(name)), names(kind)))
+    else:
+        return cls
     return None
+
+
+def _find(kind: str, name: str) -> type | None:
+    try:
+        return cast(type, find(kind, name))
+    except KeyError:
+        if name in names(kind):  # an error of the file that the name stands for
+            raise
+        return None

@@ -11,21 +11,16 @@ import yaml
 
 from zoo.recipe.tree import DEPTH, NODES, Scalar
 
+_INT = r"[-+]?(0|[1-9][0-9_]{0,30}|0x[0-9a-fA-F]{1,16})"
+_DECIMAL = r"[-+]?((0|[1-9][0-9_]*)(\.[0-9_]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?"
+_FLOAT = rf"{_DECIMAL}|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+
 # tag: (what a plain scalar of it looks like, the characters it starts with, its value)
 SCALARS: dict[str, tuple[str, Iterable[str], Callable[[str], Scalar]]] = {
     "null": (r"~|null|Null|NULL|", ["", *"~nN"], lambda text: None),
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text.lower() == "true"),
-    "int": (
-        r"[-+]?(0|[1-9][0-9_]{0,30}|0x[0-9a-fA-F]{1,16})",
-        "-+0123456789",
-        lambda text: int(text.replace("_", ""), 0),
-    ),
-    "float": (
-        r"[-+]?((0|[1-9][0-9_]*)(\.[0-9_]*)?([eE][-+]?[0-9]+)?|\.[0-9]+([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))"
-        r"|\.(nan|NaN|NAN)",
-        "-+0123456789.",
-        lambda text: float(re.sub(r"_|\.(?=[a-zA-Z])", "", text)),
-    ),
+    "int": (_INT, "-+0123456789", lambda text: int(text.replace("_", ""), 0)),
+    "float": (_FLOAT, "-+0123456789.", lambda text: float(re.sub(r"_|\.(?=[a-zA-Z])", "", text))),
 }
 _TAG = "tag:yaml.org,2002:"
 

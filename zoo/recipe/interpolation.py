@@ -20,22 +20,22 @@ def is_open(node: Node) -> bool:
     return isinstance(node.value, str) and "${" in node.value
 
 
-def resolve(tree: Node, complete: dict[str, Any], faults: list[Fault]) -> Node:
+def resolve(tree: Node, complete: dict[str, Any], partial: bool = False) -> tuple[Node, list[Fault]]:
     """The tree with its interpolations replaced by values of `complete`, the recipe with its defaults.
 
-    Where there are faults, interpolations are left as they are; a key may then be absent because of an earlier fault.
+    Where there are faults, interpolations are left as they are. So they are where the tree is `partial`: what they
+    refer to may be absent because of an earlier fault.
     """
     waiting = {key: node for key, node in leaves(tree) if is_open(node)}
-    references = _References(complete, partial=bool(faults))
-    for key, node in waiting.items():
-        if refused := references.refused(str(node.value)):
-            faults.append(Fault(node.place, key, *refused))
-    if faults:
-        return tree
+    references = _References(complete, partial)
+    found = [(key, node, references.refused(str(node.value))) for key, node in waiting.items()]
+    faults = [Fault(node.place, key, *refused) for key, node, refused in found if refused]
+    if faults or partial:
+        return tree, faults
     resolved = {key: plant(given, waiting[key].place) for key, given in _resolved(waiting, complete).items()}
-    made = [(key, node) for key, node in resolved.items() if any(is_open(leaf) for _, leaf in leaves(node))]
-    faults.extend(Fault(node.place, key, "makes a new interpolation of its parts") for key, node in made)
-    return _replaced(tree, resolved, "")
+    again = [(key, node) for key, node in resolved.items() if any(is_open(leaf) for _, leaf in leaves(node))]
+    faults = [Fault(node.place, key, "makes a new interpolation of its parts") for key, node in again]
+    return _replaced(tree, resolved, ""), faults
 
 
 def _resolved(waiting: dict[str, Node], complete: dict[str, Any]) -> dict[str, Any]:

@@ -34,32 +34,32 @@ def parse_all(arguments: Iterable[str], faults: list[Fault]) -> list[Override]:
 
 
 def _parse(argument: str) -> Override:
-    removes = argument.startswith("~")
-    key, equals, text = argument.removeprefix("~").partition("=")
+    key, equals, text = argument.lstrip("+~").partition("=")
     parts = tuple(key.split("."))
-    if argument.startswith("+"):
-        raise _bad(argument, "keys take no +", f"write {reprlib.repr(argument.lstrip('+'))[1:-1]}")
-    if removes and equals:
-        raise _bad(argument, "a removal takes no value", f"write ~{key} or {key}=value")
-    if not removes and not equals:
-        raise _bad(argument, "not an override", "write key=value, or ~key to remove a key")
+    removes = argument.startswith("~")
     if len(parts) > DEPTH or not all(map(is_key, parts)):
-        raise _bad(argument, "not a key", "write section.key=value")
+        raise _bad(argument, "", "not a key", "write section.key=value")
+    if argument.startswith("+"):
+        raise _bad(argument, key, "keys take no +", f"write {reprlib.repr(argument.lstrip('+'))[1:-1]}")
+    if removes and equals:
+        raise _bad(argument, key, "a removal takes no value", f"write ~{key} or {key}=value")
+    if not removes and not equals:
+        raise _bad(argument, "", "not an override", "write key=value, or ~key to remove a key")
     if parts[0] == "extends":
-        raise _bad(argument, "extends is read from files only", "override the keys themselves")
-    return Override(parts, None if removes else _value(argument, text))
+        raise _bad(argument, "", "extends is read from files only", "override the keys themselves")
+    return Override(parts, None if removes else _value(argument, key, text))
 
 
-def _value(argument: str, text: str) -> Node:
+def _value(argument: str, key: str, text: str) -> Node:
     faults: list[Fault] = []
     if not text.strip():
-        raise _bad(argument, "no value", "write null for nothing, '' for an empty text")
+        raise _bad(argument, key, "no value", "write null for nothing, '' for an empty text")
     with gathered(faults):
         node = parse(text, lambda line: COMMAND_LINE, faults)
     if faults:
-        raise RecipeError(*(fault for bad in faults for fault in _bad(argument, bad.problem, bad.remedy).faults))
+        raise RecipeError(*(fault for bad in faults for fault in _bad(argument, key, bad.problem, bad.remedy).faults))
     return node
 
 
-def _bad(argument: str, problem: str, remedy: str) -> RecipeError:
-    return RecipeError(Fault(COMMAND_LINE, "", f"{reprlib.repr(argument)}: {problem}", remedy))
+def _bad(argument: str, key: str, problem: str, remedy: str) -> RecipeError:
+    return RecipeError(Fault(COMMAND_LINE, key, f"{reprlib.repr(argument)}: {problem}", remedy))

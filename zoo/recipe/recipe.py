@@ -21,7 +21,7 @@ from zoo.recipe.interpolation import is_open, resolve
 from zoo.recipe.overrides import Override, parse_all
 from zoo.recipe.sections import Sections, TrainerOptions
 from zoo.recipe.signature import fields
-from zoo.recipe.tree import Node, children, gathered, leaves, plant, told_together, unfrozen
+from zoo.recipe.tree import COMMAND_LINE, Node, children, gathered, leaves, plant, told_together, unfrozen, upward
 
 _SECTIONS = fields(Sections)
 
@@ -74,23 +74,29 @@ def _recipe(tree: Node, changes: list[Override], faults: list[Fault], name: str,
     for change in changes:
         with gathered(faults):
             tree = change(tree)
-    if fragment and not faults:
+    if fragment:
         faults.extend(_lacking(tree))
-    tree = _resolved(tree, faults)
-    check = Check(partial=bool(faults))
+    told = _keys(faults)
+    tree = _resolved(tree, faults, told)
+    check = Check(told)
     typed = check.fields(_SECTIONS, children(tree), tree, "")
     places = check.places | {"": tree.place}
-    if not faults and isinstance(trainer := typed["trainer"], TrainerOptions):
-        check.faults += [Fault(_closest(places, key), key, *told) for key, *told in trainer.problems("trainer")]
+    untold = {key.partition(".")[0] for key in told}.isdisjoint({"", "trainer"})
+    if untold and isinstance(trainer := typed["trainer"], TrainerOptions):
+        check.faults += [Fault(_closest(places, key), key, *rest) for key, *rest in trainer.problems("trainer")]
     if faults or check.faults:
         raise RecipeError(*dict.fromkeys([*faults, *check.faults]))
     return Recipe(**typed, name=name, places=MappingProxyType(places))
 
 
+def _keys(faults: list[Fault]) -> frozenset[str]:
+    """The keys that are at fault already; the empty one if any key may be, since a file could not be read in full."""
+    keys = {fault.key for fault in faults if fault.key or fault.place != COMMAND_LINE}
+    return frozenset("" if key.partition(".")[0] == "extends" else key for key in keys)
+
+
 def _closest(places: Mapping[str, str], key: str) -> str:
-    while key and key not in places:
-        key = key.rpartition(".")[0]
-    return places.get(key, "")
+    return next((places[known] for known in upward(key) if known in places), "")
 
 
 def _lacking(tree: Node) -> Iterator[Fault]:
@@ -100,8 +106,10 @@ def _lacking(tree: Node) -> Iterator[Fault]:
         yield Fault(tree.place, "", problem, "name it in the `extends` of a recipe")
 
 
-def _resolved(tree: Node, faults: list[Fault]) -> Node:
+def _resolved(tree: Node, faults: list[Fault], told: frozenset[str]) -> Node:
     if not any(is_open(leaf) for _, leaf in leaves(tree)):
         return tree
-    complete = unfrozen(Check(partial=True).fields(_SECTIONS, children(tree), tree, ""))
-    return resolve(tree, complete, faults)
+    complete = unfrozen(Check(told).fields(_SECTIONS, children(tree), tree, ""))
+    resolved, more = resolve(tree, complete, partial="" in told)
+    faults.extend(more)
+    return resolved

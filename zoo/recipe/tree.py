@@ -32,6 +32,14 @@ def join(key: str, part: str | int) -> str:
     return f"{key}.{part}" if key else str(part)
 
 
+def upward(key: str) -> Iterator[str]:
+    """A key and those above it: `model.dim`, `model` and the empty key of the whole recipe."""
+    while key:
+        yield key
+        key = key.rpartition(".")[0]
+    yield ""
+
+
 def is_key(word: object) -> bool:
     """Whether a word can be a key: printable, no dot (a dot steps into a key), at most 100 characters."""
     return isinstance(word, str) and 0 < len(word) <= 100 and "." not in word and word.isprintable()

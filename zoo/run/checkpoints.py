@@ -85,7 +85,9 @@ def locate(place: str | Path) -> Path:
         for name in ("best", "last"):
             if (found := path / "checkpoints" / f"{name}.ckpt").is_file():
                 return found
-        raise CheckpointError(f"{place}: no checkpoint in it; a run directory holds checkpoints/best.ckpt and last.ckpt")
+        raise CheckpointError(
+            f"{place}: no checkpoint in it; a run directory holds checkpoints/best.ckpt and last.ckpt"
+        )
     if path.name in ("last", "best"):
         named = path.parent / "checkpoints" / f"{path.name}.ckpt"
         if named.is_file():
@@ -101,7 +103,9 @@ def read(path: Path) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         if "weights_only" not in str(error) and "Unsupported" not in str(error):
             raise CheckpointError(f"{path}: corrupt, {_brief(error)}; {_good(path)}") from None
-        raise CheckpointError(f"{path}: unsafe, it holds more than plain data and tensors; nothing of it was run") from None
+        raise CheckpointError(
+            f"{path}: unsafe, it holds more than plain data and tensors; nothing of it was run"
+        ) from None
     except Exception as error:  # a damaged zip file fails in many ways
         raise CheckpointError(f"{path}: unreadable, {_brief(error)}; {_good(path)}") from None
     if not isinstance(content, dict) or not {"zoo", "state_dict"} <= content.keys():

@@ -28,7 +28,9 @@ def create(recipe: Recipe, wanted: Path | None = None) -> Path:
                 break
             folder = folder.with_name(f"{now}-{recipe.hash}-{count}")
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RecipeError(Fault("command line", "--run-dir", f"{folder} exists already", "name a new directory, or add --resume auto"))
+        raise RecipeError(
+            Fault("command line", "--run-dir", f"{folder} exists already", "name a new directory, or add --resume auto")
+        )
     try:
         (folder / "checkpoints").mkdir(parents=True)
         (folder / "recipe.yaml").write_text(recipe.yaml(), encoding="utf-8")
@@ -36,7 +38,9 @@ def create(recipe: Recipe, wanted: Path | None = None) -> Path:
         if wanted is None:
             _point(folder.with_name("latest"), folder.name)
     except OSError as error:
-        raise RecipeError(Fault("run directory", str(folder), error.strerror or str(error), "choose another with --run-dir")) from None
+        raise RecipeError(
+            Fault("run directory", str(folder), error.strerror or str(error), "choose another with --run-dir")
+        ) from None
     return folder
 
 

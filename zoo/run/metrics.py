@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers.logger import Logger, rank_zero_experiment
+from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 
@@ -35,7 +35,6 @@ class MetricsFile(Logger):
         return ""
 
     @property
-    @rank_zero_experiment
     def experiment(self) -> None:
         return None
 

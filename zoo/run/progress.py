@@ -45,7 +45,14 @@ class Progress(L.Callback):
             self.spoken = now
             rate = (step - self.first) / (now - self.start)
             told = " ".join(f"{name} {value}" for name, value in self.shown.items())
-            log.info("step %d/%d  %.1f steps/s  %s left  %s", step, self.total, rate, _clock((self.total - step) / rate), told)
+            log.info(
+                "step %d/%d  %.1f steps/s  %s left  %s",
+                step,
+                self.total,
+                rate,
+                _clock((self.total - step) / rate),
+                told,
+            )
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         metrics = trainer.callback_metrics

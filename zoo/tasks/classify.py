@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import lightning as L
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, MetricCollection
@@ -13,11 +12,11 @@ from torchmetrics.classification import MulticlassAccuracy
 from zoo.errors import Invalid
 from zoo.registry import register
 from zoo.samples import Images
-from zoo.tasks.optim.adamw import AdamW
+from zoo.tasks.task import Optimiser, Task
 
 
 @register
-class Classify(L.LightningModule):
+class Classify(Task):
     """Trains a model [B, ...] -> [B, classes] on (inputs, labels), with labels smoothed by `smoothing` in training.
 
     Logs train/loss, and for val and test: loss (of hard labels), accuracy, top5.
@@ -25,12 +24,12 @@ class Classify(L.LightningModule):
 
     monitor, mode = "val/accuracy", "max"  # what `best` means
 
-    def __init__(self, model: nn.Module, optim: AdamW, samples: Images, *, smoothing: float = 0.0) -> None:
+    def __init__(self, model: nn.Module, optim: Optimiser, samples: Images, *, smoothing: float = 0.0) -> None:
         super().__init__()
         if not 0 <= smoothing < 1:
             raise Invalid("smoothing", f"smoothing {smoothing} is not a share below 1")
         self.model, self.optim, self.smoothing = model, optim, smoothing
-        self.metrics = nn.ModuleDict({f"{part}_metrics": self._metrics(samples.classes) for part in ("val", "test")})
+        self.val_metrics, self.test_metrics = self._metrics(samples.classes), self._metrics(samples.classes)
 
     @staticmethod
     def _metrics(classes: int) -> MetricCollection:
@@ -41,7 +40,7 @@ class Classify(L.LightningModule):
         })  # fmt: skip
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.model(inputs)  # type: ignore[no-any-return]
+        return self.model(inputs)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         inputs, labels = batch
@@ -50,15 +49,14 @@ class Classify(L.LightningModule):
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        self._measure("val", batch)
+        self._measure("val", self.val_metrics, batch)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        self._measure("test", batch)
+        self._measure("test", self.test_metrics, batch)
 
-    def _measure(self, part: str, batch: tuple[Tensor, Tensor]) -> None:
+    def _measure(self, part: str, metrics: MetricCollection, batch: tuple[Tensor, Tensor]) -> None:
         inputs, labels = batch
         logits = self(inputs)
-        metrics = self.metrics[f"{part}_metrics"]
         metrics["loss"].update(F.cross_entropy(logits.float(), labels, reduction="none"))
         metrics["accuracy"].update(logits, labels)
         metrics["top5"].update(logits, labels)

@@ -10,10 +10,11 @@ from typing import Any
 import lightning as L
 
 from zoo.build import build_data, build_trainer
-from zoo.errors import RecipeError
+from zoo.data.source import Source
 from zoo.loading import restore
 from zoo.recipe import Recipe
 from zoo.run import checkpoints, folder
+from zoo.tasks.task import Task
 
 log = logging.getLogger("zoo")
 
@@ -31,7 +32,7 @@ def evaluate(place: str, overrides: Sequence[str]) -> dict[str, Any]:
         result["resolutions"] = {
             str(size): _test(trainer, task, build_data(recipe, size=size))[1] for size in recipe.evaluate.resolutions
         }
-        result["figure"] = str(_draw(recipe, task, result["resolutions"], folder.holder(path)))
+        result["figure"] = str(_draw(recipe, result["resolutions"], folder.holder(path)))
     return result
 
 
@@ -49,12 +50,12 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _test(trainer: L.Trainer, task: L.LightningModule, data: L.LightningDataModule) -> tuple[int, dict[str, float]]:
+def _test(trainer: L.Trainer, task: Task, data: Source) -> tuple[int, dict[str, float]]:
     (metrics,) = trainer.test(task, datamodule=data, verbose=False)
-    return len(data.parts["test"]), {name: float(value) for name, value in metrics.items()}
+    return data.count("test"), {name: float(value) for name, value in metrics.items()}
 
 
-def _draw(recipe: Recipe, task: L.LightningModule, found: dict[str, dict[str, float]], run: Path) -> Path:
+def _draw(recipe: Recipe, found: dict[str, dict[str, float]], run: Path) -> Path:
     """Accuracy against resolution, as a PNG in the run directory."""
     from matplotlib.figure import Figure
 
@@ -72,8 +73,5 @@ def _draw(recipe: Recipe, task: L.LightningModule, found: dict[str, dict[str, fl
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     path = run / "resolutions.png"
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise RecipeError(*[]) from error
+    figure.savefig(path)
     return path

@@ -50,7 +50,7 @@ def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
     saving = checkpoints.Checkpoints(run, recipe, task.monitor, task.mode)
     signals = Signals(saving)
     loggers = [
-        MetricsFile(run / "metrics.csv", keep_until=content and content["global_step"]),
+        MetricsFile(run / "metrics.csv", keep_until=content["global_step"] if content else None),
         TensorBoardLogger(run, name="", version="tensorboard", default_hp_metric=False),
     ]
     trainer = build_trainer(recipe, logger=loggers, callbacks=[Progress(), Finite(saving), signals, saving])
@@ -69,7 +69,7 @@ def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
     metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("test/")}
     _conclude(recipe, run, metrics, saving.best, task.monitor, minutes)
     return {
-        "recipe": recipe.name, "run": str(run), "checkpoint": str(best), "count": len(data.parts["test"]),
+        "recipe": recipe.name, "run": str(run), "checkpoint": str(best), "count": data.count("test"),
         "metrics": metrics, "minutes": minutes,
     }  # fmt: skip
 

@@ -6,7 +6,6 @@ import inspect
 import sys
 from collections.abc import Sequence
 from itertools import groupby
-from math import prod
 
 from zoo import registry
 from zoo.errors import Fault, RecipeError
@@ -16,13 +15,15 @@ def show(what: str, overrides: Sequence[str]) -> str:
     """Text about an encoding if `what` names one, else about a recipe."""
     if what in registry.names("encodings"):
         if overrides:
-            raise RecipeError(Fault("command line", " ".join(overrides), "an encoding takes no overrides", "show a recipe with them"))
+            raise RecipeError(
+                Fault("command line", " ".join(overrides), "an encoding takes no overrides", "show a recipe with them")
+            )
         return _encoding(what)
     return _recipe(what, overrides)
 
 
 def _recipe(what: str, overrides: Sequence[str]) -> str:
-    from zoo.build import build_data, build_model
+    from zoo.build import build_model
     from zoo.check import parameters, plan, tokens
     from zoo.loading import load_recipe
 

@@ -30,7 +30,13 @@ class AdamW:
         ):  # fmt: skip
             if not right:
                 raise Invalid(key, f"{key} {value} is out of range")
-        self.lr, self.weight_decay, self.betas, self.warmup, self.floor = lr, weight_decay, (beta1, beta2), warmup, floor
+        self.lr, self.weight_decay, self.betas, self.warmup, self.floor = (
+            lr,
+            weight_decay,
+            (beta1, beta2),
+            warmup,
+            floor,
+        )
 
     def configure(self, model: nn.Module, steps: int) -> dict[str, Any]:
         """Optimiser and schedule in Lightning's form, for a training of so many steps."""

@@ -1,0 +1,24 @@
+"""What every task has beside what Lightning asks of it, and what it asks of an optimiser."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import lightning as L
+from torch import nn
+
+
+class Task(L.LightningModule):
+    """A model under training. `monitor` names the metric that makes a checkpoint the best, `mode` its better end."""
+
+    monitor: str
+    mode: str  # max or min
+    model: nn.Module
+
+
+class Optimiser(Protocol):
+    """A member of `zoo/tasks/optim`."""
+
+    def configure(self, model: nn.Module, steps: int) -> dict[str, Any]:
+        """Optimiser and schedule in Lightning's form, for a training of so many steps."""
+        ...
