@@ -70,6 +70,7 @@ def test_law(law, member):
     law(member)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it sets its compiler up
 def test_inductor_computes_the_same():
     laws.a_compiler_captures_it(Member("rope_mixed", 2, partial(zoo.encoding, "rope_mixed")), backend="inductor")
 

@@ -21,6 +21,16 @@ def test_recipes_of_plugins_are_registered(plugin: Path) -> None:
     assert recipe_files()["toy"] == plugin / "recipes" / "toy.yaml" == find_recipe("toy")
 
 
+def test_in_a_checkout_recipes_lie_beside_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("zoo.recipe.folders.roots", lambda: {"zoo": tmp_path / "a" / "zoo", "b": tmp_path / "c" / "b"})
+    for path in (tmp_path / "a/recipes/found.yaml", tmp_path / "c/recipes/no_plugin_of_ours.yaml"):
+        path.parent.mkdir(parents=True)
+        path.write_text("seed: 1")
+    assert recipe_files() == {"found": tmp_path / "a/recipes/found.yaml"}
+    (tmp_path / "a/zoo/recipes").mkdir(parents=True)
+    assert recipe_files() == {}
+
+
 def test_a_name_wins_over_a_folder_of_that_name(plugin: Path) -> None:
     Path("toy").mkdir()
     assert find_recipe("toy").parent == plugin / "recipes"

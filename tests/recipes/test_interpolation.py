@@ -77,6 +77,8 @@ def test_what_an_earlier_fault_may_have_taken_away_is_not_told() -> None:
     tree, (fault,) = resolve(plant(whole, "here"), whole, partial=True)
     assert plain(tree) == whole
     assert fault.key == "b"
+    lone = {"a": "${gone}"}
+    assert resolve(plant(lone, "here"), lone, partial=True) == (plant(lone, "here"), [])
 
 
 @pytest.mark.parametrize("width", [1, 4])

@@ -66,6 +66,7 @@ def test_plain_is_plain_complete_and_in_order(made: Made) -> None:
     assert list(plain) == SECTIONS
     assert plain["diagnostics"] == {}
     assert plain["trainer"]["accelerator"] == "auto"
+    assert plain["model"]["rates"] is None
     assert plain["model"]["encoding"] == [{"name": "toy_rope", "base": 9.0, "block": 8}]
     assert type(plain["model"]) is dict
     assert type(plain["evaluate"]["resolutions"]) is list

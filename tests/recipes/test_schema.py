@@ -76,7 +76,7 @@ def test_a_fitting_value_is_typed(annotation: Any, value: object, result: object
     (Literal[1, 2], True, "k: expected one of 1, 2, got true"),
     (list[int], 3, "k: expected a list [a whole number, ...], got 3; write [3]"),
     (list[int], [1, "a"], "k.1: expected a whole number, got 'a'"),
-    (Sequence[str], "abc", "k: expected a list [a text, ...], got 'abc'"),
+    (Sequence[str], "abc", "k: expected a list [a text, ...], got 'abc'; write ['abc']"),
     (tuple[int, int], [1], "k: expected a list of 2 values, got [1]"),
     (tuple[int, int] | None, [1, "a"], "k.1: expected a whole number, got 'a'"),
     (Mapping[str, int], {"a": "b"}, "k.a: expected a whole number, got 'b'"),

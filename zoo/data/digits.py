@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from zoo.data.order import Order
+from zoo.data.order import Loader
 from zoo.data.source import Source
 from zoo.errors import Invalid
 from zoo.registry import register
@@ -68,26 +67,17 @@ class Digits(Source):
             "test": Augmented(images[test], labels[test], self.seed),
         }
 
-    def train_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
-        part = self.parts["train"]
-        self.order = Order(part, self.seed, self.batch_size)
-        return self._loader(part, sampler=self.order)
+    def train_dataloader(self) -> Loader:
+        return Loader(self.parts["train"], self.batch_size, self.seed, self.workers, order=True)
 
-    def val_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
-        return self._loader(self.parts["val"])
+    def val_dataloader(self) -> Loader:
+        return Loader(self.parts["val"], self.batch_size, self.seed, self.workers)
 
-    def test_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
-        return self._loader(self.parts["test"])
+    def test_dataloader(self) -> Loader:
+        return Loader(self.parts["test"], self.batch_size, self.seed, self.workers)
 
     def count(self, part: str) -> int:
         return len(self.parts[part])
-
-    def _loader(self, part: Augmented, sampler: Order | None = None) -> DataLoader[tuple[Tensor, Tensor]]:
-        # a generator of its own leaves the global random state, which a resumed run must find as it was
-        return DataLoader(
-            part, self.batch_size, sampler=sampler, num_workers=self.workers, collate_fn=collate,
-            persistent_workers=self.workers > 0, generator=torch.Generator().manual_seed(self.seed),
-        )  # fmt: skip
 
 
 class Augmented(Dataset[tuple[Tensor, Tensor]]):
@@ -121,8 +111,3 @@ class Augmented(Dataset[tuple[Tensor, Tensor]]):
         matrices = torch.stack([cos, -sin, x, sin, cos, y], dim=1).view(-1, 2, 3)
         places = F.affine_grid(matrices, list(images.shape), align_corners=False)
         return F.grid_sample(images, places, padding_mode="border", align_corners=False)
-
-
-def collate(batch: Any) -> Any:
-    """A batch is fetched whole, so nothing is left to collate."""
-    return batch

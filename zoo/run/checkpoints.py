@@ -24,19 +24,25 @@ class Checkpoints(L.Callback):
         self.folder, self.recipe, self.monitor = folder / "checkpoints", recipe, monitor
         self.sign = 1.0 if mode == "max" else -1.0
         self.best: float | None = None
+        self._resumed: dict[str, Any] | None = None
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["zoo"] = {"version": __version__, "name": self.recipe.name, "recipe": self.recipe.plain()}
         checkpoint["random"] = random_state()
+        checkpoint["loader"] = trainer.train_dataloader.state_dict()
         checkpoint["best"] = self.best
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
-            self.best, self._random = checkpoint["best"], checkpoint["random"]
+            self.best, self._resumed = checkpoint["best"], checkpoint
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if (state := self.__dict__.pop("_random", None)) is not None:
-            restore_random(state)
+        if self._resumed is None:
+            return
+        # Lightning makes the loader before it reads a checkpoint, so that its own restoration comes too late
+        trainer.train_dataloader.load_state_dict(self._resumed["loader"])
+        restore_random(self._resumed["random"])
+        self._resumed = None
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         value = trainer.callback_metrics.get(self.monitor)

@@ -44,6 +44,12 @@ def create(recipe: Recipe, wanted: Path | None = None) -> Path:
     return folder
 
 
+def latest(recipe: Recipe) -> Path:
+    """The newest run directory of a recipe in `runs`, whether or not there is one."""
+    link = Path("runs") / recipe.name / "latest"
+    return link.parent / link.readlink() if link.is_symlink() else link
+
+
 def environment(recipe: Recipe) -> dict[str, object]:
     """What a run depends on beside its recipe."""
     return {

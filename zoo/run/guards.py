@@ -42,11 +42,11 @@ class Signals(L.Callback):
         self.install()  # again: Lightning has put its own handlers in place by now
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        self._stop(trainer)
-
-    def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        if not trainer.sanity_checking:
+        if not trainer.is_last_batch:  # an epoch that is all but done is validated and saved first
             self._stop(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._stop(trainer)
 
     def on_test_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         self._stop(trainer)

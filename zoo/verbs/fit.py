@@ -28,10 +28,8 @@ log = logging.getLogger("zoo")
 def fit(name: str, overrides: Sequence[str], run_dir: Path | None, resume: str) -> dict[str, Any]:
     """Train and test; returns what `--json` prints."""
     recipe = load_recipe(name, overrides)
-    start = _start(recipe, run_dir, resume)
-    place = run_dir if start is None or run_dir else folder.holder(start)
-    continues = start is not None and place is not None and place.resolve() == folder.holder(start)
-    run = place if continues and place is not None else folder.create(recipe, run_dir)
+    start, run = _resumed(recipe, run_dir, resume)
+    run = run or folder.create(recipe, run_dir)
     to_file = _log_to(run / "train.log")
     try:
         return _train(recipe, run, start)
@@ -53,7 +51,7 @@ def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
         MetricsFile(run / "metrics.csv", keep_until=content["global_step"] if content else None),
         TensorBoardLogger(run, name="", version="tensorboard", default_hp_metric=False),
     ]
-    trainer = build_trainer(recipe, logger=loggers, callbacks=[Progress(), Finite(saving), signals, saving])
+    trainer = build_trainer(recipe, logger=loggers, callbacks=[Progress(), Finite(saving), saving, signals])
     _announce(recipe, task.model, run, start)
     if recipe.trainer.compile:
         task.model.compile()  # in place: the names of the weights stay
@@ -74,28 +72,29 @@ def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _start(recipe: Recipe, run_dir: Path | None, resume: str) -> Path | None:
-    """The checkpoint to go on from, if any."""
+def _resumed(recipe: Recipe, run_dir: Path | None, resume: str) -> tuple[Path | None, Path | None]:
+    """The checkpoint to go on from, and the run directory to go on in; None for none, and for a new one."""
     if resume == "never":
-        return None
-    home = run_dir or Path("runs") / recipe.name / "latest"
-    if resume in ("last", "best"):
-        return checkpoints.locate(home / resume)
+        return None, None
+    home = run_dir or folder.latest(recipe)
     if resume != "auto":
-        path = Path(resume)
-        return checkpoints.locate(path / "last" if path.is_dir() else path)
+        named = home / resume if resume in ("last", "best") else Path(resume)
+        last = named / "checkpoints" / "last.ckpt"
+        start, run = (last, None if run_dir else named) if last.is_file() else (checkpoints.locate(named), None)
+        _continued(recipe, start)
+        return start, run
     last = home / "checkpoints" / "last.ckpt"
     if not last.is_file():
         log.info("nothing to resume in %s: starting anew", home)
-        return None
+        return None, None
     try:
         _continued(recipe, last)
     except CheckpointError as error:
         if run_dir is not None:
             raise
         log.info("%s; starting anew", error)
-        return None
-    return last
+        return None, None
+    return last, home
 
 
 def _continued(recipe: Recipe, path: Path) -> dict[str, Any]:

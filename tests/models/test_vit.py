@@ -1,0 +1,124 @@
+"""The vision transformer: shapes, places, pooling, weights as published."""
+
+import pytest
+import torch
+
+import zoo
+from zoo.attention.coordinates import Perturbation
+from zoo.errors import Invalid
+from zoo.models.block import BlockOptions
+from zoo.models.vit import ViT
+from zoo.samples import Images
+
+SAMPLES = Images(channels=3, height=16, width=24, classes=7)
+
+
+def vit(encoding="rope_axial", **options):
+    links = {encoding: lambda dims: zoo.encoding(encoding, dims)}
+    return ViT(SAMPLES, **{"dim": 32, "depth": 2, "heads": 2, "patch": 4, "encoding": links, **options})
+
+
+@pytest.mark.parametrize("size", [(16, 24), (24, 16), (4, 4), (40, 8)])
+@pytest.mark.parametrize("encoding", ["learned", "rope_axial", "liere", "comrope_ld"])
+def test_any_size_that_the_patch_divides(size, encoding):
+    assert vit(encoding)(torch.randn(2, 3, *size)).shape == (2, 7)
+
+
+def test_a_size_that_the_patch_does_not_divide_is_refused():
+    with pytest.raises(Invalid, match="patch 4 does not divide images of 18 x 24"):
+        vit()(torch.randn(1, 3, 18, 24))
+
+
+def test_rows_and_columns_are_not_interchangeable():
+    tokens = vit().tokens(torch.randn(1, 3, 16, 24))
+    assert tokens.extent.tolist() == [[4, 6]]
+    assert tokens.pos[0, :7].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [0, 4], [0, 5], [1, 0]]
+
+
+def test_class_and_register_tokens_have_no_place():
+    tokens = vit(pool="class", registers=2).tokens(torch.randn(2, 3, 16, 24))
+    assert tokens.placed[0].tolist() == [False] * 3 + [True] * 24
+    assert tokens.x.shape == (2, 27, 32)
+
+
+def test_the_class_token_can_stand_at_the_centre():
+    tokens = vit(pool="class", registers=1, class_place="centre").tokens(torch.randn(1, 3, 16, 24))
+    assert tokens.placed[0, :3].tolist() == [True, False, True]
+    assert tokens.index[0, 0].tolist() == [1.5, 2.5]
+
+
+def test_a_place_for_no_class_token_is_refused():
+    with pytest.raises(Invalid, match="no class token"):
+        vit(class_place="centre")
+
+
+def test_jitter_moves_coordinates_in_training_only():
+    model = vit(coordinates=Perturbation(jitter=1.0))
+    images = torch.randn(1, 3, 16, 24)
+    still = model.eval().tokens(images).index
+    moved = model.train().tokens(images).index
+    assert torch.equal(still, still.round())
+    assert 0.1 < (moved - still).abs().max() <= 0.5
+
+
+def test_an_image_moved_with_its_places_is_the_same_to_mean_pooling():
+    model = vit("none").eval()
+    model.head.weight.data.normal_()
+    images = torch.randn(1, 3, 16, 24)
+    rolled = images.roll((4, 8), dims=(2, 3))
+    torch.testing.assert_close(model(images), model(rolled))
+    placed = vit("rope_axial").eval()
+    placed.head.weight.data.normal_()
+    assert (placed(images) - placed(rolled)).abs().max() > 1e-4
+
+
+def test_weights_start_as_published():
+    model = vit(dim=256, heads=4, pool="class")
+    query = model.trunk.blocks[0].attention.query.weight
+    assert query.abs().max() <= (6 / 512) ** 0.5
+    assert query.std().item() == pytest.approx((2 / 512) ** 0.5, rel=0.05)
+    assert model.embed.weight.std().item() == pytest.approx((3 * 4 * 4) ** -0.5, rel=0.15)
+    assert not model.head.weight.any()
+    assert not model.class_token.any()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"norm": "rms"}, {"mlp": "swiglu"}, {"qk_norm": True}, {"layer_scale": 0.1}, {"dropout": 0.5}, {"drop_path": 0.5}],
+    ids=lambda options: next(iter(options)),
+)
+def test_block_options_take_effect_and_train(options):
+    images = torch.randn(4, 3, 16, 24)
+    plain, changed = (vit(block=BlockOptions(**given)) for given in ({}, options))
+    names = dict(changed.named_parameters()).keys() != dict(plain.named_parameters()).keys()
+    changed.head.weight.data.normal_()
+    first, second = changed(images), changed(images)
+    assert names or not torch.equal(first, second) or options == {"norm": "rms"}
+    first.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in changed.parameters())
+
+
+def test_stochastic_depth_keeps_the_mean():
+    from zoo.models.block import Branch
+
+    dims = zoo.Dims(8, 1, layer=3, depth=4)
+    branch = Branch(dims, BlockOptions(drop_path=0.25)).train()
+    out = branch(torch.ones(20000, 2, 8))
+    assert out.unique().tolist() == pytest.approx([0.0, 4 / 3])
+    assert out.mean().item() == pytest.approx(1, abs=0.02)
+    assert torch.equal(branch.eval()(torch.ones(2, 2, 8)), torch.ones(2, 2, 8))
+
+
+def test_a_shared_encoding_stands_once_and_others_once_per_layer():
+    names = set(vit("learned").state_dict())
+    assert "trunk.encoding.learned.table" in names
+    names = set(vit("liere").state_dict())
+    assert {"trunk.encoding.liere.0.generators", "trunk.encoding.liere.1.generators"} <= names
+
+
+def test_the_whole_model_is_captured_by_the_compiler():
+    model = vit("comrope_ld", pool="class", registers=1, coordinates=Perturbation(jitter=0.5)).eval()
+    model.head.weight.data.normal_()
+    images = torch.randn(2, 3, 16, 24)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(images), model(images), atol=1e-5, rtol=1e-4)

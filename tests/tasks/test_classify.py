@@ -1,0 +1,46 @@
+"""Classification and its optimiser."""
+
+import pytest
+import torch
+
+import zoo
+from zoo.build import build_task
+from zoo.tasks.optim.adamw import AdamW
+
+
+@pytest.fixture(scope="module")
+def task():
+    overrides = ["model.encoding=[learned,comrope_ld]", "model.pool=class", "model.registers=1", "model.block.layer_scale=0.1"]
+    return build_task(zoo.load_recipe("vit_comrope", overrides))
+
+
+def test_only_matrices_decay(task):
+    optimiser = AdamW(lr=1e-3).configure(task.model, 100)["optimizer"]
+    names = {id(p): name for name, p in task.model.named_parameters()}
+    decayed, others = ([names[id(p)] for p in group["params"]] for group in optimiser.param_groups)
+    assert optimiser.param_groups[1]["weight_decay"] == 0
+    assert all(name.endswith("weight") and "norm" not in name for name in decayed)
+    kinds = ("bias", "norm", "class_token", "registers", "table", "generators", "scales", "scale")
+    assert all(any(kind in name for kind in kinds) for name in others)
+    assert len(decayed) + len(others) == len(names)
+
+
+def test_the_rate_rises_linearly_and_falls_along_a_cosine():
+    optim = AdamW(lr=1.0, warmup=0.1, floor=0.01)
+    assert [optim.factor(step, 100) for step in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
+    assert optim.factor(55, 100) == pytest.approx(0.01 + 0.99 / 2)
+    assert optim.factor(100, 100) == optim.factor(500, 100) == pytest.approx(0.01)
+
+
+def test_measures_are_those_of_the_whole_set(task):
+    metrics = task._metrics(10)
+    logits, labels = torch.randn(50, 10), torch.randint(10, (50,))
+    task.log_dict = lambda *args, **kwargs: None
+    task.model.forward, forward = (lambda inputs: logits[inputs]), task.model.forward
+    for part in torch.arange(50).split(16):
+        task._measure("val", metrics, (part, labels[part]))
+    task.model.forward = forward
+    found = metrics.compute()
+    assert found["loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item())
+    assert found["accuracy"] == (logits.argmax(1) == labels).float().mean()
+    assert found["top5"] == (logits.topk(5).indices == labels[:, None]).any(1).float().mean()
