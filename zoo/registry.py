@@ -41,6 +41,17 @@ class Choices:
     kind: str
 
 
+@dataclass(frozen=True)
+class Between:
+    """Bounds of an option, both included, as `Annotated[int, Between(1)]`: a recipe outside them is refused."""
+
+    low: float
+    high: float = float("inf")
+
+    def __str__(self) -> str:
+        return f"at least {self.low}" if self.high == float("inf") else f"from {self.low} to {self.high}"
+
+
 def register(cls: Class) -> Class:
     """Mark the class that a file stands for."""
     cls.name = cls.__module__.rpartition(".")[2]  # type: ignore[attr-defined]

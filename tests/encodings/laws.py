@@ -41,6 +41,7 @@ class Member:
     name: str
     axes: int
     build: Callable[[Dims], Encoding]
+    variant: bool = False  # another member under other options
 
     def __str__(self) -> str:
         return f"{self.name}-{self.axes}"
@@ -254,14 +255,14 @@ def dense_and_sdpa_agree(member: Member) -> None:
 @torch.no_grad()
 def dense_and_flex_agree(member: Member) -> None:
     for causal in member.masks:
+        torch._dynamo.reset()  # flex on a CPU is traced, and what it traced before is of no use
         stack, x = Stack(member, causal=causal, layers=1), member.states()
-        for where in ((), (unplaced(), document())):
-            terms = stack.terms(x, member.pos(), *where)
-            if stack.fused(x, member.pos()):
-                near(attend(terms, "flex")[0], attend(terms, "dense")[0])
-            else:
-                with pytest.raises(Invalid, match="use dense"):
-                    attend(terms, "flex")
+        terms = stack.terms(x, member.pos(), *((unplaced(), document()) if causal else ()))
+        if stack.fused(x, member.pos()):
+            near(attend(terms, "flex")[0], attend(terms, "dense")[0])
+        else:
+            with pytest.raises(Invalid, match="use dense"):
+                attend(terms, "flex")
 
 
 # 4
@@ -342,12 +343,12 @@ def undeclared_axes_are_refused(member: Member) -> None:
 # 9
 
 
-def _richest(member: Member) -> bool:
-    """On two axes where it can: a graph hardly depends on their number, and capturing one takes seconds."""
-    return member.axes == 2 or not all(2 in link.axes for link in member.facts)
+def _typical(member: Member) -> bool:
+    """On two axes where it can: a graph hardly depends on axes and options, and capturing one takes seconds."""
+    return not member.variant and (member.axes == 2 or not all(2 in link.axes for link in member.facts))
 
 
-@law(_richest)
+@law(_typical)
 def a_compiler_captures_it(member: Member, backend: str = "aot_eager") -> None:
     torch._dynamo.reset()
     layer = zoo.Attention(member.dims, member.make(), causal=member.facts.causal).double()
@@ -451,7 +452,12 @@ def the_place_of_an_unplaced_token_is_not_read(member: Member) -> None:
         near(stack(x, moved, placed), stack(x, member.pos(), placed))
 
 
-@law(lambda member: not any(link.unplaced for link in member.facts))
+def _replaced(link: Encoding) -> bool:
+    """Whether a link declares something of its own for pairs with unplaced tokens (TUPE's reset)."""
+    return link.unplaced and type(link).terms is not Encoding.terms
+
+
+@law(lambda member: not any(map(_replaced, member.facts)))
 def unplaced_tokens_are_left_alone(member: Member) -> None:
     placed, both = unplaced(), unplaced()[:, None] & unplaced()
     for causal in member.masks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 from laws import Member
 
 import zoo
+from zoo import registry
 
 ROOT = Path(__file__).parents[2]
 LISTS: tuple[list[Any], ...] = (
@@ -33,12 +35,15 @@ def recipe_lists() -> Iterator[list[Any]]:
 
 
 def title(entry: Any) -> str:
-    """`liere`, or `liere(block=4)`."""
+    """`liere`, or `liere(block=4)`; what is the default is not told."""
     if isinstance(entry, str):
         return entry
-    options = {**entry, **entry.get("options", {})}
-    told = ",".join(f"{key}={value}" for key, value in options.items() if key not in ("name", "options"))
-    return f"{entry['name']}({told})" if told else str(entry["name"])
+    cls = zoo.encoding_class(entry["name"])
+    defaults = {key: option.default for key, option in inspect.signature(cls).parameters.items()}
+    defaults = {"shared": cls.shared, "coordinates": cls.coordinates, **defaults}
+    options = {**entry, **entry.get("options", {})}.items()
+    told = [f"{k}={v}" for k, v in options if k not in ("name", "options") and defaults.get(k) != v]
+    return f"{entry['name']}({','.join(told)})" if told else str(entry["name"])
 
 
 def members() -> Iterator[Member]:
@@ -51,10 +56,17 @@ def members() -> Iterator[Member]:
         for axes in (1, 2, 3):
             if all(axes in cls.axes for cls in classes):
                 build = partial(zoo.encoding, encodings[0] if len(encodings) == 1 else encodings)
-                yield Member(name, axes, build)
+                yield Member(name, axes, build, variant=name.endswith(")"))
 
 
 MEMBERS = tuple(members())
+ROOTS = registry.roots()
+
+
+@pytest.fixture(autouse=True)
+def _looked_up_once(monkeypatch):
+    """A thousand encodings are made here: ask only once where installed ones are."""
+    monkeypatch.setattr(registry, "roots", lambda: ROOTS)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ def test_references_are_followed() -> None:
     ("\\${data.size}", "here: a: malformed"),
     ("${data.siz}", "here: a: '${data.siz}' takes the value of data.siz, which is no key; did you mean data.size?"),
     ("${data.list.2}", "here: a: '${data.list.2}' takes the value of data.list.2, which is no key"),
+    ("${data.list.x}", "here: a: '${data.list.x}' takes the value of data.list.x, which is no key"),
     ("${data.size.x}", "here: a: '${data.size.x}' takes the value of data.size.x, which is no key"),
     ("${data}", "here: a: data is not a single value"),
     ("${data.list}px", "here: a: data.list is not a single value"),
@@ -67,9 +68,14 @@ def test_a_cycle_is_told_as_a_chain() -> None:
     assert "here: a: an interpolation of itself: b -> c -> a -> b" in faults
 
 
-def test_a_reference_to_a_faulty_one_is_not_a_second_fault() -> None:
-    _, (fault,) = attempt("${b}", b="${data.siz}")
+@pytest.mark.parametrize("wrong", ["${data.siz}", "${data}", "${data.list} "])
+def test_a_reference_to_a_faulty_one_is_not_a_second_fault(wrong: str) -> None:
+    _, (fault,) = attempt("${b}", b=wrong)
     assert fault.startswith("here: b: ")
+
+
+def test_a_number_may_be_the_key_of_a_mapping() -> None:
+    assert resolved("${b.0}", b={"0": "x"}) == "x"
 
 
 def test_what_an_earlier_fault_may_have_taken_away_is_not_told() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -214,6 +214,11 @@ def test_later_faults_find_the_closest_place(made: Made) -> None:
     assert recipe.fault("model.encoding.0.shared", "bad").place == "mine.yaml:5"
     assert str(recipe.fault("trainer.devices", "too many", "use 1")) == "mine.yaml:9: trainer.devices: too many; use 1"
     assert made(WHOLE, "~trainer", "trainer.max_steps=1").fault("none", "bad").place == "mine.yaml:1"
+
+
+def test_without_places_a_fault_names_the_recipe(made: Made) -> None:
+    recipe = replace(made(WHOLE), places={})
+    assert recipe.fault("model.dim", "bad").place == "mine"
 
 
 def test_faults_of_a_checkpoint_stand_there() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from zoo.errors import Invalid
 from zoo.recipe.check import Check, default
-from zoo.recipe.signature import Between, Option, options
+from zoo.recipe.signature import Option, options
 from zoo.recipe.tree import plant, unfrozen
-from zoo.registry import Choice, Choices
+from zoo.registry import Between, Choice, Choices
 
 Encodings = Annotated[tuple[Choice, ...], Choices("encodings")]
 
@@ -69,6 +69,9 @@ def test_a_fitting_value_is_typed(annotation: Any, value: object, result: object
     (list[int], None, "k: expected a list [a whole number, ...], got null"),
     (list[int], {"a": 1}, "k: expected a list [a whole number, ...], got {'a': 1}"),
     (bool | int, 1e5, "k: expected true or false or a whole number, got 100000.0; write 100000"),
+    (int, 1.5, "k: expected a whole number, got 1.5"),
+    (int, "yes", "k: expected a whole number, got 'yes'"),
+    (str, 5.0, "k: expected a text, got 5.0; put it in quotes"),
     (bool, 1, "k: expected true or false, got 1"),
     (bool, "yes", "k: expected true or false, got 'yes'; write true"),
     (str, 5, "k: expected a text, got 5; put it in quotes"),

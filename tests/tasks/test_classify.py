@@ -10,7 +10,12 @@ from zoo.tasks.optim.adamw import AdamW
 
 @pytest.fixture(scope="module")
 def task():
-    overrides = ["model.encoding=[learned,comrope_ld]", "model.pool=class", "model.registers=1", "model.block.layer_scale=0.1"]
+    overrides = [
+        "model.encoding=[learned,comrope_ld]",
+        "model.pool=class",
+        "model.registers=1",
+        "model.block.layer_scale=0.1",
+    ]
     return build_task(zoo.load_recipe("vit_comrope", overrides))
 
 

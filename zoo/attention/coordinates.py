@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
+from zoo.registry import Between
 
 CONVENTIONS = ("index", "fraction", "growing", "symmetric")
 
@@ -62,11 +64,7 @@ class Perturbation:
     Rows and columns move; the frames of a clip do not.
     """
 
-    jitter: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.jitter < 0:
-            raise Invalid("jitter", f"jitter {self.jitter} is negative; it is the standard deviation in patches")
+    jitter: Annotated[float, Between(0)] = 0.0
 
     def __call__(self, index: Tensor) -> Tensor:
         if not self.jitter:

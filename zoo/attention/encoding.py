@@ -141,15 +141,12 @@ class Chain(Encoding):
 
     def embed(self, tokens: Tokens) -> Tokens:
         for link in self:
-            new = link.embed(_placed(link, tokens))
-            if new.x is not tokens.x and not link.unplaced and tokens.placed is not None:
-                new = new.replace(x=torch.where(tokens.placed[..., None], new.x, tokens.x))
-            tokens = new
+            tokens = _added(link, tokens, link.embed(_placed(link, tokens)))
         return tokens
 
     def annotate(self, tokens: Tokens) -> Tokens:
         for link in self:
-            tokens = link.annotate(_placed(link, tokens))
+            tokens = _added(link, tokens, link.annotate(_placed(link, tokens)))
         return tokens
 
     def query(self, q: Tensor, tokens: Tokens) -> Tensor:
@@ -180,6 +177,13 @@ class Chain(Encoding):
 
 def _placed(link: Encoding, tokens: Tokens) -> Tokens:
     return coordinates.place(tokens, link.coordinates, link.dims.length)  # type: ignore[arg-type]
+
+
+def _added(link: Encoding, old: Tokens, new: Tokens) -> Tokens:
+    """Tokens as a link leaves them, with the state that they had where they have no place."""
+    if new.x is old.x or link.unplaced or old.placed is None:
+        return new
+    return new.replace(x=torch.where(old.placed[..., None], new.x, old.x))
 
 
 def _turned(link: Encoding, old: Tensor, new: Tensor, tokens: Tokens) -> Tensor:

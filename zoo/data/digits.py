@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch.utils.data import Dataset
 from zoo.data.order import Loader
 from zoo.data.source import Source
 from zoo.errors import Invalid
-from zoo.registry import register
+from zoo.registry import Between, register
 from zoo.samples import Images
 
 COUNT = 1797
@@ -29,20 +30,15 @@ class Digits(Source):
     """
 
     def __init__(
-        self, seed: int, *, size: int = 16, batch_size: int = 64, val: float = 0.1, test: float = 0.2,
-        shift: float = 0.08, rotation: float = 10.0, scale: float = 0.1, workers: int = 0,
+        self, seed: int, *, size: Annotated[int, Between(1)] = 16, batch_size: Annotated[int, Between(1)] = 64,
+        val: float = 0.1, test: float = 0.2, shift: Annotated[float, Between(0, 1)] = 0.08,
+        rotation: Annotated[float, Between(0, 180)] = 10.0, scale: Annotated[float, Between(0, 0.9)] = 0.1,
+        workers: Annotated[int, Between(0)] = 0,
     ) -> None:  # fmt: skip
         super().__init__()
-        given = {"size": size, "batch_size": batch_size, "workers": workers}
-        given |= {"shift": shift, "rotation": rotation, "scale": scale}
-        for key, value in given.items():
-            if value < (least := 1 if key in ("size", "batch_size") else 0):
-                raise Invalid(key, f"{key} {value} is below {least}")
         for key, share in (("val", val), ("test", test)):
             if not 0 < share < 1 or val + test >= 1:
                 raise Invalid(key, f"shares val {val} and test {test} must be positive and leave something to train on")
-        if scale >= 1:
-            raise Invalid("scale", f"scale {scale} would shrink images to nothing; it must be below 1")
         self.seed, self.batch_size, self.workers = seed, batch_size, workers
         self.shares = {"val": val, "test": test}
         self.size, self.augment = size, (shift, rotation, scale)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import precise
 from zoo.encodings.rotation import Rotary
-from zoo.encodings.spectrum import spectrum, turn_by_exponential
+from zoo.encodings.spectrum import prepare, turn_by_exponential
 from zoo.errors import Invalid
 from zoo.registry import register
 
@@ -34,9 +34,7 @@ class ComRoPEAP(Rotary):
         axis = torch.arange(blocks, device=pos.device) % self.dims.axes
         times = pos[:, None, :, axis].expand(-1, heads, -1, -1)  # [1|B, H, N, m]
         generators = precise(self.generators)
-        skew = generators - generators.mT
-        return skew, times, *spectrum(skew)
+        return prepare(generators - generators.mT, times)
 
     def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
-        skew, times, frequencies, basis = tables
-        return turn_by_exponential(x, skew, times, (frequencies, basis))
+        return turn_by_exponential(x, *tables)

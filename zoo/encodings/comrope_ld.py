@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import precise
 from zoo.encodings.rotation import Rotary
-from zoo.encodings.spectrum import spectrum, turn_by_exponential
+from zoo.encodings.spectrum import prepare, turn_by_exponential
 from zoo.errors import Invalid
 from zoo.registry import register
 
@@ -37,9 +37,7 @@ class ComRoPELD(Rotary):
         scales = precise(self.scales)[:, :, None]  # [P, H, 1, m]
         times = sum(pos[:, None, :, a, None] * scales[a] for a in range(len(scales)))  # [1|B, H, N, m]
         generators = precise(self.generators)
-        skew = generators - generators.mT
-        return skew, times, *spectrum(skew)  # type: ignore[return-value]
+        return prepare(generators - generators.mT, times)  # type: ignore[arg-type]
 
     def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
-        skew, times, frequencies, basis = tables
-        return turn_by_exponential(x, skew, times, (frequencies, basis))
+        return turn_by_exponential(x, *tables)

@@ -15,17 +15,26 @@ from torch import Tensor
 from zoo.encodings.rotation import circle, turn
 
 
-def turn_by_exponential(x: Tensor, skew: Tensor, times: Tensor, spectrum: tuple[Tensor, Tensor]) -> Tensor:
-    """Q^T exp(t S) x for x [B, H, N, K], block by block. skew [H, m, b, b], times [1|B, H, N, m], `spectrum` of skew.
+def prepare(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
+    """What `turn_by_exponential` needs of S = skew [H, m, b, b] and t = times [1|B, H, N, m], made once for q and k."""
+    with torch.no_grad():
+        frequencies, basis = spectrum(skew)
+        table = circle((times[..., None] * frequencies[:, None]).flatten(-2))  # [1|B, H, N, K/2, 2]
+    if not (torch.is_grad_enabled() and (skew.requires_grad or times.requires_grad)):
+        return skew, times, frequencies, basis, table
+    return skew, times, frequencies, basis, table, *_weights(times.detach().transpose(1, 2), frequencies)
+
+
+def turn_by_exponential(
+    x: Tensor, skew: Tensor, times: Tensor, frequencies: Tensor, basis: Tensor, table: Tensor, *weights: Tensor
+) -> Tensor:
+    """Q^T exp(t S) x for x [B, H, N, K], block by block.
 
     Differentiable in x, skew and times, provided that all that is made of the result are products of two such results.
     """
-    frequencies, basis = spectrum
-    table = circle((times[..., None] * frequencies[:, None]).flatten(-2))  # [1|B, H, N, K/2, 2]
-    return turn(_ToPlanes.apply(x, skew, times, frequencies, basis), table)  # type: ignore[no-untyped-call]
+    return turn(_ToPlanes.apply(x, skew, times, frequencies, basis, *weights), table)  # type: ignore[no-untyped-call]
 
 
-@torch.no_grad()
 def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
     """Frequencies w [..., b/2] and basis Q [..., b, b] of skew matrices [..., b, b]: S = Q blockdiag(w (0 -1; 1 0)) Q^T.
 
@@ -45,51 +54,54 @@ def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
     return frequencies.to(skew.dtype), basis.to(skew.dtype)
 
 
+def _weights(times: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    """What a change of S contributes over t [1|B, N, H, m], for each two planes [1|B, N, H, m, b/2, b/2], complex.
+
+    With the planes as complex numbers, dS sends z to a z + c conj(z); over t that adds t exp(-i d) sin(d) / d of it, with
+    d = t (w_r - w_s) / 2 for a, and d = t (w_r + w_s) / 2 for c.
+    """
+    t, rows, columns = times[..., None, None], frequencies[..., :, None] / 2, frequencies[..., None, :] / 2
+    straight, crossed = t * (rows - columns), t * (rows + columns)
+    return tuple(torch.polar(t * torch.sinc(d / torch.pi), -d) for d in (straight, crossed))  # type: ignore[return-value]
+
+
 class _ToPlanes(torch.autograd.Function):
-    """x -> Q^T x, whose gradient to S is that of Q^T exp(t S) x once the angles t w are held fixed."""
+    """x -> Q^T x, with the gradients to S and t of Q^T exp(t S) x, whose turning is held fixed otherwise."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, skew: Tensor, times: Tensor, frequencies: Tensor, basis: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, skew: Tensor, times: Tensor, frequencies: Tensor, basis: Tensor, *weights: Tensor
+    ) -> Tensor:
         planes = _product(x, _diagonal(basis))  # [B, H, N, K]
-        ctx.save_for_backward(planes, times, frequencies, basis)
+        ctx.save_for_backward(planes, times, frequencies, basis, *weights)
         return planes
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        planes, times, frequencies, basis = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        planes, times, frequencies, basis, *weights = ctx.saved_tensors
+        nothing = (None,) * (2 + len(weights))
         to_x = _product(gradient, _diagonal(basis).mT) if ctx.needs_input_grad[0] else None
-        if not ctx.needs_input_grad[1]:
-            return to_x, None, None, None, None
+        if not weights:
+            return to_x, None, None, *nothing
         blocks = (basis.shape[1], basis.shape[2])
         g, x = (one.to(basis.dtype).unflatten(-1, blocks) for one in (gradient, planes))
         if times.shape[0] == 1:  # samples are summed at once; tokens before heads is how they lie in memory
             products = torch.einsum("bhnmi,bhnmj->nhmij", g, x)[None]
         else:
             products = torch.einsum("bhnmi,bhnmj->bnhmij", g, x)
-        inner = _derivative(products, times.transpose(1, 2), frequencies)
-        return to_x, basis @ inner @ basis.mT, None, None, None
+        # conj(g_r) x_s and g_r x_s of planes r and s as complex numbers, [1|B, N, H, m, b/2, b/2]
+        first, second = torch.view_as_complex(products.unflatten(-1, (-1, 2))).unflatten(-2, (-1, 2)).unbind(-2)
+        straight, crossed = first - 1j * second, first + 1j * second
+        to_times = -(straight.imag.diagonal(dim1=-2, dim2=-1) * frequencies).sum(-1).transpose(1, 2)
+        inner = _real((straight * weights[0]).sum((0, 1)), (crossed.conj() * weights[1]).sum((0, 1)))
+        return to_x, basis @ inner @ basis.mT, to_times, *nothing
 
 
-def _derivative(products: Tensor, times: Tensor, frequencies: Tensor) -> Tensor:
-    """Gradient [H, m, b, b] to Q^T S Q from products [1|B, N, H, m, b, b] of gradients and states in the planes.
-
-    With planes as complex numbers, dS sends z to a z + c conj(z); over t it contributes
-    t exp(-i d) sin(d) / d, d = t (w_r -+ w_s) / 2 for a and c.
-    """
-    rows, columns = frequencies[..., :, None], frequencies[..., None, :]  # [H, m, b/2, 1], [H, m, 1, b/2]
-    t = times[..., None, None]  # [1|B, N, H, m, 1, 1]
-    (xx, xy), (yx, yy) = (half.unbind(-1) for half in products.unflatten(-1, (-1, 2)).unflatten(-3, (-1, 2)).unbind(-3))
-    straight = _summed(xx + yy, xy - yx, t, t * (rows - columns) / 2)
-    crossed = _summed(xx - yy, -xy - yx, t, t * (rows + columns) / 2)
-    (a, b), (c, d) = straight, crossed
-    top, bottom = torch.stack([a + c, b - d], dim=-1), torch.stack([-b - d, a - c], dim=-1)  # [H, m, b/2, b/2, 2]
+def _real(a: Tensor, c: Tensor) -> Tensor:
+    """The gradient to a real matrix [.., b, b], from those to its parts a, c [.., b/2, b/2] with z -> a z + c conj(z)."""
+    plus, minus = a + c, a - c
+    top, bottom = torch.stack([plus.real, minus.imag], dim=-1), torch.stack([-plus.imag, minus.real], dim=-1)
     return torch.stack([top, bottom], dim=-3).flatten(-2).flatten(-3, -2) / 2
-
-
-def _summed(real: Tensor, imaginary: Tensor, t: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum over samples and tokens of (real + i imaginary) t exp(-i d) sin(d) / d, as two tensors [H, m, b/2, b/2]."""
-    cosine, sine = t * torch.sinc(2 * d / torch.pi), -t * d * torch.sinc(d / torch.pi) ** 2
-    return (real * cosine - imaginary * sine).sum((0, 1)), (real * sine + imaginary * cosine).sum((0, 1))
 
 
 def _product(x: Tensor, matrices: Tensor) -> Tensor:

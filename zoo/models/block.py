@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,9 @@ from zoo.attention.context import Context
 from zoo.attention.encoding import Chain, Dims
 from zoo.attention.layer import SelfAttention
 from zoo.attention.tokens import Tokens
-from zoo.errors import Invalid
+from zoo.registry import Between
+
+Rate = Annotated[float, Between(0, 0.99)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,18 +24,11 @@ class BlockOptions:
 
     norm: Literal["layer", "rms"] = "layer"
     mlp: Literal["gelu", "swiglu"] = "gelu"
-    ratio: float = 4.0  # hidden size of the perceptron over dim
+    ratio: Annotated[float, Between(0.01)] = 4.0  # hidden size of the perceptron over dim
     qk_norm: bool = False
     layer_scale: float | None = None  # initial value of a learned factor on each residual branch (arXiv:2103.17239)
-    dropout: float = 0.0
-    drop_path: float = 0.0  # stochastic depth (arXiv:1603.09382)
-
-    def __post_init__(self) -> None:
-        for key in ("dropout", "drop_path"):
-            if not 0 <= getattr(self, key) < 1:
-                raise Invalid(key, f"{key} {getattr(self, key)} is not a probability below 1")
-        if self.ratio <= 0:
-            raise Invalid("ratio", f"ratio {self.ratio} is not positive")
+    dropout: Rate = 0.0
+    drop_path: Rate = 0.0  # stochastic depth (arXiv:1603.09382)
 
 
 class Block(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,10 @@ from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
 from zoo.models.block import BlockOptions
 from zoo.models.trunk import Trunk
-from zoo.registry import register
+from zoo.registry import Between, register
 from zoo.samples import Images
+
+Count = Annotated[int, Between(1)]
 
 
 @register
@@ -28,15 +30,12 @@ class ViT(nn.Module):
     """
 
     def __init__(
-        self, samples: Images, *, dim: int, depth: int, heads: int, patch: int, encoding: Links,
+        self, samples: Images, *, dim: Count, depth: Count, heads: Count, patch: Count, encoding: Links,
         coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(),
-        pool: Literal["mean", "class"] = "mean", class_place: Literal["none", "centre"] = "none", registers: int = 0,
-        backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
+        pool: Literal["mean", "class"] = "mean", class_place: Literal["none", "centre"] = "none",
+        registers: Annotated[int, Between(0)] = 0, backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
     ) -> None:  # fmt: skip
         super().__init__()
-        for key, value, least in (("depth", depth, 1), ("patch", patch, 1), ("registers", registers, 0)):
-            if value < least:
-                raise Invalid(key, f"{key} {value} is below {least}")
         if class_place == "centre" and pool != "class":
             raise Invalid("class_place", "there is no class token to place; set pool to class")
         self.patch, self.perturbation, self.centred = patch, coordinates, class_place == "centre"

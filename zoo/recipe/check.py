@@ -12,10 +12,10 @@ from zoo.errors import Fault, Invalid
 from zoo.recipe.choices import choice, choices
 from zoo.recipe.interpolation import is_open
 from zoo.recipe.scalars import fits, instead
-from zoo.recipe.signature import Between, Option, fields
+from zoo.recipe.signature import Option, fields
 from zoo.recipe.tree import Node, join, plain, plant, unfrozen, upward
 from zoo.recipe.words import expected, nearest, value
-from zoo.registry import Choice, Choices
+from zoo.registry import Between, Choice, Choices
 
 
 class Check:

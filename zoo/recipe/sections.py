@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from zoo.recipe.signature import Between
 from zoo.recipe.tree import join
 from zoo.recipe.words import value
-from zoo.registry import Choice, Choices
+from zoo.registry import Between, Choice, Choices
 
 Count = Annotated[int, Between(1)]
 Precision = Literal[

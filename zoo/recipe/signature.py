@@ -21,17 +21,6 @@ class Option:
         return self.default is inspect.Parameter.empty
 
 
-@dataclass(frozen=True)
-class Between:
-    """Bounds of a number, both included: `Annotated[int, Between(1)]`."""
-
-    low: float
-    high: float = float("inf")
-
-    def __str__(self) -> str:
-        return f"at least {self.low}" if self.high == float("inf") else f"from {self.low} to {self.high}"
-
-
 def options(cls: type) -> dict[str, Option]:
     """The keyword-only arguments of a class, in the order of its signature."""
     if "__dataclass_fields__" in vars(cls):

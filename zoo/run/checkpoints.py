@@ -29,7 +29,7 @@ class Checkpoints(L.Callback):
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["zoo"] = {"version": __version__, "name": self.recipe.name, "recipe": self.recipe.plain()}
         checkpoint["random"] = random_state()
-        checkpoint["loader"] = trainer.train_dataloader.state_dict()
+        checkpoint["loader"] = trainer.train_dataloader.state_dict()  # type: ignore[union-attr]
         checkpoint["best"] = self.best
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -40,7 +40,7 @@ class Checkpoints(L.Callback):
         if self._resumed is None:
             return
         # Lightning makes the loader before it reads a checkpoint, so that its own restoration comes too late
-        trainer.train_dataloader.load_state_dict(self._resumed["loader"])
+        trainer.train_dataloader.load_state_dict(self._resumed["loader"])  # type: ignore[union-attr]
         restore_random(self._resumed["random"])
         self._resumed = None
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
-from zoo.errors import Invalid
-from zoo.registry import register
+from zoo.registry import Between, register
 from zoo.samples import Images
 from zoo.tasks.task import Optimiser, Task
 
@@ -24,10 +23,15 @@ class Classify(Task):
 
     monitor, mode = "val/accuracy", "max"  # what `best` means
 
-    def __init__(self, model: nn.Module, optim: Optimiser, samples: Images, *, smoothing: float = 0.0) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optim: Optimiser,
+        samples: Images,
+        *,
+        smoothing: Annotated[float, Between(0, 0.99)] = 0.0,
+    ) -> None:
         super().__init__()
-        if not 0 <= smoothing < 1:
-            raise Invalid("smoothing", f"smoothing {smoothing} is not a share below 1")
         self.model, self.optim, self.smoothing = model, optim, smoothing
         self.val_metrics, self.test_metrics = self._metrics(samples.classes), self._metrics(samples.classes)
 

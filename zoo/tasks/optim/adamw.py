@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 
-from zoo.errors import Invalid
-from zoo.registry import register
+from zoo.registry import Between, register
+
+Share = Annotated[float, Between(0, 0.9999)]
 
 
 @register
@@ -21,15 +22,9 @@ class AdamW:
     """
 
     def __init__(
-        self, *, lr: float, weight_decay: float = 0.05, beta1: float = 0.9, beta2: float = 0.999, warmup: float = 0.05,
-        floor: float = 0.01,
+        self, *, lr: Annotated[float, Between(1e-12)], weight_decay: Annotated[float, Between(0)] = 0.05, beta1: Share = 0.9,
+        beta2: Share = 0.999, warmup: Share = 0.05, floor: Annotated[float, Between(0, 1)] = 0.01,
     ) -> None:  # fmt: skip
-        for key, value, right in (
-            ("lr", lr, lr > 0), ("weight_decay", weight_decay, weight_decay >= 0), ("beta1", beta1, 0 <= beta1 < 1),
-            ("beta2", beta2, 0 <= beta2 < 1), ("warmup", warmup, 0 <= warmup < 1), ("floor", floor, 0 <= floor <= 1),
-        ):  # fmt: skip
-            if not right:
-                raise Invalid(key, f"{key} {value} is out of range")
         self.lr, self.weight_decay, self.betas, self.warmup, self.floor = (
             lr,
             weight_decay,

@@ -1,0 +1,146 @@
+"""Coordinates are indices under a convention; jitter moves an index within its patch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from zoo.attention.coordinates import CONVENTIONS, Perturbation, grid, jitter, place
+from zoo.attention.tokens import Tokens
+from zoo.errors import Invalid
+
+LIKE = torch.zeros(0, dtype=torch.float64)
+MANY = 40_000
+
+
+def placed(sizes, convention, length=None):
+    index = grid(sizes, LIKE)
+    tokens = Tokens.at(torch.zeros(1, len(index), 2).double(), index).replace(extent=torch.tensor([sizes]).double())
+    return place(tokens, convention, length).pos[0]
+
+
+def test_grids_are_row_major_in_array_order():
+    assert grid((2, 3), LIKE).tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+    assert grid((2, 1, 2), LIKE).tolist() == [[0, 0, 0], [0, 0, 1], [1, 0, 0], [1, 0, 1]]
+    assert grid((3,), LIKE).tolist() == [[0], [1], [2]]
+
+
+def test_grids_have_at_least_single_precision():
+    assert grid((2,), torch.zeros(0, dtype=torch.bfloat16)).dtype == torch.float32
+    assert grid((2,), LIKE).dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("convention", "expected"),
+    [
+        ("index", [0, 1, 2, 3]),
+        ("fraction", [1 / 8, 3 / 8, 5 / 8, 7 / 8]),
+        ("symmetric", [-3 / 4, -1 / 4, 1 / 4, 3 / 4]),
+        ("growing", [0, 2 / 3, 4 / 3, 2]),  # linspace(0, n / n0, n) with n0 = 2
+    ],
+)
+def test_conventions_are_exact(convention, expected):
+    torch.testing.assert_close(placed((4,), convention, (2,))[:, 0], torch.tensor(expected).double())
+
+
+def test_growing_is_linspace_per_axis():
+    pos = placed((3, 5), "growing", (6, 5)).unflatten(0, (3, 5))
+    torch.testing.assert_close(pos[:, 0, 0], torch.linspace(0, 0.5, 3).double())
+    torch.testing.assert_close(pos[0, :, 1], torch.linspace(0, 1, 5).double())
+
+
+def test_axes_are_divided_by_their_own_extent():
+    pos = placed((2, 5), "fraction")
+    assert pos[:, 0].unique().tolist() == [0.25, 0.75]
+    torch.testing.assert_close(pos[:5, 1], torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9]).double())
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_one_token_has_a_finite_place(convention):
+    pos = placed((1,), convention, (1,))
+    assert pos.tolist() == [[{"index": 0.0, "growing": 0.0, "fraction": 0.5, "symmetric": 0.0}[convention]]]
+
+
+def test_growing_needs_the_size_of_training():
+    with pytest.raises(Invalid, match="size of training"):
+        placed((4,), "growing")
+
+
+def test_samples_may_have_extents_of_their_own():
+    index = torch.arange(2.0)[None, :, None]
+    tokens = Tokens.at(torch.zeros(2, 2, 2), index.expand(2, -1, -1)).replace(extent=torch.tensor([[2.0], [4.0]]))
+    assert place(tokens, "fraction", None).pos[..., 0].tolist() == [[0.25, 0.75], [0.125, 0.375]]
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_given_coordinates_are_left_alone(convention):
+    tokens = Tokens.at(torch.zeros(1, 3, 2), torch.rand(3, 1))
+    assert place(tokens, convention, None) is tokens
+
+
+def test_conventions_do_not_pile_up():
+    index = grid((4,), LIKE)
+    tokens = Tokens.at(torch.zeros(1, 4, 2).double(), index).replace(extent=torch.tensor([[4.0]]).double())
+    again = place(place(tokens, "fraction", None), "fraction", None)
+    torch.testing.assert_close(again.pos, place(tokens, "fraction", None).pos)
+    assert torch.equal(place(again, "index", None).pos[0], index)
+
+
+# jitter
+
+
+def moved(*sigma):
+    return jitter(torch.zeros(MANY, len(sigma), dtype=torch.float64), sigma)
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.3, 1.0, 5.0])
+def test_jitter_stays_within_its_patch(sigma):
+    assert moved(sigma).abs().max() <= 0.5
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.3, 1.0, 5.0])
+def test_jitter_is_a_truncated_normal(sigma):
+    draws = moved(sigma)[:, 0].sort().values
+    reach = math.erf(0.5 / sigma / math.sqrt(2))
+    expected = (torch.erf(draws / sigma / math.sqrt(2)) / reach + 1) / 2
+    steps = torch.arange(1, MANY + 1) / MANY
+    assert (steps - expected).abs().max() < 2.2 / math.sqrt(MANY)
+
+
+def test_jitter_has_the_deviation_of_a_truncated_normal():
+    assert moved(0.1).std() == pytest.approx(0.1, rel=0.02)  # hardly truncated
+    assert moved(1.0).std() == pytest.approx(0.2841, rel=0.02)  # of N(0, 1) within half a patch
+    assert moved(0.3).mean().abs() < 0.01
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0])
+def test_no_mass_sits_on_the_edge(sigma):
+    assert (moved(sigma).abs() > 0.4999).double().mean() < 1e-3
+
+
+def test_an_axis_without_sigma_stays():
+    draws = moved(0.0, 1.0, 0.5)
+    assert (draws[:, 0] == 0).all()
+    assert (draws[:, 1:] != 0).all()
+
+
+def test_jitter_moves_indices_by_its_draw():
+    torch.manual_seed(1)
+    index = grid((3, 4), LIKE)
+    assert torch.equal(jitter(index, (1.0, 1.0)).round(), index)
+
+
+def test_a_perturbation_spares_frames():
+    draws = Perturbation(jitter=1.0)(torch.zeros(50, 3))
+    assert (draws[:, 0] == 0).all()
+    assert (draws[:, 1:] != 0).all()
+    assert (Perturbation(jitter=1.0)(torch.zeros(50, 2)) != 0).all()
+
+
+def test_no_perturbation_returns_the_index_itself():
+    index = torch.zeros(50, 2)
+    assert Perturbation()(index) is index
+    with pytest.raises(Invalid, match="negative"):
+        Perturbation(jitter=-1.0)

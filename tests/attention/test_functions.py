@@ -1,0 +1,263 @@
+"""What Python users call: encodings by name, and attention under them for heads and coordinates that they bring."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import zoo
+from zoo.errors import Invalid
+
+EXACT = 1e-10
+DIMS = zoo.Dims(48, 2, 2, (3, 4))
+POS = torch.cartesian_prod(torch.arange(3.0), torch.arange(4.0)).double()
+
+
+def heads(n=12, m=12, batch=2, dtype=torch.float64):
+    return (torch.randn(batch, 2, count, 24).to(dtype) for count in (n, m, m))
+
+
+def near(actual, expected):
+    torch.testing.assert_close(actual, expected, atol=EXACT, rtol=EXACT)
+
+
+# names
+
+
+def test_names_are_sorted_and_look_up_their_class():
+    names = zoo.encoding_names()
+    assert list(names) == sorted(names)
+    assert {"none", "rope", "learned", "comrope_ld"} <= set(names)
+    assert all(zoo.encoding_class(name).name == name for name in names)
+
+
+def test_an_unknown_name_is_told_the_nearest():
+    with pytest.raises(Invalid, match="no encodings named 'comrope_dl'; did you mean comrope_ld"):
+        zoo.encoding("comrope_dl", DIMS)
+    with pytest.raises(ValueError, match="'xyzzy'; known are"):
+        zoo.encoding_class("xyzzy")
+
+
+def test_an_unknown_option_is_told_the_nearest():
+    with pytest.raises(Invalid, match="liere has no option 'blok'; did you mean block") as caught:
+        zoo.encoding("liere", DIMS, blok=4)
+    assert caught.value.key == "blok"
+
+
+def test_an_unknown_convention_is_told_the_nearest():
+    with pytest.raises(Invalid, match="no convention 'fractions'; did you mean fraction"):
+        zoo.encoding("liere", DIMS, coordinates="fractions")
+
+
+def test_options_may_be_given_in_three_ways():
+    made = [
+        zoo.encoding("liere", DIMS, block=4),
+        zoo.encoding({"name": "liere", "block": 4}, DIMS),
+        zoo.encoding({"name": "liere", "options": {"block": 4}}, DIMS),
+    ]
+    assert {tuple(one.generators.shape) for one in made} == {(2, 2, 6, 6)}
+
+
+def test_every_encoding_takes_sharing_and_a_convention():
+    made = zoo.encoding("liere", DIMS, shared=True, coordinates="index")
+    assert (made.shared, made.coordinates) == (True, "index")
+    assert (type(made).shared, type(made).coordinates) == (False, "growing")
+
+
+def test_a_list_makes_a_chain():
+    made = zoo.encoding(["learned", {"name": "liere", "block": 4}], DIMS)
+    assert isinstance(made, zoo.Chain)
+    assert [link.name for link in made] == ["learned", "liere"]
+
+
+def test_a_list_takes_no_options_beside_it():
+    with pytest.raises(Invalid, match="in its entries"):
+        zoo.encoding(["learned", "liere"], DIMS, block=4)
+
+
+def test_a_name_stands_once_in_a_list():
+    with pytest.raises(Invalid, match="learned stands twice"):
+        zoo.encoding(["learned", "rope_axial", "learned"], DIMS)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"dim": 48, "heads": 5}, "48 is not divisible by heads 5"),
+        ({"dim": 0, "heads": 1}, "dim 0 is not positive"),
+        ({"dim": 48, "heads": 0}, "heads 0"),
+        ({"dim": 48, "heads": 2, "axes": 2, "length": (3,)}, "each of 2 axes"),
+        ({"dim": 48, "heads": 2, "axes": 2, "length": (3, 0)}, "positive size"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(sizes, message):
+    with pytest.raises(Invalid, match=message):
+        zoo.Dims(**sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "options", "message"),
+    [
+        ("rope", zoo.Dims(6, 2), {}, "head size"),
+        ("rope_axial", zoo.Dims(12, 2, 2), {}, "divisible by 4"),
+        ("rope_mixed", zoo.Dims(8, 2, 3), {}, "at least 6"),
+        ("comrope_ap", zoo.Dims(48, 2, 2), {}, "24"),
+        ("comrope_ld", zoo.Dims(48, 2), {"block": 5}, "block 5"),
+        ("liere", zoo.Dims(48, 2), {"block": 25}, "between 2 and the head size 24"),
+        ("sinusoidal", zoo.Dims(50, 2, 2), {}, "divisible by 4"),
+        ("learned", zoo.Dims(48, 2), {}, "size of training"),
+    ],
+)
+def test_what_does_not_fit_an_encoding_is_refused(name, dims, options, message):
+    with pytest.raises(Invalid, match=message):
+        zoo.encoding(name, dims, **options)
+
+
+def test_one_length_stands_for_every_axis():
+    assert zoo.Dims(48, 2, 2, 7).sizes == (7, 7)
+    assert zoo.Dims(48, 2, 2, 7).tokens == 49
+    assert zoo.Dims(48, 2).head == 24
+
+
+# attention
+
+
+@pytest.mark.parametrize("name", ["none", "rope_axial", "liere", "comrope_ld"])
+def test_weights_are_the_softmax_of_scores_and_attend_mixes_by_them(name):
+    encoding, (q, k, v) = zoo.encoding(name, DIMS).double(), heads()
+    for causal in (False, True):
+        scores = zoo.scores(encoding, q, k, POS, causal=causal)
+        weights = zoo.weights(encoding, q, k, POS, causal=causal)
+        near(weights, scores.softmax(-1))
+        near(zoo.attend(encoding, q, k, v, POS, causal=causal), weights @ v)
+
+
+def test_a_causal_mask_hides_later_pairs():
+    q, k, _ = heads(4)
+    scores = zoo.scores(zoo.encoding("none", DIMS), q, k, POS, causal=True)
+    hidden = torch.arange(12) > torch.arange(8, 12)[:, None]
+    assert torch.equal(scores.isinf(), hidden.expand(2, 2, 4, 12))
+
+
+@pytest.mark.parametrize("backend", ["auto", "dense", "sdpa", "flex"])
+def test_every_interpreter_can_be_asked_for(backend):
+    encoding, (q, k, v) = zoo.encoding("rope_axial", DIMS), heads()
+    near(
+        zoo.attend(encoding, q, k, v, POS, causal=True, backend=backend),
+        zoo.weights(encoding, q, k, POS, causal=True) @ v,
+    )
+
+
+def test_the_last_queries_give_the_last_rows():
+    encoding, (q, k, v) = zoo.encoding("liere", DIMS).double(), heads()
+    for function, arguments in ((zoo.scores, (k,)), (zoo.weights, (k,)), (zoo.attend, (k, v))):
+        for causal in (False, True):
+            whole = function(encoding, q, *arguments, POS, causal=causal)
+            near(function(encoding, q[:, :, 7:], *arguments, POS, causal=causal), whole[:, :, 7:])
+
+
+def test_positions_may_belong_to_samples():
+    encoding, (q, k, _) = zoo.encoding("liere", DIMS).double(), heads()
+    own = torch.stack([POS, POS.flip(0) * 0.5])
+    each = [zoo.scores(encoding, q[b, None], k[b, None], own[b]) for b in range(2)]
+    near(zoo.scores(encoding, q, k, own), torch.cat(each))
+
+
+def test_an_unplaced_mask_may_belong_to_samples():
+    encoding, (q, k, _) = zoo.encoding("rope_axial", DIMS), heads()
+    placed = torch.rand(2, 12) > 0.3
+    each = [zoo.scores(encoding, q[b, None], k[b, None], POS, placed=placed[b]) for b in range(2)]
+    near(zoo.scores(encoding, q, k, POS, placed=placed), torch.cat(each))
+
+
+def test_integer_positions_are_positions():
+    encoding, (q, k, _) = zoo.encoding("rope_axial", DIMS), heads()
+    near(zoo.scores(encoding, q, k, POS.long()), zoo.scores(encoding, q, k, POS))
+
+
+def test_states_that_nobody_reads_change_nothing():
+    encoding, (q, k, _) = zoo.encoding("rope_axial", DIMS), heads()
+    near(zoo.scores(encoding, q, k, POS, x=torch.randn(2, 12, 48).double()), zoo.scores(encoding, q, k, POS))
+
+
+def test_float64_is_kept_throughout():
+    encoding, (q, k, v) = zoo.encoding("comrope_ld", DIMS).double(), heads()
+    assert zoo.scores(encoding, q, k, POS.float()).dtype == torch.float64
+    assert zoo.attend(encoding, q, k, v, POS.float()).dtype == torch.float64
+    assert (
+        zoo.embed(zoo.encoding("learned", DIMS).double(), torch.zeros(1, 12, 48).double(), POS).dtype == torch.float64
+    )
+
+
+def test_half_precision_comes_back_as_it_was_given():
+    encoding, (q, k, v) = zoo.encoding("rope_axial", DIMS), heads(dtype=torch.bfloat16)
+    assert zoo.attend(encoding, q, k, v, POS.float()).dtype == torch.bfloat16
+    assert zoo.scores(encoding, q, k, POS.float()).dtype == torch.float32
+
+
+def test_a_chain_embeds_and_turns():
+    made = zoo.encoding(["learned", "rope_axial"], DIMS).double()
+    learned, axial = made
+    x, (q, k, _) = torch.randn(2, 12, 48).double(), heads()
+    near(zoo.embed(made, x, POS), zoo.embed(learned, x, POS))
+    near(zoo.scores(made, q, k, POS), zoo.scores(axial, q, k, POS))
+
+
+def test_embedding_leaves_the_mode_and_the_gradients_alone():
+    made = zoo.encoding("learned", DIMS)
+    assert not zoo.embed(made, torch.zeros(1, 12, 48), POS.float()).requires_grad
+    assert made.training
+    assert zoo.embed(made.eval(), torch.zeros(1, 12, 48), POS.float()) is not None
+    assert not made.training
+
+
+# the layer
+
+
+def test_a_layer_takes_a_name_a_list_or_an_encoding():
+    x = torch.randn(2, 12, 48)
+    for one in ("rope_axial", {"name": "liere", "block": 4}, ["learned", "rope_axial"], zoo.encoding("learned", DIMS)):
+        assert zoo.Attention(DIMS, one)(x).shape == x.shape
+
+
+def test_a_layer_without_positions_takes_its_grid_and_convention():
+    layer, x = zoo.Attention(DIMS, "comrope_ld").double(), torch.randn(2, 12, 48).double()
+    fractions = (POS + 0.5) / torch.tensor([3.0, 4.0])
+    near(layer(x), layer(x, fractions))
+    assert not torch.allclose(layer(x), layer(x, POS))
+
+
+def test_a_text_may_have_any_length_and_an_image_may_not():
+    text = zoo.Attention(zoo.Dims(48, 2), "rope")
+    assert text(torch.randn(1, 5, 48)).shape == (1, 5, 48)
+    with pytest.raises(Invalid, match=r"11 tokens are not the grid \(3, 4\)"):
+        zoo.Attention(DIMS, "rope_axial")(torch.randn(1, 11, 48))
+
+
+def test_a_layer_keeps_documents_apart():
+    layer, x = zoo.Attention(DIMS, "rope_axial").double(), torch.randn(1, 12, 48).double()
+    out = layer(x, POS, document=torch.tensor([0] * 5 + [1] * 7))
+    near(out[:, :5], layer(x[:, :5], POS[:5]))
+
+
+def test_a_layer_is_copied_with_its_encoding():
+    layer = zoo.Attention(DIMS, "learned")
+    copied, x = copy.deepcopy(layer), torch.randn(1, 12, 48)
+    with torch.no_grad():
+        copied.encoding.table.add_(1)
+        assert not torch.allclose(copied(x), layer(x))
+
+
+def test_what_needs_a_causal_mask_says_so():
+    made = zoo.encoding("rope_axial", DIMS)
+    made.causal = True
+    with pytest.raises(Invalid, match="only under a causal mask"):
+        zoo.Attention(DIMS, made)
+    zoo.Attention(DIMS, made, causal=True)
+
+
+def test_the_example_of_the_layer_runs():
+    layer = zoo.Attention(zoo.Dims(64, heads=4, axes=2, length=(14, 14)), "comrope_ld")
+    assert layer(torch.randn(2, 196, 64)).shape == (2, 196, 64)

@@ -1,0 +1,327 @@
+"""The laws under the law: sound encodings pass all of them, and each catches the fault that it is there for."""
+
+from __future__ import annotations
+
+import laws
+import pytest
+import references
+import torch
+from laws import Member
+from samples import SAMPLES, Carried, Forget, Slope
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import zoo
+from zoo.attention import attend, encoding
+from zoo.attention.encoding import Encoding
+from zoo.attention.terms import Terms
+from zoo.attention.tokens import Tokens, pick, precise
+from zoo.encodings.liere import LieRE
+from zoo.encodings.rope import RoPE
+from zoo.encodings.rope_axial import RoPEAxial
+from zoo.encodings.rope_mixed import RoPEMixed
+from zoo.encodings.rotation import circle
+
+
+def member(cls: type[Encoding], axes: int | None = None) -> Member:
+    return Member(cls.__name__, axes or cls.axes[0], cls)
+
+
+@pytest.mark.parametrize(
+    ("law", "sound"),
+    [
+        pytest.param(law, one, id=f"{law.__name__}-{one}")
+        for law, applies in laws.LAWS
+        for one in map(member, SAMPLES)
+        if applies(one)
+    ],
+)
+def test_a_sound_encoding_passes(law, sound):
+    law(sound)
+
+
+class FlippedKey(RoPE):
+    def key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        return self.turn(k, *self.prepare(-tokens.pos))
+
+
+class Noncommuting(LieRE):
+    relative = True
+
+
+class SecretlyRelative(RoPE):
+    relative = False
+
+
+class LookingAhead(Encoding):
+    """A rescoring that reads all keys."""
+
+    def terms(self, terms: Terms) -> Terms:
+        return terms.replace(rescore=lambda scores, visible: scores * scores.mean(-1, keepdim=True))
+
+
+class NextToken(Encoding):
+    """A bias that reads the key after the query."""
+
+    def terms(self, terms: Terms) -> Terms:
+        def ahead(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return (
+                terms.k[b, h, (i + terms.shift + 1).clamp(max=terms.k.shape[2] - 1), 0] * terms.offset(b, i, j)[..., 0]
+            )
+
+        return terms.add_bias(ahead)
+
+
+class Detached(RoPEMixed):
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        return tuple(table.detach() for table in super().prepare(pos))
+
+
+class DroppedByZero(RoPEMixed):
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        (table,) = super().prepare(pos)
+        return (table.detach() + 0 * table,)
+
+
+class InfiniteAtFirst(Encoding):
+    def __init__(self, dims: zoo.Dims) -> None:
+        super().__init__(dims)
+        self.scale = nn.Parameter(torch.zeros(dims.heads))
+
+    def query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        return q * self.scale.abs().sqrt()[:, None, None].exp()
+
+
+class NotANumberAtZero(RoPEMixed):
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        waves = self.frequencies / self.frequencies.norm(dim=0)
+        return (circle(sum(pos[:, None, :, a, None] * waves[a, :, None] for a in range(len(waves)))),)
+
+
+class TurnedClassToken(RoPE):
+    unplaced = True
+
+    def query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        return self.turn(q, *self.prepare(tokens.pos))
+
+    def key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        return self.turn(k, *self.prepare(tokens.pos))
+
+
+class AddedToClassToken(Encoding):
+    unplaced = True
+
+    def embed(self, tokens: Tokens) -> Tokens:
+        return tokens.replace(x=tokens.x + 1)
+
+
+class TouchedAgain(Encoding):
+    """Keys that are changed where they lie, in the cache."""
+
+    def terms(self, terms: Terms) -> Terms:
+        terms.k.mul_(1.1)
+        return terms
+
+
+class TopLeft(Encoding):
+    """Distance in slots, as if the queries were the first tokens."""
+
+    def terms(self, terms: Terms) -> Terms:
+        return terms.add_bias(lambda b, h, i, j: -(i - j).abs() * 0.1)
+
+
+class Counted(Encoding):
+    """A bias of how many tokens came in this pass."""
+
+    def annotate(self, tokens: Tokens) -> Tokens:
+        return tokens.note(slot=torch.arange(len(tokens), dtype=tokens.pos.dtype)[None])
+
+    def terms(self, terms: Terms) -> Terms:
+        return terms.add_bias(lambda b, h, i, j: pick(terms.keys.notes["slot"], b, j))
+
+
+class OfTheWhole(Encoding):
+    """Positions as fractions of the run."""
+
+    def embed(self, tokens: Tokens) -> Tokens:
+        return tokens.replace(x=tokens.x + tokens.pos / len(tokens))
+
+
+class FirstSampleOnly(RoPE):
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        return super().prepare(pos[:1])
+
+
+class ByGridShape(Encoding):
+    """A bias that depends on how an interpreter asks for it."""
+
+    def terms(self, terms: Terms) -> Terms:
+        return terms.add_bias(lambda b, h, i, j: 0.0 * i + 0.01 * j * j.numel())
+
+
+class RoundedAngles(RoPE):
+    """Angles by a product of matrices, which autocast rounds."""
+
+    def query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        ladder = self.base ** (-torch.arange(0, self.dims.head, 2, dtype=tokens.pos.dtype)[None] / self.dims.head)
+        return self.turn(q, circle(precise(tokens.pos[:, None] @ ladder)))
+
+    key = query
+
+
+class Unsaved(Encoding):
+    def __init__(self, dims: zoo.Dims) -> None:
+        super().__init__(dims)
+        self.table = [torch.randn(dims.dim, dtype=torch.float64)]
+
+    def embed(self, tokens: Tokens) -> Tokens:
+        return tokens.replace(x=tokens.x + self.table[0])
+
+
+class DoubleWeights(Encoding):
+    def terms(self, terms: Terms) -> Terms:
+        return terms.replace(weigh=lambda scores, visible: 2 * scores.masked_fill(~visible, -1e9).softmax(-1) * visible)
+
+
+class NegativeWeights(Encoding):
+    def terms(self, terms: Terms) -> Terms:
+        return terms.replace(weigh=lambda scores, visible: scores.masked_fill(~visible, 0).tanh() / scores.shape[-1])
+
+
+class WeightsOfTheInvisible(Encoding):
+    def terms(self, terms: Terms) -> Terms:
+        return terms.replace(weigh=lambda scores, visible: scores.masked_fill(~visible, -9).softmax(-1))
+
+
+class BlindSoftmax(Encoding):
+    """A softmax that forgets that a row may be empty."""
+
+    def terms(self, terms: Terms) -> Terms:
+        return terms.replace(weigh=lambda scores, visible: scores.softmax(-1))
+
+
+class EvenlyBlind(Encoding):
+    """A row of the lowest number: a mean of everything, silently."""
+
+    def terms(self, terms: Terms) -> Terms:
+        lowest = torch.finfo(terms.q.dtype).min
+        return terms.replace(weigh=lambda scores, visible: scores.masked_fill(~visible, lowest).softmax(-1))
+
+
+class AcrossDocuments(Forget):
+    """Gates that also read the last token but one, whatever document they are of."""
+
+    def annotate(self, tokens: Tokens) -> Tokens:
+        before = F.pad(tokens.x, (0, 0, 2, 0))[:, :-2]
+        return super().annotate(tokens).note(kept=F.logsigmoid(self.gate(tokens.x + before)))
+
+
+class AllAxes(Encoding):
+    axes = (1,)
+
+    def __init__(self, dims: zoo.Dims) -> None:
+        nn.Module.__init__(self)
+        self.dims = dims
+
+
+class Uncaptured(Encoding):
+    def query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        return 2 * q if q.sum().item() > 0 else q
+
+
+class OneSampleWide(Encoding):
+    def embed(self, tokens: Tokens) -> Tokens:
+        return tokens.replace(x=tokens.x[:1] + tokens.pos.sum(-1, keepdim=True))
+
+
+FAULTS = [
+    (laws.shapes_are_kept, OneSampleWide),
+    (laws.initial_gradients_are_finite, InfiniteAtFirst),
+    (laws.initial_gradients_are_finite, Detached),
+    (laws.every_parameter_learns, Detached),
+    (laws.every_parameter_learns, DroppedByZero),
+    (laws.dense_and_flex_agree, ByGridShape),
+    (laws.future_tokens_change_nothing, LookingAhead),
+    (laws.future_tokens_change_nothing, NextToken),
+    (laws.decoding_equals_one_pass, TouchedAgain),
+    (laws.decoding_equals_one_pass, TopLeft),
+    (laws.decoding_equals_one_pass, Counted),
+    (laws.a_longer_run_begins_the_same, OfTheWhole),
+    (laws.full_memory_equals_one_pass, Counted),
+    (laws.shifts_change_nothing, FlippedKey),
+    (laws.shifts_change_nothing, Noncommuting),
+    (laws.shifts_are_seen, SecretlyRelative),
+    (laws.undeclared_axes_are_refused, AllAxes),
+    (laws.bfloat16_stays_close, RoundedAngles),
+    (laws.a_state_dict_carries_everything, Unsaved),
+    (laws.weights_are_shares_of_what_is_visible, DoubleWeights),
+    (laws.weights_are_shares_of_what_is_visible, NegativeWeights),
+    (laws.weights_are_shares_of_what_is_visible, WeightsOfTheInvisible),
+    (laws.a_masked_row_gives_nothing, BlindSoftmax),
+    (laws.a_masked_row_gives_nothing, EvenlyBlind),
+    (laws.each_sample_has_its_own_positions, FirstSampleOnly),
+    (laws.permuted_tokens_permute_the_output, TopLeft),
+    (laws.the_place_of_an_unplaced_token_is_not_read, TurnedClassToken),
+    (laws.unplaced_tokens_are_left_alone, TurnedClassToken),
+    (laws.unplaced_tokens_are_left_alone, AddedToClassToken),
+    (laws.zero_parameters_give_finite_gradients, NotANumberAtZero),
+    (laws.packed_documents_are_apart, AcrossDocuments),
+    (laws.padding_changes_nothing, AcrossDocuments),
+]
+
+
+@pytest.mark.parametrize(
+    ("law", "fault"), [pytest.param(*one, id=f"{one[0].__name__}-{one[1].__name__}") for one in FAULTS]
+)
+def test_a_planted_fault_is_caught(law, fault):
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        law(member(fault, 2 if 2 in fault.axes else 1))
+
+
+def test_a_break_of_the_graph_is_caught():
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException):
+        laws.a_compiler_captures_it(member(Uncaptured))
+
+
+def test_an_interpreter_that_drops_a_factor_is_caught(monkeypatch):
+    laws.dense_and_sdpa_agree(member(Slope))
+    monkeypatch.setattr(attend, "_channels", lambda terms: ([], []))
+    with pytest.raises(AssertionError):
+        laws.dense_and_sdpa_agree(member(Slope))
+
+
+def test_a_mask_aligned_top_left_is_caught(monkeypatch):
+    monkeypatch.setattr(Terms, "shift", property(lambda terms: 0))
+    with pytest.raises(AssertionError):
+        laws.decoding_equals_one_pass(member(RoPE))
+
+
+def test_a_bias_of_unplaced_pairs_is_caught(monkeypatch):
+    monkeypatch.setattr(encoding, "_confined", lambda old, new: new)
+    with pytest.raises(AssertionError):
+        laws.unplaced_tokens_are_left_alone(member(Slope))
+
+
+def test_riders_left_behind_are_caught(monkeypatch):
+    monkeypatch.setattr(Carried, "update", Encoding.update)
+    with pytest.raises(AssertionError):
+        laws.every_parameter_learns(member(Carried))
+
+
+class SwappedAxes(RoPEAxial):
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        return super().prepare(pos.flip(-1))
+
+
+@pytest.mark.parametrize(("planted", "rotation"), [(SwappedAxes, references.rope_axial), (FlippedKey, references.rope)])
+def test_a_reference_catches_what_no_law_can(planted, rotation):
+    one = member(planted)
+    made, pos = one.make().double(), one.pos()
+    q, k = torch.randn(2, 1, laws.HEADS, laws.TOKENS, one.head, dtype=pos.dtype).unbind()
+    with pytest.raises(AssertionError):
+        laws.near(zoo.scores(made, q, k, pos), references.scores(rotation, made, q, k, pos))
+
+
+def test_every_law_has_a_fault_that_it_catches():
+    elsewhere = {laws.a_compiler_captures_it, laws.dense_and_sdpa_agree}
+    assert {law for law, _ in laws.LAWS} == {law for law, _ in FAULTS} | elsewhere
