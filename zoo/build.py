@@ -28,12 +28,8 @@ def build_data(recipe: Recipe, **changes: Any) -> Source:
 
 def build_model(recipe: Recipe) -> nn.Module:
     """The model as a plain module, with weights drawn from torch's random state. Loads no data."""
-    options = {
-        key: {choice.name: _link(choice, f"{key}.{at}") for at, choice in enumerate(value)}
-        if _is_choices(value)
-        else value
-        for key, value in recipe.model.options.items()
-    }
+    given = recipe.model.options.items()
+    options = {key: _links(value, key) if _is_choices(value) else value for key, value in given}
     return cast(nn.Module, registry.find("models", recipe.model.name)(build_data(recipe).samples, **options))
 
 
@@ -76,6 +72,15 @@ def sample(data: Source) -> torch.Tensor:
 
 def _is_choices(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) > 0 and all(isinstance(one, Choice) for one in value)
+
+
+def _links(choices: tuple[Choice, ...], key: str) -> dict[str, Link]:
+    links: dict[str, Link] = {}
+    for at, choice in enumerate(choices):
+        if choice.name in links:
+            raise Invalid(f"{key}.{at}", f"{choice.name} stands twice in the list; list it once")
+        links[choice.name] = _link(choice, f"{key}.{at}")
+    return links
 
 
 def _link(choice: Choice, key: str) -> Link:

@@ -142,5 +142,3 @@ def test_a_perturbation_spares_frames():
 def test_no_perturbation_returns_the_index_itself():
     index = torch.zeros(50, 2)
     assert Perturbation()(index) is index
-    with pytest.raises(Invalid, match="negative"):
-        Perturbation(jitter=-1.0)

@@ -124,7 +124,7 @@ class Chain(Encoding):
             self.add_module(name, link)
         turning = [n for n, link in links.items() if type(link).query is not Encoding.query]
         if len(turning) > 1:
-            raise Invalid("name", f"{' and '.join(turning)} both turn queries and keys; list one of them")
+            raise Invalid("encoding", f"{' and '.join(turning)} both turn queries and keys; list one of them")
         self.shared = all(link.shared for link in self)
         self.relative = all(link.relative for link in self)
         self.causal = any(link.causal for link in self)
@@ -165,7 +165,7 @@ class Chain(Encoding):
             new = link.terms(old)
             for field in EXCLUSIVE:
                 if getattr(old, field) is not None and getattr(new, field) is not getattr(old, field):
-                    raise Invalid("name", f"{link.name} and a link before it both write {field}; list one of them")
+                    raise Invalid("encoding", f"{link.name} and a link before it both write {field}; list one of them")
             terms = new if link.unplaced else _confined(old, new)
         return terms
 

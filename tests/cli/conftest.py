@@ -1,0 +1,42 @@
+"""The command line, called in this process or in one of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zoo.cli import main
+
+TINY = [
+    "model.dim=16", "model.depth=1", "model.heads=2", "model.patch=4", "model.encoding=rope_axial", "data.test=0.45",
+    "data.val=0.45", "data.batch_size=32", "trainer.max_epochs=1", "trainer.accelerator=cpu",
+]  # fmt: skip
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def zoo(capsys, tmp_path, monkeypatch):
+    """zoo(*arguments) -> (exit code, standard output, standard error), in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_PLUGINS", "")  # what --plugin sets is gone after the test
+
+    def run(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def process(tmp_path):
+    """Starts `python -m zoo` in an empty folder."""
+
+    def start(*arguments, **more):
+        return subprocess.Popen(
+            [sys.executable, "-m", "zoo", *map(str, arguments)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, **more,
+        )  # fmt: skip
+
+    return start

@@ -1,0 +1,45 @@
+"""A newcomer follows docs/adding.md: one file and one recipe, nothing else edited."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import ROOT, TINY
+
+
+def written(folder):
+    """The files that the page tells to write, as a package of one's own."""
+    page = (ROOT / "docs" / "adding.md").read_text()
+    encoding = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    recipe = re.search(r"The recipe.*?```yaml\n(.*?)```", page, re.DOTALL)[1]
+    for place, text in (("encodings/window.py", encoding), ("recipes/vit_window.yaml", recipe), ("__init__.py", "")):
+        path = folder / "my_zoo" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_it_is_listed_shown_and_trainable(zoo, tmp_path, monkeypatch):
+    written(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    code, out, _ = zoo("list", "encodings", "--plugin", "my_zoo")
+    assert code == 0
+    assert "window      A bias for near tokens" in out
+    assert "exp(-(distance / width)^2)" in zoo("show", "window", "--plugin", "my_zoo")[1]
+    assert "a bias for each pair, as a mask" in zoo("show", "vit_window", "--plugin", "my_zoo")[1]
+    tiny = [word for word in TINY if "encoding" not in word]
+    code, _, told = zoo("fit", "vit_window", *tiny, "--plugin", "my_zoo")
+    assert code == 0, told
+
+
+def test_the_laws_find_it(tmp_path):
+    written(tmp_path)
+    environment = {"PYTHONPATH": str(tmp_path), "ZOO_PLUGINS": "my_zoo", "PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "encodings" / "test_laws.py"), "-k", "window"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, cwd=ROOT, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 30
+
+
+def test_without_the_plug_in_it_is_not_there(zoo):
+    assert zoo("fit", "vit_window")[0] == 2

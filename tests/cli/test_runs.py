@@ -1,0 +1,209 @@
+"""Runs as a user meets them: fit, eval, list, show, and what stops a run."""
+
+import csv
+import json
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import TINY
+
+import zoo as package
+from zoo.tasks.classify import Classify
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The JSON of a tiny run, and the folder it was started in."""
+    from zoo.verbs.fit import fit
+
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        result = fit("vit_comrope", [*TINY, "trainer.max_epochs=2"], None, "never")
+    return folder / result["run"], result
+
+
+def test_a_run_directory_holds_all_of_a_run(trained):
+    run, _ = trained
+    found = {str(path.relative_to(run)).split("/events")[0] for path in run.rglob("*") if path.is_file()}
+    files = {"recipe.yaml", "environment.json", "metrics.csv", "train.log", "tensorboard", "checkpoints/last.ckpt"}
+    assert files | {"checkpoints/best.ckpt"} == found
+    assert (run.parent / "latest").resolve() == run.resolve()
+    assert json.loads((run / "environment.json").read_text())["seed"] == 0
+
+
+def test_the_resolved_recipe_is_the_same_recipe(trained):
+    run, _ = trained
+    overrides = [*TINY, "trainer.max_epochs=2"]
+    assert package.load_recipe(run / "recipe.yaml").plain() == package.load_recipe("vit_comrope", overrides).plain()
+
+
+def test_metrics_file_has_training_validation_and_test(trained):
+    run, result = trained
+    rows = list(csv.DictReader((run / "metrics.csv").open()))
+    assert sum(bool(row["val/accuracy"]) for row in rows) == 2
+    assert [float(row["test/accuracy"]) for row in rows if row["test/accuracy"]] == [result["metrics"]["test/accuracy"]]
+    assert any(row["train/loss"] for row in rows)
+
+
+def test_eval_gives_what_training_ended_with(trained, zoo):
+    run, result = trained
+    code, out, _ = zoo("eval", run, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["metrics"] == result["metrics"]
+    assert found["count"] == result["count"] == 809
+    assert Path(found["checkpoint"]) == run / "checkpoints" / "best.ckpt"
+
+
+def test_eval_at_other_resolutions_draws_a_figure(trained, zoo):
+    run, result = trained
+    code, out, _ = zoo("eval", run, "evaluate.resolutions=[16,24,32]", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert list(found["resolutions"]) == ["16", "24", "32"]
+    assert found["resolutions"]["16"] == result["metrics"]
+    assert (run / "resolutions.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_eval_prints_a_table(trained, zoo):
+    run, result = trained
+    _, out, _ = zoo("eval", run, "evaluate.resolutions=[24]")
+    assert f"{result['metrics']['test/accuracy']:.4f}" in out
+    assert "24 x 24" in out
+
+
+@pytest.mark.parametrize("place", ["", "last", "best", "checkpoints/last.ckpt"])
+def test_a_checkpoint_is_named_in_several_ways(place, trained, zoo):
+    code, out, _ = zoo("eval", f"{trained[0]}/{place}", "--json")
+    assert code == 0
+    assert json.loads(out)["checkpoint"].endswith("last.ckpt" if "last" in place else "best.ckpt")
+
+
+def test_loading_gives_the_task_with_its_weights(trained):
+    task = package.load(trained[0])
+    stored = torch.load(trained[0] / "checkpoints" / "best.ckpt", weights_only=True)
+    assert not task.training
+    assert all(torch.equal(value, stored["state_dict"][name]) for name, value in task.state_dict().items())
+    assert stored["zoo"]["version"] == package.__version__
+
+
+def damaged(content):
+    return content[: len(content) // 2]
+
+
+def flipped(content):
+    return b"junk" + content[4:]
+
+
+@pytest.mark.parametrize("damage", [damaged, flipped, lambda content: b""])
+def test_a_corrupt_checkpoint_is_named_with_what_is_still_good(damage, trained, zoo, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    content = (trained[0] / "checkpoints" / "last.ckpt").read_bytes()
+    (tmp_path / "checkpoints" / "last.ckpt").write_bytes(content)
+    (tmp_path / "checkpoints" / "best.ckpt").write_bytes(damage(content))
+    code, _, told = zoo("eval", tmp_path)
+    assert code == 5
+    assert "best.ckpt" in told
+    assert "last.ckpt" in told
+    assert len(told.strip().splitlines()) <= 6
+
+
+class Payload:
+    def __reduce__(self):
+        return (Path.touch, (Path("hacked"),))
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(zoo, tmp_path):
+    torch.save({"zoo": {}, "state_dict": Payload()}, tmp_path / "evil.ckpt")
+    code, _, told = zoo("eval", "evil.ckpt")
+    assert code == 5
+    assert "unsafe" in told
+    assert not (tmp_path / "hacked").exists()
+
+
+def test_checkpoints_that_are_missing_or_of_another_recipe(trained, zoo, tmp_path):
+    assert zoo("eval", "nowhere")[0] == 5
+    torch.save({"weights": torch.ones(2)}, tmp_path / "foreign.pt")
+    assert zoo("eval", "foreign.pt")[0] == 5
+    code, _, told = zoo("eval", trained[0], "model.depth=2")
+    assert code == 5
+    assert "another recipe" in told
+    assert zoo("eval", trained[0], "model.depht=2")[0] == 2
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_optimiser(zoo, monkeypatch):
+    step = Classify.training_step
+
+    def broken(self, batch, batch_idx):
+        return step(self, batch, batch_idx) * (float("nan") if self.trainer.global_step == 7 else 1.0)
+
+    monkeypatch.setattr(Classify, "training_step", broken)
+    code, _, told = zoo("fit", "vit_comrope", *TINY, "trainer.max_epochs=2")
+    assert code == 3
+    assert "step 7" in told
+    assert "last.ckpt" in told
+    weights = torch.load("runs/vit_comrope/latest/checkpoints/last.ckpt", weights_only=True)
+    assert weights["global_step"] == 6
+    assert all(torch.isfinite(value).all() for value in weights["state_dict"].values() if value.is_floating_point())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_save_and_stop(number, process, tmp_path):
+    running = process("fit", "vit_comrope", *TINY, "trainer.max_epochs=5000", "--run-dir", "run")
+    deadline = time.monotonic() + 90
+    while not (tmp_path / "run" / "checkpoints" / "last.ckpt").exists():
+        assert time.monotonic() < deadline
+        assert running.poll() is None, running.stderr.read()
+        time.sleep(0.05)
+    running.send_signal(number)
+    _, told = running.communicate(timeout=60)
+    assert running.returncode == 128 + number
+    assert re.search(r"stopped by SIG\w+ at step \d+; saved run/checkpoints/last.ckpt", told)
+    assert "Traceback" not in told
+    torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def test_a_run_says_what_to_do_next_and_nothing_else(process):
+    running = process("fit", "vit_comrope", *TINY)
+    out, told = running.communicate(timeout=120)
+    assert (running.returncode, out) == (0, "")
+    assert "warning" not in told.lower()
+    assert "litlogger" not in told
+    assert "zoo eval runs/vit_comrope/" in told.splitlines()[-1]
+
+
+def test_help_and_list_do_not_import_torch(process):
+    for arguments in (["--help"], ["list"], ["list", "encodings"]):
+        probe = f"import sys; from zoo.cli import main\ntry: main({arguments})\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
+        import subprocess
+        import sys
+
+        subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, timeout=60)
+
+
+def test_list_names_what_there_is(zoo):
+    _, out, _ = zoo("list")
+    for word in ("comrope_ld", "vit_learned_rope_axial", "digits", "classify", "vit"):
+        assert re.search(rf"^  {word} +\S", out, re.MULTILINE), word
+    _, out, _ = zoo("list", "encodings")
+    assert [line.split()[0] for line in out.splitlines()] == list(package.encoding_names())
+
+
+def test_show_a_recipe(zoo):
+    _, out, _ = zoo("show", "vit_comrope", "model.pool=class", "model.registers=3")
+    assert re.search(r"encoding.comrope_ld +[\d,]+\n", out)
+    assert "tokens per sample: 68" in out or "tokens per sample: 20" in out
+    assert "on cpu: sdpa" in out
+
+
+@pytest.mark.parametrize("name", package.encoding_names())
+def test_show_an_encoding(name, zoo):
+    code, out, _ = zoo("show", name)
+    assert code == 0
+    for word in ("options", "facts", "axes", "coordinates"):
+        assert f"\n{word}" in out or f"  {word}" in out
