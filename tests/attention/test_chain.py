@@ -244,12 +244,12 @@ def test_nothing_is_read_out_of_unplaced_pairs():
     assert torch.equal(seen[0], shares * BOTH)
 
 
-def test_a_link_confines_only_what_it_added():
-    everywhere = Changing(unplaced=True, terms=biased)
+@pytest.mark.parametrize(("before", "after"), [(biased, factored), (factored, biased)])
+def test_a_link_confines_only_what_it_added(before, after):
     described = call(PLACED)
-    both = chain(everywhere, Changing(terms=factored)).terms(described)
-    expected = scores(biased(described)) + torch.where(BOTH, factored(described).grid(factored(described).bias()), 0)
-    torch.testing.assert_close(scores(both), expected)
+    both = chain(Changing(unplaced=True, terms=before), Changing(terms=after)).terms(described)
+    added = after(described).grid(after(described).bias())
+    torch.testing.assert_close(scores(both), scores(before(described)) + torch.where(BOTH, added, 0))
 
 
 def test_without_a_mask_all_tokens_have_a_place():

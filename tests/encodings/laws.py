@@ -255,7 +255,6 @@ def dense_and_sdpa_agree(member: Member) -> None:
 @torch.no_grad()
 def dense_and_flex_agree(member: Member) -> None:
     for causal in member.masks:
-        torch._dynamo.reset()  # flex on a CPU is traced, and what it traced before is of no use
         stack, x = Stack(member, causal=causal, layers=1), member.states()
         terms = stack.terms(x, member.pos(), *((unplaced(), document()) if causal else ()))
         if stack.fused(x, member.pos()):

@@ -1,0 +1,38 @@
+"""What only a GPU can show: FlexAttention's gradients, and half precision in the fused kernels."""
+
+import pytest
+import torch
+
+import zoo
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+class Window(zoo.Encoding):
+    """A learned bias of distance, so that there is a captured parameter to differentiate."""
+
+    def __init__(self, dims):
+        super().__init__(dims)
+        self.gain = torch.nn.Parameter(torch.linspace(0.1, 0.4, dims.heads))
+
+    def terms(self, terms):
+        return terms.add_bias(lambda b, h, i, j: -self.gain[h] * terms.offset(b, i, j)[..., 0].abs())
+
+
+def test_flex_and_dense_agree_in_value_and_gradient():
+    encoding = Window(zoo.Dims(64, 4)).cuda()
+    heads = [torch.randn(2, 4, 128, 16, device="cuda", requires_grad=True) for _ in range(3)]
+    pos = torch.arange(128.0, device="cuda")[:, None]
+    found = {}
+    for backend in ("dense", "flex"):
+        out = zoo.attend(encoding, *heads, pos, causal=True, backend=backend)
+        found[backend] = (out, *torch.autograd.grad(out.square().sum(), [*heads, encoding.gain]))
+    for dense, flex in zip(found["dense"], found["flex"], strict=True):
+        torch.testing.assert_close(flex, dense, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["rope_axial", "rope_mixed", "liere", "comrope_ap", "comrope_ld"])
+def test_a_layer_on_a_gpu_equals_one_on_a_cpu(name):
+    layer = zoo.Attention(zoo.Dims(96, 2, axes=2, length=(6, 6)), name)
+    x = torch.randn(2, 36, 96)
+    torch.testing.assert_close(layer.cuda()(x.cuda()).cpu(), layer.cpu()(x), atol=1e-4, rtol=1e-3)
