@@ -132,7 +132,7 @@ def _terms(
     tokens = Tokens.at(x, pos.to(torch.promote_types(pos.dtype, q.dtype)), placed)
     tokens = chain.annotate(chain.embed(tokens).replace(x=x))
     queries = tokens.last(q.shape[2])
-    turned, k = chain.query(q, queries), chain.key(k, tokens)
+    turned, k = chain.turn_query(q, queries), chain.turn_key(k, tokens)
     return chain.terms(Terms(turned, k, k if v is None else v, q, queries, tokens, causal, q.shape[-1] ** -0.5))
 
 

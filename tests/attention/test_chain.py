@@ -45,11 +45,11 @@ class Seeing(Encoding):
 
 
 class SeeingHeads(Seeing):
-    def query(self, q, tokens):
+    def turn_query(self, q, tokens):
         self.seen.append(tokens.pos)
         return q
 
-    key = query
+    turn_key = turn_query
 
 
 class Changing(Encoding):
@@ -78,10 +78,10 @@ class Turning(Encoding):
         super().__init__(DIMS)
         self.unplaced = unplaced
 
-    def query(self, q, tokens):
+    def turn_query(self, q, tokens):
         return 2 * q
 
-    def key(self, k, tokens):
+    def turn_key(self, k, tokens):
         return 3 * k
 
 
@@ -107,8 +107,8 @@ def call(placed=None):
 def test_each_link_sees_its_own_coordinates():
     links = [Seeing("fraction"), SeeingHeads("index"), Seeing("symmetric")]
     folded, at, heads = chain(*links), tokens(), torch.zeros(1, 2, N, 8).double()
-    folded.query(heads, folded.annotate(folded.embed(at)))
-    folded.key(heads, at)
+    folded.turn_query(heads, folded.annotate(folded.embed(at)))
+    folded.turn_key(heads, at)
     folded.update(at, heads)
     folded.terms(Terms(heads, heads, heads, heads, at, at, False, 1.0))
     index = grid((2, 3), at.x)
@@ -205,7 +205,7 @@ def test_states_of_unplaced_tokens_stay(hook):
     assert torch.equal(declared.x, at.x + 1)
 
 
-@pytest.mark.parametrize(("hook", "factor"), [("query", 2), ("key", 3)])
+@pytest.mark.parametrize(("hook", "factor"), [("turn_query", 2), ("turn_key", 3)])
 def test_heads_of_unplaced_tokens_stay(hook, factor):
     heads, at = torch.randn(1, 2, N, 8, dtype=torch.float64), tokens(PLACED)
     assert torch.equal(getattr(chain(Turning()), hook)(heads, at), torch.where(PLACED[:, None], factor * heads, heads))

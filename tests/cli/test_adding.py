@@ -34,9 +34,25 @@ def test_it_is_listed_shown_and_trainable(zoo, tmp_path, monkeypatch):
 
 def test_the_laws_find_it(tmp_path):
     written(tmp_path)
-    environment = {"PYTHONPATH": str(tmp_path), "ZOO_PLUGINS": "my_zoo", "PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
-    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "encodings" / "test_laws.py"), "-k", "window"]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, cwd=ROOT, timeout=300)
+    environment = {
+        "PYTHONPATH": str(tmp_path),
+        "ZOO_PLUGINS": "my_zoo",
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(Path.home()),
+    }
+    words = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        str(ROOT / "tests" / "encodings" / "test_laws.py"),
+        "-k",
+        "window",
+    ]
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, env=environment, cwd=ROOT, timeout=300
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 30
 

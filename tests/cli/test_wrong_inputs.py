@@ -1,4 +1,4 @@
-"""Whatever is wrong with a recipe or an argument: exit code 2, at most six lines with place, key and remedy, nothing started."""
+"""Whatever is wrong with a recipe or an argument: exit code 2, at most six lines with place, key and remedy, no start."""
 
 from pathlib import Path
 

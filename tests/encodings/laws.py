@@ -465,7 +465,7 @@ def unplaced_tokens_are_left_alone(member: Member) -> None:
         scores = zoo.scores(chain, q, k, member.pos(), x=x, placed=placed, causal=causal)
         plain = zoo.scores(zoo.encoding([], member.dims), q, k, member.pos(), causal=causal)
         tokens = chain.annotate(chain.embed(Tokens.at(x, member.pos(), placed)))
-        unbiased = chain.query(q, tokens) @ chain.key(k, tokens).mT * member.head**-0.5
+        unbiased = chain.turn_query(q, tokens) @ chain.turn_key(k, tokens).mT * member.head**-0.5
         near(scores[..., ~placed, :][..., ~placed], plain[..., ~placed, :][..., ~placed])
         near(scores[~both & scores.isfinite()], unbiased[~both & scores.isfinite()])
         near(tokens.x[:, ~placed], x[:, ~placed])

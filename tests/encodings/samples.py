@@ -127,7 +127,7 @@ class Carried(Encoding):
     def embed(self, tokens: Tokens) -> Tokens:
         return tokens.note(carried=tokens.x[..., :4])
 
-    def query(self, q: Tensor, tokens: Tokens) -> Tensor:
+    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         return q * (1 + tokens.notes["carried"].mean(-1)[:, None, :, None]).to(q.dtype)
 
     def terms(self, terms: Terms) -> Terms:

@@ -41,7 +41,7 @@ def test_a_sound_encoding_passes(law, sound):
 
 
 class FlippedKey(RoPE):
-    def key(self, k: Tensor, tokens: Tokens) -> Tensor:
+    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         return self.turn(k, *self.prepare(-tokens.pos))
 
 
@@ -88,7 +88,7 @@ class InfiniteAtFirst(Encoding):
         super().__init__(dims)
         self.scale = nn.Parameter(torch.zeros(dims.heads))
 
-    def query(self, q: Tensor, tokens: Tokens) -> Tensor:
+    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         return q * self.scale.abs().sqrt()[:, None, None].exp()
 
 
@@ -99,12 +99,12 @@ class NotANumberAtZero(RoPEMixed):
 
 
 class TurnedClassToken(RoPE):
-    unplaced = True
+    unplaced, origin = True, False
 
-    def query(self, q: Tensor, tokens: Tokens) -> Tensor:
+    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         return self.turn(q, *self.prepare(tokens.pos))
 
-    def key(self, k: Tensor, tokens: Tokens) -> Tensor:
+    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         return self.turn(k, *self.prepare(tokens.pos))
 
 
@@ -162,11 +162,11 @@ class ByGridShape(Encoding):
 class RoundedAngles(RoPE):
     """Angles by a product of matrices, which autocast rounds."""
 
-    def query(self, q: Tensor, tokens: Tokens) -> Tensor:
+    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         ladder = self.base ** (-torch.arange(0, self.dims.head, 2, dtype=tokens.pos.dtype)[None] / self.dims.head)
         return self.turn(q, circle(precise(tokens.pos[:, None] @ ladder)))
 
-    key = query
+    turn_key = turn_query
 
 
 class Unsaved(Encoding):
@@ -225,7 +225,7 @@ class AllAxes(Encoding):
 
 
 class Uncaptured(Encoding):
-    def query(self, q: Tensor, tokens: Tokens) -> Tensor:
+    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         return 2 * q if q.sum().item() > 0 else q
 
 

@@ -363,7 +363,7 @@ def rotations(encoding, pos):
     unit = torch.eye(size, dtype=pos.dtype).repeat(count, 1).expand(1, heads, -1, -1)
     tokens = Tokens.at(torch.zeros(1, count * size, encoding.dims.dim, dtype=pos.dtype), pos.repeat_interleave(size, 0))
     chain = Chain.of(encoding)
-    return chain.key(unit, chain.annotate(tokens))[0].unflatten(1, (count, size)).transpose(0, 1)
+    return chain.turn_key(unit, chain.annotate(tokens))[0].unflatten(1, (count, size)).transpose(0, 1)
 
 
 @pytest.mark.parametrize(("name", "block"), [("liere", 8), ("liere", 64), ("comrope_ap", 8), ("comrope_ld", 64)])

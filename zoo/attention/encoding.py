@@ -70,6 +70,7 @@ class Encoding(nn.Module):
     coordinates = "index"  # default convention
     row_constant: tuple[str, ...] = ()  # parameters whose gradient a softmax makes exactly zero
     unplaced = False  # handles tokens without a place itself
+    origin = False  # changes nothing where all coordinates are 0: tokens without a place are put there
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()
@@ -86,11 +87,11 @@ class Encoding(nn.Module):
         """Each layer, before keys are cached: write notes and tables."""
         return tokens
 
-    def query(self, q: Tensor, tokens: Tokens) -> Tensor:
+    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         """Each layer: change queries [B, H, N, K] token by token."""
         return q
 
-    def key(self, k: Tensor, tokens: Tokens) -> Tensor:
+    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         """Each layer, before keys are cached: change keys [B, H, M, K] token by token."""
         return k
 
@@ -122,12 +123,13 @@ class Chain(Encoding):
         self.dims = dims
         for name, link in links.items():
             self.add_module(name, link)
-        turning = [n for n, link in links.items() if type(link).query is not Encoding.query]
+        turning = [n for n, link in links.items() if type(link).turn_query is not Encoding.turn_query]
         if len(turning) > 1:
             raise Invalid("encoding", f"{' and '.join(turning)} both turn queries and keys; list one of them")
         self.shared = all(link.shared for link in self)
         self.relative = all(link.relative for link in self)
         self.causal = any(link.causal for link in self)
+        self.axes = (dims.axes,)
         self.unplaced = True  # seen to here, link by link
         self.row_constant = tuple(f"{n}.{parameter}" for n, link in links.items() for parameter in link.row_constant)
 
@@ -149,14 +151,14 @@ class Chain(Encoding):
             tokens = _added(link, tokens, link.annotate(_placed(link, tokens)))
         return tokens
 
-    def query(self, q: Tensor, tokens: Tokens) -> Tensor:
+    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         for link in self:
-            q = _turned(link, q, link.query(q, _placed(link, tokens)), tokens)
+            q = _turned(link, q, link.turn_query(q, _placed(link, tokens)), tokens)
         return q
 
-    def key(self, k: Tensor, tokens: Tokens) -> Tensor:
+    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         for link in self:
-            k = _turned(link, k, link.key(k, _placed(link, tokens)), tokens)
+            k = _turned(link, k, link.turn_key(k, _placed(link, tokens)), tokens)
         return k
 
     def terms(self, terms: Terms) -> Terms:
@@ -176,7 +178,11 @@ class Chain(Encoding):
 
 
 def _placed(link: Encoding, tokens: Tokens) -> Tokens:
-    return coordinates.place(tokens, link.coordinates, link.dims.length)  # type: ignore[arg-type]
+    """The tokens as a link sees them: coordinates under its convention; at the origin, if it asks for that, or nowhere."""
+    seen = coordinates.place(tokens, link.coordinates, link.dims.length)  # type: ignore[arg-type]
+    if not link.origin or tokens.placed is None:
+        return seen
+    return seen.replace(pos=torch.where(tokens.placed[..., None], seen.pos, 0.0))
 
 
 def _added(link: Encoding, old: Tokens, new: Tokens) -> Tokens:
@@ -188,7 +194,7 @@ def _added(link: Encoding, old: Tokens, new: Tokens) -> Tokens:
 
 def _turned(link: Encoding, old: Tensor, new: Tensor, tokens: Tokens) -> Tensor:
     """Heads [B, H, N, K] as a link leaves them: unchanged where a token has no place."""
-    if new is old or link.unplaced or tokens.placed is None:
+    if new is old or link.unplaced or link.origin or tokens.placed is None:
         return new
     return torch.where(tokens.placed[:, None, :, None], new, old)
 

@@ -35,7 +35,7 @@ class SelfAttention(nn.Module):
         content = self.query_norm(self._heads(self.query(tokens.x)))  # [B, H, N, K]
         k = self.key_norm(self._heads(self.key(states.x)))  # [B, H, M, K]
         v = self._heads(self.value(states.x))  # [B, H, M, V]
-        q, k = chain.query(content, tokens), chain.key(k, states)
+        q, k = chain.turn_query(content, tokens), chain.turn_key(k, states)
         k, v, keys = context.keys(self.dims.layer, k, v, states)
         scale = self.dims.head**-0.5
         return tokens, chain.terms(Terms(q, k, v, content, tokens, keys, self.causal, scale))

@@ -20,6 +20,7 @@ class Rotary(Encoding):
     """
 
     relative = True
+    origin = True
 
     @abstractmethod
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
@@ -35,10 +36,10 @@ class Rotary(Encoding):
     def annotate(self, tokens: Tokens) -> Tokens:
         return tokens if self.shared and self.name in tokens.tables else self._prepared(tokens)
 
-    def query(self, q: Tensor, tokens: Tokens) -> Tensor:
+    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         return self.turn(q, *self._prepared(tokens, keep=True).tables[self.name])
 
-    def key(self, k: Tensor, tokens: Tokens) -> Tensor:
+    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         return self.turn(k, *self._prepared(tokens, keep=True).tables[self.name])
 
     def _prepared(self, tokens: Tokens, keep: bool = False) -> Tokens:

@@ -51,6 +51,7 @@ def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
     pairs = torch.linalg.eigh(1j * (exact + split)).eigenvectors[..., block // 2 :]  # those that turn forwards
     frequencies = (pairs.conj() * (1j * exact @ pairs)).sum(-2).real
     basis = torch.view_as_real(pairs).flatten(-2) * 2**0.5  # columns Re u_1, Im u_1, Re u_2, ...
+    basis = 1.5 * basis - 0.5 * basis @ (basis.mT @ basis)  # orthogonal to rounding also where a frequency is nearly 0
     return frequencies.to(skew.dtype), basis.to(skew.dtype)
 
 

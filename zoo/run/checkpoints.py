@@ -46,7 +46,8 @@ class Checkpoints(L.Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         value = trainer.callback_metrics.get(self.monitor)
-        improved = value is not None and (self.best is None or self.sign * float(value) > self.sign * self.best)
+        # of equals the later one counts, which has seen more
+        improved = value is not None and (self.best is None or self.sign * float(value) >= self.sign * self.best)
         if improved and value is not None:
             self.best = float(value)
             self.save(trainer, "best")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,10 +18,9 @@ from zoo.tasks.task import Optimiser, Task
 class Classify(Task):
     """Trains a model [B, ...] -> [B, classes] on (inputs, labels), with labels smoothed by `smoothing` in training.
 
-    Logs train/loss, and for val and test: loss (of hard labels), accuracy, top5.
+    Logs train/loss, and for val and test: loss (of hard labels), accuracy, top5. `best` is the checkpoint with the best
+    val/accuracy or val/loss, as `monitor` says; on a small validation set the loss tells more.
     """
-
-    monitor, mode = "val/accuracy", "max"  # what `best` means
 
     def __init__(
         self,
@@ -30,8 +29,10 @@ class Classify(Task):
         samples: Images,
         *,
         smoothing: Annotated[float, Between(0, 0.99)] = 0.0,
+        monitor: Literal["accuracy", "loss"] = "accuracy",
     ) -> None:
         super().__init__()
+        self.monitor, self.mode = f"val/{monitor}", "max" if monitor == "accuracy" else "min"
         self.model, self.optim, self.smoothing = model, optim, smoothing
         self.val_metrics, self.test_metrics = self._metrics(samples.classes), self._metrics(samples.classes)
 
