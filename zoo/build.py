@@ -86,9 +86,11 @@ def _links(choices: tuple[Choice, ...], key: str) -> dict[str, Link]:
 def _link(choice: Choice, key: str) -> Link:
     """An encoding that waits for its sizes, and whose faults name its place in the recipe."""
 
+    waiting = functions.waiting(choice)
+
     def make(dims: Dims) -> Encoding:
         try:
-            return functions.encoding(choice, dims)
+            return waiting(dims)
         except Invalid as error:
             raise Invalid(f"{key}.{error.key}", str(error)) from None
 

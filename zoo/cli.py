@@ -30,17 +30,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if more:  # overrides after a flag
             known.overrides += more
         if known.plugin:
+            sys.path.insert(0, os.getcwd())  # a package beside the user is found like an installed one
             os.environ[registry.PLUGINS] = ",".join(known.plugin)
         known.run(known)
     except ZooError as error:
         print(f"zoo: {error}", file=sys.stderr)
         return error.code
+    except BrokenPipeError:  # as in: zoo list | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:  # a full disk, a directory that cannot be written
+        print(f"zoo: {error.filename or 'input or output'}: {error.strerror or error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("zoo: stopped by SIGINT", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return 0
 
 

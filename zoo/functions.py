@@ -13,7 +13,7 @@ from zoo import registry
 from zoo.attention import attend as interpreters
 from zoo.attention.context import Context
 from zoo.attention.coordinates import CONVENTIONS, grid
-from zoo.attention.encoding import Chain, Dims, Encoding
+from zoo.attention.encoding import Chain, Dims, Encoding, Link
 from zoo.attention.layer import SelfAttention
 from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens
@@ -44,14 +44,14 @@ def encoding(name: Named | Sequence[Named], dims: Dims, **options: Any) -> Encod
     """
     if isinstance(name, str | Mapping | Choice):
         choice = _choice(name)
-        return _make(choice.name, dims, **{**choice.options, **options})
+        return waiting(Choice(choice.name, {**choice.options, **options}))(dims)
     if options:
         raise Invalid("name", "a list of encodings takes its options in its entries: [{name: liere, block: 4}]")
     choices = [_choice(one) for one in name]
     twice = {one.name for one in choices if [other.name for other in choices].count(one.name) > 1}
     if twice:
         raise Invalid("name", f"{', '.join(sorted(twice))} stands twice in the list; list it once")
-    return Chain(dims, {one.name: _make(one.name, dims, **one.options) for one in choices})
+    return Chain(dims, {one.name: waiting(one)(dims) for one in choices})
 
 
 def _choice(entry: Named) -> Choice:
@@ -63,24 +63,27 @@ def _choice(entry: Named) -> Choice:
     return Choice(options.pop("name"), {**options.pop("options", {}), **options})
 
 
-def _make(
-    name: str, dims: Dims, *, shared: bool | None = None, coordinates: str | None = None, **options: Any
-) -> Encoding:
-    cls = encoding_class(name)
+def waiting(entry: Named) -> Link:
+    """An encoding whose name and options are known to be right, and which waits for its sizes."""
+    choice = _choice(entry)
+    cls, options = encoding_class(choice.name), dict(choice.options)
     known = [p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    facts = {fact: value for fact in ("shared", "coordinates") if (value := options.pop(fact, None)) is not None}
     for key in options:
         if key not in known:
-            raise Invalid(
-                key, f"{name} has no option {key!r}; {registry.nearest(key, [*known, 'shared', 'coordinates'])}"
-            )
-    made = cls(dims, **options)
-    if shared is not None:
-        made.shared = shared
-    if coordinates is not None:
-        if coordinates not in CONVENTIONS:
-            raise Invalid("coordinates", f"no convention {coordinates!r}; {registry.nearest(coordinates, CONVENTIONS)}")
-        made.coordinates = coordinates
-    return made
+            hint = registry.nearest(key, [*known, "shared", "coordinates"])
+            raise Invalid(key, f"{choice.name} has no option {key!r}; {hint}")
+    if (convention := facts.get("coordinates", "index")) not in CONVENTIONS:
+        hint = registry.nearest(str(convention), CONVENTIONS)
+        raise Invalid("coordinates", f"no convention {convention!r}; {hint}")
+
+    def make(dims: Dims) -> Encoding:
+        made = cls(dims, **options)
+        for fact, value in facts.items():
+            setattr(made, fact, value)
+        return made
+
+    return make
 
 
 @torch.no_grad()

@@ -50,13 +50,16 @@ def _devices() -> list[str]:
 
 def _encoding(name: str) -> str:
     from zoo.recipe.signature import extras, options
+    from zoo.recipe.words import expected, value
 
     cls = registry.find("encodings", name)
-    module = sys.modules[cls.__module__]
-    lines = [f"{name}: {inspect.getdoc(module)}", "", *(inspect.getdoc(cls) or "").splitlines(), "", "options"]
+    about, _, rest = (inspect.getdoc(cls) or "").partition("\n")
+    lines = [f"{name}: {inspect.getdoc(sys.modules[cls.__module__])}", "", "formula", f"  {about}"]
+    lines += [f"  {line}".rstrip() for line in rest.strip("\n").splitlines()]
+    lines += ["", "options"]
     for key, option in {**options(cls), **extras("encodings")}.items():
-        default = "required" if option.required else f"default {option.default}"
-        lines.append(f"  {key}: {_kind(option.annotation)}, {default}")
+        default = "required" if option.required else f"default {value(option.default)}"
+        lines.append(f"  {key}: {expected(option.annotation)}; {default}")
     facts = {
         "module": "one for all layers" if cls.shared else "one per layer",
         "axes": " or ".join(map(str, cls.axes)),
@@ -65,15 +68,9 @@ def _encoding(name: str) -> str:
         "needs a causal mask": "yes" if cls.causal else "no",
         "tokens without a place": "handled by the encoding" if cls.unplaced else "left alone",
     }
-    lines += ["", "facts", *(f"  {key}: {value}" for key, value in facts.items())]
+    lines += ["", "facts", *(f"  {key}: {fact}" for key, fact in facts.items())]
     used = [recipe for recipe, names in _used().items() if name in names]
-    if used:
-        lines += ["", "recipes", *(f"  {recipe}" for recipe in used)]
-    return "\n".join(lines)
-
-
-def _kind(annotation: object) -> str:
-    return getattr(annotation, "__name__", None) or str(annotation).replace("typing.", "")
+    return "\n".join([*lines, "", "recipes", *(f"  {recipe}" for recipe in used or ["none yet"])])
 
 
 def _used() -> dict[str, set[str]]:
