@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zoo.attention.encoding import Chain, Dims, Encoding
+    from zoo.attention.chain import Chain
+    from zoo.attention.encoding import Dims, Encoding
     from zoo.build import build_model
     from zoo.functions import Attention, attend, embed, encoding, encoding_class, encoding_names, scores, weights
     from zoo.loading import load, load_recipe
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PLACES = {
-    "zoo.attention.encoding": ("Chain", "Dims", "Encoding"),
+    "zoo.attention.chain": ("Chain",),
+    "zoo.attention.encoding": ("Dims", "Encoding"),
     "zoo.build": ("build_model",),
     "zoo.functions": (
         "Attention",

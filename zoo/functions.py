@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from zoo import registry
 from zoo.attention import attend as interpreters
+from zoo.attention.chain import Chain
 from zoo.attention.context import Context
 from zoo.attention.coordinates import CONVENTIONS, grid
-from zoo.attention.encoding import Chain, Dims, Encoding, Link
+from zoo.attention.encoding import Dims, Encoding, Link
 from zoo.attention.layer import SelfAttention
 from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens

@@ -8,8 +8,9 @@ from torch import nn
 
 import zoo
 from zoo.attention.attend import scores, weights
+from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
-from zoo.attention.encoding import Chain, Dims, Encoding
+from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import zoo
+from zoo.attention.chain import Chain
 from zoo.attention.context import Context, KeyValueCache, SegmentMemory
-from zoo.attention.encoding import Chain, Dims
+from zoo.attention.encoding import Dims
 from zoo.attention.layer import SelfAttention
 from zoo.attention.tokens import Tokens
 

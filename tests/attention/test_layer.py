@@ -7,8 +7,9 @@ import torch
 
 import zoo
 from zoo.attention.attend import attend
+from zoo.attention.chain import Chain
 from zoo.attention.context import Context
-from zoo.attention.encoding import Chain, Dims, Encoding
+from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.layer import SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid

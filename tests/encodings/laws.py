@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 import zoo
 from zoo.attention.attend import attend, choose, mask, weights
+from zoo.attention.chain import Chain
 from zoo.attention.context import Context, KeyValueCache, SegmentMemory
 from zoo.attention.coordinates import grid
-from zoo.attention.encoding import Chain, Dims, Encoding
+from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.layer import SelfAttention
 from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens

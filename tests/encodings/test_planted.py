@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import zoo
-from zoo.attention import attend, encoding
+from zoo.attention import attend, chain
 from zoo.attention.encoding import Encoding
 from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens, pick, precise
@@ -297,7 +297,7 @@ def test_a_mask_aligned_top_left_is_caught(monkeypatch):
 
 
 def test_a_bias_of_unplaced_pairs_is_caught(monkeypatch):
-    monkeypatch.setattr(encoding, "_confined", lambda old, new: new)
+    monkeypatch.setattr(chain, "_confined", lambda old, new: new)
     with pytest.raises(AssertionError):
         laws.unplaced_tokens_are_left_alone(member(Slope))
 

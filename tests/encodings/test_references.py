@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import zoo
+from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
-from zoo.attention.encoding import Chain, Dims
+from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
 

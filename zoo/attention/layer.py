@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from zoo.attention.attend import attend
+from zoo.attention.chain import Chain
 from zoo.attention.context import Context
-from zoo.attention.encoding import Chain, Dims
+from zoo.attention.encoding import Dims
 from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens
 

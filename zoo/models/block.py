@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from zoo.attention.chain import Chain
 from zoo.attention.context import Context
-from zoo.attention.encoding import Chain, Dims
+from zoo.attention.encoding import Dims
 from zoo.attention.layer import SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.registry import Between

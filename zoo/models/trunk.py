@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from torch import nn
 
+from zoo.attention.chain import Chain
 from zoo.attention.context import Context
-from zoo.attention.encoding import Chain, Dims, Encoding, Links
+from zoo.attention.encoding import Dims, Encoding, Links
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
 from zoo.models.block import Block, BlockOptions, norm

@@ -1,0 +1,138 @@
+"""Several encodings in order as one, and what holds for all of them, done once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention import coordinates
+from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.terms import Index, Rescore, Terms
+from zoo.attention.tokens import Tokens, pick
+from zoo.errors import Invalid
+
+EXCLUSIVE = ("rescore", "weigh", "readout", "riders")
+
+
+class Chain(Encoding):
+    """Several encodings in order: their hooks are folded, and what holds for all of them is done here, once.
+
+    Each link sees coordinates under its own convention. Tokens without a place are not turned, their pairs not biased,
+    unless the link declares that it handles them.
+    """
+
+    def __init__(self, dims: Dims, links: Mapping[str, Encoding]) -> None:
+        nn.Module.__init__(self)
+        self.dims = dims
+        for name, link in links.items():
+            self.add_module(name, link)
+        turning = [n for n, link in links.items() if type(link).turn_query is not Encoding.turn_query]
+        if len(turning) > 1:
+            raise Invalid("encoding", f"{' and '.join(turning)} both turn queries and keys; list one of them")
+        self.shared = all(link.shared for link in self)
+        self.relative = all(link.relative for link in self)
+        self.causal = any(link.causal for link in self)
+        self.axes = (dims.axes,)
+        self.unplaced = True  # seen to here, link by link
+        self.row_constant = tuple(f"{n}.{parameter}" for n, link in links.items() for parameter in link.row_constant)
+
+    def __iter__(self) -> Iterator[Encoding]:
+        return iter(self._modules.values())  # type: ignore[arg-type]
+
+    @classmethod
+    def of(cls, encoding: Encoding) -> Chain:
+        """The encoding itself if it is a chain, else a chain of one."""
+        return encoding if isinstance(encoding, Chain) else cls(encoding.dims, {encoding.name or "encoding": encoding})
+
+    def embed(self, tokens: Tokens) -> Tokens:
+        for link in self:
+            tokens = _added(link, tokens, link.embed(_placed(link, tokens)))
+        return tokens
+
+    def annotate(self, tokens: Tokens) -> Tokens:
+        for link in self:
+            tokens = _added(link, tokens, link.annotate(_placed(link, tokens)))
+        return tokens
+
+    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        for link in self:
+            q = _turned(link, q, link.turn_query(q, _placed(link, tokens)), tokens)
+        return q
+
+    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        for link in self:
+            k = _turned(link, k, link.turn_key(k, _placed(link, tokens)), tokens)
+        return k
+
+    def terms(self, terms: Terms) -> Terms:
+        for link in self:
+            old = terms.replace(queries=_placed(link, terms.queries), keys=_placed(link, terms.keys))
+            new = link.terms(old)
+            for field in EXCLUSIVE:
+                if getattr(old, field) is not None and getattr(new, field) is not getattr(old, field):
+                    raise Invalid("encoding", f"{link.name} and a link before it both write {field}; list one of them")
+            terms = new if link.unplaced else _confined(old, new)
+        return terms
+
+    def update(self, tokens: Tokens, riders: Tensor) -> Tokens:
+        for link in self:
+            tokens = link.update(_placed(link, tokens), riders)
+        return tokens
+
+
+def _placed(link: Encoding, tokens: Tokens) -> Tokens:
+    """The tokens as a link sees them: coordinates under its convention; at the origin, if it asks for that, or nowhere."""
+    seen = coordinates.place(tokens, link.coordinates, link.dims.length)  # type: ignore[arg-type]
+    if not link.origin or tokens.placed is None:
+        return seen
+    return seen.replace(pos=torch.where(tokens.placed[..., None], seen.pos, 0.0))
+
+
+def _added(link: Encoding, old: Tokens, new: Tokens) -> Tokens:
+    """Tokens as a link leaves them, with the state that they had where they have no place."""
+    if new.x is old.x or link.unplaced or old.placed is None:
+        return new
+    return new.replace(x=torch.where(old.placed[..., None], new.x, old.x))
+
+
+def _turned(link: Encoding, old: Tensor, new: Tensor, tokens: Tokens) -> Tensor:
+    """Heads [B, H, N, K] as a link leaves them: unchanged where a token has no place."""
+    if new is old or link.unplaced or link.origin or tokens.placed is None:
+        return new
+    return torch.where(tokens.placed[:, None, :, None], new, old)
+
+
+def _confined(old: Terms, new: Terms) -> Terms:
+    """The new terms with all that a link added confined to pairs of tokens that have a place."""
+    rows, columns = new.queries.placed, new.keys.placed
+    if rows is None or columns is None or new is old:
+        return new
+
+    def both(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return pick(rows, b, i) & pick(columns, b, j)
+
+    def confined(index: Index) -> Index:
+        return lambda b, h, i, j: index(b, h, i, j) * both(b, h, i, j)
+
+    def rescored(rescore: Rescore) -> Rescore:
+        return lambda scores, visible: torch.where(new.grid(both), rescore(scores, visible), scores)
+
+    def masked(side: Tensor, placed: Tensor) -> Tensor:  # [1|B, 1|H, N, R]
+        return side * placed[:, None, :, None]
+
+    def factored(factor: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return masked(factor[0], rows), masked(factor[1], columns)
+
+    known = {id(part) for part in (*old.biases, *old.factors)}
+    readout = new.readout
+    changes: dict[str, object] = {
+        "biases": tuple(b if id(b) in known else confined(b) for b in new.biases),
+        "factors": tuple(f if id(f) in known else factored(f) for f in new.factors),
+    }
+    if new.rescore is not None and new.rescore is not old.rescore:
+        changes["rescore"] = rescored(new.rescore)
+    if readout is not None and readout is not old.readout:
+        changes["readout"] = lambda weights: readout(weights * new.grid(both))
+    return new.replace(**changes)
