@@ -80,47 +80,50 @@ def turn(x: Tensor, table: Tensor) -> Tensor:
 
 
 class _Turn(torch.autograd.Function):
-    """Multiplication of complex numbers, which is how a CPU turns pairs fastest. The table's gradient is summed early."""
+    """Turning by a table, whose gradient is summed over samples as soon as it is made."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor) -> Tensor:
         ctx.save_for_backward(x, table)
-        return _real(_complex(x) * _complex(table, flat=False), x) if _eager() else _multiply(x, table, 1)
+        return multiply(x, table)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         x, table = ctx.saved_tensors
-        if not _eager():
-            a, b, c, d = *_pairs(precise(x)), *_pairs(precise(gradient))
-            to_table = torch.stack([a * c + b * d, a * d - b * c], dim=-1).sum_to_size(table.shape)
-            return _multiply(gradient, table, -1), to_table if ctx.needs_input_grad[1] else None
-        g = _complex(gradient)
-        table_gradient = None
-        if ctx.needs_input_grad[1]:
-            table_gradient = torch.view_as_real((_complex(x).conj() * g).sum_to_size(table.shape[:-1])).to(table.dtype)
-        return _real(g * _complex(table, flat=False).conj(), gradient), table_gradient
+        to_x = multiply(gradient, table, -1)
+        if not ctx.needs_input_grad[1]:
+            return to_x, None
+        if torch.compiler.is_compiling():
+            (a, b), (c, d) = _pairs(x), _pairs(gradient)
+            return to_x, torch.stack([a * c + b * d, a * d - b * c], dim=-1).sum_to_size(table.shape)
+        products = (_complex(x).conj() * _complex(gradient)).sum_to_size(table.shape[:-1])
+        return to_x, torch.view_as_real(products).to(table.dtype)
 
 
-def _eager() -> bool:
-    return not torch.compiler.is_compiling()  # a compiler fuses real arithmetic and does not know complex numbers
+def multiply(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
+    """Pairs of x [B, H, N, K] as complex numbers, times those of the table, or for sign -1 their conjugates.
+
+    A CPU turns interleaved pairs fastest as complex numbers; a compiler fuses real arithmetic and does not know them.
+    """
+    if torch.compiler.is_compiling():
+        (a, b), (cos, sin) = _pairs(x), (table[..., 0], table[..., 1] * sign)
+        return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x.dtype)
+    z, turns = _complex(x), torch.view_as_complex(table)
+    batch, heads, tokens, pairs = z.shape
+    dtype = torch.promote_types(z.dtype, turns.dtype)
+    out = z.new_empty(batch, tokens, heads, pairs, dtype=dtype).transpose(
+        1, 2
+    )  # tokens before heads, as projections lie
+    torch.mul(z, turns if sign > 0 else turns.conj(), out=out)
+    return torch.view_as_real(out).flatten(-2).to(x.dtype)
 
 
 def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
-    first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+    first, second = precise(x).unflatten(-1, (-1, 2)).unbind(-1)
     return first, second
 
 
-def _multiply(x: Tensor, table: Tensor, sign: int) -> Tensor:
-    (a, b), (cos, sin) = _pairs(precise(x)), table.unbind(-1)
-    sin = sign * sin
-    return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x.dtype)
-
-
-def _complex(x: Tensor, flat: bool = True) -> Tensor:
-    pairs = precise(x.unflatten(-1, (-1, 2)) if flat else x)
+def _complex(x: Tensor) -> Tensor:
+    pairs = precise(x).unflatten(-1, (-1, 2))
     aligned = pairs.stride(-1) == 1 and pairs.storage_offset() % 2 == 0 and not any(s % 2 for s in pairs.stride()[:-1])
     return torch.view_as_complex(pairs if aligned else pairs.contiguous())
-
-
-def _real(z: Tensor, like: Tensor) -> Tensor:
-    return torch.view_as_real(z).flatten(-2).to(like.dtype)

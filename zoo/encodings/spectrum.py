@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.encodings.rotation import circle, turn
+from zoo.encodings.rotation import circle, multiply
 
 
 def prepare(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
@@ -32,7 +32,7 @@ def turn_by_exponential(
 
     Differentiable in x, skew and times, provided that all that is made of the result are products of two such results.
     """
-    return turn(_ToPlanes.apply(x, skew, times, frequencies, basis, *weights), table)  # type: ignore[no-untyped-call]
+    return _Turn.apply(x, skew, times, frequencies, basis, table, *weights)  # type: ignore[no-untyped-call]
 
 
 def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,15 +40,16 @@ def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
 
     Decomposed in float64. Where S is singular, its null space is split into planes by a fixed generic matrix first.
     """
-    exact = skew.double()
+    exact, block = skew.double(), skew.shape[-1]
     values, vectors = torch.linalg.eigh(1j * exact)
     size = values.abs().amax(-1, keepdim=True)
-    null = (values.abs() <= 1e-9 * size).to(vectors.dtype)  # [..., b], all of it for S = 0
-    projector = ((vectors * null[..., None, :]) @ vectors.mH).real
-    block = exact.shape[-1]
-    generic = torch.arange(block**2, device=exact.device, dtype=exact.dtype).square().sin().view(block, block)
-    split = projector @ (generic - generic.mT) @ projector * (size + (size == 0))[..., None]
-    pairs = torch.linalg.eigh(1j * (exact + split)).eigenvectors[..., block // 2 :]  # those that turn forwards
+    null = values.abs() <= 1e-9 * size  # [..., b], all of it for S = 0
+    if torch.compiler.is_compiling() or skew.device.type != "cpu" or null.any():  # asking a GPU would wait for it
+        projector = ((vectors * null[..., None, :]) @ vectors.mH).real
+        generic = torch.arange(block**2, device=exact.device, dtype=exact.dtype).square().sin().view(block, block)
+        split = projector @ (generic - generic.mT) @ projector * (size + (size == 0))[..., None]
+        vectors = torch.linalg.eigh(1j * (exact + split)).eigenvectors
+    pairs = vectors[..., block // 2 :]  # those that turn forwards
     frequencies = (pairs.conj() * (1j * exact @ pairs)).sum(-2).real
     basis = torch.view_as_real(pairs).flatten(-2) * 2**0.5  # columns Re u_1, Im u_1, Re u_2, ...
     basis = 1.5 * basis - 0.5 * basis @ (basis.mT @ basis)  # orthogonal to rounding also where a frequency is nearly 0
@@ -58,39 +59,51 @@ def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
 def _weights(times: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
     """What a change of S contributes over t [1|B, N, H, m], for each two planes [1|B, N, H, m, b/2, b/2], complex.
 
-    With the planes as complex numbers, dS sends z to a z + c conj(z); over t that adds t exp(-i d) sin(d) / d of it, with
-    d = t (w_r - w_s) / 2 for a, and d = t (w_r + w_s) / 2 for c.
+    With the planes as complex numbers, dS sends z to a z + c conj(z). Of what has been turned by exp(t S), that adds
+    t exp(i d) sin(d) / d over t, with d = t (w_r - w_s) / 2 for a, and d = t (w_r + w_s) / 2 for c.
     """
     t, rows, columns = times[..., None, None], frequencies[..., :, None] / 2, frequencies[..., None, :] / 2
-    straight, crossed = t * (rows - columns), t * (rows + columns)
-    return tuple(torch.polar(t * torch.sinc(d / torch.pi), -d) for d in (straight, crossed))  # type: ignore[return-value]
+    return _weight(t, t * (rows - columns)), _weight(t, t * (rows + columns))
 
 
-class _ToPlanes(torch.autograd.Function):
-    """x -> Q^T x, with the gradients to S and t of Q^T exp(t S) x, whose turning is held fixed otherwise."""
+def _weight(t: Tensor, d: Tensor) -> Tensor:
+    sine = d.sin()
+    size = torch.where(d == 0, t, t * sine / d)
+    return torch.complex(size * d.cos(), size * sine)
+
+
+class _Turn(torch.autograd.Function):
+    """x -> Q^T exp(t S) x, with gradients to x, S and t."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, skew: Tensor, times: Tensor, frequencies: Tensor, basis: Tensor, *weights: Tensor
+        ctx: Any,
+        x: Tensor,
+        skew: Tensor,
+        times: Tensor,
+        frequencies: Tensor,
+        basis: Tensor,
+        table: Tensor,
+        *weights: Tensor,
     ) -> Tensor:
-        planes = _product(x, _diagonal(basis))  # [B, H, N, K]
-        ctx.save_for_backward(planes, times, frequencies, basis, *weights)
-        return planes
+        turned = multiply(_product(x, _diagonal(basis)), table)  # [B, H, N, K]
+        ctx.save_for_backward(turned, times, frequencies, basis, table, *weights)
+        return turned
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        planes, times, frequencies, basis, *weights = ctx.saved_tensors
-        nothing = (None,) * (2 + len(weights))
-        to_x = _product(gradient, _diagonal(basis).mT) if ctx.needs_input_grad[0] else None
+        turned, times, frequencies, basis, table, *weights = ctx.saved_tensors
+        nothing = (None,) * (3 + len(weights))
+        to_x = _product(multiply(gradient, table, -1), _diagonal(basis).mT) if ctx.needs_input_grad[0] else None
         if not weights:
             return to_x, None, None, *nothing
         blocks = (basis.shape[1], basis.shape[2])
-        g, x = (one.to(basis.dtype).unflatten(-1, blocks) for one in (gradient, planes))
+        g, y = (one.to(basis.dtype).unflatten(-1, blocks) for one in (gradient, turned))
         if times.shape[0] == 1:  # samples are summed at once; tokens before heads is how they lie in memory
-            products = torch.einsum("bhnmi,bhnmj->nhmij", g, x)[None]
+            products = torch.einsum("bhnmi,bhnmj->nhmij", g, y)[None]
         else:
-            products = torch.einsum("bhnmi,bhnmj->bnhmij", g, x)
-        # conj(g_r) x_s and g_r x_s of planes r and s as complex numbers, [1|B, N, H, m, b/2, b/2]
+            products = torch.einsum("bhnmi,bhnmj->bnhmij", g, y)
+        # conj(g_r) y_s and g_r y_s of planes r and s as complex numbers, [1|B, N, H, m, b/2, b/2]
         first, second = torch.view_as_complex(products.unflatten(-1, (-1, 2))).unflatten(-2, (-1, 2)).unbind(-2)
         straight, crossed = first - 1j * second, first + 1j * second
         to_times = -(straight.imag.diagonal(dim1=-2, dim2=-1) * frequencies).sum(-1).transpose(1, 2)

@@ -50,7 +50,7 @@ class Progress(L.Callback):
                 step,
                 self.total,
                 rate,
-                _clock((self.total - step) / rate),
+                clock((self.total - step) / rate),
                 told,
             )
 
@@ -71,7 +71,8 @@ class Progress(L.Callback):
             self.bar = None
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """m:ss, or h:mm:ss."""
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -20,7 +20,7 @@ from zoo.recipe import Recipe
 from zoo.run import checkpoints, folder
 from zoo.run.guards import Finite, Signals
 from zoo.run.metrics import MetricsFile
-from zoo.run.progress import Progress
+from zoo.run.progress import Progress, clock
 
 log = logging.getLogger("zoo")
 
@@ -122,7 +122,7 @@ def _conclude(
 ) -> None:
     told = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
     if best is not None:
-        log.info("best %s %.4f after %.1f minutes; %s", monitor, best, minutes, told)
+        log.info("best %s %.4f after %s; %s", monitor, best, clock(60 * minutes), told)
     log.info("run directory: %s", run)
     log.info("next: zoo eval %s    tensorboard --logdir %s", run, run)
 
