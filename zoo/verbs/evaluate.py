@@ -32,7 +32,7 @@ def evaluate(place: str, overrides: Sequence[str]) -> dict[str, Any]:
         result["resolutions"] = {
             str(size): _test(trainer, task, build_data(recipe, size=size))[1] for size in recipe.evaluate.resolutions
         }
-        result["figure"] = str(_draw(recipe, result["resolutions"], folder.holder(path)))
+        result["figure"] = str(_draw(recipe, result, folder.holder(path)))
     return result
 
 
@@ -55,12 +55,13 @@ def _test(trainer: L.Trainer, task: Task, data: Source) -> tuple[int, dict[str, 
     return data.count("test"), {name: float(value) for name, value in metrics.items()}
 
 
-def _draw(recipe: Recipe, found: dict[str, dict[str, float]], run: Path) -> Path:
-    """Accuracy against resolution, as a PNG in the run directory."""
+def _draw(recipe: Recipe, result: dict[str, Any], run: Path) -> Path:
+    """Accuracy against resolution, that of training included, as a PNG in the run directory."""
     from matplotlib.figure import Figure
 
     trained = recipe.data.options["size"]
-    points = sorted((int(size), metrics["test/accuracy"]) for size, metrics in found.items())
+    found = {trained: result["metrics"]} | {int(size): metrics for size, metrics in result["resolutions"].items()}
+    points = sorted((size, metrics["test/accuracy"]) for size, metrics in found.items())
     figure = Figure(figsize=(6, 4), layout="constrained", dpi=150)
     axes = figure.subplots()
     axes.plot(*zip(*points, strict=True), marker="o", color="#2b6cb0")
