@@ -49,7 +49,7 @@ def test_a_recipe_opens_with_its_claim(path):
     assert re.fullmatch(r"# .+\.", lines[0])
     assert [line.split()[1] for line in lines[2:6]] == ["paper", "command", "cost", "number"]
     assert lines[3].split()[2:] == ["zoo", "fit", path.stem]
-    assert re.search(r"test/accuracy 0\.\d{4}", lines[5])
+    assert re.search(r"test/accuracy 0\.\d{4}|not recorded yet", lines[5])
     assert len(lines) <= 25
 
 
