@@ -60,6 +60,8 @@ def hush() -> None:
         ".*number of training batches.*",
         ".*LeafSpec.*",
         ".*isinstance.treespec.*",
+        ".*_prims_common.check. is deprecated.*",
+        ".*code generation for complex operators.*",
     ):
         warnings.filterwarnings("ignore", message=told)
 
