@@ -2,17 +2,10 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from zoo.cli import main
-
-TINY = [
-    "model.dim=16", "model.depth=1", "model.heads=2", "model.patch=4", "model.encoding=rope_axial", "data.test=0.45",
-    "data.val=0.45", "data.batch_size=32", "trainer.max_epochs=1", "trainer.accelerator=cpu",
-]  # fmt: skip
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import ROOT, TINY
+from tiny import ROOT, TINY
 
 
 def written(folder):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY
+from tiny import TINY
 
 import zoo as package
 from zoo.tasks.classify import Classify

@@ -2,18 +2,16 @@
 
 import pytest
 import torch
+from tiny import TINY
 
-TINY = [
-    "model.dim=16", "model.depth=2", "model.heads=2", "model.patch=4", "model.encoding=rope_mixed", "model.block.dropout=0.1",
-    "data.test=0.45", "data.val=0.45", "data.batch_size=32", "trainer.max_epochs=3", "trainer.accelerator=cpu",
-]  # fmt: skip
+MORE = ["model.depth=2", "model.encoding=rope_mixed", "model.block.dropout=0.1", "trainer.max_epochs=3"]
 
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
     """Overrides of vit_comrope that make it tiny; runs go to a temporary folder."""
     monkeypatch.chdir(tmp_path)
-    return list(TINY)
+    return [*TINY, *MORE]
 
 
 @pytest.fixture
