@@ -52,7 +52,7 @@ def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
         TensorBoardLogger(run, name="", version="tensorboard", default_hp_metric=False),
     ]
     trainer = build_trainer(recipe, logger=loggers, callbacks=[Progress(), Finite(saving), saving, signals])
-    _announce(recipe, task.model, run, start)
+    _announce(recipe, task.model, run, start, trainer.strategy.root_device.type)
     if recipe.trainer.compile:
         task.model.compile()  # in place: the names of the weights stay
     began = time.monotonic()
@@ -107,14 +107,14 @@ def _continued(recipe: Recipe, path: Path) -> dict[str, Any]:
     return content
 
 
-def _announce(recipe: Recipe, model: nn.Module, run: Path, start: Path | None) -> None:
+def _announce(recipe: Recipe, model: nn.Module, run: Path, start: Path | None, device: str) -> None:
     count = sum(p.numel() for p in model.parameters())
     log.info("%s: %s parameters, run directory %s", recipe.name, f"{count:,}", run)
     if start is not None:
         log.info("going on from %s", start)
-    for number, (name, why) in enumerate(plan(recipe, model, "cpu")):
+    for name, why in dict.fromkeys(plan(recipe, model, device)):  # once, however many layers
         if name == "dense" or "mask" in why:
-            log.info("layer %d uses %s attention: %s", number, name, why)
+            log.info("attention is computed by %s: %s", name, why)
 
 
 def _conclude(

@@ -35,17 +35,13 @@ def _recipe(what: str, overrides: Sequence[str]) -> str:
     lines += [f"{part.ljust(width)}  {count:>12,}" for part, count in counts.items()]
     lines += [f"{'all'.ljust(width)}  {sum(counts.values()):>12,}", ""]
     lines += [f"# tokens per sample: {tokens(recipe, model)}", "", "# attention"]
-    for device in _devices():
+    for device in ("cpu", "cuda"):
         numbered = enumerate(plan(recipe, model, device))
         for (name, why), layers in groupby(numbered, key=lambda pair: pair[1]):
             span = [number for number, _ in layers]
             where = f"layer {span[0]}" if len(span) == 1 else f"layers {span[0]} to {span[-1]}"
             lines.append(f"{where} on {device}: {name} ({why})")
     return "\n".join(lines)
-
-
-def _devices() -> list[str]:
-    return ["cpu", "cuda"]
 
 
 def _encoding(name: str) -> str:
