@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -13,3 +18,42 @@ class Images:
     height: int
     width: int
     classes: int
+
+
+class Vocabulary(Protocol):
+    """Numbers for pieces of text. `unit` is what one token is."""
+
+    @property
+    def unit(self) -> Literal["character", "byte", "token"]: ...
+
+    def __len__(self) -> int: ...
+
+    def encode(self, text: str) -> list[int]:
+        """Raises Invalid("prompt", ...) naming what the vocabulary does not have."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+    def plain(self) -> dict[str, str]:
+        """As plain data, for a checkpoint."""
+        ...
+
+
+@dataclass(frozen=True)
+class Text:
+    """Windows of `length` tokens out of a vocabulary."""
+
+    length: int
+    vocabulary: Vocabulary
+
+
+class Windows(NamedTuple):
+    """A batch of text: what a model reads, what it should say, and whose document each token is of."""
+
+    inputs: Tensor  # int64 [B, N]
+    targets: Tensor  # int64 [B, N], -100 where nothing is asked
+    documents: Tensor | None = None  # int64 [B, N], -1 for padding; None for one document and no padding
+    bytes: Tensor | None = None  # int64 [B, N] length of each target in UTF-8, where a token is no fixed unit
+
+
+Samples = Images | Text
