@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +80,9 @@ def waiting(entry: Named) -> Link:
         hint = registry.nearest(str(convention), CONVENTIONS)
         raise Invalid("coordinates", f"no convention {convention!r}; {hint}")
 
+    hints = get_type_hints(cls.__init__)
+    options = {key: _typed(hints[key], value) for key, value in options.items()}
+
     def make(dims: Dims) -> Encoding:
         made = cls(dims, **options)
         for fact, value in facts.items():
@@ -85,6 +90,12 @@ def waiting(entry: Named) -> Link:
         return made
 
     return make
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """A mapping as the dataclass that an option asks for; anything else as it is."""
+    asked = [one for one in (hint, *get_args(hint)) if isinstance(one, type) and dataclasses.is_dataclass(one)]
+    return asked[0](**value) if asked and isinstance(value, Mapping) else value
 
 
 @torch.no_grad()
@@ -133,11 +144,19 @@ def _terms(
     chain = Chain.of(encoding)
     if x is None:
         x = k.new_zeros(k.shape[0], k.shape[2], k.shape[1] * k.shape[3])
-    tokens = Tokens.at(x, pos.to(torch.promote_types(pos.dtype, q.dtype)), placed)
+    tokens = Tokens.at(x, pos.to(torch.promote_types(pos.dtype, q.dtype)), placed, ordered=_ordered(pos))
     tokens = chain.annotate(chain.embed(tokens).replace(x=x))
     queries = tokens.last(q.shape[2])
     turned, k = chain.turn_query(q, queries), chain.turn_key(k, tokens)
-    return chain.terms(Terms(turned, k, k if v is None else v, q, queries, tokens, causal, q.shape[-1] ** -0.5))
+    terms = Terms(turned, k, k if v is None else v, q, queries, tokens, causal, q.shape[-1] ** -0.5)
+    return chain.terms(terms.replace(turn=lambda x: chain.turn_query(x, queries)))
+
+
+def _ordered(pos: Tensor) -> bool:
+    """Whether coordinates [.., N, 1] are seen to grow; a compiler, which cannot look, is told no."""
+    if pos.is_meta or torch.compiler.is_compiling():
+        return False
+    return bool((pos.diff(dim=-2) >= 0).all())
 
 
 class Attention(nn.Module):
@@ -153,6 +172,7 @@ class Attention(nn.Module):
 
     def __init__(self, dims: Dims, encoding: Named | Sequence[Named] | Encoding, *, causal: bool = False) -> None:
         super().__init__()
+        dims = replace(dims, depth=dims.depth or dims.layer + 1)
         made = encoding if isinstance(encoding, Encoding) else _encoding(encoding, dims)
         if made.causal and not causal:
             raise Invalid("causal", f"{made.name} is meaningful only under a causal mask: Attention(..., causal=True)")
@@ -164,7 +184,8 @@ class Attention(nn.Module):
         self, x: Tensor, pos: Tensor | None = None, *, placed: Tensor | None = None, document: Tensor | None = None,
         context: Context | None = None,
     ) -> Tensor:  # fmt: skip
-        tokens = Tokens.at(x, self._grid(x) if pos is None else pos, placed, document)
+        grown = document is None and (self.layer.dims.axes == 1 if pos is None else _ordered(pos))
+        tokens = Tokens.at(x, self._grid(x) if pos is None else pos, placed, document, grown)
         if pos is None:
             sizes = self._sizes(x.shape[1])
             tokens = tokens.replace(extent=tokens.pos.new_tensor([sizes]))

@@ -272,3 +272,43 @@ def test_links_are_registered_once():
     assert len(list(Chain.of(link).parameters())) == 1
     layer = zoo.Attention(DIMS, link)
     assert [name for name in layer.state_dict() if "table" in name] == ["encoding.table"]
+
+
+# rescoring
+
+
+class Tripled(Encoding):
+    """Takes the biases before it up and triples the whole."""
+
+    def terms(self, terms):
+        bias = terms.added()
+        rescore = lambda scores, visible: 3 * (scores if bias is None else scores + bias)  # noqa: E731
+        return terms.replace(biases=(), factors=(), rescore=rescore)
+
+
+class Lean(Encoding):
+    """A bias that also holds for tokens without a place."""
+
+    unplaced = True
+
+    def terms(self, terms):
+        return terms.add_bias(lambda b, h, i, j: 0.1 * i - 0.2 * j + 0 * h)
+
+
+def test_a_bias_after_rescoring_is_refused():
+    dims = Dims(8, 2)
+    q, lean = torch.randn(1, 2, 4, 4), Lean(dims)
+    lean.name = "lean"
+    chain = Chain(dims, {"tripled": Tripled(dims), "lean": lean})
+    with pytest.raises(Invalid, match="lean adds a bias to scores that a link before it rescores; list it first"):
+        zoo.scores(chain, q, q, torch.arange(4.0)[:, None])
+
+
+def test_a_bias_that_was_taken_up_stays_where_rescoring_may_not_act():
+    dims, q, pos = Dims(8, 2), torch.randn(1, 2, 4, 4), torch.arange(4.0)[:, None]
+    placed = torch.tensor([False, True, True, True])
+    both = placed[:, None] & placed
+    lean = zoo.scores(Lean(dims), q, q, pos)
+    found = zoo.scores(Chain(dims, {"lean": Lean(dims), "tripled": Tripled(dims)}), q, q, pos, placed=placed)
+    torch.testing.assert_close(found[..., both], 3 * lean[..., both])
+    torch.testing.assert_close(found[..., ~both], lean[..., ~both])

@@ -220,3 +220,14 @@ def test_documents_stay_apart_in_memory(context):
     out = [run(attention, chain, step, remembered) for step in parts(at, 4, 2)]
     alone = run(attention, chain, _cut(at, 4, 2), Context())
     torch.testing.assert_close(out[1], alone, atol=EXACT, rtol=EXACT)
+
+
+def test_a_memory_goes_on_from_its_state():
+    first, second = SegmentMemory(4), SegmentMemory(4)
+    first.states(0, tokens(0, 6).note(kept=torch.ones(1, 6)))
+    second.load_state_dict(first.state_dict())
+    later = tokens(6, 3).note(kept=torch.zeros(1, 3))
+    one, other = first.states(0, later), second.states(0, later)
+    assert torch.equal(one.x, other.x)
+    assert torch.equal(one.notes["kept"], other.notes["kept"])
+    assert first.seen == second.seen == 9

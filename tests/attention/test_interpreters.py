@@ -7,7 +7,7 @@ import torch
 
 from zoo.attention import attend as interpreters
 from zoo.attention.attend import attend, choose, scores, weights
-from zoo.attention.terms import Terms
+from zoo.attention.terms import Lookup, Terms
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
 
@@ -47,10 +47,16 @@ def slope_as_two_factors(terms):
     return terms.add_factor(rows, one).add_factor(one, columns)
 
 
-def wide_factor(terms, rank=K):
+def wide_factor(terms, rank=2 * K + 1):
     return terms.add_factor(
         torch.randn(1, H, terms.q.shape[2], rank).double(), torch.randn(B, 1, terms.k.shape[2], rank).double()
     )
+
+
+def looked_up(terms):
+    """A table per query, read by clipped distance."""
+    table = torch.randn(B, 1, terms.q.shape[2], 5).double()
+    return terms.add_bias(Lookup(table, lambda b, h, i, j: terms.offset(b, i, j)[..., 0].long().clamp(-2, 2) + 2))
 
 
 def ridden(terms):
@@ -61,7 +67,7 @@ def plain(terms):
     return terms
 
 
-ANY = (plain, slope, slope_as_one_factor, slope_as_two_factors, wide_factor, ridden)
+ANY = (plain, slope, slope_as_one_factor, slope_as_two_factors, wide_factor, looked_up, ridden)
 DOCUMENT = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 2, -1, -1], [-1, -1, 0, 0, 0, 0, 0, 0, 0, 0]])
 
 

@@ -8,9 +8,9 @@ import torch
 import zoo
 from zoo.attention.attend import attend
 from zoo.attention.chain import Chain
-from zoo.attention.context import Context
+from zoo.attention.context import Context, KeyValueCache, SegmentMemory
 from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.layer import SelfAttention
+from zoo.attention.layer import LayerOptions, SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
 
@@ -18,8 +18,9 @@ DIMS = Dims(16, 2)
 POS = torch.arange(1.0, 6.0)[:, None].double()
 
 
-def described(encoding="rope", **options):
-    layer, at = SelfAttention(DIMS, **options).double(), Tokens.at(torch.randn(2, 5, 16).double(), POS)
+def described(encoding="rope", backend="auto", **options):
+    layer = SelfAttention(DIMS, LayerOptions(**options), backend=backend).double()
+    at = Tokens.at(torch.randn(2, 5, 16).double(), POS)
     made = encoding if isinstance(encoding, Encoding) else zoo.encoding(encoding, DIMS)
     return layer, at, layer.describe(at, Chain.of(made), Context())[1]
 
@@ -58,8 +59,8 @@ def test_keys_have_no_bias():
 def test_normed_heads_have_unit_size_before_they_turn():
     layer, _, terms = described(qk_norm=True)
     size = terms.content.square().mean(-1)
-    torch.testing.assert_close(size, torch.ones_like(size), atol=1e-5, rtol=0)
-    torch.testing.assert_close(terms.k.square().mean(-1), torch.ones_like(size), atol=1e-5, rtol=0)
+    torch.testing.assert_close(size, torch.ones_like(size), atol=1e-4, rtol=0)
+    torch.testing.assert_close(terms.k.square().mean(-1), torch.ones_like(size), atol=1e-4, rtol=0)
     assert set(dict(layer.named_parameters())) >= {"query_norm.weight", "key_norm.weight"}
 
 
@@ -77,3 +78,55 @@ def test_the_interpreter_can_be_chosen():
     layer, at, _ = described(backend="sdpa")
     with pytest.raises(Invalid, match="use dense"):
         layer(at, Chain.of(Doubled(DIMS)), Context())
+
+
+def ran(layer, x, context, start=0, document=None):
+    pos = torch.arange(start, start + x.shape[1]).double()[:, None]
+    at = Tokens.at(x, pos, document=document)
+    return layer(at, Chain.of(zoo.encoding("rope", DIMS)), context)[0].x
+
+
+def full(causal=True):
+    """A layer with everything that FoX (Pro) has."""
+    options = LayerOptions(qk_norm=True, output_norm=True, output_gate=True, shift=True)
+    return SelfAttention(DIMS, options, causal=causal).double()
+
+
+def test_a_layer_with_everything_decodes_as_in_one_pass():
+    layer, x = full(), torch.randn(2, 7, 16).double()
+    for context, counts in ((KeyValueCache(), [1] * 7), (KeyValueCache(), [3, 1, 3]), (SegmentMemory(7), [4, 3])):
+        starts = [sum(counts[:n]) for n in range(len(counts))]
+        parts = [ran(layer, x[:, s : s + n], context, s) for s, n in zip(starts, counts, strict=True)]
+        torch.testing.assert_close(torch.cat(parts, 1), ran(layer, x, Context()))
+        assert context.seen == 7
+
+
+def test_nothing_is_shifted_across_documents():
+    layer, x = full(), torch.randn(1, 6, 16).double()
+    packed = ran(layer, x, Context(), document=torch.tensor([-1, -1, 0, 0, 1, 1]))
+    for own in (slice(2, 4), slice(4, 6)):
+        torch.testing.assert_close(packed[:, own], ran(layer, x[:, own], Context(), own.start))
+
+
+def test_shifted_keys_are_mixed_with_those_before_them_before_their_norm():
+    layer, at, terms = described("none", shift=True, qk_norm=True)
+    rates = layer.shift(at.x).sigmoid()[..., :2]  # [B, N, H]
+    raw = layer.key(at.x).unflatten(-1, (2, 8))
+    before = torch.cat([torch.zeros_like(raw[:, :1]), raw[:, :-1]], 1)
+    mixed = rates[..., None] * before + (1 - rates[..., None]) * raw
+    torch.testing.assert_close(terms.k, layer.key_norm(mixed).transpose(1, 2))
+
+
+def test_outputs_are_normed_and_then_gated():
+    layer, at, terms = described(output_norm=True, output_gate=True)
+    normed = layer.output_norm(attend(terms)[0]).transpose(1, 2).flatten(2)
+    out = layer(at, Chain.of(zoo.encoding("rope", DIMS)), Context())[0].x
+    torch.testing.assert_close(
+        normed.unflatten(-1, (2, 8)).square().mean(-1), torch.ones(2, 5, 2).double(), atol=1e-3, rtol=0
+    )
+    torch.testing.assert_close(out, layer.out(normed * layer.gate(at.x).sigmoid()))
+
+
+def test_vectors_can_be_turned_as_the_queries_were():
+    _, _, terms = described()
+    torch.testing.assert_close(terms.turn(terms.content), terms.q)

@@ -17,6 +17,9 @@ from zoo.errors import Invalid
 BACKENDS = ("auto", "dense", "sdpa", "flex")
 
 
+_PRODUCTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))  # parts of a split factor whose products matter
+
+
 def choose(terms: Terms, device: str | None = None) -> tuple[str, str]:
     """The fastest interpreter that can compute `terms` on a type of device, and why."""
     whole = [name for name in ("rescore", "weigh", "readout") if getattr(terms, name) is not None]
@@ -48,9 +51,9 @@ def scores(terms: Terms) -> Tensor:
     """Scores [B, H, N, M] as they enter the normalisation, in at least float32; -inf where a pair may not attend."""
     with unrounded(terms.q.device):
         values = precise(terms.q) @ precise(terms.k).mT * terms.scale
-        bias, visible = terms.bias(), mask(terms)
+        bias, visible = terms.added(), mask(terms)
         if bias is not None:
-            values = values + terms.grid(bias)
+            values = values + bias
         if terms.rescore is not None:
             values = terms.rescore(values, visible)
         return values.masked_fill(~visible, float("-inf"))
@@ -86,15 +89,15 @@ def dense(terms: Terms) -> Tensor:
 def sdpa(terms: Terms) -> Tensor:
     """PyTorch's fused attention: slim factors as further channels of q and k, biases and large factors as a mask."""
     q, k, v = terms.q, terms.k, _values(terms)
-    biases = terms.replace(factors=() if _slim(terms) else terms.factors).bias()
+    bias = terms.replace(factors=() if _slim(terms) else terms.factors).added()
     if _slim(terms):
         left, right = _channels(terms)
         q, k = torch.cat([q, *left], dim=-1), torch.cat([k, *right], dim=-1)
     visible, square = terms.visible, terms.shift == 0
-    diagonal = terms.causal and square and biases is None and terms.queries.document is None
+    diagonal = terms.causal and square and bias is None and terms.queries.document is None
     blocked = None if visible is None or diagonal else terms.grid(visible)
-    if biases is not None:
-        values = terms.grid(biases).to(q.dtype)
+    if bias is not None:
+        values = bias.to(q.dtype)
         blocked = values if blocked is None else values.masked_fill(~blocked, float("-inf"))
     if q.shape[-1] != v.shape[-1]:  # one width, a multiple of eight, keeps the flash kernel
         width = -(-max(q.shape[-1], v.shape[-1]) // 8) * 8
@@ -125,7 +128,8 @@ def _slim(terms: Terms) -> bool:
     """Whether the factors are narrow enough to be cheaper as channels than as a mask."""
     if not terms.factors or terms.q.dtype == torch.float16:  # positions overflow float16
         return False
-    return sum(left.shape[-1] for left, _ in terms.factors) <= terms.q.shape[-1] // 2
+    parts = 1 if torch.finfo(terms.q.dtype).bits >= 32 else len(_PRODUCTS)
+    return parts * sum(left.shape[-1] for left, right in terms.factors if right.shape[2] > 1) <= 2 * terms.q.shape[-1]
 
 
 def _channels(terms: Terms) -> tuple[list[Tensor], list[Tensor]]:
@@ -156,4 +160,4 @@ def _split(left: Tensor, right: Tensor, dtype: torch.dtype) -> list[tuple[Tensor
         return found
 
     a, b = parts(left), parts(right)
-    return [(a[m], b[n]) for m in range(3) for n in range(3 - m)]
+    return [(a[m], b[n]) for m, n in _PRODUCTS]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from zoo.attention import coordinates
 from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.terms import Index, Rescore, Terms
+from zoo.attention.terms import Index, Lookup, Rescore, Terms
 from zoo.attention.tokens import Tokens, pick
 from zoo.errors import Invalid
 
@@ -73,6 +73,10 @@ class Chain(Encoding):
             for field in EXCLUSIVE:
                 if getattr(old, field) is not None and getattr(new, field) is not getattr(old, field):
                     raise Invalid("encoding", f"{link.name} and a link before it both write {field}; list one of them")
+            if old.rescore is not None and (len(new.biases), len(new.factors)) != (len(old.biases), len(old.factors)):
+                raise Invalid(
+                    "encoding", f"{link.name} adds a bias to scores that a link before it rescores; list it first"
+                )
             terms = new if link.unplaced else _confined(old, new)
         return terms
 
@@ -114,10 +118,18 @@ def _confined(old: Terms, new: Terms) -> Terms:
         return pick(rows, b, i) & pick(columns, b, j)
 
     def confined(index: Index) -> Index:
+        if isinstance(index, Lookup):
+            return index.confined(both)
         return lambda b, h, i, j: index(b, h, i, j) * both(b, h, i, j)
 
     def rescored(rescore: Rescore) -> Rescore:
-        return lambda scores, visible: torch.where(new.grid(both), rescore(scores, visible), scores)
+        absorbed = _without(old, new).added()
+
+        def confined(scores: Tensor, visible: Tensor) -> Tensor:
+            left = scores if absorbed is None else scores + absorbed
+            return torch.where(new.grid(both), rescore(scores, visible), left)
+
+        return confined
 
     def masked(side: Tensor, placed: Tensor) -> Tensor:  # [1|B, 1|H, N, R]
         return side * placed[:, None, :, None]
@@ -125,7 +137,7 @@ def _confined(old: Terms, new: Terms) -> Terms:
     def factored(factor: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return masked(factor[0], rows), masked(factor[1], columns)
 
-    known = {id(part) for part in (*old.biases, *old.factors)}
+    known = _parts(old)
     readout = new.readout
     changes: dict[str, object] = {
         "biases": tuple(b if id(b) in known else confined(b) for b in new.biases),
@@ -136,3 +148,17 @@ def _confined(old: Terms, new: Terms) -> Terms:
     if readout is not None and readout is not old.readout:
         changes["readout"] = lambda weights: readout(weights * new.grid(both))
     return new.replace(**changes)
+
+
+def _parts(terms: Terms) -> set[int]:
+    """The identities of biases and factors."""
+    return {id(part) for part in (*terms.biases, *terms.factors)}
+
+
+def _without(old: Terms, new: Terms) -> Terms:
+    """The old terms with only those biases and factors that the new ones no longer have."""
+    kept = _parts(new)
+    return old.replace(
+        biases=tuple(one for one in old.biases if id(one) not in kept),
+        factors=tuple(one for one in old.factors if id(one) not in kept),
+    )

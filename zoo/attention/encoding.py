@@ -68,6 +68,7 @@ class Encoding(nn.Module):
     coordinates = "index"  # default convention
     row_constant: tuple[str, ...] = ()  # parameters whose gradient a softmax makes exactly zero
     unplaced = False  # handles tokens without a place itself
+    absorbs = False  # takes up the biases of the links before it, and needs one
     origin = False  # changes nothing where all coordinates are 0: tokens without a place are put there
 
     def __init__(self, dims: Dims) -> None:

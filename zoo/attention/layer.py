@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor, nn
 
 from zoo.attention.attend import attend
@@ -12,40 +15,73 @@ from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens
 
 
+@dataclass(frozen=True, kw_only=True)
+class LayerOptions:
+    """What an attention layer has beside its projections; all four make the layer of FoX (Pro) (arXiv:2503.02130)."""
+
+    qk_norm: bool = False  # each head's queries and keys at unit root mean square, before anything turns them
+    output_norm: bool = False  # each head's output at unit root mean square
+    output_gate: bool = False  # outputs times sigmoid of a projection of the input
+    shift: bool = False  # keys and values mixed with those of the token before
+
+
 class SelfAttention(nn.Module):
     """Projects tokens to heads, lets the chain describe attention, computes it, projects back.
 
-    Keys have no bias: under a softmax it has no effect. `qk_norm` brings each head's queries and keys to unit root mean
-    square, with learned gains, before anything turns them.
+    Keys have no bias: under a softmax it has no effect.
     """
 
-    def __init__(self, dims: Dims, *, causal: bool = False, qk_norm: bool = False, backend: str = "auto") -> None:
+    def __init__(
+        self, dims: Dims, options: LayerOptions = LayerOptions(), *, causal: bool = False, backend: str = "auto"
+    ) -> None:
         super().__init__()
         self.dims, self.causal, self.backend = dims, causal, backend
         self.query = nn.Linear(dims.dim, dims.dim)
         self.key = nn.Linear(dims.dim, dims.dim, bias=False)
         self.value = nn.Linear(dims.dim, dims.dim)
         self.out = nn.Linear(dims.dim, dims.dim)
-        self.query_norm = nn.RMSNorm(dims.head) if qk_norm else nn.Identity()
-        self.key_norm = nn.RMSNorm(dims.head) if qk_norm else nn.Identity()
+        self.shift = nn.Linear(dims.dim, 2 * dims.heads, bias=False) if options.shift else None
+        self.gate = nn.Linear(dims.dim, dims.dim, bias=False) if options.output_gate else None
+        self.query_norm = _norm(dims, options.qk_norm)
+        self.key_norm = _norm(dims, options.qk_norm)
+        self.output_norm = _norm(dims, options.output_norm)
 
     def describe(self, tokens: Tokens, chain: Chain, context: Context) -> tuple[Tokens, Terms]:
         """The attention call for tokens with states [B, N, D], not yet computed, and the tokens with what was noted."""
         tokens = chain.annotate(tokens)
         states = context.states(self.dims.layer, tokens)
         content = self.query_norm(self._heads(self.query(tokens.x)))  # [B, H, N, K]
-        k = self.key_norm(self._heads(self.key(states.x)))  # [B, H, M, K]
-        v = self._heads(self.value(states.x))  # [B, H, M, V]
-        q, k = chain.turn_query(content, tokens), chain.turn_key(k, states)
+        k, v = self._heads(self.key(states.x)), self._heads(self.value(states.x))  # [B, H, M, K]
+        if self.shift is not None:
+            k, v = self._shifted(self.shift, k, v, states, context)
+        q, k = chain.turn_query(content, tokens), chain.turn_key(self.key_norm(k), states)
         k, v, keys = context.keys(self.dims.layer, k, v, states)
         scale = self.dims.head**-0.5
-        return tokens, chain.terms(Terms(q, k, v, content, tokens, keys, self.causal, scale))
+        terms = Terms(q, k, v, content, tokens, keys, self.causal, scale, turn=lambda x: chain.turn_query(x, tokens))
+        return tokens, chain.terms(terms)
 
     def forward(self, tokens: Tokens, chain: Chain, context: Context) -> tuple[Tokens, Tensor | None]:
         """Tokens with the layer's output [B, N, D] as their state, and mixed riders [B, H, N, E] for `chain.update`."""
         tokens, terms = self.describe(tokens, chain, context)
         out, riders = attend(terms, self.backend)
-        return tokens.replace(x=self.out(out.transpose(1, 2).flatten(2))), riders
+        out = self.output_norm(out).transpose(1, 2).flatten(2)  # [B, N, D]
+        if self.gate is not None:
+            out = out * self.gate(tokens.x).sigmoid()
+        return tokens.replace(x=self.out(out)), riders
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.dims.heads, -1)).transpose(1, 2)
+
+    def _shifted(
+        self, rates: nn.Linear, k: Tensor, v: Tensor, states: Tokens, context: Context
+    ) -> tuple[Tensor, Tensor]:
+        """a_t of the token before and 1 - a_t of the token itself, for keys and values, a rate per head."""
+        own = k, v
+        before = context.before(self.dims.layer, torch.cat(own, dim=-1), states).split([k.shape[-1], v.shape[-1]], -1)
+        shares = rates(states.x).sigmoid().mT[..., None].chunk(2, dim=1)  # [B, H, M, 1]
+        mixed = [a * earlier + (1 - a) * one for a, earlier, one in zip(shares, before, own, strict=True)]
+        return mixed[0], mixed[1]
+
+
+def _norm(dims: Dims, wanted: bool) -> nn.Module:
+    return nn.RMSNorm(dims.head, eps=1e-6) if wanted else nn.Identity()

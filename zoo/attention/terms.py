@@ -11,11 +11,35 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from zoo.attention.tokens import Tokens, pick, precise
+from zoo.attention.tokens import Tokens, pick, precise, unrounded
 
 Index = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(b, h, i, j) -> one number per index. Index tensors broadcast; i and j are slots of queries and keys, not positions."""
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """An index function that reads a table along its last axis: table[b, h, i, column(b, h, i, j)]."""
+
+    table: Tensor  # [1|B, 1|H, 1|N, R]
+    column: Index  # to integers from 0 to R - 1
+
+    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return _row(self.table, b, h, i, self.column(b, h, i, j))
+
+    def confined(self, where: Index) -> Lookup:
+        """The same where `where` holds, else 0."""
+        beyond = self.table.shape[-1]
+        return Lookup(
+            F.pad(self.table, (0, 1)),
+            lambda b, h, i, j: self.column(b, h, i, j).where(where(b, h, i, j), beyond),
+        )
+
+
+Turn = Callable[[Tensor], Tensor]
+"""[1|B, H, N, K] -> [1|B, H, N, K]"""
 
 Rescore = Callable[[Tensor, Tensor], Tensor]
 """(scores [B, H, N, M], visible bool [1|B, 1, N, M]) -> tensor like scores: new scores, or weights."""
@@ -47,6 +71,7 @@ class Terms:
     weigh: Rescore | None = None
     readout: Readout | None = None
     riders: Tensor | None = None  # [B, H, M, E]
+    turn: Turn = lambda x: x  # as queries at these places were turned
 
     def replace(self, **changes: object) -> Terms:
         return replace(self, **changes)  # type: ignore[arg-type]
@@ -58,6 +83,11 @@ class Terms:
     def add_factor(self, left: Tensor, right: Tensor) -> Terms:
         """The same call with the bias left right^T added to its scores."""
         return replace(self, factors=(*self.factors, (left, right)))
+
+    @property
+    def ordered(self) -> bool:
+        """Whether no visible key lies ahead of its query: the offset of a pair is its distance."""
+        return self.causal and self.queries.ordered and self.keys.ordered and self.keys.pos.shape[-1] == 1
 
     @property
     def shift(self) -> int:
@@ -81,6 +111,10 @@ class Terms:
             return rules[0] if rules else None
         return lambda b, h, i, j: rules[0](b, h, i, j) & rules[1](b, h, i, j)
 
+    def distance(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """|offset| on the one axis of a text."""
+        return self.offset(b, i, j)[..., 0].abs()
+
     def bias(self) -> Index | None:
         """The sum of biases and factors as one index function."""
         parts = [*self.biases, *(_expanded(left, right) for left, right in self.factors)]
@@ -90,18 +124,33 @@ class Terms:
 
     def grid(self, index: Index) -> Tensor:
         """An index function evaluated for all pairs: [1|B, 1|H, N, M]."""
+        if isinstance(index, Lookup):
+            return self._gathered(index)
         sizes = (*self.q.shape[:3], self.k.shape[2])
         shapes = ((-1, 1, 1, 1), (1, -1, 1, 1), (1, 1, -1, 1), (1, 1, 1, -1))
         values = index(*(torch.arange(n, device=self.q.device).view(s) for n, s in zip(sizes, shapes, strict=True)))
         return values.expand(torch.broadcast_shapes(values.shape, (1, 1, sizes[2], sizes[3])))
 
+    def _gathered(self, lookup: Lookup) -> Tensor:
+        columns = self.grid(lookup.column)  # [1|B, 1|H, N, M]
+        shape = torch.broadcast_shapes(columns.shape[:3], lookup.table.shape[:3])
+        return lookup.table.expand(*shape, -1).gather(-1, columns.expand(*shape, -1))
+
+    def added(self) -> Tensor | None:
+        """The sum of biases and factors for all pairs, [1|B, 1|H, N, M]."""
+        with unrounded(self.q.device):
+            parts = [self.grid(index) for index in self.biases]
+            parts += [precise(left) @ precise(right).mT for left, right in self.factors]
+            return sum(parts[1:], parts[0]) if parts else None
+
+
+def _row(table: Tensor, b: Tensor, h: Tensor, n: Tensor, *columns: Tensor) -> Tensor:
+    """table[b, h, n] or table[b, h, n, columns], where an axis of size 1 stands for all."""
+    batch, heads, rows, _ = table.shape
+    return table[(b if batch > 1 else 0 * b, h if heads > 1 else 0 * h, n if rows > 1 else 0 * n, *columns)]
+
 
 def _expanded(left: Tensor, right: Tensor) -> Index:
     """A factor as an index function."""
-
-    def row(side: Tensor, b: Tensor, h: Tensor, n: Tensor) -> Tensor:
-        batch, heads, rows, _ = side.shape
-        index = (b if batch > 1 else 0 * b, h if heads > 1 else 0 * h, n if rows > 1 else 0 * n)
-        return precise(side)[index]
-
-    return lambda b, h, i, j: (row(left, b, h, i) * row(right, b, h, j)).sum(-1)
+    left, right = precise(left), precise(right)
+    return lambda b, h, i, j: (_row(left, b, h, i) * _row(right, b, h, j)).sum(-1)

@@ -14,7 +14,8 @@ class Tokens:
     """N tokens of B samples. Everything but `x` may have batch size 1 (`1|B`): the same for every sample.
 
     `extent` None says that `index` holds coordinates already, to which no convention applies; `placed` None that every
-    token has a place; `document` None that there is one document and no padding.
+    token has a place; `document` None that there is one document and no padding. `ordered` says that within a document
+    coordinates grow from slot to slot, so that under a causal mask no key lies ahead of its query.
     """
 
     x: Tensor  # [B, N, D]
@@ -23,11 +24,14 @@ class Tokens:
     pos: Tensor  # [1|B, N, P] coordinates: the index under the convention of the encoding that is asked
     placed: Tensor | None = None  # bool [1|B, N]; False for class and register tokens
     document: Tensor | None = None  # int [1|B, N]; -1 for padding
+    ordered: bool = False
     notes: Mapping[str, Tensor] = field(default_factory=dict)  # {name: [1|B, N, ...]} travels into caches
     tables: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)  # this pass and these tokens only
 
     @classmethod
-    def at(cls, x: Tensor, pos: Tensor, placed: Tensor | None = None, document: Tensor | None = None) -> Tokens:
+    def at(
+        cls, x: Tensor, pos: Tensor, placed: Tensor | None = None, document: Tensor | None = None, ordered: bool = False
+    ) -> Tokens:
         """Tokens with states [B, N, D] at given coordinates, [N, P] or [B, N, P]. Masks are [N] or [B, N].
 
         Coordinates are computed in the wider of their own dtype and that of x, and at least in float32.
@@ -35,7 +39,7 @@ class Tokens:
         pos = precise(pos if pos.dim() == 3 else pos[None])
         pos = pos.to(torch.promote_types(pos.dtype, x.dtype))
         placed, document = (m if m is None or m.dim() == 2 else m[None] for m in (placed, document))
-        return cls(x, pos, None, pos, placed, document)
+        return cls(x, pos, None, pos, placed, document, ordered)
 
     def __len__(self) -> int:
         return self.x.shape[1]
@@ -80,6 +84,7 @@ class Tokens:
             joined(self.pos, later.pos),
             optional(self.placed, later.placed, True),
             optional(self.document, later.document, 0),
+            self.ordered and later.ordered,
             {name: joined(note, later.notes[name]) for name, note in self.notes.items()},
         )
 
@@ -100,6 +105,7 @@ class Tokens:
             change(self.pos),
             None if self.placed is None else change(self.placed),
             None if self.document is None else change(self.document),
+            self.ordered,
             {name: change(note) for name, note in self.notes.items()},
         )
 

@@ -34,19 +34,24 @@ class Learned(Encoding):
         return tokens if self.shared else self._added(tokens)
 
     def _added(self, tokens: Tokens) -> Tokens:
-        pos, sizes = tokens.pos, self.dims.sizes
-        if tokens.extent is not None and len(sizes) > 1:
-            pos = (pos + 0.5) * (pos.new_tensor(sizes) / tokens.extent[:, None]) - 0.5
-        if len(sizes) == 1:
-            self._check(pos, sizes[0], tokens.placed)
-        rows = sum(weight * self.table[slot] for weight, slot in taps(pos, sizes))
-        return tokens.replace(x=tokens.x + rows.to(tokens.x.dtype))  # type: ignore[union-attr]
+        found = rows(self.table, tokens, self.dims.sizes)
+        return tokens.replace(x=tokens.x + found.to(tokens.x.dtype))
 
-    @staticmethod
-    def _check(pos: Tensor, length: int, placed: Tensor | None) -> None:
-        if pos.is_meta or torch.compiler.is_compiling():
-            return
-        last = pos[..., 0].round() if placed is None else pos[..., 0].round() * placed
-        if last.numel() and last.max() >= length:
-            past = f"position {int(last.max())} is past the learned table of {length} positions"
-            raise Invalid("length", f"{past}; train at a larger length, or use an encoding that extrapolates")
+
+def rows(table: Tensor, tokens: Tokens, sizes: tuple[int, ...]) -> Tensor:
+    """Rows [1|B, N, D] of a table for a grid of `sizes`, at the places of tokens; on several axes resampled."""
+    pos = tokens.pos
+    if tokens.extent is not None and len(sizes) > 1:
+        pos = (pos + 0.5) * (pos.new_tensor(sizes) / tokens.extent[:, None]) - 0.5
+    if len(sizes) == 1:
+        _check(pos, sizes[0], tokens.placed)
+    return sum(weight * table[slot] for weight, slot in taps(pos, sizes))  # type: ignore[return-value]
+
+
+def _check(pos: Tensor, length: int, placed: Tensor | None) -> None:
+    if pos.is_meta or torch.compiler.is_compiling():
+        return
+    last = pos[..., 0].round() if placed is None else pos[..., 0].round() * placed
+    if last.numel() and last.max() >= length:
+        past = f"position {int(last.max())} is past the table of {length} positions"
+        raise Invalid("length", f"{past}; train at a larger length, or use an encoding that extrapolates")

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import torch
 from torch import Tensor
 
 from zoo.attention.encoding import Dims
-from zoo.encodings.rotation import Rotary, check_pairs, circle, ladders
-from zoo.registry import register
+from zoo.encodings.rope_scaling import Scaling, scaled
+from zoo.encodings.rotation import Rotary, circle
+from zoo.errors import Invalid
+from zoo.registry import Between, register
 
 
 @register
 class RoPE(Rotary):
-    """pairs (2k, 2k+1) of q and k turn by p w_k, w_k = base^(-2k/K)"""
+    """pairs (2t, 2t+1) of q and k turn by p w_t, w_t = base^(-2t/K'), K' = fraction K
 
-    def __init__(self, dims: Dims, *, base: float = 10000.0) -> None:
+    Channels past K' stay as they are. `scaling` stretches the waves for texts longer than those of training.
+    """
+
+    def __init__(
+        self, dims: Dims, *, base: float = 10000.0, fraction: Annotated[float, Between(0, 1)] = 1.0,
+        scaling: Scaling | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(dims)
-        check_pairs(dims)
-        self.base = base
+        width = fraction * dims.head
+        if width < 2 or width % 2:
+            raise Invalid("fraction", f"{fraction} of the head size {dims.head} is not an even number of channels")
+        self.base, self.width, self.scaling = base, int(width), scaling
+        if scaling is not None:
+            scaling.length(dims)
+            self.origin = scaling.rule != "yarn"  # which makes tokens larger wherever they are
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        (ladder,) = ladders(self.dims, self.base, pos)
-        return (circle(pos[:, None] * ladder),)  # [1|B, 1, N, K/2, 2]
+        steps = torch.arange(self.width // 2, device=pos.device, dtype=pos.dtype)
+        if self.scaling is None:
+            return (circle(pos[:, None] * self.base ** (-2 * steps / self.width)),)  # [1|B, 1, N, K'/2, 2]
+        waves, size = scaled(self.scaling, self.base, self.width, steps, self.scaling.length(self.dims))
+        return (size * circle(pos[:, None] * waves),)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context
 from zoo.attention.encoding import Dims
-from zoo.attention.layer import SelfAttention
+from zoo.attention.layer import LayerOptions, SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.registry import Between
 
@@ -20,25 +20,26 @@ Rate = Annotated[float, Between(0, 0.99)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockOptions:
+class BlockOptions(LayerOptions):
     """What a block is made of. Rates are probabilities; `drop_path` is that of the last block, growing from 0 by depth."""
 
     norm: Literal["layer", "rms"] = "layer"
+    order: Literal["pre", "post"] = "pre"  # norms before the branches, or after the residual sums
     mlp: Literal["gelu", "swiglu"] = "gelu"
     ratio: Annotated[float, Between(0.01)] = 4.0  # hidden size of the perceptron over dim
-    qk_norm: bool = False
     layer_scale: float | None = None  # initial value of a learned factor on each residual branch (arXiv:2103.17239)
     dropout: Rate = 0.0
     drop_path: Rate = 0.0  # stochastic depth (arXiv:1603.09382)
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
+    """x + attention(norm(x)), then x + mlp(norm(x)); norms come last in post order (Vaswani et al. 2017)."""
 
     def __init__(self, dims: Dims, options: BlockOptions, *, causal: bool = False, backend: str = "auto") -> None:
         super().__init__()
+        self.post = options.order == "post"
         self.attention_norm = norm(dims.dim, options)
-        self.attention = SelfAttention(dims, causal=causal, qk_norm=options.qk_norm, backend=backend)
+        self.attention = SelfAttention(dims, options, causal=causal, backend=backend)
         self.attention_branch = Branch(dims, options)
         self.mlp_norm = norm(dims.dim, options)
         self.mlp = MLP(dims.dim, options)
@@ -46,11 +47,17 @@ class Block(nn.Module):
 
     def forward(self, tokens: Tokens, chain: Chain, context: Context) -> Tokens:
         x = tokens.x  # [B, N, D]
-        tokens, riders = self.attention(tokens.replace(x=self.attention_norm(x)), chain, context)
+        read = tokens if self.post else tokens.replace(x=self.attention_norm(x))
+        tokens, riders = self.attention(read, chain, context)
         tokens = tokens.replace(x=x + self.attention_branch(tokens.x))
+        if self.post:
+            tokens = tokens.replace(x=self.attention_norm(tokens.x))
         if riders is not None:
             tokens = chain.update(tokens, riders)
-        return tokens.replace(x=tokens.x + self.mlp_branch(self.mlp(self.mlp_norm(tokens.x))))
+        x = tokens.x
+        if self.post:
+            return tokens.replace(x=self.mlp_norm(x + self.mlp_branch(self.mlp(x))))
+        return tokens.replace(x=x + self.mlp_branch(self.mlp(self.mlp_norm(x))))
 
 
 class MLP(nn.Module):

@@ -38,7 +38,7 @@ class Trunk(nn.Module):
             Chain(at, links) for at, links in zip(layers, chained, strict=True)
         )  # views: not registered
         self.blocks = nn.ModuleList(Block(at, options, causal=causal, backend=backend) for at in layers)
-        self.norm = norm(dims.dim, options)
+        self.norm = nn.Identity() if options.order == "post" else norm(dims.dim, options)
 
     def forward(self, tokens: Tokens, context: Context | None = None) -> Tokens:
         context = context or Context()

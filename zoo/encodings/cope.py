@@ -1,0 +1,42 @@
+"""Contextual positions, counted by gates (CoPE; Golovneva et al. 2024, arXiv:2405.18719)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.terms import Terms
+from zoo.attention.tokens import precise
+from zoo.registry import Between, register
+
+
+@register
+class CoPE(Encoding):
+    """scores + z_i[p_ij], p_ij = min(sum_{t=j..i} sigmoid(scores_it), positions - 1), z_i = q_i table^T
+
+    z is read between floor(p) and ceil(p) linearly. The gates are those of the scores so far; keys that a query does not
+    see count nothing.
+    """
+
+    shared, relative, causal = False, True, True
+
+    def __init__(self, dims: Dims, *, positions: Annotated[int, Between(2)] = 64) -> None:
+        super().__init__(dims)
+        self.table = nn.Parameter(torch.zeros(positions, dims.head))  # [positions, K]
+
+    def terms(self, terms: Terms) -> Terms:
+        z = precise(terms.content @ self.table.mT.to(terms.content.dtype))  # [B, H, N, positions]
+
+        def rescore(scores: Tensor, visible: Tensor) -> Tensor:
+            past = terms.grid(lambda b, h, i, j: j <= i + terms.shift)
+            gates = scores.sigmoid() * (visible & past)
+            counts = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.table) - 1)  # [B, H, N, M]
+            low = counts.floor()
+            share = counts - low
+            below, above = z.gather(-1, low.long()), z.gather(-1, counts.ceil().long())
+            return scores + share * above + (1 - share) * below
+
+        return terms.replace(rescore=rescore)

@@ -1,0 +1,32 @@
+"""Forgetting attention: a gate at each token dims what came before (FoX; Lin et al. 2025, arXiv:2503.02130)."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn import functional as F
+
+from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.terms import Terms
+from zoo.attention.tokens import Tokens
+from zoo.encodings.linear import linear, normal
+from zoo.registry import register
+
+
+@register
+class FoX(Encoding):
+    """scores + c_i - c_j, c_i = sum_{l <= i} log f_l, f = sigmoid(gate(x))"""
+
+    shared, relative, causal = False, True, True
+
+    def __init__(self, dims: Dims) -> None:
+        super().__init__(dims)
+        self.gate = normal(nn.Linear(dims.dim, dims.heads))
+
+    def annotate(self, tokens: Tokens) -> Tokens:
+        return tokens.note(log_forget=F.logsigmoid(linear(self.gate, tokens.x)))  # [B, N, H]
+
+    def terms(self, terms: Terms) -> Terms:
+        sums = terms.keys.notes["log_forget"].cumsum(1).mT[..., None]  # [B, H, M, 1]
+        sums = sums - sums[:, :, -1:]  # from the end: small where it matters
+        one = sums.new_ones(1, 1, 1, 1)
+        return terms.add_factor(sums[:, :, terms.shift :], one).add_factor(one, -sums)

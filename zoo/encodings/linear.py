@@ -1,0 +1,23 @@
+"""Linear maps in at least float32, whatever autocast says: for gates that are summed and biases of distance."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention.tokens import precise, unrounded
+
+
+def linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """layer(x) for an nn.Linear."""
+    assert isinstance(layer, nn.Linear)
+    with unrounded(x.device):
+        return F.linear(precise(x), precise(layer.weight), None if layer.bias is None else precise(layer.bias))
+
+
+def normal(layer: nn.Linear) -> nn.Linear:
+    """The same layer with weights N(0, 0.02^2) and biases 0."""
+    nn.init.normal_(layer.weight, std=0.02)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer

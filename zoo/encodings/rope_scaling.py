@@ -1,0 +1,48 @@
+"""Rules that stretch the waves of RoPE for texts longer than those of training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from torch import Tensor
+
+from zoo.attention.encoding import Dims
+from zoo.registry import Between
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """Stretches waves by `factor`. `original` is the length of training, by default that of the model.
+
+    linear: all alike (arXiv:2306.15595); ntk: by a larger base; yarn: long waves only, and scores sharpened
+    (arXiv:2309.00071); llama3: long waves only (arXiv:2407.21783).
+    """
+
+    rule: Literal["linear", "ntk", "yarn", "llama3"]
+    factor: Annotated[float, Between(1)]
+    original: Annotated[int, Between(1)] | None = None
+
+    def length(self, dims: Dims) -> int:
+        """The length of training. Raises Invalid when nobody said it."""
+        return self.original or dims.tokens
+
+
+def scaled(scaling: Scaling, base: float, width: int, steps: Tensor, length: int) -> tuple[Tensor, float]:
+    """Frequencies [K'/2] for pairs numbered by `steps`, and what multiplies cos and sin."""
+    waves, factor = base ** (-2 * steps / width), scaling.factor
+    if scaling.rule == "linear":
+        return waves / factor, 1.0
+    if scaling.rule == "ntk":
+        return (base * factor ** (width / max(width - 2, 1))) ** (-2 * steps / width), 1.0
+    if scaling.rule == "llama3":
+        kept = ((length * waves / (2 * math.pi) - 1) / 3).clamp(0, 1)
+        return (1 - kept) * waves / factor + kept * waves, 1.0
+
+    def pair(turns: float) -> float:  # the pair that turns so often within the length of training
+        return width * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base))
+
+    low, high = (min(max(edge, 0), width - 1) for edge in (math.floor(pair(32)), math.ceil(pair(1))))
+    stretched = ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
+    return waves * (1 - stretched) + stretched * waves / factor, 0.1 * math.log(factor) + 1

@@ -1,0 +1,45 @@
+"""Relative position representations, learned vectors by clipped distance (Shaw et al. 2018, arXiv:1803.02155)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.terms import Lookup, Terms
+from zoo.attention.tokens import precise
+from zoo.registry import Between, register
+
+
+@register
+class Shaw(Encoding):
+    """scores q_i.(k_j + key_c) / sqrt(K), output + sum_j w_ij value_c, c = clip(p_j - p_i, -reach, reach) + reach
+
+    Heads share the tables. `values` false leaves the values as they are, and with them the fused kernels.
+    """
+
+    shared, relative = False, True
+
+    def __init__(self, dims: Dims, *, reach: Annotated[int, Between(1)] = 16, values: bool = True) -> None:
+        super().__init__(dims)
+        self.reach = reach
+        self.key = nn.Parameter(torch.randn(2 * reach + 1, dims.head) * 0.02)  # [2 reach + 1, K]
+        self.value = nn.Parameter(torch.randn(2 * reach + 1, dims.head) * 0.02) if values else None
+
+    def terms(self, terms: Terms) -> Terms:
+        def column(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return (self.reach - terms.offset(b, i, j)[..., 0].round().clamp(-self.reach, self.reach)).long()
+
+        products = precise(terms.content @ self.key.mT.to(terms.content.dtype)) * terms.scale  # [B, H, N, 2 reach + 1]
+        biased, value = terms.add_bias(Lookup(products, column)), self.value
+        if value is None:
+            return biased
+
+        def readout(weights: Tensor) -> Tensor:
+            columns = terms.grid(column).expand(weights.shape)
+            shares = weights.new_zeros(*weights.shape[:3], len(value)).scatter_add(-1, columns, weights)
+            return shares @ precise(value)
+
+        return biased.replace(readout=readout)

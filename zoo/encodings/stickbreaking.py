@@ -1,0 +1,41 @@
+"""Stick-breaking attention: each key takes its share of what nearer ones left (Tan et al. 2024, arXiv:2410.17980)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.terms import Terms
+from zoo.attention.tokens import precise
+from zoo.registry import register
+
+
+@register
+class StickBreaking(Encoding):
+    """weights exp(z_ij - sum_{l=j}^{i-1} softplus(z_il)) for j < i, z = scores; output + (1 - sum_j w_ij) remainder
+
+    `inclusive` lets a token see itself: j <= i, and the sum ends at i. The published model norms the heads' outputs
+    (block option output_norm). Shares go by the order of tokens, whether they have a place or not.
+    """
+
+    shared, relative, causal, unplaced = False, True, True, True
+
+    def __init__(self, dims: Dims, *, inclusive: bool = False) -> None:
+        super().__init__(dims)
+        self.last = 1 if inclusive else 0
+        self.remainder = nn.Parameter(torch.zeros(dims.heads, dims.head))  # [H, K]
+
+    def terms(self, terms: Terms) -> Terms:
+        def weigh(scores: Tensor, visible: Tensor) -> Tensor:
+            seen = visible & terms.grid(lambda b, h, i, j: j < i + terms.shift + self.last)
+            z = scores.masked_fill(~seen, 0)
+            passed = F.softplus(z) * seen
+            left = passed.flip(-1).cumsum(-1).flip(-1) - passed  # by the keys nearer than j
+            return torch.exp(F.logsigmoid(z) - left) * seen
+
+        def readout(weights: Tensor) -> Tensor:
+            return (1 - weights.sum(-1, keepdim=True)) * precise(self.remainder)[:, None]
+
+        return terms.replace(weigh=weigh, readout=readout)

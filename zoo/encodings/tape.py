@@ -1,0 +1,64 @@
+"""Rotations that learn from context, carried from layer to layer (TAPE; Zhu et al. 2025, arXiv:2501.00712)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.terms import Terms
+from zoo.attention.tokens import Tokens
+from zoo.encodings.linear import linear, normal
+from zoo.encodings.rotation import check_pairs, circle, ladders, turn
+from zoo.registry import register
+
+
+@register
+class TAPE(Encoding):
+    """q and k turn by frames F = (C, S), which start as RoPE's and change in each layer: F_h += sum_e mix[h, e] (A F)_e,
+    then F += out(silu(read(x)) into(F)), A the weights of attention, x the normed state after it.
+
+    `into` and `out` act on heads, `read` gives a gate per token. `mix` and `into` are zero at first: training starts as
+    rope. The last layer has no parameters, as nobody reads its frames.
+    """
+
+    shared, relative, causal, origin = False, True, True, True
+
+    def __init__(self, dims: Dims, *, base: float = 10000.0) -> None:
+        super().__init__(dims)
+        check_pairs(dims)
+        self.base = base
+        self.last = dims.depth is not None and dims.layer == dims.depth - 1
+        if not self.last:
+            heads, ranks = dims.heads, 4 * dims.heads
+            self.mix = nn.Linear(heads, heads, bias=False)
+            self.read = normal(nn.Linear(dims.dim, ranks, bias=False))
+            self.into = nn.Linear(heads, ranks, bias=False)
+            self.out = normal(nn.Linear(ranks, heads, bias=False))
+            nn.init.zeros_(self.mix.weight)
+            nn.init.zeros_(self.into.weight)
+
+    def embed(self, tokens: Tokens) -> Tokens:
+        (ladder,) = ladders(self.dims, self.base, tokens.pos)
+        frames = circle(tokens.pos * ladder).mT[:, :, None]  # [1|B, N, 1, 2, K/2]
+        return tokens.note(frames=frames.expand(-1, -1, self.dims.heads, -1, -1))
+
+    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        return turn(q, tokens.notes["frames"].transpose(1, 2).mT.contiguous())
+
+    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        return self.turn_query(k, tokens)
+
+    def terms(self, terms: Terms) -> Terms:
+        if self.last:
+            return terms
+        riders = terms.keys.notes["frames"].transpose(1, 2).flatten(3)  # [1|B, H, M, K]
+        return terms.replace(riders=riders.expand(len(terms.k), -1, -1, -1))
+
+    def update(self, tokens: Tokens, riders: Tensor) -> Tokens:
+        x = F.rms_norm(tokens.x, (self.dims.dim,))
+        frames = tokens.notes["frames"].flatten(3).mT  # [1|B, N, K, H]
+        frames = frames + linear(self.mix, riders.permute(0, 2, 3, 1))
+        gates = F.silu(linear(self.read, x))[:, :, None]  # [B, N, 1, R]
+        frames = frames + linear(self.out, gates * linear(self.into, frames))
+        return tokens.note(frames=frames.mT.unflatten(-1, (2, -1)))  # [B, N, H, 2, K/2]

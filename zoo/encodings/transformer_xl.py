@@ -1,0 +1,44 @@
+"""Relative positions of Transformer-XL: content and place, each with a bias of its own (Dai et al. 2019, arXiv:1901.02860)."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.terms import Terms
+from zoo.attention.tokens import precise
+from zoo.encodings.linear import normal
+from zoo.errors import Invalid
+from zoo.registry import register
+
+
+@register
+class TransformerXL(Encoding):
+    """scores ((q_i + content).k_j + (q_i + place).(W R_{i-j})) / sqrt(K), R_r = [sin(r w) | cos(r w)]
+
+    w_t = base^(-2t/D). A wave of a difference is a product of waves, so the part of place is a factor of rank D.
+    """
+
+    shared, relative, causal = False, True, True
+
+    def __init__(self, dims: Dims, *, base: float = 10000.0) -> None:
+        super().__init__(dims)
+        if dims.dim % 2:
+            raise Invalid("name", f"transformer_xl needs an even dim, not {dims.dim}")
+        self.base = base
+        self.project = normal(nn.Linear(dims.dim, dims.dim, bias=False))  # [H K, D]
+        self.content = nn.Parameter(torch.randn(dims.heads, dims.head) * 0.02)
+        self.place = nn.Parameter(torch.randn(dims.heads, dims.head) * 0.02)
+
+    def terms(self, terms: Terms) -> Terms:
+        weight = self.project.weight.unflatten(0, (self.dims.heads, -1)).to(terms.content.dtype)  # [H, K, D]
+        sought = (terms.content + self.place[:, None].to(terms.content.dtype)) @ weight  # [B, H, N, D]
+        sine, cosine = precise(sought).mul(terms.scale).chunk(2, dim=-1)
+        steps = torch.arange(0, self.dims.dim, 2, device=terms.keys.pos.device, dtype=terms.keys.pos.dtype)
+        ladder = self.base ** (-steps / self.dims.dim)
+        rows, columns = (one.pos[:, None] * ladder for one in (terms.queries, terms.keys))  # [1|B, 1, N, D/2]
+        left = [sine * rows.sin() + cosine * rows.cos(), cosine * rows.sin() - sine * rows.cos()]
+        right = [columns.cos(), columns.sin()]
+        content = terms.turn(self.content[:, None].expand(terms.q.shape))  # [B, H, N, K]
+        return terms.add_factor(torch.cat(left, -1), torch.cat(right, -1)).add_factor(content * terms.scale, terms.k)
