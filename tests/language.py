@@ -1,0 +1,37 @@
+"""Language models small enough for tests, over an alphabet of eleven."""
+
+import torch
+
+import zoo
+from zoo.data.vocabulary import Characters
+from zoo.models.decoder import Decoder
+from zoo.models.encoder import Encoder
+from zoo.samples import Text
+
+SAMPLES = Text(length=12, vocabulary=Characters("abcdefghijk"))
+INDEXED = {"comrope_ld": {"coordinates": "index"}}  # where a model does not know the final length
+
+
+def links(*names, options=None):
+    return {n: lambda dims, n=n: zoo.encoding({"name": n, **(options or {}).get(n, {})}, dims) for n in names}
+
+
+def decoder(*names, **options):
+    chosen = {"dim": 16, "depth": 2, "heads": 2, "encoding": links(*names, options=INDEXED), **options}
+    return lively(Decoder(SAMPLES, **chosen))
+
+
+def encoder(*names, **options):
+    return lively(Encoder(SAMPLES, **{"dim": 16, "depth": 2, "heads": 2, "encoding": links(*names), **options}))
+
+
+def lively(model):
+    """The model in evaluation, with weights so large that attention is not close to uniform."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(std=0.5)
+    return model.eval()
+
+
+def text(rows=2, length=12):
+    return torch.randint(len(SAMPLES.vocabulary), (rows, length))

@@ -1,0 +1,135 @@
+"""The causal language model: what a token may depend on, places, memory, weights as published."""
+
+import pytest
+import torch
+from language import SAMPLES, decoder, links, text
+
+from zoo.attention.context import KeyValueCache, SegmentMemory
+from zoo.attention.coordinates import Perturbation
+from zoo.errors import Invalid
+from zoo.models.block import BlockOptions
+from zoo.models.decoder import Decoder
+
+ENCODINGS = ["none", "rope", "learned", "sinusoidal", "comrope_ld"]
+each = pytest.mark.parametrize("name", ENCODINGS)
+
+
+@each
+def test_future_tokens_change_nothing(name):
+    model, inputs = decoder(name), text()
+    other = inputs.clone()
+    other[:, 7:] = (other[:, 7:] + 1) % 11
+    torch.testing.assert_close(model(other)[:, :7], model(inputs)[:, :7])
+    assert (model(other) - model(inputs))[:, 7:].abs().max() > 1e-2
+
+
+@each
+def test_packed_documents_are_the_documents_alone(name):
+    model, inputs = decoder(name), text(1)
+    packed = model(inputs, torch.tensor([[0] * 5 + [1] * 7]))
+    alone = torch.cat([model(inputs[:, :5]), model(inputs[:, 5:])], dim=1)
+    torch.testing.assert_close(packed, alone)
+    assert (model(inputs) - alone).abs().max() > 1e-2
+
+
+@each
+@pytest.mark.parametrize(("left", "right"), [(4, 0), (0, 4), (3, 1)])
+def test_padding_changes_nothing(name, left, right):
+    model, inputs = decoder(name), text(1, 8)
+    padded = torch.cat([text(1, left), inputs, text(1, right)], dim=1)
+    documents = torch.tensor([[-1] * left + [0] * 8 + [-1] * right])
+    torch.testing.assert_close(model(padded, documents)[:, left : left + 8], model(inputs))
+
+
+@each
+def test_decoding_step_by_step_is_one_pass(name):
+    model, inputs, cache = decoder(name), text(), KeyValueCache()
+    parts = [model(part, context=cache) for part in inputs.split([3, 1, 1, 4, 3], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(inputs))
+
+
+@each
+def test_memory_of_full_length_is_one_pass(name):
+    model, inputs, memory = decoder(name), text(), SegmentMemory(12)
+    parts = [model(part, context=memory) for part in inputs.split(4, dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(inputs))
+
+
+def test_left_padded_prompts_are_continued_with_their_places():
+    model, inputs, cache = decoder("rope"), text(1, 8), KeyValueCache()
+    padded = torch.cat([text(1, 2), inputs[:, :6]], dim=1)
+    model(padded, torch.tensor([[-1] * 2 + [0] * 6]), context=cache)
+    later = model(inputs[:, 6:], torch.zeros(1, 2, dtype=torch.long), torch.tensor([6, 7]), cache)
+    torch.testing.assert_close(later, model(inputs)[:, 6:])
+
+
+def test_documents_after_a_context_need_their_places():
+    model, cache = decoder("rope"), KeyValueCache()
+    model(text(), context=cache)
+    with pytest.raises(Invalid, match="need their places"):
+        model(text(), torch.zeros(2, 12, dtype=torch.long), context=cache)
+
+
+def test_a_place_by_the_final_length_is_refused():
+    with pytest.raises(
+        Invalid, match=r"comrope_ld places tokens by the final length .* add coordinates: index"
+    ) as found:
+        decoder(encoding=links("comrope_ld"))
+    assert found.value.key == "encoding"
+
+
+def test_a_tied_table_is_read_and_predicted_with():
+    tied, untied = decoder("rope"), decoder("rope", tied=False)
+    count = lambda model: sum(p.numel() for p in model.parameters())  # noqa: E731
+    assert count(untied) - count(tied) == 11 * 16
+    x = torch.randn(1, 3, 16)
+    torch.testing.assert_close(tied.words.logits(x), x @ tied.words.table.weight.T)
+    torch.testing.assert_close(untied.words.logits(x), x @ untied.words.head.weight.T)
+
+
+def test_scaled_embeddings_are_larger_by_the_root_of_dim():
+    model = decoder("none", scaled=True)
+    inputs = text()
+    torch.testing.assert_close(model.tokens(inputs).x, model.words.table(inputs) * 4)
+
+
+def test_weights_start_as_published():
+    model = Decoder(SAMPLES, dim=256, depth=8, heads=4, encoding=links("rope"), block=BlockOptions(mlp="swiglu"))
+    block = model.trunk.blocks[3]
+    for inner in (block.attention.query, block.attention.value, block.mlp.rise, block.mlp.gate):
+        assert inner.weight.std().item() == pytest.approx(0.02, rel=0.02)
+    for end in (block.attention.out, block.mlp.fall):
+        assert end.weight.std().item() == pytest.approx(0.02 / 4, rel=0.02)
+    assert not any(p.any() for name, p in model.named_parameters() if name.endswith("bias"))
+    assert model.words.table.weight.std().item() == pytest.approx(0.02, rel=0.1)
+
+
+def test_encodings_keep_the_weights_that_they_start_from():
+    torch.manual_seed(1)
+    model = Decoder(SAMPLES, dim=16, depth=1, heads=2, encoding=links("learned"))
+    table = model.trunk.encoding["learned"].table.clone()
+    from zoo.models.words import initialise
+
+    initialise(model.trunk)
+    assert torch.equal(model.trunk.encoding["learned"].table, table)
+
+
+def test_jitter_moves_places_in_training_only():
+    model = decoder("rope", coordinates=Perturbation(jitter=1.0))
+    assert torch.equal(model.tokens(text()).index[0, :, 0], torch.arange(12.0))
+    moved = model.train().tokens(text())
+    assert 0.1 < (moved.index[0, :, 0] - torch.arange(12)).abs().max() <= 0.5
+    assert moved.ordered
+
+
+def test_a_text_longer_than_a_learned_table_is_refused():
+    with pytest.raises(Invalid, match=r"past the .*table of 12"):
+        decoder("learned")(text(1, 13))
+    assert decoder("rope")(text(1, 40)).shape == (1, 40, 11)
+
+
+def test_the_whole_model_is_captured_by_the_compiler():
+    model, inputs = decoder("rope"), text()
+    documents = torch.tensor([[0] * 5 + [1] * 7, [-1] * 2 + [0] * 10])
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(inputs, documents), model(inputs, documents), atol=1e-5, rtol=1e-4)

@@ -1,0 +1,63 @@
+"""The bidirectional language model: what a token depends on, padding, the mask and the class token."""
+
+import pytest
+import torch
+from language import encoder, text
+
+ENCODINGS = ["none", "rope", "learned", "sinusoidal", "comrope_ld"]
+each = pytest.mark.parametrize("name", ENCODINGS)
+with_and_without = pytest.mark.parametrize("class_token", [False, True])
+
+
+@each
+def test_tokens_see_both_sides(name):
+    model, inputs = encoder(name), text()
+    other = inputs.clone()
+    other[:, 5] = (other[:, 5] + 1) % 11
+    changed = (model(other) - model(inputs)).abs().amax(-1)
+    assert changed.min() > 1e-6
+
+
+@each
+@with_and_without
+@pytest.mark.parametrize(("left", "right"), [(4, 0), (0, 4), (3, 1)])
+def test_padding_changes_nothing(name, class_token, left, right):
+    model, inputs = encoder(name, class_token=class_token), text(1, 8)
+    padded = torch.cat([text(1, left), inputs, text(1, right)], dim=1)
+    documents = torch.tensor([[-1] * left + [7] * 8 + [-1] * right])
+    torch.testing.assert_close(model(padded, documents)[:, left : left + 8], model(inputs), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in ENCODINGS if name != "comrope_ld"])
+def test_packed_documents_are_the_documents_alone(name):
+    model, inputs = encoder(name), text(1)
+    packed = model(inputs, torch.tensor([[0] * 5 + [1] * 7]))
+    torch.testing.assert_close(packed, torch.cat([model(inputs[:, :5]), model(inputs[:, 5:])], dim=1))
+
+
+def test_places_are_fractions_of_the_real_tokens():
+    documents = torch.tensor([[0] * 8 + [-1] * 4, [0] * 12])
+    assert encoder("none").tokens(text(), documents).extent.tolist() == [[8], [12]]
+    assert encoder("none").tokens(text()).extent.tolist() == [[12]]
+
+
+def test_the_mask_is_read_and_never_predicted():
+    model = encoder("rope")
+    assert model.mask == 11
+    assert model(torch.full((1, 12), model.mask)).shape == (1, 12, 11)
+
+
+def test_the_class_token_has_no_place_and_no_output():
+    model = encoder("rope", class_token=True)
+    tokens = model.tokens(text(), torch.tensor([[0] * 12, [3] * 10 + [-1] * 2]))
+    assert tokens.placed[0].tolist() == [False] + [True] * 12
+    assert tokens.document[:, 0].tolist() == [0, 3]
+    assert tokens.index[0, :3, 0].tolist() == [0, 0, 1]
+    assert model(text()).shape == (2, 12, 11)
+
+
+def test_the_class_token_is_seen_and_trained():
+    model = encoder("rope", class_token=True)
+    model(text()).sum().backward()
+    assert model.class_token.grad.abs().max() > 0
+    assert all(p.grad is not None for p in model.parameters())

@@ -1,0 +1,77 @@
+"""Causal language model (Radford et al. 2019, GPT-2), for texts of any length that its encoding allows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention.context import Context
+from zoo.attention.coordinates import Perturbation
+from zoo.attention.encoding import Dims, Links
+from zoo.attention.tokens import Tokens
+from zoo.errors import Invalid
+from zoo.models.block import BlockOptions
+from zoo.models.documents import places
+from zoo.models.trunk import Trunk
+from zoo.models.words import Words, initialise
+from zoo.registry import Between, register
+from zoo.samples import Text
+
+Count = Annotated[int, Between(1)]
+
+
+@register
+class Decoder(nn.Module):
+    """Tokens [B, N] -> logits [B, N, V] of the token after each.
+
+    Weights start as those of GPT-2. `tied` predicts with the table that is read, `scaled` multiplies what is read by
+    sqrt(dim). `memory` is the number of tokens before a window that training and evaluation remember
+    (Transformer-XL, arXiv:1901.02860), given that windows come in the order of the text, row by row.
+    """
+
+    def __init__(
+        self, samples: Text, *, dim: Count, depth: Count, heads: Count, encoding: Links,
+        coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(), tied: bool = True,
+        scaled: bool = False, memory: Annotated[int, Between(0)] = 0,
+        backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.perturbation, self.memory = coordinates, memory
+        self.words = Words(len(samples.vocabulary), dim, tied=tied, scaled=scaled)
+        dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth)
+        self.trunk = Trunk(dims, encoding, block, causal=True, backend=backend)
+        for link in self.trunk.chains[0]:
+            if link.coordinates != "index":
+                placed = f"{link.name} places tokens by the final length ({link.coordinates} coordinates)"
+                remedy = "which a causal model does not know; add coordinates: index to its entry"
+                raise Invalid("encoding", f"{placed}, {remedy}")
+        initialise(self.trunk)
+
+    def tokens(
+        self, inputs: Tensor, documents: Tensor | None = None, index: Tensor | None = None, context: Context | None = None
+    ) -> Tokens:  # fmt: skip
+        """Tokens before the first block; arguments as in `forward`."""
+        seen, count = (0 if context is None else context.seen), inputs.shape[1]
+        if index is None and documents is not None and seen:
+            raise Invalid("index", "documents that follow remembered tokens need their places; pass index")
+        if index is None:
+            later = torch.arange(seen, seen + count, device=inputs.device)
+            index = later if documents is None else places(documents)
+        x = self.words.read(inputs)
+        index = index[..., None].to(torch.promote_types(x.dtype, torch.float32))  # [1|B, N, 1]
+        if self.training:
+            index = self.perturbation(index)
+        return Tokens.at(x, index, document=documents, ordered=True)
+
+    def forward(
+        self, inputs: Tensor, documents: Tensor | None = None, index: Tensor | None = None, context: Context | None = None
+    ) -> Tensor:  # fmt: skip
+        """Logits [B, N, V] of inputs int64 [B, N].
+
+        Tokens see only those of their own number in `documents` int64 [B, N]; -1 is padding, on either side. `index` [N]
+        or [B, N] are places that grow within each document; by default the context's tokens are counted on, or each
+        document from 0. Raises Invalid where documents follow tokens of a context and `index` is missing.
+        """
+        return self.words.logits(self.trunk(self.tokens(inputs, documents, index, context), context).x)

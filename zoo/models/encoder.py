@@ -1,0 +1,67 @@
+"""Bidirectional language model (Devlin et al. 2019, arXiv:1810.04805, BERT), for masked tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention.coordinates import Perturbation
+from zoo.attention.encoding import Dims, Links
+from zoo.attention.tokens import Tokens
+from zoo.models.block import BlockOptions
+from zoo.models.documents import places
+from zoo.models.trunk import Trunk
+from zoo.models.words import DEVIATION, Words, initialise
+from zoo.registry import Between, register
+from zoo.samples import Text
+
+Count = Annotated[int, Between(1)]
+
+
+@register
+class Encoder(nn.Module):
+    """Tokens [B, N] -> logits [B, N, V] of the token at each place. Number V, `mask`, stands for a hidden token.
+
+    Weights start as those of GPT-2. `tied` and `scaled` are as in the decoder. `class_token` puts a learned token without
+    a place before the text; it belongs to the last document of its row, and its output is dropped.
+    """
+
+    def __init__(
+        self, samples: Text, *, dim: Count, depth: Count, heads: Count, encoding: Links,
+        coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(), tied: bool = True,
+        scaled: bool = False, class_token: bool = False, backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.perturbation, self.mask = coordinates, len(samples.vocabulary)
+        self.words = Words(self.mask, dim, tied=tied, scaled=scaled, extra=1)
+        self.class_token = nn.Parameter(torch.randn(1, 1, dim) * DEVIATION) if class_token else None
+        dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth)
+        self.trunk = Trunk(dims, encoding, block, backend=backend)
+        initialise(self.trunk)
+
+    def tokens(self, inputs: Tensor, documents: Tensor | None = None) -> Tokens:
+        """Tokens before the first block. The extent is the number of real tokens in a row, whatever their documents."""
+        x = self.words.read(inputs)
+        slots = torch.arange(inputs.shape[1], device=x.device) if documents is None else places(documents)
+        index = slots[..., None].to(torch.promote_types(x.dtype, torch.float32))  # [1|B, N, 1]
+        extent = index.new_full((1, 1), inputs.shape[1])
+        if documents is not None:
+            extent = (documents >= 0).sum(1, keepdim=True).clamp(min=1).to(index.dtype)
+        if self.training:
+            index = self.perturbation(index)
+        placed = None
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.to(x.dtype).expand(len(x), -1, -1), x], dim=1)
+            index = F.pad(index, (0, 0, 1, 0))
+            placed = torch.arange(x.shape[1], device=x.device) >= 1
+            if documents is not None:
+                documents = torch.cat([documents.amax(1, keepdim=True), documents], dim=1)
+        return Tokens.at(x, index, placed, documents).replace(extent=extent)
+
+    def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
+        """Logits [B, N, V] of inputs int64 [B, N]; tokens see only those of their own number in `documents`, -1 is padding."""
+        x = self.trunk(self.tokens(inputs, documents)).x
+        return self.words.logits(x if self.class_token is None else x[:, 1:])

@@ -1,0 +1,52 @@
+"""Token numbers to states, and states to logits; the weights that a language model starts from."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.models.block import Block
+from zoo.models.trunk import Trunk
+
+DEVIATION = 0.02
+
+
+class Words(nn.Module):
+    """A table with a row per token and, after them, `extra` rows that are read but never predicted.
+
+    `tied` predicts with the same table (Press and Wolf 2017, arXiv:1608.05859); `scaled` multiplies what is read by the
+    square root of dim (Vaswani et al. 2017).
+    """
+
+    def __init__(self, count: int, dim: int, *, tied: bool, scaled: bool, extra: int = 0) -> None:
+        super().__init__()
+        self.count, self.scale = count, dim**0.5 if scaled else 1.0
+        self.table = nn.Embedding(count + extra, dim)
+        self.head = None if tied else nn.Linear(dim, count, bias=False)
+        for module in (self.table, self.head):
+            if module is not None:
+                nn.init.normal_(module.weight, std=DEVIATION)
+
+    def read(self, inputs: Tensor) -> Tensor:
+        """int64 [B, N] -> [B, N, D]"""
+        return self.table(inputs) * self.scale
+
+    def logits(self, x: Tensor) -> Tensor:
+        """[B, N, D] -> [B, N, V]"""
+        return F.linear(x, self.table.weight[: self.count]) if self.head is None else self.head(x)
+
+
+def initialise(trunk: Trunk) -> None:
+    """Draw the linear layers of the blocks as GPT-2 does (Radford et al. 2019): N(0, 0.02), no biases.
+
+    Those that end a residual branch are drawn smaller by the square root of the number of branches.
+    """
+    branches = 2 * len(trunk.blocks)
+    for block in trunk.blocks:
+        assert isinstance(block, Block)
+        ends = (block.attention.out, block.mlp.fall)
+        for module in block.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=DEVIATION * (branches**-0.5 if module in ends else 1))
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
