@@ -33,7 +33,7 @@ class Classify(Task):
     ) -> None:
         super().__init__()
         self.monitor, self.mode = f"val/{monitor}", "max" if monitor == "accuracy" else "min"
-        self.model, self.optim, self.smoothing = model, optim, smoothing
+        self.model, self.optim, self.samples, self.smoothing = model, optim, samples, smoothing
         self.val_metrics, self.test_metrics = self._metrics(samples.classes), self._metrics(samples.classes)
 
     @staticmethod

@@ -7,13 +7,19 @@ from typing import Any, Protocol
 import lightning as L
 from torch import nn
 
+from zoo.samples import Samples
+
 
 class Task(L.LightningModule):
-    """A model under training. `monitor` names the metric that makes a checkpoint the best, `mode` its better end."""
+    """A model under training. `monitor` names the metric that makes a checkpoint the best, `mode` its better end.
+
+    `samples` are the facts that it was built for, and which other data has to adopt.
+    """
 
     monitor: str
     mode: str  # max or min
     model: nn.Module
+    samples: Samples
 
 
 class Optimiser(Protocol):

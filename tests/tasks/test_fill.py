@@ -1,0 +1,79 @@
+"""Masked language modelling."""
+
+import pytest
+import torch
+from language import SAMPLES, decoder, encoder, text
+from windows import OPTIM, Cycle, trainer
+
+from zoo.errors import Invalid
+from zoo.samples import Windows
+from zoo.tasks.fill import Fill
+from zoo.tasks.tally import NOT_ASKED
+
+
+def task(**options):
+    torch.manual_seed(0)
+    return Fill(encoder("rope"), OPTIM, SAMPLES, **options)
+
+
+def masked(one, batch):
+    return one.masked(batch, torch.rand(2, *batch.inputs.shape), torch.randint(11, batch.inputs.shape))
+
+
+def test_shares_are_those_of_the_paper():
+    inputs = text(400, 100)
+    hidden, targets = masked(task(), Windows(inputs, inputs))
+    chosen = targets != NOT_ASKED
+    assert torch.equal(targets[chosen], inputs[chosen])
+    assert torch.equal(hidden[~chosen], inputs[~chosen])
+    assert chosen.float().mean().item() == pytest.approx(0.15, abs=0.01)
+    assert (hidden == 11)[chosen].float().mean().item() == pytest.approx(0.8, abs=0.02)
+    kept = (hidden == inputs)[chosen].float().mean().item()
+    assert kept == pytest.approx(0.1 + 0.1 / 11, abs=0.02)
+
+
+def test_padding_is_never_chosen():
+    batch = Windows(text(), text(), torch.tensor([[0] * 6 + [-1] * 6, [0] * 12]))
+    _, targets = masked(task(share=1.0), batch)
+    assert (targets != NOT_ASKED).sum(1).tolist() == [6, 12]
+
+
+def test_an_evaluation_repeats_exactly():
+    one, data = task(), Cycle(last=1)
+    (first,) = trainer().test(one, datamodule=data, verbose=False)
+    torch.manual_seed(99)
+    (second,) = trainer().test(one, datamodule=data, verbose=False)
+    assert first == second
+    assert set(first) == {"test/loss", "test/perplexity", "test/accuracy"}
+
+
+def test_batches_are_masked_differently():
+    one, inputs = task(share=0.5), text()
+    seen = []
+    one.model.forward = lambda inputs, documents: seen.append(inputs) or torch.zeros(*inputs.shape, 11)
+    for number in (0, 1, 1):
+        one.test_step(Windows(inputs, inputs), number)
+    assert not torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[1], seen[2])
+
+
+def test_the_loss_is_of_the_chosen_tokens():
+    one, inputs = task(share=0.5), text()
+    logits = torch.randn(2, 12, 11)
+    one.model.forward = lambda inputs, documents: logits
+    one.test_step(Windows(inputs, inputs), 3)
+    generator = torch.Generator().manual_seed(3 << 16)
+    chosen = torch.rand(2, 2, 12, generator=generator)[0] < 0.5
+    expected = -logits.log_softmax(-1).gather(-1, inputs[..., None])[..., 0][chosen].mean()
+    assert one.test_tally.compute().measures()["loss"].item() == pytest.approx(expected.item())
+
+
+def test_training_learns_the_cycle():
+    one, run = task().train(), trainer(max_epochs=40)
+    run.fit(one, datamodule=Cycle())
+    assert run.callback_metrics["val/loss"] < 2.0  # a guess costs 2.4
+
+
+def test_a_model_without_a_mask_is_refused():
+    with pytest.raises(Invalid, match="choose model encoder"):
+        Fill(decoder("rope"), OPTIM, SAMPLES)

@@ -1,0 +1,85 @@
+"""Sums over predicted tokens."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from zoo.tasks.tally import NOT_ASKED, Tally, mean_loss
+
+
+def asked():
+    """Logits [3, 6, 5] and targets, of which some are not asked."""
+    targets = torch.randint(5, (3, 6))
+    targets[0, 2:] = targets[:, 4] = NOT_ASKED
+    return torch.randn(3, 6, 5), targets
+
+
+def test_the_loss_is_the_mean_of_what_is_asked():
+    logits, targets = asked()
+    chosen = [-logits[b, n].log_softmax(0)[targets[b, n]] for b, n in (targets >= 0).nonzero()]
+    assert mean_loss(logits, targets).item() == pytest.approx(sum(chosen).item() / len(chosen))
+
+
+def test_nothing_asked_costs_nothing():
+    logits = torch.randn(2, 3, 5, requires_grad=True)
+    loss = mean_loss(logits, torch.full((2, 3), NOT_ASKED))
+    loss.backward()
+    assert loss.item() == 0
+    assert not logits.grad.any()
+
+
+def test_half_precision_is_lost_by_neither():
+    logits, targets = asked()
+    logits = (100 * logits).bfloat16()
+    tally = Tally(6)
+    tally.update(logits, targets)
+    expected = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten()).item()
+    assert mean_loss(logits, targets).item() == pytest.approx(expected)
+    assert tally.compute().measures()["loss"].item() == pytest.approx(expected)
+
+
+def test_each_token_weighs_the_same_whatever_its_batch():
+    logits, targets = asked()
+    tally = Tally(6)
+    for rows in ([0], [1, 2]):
+        tally.update(logits[rows], targets[rows])
+    measures = tally.compute().measures()
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    assert measures["loss"].item() == pytest.approx(loss.item())
+    assert measures["perplexity"].item() == pytest.approx(math.exp(loss))
+    right = ((logits.argmax(-1) == targets) & (targets >= 0)).sum() / (targets >= 0).sum()
+    assert measures["accuracy"].item() == pytest.approx(right.item())
+
+
+def test_bits_are_told_by_the_unit():
+    logits, targets = asked()
+    tally, sized = Tally(6), Tally(6)
+    tally.update(logits, targets)
+    sized.update(logits, targets, torch.full((3, 6), 4))
+    nats = tally.compute().measures()["loss"].item()
+    for unit in ("character", "byte"):
+        assert tally.compute().bits(unit)[f"bits_per_{unit}"].item() == pytest.approx(nats / math.log(2))
+    assert sized.compute().bits("token")["bits_per_byte"].item() == pytest.approx(nats / math.log(2) / 4)
+    assert tally.compute().bits("token") == {}
+
+
+def test_the_loss_by_place_widens_with_the_window():
+    logits, targets = asked()
+    tally = Tally(2)
+    tally.update(logits[:, :2], targets[:, :2])
+    tally.update(logits, targets)
+    found = tally.compute().positions()
+    first = F.cross_entropy(logits[:, 0], targets[:, 0]).item()
+    assert found[0] == pytest.approx(first)
+    assert found[4] is None
+    assert len(found) == 6
+
+
+def test_a_tally_starts_anew():
+    tally = Tally(6)
+    tally.update(*asked())
+    tally.reset()
+    assert tally.asked.tolist() == [0] * 6
+    assert tally.right == tally.bytes == 0

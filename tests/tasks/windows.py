@@ -1,0 +1,81 @@
+"""A little text to train on: windows of a cycle of letters, with a mistake here and there."""
+
+import warnings
+
+import lightning as L
+import torch
+from language import SAMPLES
+from torch.utils.data import DataLoader
+
+from zoo.build import hush
+from zoo.samples import Windows
+from zoo.tasks.optim.adamw import AdamW
+
+OPTIM = AdamW(lr=3e-3, warmup=0.0)
+
+
+class Resumable(DataLoader):
+    """A loader that Lightning takes for one that knows where it was."""
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Keep(L.Callback):
+    """Saves a checkpoint after a step, or after the epoch that ends with it."""
+
+    def __init__(self, step, path):
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step and not trainer.is_last_batch:
+            trainer.save_checkpoint(self.path)
+
+    def on_train_epoch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+
+
+class Cycle(L.LightningDataModule):
+    """`count` batches of `rows` windows, each going on where the batch before ended; the last has `last` rows.
+
+    Training leaves `skip` batches out, once.
+    """
+
+    samples = SAMPLES
+
+    def __init__(self, count=4, rows=3, last=3, seed=0, skip=0):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        text = (torch.arange(12 * count + 1) % 11 + torch.randint(2, (rows, 1), generator=generator)) % 11
+        pieces = [text[:, 12 * i : 12 * i + 13] for i in range(count)]
+        self.batches = [Windows(piece[:, :-1], piece[:, 1:]) for piece in pieces]
+        self.batches[-1] = Windows(*(part[:last] for part in self.batches[-1][:2]))
+
+        self.skip = skip
+
+    def __iter__(self):
+        first, self.skip = self.skip, 0
+        return iter(range(first, len(self.batches)))
+
+    def __len__(self):
+        return len(self.batches)
+
+    def train_dataloader(self):
+        return Resumable(self.batches, batch_size=None, sampler=self)
+
+    def val_dataloader(self):
+        return DataLoader(self.batches, batch_size=None)
+
+    test_dataloader = val_dataloader
+
+
+def trainer(**options):
+    hush()
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return L.Trainer(accelerator="cpu", logger=False, num_sanity_val_steps=0, **quiet, **options)

@@ -1,0 +1,94 @@
+"""Masked language modelling (Devlin et al. 2019, arXiv:1810.04805): hidden tokens from those on either side."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.errors import Invalid
+from zoo.registry import Between, register
+from zoo.samples import Text, Windows
+from zoo.tasks.tally import NOT_ASKED, Tally, mean_loss
+from zoo.tasks.task import Optimiser, Task
+
+HIDDEN, SWAPPED = 0.8, 0.1  # of the chosen tokens; the rest is left as it is
+
+
+@register
+class Fill(Task):
+    """Trains a bidirectional model of text to tell the tokens that were chosen, each with probability `share`.
+
+    Of those, 80 % are replaced by the mask and 10 % by any token. The data's own targets are not looked at. Logs
+    train/loss, and for val and test: loss in nats for each chosen token, perplexity, accuracy. The choices of an
+    evaluation depend on nothing but the number of a batch, so that it repeats exactly, whatever the seed. `best` is the
+    checkpoint with the lowest val/loss.
+    """
+
+    monitor, mode = "val/loss", "min"
+
+    def __init__(
+        self, model: nn.Module, optim: Optimiser, samples: Text, *, share: Annotated[float, Between(0.001, 1)] = 0.15
+    ) -> None:
+        super().__init__()
+        mask = getattr(model, "mask", None)
+        if not isinstance(mask, int):
+            raise Invalid("name", "fill trains a model that knows a mask token; choose model encoder")
+        self.model, self.optim, self.samples, self.share, self.mask = model, optim, samples, share, mask
+        self.val_tally, self.test_tally = Tally(samples.length), Tally(samples.length)
+
+    def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
+        return self.model(inputs, documents)
+
+    def training_step(self, batch: Windows, batch_idx: int) -> Tensor:
+        draws = torch.rand(2, *batch.inputs.shape, device=batch.inputs.device)
+        others = torch.randint_like(batch.inputs, self.mask)
+        inputs, targets = self.masked(batch, draws, others)
+        loss = mean_loss(self(inputs, batch.documents), targets)
+        self.log("train/loss", loss, batch_size=len(inputs))
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        self.val_tally.reset()
+
+    def on_test_epoch_start(self) -> None:
+        self.test_tally.reset()
+
+    def validation_step(self, batch: Windows, batch_idx: int) -> None:
+        self._measure(self.val_tally, batch, batch_idx)
+
+    def test_step(self, batch: Windows, batch_idx: int) -> None:
+        self._measure(self.test_tally, batch, batch_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        self._conclude("val", self.val_tally)
+
+    def on_test_epoch_end(self) -> None:
+        self._conclude("test", self.test_tally)
+
+    def masked(self, batch: Windows, draws: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets [B, N] for uniform draws [2, B, N] and tokens [B, N] to swap in."""
+        chosen = draws[0] < self.share
+        if batch.documents is not None:
+            chosen = chosen & (batch.documents >= 0)
+        changed = torch.where(
+            draws[1] < HIDDEN, self.mask, torch.where(draws[1] < HIDDEN + SWAPPED, others, batch.inputs)
+        )
+        return torch.where(chosen, changed, batch.inputs), torch.where(chosen, batch.inputs, NOT_ASKED)
+
+    def _measure(self, tally: Tally, batch: Windows, number: int) -> None:
+        shape, device = batch.inputs.shape, batch.inputs.device
+        # on the CPU, where one seed gives the same draws as on every other machine
+        generator = torch.Generator().manual_seed((number << 16) + self.global_rank)
+        draws = torch.rand(2, *shape, generator=generator)
+        others = torch.randint(self.mask, shape, generator=generator)
+        inputs, targets = self.masked(batch, draws.to(device), others.to(device))
+        tally.update(self(inputs, batch.documents), targets)
+
+    def _conclude(self, part: str, tally: Tally) -> None:
+        measures = tally.compute().measures()  # the same in every process
+        self.log_dict({f"{part}/{name}": value for name, value in measures.items()}, sync_dist=True)
+
+    def configure_optimizers(self) -> Any:
+        return self.optim.configure(self.model, int(self.trainer.estimated_stepping_batches))

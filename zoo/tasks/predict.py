@@ -1,0 +1,94 @@
+"""Language modelling: the next token, cross-entropy, perplexity, bits per character or byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from zoo.errors import Invalid, ZooError
+from zoo.registry import register
+from zoo.samples import Text, Windows
+from zoo.tasks.memory import Memory
+from zoo.tasks.tally import Tally, mean_loss
+from zoo.tasks.task import Optimiser, Task
+
+
+@register
+class Predict(Task):
+    """Trains a causal model of text on windows with targets.
+
+    Logs train/loss, and for val and test: loss in nats for each token asked, perplexity, accuracy, and
+    bits_per_character or bits_per_byte where the vocabulary has such a unit or the data says how many bytes a token is.
+    `best` is the checkpoint with the lowest val/loss. After a test, `positions` holds the mean loss by place in the
+    window, None where nothing was asked. A model with memory remembers the batch before; each loop starts with none.
+    """
+
+    monitor, mode = "val/loss", "min"
+
+    def __init__(self, model: nn.Module, optim: Optimiser, samples: Text) -> None:
+        super().__init__()
+        memory = getattr(model, "memory", None)
+        if not isinstance(memory, int):
+            raise Invalid("name", "predict trains a model that sees only what came before; choose model decoder")
+        self.model, self.optim, self.samples, self.unit = model, optim, samples, samples.vocabulary.unit
+        self.val_tally, self.test_tally = Tally(samples.length), Tally(samples.length)
+        self.memories = {part: Memory(memory) for part in ("train", "val", "test")}
+        self.positions: list[float | None] = []
+
+    def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
+        return self.model(inputs, documents)
+
+    def logits(self, part: str, batch: Windows) -> Tensor:
+        """[B, N, V], after what the loop over `part` remembers."""
+        context = self.memories[part].context(len(batch.inputs), batch.inputs.device)
+        return self.model(batch.inputs, batch.documents, context=context)
+
+    def on_train_epoch_start(self) -> None:
+        self.memories["train"].forget()
+
+    def training_step(self, batch: Windows, batch_idx: int) -> Tensor:
+        try:
+            logits = self.logits("train", batch)
+        except Invalid as error:  # a window that the model cannot read, after the recipe was found right
+            raise ZooError(f"model.{error.key}: {error}") from None
+        loss = mean_loss(logits, batch.targets)
+        self.log("train/loss", loss, batch_size=len(batch.inputs))
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        self.memories["val"].forget()
+        self.val_tally.reset()  # in case a loop was broken off
+
+    def validation_step(self, batch: Windows, batch_idx: int) -> None:
+        self.val_tally.update(self.logits("val", batch), batch.targets, batch.bytes)
+
+    def on_validation_epoch_end(self) -> None:
+        self._conclude("val", self.val_tally)
+
+    def on_test_epoch_start(self) -> None:
+        self.memories["test"].forget()
+        self.test_tally.reset()
+
+    def test_step(self, batch: Windows, batch_idx: int) -> None:
+        self.test_tally.update(self.logits("test", batch), batch.targets, batch.bytes)
+
+    def on_test_epoch_end(self) -> None:
+        self.positions = self._conclude("test", self.test_tally)
+
+    def _conclude(self, part: str, tally: Tally) -> list[float | None]:
+        counts = tally.compute()  # the same in every process
+        measures = {**counts.measures(), **counts.bits(self.unit)}
+        self.log_dict({f"{part}/{name}": value for name, value in measures.items()}, sync_dist=True)
+        return counts.positions()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.memories["train"].length:
+            checkpoint["memory"] = self.memories["train"].state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if "memory" in checkpoint:
+            self.memories["train"].load_state_dict(checkpoint["memory"])
+
+    def configure_optimizers(self) -> Any:
+        return self.optim.configure(self.model, int(self.trainer.estimated_stepping_batches))

@@ -1,0 +1,80 @@
+"""What is counted of predicted tokens, by their place in the window."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchmetrics import Metric
+
+NOT_ASKED = -100
+
+
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy in nats of logits [B, N, V], averaged over the targets [B, N] that are asked; 0 if none is."""
+    total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=NOT_ASKED, reduction="sum")
+    return total / (targets != NOT_ASKED).sum().clamp(min=1)
+
+
+class Counts(NamedTuple):
+    """Sums over batches and processes."""
+
+    nats: Tensor  # [N] cross-entropy of the tokens asked at each place
+    asked: Tensor  # [N] how many they are
+    right: Tensor  # how many were the likeliest
+    bytes: Tensor  # how many bytes they are, as far as it was said
+
+    def measures(self) -> dict[str, Tensor]:
+        """loss in nats for each token asked, its perplexity, accuracy."""
+        asked = self.asked.sum()
+        loss = self.nats.sum() / asked
+        return {"loss": loss, "perplexity": loss.exp(), "accuracy": self.right / asked}
+
+    def bits(self, unit: str) -> dict[str, Tensor]:
+        """bits_per_character or bits_per_byte; nothing where a token is neither and its bytes were not said."""
+        if unit == "token":
+            return {"bits_per_byte": self.nats.sum() / math.log(2) / self.bytes} if self.bytes else {}
+        return {f"bits_per_{unit}": self.nats.sum() / math.log(2) / self.asked.sum()}
+
+    def positions(self) -> list[float | None]:
+        """The mean loss by place in the window, None where nothing was asked."""
+        pairs = zip(self.nats.tolist(), self.asked.tolist(), strict=True)
+        return [nats / asked if asked else None for nats, asked in pairs]
+
+
+class Tally(Metric):
+    """Counts predicted tokens over a loop; windows longer than `length` widen it."""
+
+    full_state_update = False
+    nats: Tensor
+    asked: Tensor
+    right: Tensor
+    bytes: Tensor
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.add_state("nats", torch.zeros(length), dist_reduce_fx="sum")
+        self.add_state("asked", torch.zeros(length, dtype=torch.long), dist_reduce_fx="sum")
+        self.add_state("right", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        self.add_state("bytes", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, targets: Tensor, sizes: Tensor | None = None) -> None:
+        """Add logits [B, N, V] of targets [B, N], `sizes` [B, N] bytes long each."""
+        known = targets != NOT_ASKED
+        losses = F.cross_entropy(logits.float().mT, targets, ignore_index=NOT_ASKED, reduction="none")  # [B, N]
+        self.nats = _sum(self.nats, losses.sum(0))
+        self.asked = _sum(self.asked, known.sum(0))
+        self.right = self.right + (known & (logits.argmax(-1) == targets)).sum()
+        if sizes is not None:
+            self.bytes = self.bytes + (sizes * known).sum()
+
+    def compute(self) -> Counts:
+        return Counts(self.nats, self.asked, self.right, self.bytes)
+
+
+def _sum(one: Tensor, two: Tensor) -> Tensor:
+    width = max(len(one), len(two))
+    return F.pad(one, (0, width - len(one))) + F.pad(two, (0, width - len(two)))
