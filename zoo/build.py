@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args, get_type_hints
 
 import lightning as L
 import torch
@@ -17,6 +17,7 @@ from zoo.data.source import Source
 from zoo.errors import Invalid
 from zoo.recipe import Recipe
 from zoo.registry import Choice
+from zoo.samples import Samples, Text
 from zoo.tasks.task import Task
 
 
@@ -26,18 +27,36 @@ def build_data(recipe: Recipe, **changes: Any) -> Source:
     return cast(Source, cls(recipe.seed, **{**recipe.data.options, **changes}))
 
 
-def build_model(recipe: Recipe) -> nn.Module:
-    """The model as a plain module, with weights drawn from torch's random state. Loads no data."""
+def build_model(recipe: Recipe, samples: Samples | None = None) -> nn.Module:
+    """The model as a plain module, with weights drawn from torch's random state. Loads no data.
+
+    `samples` are the facts it is built for, where they are known; else they are asked of the data. Raises Invalid where
+    the model reads samples of another kind.
+    """
+    facts = build_data(recipe).samples if samples is None else samples
     given = recipe.model.options.items()
     options = {key: _links(value, key) if _is_choices(value) else value for key, value in given}
-    return cast(nn.Module, registry.find("models", recipe.model.name)(build_data(recipe).samples, **options))
+    return cast(nn.Module, reader(recipe, "model", facts)(facts, **options))
 
 
-def build_task(recipe: Recipe) -> Task:
-    """The task with its model and optimiser."""
+def build_task(recipe: Recipe, samples: Samples | None = None) -> Task:
+    """The task with its model and optimiser; `samples` as in `build_model`."""
+    facts = build_data(recipe).samples if samples is None else samples
     optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)
-    cls = registry.find("tasks", recipe.task.name)
-    return cast(Task, cls(build_model(recipe), optim, build_data(recipe).samples, **recipe.task.options))
+    cls = reader(recipe, "task", facts)
+    return cast(Task, cls(build_model(recipe, facts), optim, facts, **recipe.task.options))
+
+
+def reader(recipe: Recipe, section: Literal["model", "task"], samples: Samples) -> Any:
+    """The class that a section names. Raises Invalid where it reads samples of another kind than the data's."""
+    name = getattr(recipe, section).name
+    cls = registry.find(f"{section}s", name)
+    wanted = get_type_hints(cls.__init__).get("samples", object)
+    if not isinstance(samples, wanted):
+        kinds = " or ".join(kind.__name__.lower() for kind in get_args(wanted) or (wanted,))
+        yielded = type(samples).__name__.lower()
+        raise Invalid("name", f"{section} {name} reads {kinds}, data {recipe.data.name} yields {yielded}")
+    return cls
 
 
 def build_trainer(recipe: Recipe, **more: Any) -> L.Trainer:
@@ -66,10 +85,11 @@ def hush() -> None:
         warnings.filterwarnings("ignore", message=told)
 
 
-def sample(data: Source) -> torch.Tensor:
-    """One made-up input of the shape that the data has."""
-    facts = data.samples
-    return torch.zeros(1, facts.channels, facts.height, facts.width)
+def sample(samples: Samples) -> torch.Tensor:
+    """One made-up input of the shape that samples have."""
+    if isinstance(samples, Text):
+        return torch.zeros(1, samples.length, dtype=torch.long)
+    return torch.zeros(1, samples.channels, samples.height, samples.width)
 
 
 def _is_choices(value: Any) -> bool:

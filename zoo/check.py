@@ -14,14 +14,21 @@ from zoo import registry
 from zoo.attention.attend import choose
 from zoo.attention.context import Context
 from zoo.attention.layer import SelfAttention
-from zoo.build import build_data, build_model, build_trainer, sample
-from zoo.errors import Fault, Invalid, RecipeError
+from zoo.build import build_data, build_model, build_trainer, reader, sample
+from zoo.data.source import Source
+from zoo.errors import DataError, Fault, Invalid, RecipeError
 from zoo.recipe import Recipe
+from zoo.samples import Samples
 
 
-def check(recipe: Recipe) -> None:
-    """Make each part, the model on no device, and pass a sample through it. Raises RecipeError with every fault."""
+def check(recipe: Recipe, samples: Samples | None = None) -> None:
+    """Make each part, the model on no device, and pass a sample through it.
+
+    `samples` are the facts of the data where they are known, as from a checkpoint; then no data is asked. Raises
+    RecipeError with every fault, or DataError where there is none but the data's.
+    """
     faults: list[Fault] = []
+    lacking: list[DataError] = []
 
     @contextmanager
     def blamed(section: str) -> Iterator[None]:
@@ -29,29 +36,61 @@ def check(recipe: Recipe) -> None:
             yield
         except Invalid as error:
             faults.append(recipe.fault(f"{section}.{error.key}" if error.key else section, str(error)))
+        except DataError as error:
+            lacking.append(error)
 
     with blamed("optim"):
         registry.find("optim", recipe.optim.name)(**recipe.optim.options)
     with blamed("data"):
-        data = build_data(recipe)
+        facts = build_data(recipe).samples if samples is None else samples
+        task = None
+        with blamed("task"):
+            task = reader(recipe, "task", facts)
         with blamed("model"), torch.device("meta"):
-            model = build_model(recipe)
-            model(sample(data))
+            model = build_model(recipe, facts)
+            model(sample(facts))
+            _remembers(recipe, model)
             with blamed("task"):
-                registry.find("tasks", recipe.task.name)(model, None, data.samples, **recipe.task.options)
+                if task is not None:
+                    task(model, None, facts, **recipe.task.options)
             for size in recipe.evaluate.resolutions or ():
                 with blamed("evaluate.resolutions"):
                     _fits(recipe, model, size)
+        for length in recipe.evaluate.lengths or ():
+            with blamed("evaluate.lengths"):
+                stride = {"stride": recipe.evaluate.stride} if recipe.evaluate.stride else {}
+                _varied(recipe, length=length, **stride)
     faults += _trainer_faults(recipe)
     if faults:
         raise RecipeError(*faults)
+    if lacking:
+        raise lacking[0]
+
+
+def _remembers(recipe: Recipe, model: nn.Module) -> None:
+    """Raises Invalid where a model remembers the batch before and the data does not go on from it."""
+    if not getattr(model, "memory", 0) or recipe.data.options.get("streams"):
+        return
+    told = f"the windows of data {recipe.data.name} do not go on from those of the batch before"
+    remedy = "set data.streams to true" if "streams" in recipe.data.options else "set it to 0"
+    raise Invalid("memory", f"{told}; {remedy}")
 
 
 def _fits(recipe: Recipe, model: nn.Module, size: int) -> None:
-    if "size" not in recipe.data.options:
-        raise Invalid("", f"data {recipe.data.name} has no option size, so it has one resolution")
+    data = _varied(recipe, size=size)
     try:
-        model(sample(build_data(recipe, size=size)))
+        model(sample(data.samples))
+    except Invalid as error:
+        raise Invalid("", str(error)) from None
+
+
+def _varied(recipe: Recipe, **changes: int) -> Source:
+    """The data with other options, which reads nothing yet. Raises Invalid where it has no such option."""
+    for option in changes:
+        if option not in recipe.data.options:
+            raise Invalid("", f"data {recipe.data.name} has no option {option}, so it cannot vary")
+    try:
+        return build_data(recipe, **changes)
     except Invalid as error:
         raise Invalid("", str(error)) from None
 
@@ -66,7 +105,7 @@ def _trainer_faults(recipe: Recipe) -> list[Fault]:
     return []
 
 
-def plan(recipe: Recipe, model: nn.Module, device: str) -> list[tuple[str, str]]:
+def plan(recipe: Recipe, model: nn.Module, device: str, samples: Samples | None = None) -> list[tuple[str, str]]:
     """For each attention layer the interpreter it will use on a type of device, and why."""
     found: list[tuple[str, str]] = []
 
@@ -78,7 +117,7 @@ def plan(recipe: Recipe, model: nn.Module, device: str) -> list[tuple[str, str]]
 
     hooks = [m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, SelfAttention)]
     with torch.no_grad():
-        model(sample(build_data(recipe)))
+        model(sample(build_data(recipe).samples if samples is None else samples))
     for hook in hooks:
         hook.remove()
     return found
@@ -96,12 +135,12 @@ def parameters(model: nn.Module) -> Mapping[str, int]:
     return counts
 
 
-def tokens(recipe: Recipe, model: nn.Module) -> int:
+def tokens(recipe: Recipe, model: nn.Module, samples: Samples | None = None) -> int:
     """Tokens per sample, extra tokens included."""
     found: list[int] = []
     attention = next(module for module in model.modules() if isinstance(module, SelfAttention))
     hook = attention.register_forward_pre_hook(lambda module, args: found.append(len(args[0])))
     with torch.no_grad():
-        model(sample(build_data(recipe)))
+        model(sample(build_data(recipe).samples if samples is None else samples))
     hook.remove()
     return found[0]

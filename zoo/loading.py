@@ -27,11 +27,15 @@ def load(checkpoint: str | Path, overrides: Sequence[str] = ()) -> Task:
 
 
 def restore(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, Task]:
-    """The recipe and the task of a checkpoint file. Raises CheckpointError where its weights do not fit the recipe."""
+    """The recipe and the task of a checkpoint file. Raises CheckpointError where its weights do not fit the recipe.
+
+    A checkpoint of text carries its vocabulary, and its task is made for that: no data is asked.
+    """
     content = checkpoints.read(path)
     stored = recipe.from_plain(content["zoo"]["recipe"], overrides, origin=str(path), name=content["zoo"]["name"])
-    check(stored)
-    task = build_task(stored)
+    samples = checkpoints.recalled(content, path)
+    check(stored, samples)
+    task = build_task(stored, samples)
     try:
         task.load_state_dict(content["state_dict"], strict=True)
     except RuntimeError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import numpy as np
 import torch
 
 from zoo import __version__
+from zoo.data.vocabulary import from_plain
 from zoo.errors import CheckpointError
 from zoo.recipe import Recipe
 from zoo.run.folder import holder
+from zoo.samples import Samples, Text
 
 
 class Checkpoints(L.Callback):
@@ -27,7 +30,9 @@ class Checkpoints(L.Callback):
         self._resumed: dict[str, Any] | None = None
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint["zoo"] = {"version": __version__, "name": self.recipe.name, "recipe": self.recipe.plain()}
+        facts = remembered(trainer.datamodule.samples)  # type: ignore[attr-defined]
+        about = {"version": __version__, "name": self.recipe.name, "recipe": self.recipe.plain()}
+        checkpoint["zoo"] = {**about, "samples": facts} if facts else about
         checkpoint["random"] = random_state()
         checkpoint["loader"] = trainer.train_dataloader.state_dict()  # type: ignore[union-attr]
         checkpoint["best"] = self.best
@@ -59,6 +64,26 @@ class Checkpoints(L.Callback):
         trainer.save_checkpoint(fresh)
         fresh.replace(path)
         return path
+
+
+def remembered(samples: Samples) -> dict[str, Any] | None:
+    """What a checkpoint keeps of the facts of its data, as plain data: those that only the data itself could tell."""
+    if not isinstance(samples, Text):
+        return None
+    return {"length": samples.length, "vocabulary": samples.vocabulary.plain()}
+
+
+def recalled(content: Mapping[str, Any], path: Path) -> Samples | None:
+    """The facts that a checkpoint's contents keep, None where the recipe tells them. Raises CheckpointError."""
+    facts = content["zoo"].get("samples")
+    if facts is None:
+        return None
+    try:
+        vocabulary = from_plain(facts["vocabulary"])
+        len(vocabulary)  # a tokenizer is only read when it is asked something
+        return Text(int(facts["length"]), vocabulary)
+    except Exception as error:  # the library of tokenizers fails in its own ways
+        raise CheckpointError(f"{path}: its vocabulary cannot be read, {_brief(error)}; {_good(path)}") from None
 
 
 def random_state() -> dict[str, Any]:

@@ -1,0 +1,78 @@
+"""Runs on text: a checkpoint carries its vocabulary, and memory goes on where it was."""
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+import zoo
+from zoo.errors import CheckpointError, Stopped
+from zoo.run import checkpoints
+from zoo.run.guards import Signals
+from zoo.verbs.fit import fit
+
+RECIPE = """
+extends: [model/lm_tiny, data/text, optim/adamw, trainer/default]
+model: {dim: 16, depth: 1, heads: 2, encoding: rope}
+data: {files: [song.txt], length: 16, batch_size: 4}
+task: predict
+trainer: {max_epochs: 1, accelerator: cpu}
+"""
+
+
+@pytest.fixture
+def song(tmp_path, monkeypatch):
+    """A recipe of a text of a few lines, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    Path("song.txt").write_text("row, row, row your boat\n" * 50)
+    Path("song.yaml").write_text(RECIPE)
+    return "song.yaml"
+
+
+def test_a_checkpoint_needs_no_corpus(song):
+    fit(song, [], Path("run"), "never")
+    Path("song.txt").unlink()
+    task = zoo.load("run")
+    assert task.samples.length == 16
+    assert task.samples.vocabulary.decode(task.samples.vocabulary.encode("your boat")) == "your boat"
+    assert task(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 16, len(task.samples.vocabulary))
+
+
+def test_a_length_to_evaluate_at_leaves_the_model_as_it_was_trained(song):
+    fit(song, ["model.encoding=learned"], Path("run"), "never")
+    task = zoo.load("run", ["data.length=64"])
+    assert task.model.trunk.encoding["learned"].table.shape == (16, 16)
+
+
+def test_images_are_told_by_the_recipe(tmp_path):
+    from zoo.samples import Images
+
+    assert checkpoints.remembered(Images(1, 8, 8, 10)) is None
+    assert checkpoints.recalled({"zoo": {}}, tmp_path) is None
+
+
+def test_a_vocabulary_that_cannot_be_read_is_told(tmp_path):
+    content = {"zoo": {"samples": {"length": 8, "vocabulary": {"kind": "runes"}}}}
+    with pytest.raises(CheckpointError, match=r"its vocabulary cannot be read, .*runes"):
+        checkpoints.recalled(content, tmp_path / "one.ckpt")
+
+
+@pytest.mark.parametrize("task", ["predict", "fill"])
+def test_a_stopped_run_ends_as_if_it_had_not_been(task, song, weights, monkeypatch):
+    given = ["trainer.max_epochs=2", f"task.name={task}"]
+    given += ["model.memory=16", "data.streams=true"] if task == "predict" else ["model.name=encoder", "model.dim=16",
+        "model.depth=1", "model.heads=2", "model.encoding=rope", "model.block.dropout=0.1"]  # fmt: skip
+    fit(song, given, Path("whole"), "never")
+
+    def stop(self, trainer, *_):
+        if trainer.global_step == 3:
+            self._note(signal.SIGTERM, None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Signals, "on_train_batch_start", stop)
+        with pytest.raises(Stopped):
+            fit(song, given, Path("broken"), "never")
+    fit(song, given, Path("broken"), "auto")
+    whole, broken = (weights(f"{run}/checkpoints/last.ckpt") for run in ("whole", "broken"))
+    assert all(torch.equal(whole[name], broken[name]) for name in whole)

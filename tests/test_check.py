@@ -1,0 +1,85 @@
+"""Whether the parts of a recipe fit is told before anything starts, all faults at once."""
+
+import pytest
+
+import zoo
+from zoo.errors import DataError, RecipeError
+
+LANGUAGE = "extends: [model/{model}, data/{data}, optim/adamw, trainer/default]\n"
+FITTING = {"lm_tiny": "predict", "mlm_tiny": "fill", "vit_tiny": "classify"}
+
+
+@pytest.fixture
+def faults(tmp_path):
+    """faults(model, data, task, *overrides) -> {key: problem} of a recipe of these."""
+
+    def found(model, data, task, *overrides):
+        path = tmp_path / "recipe.yaml"
+        path.write_text(LANGUAGE.format(model=model, data=data))
+        encoding = "rope_axial" if model == "vit_tiny" else "rope"
+        always = [f"task.name={task}", f"model.encoding={encoding}", "trainer.max_epochs=1"]
+        try:
+            zoo.load_recipe(path, [*always, *overrides])
+        except RecipeError as error:
+            return {fault.key: fault.problem for fault in error.faults}
+        return {}
+
+    return found
+
+
+@pytest.mark.parametrize("model", FITTING)
+def test_what_fits_has_no_fault(model, faults):
+    assert faults(model, "digits" if model == "vit_tiny" else "flipflop", FITTING[model]) == {}
+
+
+def test_a_task_that_reads_other_samples_is_told(faults):
+    assert faults("vit_tiny", "digits", "predict") == {
+        "task.name": "task predict reads text, data digits yields images"
+    }
+    assert faults("lm_tiny", "flipflop", "classify") == {
+        "task.name": "task classify reads images, data flipflop yields text"
+    }
+
+
+def test_a_model_and_a_task_that_read_other_samples_are_told_at_once(faults):
+    assert faults("lm_tiny", "digits", "predict") == {
+        "task.name": "task predict reads text, data digits yields images",
+        "model.name": "model decoder reads text, data digits yields images",
+    }
+
+
+def test_a_task_that_wants_another_model_is_told(faults):
+    assert "choose model decoder" in faults("mlm_tiny", "flipflop", "predict")["task.name"]
+    assert "choose model encoder" in faults("lm_tiny", "flipflop", "fill")["task.name"]
+
+
+def test_places_by_a_length_that_is_not_known_are_told(faults):
+    found = faults("lm_tiny", "flipflop", "predict", "model.encoding=comrope_ld")
+    assert "add coordinates: index to its entry" in found["model.encoding"]
+    assert not faults("lm_tiny", "flipflop", "predict", "model.encoding={name: comrope_ld, coordinates: index}")
+
+
+def test_memory_wants_windows_that_follow_one_another(faults, tmp_path):
+    assert "set it to 0" in faults("lm_tiny", "flipflop", "predict", "model.memory=8")["model.memory"]
+    (tmp_path / "a.txt").write_text("abcdefg " * 3000)
+    given = ["model.memory=8", f"data.files=[{tmp_path / 'a.txt'}]"]
+    assert "set data.streams to true" in faults("lm_tiny", "text", "predict", *given)["model.memory"]
+    assert faults("lm_tiny", "text", "predict", *given, "data.streams=true", "data.length=16") == {}
+
+
+def test_missing_data_is_told_where_nothing_else_is_wrong(faults):
+    with pytest.raises(DataError, match="nowhere"):
+        faults("lm_tiny", "text", "predict", "data.files=[nowhere.txt]")
+    found = faults("lm_tiny", "text", "predict", "data.files=[nowhere.txt]", "trainer.strategy=nonsense")
+    assert set(found) == {"trainer"}
+
+
+def test_what_the_data_cannot_vary_is_told(faults):
+    found = faults("vit_tiny", "digits", "classify", "evaluate.lengths=[8]")
+    assert found == {"evaluate.lengths": "data digits has no option length, so it cannot vary"}
+    assert (
+        "no option stride"
+        in faults("lm_tiny", "flipflop", "predict", "evaluate={lengths: [8], stride: 4}")["evaluate.lengths"]
+    )
+    assert "write 8" in faults("lm_tiny", "flipflop", "predict", "evaluate.lengths=[7]")["evaluate.lengths"]
+    assert not faults("lm_tiny", "flipflop", "predict", "evaluate.lengths=[8, 128]")
