@@ -13,11 +13,13 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 class Order(Sampler[tuple[int, int]]):
     """Yields (epoch, index) in an order drawn from seed and epoch; a sample's augmentation can be seeded by both.
 
+    Samples that go on from one another are not `shuffled`: their order is that of their indices, in every epoch.
+
     Lightning sets the epoch. The first `skip` samples are left out, once: those that a resumed run has already seen.
     """
 
-    def __init__(self, samples: Sized, seed: int) -> None:
-        self.samples, self.seed = samples, seed
+    def __init__(self, samples: Sized, seed: int, shuffled: bool = True) -> None:
+        self.samples, self.seed, self.shuffled = samples, seed, shuffled
         self.epoch = 0
         self.skip = 0
 
@@ -29,18 +31,23 @@ class Order(Sampler[tuple[int, int]]):
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         first, self.skip = self.skip, 0
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(len(self.samples))
+        order = np.arange(len(self.samples))
+        if self.shuffled:
+            order = np.random.default_rng([self.seed, self.epoch]).permutation(len(self.samples))
         return iter([(self.epoch, int(index)) for index in order[first:]])
 
 
 class Loader(DataLoader[Any]):
     """Batches fetched whole; in training in a given order, which a checkpoint can go on from in the middle of an epoch."""
 
-    def __init__(self, samples: Dataset[Any], batch_size: int, seed: int, workers: int, *, order: bool = False) -> None:
+    def __init__(
+        self, samples: Dataset[Any], batch_size: int, seed: int, workers: int, *, order: bool = False,
+        shuffled: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__(
             samples,
             batch_size,
-            sampler=Order(samples, seed) if order else None,  # type: ignore[arg-type]
+            sampler=Order(samples, seed, shuffled) if order else None,  # type: ignore[arg-type]
             num_workers=workers,
             collate_fn=_as_fetched,
             persistent_workers=workers > 0,

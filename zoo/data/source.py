@@ -6,14 +6,21 @@ from abc import abstractmethod
 
 import lightning as L
 
-from zoo.samples import Images
+from zoo.samples import Samples
 
 
 class Source(L.LightningDataModule):
-    """A source is made cheaply: `samples` is known before anything is loaded, so that a recipe can be checked."""
+    """A source is made cheaply: `samples` needs no `setup`, so that a recipe can be checked. A source of text may read its
+    text for it, and raise DataError. `digest` names the contents of data that is not fixed by its options.
+    """
 
-    samples: Images
+    samples: Samples
+    digest: str | None = None
 
     @abstractmethod
     def count(self, part: str) -> int:
         """The number of samples in train, val or test, once set up."""
+
+    def adopt(self, samples: Samples) -> None:
+        """Yield what a trained model knows: text is encoded with its vocabulary. Raises DataError where it cannot be."""
+        return

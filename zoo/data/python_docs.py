@@ -1,0 +1,71 @@
+"""English of the Python manual: the help topics that come with every Python (pydoc_data). No download."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Literal
+
+from zoo.data.corpus import Corpus, Shares
+from zoo.data.files import Document
+from zoo.data.order import Loader
+from zoo.data.reading import Reading
+from zoo.data.source import Source
+from zoo.data.tokenisation import Tokenisation
+from zoo.data.windows import Cutting
+from zoo.registry import Between, register
+from zoo.samples import Samples
+
+Count = Annotated[int, Between(1)]
+
+
+@register
+class PythonDocs(Source):
+    """Windows of `length` tokens of the topics, sorted by name, a blank line between them; about 465,000 characters.
+
+    The text is that of the running Python, so its `digest` tells whether two runs read the same. Each topic is a document.
+    Options are those of the source `text`.
+    """
+
+    def __init__(
+        self, seed: int, *, tokens: Literal["character", "byte", "subword"] = "character",
+        vocabulary: Count | None = None, length: Count = 128, batch_size: Count = 32, val: float = 0.1,
+        test: float = 0.1, windows: Literal["contiguous", "random"] = "contiguous", documents: bool = False,
+        streams: bool = False, stride: Count | None = None, workers: Annotated[int, Between(0)] = 0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        tokenisation = Tokenisation(tokens, vocabulary=vocabulary)
+        cutting = Cutting(length, batch_size, windows, documents, streams, stride)
+        self.reading = Reading(Corpus(topics, tokenisation, Shares(val, test)), cutting, seed, workers)
+
+    @cached_property
+    def samples(self) -> Samples:  # type: ignore[override]
+        return self.reading.samples()
+
+    @cached_property
+    def digest(self) -> str:  # type: ignore[override]
+        return self.reading.digest()
+
+    def adopt(self, samples: Samples) -> None:
+        self.samples = self.reading.adopt(samples)
+
+    def setup(self, stage: str) -> None:
+        self.reading.tell()
+
+    def train_dataloader(self) -> Loader:
+        return self.reading.loader("train")
+
+    def val_dataloader(self) -> Loader:
+        return self.reading.loader("val")
+
+    def test_dataloader(self) -> Loader:
+        return self.reading.loader("test")
+
+    def count(self, part: str) -> int:
+        return self.reading.count(part)
+
+
+def topics() -> list[Document]:
+    """The topics of the running Python."""
+    from pydoc_data.topics import topics
+
+    return [Document(name, topics[name].strip() + "\n\n") for name in sorted(topics)]

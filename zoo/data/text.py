@@ -1,0 +1,72 @@
+"""Your own text: files of UTF-8, as characters, bytes or subwords."""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from typing import Annotated, Literal
+
+from zoo.data.corpus import Corpus, Shares
+from zoo.data.files import read
+from zoo.data.order import Loader
+from zoo.data.reading import Reading
+from zoo.data.source import Source
+from zoo.data.tokenisation import Tokenisation
+from zoo.data.windows import Cutting
+from zoo.errors import Invalid
+from zoo.registry import Between, register
+from zoo.samples import Samples
+
+Count = Annotated[int, Between(1)]
+
+
+@register
+class Text(Source):
+    """Windows of `length` tokens of `files`: paths, or globs like `texts/*.txt`, read in this order as one stream.
+
+    Its characters are split into train, then `val`, then `test`, by their shares. Subwords are those of `tokenizer`, a
+    file of the library tokenizers, or a byte-level BPE of `vocabulary` tokens trained on the training share. Training
+    windows lie side by side and are shuffled, or begin at random. Those of val and test begin every `stride` tokens, and
+    each target is asked once, with what the window has before it. `documents` keeps files apart: no token is asked across
+    their ends. `streams` are for models with memory: each row of a batch goes on where it ended in the last one.
+    """
+
+    def __init__(
+        self, seed: int, *, files: tuple[str, ...] | str,
+        tokens: Literal["character", "byte", "subword"] = "character", tokenizer: str | None = None,
+        vocabulary: Count | None = None, length: Count = 128, batch_size: Count = 32, val: float = 0.1,
+        test: float = 0.1, windows: Literal["contiguous", "random"] = "contiguous", documents: bool = False,
+        streams: bool = False, stride: Count | None = None, workers: Annotated[int, Between(0)] = 0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if not files:
+            raise Invalid("files", "there is no file in it; name at least one")
+        patterns = (files,) if isinstance(files, str) else tuple(files)
+        tokenisation = Tokenisation(tokens, tokenizer, vocabulary)
+        cutting = Cutting(length, batch_size, windows, documents, streams, stride)
+        self.reading = Reading(Corpus(partial(read, patterns), tokenisation, Shares(val, test)), cutting, seed, workers)
+
+    @cached_property
+    def samples(self) -> Samples:  # type: ignore[override]
+        return self.reading.samples()
+
+    @cached_property
+    def digest(self) -> str:  # type: ignore[override]
+        return self.reading.digest()
+
+    def adopt(self, samples: Samples) -> None:
+        self.samples = self.reading.adopt(samples)
+
+    def setup(self, stage: str) -> None:
+        self.reading.tell()
+
+    def train_dataloader(self) -> Loader:
+        return self.reading.loader("train")
+
+    def val_dataloader(self) -> Loader:
+        return self.reading.loader("val")
+
+    def test_dataloader(self) -> Loader:
+        return self.reading.loader("test")
+
+    def count(self, part: str) -> int:
+        return self.reading.count(part)
