@@ -96,6 +96,7 @@ def test_documents_are_told_apart(write):
     seen = [data.samples.vocabulary.decode(row) for row in batch.inputs.tolist()]
     assert seen[1:3] == ["bbbbbbbbbb", "bcccdddddd"]
     assert batch.documents[1:3].tolist() == [[0] * 10, [0, 1, 1, 1, 2, 2, 2, 2, 2, 2]]
+    assert (batch.documents[3:] == 0).all()
     assert (batch.targets[2] < 0).tolist() == [True, False, False, True] + [False] * 6
     asked = batch.targets >= 0
     assert asked.sum() == 79 - 2

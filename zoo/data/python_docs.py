@@ -20,7 +20,7 @@ Count = Annotated[int, Between(1)]
 
 @register
 class PythonDocs(Source):
-    """Windows of `length` tokens of the topics, sorted by name, a blank line between them; about 465,000 characters.
+    """Windows of `length` tokens of the topics, sorted by name, a blank line between them; 465,049 characters in Python 3.11.
 
     The text is that of the running Python, so its `digest` tells whether two runs read the same. Each topic is a document.
     Options are those of the source `text`.
