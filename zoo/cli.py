@@ -71,6 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("checkpoint", metavar="RUN|CHECKPOINT")
     evaluate.add_argument("overrides", nargs="*", metavar="key=value")
 
+    generate = _verb(verbs, "generate", _generate, "continue a text, token by token", json=True)
+    generate.add_argument("checkpoint", metavar="RUN|CHECKPOINT")
+    generate.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="prompt=... tokens= temperature= top_k= ..."
+    )
+
     listing = _verb(verbs, "list", _list, "what there is, one line each")
     listing.add_argument("kind", nargs="?", metavar="|".join(KINDS))
 
@@ -102,6 +108,14 @@ def _eval(known: argparse.Namespace) -> None:
 
     result = evaluate(known.checkpoint, known.overrides)
     print(json.dumps(result, indent=2) if known.json else table(result))
+
+
+def _generate(known: argparse.Namespace) -> None:
+    from zoo.verbs.generate import generate
+
+    result = generate(known.checkpoint, known.overrides, quiet=known.json)
+    if known.json:
+        print(json.dumps(result, indent=2))
 
 
 def _list(known: argparse.Namespace) -> None:

@@ -1,1 +1,7 @@
-"""How attention is described, and how the description is computed. Nothing here knows an encoding's name."""
+"""Attention as data: the protocol that encodings are written in."""
+
+from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.terms import Lookup, Terms
+from zoo.attention.tokens import Tokens, precise, unrounded
+
+__all__ = ["Dims", "Encoding", "Lookup", "Terms", "Tokens", "precise", "unrounded"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zoo.attention.encoding import Encoding
-from zoo.attention.terms import Terms
+from zoo.attention import Encoding, Terms
 from zoo.registry import register
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.encoding import Dims
-from zoo.attention.tokens import precise
+from zoo.attention import Dims, precise
 from zoo.encodings.rotation import Rotary
 from zoo.encodings.spectrum import prepare, turn_by_exponential
 from zoo.errors import Invalid

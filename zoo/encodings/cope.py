@@ -7,9 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.terms import Terms
-from zoo.attention.tokens import precise
+from zoo.attention import Dims, Encoding, Terms, precise
 from zoo.registry import Between, register
 
 
@@ -34,9 +32,7 @@ class CoPE(Encoding):
             past = terms.grid(lambda b, h, i, j: j <= i + terms.shift)
             gates = scores.sigmoid() * (visible & past)
             counts = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.table) - 1)  # [B, H, N, M]
-            low = counts.floor()
-            share = counts - low
-            below, above = z.gather(-1, low.long()), z.gather(-1, counts.ceil().long())
-            return scores + share * above + (1 - share) * below
+            below, above = (z.gather(-1, edge.long()) for edge in (counts.floor(), counts.ceil()))
+            return scores + below.lerp(above, counts - counts.floor())
 
         return terms.replace(rescore=rescore)

@@ -6,10 +6,8 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.terms import Terms
+from zoo.attention import Dims, Encoding, Terms
 from zoo.encodings.linear import linear
 from zoo.errors import Invalid
 from zoo.registry import Between, register
@@ -36,7 +34,6 @@ class DAPE(Encoding):
 
         def rescore(scores: Tensor, visible: Tensor) -> Tensor:
             pairs = torch.cat([scores, bias.expand_as(scores)], dim=1).movedim(1, -1)  # [B, N, M, 2H]
-            added = linear(self.net[2], F.leaky_relu(linear(self.net[0], pairs)))
-            return scores + bias + added.movedim(-1, 1)
+            return scores + bias + linear(self.net[2], self.net[1](linear(self.net[0], pairs))).movedim(-1, 1)
 
         return terms.replace(biases=(), factors=(), rescore=rescore)

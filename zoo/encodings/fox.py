@@ -5,9 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn import functional as F
 
-from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.terms import Terms
-from zoo.attention.tokens import Tokens
+from zoo.attention import Dims, Encoding, Terms, Tokens
 from zoo.encodings.linear import linear, normal
 from zoo.registry import register
 

@@ -7,9 +7,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.terms import Terms
-from zoo.attention.tokens import precise
+from zoo.attention import Dims, Encoding, Terms, precise
 from zoo.registry import register
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.tokens import Tokens
+from zoo.attention import Dims, Encoding, Tokens
 from zoo.encodings.bicubic import taps
 from zoo.errors import Invalid
 from zoo.registry import register

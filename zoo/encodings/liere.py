@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.encoding import Dims
-from zoo.attention.tokens import precise
+from zoo.attention import Dims, precise
 from zoo.encodings.exponential import exponential
 from zoo.encodings.rotation import Rotary
 from zoo.errors import Invalid

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention.tokens import precise, unrounded
+from zoo.attention import precise, unrounded
 
 
 def linear(layer: nn.Module, x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo.attention.encoding import Encoding
+from zoo.attention import Encoding
 from zoo.registry import register
 
 

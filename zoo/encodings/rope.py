@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from zoo.attention.encoding import Dims
+from zoo.attention import Dims
 from zoo.encodings.rope_scaling import Scaling, scaled
 from zoo.encodings.rotation import Rotary, circle
 from zoo.errors import Invalid
@@ -26,17 +26,17 @@ class RoPE(Rotary):
         scaling: Scaling | None = None,
     ) -> None:  # fmt: skip
         super().__init__(dims)
-        width = fraction * dims.head
+        width = round(fraction * dims.head, 6)
         if width < 2 or width % 2:
             raise Invalid("fraction", f"{fraction} of the head size {dims.head} is not an even number of channels")
         self.base, self.width, self.scaling = base, int(width), scaling
         if scaling is not None:
-            scaling.length(dims)
+            self.length = scaling.length(dims)
             self.origin = scaling.rule != "yarn"  # which makes tokens larger wherever they are
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         steps = torch.arange(self.width // 2, device=pos.device, dtype=pos.dtype)
         if self.scaling is None:
             return (circle(pos[:, None] * self.base ** (-2 * steps / self.width)),)  # [1|B, 1, N, K'/2, 2]
-        waves, size = scaled(self.scaling, self.base, self.width, steps, self.scaling.length(self.dims))
+        waves, size = scaled(self.scaling, self.base, self.width, steps, self.length)
         return (size * circle(pos[:, None] * waves),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zoo.attention.encoding import Dims
+from zoo.attention import Dims
 from zoo.encodings.rotation import Rotary, check_pairs, circle, ladders
 from zoo.registry import register
 

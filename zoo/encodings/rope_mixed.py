@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.encoding import Dims
-from zoo.attention.tokens import precise
+from zoo.attention import Dims, precise
 from zoo.encodings.rotation import Rotary, check_pairs, circle, ladders
 from zoo.registry import register
 
@@ -15,8 +14,7 @@ from zoo.registry import register
 class RoPEMixed(Rotary):
     """pairs (2i, 2i+1) of q and k of head h turn by sum_a p_a frequencies[a, h, i]
 
-    At first each head has an axial frame turned at random: the pairs form P groups, group a pointing along the a-th
-    column of a random rotation, with magnitudes base^(-2Pk/K).
+    At first group a of P groups of pairs points along the a-th column of a random rotation, magnitudes base^(-2Pk/K).
     """
 
     shared = False

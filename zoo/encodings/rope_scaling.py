@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from torch import Tensor
 
-from zoo.attention.encoding import Dims
-from zoo.registry import Between
+from zoo.attention import Dims
+from zoo.errors import Invalid
+from zoo.registry import Between, nearest
+
+Rule = Literal["linear", "ntk", "yarn", "llama3"]
+RULES: tuple[str, ...] = get_args(Rule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,13 +24,19 @@ class Scaling:
     (arXiv:2309.00071); llama3: long waves only (arXiv:2407.21783).
     """
 
-    rule: Literal["linear", "ntk", "yarn", "llama3"]
+    rule: Rule
     factor: Annotated[float, Between(1)]
     original: Annotated[int, Between(1)] | None = None
 
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise Invalid("rule", f"no rule {self.rule!r}; {nearest(str(self.rule), RULES)}")
+        if not self.factor >= 1:
+            raise Invalid("factor", f"factor {self.factor} is less than 1")
+
     def length(self, dims: Dims) -> int:
-        """The length of training. Raises Invalid when nobody said it."""
-        return self.original or dims.tokens
+        """The length of training. Raises Invalid when nobody said it, and the rule needs it."""
+        return self.original or (dims.tokens if self.rule in ("yarn", "llama3") else 0)
 
 
 def scaled(scaling: Scaling, base: float, width: int, steps: Tensor, length: int) -> tuple[Tensor, float]:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.tokens import Tokens, precise, unrounded
+from zoo.attention import Dims, Encoding, Tokens, precise, unrounded
 from zoo.errors import Invalid
 
 

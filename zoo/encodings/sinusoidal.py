@@ -6,8 +6,7 @@ from typing import Literal
 
 import torch
 
-from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.tokens import Tokens
+from zoo.attention import Dims, Encoding, Tokens
 from zoo.errors import Invalid
 from zoo.registry import register
 

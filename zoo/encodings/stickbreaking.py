@@ -6,9 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.terms import Terms
-from zoo.attention.tokens import precise
+from zoo.attention import Dims, Encoding, Terms, precise
 from zoo.registry import register
 
 

@@ -8,9 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.terms import Lookup, Terms
-from zoo.attention.tokens import precise
+from zoo.attention import Dims, Encoding, Lookup, Terms, precise
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

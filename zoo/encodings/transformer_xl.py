@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.terms import Terms
-from zoo.attention.tokens import precise
+from zoo.attention import Dims, Encoding, Terms, precise
 from zoo.encodings.linear import normal
 from zoo.errors import Invalid
 from zoo.registry import register

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.terms import Terms
-from zoo.attention.tokens import Tokens, precise
+from zoo.attention import Dims, Encoding, Terms, Tokens, precise
 from zoo.encodings.learned import rows
 from zoo.encodings.linear import linear, normal
 from zoo.registry import register

@@ -2,11 +2,12 @@
 
 from zoo.recipe.folders import find_recipe, recipe_files
 from zoo.recipe.recipe import Recipe, from_plain, load
-from zoo.recipe.sections import DiagnosticsOptions, EvaluateOptions, TrainerOptions
+from zoo.recipe.sections import DiagnosticsOptions, EvaluateOptions, GenerateOptions, TrainerOptions
 
 __all__ = [
     "DiagnosticsOptions",
     "EvaluateOptions",
+    "GenerateOptions",
     "Recipe",
     "TrainerOptions",
     "find_recipe",

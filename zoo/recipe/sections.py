@@ -60,6 +60,23 @@ class EvaluateOptions:
     """What a model is evaluated at besides what it was trained at."""
 
     resolutions: tuple[Count, ...] | None = None
+    lengths: tuple[Count, ...] | None = None
+    stride: Count | None = None  # tokens from window to window, of which the last so many are asked; None: the length
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions:
+    """What `zoo generate` writes, and how it draws tokens. Temperature 0 takes the likeliest."""
+
+    prompt: str = ""
+    tokens: Count = 200
+    temperature: Annotated[float, Between(0)] = 1.0
+    top_k: Count | None = None
+    top_p: Annotated[float, Between(1e-6, 1)] = 1.0
+    stop: str | None = None
+    samples: Count = 1
+    seed: Annotated[int, Between(0, 2**32 - 1)] = 0
+    cache: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,3 +91,4 @@ class Sections:
     trainer: TrainerOptions = TrainerOptions()
     diagnostics: DiagnosticsOptions = DiagnosticsOptions()
     evaluate: EvaluateOptions = EvaluateOptions()
+    generate: GenerateOptions = GenerateOptions()

@@ -1,20 +1,21 @@
-"""`zoo eval`: measure a checkpoint, at its own resolution and at others."""
+"""`zoo eval`: measure a checkpoint, as it was trained and at other resolutions or lengths."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import lightning as L
 
 from zoo.build import build_data, build_trainer
 from zoo.data.source import Source
+from zoo.errors import Invalid
 from zoo.loading import restore
 from zoo.recipe import Recipe
 from zoo.run import checkpoints, folder
 from zoo.tasks.task import Task
+from zoo.verbs import figures
 
 log = logging.getLogger("zoo")
 
@@ -27,52 +28,66 @@ def evaluate(place: str, overrides: Sequence[str]) -> dict[str, Any]:
     recipe, task = restore(path, [*UNLESS_SAID, *overrides])
     trainer = build_trainer(recipe, logger=False)
     result: dict[str, Any] = {"recipe": recipe.name, "checkpoint": str(path)}
-    result["count"], result["metrics"] = _test(trainer, task, build_data(recipe))
+    data = build_data(recipe)
+    result |= _test(trainer, task, data)
+    if data.digest is not None:
+        result["data"] = f"{recipe.data.name} {data.digest}"
     if recipe.evaluate.resolutions:
-        result["resolutions"] = {
-            str(size): _test(trainer, task, build_data(recipe, size=size))[1] for size in recipe.evaluate.resolutions
-        }
-        result["figure"] = str(_draw(recipe, result, folder.holder(path)))
+        sizes = {str(size): {"size": size} for size in recipe.evaluate.resolutions}
+        result["resolutions"] = _sweep(recipe, trainer, task, sizes)
+    if recipe.evaluate.lengths:
+        result["lengths"] = _sweep(recipe, trainer, task, _lengths(recipe))
+    if recipe.evaluate.resolutions or recipe.evaluate.lengths:
+        result["figure"] = str(figures.draw(recipe, result, folder.holder(path)))
     return result
+
+
+def _lengths(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """Options of the data for each length: about as many tokens in a batch as in training."""
+    options = recipe.data.options
+    tokens = options["length"] * options["batch_size"]
+    asked = {"stride": recipe.evaluate.stride} if recipe.evaluate.stride else {}
+    return {
+        str(length): {"length": length, "batch_size": max(1, tokens // length), **asked}
+        for length in recipe.evaluate.lengths or ()
+    }
+
+
+def _sweep(
+    recipe: Recipe, trainer: L.Trainer, task: Task, changes: dict[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Metrics with options of the data changed; where the model cannot follow, why."""
+    found: dict[str, dict[str, Any]] = {}
+    for size, options in changes.items():
+        try:
+            tested = _test(trainer, task, build_data(recipe, **options))
+        except Invalid as error:
+            found[size] = {"refused": str(error)}
+            continue
+        found[size] = tested["metrics"] | {key: tested[key] for key in ("positions",) if key in tested}
+    return found
 
 
 def table(result: dict[str, Any]) -> str:
     """The result for people to read."""
     names = list(result["metrics"])
     rows = [("", *names), ("as trained", *(f"{result['metrics'][name]:.4f}" for name in names))]
-    for size, metrics in result.get("resolutions", {}).items():
-        rows.append((f"{size} x {size}", *(f"{metrics[name]:.4f}" for name in names)))
+    swept = {f"{size} x {size}": found for size, found in result.get("resolutions", {}).items()}
+    swept |= {f"{length} tokens": found for length, found in result.get("lengths", {}).items()}
+    rows += [(title, *(f"{found[name]:.4f}" for name in names)) for title, found in swept.items() if names[0] in found]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines += [f"{title}: refused: {found['refused']}" for title, found in swept.items() if "refused" in found]
     lines.append(f"{result['count']} samples, {result['checkpoint']}")
     if "figure" in result:
         lines.append(f"figure: {result['figure']}")
     return "\n".join(lines)
 
 
-def _test(trainer: L.Trainer, task: Task, data: Source) -> tuple[int, dict[str, float]]:
+def _test(trainer: L.Trainer, task: Task, data: Source) -> dict[str, Any]:
+    """count, metrics, and where the task tells it, the loss by position."""
+    data.adopt(task.samples)
     (metrics,) = trainer.test(task, datamodule=data, verbose=False)
-    return data.count("test"), {name: float(value) for name, value in metrics.items()}
-
-
-def _draw(recipe: Recipe, result: dict[str, Any], run: Path) -> Path:
-    """Accuracy against resolution, that of training included, as a PNG in the run directory."""
-    from matplotlib.figure import Figure
-
-    trained = recipe.data.options["size"]
-    found = {trained: result["metrics"]} | {int(size): metrics for size, metrics in result["resolutions"].items()}
-    points = sorted((size, metrics["test/accuracy"]) for size, metrics in found.items())
-    figure = Figure(figsize=(6, 4), layout="constrained", dpi=150)
-    axes = figure.subplots()
-    axes.plot(*zip(*points, strict=True), marker="o", color="#2b6cb0")
-    for size, value in points:
-        axes.annotate(f"{value:.3f}", (size, value), textcoords="offset points", xytext=(0, 8), ha="center", fontsize=9)
-    axes.axvline(trained, color="#999999", linestyle="--", linewidth=1, label=f"trained at {trained}")
-    axes.set(xlabel="resolution in pixels", ylabel="test accuracy", title=recipe.name)
-    axes.margins(x=0.08, y=0.2)
-    axes.set_xticks([size for size, _ in points])
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    path = run / "resolutions.png"
-    figure.savefig(path)
-    return path
+    told = {"count": data.count("test"), "metrics": {name: float(value) for name, value in metrics.items()}}
+    positions = getattr(task, "positions", None)
+    return told | ({"positions": positions} if positions else {})

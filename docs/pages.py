@@ -1,0 +1,115 @@
+"""Pages made from the code and the recipes: `python docs/pages.py` writes them, and a test holds that they are current."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+import zoo
+from zoo.attention.attend import choose
+from zoo.attention.chain import Chain
+from zoo.attention.context import Context
+from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.layer import SelfAttention
+from zoo.attention.tokens import Tokens
+from zoo.recipe import load, recipe_files
+
+ROOT = Path(__file__).parent.parent
+SIZES = {"dim": 512, "heads": 8, "depth": 6}
+HEAD = f"""# Encodings
+
+Made by `python docs/pages.py` from the docstrings, the declared facts and the recipes.
+
+Parameters are those of a model of {SIZES["depth"]} layers, width {SIZES["dim"]} and {SIZES["heads"]} heads, trained on 512
+tokens, or on patches 14 by 14 where one axis is not accepted. *Fused* says how attention is computed, under a causal
+mask where there is one axis: with nothing but q, k and v; with factors that ride on q and k; with a bias for each pair
+(FlexAttention on a GPU, a mask on a CPU); or over whole rows of scores, which no fused kernel does. Decoding with a cache is
+exact for all that run under a causal mask.
+"""
+
+
+def encodings() -> str:
+    """The page of all encodings, one section each."""
+    used = _used()
+    return "\n".join([HEAD, *(line for name in zoo.encoding_names() for line in _section(name, used.get(name, [])))])
+
+
+def _section(name: str, recipes: list[str]) -> Iterator[str]:
+    cls = zoo.encoding_class(name)
+    about, _, rest = (inspect.getdoc(cls) or "").partition("\n\n")
+    yield from (f"## {name}", "", inspect.getdoc(sys.modules[cls.__module__]) or "", "", _code(about), "")
+    if rest:
+        yield from (" ".join(rest.split()), "")
+    count, fused = _cost(name, cls)
+    named = ", ".join(f"`{one}`" for one in recipes) or "none yet"
+    yield from (f"{_facts(cls)}. Parameters: {count:,}. Fused: {fused}. Recipes: {named}.", "")
+
+
+def _code(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _facts(cls: type[Encoding]) -> str:
+    told = [
+        "One module for all layers" if cls.shared else "One module per layer",
+        f"{' or '.join(map(str, cls.axes))} {'axis' if cls.axes == (1,) else 'axes'}",
+        f"coordinates: {cls.coordinates}",
+        "relative" if cls.relative else "not relative",
+        *(["needs a causal mask"] if cls.causal else []),
+        *(["takes up the biases of the links before it"] if cls.absorbs else []),
+        *(["handles tokens without a place itself"] if cls.unplaced else []),
+    ]
+    return "; ".join(told)
+
+
+def _cost(name: str, cls: type[Encoding]) -> tuple[int, str]:
+    """Parameters of all layers, and how the call of the first is computed."""
+    axes = 1 if 1 in cls.axes else min(cls.axes)
+    shape = (512,) if axes == 1 else (14,) * axes
+
+    def made(layer: int) -> Encoding:
+        at = Dims(SIZES["dim"], SIZES["heads"], axes, shape, layer, SIZES["depth"])
+        return zoo.encoding(["alibi", name] if cls.absorbs else name, at)
+
+    layers = [made(layer) for layer in range(1 if cls.shared else SIZES["depth"])]
+    count = sum(p.numel() for encoding in layers for p in encoding.parameters())
+    return count, _fused(Chain.of(layers[0]), axes)
+
+
+def _fused(chain: Chain, axes: int) -> str:
+    tokens = Tokens.at(torch.zeros(1, 4, SIZES["dim"]), torch.arange(4.0)[:, None].expand(4, axes), ordered=axes == 1)
+    layer = SelfAttention(chain.dims, causal=axes == 1)
+    terms = layer.describe(chain.embed(tokens), chain, Context())[1]
+    return choose(terms, "cuda")[1]
+
+
+def _used() -> dict[str, list[str]]:
+    """{encoding: recipes that name it}"""
+    found: dict[str, list[str]] = {}
+    for recipe in recipe_files():
+        for entry in load(recipe).model.options.get("encoding", ()):
+            found.setdefault(entry.name, []).append(recipe)
+    return found
+
+
+def recipes() -> str:
+    """The table of all recipes, with what was recorded."""
+    lines = ["# Recorded results", "", "Made by `python docs/pages.py` from the heads of the recipes.", ""]
+    lines += ["| recipe | what it claims | recorded | cost |", "|---|---|---|---|"]
+    for name, path in sorted(recipe_files().items()):
+        head = [line.lstrip("# ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+        told = {line.split()[0]: " ".join(line.split()[1:]) for line in head[1:] if line}
+        lines.append(f"| `{name}` | {head[0]} | {told['number']} | {told['cost']} |")
+    return "\n".join([*lines, ""])
+
+
+PAGES = {ROOT / "docs" / "encodings.md": encodings, ROOT / "docs" / "results.md": recipes}
+
+if __name__ == "__main__":
+    for path, page in PAGES.items():
+        path.write_text(page(), encoding="utf-8")
+        print(path.relative_to(ROOT))

@@ -1,0 +1,49 @@
+"""Continuing a text with a causal model, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention.context import Context
+
+
+@torch.no_grad()
+def continued(
+    model: nn.Module, prompt: Sequence[int], context: Context | None, generator: torch.Generator, *,
+    temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0,
+) -> Iterator[int]:  # fmt: skip
+    """Tokens that follow a prompt, without end. Without a context the whole text is read again for each.
+
+    Raises Invalid where the model can go no further.
+    """
+    device = next(model.parameters()).device
+    text = torch.tensor([prompt], device=device)
+    logits = model(text, context=context)
+    while True:
+        token = drawn(logits[0, -1], generator, temperature, top_k, top_p)
+        yield token
+        new = torch.tensor([[token]], device=device)
+        text = new if context is not None else torch.cat([text, new], dim=1)
+        logits = model(text, context=context)
+
+
+def drawn(logits: Tensor, generator: torch.Generator, temperature: float, top_k: int | None, top_p: float) -> int:
+    """A token drawn from logits [V] in float64 on the CPU, so that rounding elsewhere hardly ever changes a text."""
+    logits = logits.double().cpu()
+    if temperature == 0:
+        return int(logits.argmax())
+    return int(torch.multinomial(shares(logits, temperature, top_k, top_p), 1, generator=generator))
+
+
+def shares(logits: Tensor, temperature: float, top_k: int | None, top_p: float) -> Tensor:
+    """Probabilities [V]: the `top_k` likeliest tokens, of which the fewest that together have a share of `top_p`."""
+    logits = logits / temperature
+    if top_k is not None and top_k < len(logits):
+        logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], float("-inf"))
+    likely, order = logits.softmax(-1).sort(descending=True)
+    before = likely.cumsum(-1) - likely
+    kept = likely.masked_fill(before >= top_p, 0)
+    return torch.zeros_like(likely).scatter(0, order, kept / kept.sum())
