@@ -21,7 +21,7 @@ def test_the_bigram_loss_is_that_of_counting(text, options):
     data = text("the rest of the zoo. is it the best of zoos? " * 20 + "no, the zest! " * 20, **options)
     parts = data.reading.corpus.encoded.parts
     expected = literal(parts["train"].tokens.tolist(), parts["test"].tokens.tolist(), len(data.samples.vocabulary))
-    assert bigram_loss(data) == pytest.approx(expected)
+    assert bigram_loss(data.reading) == pytest.approx(expected)
 
 
 def test_pairs_across_documents_do_not_count(write):

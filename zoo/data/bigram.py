@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,19 +10,13 @@ from numpy.typing import NDArray
 from zoo.data.reading import Reading
 
 
-class Read(Protocol):
-    """A source of text."""
-
-    reading: Reading
-
-
-def bigram_loss(data: Read) -> float:
+def bigram_loss(reading: Reading) -> float:
     """Mean loss in nats per token of test, under p(b | a) = (count(a, b) + 1) / (count(a) + V) counted on train."""
-    size = len(data.reading.corpus.encoded.vocabulary)
-    left, right = data.reading.pairs("train")
+    size = len(reading.corpus.encoded.vocabulary)
+    left, right = reading.pairs("train")
     pairs, counts = np.unique(_joined(left, right, size), return_counts=True)
     firsts = np.bincount(left, minlength=size)
-    left, right = data.reading.pairs("test")
+    left, right = reading.pairs("test")
     asked = _joined(left, right, size)
     at = np.searchsorted(pairs, asked).clip(max=len(pairs) - 1)
     seen = np.where(pairs[at] == asked, counts[at], 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Literal
 
+from zoo.data.bigram import bigram_loss
 from zoo.data.corpus import Corpus, Shares
 from zoo.data.files import Document
 from zoo.data.order import Loader
@@ -44,6 +45,9 @@ class PythonDocs(Source):
     @cached_property
     def digest(self) -> str:  # type: ignore[override]
         return self.reading.digest()
+
+    def baselines(self) -> dict[str, float]:
+        return {"bigram": bigram_loss(self.reading)}
 
     def adopt(self, samples: Samples) -> None:
         self.samples = self.reading.adopt(samples)

@@ -21,6 +21,10 @@ class Source(L.LightningDataModule):
     def count(self, part: str) -> int:
         """The number of samples in train, val or test, once set up."""
 
+    def baselines(self) -> dict[str, float]:
+        """test/loss of models that need no training, by name: what a trained one has to be compared to."""
+        return {}
+
     def adopt(self, samples: Samples) -> None:
         """Yield what a trained model knows: text is encoded with its vocabulary. Raises DataError where it cannot be."""
         return

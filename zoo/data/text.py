@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import Annotated, Literal
 
+from zoo.data.bigram import bigram_loss
 from zoo.data.corpus import Corpus, Shares
 from zoo.data.files import read
 from zoo.data.order import Loader
@@ -52,6 +53,9 @@ class Text(Source):
     @cached_property
     def digest(self) -> str:  # type: ignore[override]
         return self.reading.digest()
+
+    def baselines(self) -> dict[str, float]:
+        return {"bigram": bigram_loss(self.reading)}
 
     def adopt(self, samples: Samples) -> None:
         self.samples = self.reading.adopt(samples)

@@ -10,10 +10,10 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
-from torch import nn
 
 from zoo.build import build_data, build_task, build_trainer
 from zoo.check import plan
+from zoo.data.source import Source
 from zoo.errors import CheckpointError
 from zoo.loading import load_recipe
 from zoo.recipe import Recipe
@@ -21,6 +21,7 @@ from zoo.run import checkpoints, folder
 from zoo.run.guards import Finite, Signals
 from zoo.run.metrics import MetricsFile
 from zoo.run.progress import Progress, clock
+from zoo.tasks.task import Task
 
 log = logging.getLogger("zoo")
 
@@ -44,7 +45,8 @@ def fit(name: str, overrides: Sequence[str], run_dir: Path | None, resume: str) 
 def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     content = None if start is None else _continued(recipe, start)
-    task, data = build_task(recipe), build_data(recipe)
+    data = build_data(recipe)
+    task = build_task(recipe, data.samples)
     saving = checkpoints.Checkpoints(run, recipe, task.monitor, task.mode)
     signals = Signals(saving)
     loggers = [
@@ -52,7 +54,7 @@ def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
         TensorBoardLogger(run, name="", version="tensorboard", default_hp_metric=False),
     ]
     trainer = build_trainer(recipe, logger=loggers, callbacks=[Progress(), Finite(saving), saving, signals])
-    _announce(recipe, task.model, run, start, trainer.strategy.root_device.type)
+    _announce(recipe, task, data, run, start, trainer.strategy.root_device.type)
     if recipe.trainer.compile:
         task.model.compile()  # in place: the names of the weights stay
     began = time.monotonic()
@@ -65,10 +67,11 @@ def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
     finally:
         signals.remove()
     metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("test/")}
-    _conclude(recipe, run, metrics, saving.best, task.monitor, minutes)
+    baselines = data.baselines()
+    _conclude(run, metrics, baselines, saving.best, task.monitor, minutes)
     return {
         "recipe": recipe.name, "run": str(run), "checkpoint": str(best), "count": data.count("test"),
-        "metrics": metrics, "minutes": minutes,
+        "metrics": metrics, "baselines": baselines, "data": data.digest, "minutes": minutes,
     }  # fmt: skip
 
 
@@ -107,22 +110,26 @@ def _continued(recipe: Recipe, path: Path) -> dict[str, Any]:
     return content
 
 
-def _announce(recipe: Recipe, model: nn.Module, run: Path, start: Path | None, device: str) -> None:
-    count = sum(p.numel() for p in model.parameters())
+def _announce(recipe: Recipe, task: Task, data: Source, run: Path, start: Path | None, device: str) -> None:
+    count = sum(p.numel() for p in task.model.parameters())
     log.info("%s: %s parameters, run directory %s", recipe.name, f"{count:,}", run)
+    if data.digest is not None:
+        log.info("data %s, sha256 %s...", recipe.data.name, data.digest)
     if start is not None:
         log.info("going on from %s", start)
-    for name, why in dict.fromkeys(plan(recipe, model, device)):  # once, however many layers
+    for name, why in dict.fromkeys(plan(recipe, task.model, device, data.samples)):  # once, however many layers
         if name == "dense" or "mask" in why:
             log.info("attention is computed by %s: %s", name, why)
 
 
 def _conclude(
-    recipe: Recipe, run: Path, metrics: dict[str, float], best: float | None, monitor: str, minutes: float
+    run: Path, metrics: dict[str, float], baselines: dict[str, float], best: float | None, monitor: str, minutes: float
 ) -> None:
     told = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
     if best is not None:
         log.info("best %s %.4f after %s; %s", monitor, best, clock(60 * minutes), told)
+    for name, loss in baselines.items():
+        log.info("a %s model has test/loss %.4f", name, loss)
     log.info("run directory: %s", run)
     log.info("next: zoo eval %s    tensorboard --logdir %s", run, run)
 
