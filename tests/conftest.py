@@ -1,6 +1,11 @@
-"""Every test starts from the same seed, on one thread, and no warning passes unnoticed but those named here."""
+"""Every test starts from the same seed, on one thread, and no warning passes unnoticed but those named here.
+
+What zoo keeps of texts goes to a folder of the tests' own.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -14,6 +19,13 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
     flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # on a CPU it would trace each call to run it eagerly
     config.addinivalue_line("filterwarnings", KNOWN)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,22 @@
-"""Overrides that make a digits recipe train in a second."""
+"""Overrides that make a recipe train in a second."""
 
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).parent.parent
 TINY = [
     "model.dim=16", "model.depth=1", "model.heads=2", "model.patch=4", "model.encoding=rope_axial", "data.test=0.45",
     "data.val=0.45", "data.batch_size=32", "trainer.max_epochs=1", "trainer.accelerator=cpu",
 ]  # fmt: skip
+LANGUAGE = [
+    "model.dim=16", "model.depth=1", "model.heads=2", "data.length=16", "data.batch_size=8", "trainer.max_epochs=1",
+    "trainer.accelerator=cpu",
+]  # fmt: skip
+LETTERS = "".join(np.random.default_rng(0).choice(list("abcdefgh \n"), 2000))
+
+
+def language(file: Path, *overrides: str) -> list[str]:
+    """Overrides that make a recipe of text tiny, and have it read a file of LETTERS that is written for it."""
+    file.write_text(LETTERS)
+    return ["data.name=text", f"data.files=[{file}]", *LANGUAGE, *overrides]

@@ -40,10 +40,11 @@ def drawn(logits: Tensor, generator: torch.Generator, temperature: float, top_k:
 
 def shares(logits: Tensor, temperature: float, top_k: int | None, top_p: float) -> Tensor:
     """Probabilities [V]: the `top_k` likeliest tokens, of which the fewest that together have a share of `top_p`."""
-    logits = logits / temperature
-    if top_k is not None and top_k < len(logits):
-        logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], float("-inf"))
-    likely, order = logits.softmax(-1).sort(descending=True)
+    logits, order = logits.sort(descending=True, stable=True)  # of equals the first, as `argmax` has it
+    logits = (logits - logits[0]) / temperature  # which no small temperature makes infinite
+    if top_k is not None:
+        logits[top_k:] = float("-inf")
+    likely = logits.softmax(-1)
     before = likely.cumsum(-1) - likely
     kept = likely.masked_fill(before >= top_p, 0)
     return torch.zeros_like(likely).scatter(0, order, kept / kept.sum())

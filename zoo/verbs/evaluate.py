@@ -10,10 +10,11 @@ import lightning as L
 
 from zoo.build import build_data, build_trainer
 from zoo.data.source import Source
-from zoo.errors import Invalid
+from zoo.errors import Invalid, RecipeError
 from zoo.loading import restore
 from zoo.recipe import Recipe
 from zoo.run import checkpoints, folder
+from zoo.samples import Text
 from zoo.tasks.task import Task
 from zoo.verbs import figures
 
@@ -29,7 +30,10 @@ def evaluate(place: str, overrides: Sequence[str]) -> dict[str, Any]:
     trainer = build_trainer(recipe, logger=False)
     result: dict[str, Any] = {"recipe": recipe.name, "checkpoint": str(path)}
     data = build_data(recipe)
-    result |= _test(trainer, task, data)
+    try:
+        result |= _test(trainer, task, data)
+    except Invalid as error:
+        raise RecipeError(recipe.fault(f"data.{error.key}" if error.key else "data", str(error))) from None
     if data.digest is not None:
         result["data"] = f"{recipe.data.name} {data.digest}"
     if recipe.evaluate.resolutions:
@@ -38,7 +42,8 @@ def evaluate(place: str, overrides: Sequence[str]) -> dict[str, Any]:
     if recipe.evaluate.lengths:
         result["lengths"] = _sweep(recipe, trainer, task, _lengths(recipe))
     if recipe.evaluate.resolutions or recipe.evaluate.lengths:
-        result["figure"] = str(figures.draw(recipe, result, folder.holder(path)))
+        trained = task.samples.length if isinstance(task.samples, Text) else recipe.data.options["size"]
+        result["figure"] = str(figures.draw(recipe, result, folder.holder(path), trained))
     return result
 
 
@@ -86,8 +91,21 @@ def table(result: dict[str, Any]) -> str:
 
 def _test(trainer: L.Trainer, task: Task, data: Source) -> dict[str, Any]:
     """count, metrics, and where the task tells it, the loss by position."""
-    data.adopt(task.samples)
+    _adopt(task, data)
     (metrics,) = trainer.test(task, datamodule=data, verbose=False)
     told = {"count": data.count("test"), "metrics": {name: float(value) for name, value in metrics.items()}}
     positions = getattr(task, "positions", None)
-    return told | ({"positions": positions} if positions else {})
+    if not positions or not isinstance(data.samples, Text):
+        return told
+    return told | {"positions": positions[: data.samples.length]}  # a task counts to the length of training at least
+
+
+def _adopt(task: Task, data: Source) -> None:
+    """Raises Invalid where data cannot be read as what the model was trained on."""
+    data.adopt(task.samples)
+    if not isinstance(task.samples, Text):
+        return
+    vocabulary = getattr(data.samples, "vocabulary", None)
+    if vocabulary is None or vocabulary.plain() != task.samples.vocabulary.plain():
+        told = f"{type(data).__name__.lower()} does not yield the vocabulary that the model was trained with"
+        raise Invalid("name", f"{told}; measure on text")

@@ -13,26 +13,28 @@ if TYPE_CHECKING:
 BLUE, GREY = "#2b6cb0", "#999999"
 
 
-def draw(recipe: Recipe, result: dict[str, Any], run: Path) -> Path:
-    """Accuracy against resolution or loss against length, that of training included."""
+def draw(recipe: Recipe, result: dict[str, Any], run: Path, trained: int) -> Path:
+    """Accuracy against resolution or loss against length, that of the data included; `trained` is that of training."""
     from matplotlib.figure import Figure
 
     kind = "resolutions" if "resolutions" in result else "lengths"
     figure = Figure(figsize=(6 if kind == "resolutions" else 10, 4), layout="constrained", dpi=150)
     if kind == "resolutions":
-        _curve(figure.subplots(), recipe, result, "resolutions", "size", "test/accuracy")
+        _curve(figure.subplots(), recipe, result, "resolutions", trained)
     else:
         left, right = figure.subplots(1, 2)
-        _curve(left, recipe, result, "lengths", "length", "test/loss")
-        _by_position(right, recipe, result)
+        _curve(left, recipe, result, "lengths", trained)
+        _by_position(right, recipe, result, trained)
     path = run / f"{kind}.png"
     figure.savefig(path)
     return path
 
 
-def _curve(axes: Axes, recipe: Recipe, result: dict[str, Any], kind: str, option: str, metric: str) -> None:
-    trained = recipe.data.options[option]
-    found = {trained: result["metrics"]} | {int(size): metrics for size, metrics in result[kind].items()}
+def _curve(axes: Axes, recipe: Recipe, result: dict[str, Any], kind: str, trained: int) -> None:
+    option, metric = ("size", "test/accuracy") if kind == "resolutions" else ("length", "test/loss")
+    found = {recipe.data.options[option]: result["metrics"]} | {
+        int(size): metrics for size, metrics in result[kind].items()
+    }
     points = sorted((size, metrics[metric]) for size, metrics in found.items() if metric in metrics)
     axes.plot(*zip(*points, strict=True), marker="o", color=BLUE)
     for size, value in points:
@@ -47,10 +49,10 @@ def _curve(axes: Axes, recipe: Recipe, result: dict[str, Any], kind: str, option
     _finish(axes)
 
 
-def _by_position(axes: Axes, recipe: Recipe, result: dict[str, Any]) -> None:
+def _by_position(axes: Axes, recipe: Recipe, result: dict[str, Any], trained: int) -> None:
     """Loss by place in the window, averaged over runs of places so that the curve can be read."""
-    trained = recipe.data.options["length"]
-    longest = max((int(length) for length, found in result["lengths"].items() if "positions" in found), default=trained)
+    own = recipe.data.options["length"]
+    longest = max((int(length) for length, found in result["lengths"].items() if "positions" in found), default=own)
     found = result["lengths"].get(str(longest), result)
     places = [(place, loss) for place, loss in enumerate(found.get("positions", ())) if loss is not None]
     run = max(1, len(places) // 64)

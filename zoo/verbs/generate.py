@@ -37,13 +37,11 @@ def generate(place: str, words: Sequence[str], quiet: bool = False) -> dict[str,
     try:
         prompt = _prompt(recipe, task.model, facts)
     except Invalid as error:
-        raise RecipeError(recipe.fault(f"generate.{error.key}", str(error))) from None
+        raise RecipeError(recipe.fault(error.key, str(error))) from None
     device = "cuda" if recipe.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     task.to(device)
     began, samples = time.monotonic(), []
     for number in range(recipe.generate.samples):
-        if recipe.generate.samples > 1 and not quiet:
-            print(f"--- {number + 1} of {recipe.generate.samples}")
         samples.append(_sample(recipe, task.model, facts.vocabulary, prompt, number, quiet))
     _conclude(samples, len(prompt), facts.length, time.monotonic() - began)
     return {"recipe": recipe.name, "checkpoint": str(path), "prompt": recipe.generate.prompt, "samples": samples}
@@ -54,18 +52,22 @@ def _override(word: str) -> str:
     key, equals, text = word.partition("=")
     if key in RAW and equals:
         text = json.dumps(text.replace("\\n", "\n"), ensure_ascii=False)
-    return word if "." in key else f"generate.{key}{equals}{text}"
+    return word if "." in key or not equals else f"generate.{key}{equals}{text}"
 
 
 def _prompt(recipe: Recipe, model: nn.Module, facts: Any) -> list[int]:
-    """The prompt as tokens. Raises Invalid where there is nothing to continue, or no way to."""
+    """The prompt as tokens. Raises Invalid, with a whole key, where there is nothing to continue, or no way to."""
     if not isinstance(facts, Text) or "context" not in inspect.signature(model.forward).parameters:
-        raise Invalid("", f"model {recipe.model.name} does not write text from left to right; a decoder does")
+        raise Invalid("model.name", f"{recipe.model.name} does not write text from left to right; a decoder does")
     if not recipe.generate.cache and getattr(model, "memory", None):
-        raise Invalid("cache", "the model remembers segments, so it cannot read the whole text again for each token")
-    prompt = facts.vocabulary.encode(recipe.generate.prompt)
+        told = "the model remembers segments, so it cannot read the whole text again for each token; leave it true"
+        raise Invalid("generate.cache", told)
+    try:
+        prompt = facts.vocabulary.encode(recipe.generate.prompt)
+    except Invalid as error:
+        raise Invalid("generate.prompt", str(error)) from None
     if not prompt:
-        raise Invalid("prompt", "there is no text to continue; write prompt=...")
+        raise Invalid("generate.prompt", "there is no text to continue; write prompt=...")
     return prompt
 
 
@@ -73,13 +75,14 @@ def _sample(
     recipe: Recipe, model: nn.Module, vocabulary: Vocabulary, prompt: list[int], number: int, quiet: bool
 ) -> dict[str, Any]:
     """One continuation; `ended` says why it ends."""
-    told, writer, count, ended = recipe.generate, Writer(vocabulary, recipe.generate.stop), 0, "tokens"
+    told, count, ended = recipe.generate, 0, "tokens"
+    writer = Writer(vocabulary, told.stop, prompt)
     emit = (lambda text: None) if quiet else _print
-    emit(told.prompt)
+    head = f"--- {number + 1} of {told.samples}\n{told.prompt}" if told.samples > 1 else told.prompt
     try:
         for token in islice(_tokens(told, model, prompt, number), told.tokens):
+            emit(writer.take(token) if count else head + writer.take(token))  # a refused prompt writes nothing
             count += 1
-            emit(writer.take(token))
             if writer.stopped:
                 ended = "stop"
                 break

@@ -1,0 +1,189 @@
+"""Whatever is wrong with text, its models or a prompt: an exit code, at most six lines that help, nothing written."""
+
+import pytest
+from tiny import LETTERS, TINY, language
+
+FILES = {
+    "empty.txt": b"",
+    "latin.txt": "caf\u00e9 ".encode("latin-1") * 200,
+    "short.txt": b"abc",
+    "greek.txt": "\u03b1\u03b2\u03b3 abc ".encode() * 200,
+    "broken.json": b"{",
+    "tokenizer.json": b'{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}}',
+}
+SUBWORDS = "data.tokens=subword"
+
+
+def chain(*names):
+    return f"model.encoding=[{','.join(names)}]"
+
+
+RECIPES = {
+    # the text
+    "an empty file": (["data.files=[empty.txt]"], 4, ["empty.txt", "empty"]),
+    "a missing file": (["data.files=[nowhere.txt]"], 4, ["nowhere.txt", "no such file"]),
+    "a pattern that matches nothing": (["data.files=[none*.txt]"], 4, ["none*.txt", "no file matches"]),
+    "a folder": (["data.files=[.]"], 4, [".: a folder", "*.txt"]),
+    "no UTF-8": (["data.files=[latin.txt]"], 4, ["latin.txt", "UTF-8", "byte 3"]),
+    "no files": (["data.files=[]"], 2, ["data.files", "name at least one"]),
+    "a text shorter than a window": (["data.files=[short.txt]"], 2, ["data.length", "window of 16", "17 tokens"]),
+    "a window longer than the text": (["data.length=4096"], 2, ["data.length", "4096", "4097 tokens"]),
+    "a stride longer than a window": (["data.stride=17"], 2, ["data.stride", "17", "length 16"]),
+    "a stride longer than a length": (
+        ["evaluate.lengths=[8]", "evaluate.stride=9"], 2, ["command line", "evaluate.lengths", "9", "length 8"],
+    ),
+    "shares of everything": (["data.val=0.5", "data.test=0.5"], 2, ["data.val", "train"]),
+    "a misspelt unit": (["data.tokens=charakter"], 2, ["data.tokens", "character"]),
+    # subwords
+    "a missing tokenizer": ([SUBWORDS, "data.tokenizer=none.json"], 4, ["none.json"]),
+    "a broken tokenizer": ([SUBWORDS, "data.tokenizer=broken.json"], 4, ["broken.json", "not the JSON of a tokenizer"]),
+    "a tokenizer of another size": (
+        [SUBWORDS, "data.tokenizer=tokenizer.json", "data.vocabulary=300"], 2,
+        ["data.vocabulary", "300", "tokenizer.json", "2"],
+    ),
+    "a tokenizer that lacks characters": ([SUBWORDS, "data.tokenizer=tokenizer.json"], 4, ["letters.txt", "'g'"]),
+    "subwords of no size": ([SUBWORDS], 2, ["data.vocabulary", "256"]),
+    "a size for characters": (["data.vocabulary=300"], 2, ["data.vocabulary", "characters"]),
+    # encodings
+    "dape alone": ([chain("dape")], 2, ["model.encoding", "[alibi, dape]"]),
+    "dape after turned queries": ([chain("rope", "dape")], 2, ["model.encoding", "[alibi, dape]"]),
+    "a bias after dape": ([chain("kerple", "dape", "alibi")], 2, ["model.encoding", "alibi", "list it first"]),
+    "a bias after gates": ([chain("cope", "alibi", "dape")], 2, ["model.encoding", "alibi", "list it first"]),
+    "two that rescore": ([chain("alibi", "cope", "dape")], 2, ["model.encoding", "dape", "both write rescore"]),
+    "an encoding twice": ([chain("fox", "fox")], 2, ["model.encoding.1", "fox", "twice"]),
+    "two rotations": ([chain("rope", "tape")], 2, ["model.encoding", "rope and tape"]),
+    "places in fractions of a length": ([chain("comrope_ld")], 2, ["model.encoding", "coordinates: index"]),
+    "an unknown rule": (
+        ["model.encoding=[{name: rope, scaling: {rule: yarm, factor: 2}}]"], 2, ["model.encoding.0.scaling.rule", "yarn"],
+    ),
+    "a factor that shrinks": (
+        ["model.encoding=[{name: rope, scaling: {rule: ntk, factor: 0.5}}]"], 2,
+        ["model.encoding.0.scaling.factor", "0.5"],
+    ),
+    "an odd number of channels": (
+        ["model.encoding=[{name: rope, fraction: 0.4}]"], 2, ["model.encoding.0.fraction", "head size 8"],
+    ),
+    "buckets beyond their reach": (["model.encoding=[{name: t5, reach: 8}]"], 2, ["model.encoding.0.reach", "8"]),
+    # what does not go together
+    "memory without streams": (["model.memory=16"], 2, ["model.memory", "data.streams"]),
+    "streams with a stride": (["data.streams=true", "data.stride=4"], 2, ["data.stride", "streams"]),
+    "streams at random": (["data.streams=true", "data.windows=random"], 2, ["data.windows", "contiguous"]),
+    "filling with a decoder": (["task=fill"], 2, ["task.name", "encoder"]),
+    "labels for a decoder": (["task=classify"], 2, ["task", "classify reads images"]),
+    "resolutions of text": (["evaluate.resolutions=[16]"], 2, ["evaluate.resolutions", "text", "size"]),
+}  # fmt: skip
+OTHERS = {
+    "predicting with an encoder": ("mlm_t5", ["task=predict"], ["task.name", "decoder"]),
+    "gates in an encoder": ("mlm_t5", ["model.encoding=fox"], ["model.encoding", "fox", "causal"]),
+    "a cut in half flip-flop": ("flipflop_rope", ["data.length=15"], ["data.length", "15", "16"]),
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    language(tmp_path / "letters.txt")
+
+
+@pytest.fixture
+def refused(zoo, tmp_path):
+    """Runs a command that has to fail: this code, these words, at most six lines, and nothing written."""
+
+    def run(code, expected, *arguments):
+        before = sorted(tmp_path.rglob("*"))
+        given, out, told = zoo(*arguments)
+        assert (given, out) == (code, ""), told
+        assert 1 <= len(told.strip().splitlines()) <= 6, told
+        assert "Traceback" not in told
+        for word in expected:
+            assert word in told
+        assert sorted(tmp_path.rglob("*")) == before
+
+    return run
+
+
+@pytest.mark.parametrize("case", RECIPES, ids=lambda case: case.replace(" ", "-"))
+def test_a_wrong_recipe_of_text(case, files, refused, tmp_path):
+    overrides, code, expected = RECIPES[case]
+    refused(code, expected, "fit", "lm_rope", *language(tmp_path / "letters.txt"), "evaluate.lengths=null", *overrides)
+
+
+@pytest.mark.parametrize("case", OTHERS, ids=lambda case: case.replace(" ", "-"))
+def test_a_wrong_recipe_of_another_model(case, refused):
+    recipe, overrides, expected = OTHERS[case]
+    refused(2, expected, "fit", recipe, *overrides)
+
+
+def test_images_and_text_do_not_mix(refused):
+    refused(2, ["task", "predict reads text", "digits"], "fit", "vit_none", *TINY, "task=predict")
+    refused(2, ["evaluate.lengths", "digits", "length"], "fit", "vit_none", *TINY, "evaluate.lengths=[8]")
+    refused(2, ["model", "decoder reads text", "digits"], "fit", "lm_rope", "data=digits", "evaluate.lengths=null")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Tiny runs of text, of masked text and of images."""
+    from zoo.verbs.fit import fit
+
+    folder = tmp_path_factory.mktemp("runs")
+    given = language(folder / "letters.txt")
+    fit("lm_learned", [*given, "evaluate.lengths=null"], folder / "text", "never")
+    fit("mlm_t5", given, folder / "masked", "never")
+    fit("vit_none", TINY, folder / "images", "never")
+    return folder
+
+
+PROMPTS = {
+    "an unknown character": (["prompt=abc\u03b1"], ["generate.prompt", "'\u03b1' at position 3"]),
+    "an empty prompt": (["prompt="], ["generate.prompt", "prompt=..."]),
+    "the prompt of a recipe for another text": (["tokens=3"], ["best.ckpt", "generate.prompt", "'T' at position 0"]),
+    "a prompt longer than the table": (
+        ["prompt=" + LETTERS[:17].replace("\n", " ")],
+        ["generate.prompt", "16 positions"],
+    ),
+    "no share": (["prompt=a", "top_p=0"], ["generate.top_p", "0"]),
+    "more than all": (["prompt=a", "top_p=1.5"], ["generate.top_p", "1.5"]),
+    "no tokens to choose from": (["prompt=a", "top_k=0"], ["generate.top_k", "0"]),
+    "cold": (["prompt=a", "temperature=-1"], ["generate.temperature", "-1"]),
+    "a temperature without end": (["prompt=a", "temperature=.inf"], ["generate.temperature", "finite"]),
+    "no samples": (["prompt=a", "samples=0"], ["generate.samples", "0"]),
+    "no length": (["prompt=a", "tokens=0"], ["generate.tokens", "0"]),
+    "a misspelt option": (["prompt=a", "temprature=1"], ["generate.temprature", "generate.temperature?"]),
+    "a word alone": (["abc"], ["'abc'", "key=value"]),
+}
+
+
+@pytest.mark.parametrize("case", PROMPTS, ids=lambda case: case.replace(" ", "-"))
+def test_a_wrong_prompt_or_way_to_draw(case, runs, refused):
+    overrides, expected = PROMPTS[case]
+    refused(2, expected, "generate", runs / "text", *overrides)
+
+
+def test_models_that_do_not_write(runs, refused):
+    refused(2, ["model.name", "encoder", "a decoder does"], "generate", runs / "masked", "prompt=abc")
+    refused(2, ["model.name", "vit", "a decoder does"], "generate", runs / "images", "prompt=abc")
+    refused(5, ["nowhere"], "generate", "nowhere", "prompt=abc")
+    refused(5, ["another recipe"], "generate", runs / "text", "prompt=abc", "model.dim=32")
+
+
+MEASURED = {
+    "characters of another alphabet": (["data.files=[greek.txt]"], 4, ["greek.txt", "10 characters", "'\u03b1'"]),
+    "a missing text": (["data.files=[nowhere.txt]"], 4, ["nowhere.txt", "no such file"]),
+    "more positions than the table has": (["data.length=32"], 2, ["data.length", "16 positions"]),
+    "windows longer than the text": (["data.length=500"], 2, ["data.length", "501 tokens"]),
+    "tokens of another kind": (["data=flipflop"], 2, ["data.name", "vocabulary"]),
+    "images": (["data=digits"], 2, ["data", "digits"]),
+    "resolutions": (["evaluate.resolutions=[16]"], 2, ["evaluate.resolutions", "size"]),
+    "a length of nothing": (["evaluate.lengths=[0]"], 2, ["evaluate.lengths", "0"]),
+}
+
+
+@pytest.mark.parametrize("case", MEASURED, ids=lambda case: case.replace(" ", "-"))
+def test_a_wrong_measurement(case, files, runs, refused):
+    overrides, code, expected = MEASURED[case]
+    refused(code, expected, "eval", runs / "text", *overrides)
+
+
+def test_lengths_of_images(runs, refused):
+    refused(2, ["evaluate.lengths", "digits", "length"], "eval", runs / "images", "evaluate.lengths=[8]")
