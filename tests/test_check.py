@@ -79,7 +79,11 @@ def test_what_the_data_cannot_vary_is_told(faults):
     assert found == {"evaluate.lengths": "data digits has no option length, so it cannot vary"}
     assert (
         "no option stride"
-        in faults("lm_tiny", "flipflop", "predict", "evaluate={lengths: [8], stride: 4}")["evaluate.lengths"]
+        in faults("lm_tiny", "flipflop", "predict", "evaluate={lengths: [8], stride: 4}")["evaluate.stride"]
     )
     assert "write 8" in faults("lm_tiny", "flipflop", "predict", "evaluate.lengths=[7]")["evaluate.lengths"]
     assert not faults("lm_tiny", "flipflop", "predict", "evaluate.lengths=[8, 128]")
+
+
+def test_a_stride_without_lengths_is_told(faults):
+    assert "add evaluate.lengths" in faults("lm_tiny", "flipflop", "predict", "evaluate.stride=4")["evaluate.stride"]

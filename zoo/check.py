@@ -54,12 +54,10 @@ def check(recipe: Recipe, samples: Samples | None = None) -> None:
                 if task is not None:
                     task(model, None, facts, **recipe.task.options)
             for size in recipe.evaluate.resolutions or ():
-                with blamed("evaluate.resolutions"):
+                with blamed("evaluate"):
                     _fits(recipe, model, size)
-        for length in recipe.evaluate.lengths or ():
-            with blamed("evaluate.lengths"):
-                stride = {"stride": recipe.evaluate.stride} if recipe.evaluate.stride else {}
-                _varied(recipe, length=length, **stride)
+        with blamed("evaluate"):
+            _sweeps(recipe)
     faults += _trainer_faults(recipe)
     if faults:
         raise RecipeError(*faults)
@@ -77,22 +75,33 @@ def _remembers(recipe: Recipe, model: nn.Module) -> None:
 
 
 def _fits(recipe: Recipe, model: nn.Module, size: int) -> None:
-    data = _varied(recipe, size=size)
+    data = _varied(recipe, "resolutions", size=size)
     try:
         model(sample(data.samples))
     except Invalid as error:
-        raise Invalid("", str(error)) from None
+        raise Invalid("resolutions", str(error)) from None
 
 
-def _varied(recipe: Recipe, **changes: int) -> Source:
-    """The data with other options, which reads nothing yet. Raises Invalid where it has no such option."""
+def _sweeps(recipe: Recipe) -> None:
+    """Raises Invalid where the data cannot be cut as `evaluate` asks."""
+    lengths, stride = recipe.evaluate.lengths or (), recipe.evaluate.stride
+    if stride and not lengths:
+        raise Invalid("stride", "it is told without lengths, whose windows it parts; add evaluate.lengths")
+    for length in lengths:
+        _varied(recipe, "lengths", length=length)
+    for length in lengths if stride else ():
+        _varied(recipe, "stride", length=length, stride=stride)
+
+
+def _varied(recipe: Recipe, key: str, **changes: int | None) -> Source:
+    """The data with other options, which reads nothing yet. Raises Invalid for `key` where it has no such option."""
     for option in changes:
         if option not in recipe.data.options:
-            raise Invalid("", f"data {recipe.data.name} has no option {option}, so it cannot vary")
+            raise Invalid(key, f"data {recipe.data.name} has no option {option}, so it cannot vary")
     try:
         return build_data(recipe, **changes)
     except Invalid as error:
-        raise Invalid("", str(error)) from None
+        raise Invalid(key, str(error)) from None
 
 
 def _trainer_faults(recipe: Recipe) -> list[Fault]:

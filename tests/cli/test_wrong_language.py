@@ -30,7 +30,7 @@ RECIPES = {
     "a window longer than the text": (["data.length=4096"], 2, ["data.length", "4096", "4097 tokens"]),
     "a stride longer than a window": (["data.stride=17"], 2, ["data.stride", "17", "length 16"]),
     "a stride longer than a length": (
-        ["evaluate.lengths=[8]", "evaluate.stride=9"], 2, ["command line", "evaluate.lengths", "9", "length 8"],
+        ["evaluate.lengths=[8]", "evaluate.stride=9"], 2, ["command line", "evaluate.stride", "9", "length 8"],
     ),
     "shares of everything": (["data.val=0.5", "data.test=0.5"], 2, ["data.val", "train"]),
     "a misspelt unit": (["data.tokens=charakter"], 2, ["data.tokens", "character"]),

@@ -14,8 +14,14 @@ class Source(L.LightningDataModule):
     text for it, and raise DataError. `digest` names the contents of data that is not fixed by its options.
     """
 
+    name: str  # the registered one
     samples: Samples
     digest: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The name of the source and, where there is one, the digest of its text."""
+        return self.name if self.digest is None else f"{self.name} {self.digest}"
 
     @abstractmethod
     def count(self, part: str) -> int:

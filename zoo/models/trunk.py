@@ -27,9 +27,8 @@ class Trunk(nn.Module):
         for name, make in links.items():
             first = make(layers[0])
             if first.causal and not causal:
-                raise Invalid(
-                    "encoding", f"{name} is meaningful only under a causal mask, which this model does not have"
-                )
+                told = f"{name} is meaningful only under a causal mask, which this model does not have"
+                raise Invalid("encoding", f"{told}; choose model decoder, or another encoding")
             each = [first] * len(layers) if first.shared else [first, *map(make, layers[1:])]
             self.encoding[name] = first if first.shared else nn.ModuleList(each)
             for chain, link in zip(chained, each, strict=True):

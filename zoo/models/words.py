@@ -14,18 +14,19 @@ DEVIATION = 0.02
 class Words(nn.Module):
     """A table with a row per token and, after them, `extra` rows that are read but never predicted.
 
-    `tied` predicts with the same table (Press and Wolf 2017, arXiv:1608.05859); `scaled` multiplies what is read by the
-    square root of dim (Vaswani et al. 2017).
+    `tied` predicts with the same table (Press and Wolf 2017, arXiv:1608.05859). `scaled` multiplies what is read by the
+    square root of dim and draws the table N(0, 1 / dim), so that tokens are as large as sinusoids added to them (Vaswani
+    et al. 2017); else it is N(0, 0.02^2).
     """
 
     def __init__(self, count: int, dim: int, *, tied: bool, scaled: bool, extra: int = 0) -> None:
         super().__init__()
         self.count, self.scale = count, dim**0.5 if scaled else 1.0
         self.table = nn.Embedding(count + extra, dim)
+        nn.init.normal_(self.table.weight, std=dim**-0.5 if scaled else DEVIATION)
         self.head = None if tied else nn.Linear(dim, count, bias=False)
-        for module in (self.table, self.head):
-            if module is not None:
-                nn.init.normal_(module.weight, std=DEVIATION)
+        if self.head is not None:
+            nn.init.normal_(self.head.weight, std=DEVIATION)
 
     def read(self, inputs: Tensor) -> Tensor:
         """int64 [B, N] -> [B, N, D]"""

@@ -28,14 +28,12 @@ def evaluate(place: str, overrides: Sequence[str]) -> dict[str, Any]:
     path = checkpoints.locate(place)
     recipe, task = restore(path, [*UNLESS_SAID, *overrides])
     trainer = build_trainer(recipe, logger=False)
-    result: dict[str, Any] = {"recipe": recipe.name, "checkpoint": str(path)}
     data = build_data(recipe)
+    result: dict[str, Any] = {"recipe": recipe.name, "checkpoint": str(path), "data": data.title}
     try:
         result |= _test(trainer, task, data)
     except Invalid as error:
         raise RecipeError(recipe.fault(f"data.{error.key}" if error.key else "data", str(error))) from None
-    if data.digest is not None:
-        result["data"] = f"{recipe.data.name} {data.digest}"
     if recipe.evaluate.resolutions:
         sizes = {str(size): {"size": size} for size in recipe.evaluate.resolutions}
         result["resolutions"] = _sweep(recipe, trainer, task, sizes)

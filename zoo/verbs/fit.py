@@ -71,7 +71,7 @@ def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
     _conclude(run, metrics, baselines, saving.best, task.monitor, minutes)
     return {
         "recipe": recipe.name, "run": str(run), "checkpoint": str(best), "count": data.count("test"),
-        "metrics": metrics, "baselines": baselines, "data": data.digest, "minutes": minutes,
+        "metrics": metrics, "baselines": baselines, "data": data.title, "minutes": minutes,
     }  # fmt: skip
 
 
@@ -113,8 +113,7 @@ def _continued(recipe: Recipe, path: Path) -> dict[str, Any]:
 def _announce(recipe: Recipe, task: Task, data: Source, run: Path, start: Path | None, device: str) -> None:
     count = sum(p.numel() for p in task.model.parameters())
     log.info("%s: %s parameters, run directory %s", recipe.name, f"{count:,}", run)
-    if data.digest is not None:
-        log.info("data %s, sha256 %s...", recipe.data.name, data.digest)
+    log.info("data %s", data.title)
     if start is not None:
         log.info("going on from %s", start)
     for name, why in dict.fromkeys(plan(recipe, task.model, device, data.samples)):  # once, however many layers

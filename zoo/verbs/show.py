@@ -62,6 +62,7 @@ def _encoding(name: str) -> str:
         "coordinates": cls.coordinates,
         "relative": "yes: shifting all coordinates changes no score" if cls.relative else "no",
         "needs a causal mask": "yes" if cls.causal else "no",
+        "needs a bias before it": "yes" if cls.absorbs else "no",
         "tokens without a place": "handled by the encoding" if cls.unplaced else "left alone",
     }
     lines += ["", "facts", *(f"  {key}: {fact}" for key, fact in facts.items())]
