@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zoo.attention.chain import Chain
+    from zoo.attention.context import KeyValueCache, SegmentMemory
     from zoo.attention.encoding import Dims, Encoding
     from zoo.build import build_model
     from zoo.functions import Attention, attend, embed, encoding, encoding_class, encoding_names, scores, weights
@@ -16,6 +17,7 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "zoo.attention.chain": ("Chain",),
+    "zoo.attention.context": ("KeyValueCache", "SegmentMemory"),
     "zoo.attention.encoding": ("Dims", "Encoding"),
     "zoo.build": ("build_model",),
     "zoo.functions": (
@@ -32,8 +34,8 @@ _PLACES = {
     "zoo.recipe": ("Recipe",),
 }
 __all__ = [
-    "Attention", "Chain", "Dims", "Encoding", "Recipe", "attend", "build_model", "embed", "encoding", "encoding_class",
-    "encoding_names", "load", "load_recipe", "scores", "weights",
+    "Attention", "Chain", "Dims", "Encoding", "KeyValueCache", "Recipe", "SegmentMemory", "attend", "build_model", "embed",
+    "encoding", "encoding_class", "encoding_names", "load", "load_recipe", "scores", "weights",
 ]  # fmt: skip
 
 

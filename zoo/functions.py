@@ -19,8 +19,9 @@ from zoo.attention.coordinates import CONVENTIONS, grid
 from zoo.attention.encoding import Dims, Encoding, Link
 from zoo.attention.layer import SelfAttention
 from zoo.attention.terms import Terms
-from zoo.attention.tokens import Tokens
+from zoo.attention.tokens import Tokens, precise
 from zoo.errors import Invalid
+from zoo.models.documents import lengths, places
 from zoo.registry import Choice
 
 Named = str | Mapping[str, Any] | Choice
@@ -166,8 +167,10 @@ class Attention(nn.Module):
     >>> layer(torch.randn(2, 196, 64)).shape
     torch.Size([2, 196, 64])
 
-    Without `pos` the tokens are the grid of `dims.length`, or a text of any length where there is one axis, and the
-    encoding's own convention applies; `pos` [N, P] or [B, N, P] is taken as given. `placed` and `document` are as in Tokens.
+    Without `pos` the tokens are the grid of `dims.length` or, where there is one axis, a text of any length, whose documents
+    each begin at 0 and which goes on where a context (`zoo.KeyValueCache()`) ended; the encoding's own convention applies.
+    `pos` [N, P] or [B, N, P] is taken as given. `placed` [N] or [B, N] says which tokens have a place, `document` whose they
+    are, -1 for padding.
     """
 
     def __init__(self, dims: Dims, encoding: Named | Sequence[Named] | Encoding, *, causal: bool = False) -> None:
@@ -184,26 +187,30 @@ class Attention(nn.Module):
         self, x: Tensor, pos: Tensor | None = None, *, placed: Tensor | None = None, document: Tensor | None = None,
         context: Context | None = None,
     ) -> Tensor:  # fmt: skip
-        grown = document is None and (self.layer.dims.axes == 1 if pos is None else _ordered(pos))
-        tokens = Tokens.at(x, self._grid(x) if pos is None else pos, placed, document, grown)
+        context = context or Context()
         if pos is None:
-            sizes = self._sizes(x.shape[1])
-            tokens = tokens.replace(extent=tokens.pos.new_tensor([sizes]))
+            tokens = self._tokens(x, placed, document, context.seen)
+        else:
+            tokens = Tokens.at(x, pos, placed, document, document is None and _ordered(pos))
         (chain,) = self._view
-        tokens, _ = self.layer(chain.embed(tokens), chain, context or Context())
+        tokens, _ = self.layer(chain.embed(tokens), chain, context)
         return tokens.x
 
-    def _sizes(self, count: int) -> tuple[int, ...]:
-        dims = self.layer.dims
-        return (count,) if dims.axes == 1 else dims.sizes
-
-    def _grid(self, x: Tensor) -> Tensor:
-        pos = grid(self._sizes(x.shape[1]), x)
-        if len(pos) != x.shape[1]:
-            raise Invalid(
-                "pos", f"{x.shape[1]} tokens are not the grid {self.layer.dims.length}; pass their coordinates as pos"
-            )
-        return pos
+    def _tokens(self, x: Tensor, placed: Tensor | None, document: Tensor | None, seen: int) -> Tokens:
+        """Tokens of a grid, of documents that each begin at 0, or of a text that goes on where its context ended."""
+        dims, count = self.layer.dims, x.shape[1]
+        if document is not None and seen and dims.axes == 1:
+            raise Invalid("pos", "documents that follow remembered tokens need their places; pass pos")
+        if document is not None and dims.axes == 1:
+            document = document if document.dim() == 2 else document[None]
+            index = places(document)[..., None].to(precise(x).dtype)
+            return Tokens.at(x, index, placed, document).replace(extent=lengths(document)[..., None].to(index.dtype))
+        sizes = (seen + count,) if dims.axes == 1 else dims.sizes
+        pos = grid(sizes, x)[seen:]
+        if len(pos) != count:
+            raise Invalid("pos", f"{count} tokens are not the grid {dims.length}; pass their coordinates as pos")
+        tokens = Tokens.at(x, pos, placed, document, ordered=dims.axes == 1)
+        return tokens.replace(extent=tokens.pos.new_tensor([[sizes]]))
 
 
 _encoding = encoding  # the name is shadowed by arguments above

@@ -93,7 +93,7 @@ def chain(*links):
 def tokens(placed=None):
     x = torch.randn(1, N, 16, dtype=torch.float64)
     at = Tokens.at(x, grid((2, 3), x), placed)
-    return at.replace(extent=torch.tensor([[2.0, 3.0]]).double())
+    return at.replace(extent=torch.tensor([[[2.0, 3.0]]]).double())
 
 
 def call(placed=None):

@@ -261,3 +261,16 @@ def test_what_needs_a_causal_mask_says_so():
 def test_the_example_of_the_layer_runs():
     layer = zoo.Attention(zoo.Dims(64, heads=4, axes=2, length=(14, 14)), "comrope_ld")
     assert layer(torch.randn(2, 196, 64)).shape == (2, 196, 64)
+
+
+def test_a_layer_goes_on_where_its_context_ended():
+    layer, x = zoo.Attention(zoo.Dims(16, 2, length=9), ["learned", "rope", "fox"], causal=True), torch.randn(1, 9, 16)
+    cache = zoo.KeyValueCache()
+    parts = [layer(part, context=cache) for part in x.split((5, 1, 3), dim=1)]
+    torch.testing.assert_close(torch.cat(parts, 1), layer(x))
+
+
+def test_a_layer_sees_documents_from_their_beginning():
+    layer, x = zoo.Attention(zoo.Dims(16, 2, length=9), ["learned", "alibi"], causal=True), torch.randn(1, 9, 16)
+    packed = layer(x, document=torch.tensor([0] * 4 + [1] * 5))
+    torch.testing.assert_close(packed, torch.cat([layer(x[:, :4]), layer(x[:, 4:])], 1))

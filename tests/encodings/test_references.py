@@ -118,7 +118,7 @@ def test_the_learned_table_is_row_major(axes):
 def test_a_learned_grid_is_resized_as_images_are(new):
     encoding = zoo.encoding("learned", Dims(16, 2, 2, (5, 7))).double()
     x = torch.zeros(1, math.prod(new), 16, dtype=torch.float64)
-    tokens = Tokens.at(x, grid(new, x)).replace(extent=torch.tensor([new]).double())
+    tokens = Tokens.at(x, grid(new, x)).replace(extent=torch.tensor([[new]]).double())
     image = encoding.table.unflatten(0, (5, 7)).permute(2, 0, 1)[None]
     expected = F.interpolate(image, new, mode="bicubic", align_corners=False, antialias=False)
     near(Chain.of(encoding).embed(tokens).x[0], expected[0].flatten(1).T)
@@ -129,7 +129,7 @@ def test_a_class_token_is_never_resized():
     x = torch.randn(1, 13, 16, dtype=torch.float64)
     index = torch.cat([torch.zeros(1, 2), grid((4, 3), x)])
     placed = torch.arange(13) > 0
-    tokens = Tokens.at(x, index, placed).replace(extent=torch.tensor([[4.0, 3]]).double())
+    tokens = Tokens.at(x, index, placed).replace(extent=torch.tensor([[[4.0, 3]]]).double())
     out = Chain.of(encoding).embed(tokens).x
     assert torch.equal(out[:, 0], x[:, 0])
     assert (out[:, 1:] != x[:, 1:]).any(-1).all()

@@ -28,17 +28,18 @@ def test_padding_changes_nothing(name, class_token, left, right):
     torch.testing.assert_close(model(padded, documents)[:, left : left + 8], model(inputs), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in ENCODINGS if name != "comrope_ld"])
+@each
 def test_packed_documents_are_the_documents_alone(name):
     model, inputs = encoder(name), text(1)
     packed = model(inputs, torch.tensor([[0] * 5 + [1] * 7]))
     torch.testing.assert_close(packed, torch.cat([model(inputs[:, :5]), model(inputs[:, 5:])], dim=1))
 
 
-def test_places_are_fractions_of_the_real_tokens():
-    documents = torch.tensor([[0] * 8 + [-1] * 4, [0] * 12])
-    assert encoder("none").tokens(text(), documents).extent.tolist() == [[8], [12]]
-    assert encoder("none").tokens(text()).extent.tolist() == [[12]]
+def test_places_are_fractions_of_their_own_document():
+    documents = torch.tensor([[0] * 3 + [1] * 5 + [-1] * 4, [0] * 12])
+    extent = encoder("none").tokens(text(), documents).extent
+    assert extent[..., 0].tolist() == [[3] * 3 + [5] * 5 + [4] * 4, [12] * 12]
+    assert encoder("none").tokens(text()).extent.tolist() == [[[12]]]
 
 
 def test_the_mask_is_read_and_never_predicted():

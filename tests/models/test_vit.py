@@ -31,7 +31,7 @@ def test_a_size_that_the_patch_does_not_divide_is_refused():
 
 def test_rows_and_columns_are_not_interchangeable():
     tokens = vit().tokens(torch.randn(1, 3, 16, 24))
-    assert tokens.extent.tolist() == [[4, 6]]
+    assert tokens.extent.tolist() == [[[4, 6]]]
     assert tokens.pos[0, :7].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [0, 4], [0, 5], [1, 0]]
 
 

@@ -34,7 +34,7 @@ def place(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Toke
         return tokens
     if convention == "index":
         return tokens if tokens.pos is tokens.index else tokens.replace(pos=tokens.index)
-    index, extent = tokens.index, tokens.extent[:, None]  # [1|B, N, P], [1|B, 1, P]
+    index, extent = tokens.index, tokens.extent
     if convention == "growing":
         if length is None:
             raise Invalid("coordinates", "growing coordinates need the size of training: Dims(length=...)")

@@ -20,7 +20,7 @@ class Tokens:
 
     x: Tensor  # [B, N, D]
     index: Tensor  # [1|B, N, P] grid indices or token positions, at least float32
-    extent: Tensor | None  # [1|B, P] size of the grid now
+    extent: Tensor | None  # [1|B, 1|N, P] size of the grid, or of its own document, that a token is of
     pos: Tensor  # [1|B, N, P] coordinates: the index under the convention of the encoding that is asked
     placed: Tensor | None = None  # bool [1|B, N]; False for class and register tokens
     document: Tensor | None = None  # int [1|B, N]; -1 for padding
@@ -101,7 +101,7 @@ class Tokens:
         return Tokens(
             change(self.x),
             change(self.index),
-            self.extent,
+            self.extent if self.extent is None or self.extent.shape[1] == 1 else change(self.extent),
             change(self.pos),
             None if self.placed is None else change(self.placed),
             None if self.document is None else change(self.document),

@@ -41,7 +41,7 @@ def rows(table: Tensor, tokens: Tokens, sizes: tuple[int, ...]) -> Tensor:
     """Rows [1|B, N, D] of a table for a grid of `sizes`, at the places of tokens; on several axes resampled."""
     pos = tokens.pos
     if tokens.extent is not None and len(sizes) > 1:
-        pos = (pos + 0.5) * (pos.new_tensor(sizes) / tokens.extent[:, None]) - 0.5
+        pos = (pos + 0.5) * (pos.new_tensor(sizes) / tokens.extent) - 0.5
     if len(sizes) == 1:
         _check(pos, sizes[0], tokens.placed)
     return sum(weight * table[slot] for weight, slot in taps(pos, sizes))  # type: ignore[return-value]

@@ -12,3 +12,8 @@ def places(documents: Tensor) -> Tensor:
     fresh = torch.ones_like(documents, dtype=torch.bool)
     fresh[:, 1:] = documents[:, 1:] != documents[:, :-1]
     return slots - torch.where(fresh, slots, 0).cummax(1).values
+
+
+def lengths(documents: Tensor) -> Tensor:
+    """[B, N] -> [B, N]: how many tokens each token's document has."""
+    return (documents[:, None] == documents[..., None]).sum(-1)

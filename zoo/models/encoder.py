@@ -12,7 +12,7 @@ from zoo.attention.coordinates import Perturbation
 from zoo.attention.encoding import Dims, Links
 from zoo.attention.tokens import Tokens
 from zoo.models.block import BlockOptions
-from zoo.models.documents import places
+from zoo.models.documents import lengths, places
 from zoo.models.trunk import Trunk
 from zoo.models.words import DEVIATION, Words, initialise
 from zoo.registry import Between, register
@@ -43,19 +43,20 @@ class Encoder(nn.Module):
         initialise(self.trunk)
 
     def tokens(self, inputs: Tensor, documents: Tensor | None = None) -> Tokens:
-        """Tokens before the first block. The extent is the number of real tokens in a row, whatever their documents."""
+        """Tokens before the first block. The extent of a token is the length of its document."""
         x = self.words.read(inputs)
         slots = torch.arange(inputs.shape[1], device=x.device) if documents is None else places(documents)
         index = slots[..., None].to(torch.promote_types(x.dtype, torch.float32))  # [1|B, N, 1]
-        extent = index.new_full((1, 1), inputs.shape[1])
+        extent = index.new_full((1, 1, 1), inputs.shape[1])
         if documents is not None:
-            extent = (documents >= 0).sum(1, keepdim=True).clamp(min=1).to(index.dtype)
+            extent = lengths(documents)[..., None].to(index.dtype)  # [B, N, 1]
         if self.training:
             index = self.perturbation(index)
         placed = None
         if self.class_token is not None:
             x = torch.cat([self.class_token.to(x.dtype).expand(len(x), -1, -1), x], dim=1)
             index = F.pad(index, (0, 0, 1, 0))
+            extent = extent if documents is None else F.pad(extent, (0, 0, 1, 0), value=1.0)
             placed = torch.arange(x.shape[1], device=x.device) >= 1
             if documents is not None:
                 documents = torch.cat([documents.amax(1, keepdim=True), documents], dim=1)

@@ -62,11 +62,13 @@ class ViT(nn.Module):
             index = self.perturbation(index)
         extra = [token.expand(len(x), -1, -1) for token in (self.class_token, self.registers) if token is not None]
         count = sum(token.shape[1] for token in extra)
-        extent = index.new_tensor([sizes])
+        extent = index.new_tensor([[sizes]])  # [1, 1, P]
         placed = None
         if count:
             x = torch.cat([*(token.to(x.dtype) for token in extra), x], dim=1)
-            index = torch.cat([((extent - 1) / 2).expand(count, -1), index])  # at the centre, in case they are placed
+            index = torch.cat(
+                [((extent[0] - 1) / 2).expand(count, -1), index]
+            )  # at the centre, in case they are placed
             placed = torch.arange(len(index), device=x.device) >= count
             if self.centred:
                 placed[0] = True  # the class token stands first

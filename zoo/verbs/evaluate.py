@@ -74,7 +74,7 @@ def _sweep(
 def table(result: dict[str, Any]) -> str:
     """The result for people to read."""
     names = list(result["metrics"])
-    rows = [("", *names), ("as trained", *(f"{result['metrics'][name]:.4f}" for name in names))]
+    rows = [("", *names), ("test", *(f"{result['metrics'][name]:.4f}" for name in names))]
     swept = {f"{size} x {size}": found for size, found in result.get("resolutions", {}).items()}
     swept |= {f"{length} tokens": found for length, found in result.get("lengths", {}).items()}
     rows += [(title, *(f"{found[name]:.4f}" for name in names)) for title, found in swept.items() if names[0] in found]

@@ -10,7 +10,9 @@ from zoo.recipe import Recipe
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+BINS = 24  # of places, so that each point is a mean of many tokens
 BLUE, GREY = "#2b6cb0", "#999999"
+CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}  # where a label crosses the curve
 
 
 def draw(recipe: Recipe, result: dict[str, Any], run: Path, trained: int) -> Path:
@@ -38,7 +40,10 @@ def _curve(axes: Axes, recipe: Recipe, result: dict[str, Any], kind: str, traine
     points = sorted((size, metrics[metric]) for size, metrics in found.items() if metric in metrics)
     axes.plot(*zip(*points, strict=True), marker="o", color=BLUE)
     for size, value in points:
-        axes.annotate(f"{value:.3f}", (size, value), textcoords="offset points", xytext=(0, 8), ha="center", fontsize=9)
+        axes.annotate(f"{value:.3f}", (size, value), textcoords="offset points", xytext=(4, 6), fontsize=9, bbox=CLEAR)
+    low, high = min(value for _, value in points), max(value for _, value in points)
+    room = max(0.0, 0.1 * high - (high - low)) / 2  # so that a thousandth does not look like a cliff
+    axes.update_datalim([(points[0][0], low - room), (points[0][0], high + room)])
     axes.axvline(trained, color=GREY, linestyle="--", linewidth=1, label=f"trained at {trained}")
     units = "resolution in pixels" if option == "size" else "length of windows in tokens"
     axes.set(xlabel=units, ylabel=metric.replace("/", " "), title=recipe.name)
@@ -55,7 +60,7 @@ def _by_position(axes: Axes, recipe: Recipe, result: dict[str, Any], trained: in
     longest = max((int(length) for length, found in result["lengths"].items() if "positions" in found), default=own)
     found = result["lengths"].get(str(longest), result)
     places = [(place, loss) for place, loss in enumerate(found.get("positions", ())) if loss is not None]
-    run = max(1, len(places) // 64)
+    run = max(1, len(places) // BINS)
     runs = [places[start : start + run] for start in range(0, len(places), run)]
     points = [(sum(p for p, _ in each) / len(each), sum(loss for _, loss in each) / len(each)) for each in runs]
     if points:
