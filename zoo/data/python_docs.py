@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Annotated, Literal
 
-from zoo.data.bigram import bigram_loss
 from zoo.data.corpus import Corpus, Shares
 from zoo.data.files import Document
-from zoo.data.order import Loader
 from zoo.data.reading import Reading
-from zoo.data.source import Source
 from zoo.data.tokenisation import Tokenisation
 from zoo.data.windows import Cutting
+from zoo.data.written import Written
 from zoo.registry import Between, register
-from zoo.samples import Samples
 
 Count = Annotated[int, Between(1)]
 
 
 @register
-class PythonDocs(Source):
+class PythonDocs(Written):
     """Windows of `length` tokens of the topics, sorted by name, a blank line between them; 465,049 characters in Python 3.11.
 
     The text is that of the running Python, so its `digest` tells whether two runs read the same. Each topic is a document.
@@ -37,35 +33,6 @@ class PythonDocs(Source):
         tokenisation = Tokenisation(tokens, vocabulary=vocabulary)
         cutting = Cutting(length, batch_size, windows, documents, streams, stride)
         self.reading = Reading(Corpus(topics, tokenisation, Shares(val, test)), cutting, seed, workers)
-
-    @cached_property
-    def samples(self) -> Samples:  # type: ignore[override]
-        return self.reading.samples()
-
-    @cached_property
-    def digest(self) -> str:  # type: ignore[override]
-        return self.reading.digest()
-
-    def baselines(self) -> dict[str, float]:
-        return {"bigram": bigram_loss(self.reading)}
-
-    def adopt(self, samples: Samples) -> None:
-        self.samples = self.reading.adopt(samples)
-
-    def setup(self, stage: str) -> None:
-        self.reading.tell()
-
-    def train_dataloader(self) -> Loader:
-        return self.reading.loader("train")
-
-    def val_dataloader(self) -> Loader:
-        return self.reading.loader("val")
-
-    def test_dataloader(self) -> Loader:
-        return self.reading.loader("test")
-
-    def count(self, part: str) -> int:
-        return self.reading.count(part)
 
 
 def topics() -> list[Document]:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import partial
 from typing import Annotated, Literal
 
-from zoo.data.bigram import bigram_loss
 from zoo.data.corpus import Corpus, Shares
 from zoo.data.files import read
-from zoo.data.order import Loader
 from zoo.data.reading import Reading
-from zoo.data.source import Source
 from zoo.data.tokenisation import Tokenisation
 from zoo.data.windows import Cutting
+from zoo.data.written import Written
 from zoo.errors import Invalid
 from zoo.registry import Between, register
-from zoo.samples import Samples
 
 Count = Annotated[int, Between(1)]
 
 
 @register
-class Text(Source):
+class Text(Written):
     """Windows of `length` tokens of `files`: paths, or globs like `texts/*.txt`, read in this order as one stream.
 
     Its characters are split into train, then `val`, then `test`, by their shares. Subwords are those of `tokenizer`, a
@@ -45,32 +42,3 @@ class Text(Source):
         tokenisation = Tokenisation(tokens, tokenizer, vocabulary)
         cutting = Cutting(length, batch_size, windows, documents, streams, stride)
         self.reading = Reading(Corpus(partial(read, patterns), tokenisation, Shares(val, test)), cutting, seed, workers)
-
-    @cached_property
-    def samples(self) -> Samples:  # type: ignore[override]
-        return self.reading.samples()
-
-    @cached_property
-    def digest(self) -> str:  # type: ignore[override]
-        return self.reading.digest()
-
-    def baselines(self) -> dict[str, float]:
-        return {"bigram": bigram_loss(self.reading)}
-
-    def adopt(self, samples: Samples) -> None:
-        self.samples = self.reading.adopt(samples)
-
-    def setup(self, stage: str) -> None:
-        self.reading.tell()
-
-    def train_dataloader(self) -> Loader:
-        return self.reading.loader("train")
-
-    def val_dataloader(self) -> Loader:
-        return self.reading.loader("val")
-
-    def test_dataloader(self) -> Loader:
-        return self.reading.loader("test")
-
-    def count(self, part: str) -> int:
-        return self.reading.count(part)

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, Protocol, cast
 
 from zoo.recipe.interpolation import is_open
-from zoo.recipe.signature import extras, options
+from zoo.recipe.signature import Option, extras, options
 from zoo.recipe.tree import Node, join, plain
 from zoo.recipe.words import nearest, value
 from zoo.registry import Choice, Choices, find, names
 
-if TYPE_CHECKING:
-    from zoo.recipe.check import Check
+
+class Walk(Protocol):
+    """The walk over a recipe that meets a choice on its way, as far as a choice needs it."""
+
+    places: dict[str, str]
+    untyped: set[str]
+
+    def fields(
+        self, schema: Mapping[str, Option], given: Mapping[str, Node], node: Node, key: str
+    ) -> dict[str, Any]: ...
+
+    def refuse(self, node: Node, key: str, problem: str, remedy: str = "") -> Any: ...
+
+    def missing(self, node: Node, key: str, remedy: str) -> None: ...
+
+    def mismatch(self, annotation: Any, node: Node, key: str, remedy: str = "") -> Any: ...
 
 
-def choices(check: Check, kind: str, node: Node, key: str) -> Any:
+def choices(check: Walk, kind: str, node: Node, key: str) -> Any:
     """A list of choices; one alone is short for a list of it."""
     check.places[key] = node.place
     if is_open(node):
@@ -27,7 +42,7 @@ def choices(check: Check, kind: str, node: Node, key: str) -> Any:
     return tuple(choice(check, kind, entry, join(key, i)) for i, entry in enumerate(entries))
 
 
-def choice(check: Check, kind: str, node: Node, key: str) -> Any:
+def choice(check: Walk, kind: str, node: Node, key: str) -> Any:
     """A Choice with every option of its class; of an unknown name the options are not looked at."""
     check.places[key] = node.place
     given = node.value
@@ -50,7 +65,7 @@ def choice(check: Check, kind: str, node: Node, key: str) -> Any:
     return Choice(str(name.value), MappingProxyType(kept))
 
 
-def _named(check: Check, kind: str, name: Node, key: str) -> type | None:
+def _named(check: Walk, kind: str, name: Node, key: str) -> type | None:
     """The class of a name; None, and a fault, if there is none."""
     check.places[key] = name.place
     if is_open(name):
