@@ -96,18 +96,34 @@ def _used() -> dict[str, list[str]]:
     return found
 
 
-def recipes() -> str:
-    """The table of all recipes, with what was recorded."""
+def results() -> str:
+    """What the heads of all recipes record, a table for each source of data."""
     lines = ["# Recorded results", "", "Made by `python docs/pages.py` from the heads of the recipes.", ""]
-    lines += ["| recipe | what it claims | recorded | cost |", "|---|---|---|---|"]
-    for name, path in sorted(recipe_files().items()):
-        head = [line.lstrip("# ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-        told = {line.split()[0]: " ".join(line.split()[1:]) for line in head[1:] if line}
-        lines.append(f"| `{name}` | {head[0]} | {told['number']} | {told['cost']} |")
-    return "\n".join([*lines, ""])
+    by_data: dict[str, list[str]] = {}
+    for name in sorted(recipe_files()):
+        by_data.setdefault(load(name).data.name, []).append(name)
+    return "\n".join([*lines, *(line for data, names in sorted(by_data.items()) for line in _results(data, names))])
 
 
-PAGES = {ROOT / "docs" / "encodings.md": encodings, ROOT / "docs" / "results.md": recipes}
+def _results(data: str, names: list[str]) -> Iterator[str]:
+    heads = {name: _head(recipe_files()[name]) for name in names}
+    conditions = {number.partition(" (")[2].rstrip(")") for number in (head["number"] for head in heads.values())}
+    yield from (f"## {data}", "", "; ".join(sorted(filter(None, conditions))), "")
+    yield from ("| recipe | encoding | recorded | elsewhere | cost |", "|---|---|---|---|---|")
+    for name, head in heads.items():
+        encodings = " + ".join(entry.name for entry in load(name).model.options["encoding"])
+        number, lengths = head["number"].partition(" (")[0], head.get("lengths", "")
+        yield f"| `{name}` | {encodings} | {number} | {lengths} | {head['cost']} |"
+    yield ""
+
+
+def _head(path: Path) -> dict[str, str]:
+    """The lines of a recipe's opening comment by their first word."""
+    head = [line.lstrip("# ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    return {line.split()[0]: " ".join(line.split()[1:]) for line in head[1:] if line}
+
+
+PAGES = {ROOT / "docs" / "encodings.md": encodings, ROOT / "docs" / "results.md": results}
 
 if __name__ == "__main__":
     for path, page in PAGES.items():

@@ -382,6 +382,19 @@ def bfloat16_stays_close(member: Member) -> None:
     near(rounded.float(), exact, ROUNDED)
 
 
+@law()
+def weights_may_be_bfloat16(member: Member) -> None:
+    stack, x = Stack(member, causal=member.facts.causal), member.states()
+    try:
+        out = stack.bfloat16()(x.bfloat16(), member.pos().float())
+    except RuntimeError as error:  # as of a norm that meets another dtype
+        pytest.fail(str(error))
+    out.float().square().sum().backward()
+    assert out.dtype == torch.bfloat16
+    assert out.isfinite().all()
+    assert finite(stack)
+
+
 # 11
 
 

@@ -169,6 +169,17 @@ class RoundedAngles(RoPE):
     turn_key = turn_query
 
 
+class Widened(Encoding):
+    """A norm in the dtype of its weights, of coordinates that are never less than float32."""
+
+    def __init__(self, dims: zoo.Dims) -> None:
+        super().__init__(dims)
+        self.norm = nn.LayerNorm(1)
+
+    def embed(self, tokens: Tokens) -> Tokens:
+        return tokens.replace(x=tokens.x + self.norm(tokens.pos).to(tokens.x.dtype))
+
+
 class Unsaved(Encoding):
     def __init__(self, dims: zoo.Dims) -> None:
         super().__init__(dims)
@@ -253,6 +264,7 @@ FAULTS = [
     (laws.shifts_are_seen, SecretlyRelative),
     (laws.undeclared_axes_are_refused, AllAxes),
     (laws.bfloat16_stays_close, RoundedAngles),
+    (laws.weights_may_be_bfloat16, Widened),
     (laws.a_state_dict_carries_everything, Unsaved),
     (laws.weights_are_shares_of_what_is_visible, DoubleWeights),
     (laws.weights_are_shares_of_what_is_visible, NegativeWeights),

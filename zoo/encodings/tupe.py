@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, Tokens, precise
 from zoo.encodings.learned import rows
@@ -31,7 +32,10 @@ class TUPE(Encoding):
         self.reset = nn.Parameter(torch.zeros(2, dims.heads))
 
     def embed(self, tokens: Tokens) -> Tokens:
-        found = self.norm(rows(self.table, tokens, self.dims.sizes))  # [1|B, N, D]
+        gain, shift, eps = precise(self.norm.weight), precise(self.norm.bias), self.norm.eps
+        found = F.layer_norm(
+            precise(rows(self.table, tokens, self.dims.sizes)), gain.shape, gain, shift, eps
+        )  # [1|B, N, D]
         return tokens.note(place_query=self._heads(self.query, found), place_key=self._heads(self.key, found))
 
     def terms(self, terms: Terms) -> Terms:
