@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: fit test check clean
+.PHONY: fit test check docs clean
 
 fit: .venv/installed
 	$(BIN)/zoo fit recipes/vit_comrope.yaml
@@ -14,6 +14,9 @@ check: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_floors.py
+
+docs: .venv/installed
+	$(BIN)/python docs/pages.py
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache
