@@ -115,5 +115,6 @@ def _conclude(samples: list[dict[str, Any]], prompt: int, length: int, seconds: 
     for sample in samples:
         if sample["ended"] not in ("tokens", "stop"):
             log.info("ended after %d tokens: %s", sample["tokens"], sample["ended"])
-    if max(prompt + sample["tokens"] for sample in samples) > length:
-        log.info("what follows token %d is past the length of training", length)
+        elif prompt + sample["tokens"] > length:
+            log.info("what follows token %d is past the length of training", length)
+            break
