@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,9 +124,35 @@ def _head(path: Path) -> dict[str, str]:
     return {line.split()[0]: " ".join(line.split()[1:]) for line in head[1:] if line}
 
 
+def lengths(path: Path) -> None:
+    """Draw the recorded loss of the recipes of language against the length of windows."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained", dpi=150)
+    axes = figure.subplots()
+    curves = {}
+    for name, recipe in recipe_files().items():
+        points = re.findall(r"([\d.]+) at (\d+)", _head(recipe).get("lengths", "")) if name.startswith("lm_") else []
+        if len(points) > 1:
+            curves[name.removeprefix("lm_")] = [(int(size), float(loss)) for loss, size in points]
+    below = 0.0
+    for name, points in sorted(curves.items(), key=lambda curve: curve[1][-1][1]):
+        (line,) = axes.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1.2)
+        size, loss = points[-1]
+        below = max(loss, below + 0.045)  # so that names do not lie on each other
+        axes.annotate(name, (size, loss), (size * 1.06, below), fontsize=8, color=line.get_color(), va="center")
+    axes.axvline(128, color="#999999", linestyle="--", linewidth=1)
+    axes.set(xlabel="length of windows in tokens (trained at 128)", ylabel="test loss in nats per character")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([128, 256, 512, 1024], ["128", "256", "512", "1024"])
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path)
+
+
 PAGES = {ROOT / "docs" / "encodings.md": encodings, ROOT / "docs" / "results.md": results}
 
 if __name__ == "__main__":
     for path, page in PAGES.items():
         path.write_text(page(), encoding="utf-8")
         print(path.relative_to(ROOT))
+    lengths(ROOT / "docs" / "images" / "lengths.png")

@@ -22,6 +22,7 @@ from zoo.errors import Fault, RecipeError
 
 KINDS = {"encodings": "encodings", "models": "models", "data": "data", "tasks": "tasks", "optim": "tasks/optim"}
 PLUGINS = "ZOO_PLUGINS"  # an environment variable, so that the processes of one run agree
+INSTALLED = tuple(point.value for point in importlib.metadata.entry_points(group="zoo.plugins"))  # when Python started
 
 Class = TypeVar("Class", bound=type)
 
@@ -61,8 +62,7 @@ def register(cls: Class) -> Class:
 def roots() -> dict[str, Path]:
     """Packages that hold members, zoo first: {import name: folder}."""
     found = {"zoo": Path(__file__).parent}
-    entry_points = importlib.metadata.entry_points(group="zoo.plugins")
-    for package in [*(point.value for point in entry_points), *filter(None, os.environ.get(PLUGINS, "").split(","))]:
+    for package in [*INSTALLED, *filter(None, os.environ.get(PLUGINS, "").split(","))]:
         try:
             spec = importlib.util.find_spec(package)
         except (ImportError, ValueError):
