@@ -278,7 +278,7 @@ def merged(layer, heads):
         ("cope", lambda e, call: literal.cope(e, call, literal.product_of(call))),
         ("fox", literal.fox),
     ],
-    ids=str,
+    ids=lambda value: "" if callable(value) else str(value),
 )
 def test_documents_are_attended_to_apart(names, expected):
     out, layer, call = packed(names)
