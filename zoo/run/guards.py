@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.errors import NonFiniteError, Stopped
-from zoo.run.checkpoints import Checkpoints
+from zoo.run.saving import Checkpoints
 
 
 class Signals(L.Callback):
@@ -57,6 +57,7 @@ class Signals(L.Callback):
         name = signal.Signals(self.received).name
         if trainer.state.fn == "fit":
             path = self.checkpoints.save(trainer, "last")
+            self.checkpoints.storage.drain()
             raise Stopped(self.received, f"stopped by {name} at step {trainer.global_step}; saved {path}")
         raise Stopped(self.received, f"stopped by {name} while testing; the training is complete")
 
