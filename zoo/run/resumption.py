@@ -8,7 +8,7 @@ from typing import Any
 
 from zoo.errors import CheckpointError
 from zoo.recipe import Recipe
-from zoo.run import checkpoints, folder
+from zoo.run import checkpoints, folder, storage
 
 log = logging.getLogger("zoo")
 
@@ -57,6 +57,8 @@ def _newest(recipe: Recipe, home: Path, wanted: bool) -> tuple[Path | None, Path
             raise
         log.info("%s; starting anew", error)
         return None, None
+    if newest.stem != "last":  # which may be all that was missing
+        storage.copy(newest, newest.with_name("last.ckpt"))
     return newest, home
 
 

@@ -76,9 +76,11 @@ class Checkpoints(L.Callback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["zoo"] = self.about(trainer)
-        checkpoint["random"] = random_state()
+        checkpoint["random"] = self._before_validation if trainer.validating else random_state()
         checkpoint["loader"] = trainer.train_dataloader.state_dict()  # type: ignore[union-attr]
         checkpoint["best"] = self.best
+        if trainer.validating:
+            _rewind(checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"])
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
@@ -92,6 +94,9 @@ class Checkpoints(L.Callback):
         trainer.train_dataloader.load_state_dict(self._resumed["loader"])  # type: ignore[union-attr]
         restore_random(self._resumed["random"])
         self._resumed = None
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._before_validation = random_state()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         value = trainer.callback_metrics.get(self.monitor)
@@ -110,3 +115,12 @@ class Checkpoints(L.Callback):
         path = self.folder / f"{name}.ckpt"
         trainer.save_checkpoint(path)
         return path
+
+
+def _rewind(progress: dict[str, Any]) -> None:
+    """Have a validation that was broken off begin again: what it had measured is not in a checkpoint.
+
+    Lightning takes it up only where a batch is under way, so the first one is said to be.
+    """
+    progress["total"] = progress["current"] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
+    progress["is_last_batch"] = False

@@ -39,6 +39,15 @@ def publish(file: io.BytesIO, path: Path) -> None:
     seal = SEALED + hashlib.sha256(file.getbuffer()).hexdigest().encode()
     file.seek(-len(UNSEALED), os.SEEK_END)
     file.write(seal)
+    _write(file, path)
+
+
+def copy(path: Path, target: Path) -> None:
+    """Have the contents of a sealed file under another name too. Raises as `verified` and `publish` do."""
+    _write(verified(path), target)
+
+
+def _write(file: io.BytesIO, path: Path) -> None:
     fresh = path.with_name(f".{path.name}{WRITING}")
     try:
         with fresh.open("wb") as target:
