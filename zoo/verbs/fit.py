@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from zoo.build import build_data, build_task, build_trainer
 from zoo.check import plan
 from zoo.data.source import Source
+from zoo.errors import ZooError
 from zoo.loading import load_recipe
 from zoo.recipe import Recipe
 from zoo.run import checkpoints, folder, resumption, storage
@@ -37,6 +39,8 @@ def fit(name: str, overrides: Sequence[str], run_dir: Path | None, resume: str) 
         return _train(recipe, run, start)
     except Exception as error:
         log.debug("failed", exc_info=error)
+        if isinstance(error, OSError) and error.filename is None:  # as of a full disk
+            raise ZooError(f"{run}: {error.strerror or error}; {storage.kept(run / 'checkpoints')}") from None
         raise
     finally:
         log.removeHandler(to_file)
@@ -101,8 +105,17 @@ def _conclude(
     log.info("next: zoo eval %s    tensorboard --logdir %s", run, run)
 
 
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """A full disk is told by the run itself."""
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 def _log_to(path: Path) -> logging.Handler:
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handler.setLevel(logging.DEBUG)
     log.addHandler(handler)
