@@ -61,7 +61,7 @@ def reader(recipe: Recipe, section: Literal["model", "task"], samples: Samples) 
 
 def build_trainer(recipe: Recipe, **more: Any) -> L.Trainer:
     """Lightning's trainer. Whatever it would print on its own is left to us."""
-    options = {key: value for key, value in asdict(recipe.trainer).items() if key != "compile"}
+    options = {key: value for key, value in asdict(recipe.trainer).items() if key not in ("compile", "save")}
     if options["max_epochs"] is None and options["max_steps"] is not None:
         options["max_epochs"] = -1
     options["max_steps"] = options["max_steps"] or -1

@@ -1,12 +1,16 @@
 """Whatever interrupts a run, resuming it gives the run that was not interrupted."""
 
+import errno
+import os
 import signal
 from pathlib import Path
 
 import pytest
 import torch
 
-from zoo.errors import CheckpointError, Stopped
+import zoo
+from zoo.errors import CheckpointError, Stopped, ZooError
+from zoo.run import checkpoints
 from zoo.run.guards import Signals
 from zoo.verbs.fit import fit
 
@@ -39,6 +43,26 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(step, tiny, weights, monkeypat
     assert resumed["metrics"] == whole["metrics"]
 
 
+def test_a_run_stopped_in_validation_validates_anew(tiny, weights, monkeypatch):
+    whole = fit("vit_comrope", tiny, Path("whole"), "never")
+
+    def stop(self, trainer, pl_module, batch, batch_idx, *_):
+        if trainer.current_epoch == 1 and batch_idx == 3:
+            self._note(signal.SIGTERM, None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Signals, "on_validation_batch_start", stop)
+        with pytest.raises(Stopped, match="SIGTERM at step 12"):
+            fit("vit_comrope", tiny, Path("broken"), "never")
+    assert fit("vit_comrope", tiny, Path("broken"), "auto")["metrics"] == whole["metrics"]
+    for name in ("last", "best"):
+        assert same(weights(f"whole/checkpoints/{name}.ckpt"), weights(f"broken/checkpoints/{name}.ckpt"))
+    steps = [
+        [row.split(",")[:2] for row in Path(run, "metrics.csv").read_text().splitlines()] for run in ("whole", "broken")
+    ]
+    assert steps[0] == steps[1]
+
+
 def test_resuming_a_finished_run_trains_no_more(tiny, weights):
     first = fit("vit_comrope", tiny, None, "never")
     before = weights("runs/vit_comrope/latest/checkpoints/last.ckpt")
@@ -58,3 +82,72 @@ def test_a_checkpoint_of_another_recipe_is_refused(tiny):
     fit("vit_comrope", [*tiny, "trainer.max_epochs=1"], Path("one"), "never")
     with pytest.raises(CheckpointError, match="of another recipe, it differs in model"):
         fit("vit_comrope", [*tiny, "model.depth=1"], None, "one")
+
+
+@pytest.fixture
+def stopped(tiny, monkeypatch):
+    """A run with `best` of step 6 and `last` of step 8, and the weights it should end with."""
+    fit("vit_comrope", tiny, Path("whole"), "never")
+    with monkeypatch.context() as patch:
+        patch.setattr(Signals, "on_train_batch_start", stop_at(8))
+        with pytest.raises(Stopped):
+            fit("vit_comrope", tiny, Path("broken"), "never")
+    return tiny
+
+
+@pytest.mark.parametrize(("damaged", "step"), [("last", 6), ("best", 8)])
+def test_auto_takes_the_newest_that_is_whole(damaged, step, stopped, weights, caplog, monkeypatch):
+    Path(f"broken/checkpoints/{damaged}.ckpt").write_bytes(b"PK")
+    with caplog.at_level("INFO", "zoo"):
+        fit("vit_comrope", stopped, Path("broken"), "auto")
+    assert f"skipped broken/checkpoints/{damaged}.ckpt: corrupt" in caplog.text
+    assert f"going on from broken/checkpoints/{'best' if damaged == 'last' else 'last'}.ckpt" in caplog.text
+    assert same(weights("whole/checkpoints/last.ckpt"), weights("broken/checkpoints/last.ckpt"))
+    assert checkpoints.read(Path("broken/checkpoints/best.ckpt"))["global_step"] > step
+
+
+def test_a_run_killed_between_its_last_two_files_has_both(tiny, weights):
+    fit("vit_comrope", tiny, Path("run"), "never")
+    Path("run/checkpoints/best.ckpt").write_bytes(Path("run/checkpoints/last.ckpt").read_bytes())
+    Path("run/checkpoints/last.ckpt").unlink()
+    fit("vit_comrope", tiny, Path("run"), "auto")
+    assert same(weights("run/checkpoints/last.ckpt"), weights("run/checkpoints/best.ckpt"))
+
+
+def test_auto_stops_where_no_checkpoint_is_whole(stopped):
+    for name in ("last", "best"):
+        Path(f"broken/checkpoints/{name}.ckpt").write_bytes(b"PK")
+    with pytest.raises(CheckpointError, match=r"(?s)no checkpoint .*best.ckpt: corrupt.*last.ckpt: corrupt"):
+        fit("vit_comrope", stopped, Path("broken"), "auto")
+
+
+def test_auto_takes_over_what_was_killed_before_it_saved(tiny):
+    Path("run/checkpoints").mkdir(parents=True)
+    Path("run/recipe.yaml").write_text("cut off")
+    Path("run/metrics.csv").write_text("step,epoch\n1,0\n1")
+    assert fit("vit_comrope", tiny, Path("run"), "auto")["run"] == "run"
+    assert zoo.load_recipe("run/recipe.yaml").name == "recipe"
+
+
+def test_saving_in_the_background_changes_nothing(tiny, weights):
+    fit("vit_comrope", tiny, Path("one"), "never")
+    fit("vit_comrope", [*tiny, "trainer.save=async"], Path("two"), "never")
+    for name in ("last", "best"):
+        assert same(weights(f"one/checkpoints/{name}.ckpt"), weights(f"two/checkpoints/{name}.ckpt"))
+
+
+@pytest.mark.parametrize("save", ["sync", "async"])
+def test_a_full_disk_stops_the_run_with_its_last_good_checkpoint(save, tiny, monkeypatch):
+    files = iter(range(2))
+
+    def fsync(handle, original=os.fsync):
+        if next(files, None) is None:  # file and folder of the first
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    told = "last.ckpt: cannot be written, No space left on device; still there: best.ckpt in run/checkpoints"
+    with pytest.raises(ZooError, match=told):
+        fit("vit_comrope", [*tiny, f"trainer.save={save}"], Path("run"), "never")
+    assert checkpoints.read(Path("run/checkpoints/best.ckpt"))["global_step"] == 6
+    assert not list(Path("run").rglob("*.writing"))

@@ -26,7 +26,7 @@ Precision = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerOptions:
-    """How long, on what and how precisely to train. The names are Lightning's, but for `compile`."""
+    """How long, on what and how precisely to train. The names are Lightning's, but for `compile` and `save`."""
 
     max_epochs: Count | None = None
     max_steps: Count | None = None
@@ -40,6 +40,7 @@ class TrainerOptions:
     log_every_n_steps: Count = 10
     deterministic: bool = False
     compile: bool = False
+    save: Literal["sync", "async"] = "sync"  # async: training does not wait for the disk
 
     def problems(self, key: str) -> Iterator[tuple[str, str, str]]:
         """Key, problem and remedy of what no single type tells."""

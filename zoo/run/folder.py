@@ -18,8 +18,11 @@ from zoo.recipe import Recipe
 PACKAGES = ("torch", "lightning", "torchmetrics", "omegaconf", "numpy")
 
 
-def create(recipe: Recipe, wanted: Path | None = None) -> Path:
-    """A new run directory for a recipe, with `recipe.yaml` and `environment.json`. An existing run is never overwritten."""
+def create(recipe: Recipe, wanted: Path | None = None, again: bool = False) -> Path:
+    """A new run directory for a recipe, with `recipe.yaml` and `environment.json`.
+
+    An existing run is never overwritten; but `again` takes the directory of one that was killed before it saved anything.
+    """
     now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = wanted or Path("runs") / recipe.name / f"{now}-{recipe.hash}"
     if wanted is None:
@@ -27,12 +30,12 @@ def create(recipe: Recipe, wanted: Path | None = None) -> Path:
             if not folder.exists():
                 break
             folder = folder.with_name(f"{now}-{recipe.hash}-{count}")
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    elif _occupied(folder) and not (again and _nothing_saved(folder)):
         raise RecipeError(
             Fault("command line", "--run-dir", f"{folder} exists already", "name a new directory, or add --resume auto")
         )
     try:
-        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         (folder / "recipe.yaml").write_text(recipe.yaml(), encoding="utf-8")
         (folder / "environment.json").write_text(json.dumps(environment(recipe), indent=2) + "\n", encoding="utf-8")
         if wanted is None:
@@ -42,6 +45,14 @@ def create(recipe: Recipe, wanted: Path | None = None) -> Path:
             Fault("run directory", str(folder), error.strerror or str(error), "choose another with --run-dir")
         ) from None
     return folder
+
+
+def _occupied(folder: Path) -> bool:
+    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+
+
+def _nothing_saved(folder: Path) -> bool:
+    return (folder / "checkpoints").is_dir() and not any((folder / "checkpoints").glob("*.ckpt"))
 
 
 def latest(recipe: Recipe) -> Path:

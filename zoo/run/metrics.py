@@ -21,7 +21,9 @@ class MetricsFile(Logger):
         self.columns = ["step", "epoch"]
         if path.is_file():
             with path.open(newline="", encoding="utf-8") as file:
-                reader = csv.DictReader(file)
+                reader = csv.DictReader(
+                    line for line in file if line.endswith("\n")
+                )  # a full disk may cut the last one
                 self.columns = list(reader.fieldnames or self.columns)
                 self.rows = [row for row in reader if keep_until is None or int(row["step"]) < keep_until]
             self._rewrite()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -14,13 +15,14 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from zoo.build import build_data, build_task, build_trainer
 from zoo.check import plan
 from zoo.data.source import Source
-from zoo.errors import CheckpointError
+from zoo.errors import ZooError
 from zoo.loading import load_recipe
 from zoo.recipe import Recipe
-from zoo.run import checkpoints, folder
+from zoo.run import checkpoints, folder, resumption, storage
 from zoo.run.guards import Finite, Signals
 from zoo.run.metrics import MetricsFile
 from zoo.run.progress import Progress, clock
+from zoo.run.saving import Checkpoints, Storage
 from zoo.tasks.task import Task
 
 log = logging.getLogger("zoo")
@@ -29,13 +31,16 @@ log = logging.getLogger("zoo")
 def fit(name: str, overrides: Sequence[str], run_dir: Path | None, resume: str) -> dict[str, Any]:
     """Train and test; returns what `--json` prints."""
     recipe = load_recipe(name, overrides)
-    start, run = _resumed(recipe, run_dir, resume)
-    run = run or folder.create(recipe, run_dir)
+    start, run = resumption.find(recipe, run_dir, resume)
+    run = run or folder.create(recipe, run_dir, again=resume == "auto")
+    storage.clear(run)
     to_file = _log_to(run / "train.log")
     try:
         return _train(recipe, run, start)
     except Exception as error:
         log.debug("failed", exc_info=error)
+        if isinstance(error, OSError) and error.filename is None:  # as of a full disk
+            raise ZooError(f"{run}: {error.strerror or error}; {storage.kept(run / 'checkpoints')}") from None
         raise
     finally:
         log.removeHandler(to_file)
@@ -44,16 +49,18 @@ def fit(name: str, overrides: Sequence[str], run_dir: Path | None, resume: str) 
 
 def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
     L.seed_everything(recipe.seed, workers=True, verbose=False)
-    content = None if start is None else _continued(recipe, start)
+    content = None if start is None else resumption.contents(recipe, start)
     data = build_data(recipe)
     task = build_task(recipe, data.samples)
-    saving = checkpoints.Checkpoints(run, recipe, task.monitor, task.mode)
+    disk = Storage(background=recipe.trainer.save == "async")
+    saving = Checkpoints(run, recipe, disk, task.monitor, task.mode)
     signals = Signals(saving)
     loggers = [
-        MetricsFile(run / "metrics.csv", keep_until=content["global_step"] if content else None),
+        MetricsFile(run / "metrics.csv", keep_until=content["global_step"] if content else 0),
         TensorBoardLogger(run, name="", version="tensorboard", default_hp_metric=False),
     ]
-    trainer = build_trainer(recipe, logger=loggers, callbacks=[Progress(), Finite(saving), saving, signals])
+    watchers = [Progress(), Finite(saving), saving, signals]
+    trainer = build_trainer(recipe, logger=loggers, callbacks=watchers, plugins=[disk])
     _announce(recipe, task, data, run, start, trainer.strategy.root_device.type)
     if recipe.trainer.compile:
         task.model.compile()  # in place: the names of the weights stay
@@ -73,41 +80,6 @@ def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
         "recipe": recipe.name, "run": str(run), "checkpoint": str(best), "count": data.count("test"),
         "metrics": metrics, "baselines": baselines, "data": data.title, "minutes": minutes,
     }  # fmt: skip
-
-
-def _resumed(recipe: Recipe, run_dir: Path | None, resume: str) -> tuple[Path | None, Path | None]:
-    """The checkpoint to go on from, and the run directory to go on in; None for none, and for a new one."""
-    if resume == "never":
-        return None, None
-    home = run_dir or folder.latest(recipe)
-    if resume != "auto":
-        named = home / resume if resume in ("last", "best") else Path(resume)
-        last = named / "checkpoints" / "last.ckpt"
-        start, run = (last, None if run_dir else named) if last.is_file() else (checkpoints.locate(named), None)
-        _continued(recipe, start)
-        return start, run
-    last = home / "checkpoints" / "last.ckpt"
-    if not last.is_file():
-        log.info("nothing to resume in %s: starting anew", home)
-        return None, None
-    try:
-        _continued(recipe, last)
-    except CheckpointError as error:
-        if run_dir is not None:
-            raise
-        log.info("%s; starting anew", error)
-        return None, None
-    return last, home
-
-
-def _continued(recipe: Recipe, path: Path) -> dict[str, Any]:
-    """The contents of a checkpoint that this recipe can go on from."""
-    content = checkpoints.read(path)
-    ours, theirs = recipe.plain(), content["zoo"]["recipe"]
-    different = [key for key in ("seed", "model", "data", "task", "optim") if ours[key] != theirs.get(key)]
-    if different:
-        raise CheckpointError(f"{path}: of another recipe, it differs in {', '.join(different)}")
-    return content
 
 
 def _announce(recipe: Recipe, task: Task, data: Source, run: Path, start: Path | None, device: str) -> None:
@@ -133,8 +105,17 @@ def _conclude(
     log.info("next: zoo eval %s    tensorboard --logdir %s", run, run)
 
 
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """A full disk is told by the run itself."""
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 def _log_to(path: Path) -> logging.Handler:
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handler.setLevel(logging.DEBUG)
     log.addHandler(handler)

@@ -1,0 +1,103 @@
+"""A number that is not finite: what is written down takes the step again, and names the module it began with."""
+
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+import zoo
+from zoo.errors import NonFiniteError
+from zoo.run import checkpoints
+from zoo.run.randomness import restore_random
+from zoo.tasks.classify import Classify
+from zoo.verbs.fit import fit
+
+STEP = 7  # of 18, in the second epoch
+PLACE = "model.trunk.blocks.1.attention.out"
+
+
+def spoil(tensor):
+    return tensor * torch.where(torch.arange(len(tensor)) == 3, torch.inf, 1.0)[:, None, None]
+
+
+def spoil_gradient(tensor):
+    if tensor.requires_grad:
+        tensor.register_hook(spoil)
+    return tensor
+
+
+@contextmanager
+def planted(task, change):
+    """One module gives something else, or takes another gradient."""
+    module = task.get_submodule(PLACE)
+    forward = module.forward
+    module.forward = lambda *given: change(forward(*given))
+    yield
+    del module.forward
+
+
+def broken_run(overrides, monkeypatch, change):
+    """The message, and the contents of the replay, of a run with a fault in one step."""
+    step = Classify.training_step
+
+    def training_step(self, batch, batch_idx):
+        if self.trainer.global_step < STEP:
+            return step(self, batch, batch_idx)
+        with planted(self, change):
+            return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(Classify, "training_step", training_step)
+    with pytest.raises(NonFiniteError) as stopped:
+        fit("vit_comrope", overrides, Path("run"), "never")
+    return str(stopped.value), checkpoints.read(Path("run/replay.pt"))
+
+
+@pytest.mark.parametrize(
+    "more", ["trainer.accumulate_grad_batches=2", "trainer.compile=true", "trainer.precision=bf16-mixed"]
+)
+def test_the_first_module_is_named(more, tiny, monkeypatch):
+    compiled = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiled(module, backend="eager"))
+    told, content = broken_run([*tiny, "trainer.max_epochs=6", more], monkeypatch, spoil)
+    assert f"first: what {PLACE} gives; batch, random states and weights are in run/replay.pt" in told
+    assert content["replay"]["first"] == f"what {PLACE} gives"
+    assert content["replay"]["step"] == STEP
+
+
+def test_the_first_gradient_is_named(tiny, monkeypatch):
+    told, _ = broken_run(tiny, monkeypatch, spoil_gradient)
+    assert f"first: the gradient at what {PLACE} gives" in told
+
+
+def test_no_weight_that_is_not_finite_is_in_any_file(tiny, monkeypatch, weights):
+    broken_run(tiny, monkeypatch, spoil)
+    files = [Path("run/replay.pt"), *Path("run/checkpoints").iterdir()]
+    assert len(files) == 3
+    for path in files:
+        assert all(torch.isfinite(value).all() for value in weights(path).values())
+
+
+def test_a_replay_takes_the_step_again(tiny, monkeypatch):
+    losses = []
+    step = Classify.training_step
+
+    def noted(self, batch, batch_idx):
+        losses.append(step(self, batch, batch_idx))
+        return losses[-1] * (torch.nan if self.trainer.global_step == STEP else 1.0)
+
+    monkeypatch.setattr(Classify, "training_step", noted)
+    with pytest.raises(NonFiniteError, match="first: the loss, though what every module gives is finite"):
+        fit("vit_comrope", tiny, Path("run"), "never")
+    kept = checkpoints.read(Path("run/replay.pt"))["replay"]
+    task = zoo.load("run/replay.pt").train()
+    restore_random(kept["random"])
+    inputs, labels = kept["batch"]
+    again = torch.nn.functional.cross_entropy(task(inputs), labels, label_smoothing=task.smoothing)
+    assert again == losses[STEP] == losses[-1]
+
+
+def test_a_replay_is_no_checkpoint_to_go_on_from(tiny, monkeypatch):
+    broken_run(tiny, monkeypatch, spoil)
+    with pytest.raises(zoo.errors.CheckpointError, match="it holds weights, but no training to go on with"):
+        fit("vit_comrope", tiny, None, "run/replay.pt")

@@ -1,0 +1,32 @@
+"""The state of every random generator that training draws from, as plain data."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def random_state() -> dict[str, Any]:
+    """Of torch, on all devices, of numpy and of Python."""
+    kind, keys, *rest = np.random.get_state()
+    version, words, spare = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
+        "python": [version, list(words), spare],
+    }
+
+
+def restore_random(state: dict[str, Any]) -> None:
+    """Go on from what `random_state` gave; of devices only where there are as many."""
+    torch.set_rng_state(state["torch"])
+    if len(state["cuda"]) == torch.cuda.device_count() and state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    version, words, spare = state["python"]
+    random.setstate((version, tuple(words), spare))

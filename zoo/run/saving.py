@@ -1,0 +1,126 @@
+"""When a run saves its checkpoints, what is in them, and how they get to the disk."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.plugins.io import CheckpointIO
+
+from zoo import __version__
+from zoo.recipe import Recipe
+from zoo.run import checkpoints, storage
+from zoo.run.randomness import random_state, restore_random
+
+AHEAD = 2  # checkpoints that may wait for the disk: `best` and `last` of one epoch
+
+
+class Storage(CheckpointIO):
+    """Lightning's way to checkpoint files: sealed, whole or not at all, verified before anything of them is read.
+
+    In the background, training waits until its state is a copy in memory, and not for the disk. What goes wrong there is
+    raised by the next `save_checkpoint`, or by `drain`.
+    """
+
+    def __init__(self, *, background: bool) -> None:
+        self._thread = ThreadPoolExecutor(1) if background else None  # one: files are written in their order
+        self._waiting: deque[Future[None]] = deque()
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        self._wait(AHEAD - 1)
+        file = storage.serialised(checkpoint)
+        if self._thread is None:
+            storage.publish(file, Path(path))
+        else:
+            self._waiting.append(self._thread.submit(storage.publish, file, Path(path)))
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        self.drain()
+        return checkpoints.read(Path(path))
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        self.drain()
+        Path(path).unlink(missing_ok=True)
+
+    def drain(self) -> None:
+        """Wait until all is on the disk. Raises what went wrong on the way."""
+        self._wait(0)
+
+    def teardown(self) -> None:
+        self.drain()
+
+    def _wait(self, allowed: int) -> None:
+        while len(self._waiting) > allowed or (self._waiting and self._waiting[0].done()):
+            self._waiting.popleft().result()
+
+
+class Checkpoints(L.Callback):
+    """Writes `last` after every epoch whatever the metric says, and `best` when the metric that a task names improves."""
+
+    def __init__(self, folder: Path, recipe: Recipe, storage: Storage, monitor: str, mode: str) -> None:
+        self.folder, self.recipe, self.storage, self.monitor = folder / "checkpoints", recipe, storage, monitor
+        self.sign = 1.0 if mode == "max" else -1.0
+        self.best: float | None = None
+        self._resumed: dict[str, Any] | None = None
+
+    def about(self, trainer: L.Trainer) -> dict[str, Any]:
+        """What every file with weights says of their origin, so that they can be loaded without anything else."""
+        facts = checkpoints.remembered(trainer.datamodule.samples)  # type: ignore[attr-defined]
+        about = {"version": __version__, "name": self.recipe.name, "recipe": self.recipe.plain()}
+        return {**about, "samples": facts} if facts else about
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["zoo"] = self.about(trainer)
+        checkpoint["random"] = self._before_validation if trainer.validating else random_state()
+        checkpoint["loader"] = trainer.train_dataloader.state_dict()  # type: ignore[union-attr]
+        checkpoint["best"] = self.best
+        if trainer.validating:
+            _rewind(checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"])
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.state.fn == "fit":
+            there = storage.whole(self.folder / "best.ckpt")  # else the next one is the best that can be had
+            self.best, self._resumed = checkpoint["best"] if there else None, checkpoint
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._resumed is None:
+            return
+        # Lightning makes the loader before it reads a checkpoint, so that its own restoration comes too late
+        trainer.train_dataloader.load_state_dict(self._resumed["loader"])  # type: ignore[union-attr]
+        restore_random(self._resumed["random"])
+        self._resumed = None
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._before_validation = random_state()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        value = trainer.callback_metrics.get(self.monitor)
+        # of equals the later one counts, which has seen more
+        improved = value is not None and (self.best is None or self.sign * float(value) >= self.sign * self.best)
+        if improved and value is not None:
+            self.best = float(value)
+            self.save(trainer, "best")
+        self.save(trainer, "last")
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.storage.drain()
+
+    def save(self, trainer: L.Trainer, name: str) -> Path:
+        """Save checkpoints/<name>.ckpt, on all processes; in the background it is on the disk after `storage.drain()`."""
+        path = self.folder / f"{name}.ckpt"
+        trainer.save_checkpoint(path)
+        return path
+
+
+def _rewind(progress: dict[str, Any]) -> None:
+    """Have a validation that was broken off begin again: what it had measured is not in a checkpoint.
+
+    Lightning takes it up only where a batch is under way, so the first one is said to be.
+    """
+    progress["total"] = progress["current"] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
+    progress["is_last_batch"] = False
