@@ -142,7 +142,8 @@ def test_more_corrupt_samples_than_tolerated_are_told(tmp_path):
     path = parquet(tmp_path / "train.parquet", 20, broken=(3, 4, 5))
     data = images(path, val=0.05, test=0.05, skip=0.07)
     with pytest.raises(
-        DataError, match=r"train.parquet, train, row \d, \d.png: .*2 of 18 samples, more than data.skip 0.07"
+        DataError,
+        match=r"train.parquet, train, row \d, \d.png: no image of a known format; corrupt: 2 of 18 samples, more than data.skip 0.07",
     ):
         list(data.train_dataloader())
 

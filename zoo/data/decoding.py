@@ -27,12 +27,14 @@ class Decoding:
 
     def __call__(self, content: bytes) -> NDArray[np.uint8]:
         """Raises ValueError where the content is no image, or a damaged one."""
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
 
         try:
             with Image.open(BytesIO(content)) as file:
                 picture = file.convert("RGB" if self.channels == 3 else "L")
             return np.asarray(self._fitted(picture)).reshape(self.size, self.size, -1).transpose(2, 0, 1)
+        except UnidentifiedImageError:
+            raise ValueError("no image of a known format") from None
         except Exception as error:  # each format has its own
             raise ValueError(str(error) or type(error).__name__) from None
 
