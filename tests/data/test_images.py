@@ -141,10 +141,8 @@ def test_corrupt_samples_are_skipped_up_to_a_share(tmp_path, keep, workers, capl
 def test_more_corrupt_samples_than_tolerated_are_told(tmp_path):
     path = parquet(tmp_path / "train.parquet", 20, broken=(3, 4, 5))
     data = images(path, val=0.05, test=0.05, skip=0.07)
-    with pytest.raises(
-        DataError,
-        match=r"train.parquet, train, row \d, \d.png: no image of a known format; corrupt: 2 of 18 samples, more than data.skip 0.07",
-    ):
+    told = r"train.parquet, train, row \d, \d.png: no image of a known format; corrupt: 2 of 18 samples, more than data.skip"
+    with pytest.raises(DataError, match=told):
         list(data.train_dataloader())
 
 
