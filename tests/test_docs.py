@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from pictures import parquet
 
 import zoo
 from zoo import functions
@@ -17,8 +18,17 @@ SMALL = {
     "digits": ["data.test=0.45", "data.val=0.45"],
     "python_docs": ["data.test=0.02", "data.val=0.02", "data.length=32"],
     "flipflop": ["data.test=50", "data.val=50", "data.length=16"],
+    "moving_digits": ["data.train=64", "data.test=32", "data.val=32"],
+    "images": [
+        "data.path=made",
+        "data.val=0.25",
+        "data.test=0.25",
+        "data.size=32",
+        "data.workers=0",
+        "trainer.precision=32-true",
+    ],
 }
-COUNTS = {"digits": 809, "python_docs": 291, "flipflop": 50}
+COUNTS = {"digits": 809, "python_docs": 291, "flipflop": 50, "moving_digits": 32, "images": 4}
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
@@ -80,7 +90,9 @@ def test_a_recipe_resolves_builds_and_trains_two_steps(path, tmp_path, monkeypat
     recipe = load(path)
     data = recipe.data.name
     small = ["trainer.max_steps=2", "trainer.max_epochs=null", "trainer.accelerator=cpu", "model.depth=2"]
-    result = fit(path.stem, [*small, *SMALL[data], "data.batch_size=16"], None, "never")
+    if data == "images":
+        parquet(tmp_path / "made" / "train-0.parquet", 16, size=(40, 32), classes=10)
+    result = fit(path.stem, [*small, *SMALL[data], f"data.batch_size={4 if data == 'images' else 16}"], None, "never")
     assert result["count"] == COUNTS[data] - (COUNTS[data] % 16 if recipe.data.options.get("streams") else 0)
     assert all(math.isfinite(value) for value in result["metrics"].values())
 

@@ -89,7 +89,7 @@ def sample(samples: Samples) -> torch.Tensor:
     """One made-up input of the shape that samples have."""
     if isinstance(samples, Text):
         return torch.zeros(1, samples.length, dtype=torch.long)
-    return torch.zeros(1, samples.channels, samples.height, samples.width)
+    return torch.zeros(1, samples.channels, *samples.grid)
 
 
 def _is_choices(value: Any) -> bool:

@@ -19,6 +19,22 @@ class Images:
     width: int
     classes: int
 
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Pixels along each axis."""
+        return self.height, self.width
+
+
+@dataclass(frozen=True)
+class Clips(Images):
+    """Clips [B, channels, frames, height, width] with one label each."""
+
+    frames: int
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return self.frames, self.height, self.width
+
 
 class Vocabulary(Protocol):
     """Numbers for pieces of text. `unit` is what one token is."""

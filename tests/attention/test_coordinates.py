@@ -142,3 +142,47 @@ def test_a_perturbation_spares_frames():
 def test_no_perturbation_returns_the_index_itself():
     index = torch.zeros(50, 2)
     assert Perturbation()(index) is index
+
+
+# shift and stretch
+
+
+def places(count, **options):
+    """Indices [count, 12, 2] of a grid of 3 x 4, each as one pass sees it."""
+    perturbation, index = Perturbation(**options), grid((3, 4), LIKE)
+    return index, torch.stack([perturbation(index) for _ in range(count)])
+
+
+def test_a_shift_moves_a_whole_grid_uniformly_along_each_axis():
+    index, moved = places(2000, shift=1.5)
+    moves = moved - index
+    torch.testing.assert_close(moves, moves[:, :1].expand_as(moves))
+    assert moves.abs().max() <= 1.5
+    assert moves[:, 0].std(0).tolist() == pytest.approx([1.5 / 3**0.5] * 2, rel=0.05)
+    assert (moves[:, 0, 0] != moves[:, 0, 1]).all()
+
+
+def test_a_stretch_has_one_factor_about_the_centre():
+    index, moved = places(2000, stretch=4.0)
+    centre = torch.tensor([1.0, 1.5])
+    factors = (moved - centre)[:, 0, 0] / (index - centre)[0, 0]
+    torch.testing.assert_close(moved, centre + factors[:, None, None] * (index - centre))
+    logs = factors.log() / math.log(4)
+    assert logs.abs().max() <= 1
+    assert logs.mean().abs() < 0.05
+    assert logs.std() == pytest.approx(1 / 3**0.5, rel=0.05)
+
+
+def test_each_row_is_stretched_about_its_own_centre():
+    index = torch.stack([torch.arange(4.0), torch.arange(4.0) + 10])[..., None]  # [B, N, 1]
+    moved = Perturbation(stretch=2.0)(index)
+    assert moved.mean(1).flatten().tolist() == pytest.approx([1.5, 11.5])
+
+
+def test_all_three_perturbations_spare_frames_and_keep_the_order_of_text():
+    every = Perturbation(jitter=0.2, stretch=2.0, shift=3.0)
+    clip = grid((2, 3, 4), LIKE)
+    assert torch.equal(every(clip)[:, 0], clip[:, 0])
+    assert (every(clip)[:, 1:] != clip[:, 1:]).all()
+    still = Perturbation(stretch=2.0, shift=3.0)(torch.arange(20.0)[:, None])
+    assert (still.diff(dim=0) > 0).all()

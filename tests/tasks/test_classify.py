@@ -49,3 +49,22 @@ def test_measures_are_those_of_the_whole_set(task):
     assert found["loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item())
     assert found["accuracy"] == (logits.argmax(1) == labels).float().mean()
     assert found["top5"] == (logits.topk(5).indices == labels[:, None]).any(1).float().mean()
+
+
+def test_shares_of_one_class_are_its_label(task):
+    inputs, labels = torch.randn(8, 1, 16, 16), torch.arange(8)
+    task.log = lambda *args, **kwargs: None
+    task.model.head.weight.data.normal_()
+    task.eval()
+    hard = task.training_step((inputs, labels), 0)
+    soft = task.training_step((inputs, torch.nn.functional.one_hot(labels, 10).float()), 0)
+    torch.testing.assert_close(soft, hard)
+
+
+def test_the_loss_of_shares_is_the_share_of_losses(task):
+    inputs, one, two = torch.randn(8, 1, 16, 16), torch.arange(8), torch.arange(8) + 1
+    task.log = lambda *args, **kwargs: None
+    task.eval()
+    shares = 0.3 * torch.nn.functional.one_hot(one, 10) + 0.7 * torch.nn.functional.one_hot(two, 10)
+    losses = [task.training_step((inputs, labels), 0) for labels in (one, two)]
+    torch.testing.assert_close(task.training_step((inputs, shares), 0), 0.3 * losses[0] + 0.7 * losses[1])

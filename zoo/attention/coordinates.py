@@ -1,4 +1,4 @@
-"""Coordinates: grids of indices, the conventions that turn indices into coordinates, and jitter in training."""
+"""Coordinates: grids of indices, the conventions that turn indices into coordinates, and what training does to them."""
 
 from __future__ import annotations
 
@@ -57,17 +57,41 @@ def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
     return index + draw.clamp(-0.5, 0.5)  # the clamp only catches rounding at the very edge
 
 
+def stretch(index: Tensor, most: float) -> Tensor:
+    """Indices [.., N, P] stretched about the centre of their grid by one factor exp(U(-log most, log most)) for all axes."""
+    centre = (index.amin(-2, keepdim=True) + index.amax(-2, keepdim=True)) / 2
+    draw = torch.rand((), dtype=index.dtype, device=index.device) * 2 - 1
+    return centre + (index - centre) * torch.exp(draw * math.log(most))
+
+
+def shift(index: Tensor, most: float) -> Tensor:
+    """Indices [.., P] moved by one draw of U(-most, most) patches for each axis."""
+    draw = torch.rand(index.shape[-1], dtype=index.dtype, device=index.device) * 2 - 1
+    return index + draw * most
+
+
 @dataclass(frozen=True, kw_only=True)
 class Perturbation:
-    """What training does to coordinates, drawn once per pass for all samples. `jitter` is sigma, in patches.
+    """What training does to coordinates, drawn once per pass for all samples: jitter, then stretch, then shift.
 
-    Rows and columns move; the frames of a clip do not.
+    `jitter` is sigma, in patches, for each token by itself (ComRoPE). `stretch` is the largest factor by which a grid grows
+    or shrinks about its centre, and `shift` the farthest it moves along each axis, in patches (CAPE, arXiv:2106.03143;
+    DINOv3, arXiv:2508.10104). Rows and columns move; the frames of a clip do not.
     """
 
     jitter: Annotated[float, Between(0)] = 0.0
+    stretch: Annotated[float, Between(1)] = 1.0
+    shift: Annotated[float, Between(0)] = 0.0
 
     def __call__(self, index: Tensor) -> Tensor:
-        if not self.jitter:
+        if not self.jitter and self.stretch == 1 and not self.shift:
             return index
-        axes = index.shape[-1]
-        return jitter(index, [0.0 if axes == 3 and axis == 0 else self.jitter for axis in range(axes)])
+        still = 1 if index.shape[-1] == 3 else 0
+        frames, moving = index[..., :still], index[..., still:]
+        if self.jitter:
+            moving = jitter(moving, [self.jitter] * moving.shape[-1])
+        if self.stretch > 1:
+            moving = stretch(moving, self.stretch)
+        if self.shift:
+            moving = shift(moving, self.shift)
+        return torch.cat([frames, moving], dim=-1)

@@ -1,4 +1,7 @@
-"""Vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929), for images of any size that its patches divide."""
+"""Vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929), for images of any size that its patches divide.
+
+Clips are cut into tubelets (Arnab et al. 2021, arXiv:2103.15691).
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,18 @@ from zoo.errors import Invalid
 from zoo.models.block import BlockOptions
 from zoo.models.trunk import Trunk
 from zoo.registry import Between, register
-from zoo.samples import Images
+from zoo.samples import Clips, Images
 
 Count = Annotated[int, Between(1)]
 
 
 @register
 class ViT(nn.Module):
-    """Images [B, C, H, W] -> logits [B, classes].
+    """Images [B, C, H, W], or clips [B, C, T, H, W], -> logits [B, classes].
 
-    Tokens are the class token (if `pool` is class), `registers` (arXiv:2309.16588), then the patches row by row. The
-    class token has no place, or that of the centre; registers have none. Weights start as published: Xavier uniform in
+    Tokens are the class token (if `pool` is class), `registers` (arXiv:2309.16588), then the patches row by row; of a clip,
+    `tubelet` frames of a patch are one token, and the first frames come first. The class token has no place, or that of
+    the centre; registers have none. Weights start as published: Xavier uniform in
     the blocks, LeCun normal in the patches, zeros in the head and the class token.
     """
 
@@ -33,29 +37,39 @@ class ViT(nn.Module):
         self, samples: Images, *, dim: Count, depth: Count, heads: Count, patch: Count, encoding: Links,
         coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(),
         pool: Literal["mean", "class"] = "mean", class_place: Literal["none", "centre"] = "none",
-        registers: Annotated[int, Between(0)] = 0, backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
+        registers: Annotated[int, Between(0)] = 0, tubelet: Count = 1,
+        backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
     ) -> None:  # fmt: skip
         super().__init__()
         if class_place == "centre" and pool != "class":
             raise Invalid("class_place", "there is no class token to place; set pool to class")
-        self.patch, self.perturbation, self.centred = patch, coordinates, class_place == "centre"
-        dims = Dims(dim, heads, axes=2, length=self.sizes(samples.height, samples.width), depth=depth)
-        self.embed = nn.Conv2d(samples.channels, dim, kernel_size=patch, stride=patch)
+        clips = isinstance(samples, Clips)
+        if tubelet > 1 and not clips:
+            raise Invalid("tubelet", f"images have no frames to join {tubelet} of; leave it out")
+        self.steps = (tubelet, patch, patch) if clips else (patch, patch)
+        self.perturbation, self.centred = coordinates, class_place == "centre"
+        dims = Dims(dim, heads, axes=len(self.steps), length=self.sizes(*samples.grid), depth=depth)
+        convolution = nn.Conv3d if clips else nn.Conv2d
+        self.embed = convolution(samples.channels, dim, kernel_size=self.steps, stride=self.steps)  # type: ignore[arg-type]
         self.class_token = nn.Parameter(torch.zeros(1, 1, dim)) if pool == "class" else None
         self.registers = nn.Parameter(torch.randn(1, registers, dim) * 0.02) if registers else None
         self.trunk = Trunk(dims, encoding, block, backend=backend)
         self.head = nn.Linear(dim, samples.classes)
         self._initialise()
 
-    def sizes(self, height: int, width: int) -> tuple[int, int]:
-        """The grid of patches of an image. Raises Invalid where the patch does not divide it."""
-        if height % self.patch or width % self.patch:
-            raise Invalid("patch", f"patch {self.patch} does not divide images of {height} x {width}")
-        return height // self.patch, width // self.patch
+    def sizes(self, *pixels: int) -> tuple[int, ...]:
+        """The grid of patches of an image or a clip. Raises Invalid where the patch or the tubelet does not divide it."""
+        *frames, height, width = pixels
+        *tubelet, patch, _ = self.steps
+        if height % patch or width % patch:
+            raise Invalid("patch", f"patch {patch} does not divide images of {height} x {width}")
+        if frames and frames[0] % tubelet[0]:
+            raise Invalid("tubelet", f"tubelet {tubelet[0]} does not divide clips of {frames[0]} frames")
+        return tuple(count // step for count, step in zip(pixels, self.steps, strict=True))
 
     def tokens(self, images: Tensor) -> Tokens:
-        """Tokens of images [B, C, H, W], before the first block."""
-        sizes = self.sizes(images.shape[-2], images.shape[-1])
+        """Tokens of images [B, C, H, W] or clips [B, C, T, H, W], before the first block."""
+        sizes = self.sizes(*images.shape[2:])
         x = self.embed(images).flatten(2).mT  # [B, N, D]
         index = grids.grid(sizes, x)
         if self.training:

@@ -16,7 +16,11 @@ QUIET = 10.0  # seconds between lines where there is no terminal
 
 
 class Progress(L.Callback):
-    """Shows steps done, rate, time left, and the latest metrics; logs perf/samples_per_second."""
+    """Shows steps done, rate, time left, and the latest metrics; logs perf/samples_per_second and perf/data_share.
+
+    The latter is the share of its time that training spends between one batch and the next: waiting for data, moving it to
+    the device, augmenting it there as far as the host takes part, and keeping books.
+    """
 
     def __init__(self) -> None:
         self.bar: tqdm[Any] | None = None
@@ -26,17 +30,25 @@ class Progress(L.Callback):
         self.total = int(trainer.estimated_stepping_batches)
         self.first = trainer.global_step
         self.start = self.spoken = self.mark = time.monotonic()
-        self.samples = 0
+        self.samples, self.waited, self.ended = 0, 0.0, self.start
         if sys.stderr.isatty():
             self.bar = tqdm(total=self.total, initial=self.first, unit="step", dynamic_ncols=True, file=sys.stderr)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.ended = time.monotonic()
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self.waited += time.monotonic() - self.ended
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.samples += len(batch[0])
         step, now = trainer.global_step, time.monotonic()
         if step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             self.shown["loss"] = f"{float(outputs['loss']):.4f}"
-            pl_module.log("perf/samples_per_second", self.samples / max(now - self.mark, 1e-9), batch_size=1)
-            self.samples, self.mark = 0, now
+            seconds = max(now - self.mark, 1e-9)
+            pl_module.log("perf/samples_per_second", self.samples / seconds, batch_size=1)
+            pl_module.log("perf/data_share", self.waited / seconds, batch_size=1)
+            self.samples, self.waited, self.mark = 0, 0.0, now
         if self.bar is not None:
             self.bar.set_description(f"epoch {trainer.current_epoch + 1}", refresh=False)
             self.bar.set_postfix(self.shown, refresh=False)
@@ -53,11 +65,13 @@ class Progress(L.Callback):
                 clock((self.total - step) / rate),
                 told,
             )
+        self.ended = time.monotonic()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         metrics = trainer.callback_metrics
         self.shown.update({name: f"{float(v):.4f}" for name, v in metrics.items() if name == pl_module.monitor})
-        self.mark, self.samples = time.monotonic(), 0  # validation is not training time
+        self.mark = self.ended = time.monotonic()  # validation is not training time
+        self.samples, self.waited = 0, 0.0
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.close()

@@ -18,6 +18,8 @@ from zoo.tasks.task import Optimiser, Task
 class Classify(Task):
     """Trains a model [B, ...] -> [B, classes] on (inputs, labels), with labels smoothed by `smoothing` in training.
 
+    Labels are numbers [B], or in training also shares [B, classes] of mixed images.
+
     Logs train/loss, and for val and test: loss (of hard labels), accuracy, top5. `best` is the checkpoint with the best
     val/accuracy or val/loss, as `monitor` says; on a small validation set the loss tells more.
     """
@@ -49,7 +51,9 @@ class Classify(Task):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         inputs, labels = batch
-        loss = F.cross_entropy(self(inputs), labels, label_smoothing=self.smoothing)
+        logits = self(inputs)
+        targets = labels.to(logits.dtype) if labels.is_floating_point() else labels
+        loss = F.cross_entropy(logits, targets, label_smoothing=self.smoothing)
         self.log("train/loss", loss, batch_size=len(labels))
         return loss
 

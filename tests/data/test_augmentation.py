@@ -1,0 +1,75 @@
+"""Augmentation: off by default, drawn from torch's random state, and labels that say what was mixed."""
+
+import random
+
+import pytest
+import torch
+
+from zoo.data.augmentation import Augmentation
+from zoo.data.batches import Finished
+
+IMAGES, LABELS = torch.randint(256, (16, 3, 8, 8), dtype=torch.uint8), torch.arange(16) % 4
+OPTIONS = [
+    {"area": 0.3}, {"crop": 2}, {"flip": 0.5}, {"randaugment": 2}, {"erasing": 0.5}, {"mixup": 0.8}, {"cutmix": 1.0},
+    {"mixup": 0.8, "cutmix": 1.0},
+]  # fmt: skip
+
+
+def finished(options, seed=0, images=IMAGES):
+    torch.manual_seed(seed)
+    finish = Finished(3, 8, (0.5,), (0.5,), Augmentation(**options))
+    return finish(images, LABELS, training=True, classes=4)
+
+
+def test_by_default_training_images_are_as_they_are():
+    images, labels = finished({})
+    assert torch.equal(images, (IMAGES.float() / 255 - 0.5) / 0.5)
+    assert labels is LABELS
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_torch_s_random_state_alone_decides(options):
+    random.seed(0)
+    first = finished(options)
+    random.seed(1)
+    again, other = finished(options), finished(options, seed=1)
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+    assert not torch.equal(first[0], other[0])
+    assert first[0].shape == IMAGES.shape
+
+
+@pytest.mark.parametrize("options", [{"mixup": 0.8}, {"cutmix": 1.0}], ids=str)
+def test_mixed_labels_are_the_shares_that_images_have(options):
+    plain = (LABELS * 80).to(torch.uint8)[:, None, None, None].expand_as(IMAGES)  # one grey for each class
+    images, shares = finished(options, images=plain)
+    greys = (images * 0.5 + 0.5) * 255 / 80
+    assert shares.shape == (16, 4)
+    torch.testing.assert_close(shares.sum(1), torch.ones(16))
+    torch.testing.assert_close(greys.mean((1, 2, 3)), (shares * torch.arange(4.0)).sum(1), atol=1e-4, rtol=0)
+    assert ((shares > 0) & (shares < 1)).any()
+
+
+def test_both_kinds_of_mixing_have_their_turn():
+    finish = Finished(3, 8, (0.5,), (0.5,), Augmentation(mixup=0.8, cutmix=1.0))
+    plain = torch.zeros_like(IMAGES)
+    plain[::2] = 255
+    whole = [finish(plain, LABELS, training=True, classes=4)[0].abs().round(decimals=3).eq(1).all() for _ in range(20)]
+    assert 3 < sum(map(int, whole)) < 17
+
+
+def test_a_crop_moves_an_image_by_what_was_padded_at_most():
+    images = torch.zeros(64, 3, 8, 8, dtype=torch.uint8)
+    images[..., 4, 4] = 255
+    moved = Finished(3, 8, (0.0,), (1.0,), Augmentation(crop=2))(
+        images, torch.zeros(64).long(), training=True, classes=4
+    )[0]
+    places = moved[:, 0].nonzero()[:, 1:]
+    assert len(places) == 64
+    assert places.min() == 2
+    assert places.max() == 6
+
+
+def test_erased_rectangles_are_grey():
+    images = Finished(3, 8, (0.25,), (0.5,), Augmentation(erasing=1.0))(IMAGES, LABELS, training=True, classes=4)[0]
+    assert (images == 0).flatten(1).any(1).all()

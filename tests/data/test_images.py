@@ -1,0 +1,245 @@
+"""Images of users: where they come from, what they become, in what order, and what is not tolerated."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pictures import coded, parquet
+
+from zoo.data.augmentation import Augmentation
+from zoo.data.images import Images
+from zoo.data.stream import Stream
+from zoo.errors import DataError, Invalid
+
+
+@pytest.fixture(autouse=True)
+def _no_sleep(monkeypatch):
+    """`datasets` sleeps for five seconds at the end of a stream of parquet files."""
+    monkeypatch.setattr("datasets.iterable_dataset.time.sleep", lambda seconds: None)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of parquet files: 40 images to train on, 10 to test on."""
+    parquet(tmp_path / "set" / "train-0.parquet", 20)
+    parquet(tmp_path / "set" / "train-1.parquet", 20, first=20)
+    parquet(tmp_path / "set" / "test-0.parquet", 10)
+    return str(tmp_path / "set")
+
+
+def images(path, **options):
+    data = Images(0, path=str(path), **{"size": 8, "batch_size": 8, **options})
+    data.setup("fit")
+    data.setup("test")
+    return data
+
+
+def labels(loader):
+    return [label for batch in loader for label in batch[1].tolist()]
+
+
+def first(loader):
+    return next(iter(loader))[0]
+
+
+def test_facts_are_those_of_the_table_or_of_the_recipe(folder):
+    assert Images(0, path=folder, size=16).samples.classes == 4
+    assert Images(0, path="nowhere", size=16, classes=7).samples.grid == (16, 16)
+
+
+def test_parts_are_splits_or_shares_of_the_training_split(folder):
+    data = images(folder, val=0.25)
+    assert [data.count(part) for part in ("train", "val", "test")] == [30, 10, 10]
+    own = set(data.parts["train"].numbers)
+    assert own.isdisjoint(data.parts["val"].numbers)
+    assert images(folder, val="test", test=0.25).count("train") == 30
+
+
+def test_a_folder_of_classes_is_read(tmp_path):
+    for number in range(8):
+        path = tmp_path / "set" / ("cat", "dog")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(coded(number))
+    data = images(tmp_path / "set", val=0.25, test=0.25)
+    assert data.samples.classes == 2
+    assert sorted(labels(data.train_dataloader())) == [0, 0, 1, 1] or data.count("train") == 4
+
+
+def test_a_glob_of_parquet_files_is_one_training_split(folder):
+    data = images(f"{folder}/*.parquet", val=0.1, test=0.1)
+    assert [data.count(part) for part in ("train", "val", "test")] == [40, 5, 5]
+
+
+def test_webdataset_shards_are_read(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(8):
+            for suffix, content in (("png", coded(number)), ("cls", str(number % 2).encode())):
+                member = tarfile.TarInfo(f"{number:04}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    data = images(tmp_path / "*.tar", image="png", label="cls", classes=2, val=0.25, test=0.25)
+    assert sorted(labels(data.val_dataloader()) + labels(data.test_dataloader())).count(1) <= 4
+
+
+@pytest.mark.parametrize("keep", [0.0, 1.0])
+def test_pixels_are_those_of_the_files(folder, keep):
+    from PIL import Image
+
+    data = images(folder, keep=keep)
+    loaded, numbers = data.parts["test"].__getitems__([3, 1])[:2]
+    expected = np.asarray(Image.open(io.BytesIO(coded(3)))).transpose(2, 0, 1)
+    assert np.array_equal(loaded[0].numpy(), expected)
+    assert numbers.tolist() == [3, 1]
+
+
+def test_decoded_images_are_kept_for_the_next_time(folder, cache):
+    before = first(images(folder).test_dataloader())
+    files = {path: path.stat().st_mtime_ns for path in cache.glob("*.tokens")}
+    assert len(files) == 2
+    assert torch.equal(first(images(folder).test_dataloader()), before)
+    assert {path: path.stat().st_mtime_ns for path in cache.glob("*.tokens")} == files
+
+
+def test_batches_are_finished_on_the_device(folder):
+    data = images(folder, mean=(0.4, 0.5, 0.6), std=(0.2,))
+    batch = next(iter(data.test_dataloader()))
+    finished, same = data.on_after_batch_transfer(batch, 0)
+    expected = (batch[0].float() / 255 - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / 0.2
+    torch.testing.assert_close(finished, expected)
+    assert same is batch[1]
+
+
+@pytest.mark.parametrize("options", [{"keep": 0.0}, {"keep": 0.0, "workers": 2}, {"workers": 1}])
+def test_the_order_does_not_depend_on_what_loads(folder, options):
+    plain, other = images(folder).train_dataloader(), images(folder, **options).train_dataloader()
+    for loader in (plain, other):
+        loader.sampler.set_epoch(3)
+    pairs = zip(plain, other, strict=True)
+    assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in pairs)
+
+
+def test_a_loader_goes_on_in_the_middle_of_an_epoch(folder):
+    whole = [batch[0] for batch in images(folder).train_dataloader()]
+    loader = images(folder).train_dataloader()
+    loader.load_state_dict({"given": 2})
+    assert all(torch.equal(a[0], b) for a, b in zip(loader, whole[2:], strict=True))
+
+
+@pytest.mark.parametrize("keep", [0.0, 1.0])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_corrupt_samples_are_skipped_up_to_a_share(tmp_path, keep, workers, caplog):
+    path = parquet(tmp_path / "train.parquet", 20, broken=(3,))
+    data = images(path, val=0.1, test=0.1, skip=0.07, keep=keep, workers=workers)
+    found = [labels(data._loader(part)) for part in ("train", "val", "test")]
+    assert sum(map(len, found)) == 19
+    assert "row 3, 3.png" in caplog.text
+
+
+def test_more_corrupt_samples_than_tolerated_are_told(tmp_path):
+    path = parquet(tmp_path / "train.parquet", 20, broken=(3, 4, 5))
+    data = images(path, val=0.05, test=0.05, skip=0.07)
+    told = r"train.parquet, train, row \d, \d.png: no image of a known format; corrupt: 2 of 18 samples, more than data.skip"
+    with pytest.raises(DataError, match=told):
+        list(data.train_dataloader())
+
+
+def test_a_label_out_of_bounds_counts_as_corrupt(folder):
+    data = images(folder, classes=3)
+    with pytest.raises(DataError, match="label 3 is none of 3 classes"):
+        list(data.train_dataloader())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"path": "nowhere"}, "nowhere: no such file or folder"),
+        ({"path": "nowhere/*.tar"}, "nowhere/*.tar: no file matches"),
+        ({"train": "learn"}, "no split learn; there are"),
+        ({"image": "picture"}, "no column picture in train; there are image, label"),
+    ],
+)
+def test_data_that_is_not_there_is_told(folder, options, told):
+    with pytest.raises(DataError) as error:
+        images(**{"path": folder, **options})
+    assert told in str(error.value)
+
+
+def test_files_that_are_no_tables_are_told(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"a.parquet: cannot be read as images"):
+        images(tmp_path / "a.parquet", classes=2)
+    (tmp_path / "a.zip").write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"files of .zip; expected one of .parquet"):
+        images(tmp_path / "a.zip", classes=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"path": None}, "path"),
+        ({"val": 0.6, "test": 0.5}, "val"),
+        ({"val": "train"}, "train"),
+        ({"mean": (0.1, 0.2)}, "mean"),
+        ({"std": (0.0,)}, "std"),
+        ({"stream": Stream(samples=8)}, "stream"),
+        ({"stream": Stream(samples=8), "val": "test", "workers": 2}, "workers"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options, key):
+    with pytest.raises(Invalid) as error:
+        Images(0, **{"path": "set", **options})
+    assert error.value.key == key
+
+
+def streamed(folder, **options):
+    return images(folder, val="test", stream=Stream(samples=24, buffer=16), **options)
+
+
+def test_a_stream_is_a_function_of_seed_and_epoch(folder):
+    one, two = streamed(folder).train_dataloader(), streamed(folder, workers=1).train_dataloader()
+    epochs = []
+    for epoch in (0, 1):
+        one.set_epoch(epoch)
+        two.set_epoch(epoch)
+        epochs.append([batch[0] for batch in one])
+        assert all(torch.equal(a, b[0]) for a, b in zip(epochs[-1], two, strict=True))
+    assert len(epochs[0]) == len(one) == 3
+    assert not torch.equal(epochs[0][0], epochs[1][0])
+
+
+def test_a_stream_goes_on_in_the_middle_of_an_epoch(folder):
+    whole = [batch[0] for batch in streamed(folder).train_dataloader()]
+    loader = streamed(folder).train_dataloader()
+    loader.load_state_dict({"given": 2})
+    rest = [batch[0] for batch in loader]
+    assert len(rest) == 1
+    assert torch.equal(rest[0], whole[2])
+    assert loader.state_dict() == {"given": 0}
+
+
+def test_a_stream_is_measured_whole(folder):
+    data = streamed(folder)
+    assert len(labels(data.test_dataloader())) == data.count("test") == 10
+
+
+def test_augmentation_is_for_training(folder):
+    data = images(folder, augment=Augmentation(flip=1.0))
+    batch = next(iter(data.test_dataloader()))
+    assert torch.equal(
+        data.finish(*batch, training=True, classes=4)[0], data.finish(*batch, training=False, classes=4)[0].flip(-1)
+    )
+
+
+def test_a_missing_file_of_a_folder_is_corrupt(tmp_path):
+    for number in range(8):
+        path = tmp_path / "set" / ("cat", "dog")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(coded(number))
+    data = images(tmp_path / "set", val=0.25, test=0.25, keep=0.0)
+    for path in Path(tmp_path / "set").rglob("*.png"):
+        path.unlink()
+    with pytest.raises(DataError, match=r"\.png"):
+        list(data.train_dataloader())

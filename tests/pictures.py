@@ -1,0 +1,35 @@
+"""Little tables of made-up images."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+
+
+def coded(number: int, size: tuple[int, int] = (8, 8), kind: str = "PNG") -> bytes:
+    """A file of an image that is noise, drawn from a number."""
+    from PIL import Image
+
+    pixels = np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def parquet(
+    path: Path, count: int, *, size: tuple[int, int] = (8, 8), classes: int = 4, broken: tuple[int, ...] = (), first: int = 0
+) -> Path:  # fmt: skip
+    """A parquet file of images with labels, drawn from the numbers from `first` on; the `broken` ones are no images."""
+    import datasets
+    from datasets import ClassLabel, Dataset, Features, Image
+
+    datasets.disable_progress_bars()
+    images = [b"no image" if n in broken else coded(first + n, size) for n in range(count)]
+    rows = {
+        "image": [{"bytes": image, "path": f"{n}.png"} for n, image in enumerate(images)],
+        "label": [n % classes for n in range(count)],
+    }
+    names = [f"class {n}" for n in range(classes)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Dataset.from_dict(rows, Features(image=Image(), label=ClassLabel(names=names))).to_parquet(path)
+    return path

@@ -1,0 +1,72 @@
+"""Runs on images: augmentation and loading go on where they were, and waiting is measured."""
+
+import csv
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from pictures import parquet
+
+from zoo.errors import DataError, Stopped
+from zoo.run.guards import Signals
+from zoo.verbs.fit import fit
+
+RECIPE = """
+extends: [model/vit_tiny, data/images, optim/adamw, trainer/default]
+model: {dim: 16, depth: 1, heads: 2, patch: 4, encoding: rope_axial}
+data: {path: made, size: 8, batch_size: 4, val: 0.2, test: 0.2}
+task: classify
+trainer: {max_epochs: 2, accelerator: cpu, log_every_n_steps: 1}
+"""
+AUGMENTED = ["data.augment.crop=2", "data.augment.flip=0.5", "data.augment.randaugment=1", "data.augment.mixup=0.5",
+    "data.augment.cutmix=1.0", "data.augment.erasing=0.3"]  # fmt: skip
+STREAMED = ["data.val=test", "data.test=test", "data.stream.samples=20", "data.stream.buffer=8", "data.keep=0"]
+
+
+@pytest.fixture(autouse=True)
+def _no_sleep(monkeypatch):
+    """`datasets` sleeps for five seconds at the end of a stream of parquet files."""
+    monkeypatch.setattr("datasets.iterable_dataset.time.sleep", lambda seconds: None)
+
+
+@pytest.fixture
+def album(tmp_path, monkeypatch):
+    """A recipe of made-up images, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    parquet(Path("made/train-0.parquet"), 30)
+    parquet(Path("made/test-0.parquet"), 6)
+    Path("album.yaml").write_text(RECIPE)
+    return "album.yaml"
+
+
+@pytest.mark.parametrize("options", [AUGMENTED, [*AUGMENTED, "data.keep=0", "data.workers=1"], STREAMED])
+def test_a_stopped_run_ends_as_if_it_had_not_been(options, album, weights, monkeypatch):
+    fit(album, options, Path("whole"), "never")
+
+    def stop(self, trainer, *_):
+        if trainer.global_step == 2:
+            self._note(signal.SIGTERM, None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Signals, "on_train_batch_start", stop)
+        with pytest.raises(Stopped):
+            fit(album, options, Path("broken"), "never")
+    fit(album, options, Path("broken"), "auto")
+    whole, broken = (weights(f"{run}/checkpoints/last.ckpt") for run in ("whole", "broken"))
+    assert all(torch.equal(whole[name], broken[name]) for name in whole)
+
+
+def test_the_share_of_waiting_is_logged(album):
+    fit(album, [], Path("run"), "never")
+    with Path("run/metrics.csv").open() as file:
+        shares = [float(row["perf/data_share"]) for row in csv.DictReader(file) if row["perf/data_share"]]
+    assert shares
+    assert all(0 <= share <= 1 for share in shares)
+
+
+def test_missing_images_are_a_failure_of_data(album):
+    with pytest.raises(DataError, match="elsewhere: no such file or folder"):
+        fit(album, ["data.path=elsewhere"], Path("run"), "never")
+    assert DataError.code == 4
+    assert not Path("run").exists()

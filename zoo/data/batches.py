@@ -1,0 +1,45 @@
+"""Batches of decoded images, finished on the device: brought to their scale and, in training, augmented."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from zoo.data.augmentation import Augmentation, Change
+from zoo.errors import Invalid
+
+
+class Finished:
+    """(image - mean) / std of images uint8 in units of white; one number of each for all channels, or one per channel."""
+
+    def __init__(
+        self, channels: int, size: int, mean: Sequence[float], std: Sequence[float], augment: Augmentation
+    ) -> None:
+        for key, numbers in (("mean", mean), ("std", std)):
+            if len(numbers) not in (1, channels):
+                raise Invalid(key, f"{len(numbers)} numbers for {channels} channels; give one of them, or {channels}")
+        if min(std) <= 0:
+            raise Invalid("std", f"{min(std):g} is not positive")
+        self.size, self.mean, self.std, self.augment = size, tuple(mean), tuple(std), augment
+        self._changes: tuple[list[Change], list[Change]] | None = None
+
+    def __call__(self, images: Tensor, labels: Tensor, *, training: bool, classes: int) -> tuple[Tensor, Tensor]:
+        """Images float32 [B, C, S, S], and labels [B] or shares [B, classes]."""
+        images = images.to(torch.float32) / 255
+        if not training or self.augment == Augmentation():
+            return self._scaled(images), labels
+        if self._changes is None:  # only now, for kornia takes seconds to import
+            self._changes = (self.augment.before(self.size), self.augment.after())
+        before, after = self._changes
+        for change in before:
+            images = change(images)
+        images = self._scaled(images)
+        for change in after:
+            images = change(images)
+        return self.augment.mixed(images, labels, classes)
+
+    def _scaled(self, images: Tensor) -> Tensor:
+        mean, std = (images.new_tensor(numbers)[:, None, None] for numbers in (self.mean, self.std))
+        return (images - mean) / std

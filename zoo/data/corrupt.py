@@ -1,0 +1,49 @@
+"""Corrupt samples: counted, told, and skipped as far as a recipe tolerates them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from zoo.data.order import Loader
+from zoo.data.pictures import Fetched
+from zoo.errors import DataError
+
+log = logging.getLogger("zoo")
+
+
+class Corrupt:
+    """The corrupt ones among `total` samples, of which a share is tolerated."""
+
+    def __init__(self, share: float, total: int) -> None:
+        self.share, self.total = share, total
+        self.found: set[int] = set()
+
+    def note(self, faults: Mapping[int, str]) -> None:
+        """Raises DataError, naming one, where there are more than are tolerated."""
+        fresh = {number: fault for number, fault in faults.items() if number not in self.found}
+        self.found |= fresh.keys()
+        for fault in fresh.values():
+            count = f"{len(self.found)} of {self.total} samples"
+            if len(self.found) > self.share * self.total:
+                raise DataError(f"{fault}; corrupt: {count}, more than data.skip {self.share:g} tolerates")
+            log.warning("skipped a corrupt sample: %s (%s)", fault, count)
+
+    def sound(self, batches: Iterator[Fetched]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images and labels of batches; none where all of a batch is corrupt."""
+        for batch in batches:
+            self.note(batch.faults)
+            if len(batch.labels):
+                yield batch.images, batch.labels
+
+
+class PictureLoader(Loader):
+    """A loader of pictures that skips corrupt ones. It fills pinned memory where there is CUDA."""
+
+    corrupt: Corrupt
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        return self.corrupt.sound(super().__iter__())

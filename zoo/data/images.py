@@ -1,0 +1,146 @@
+"""Your own images: folders of classes, parquet files, webdataset shards, or whatever else Hugging Face's `datasets` reads."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from zoo.data import tables
+from zoo.data.augmentation import Augmentation
+from zoo.data.batches import Finished
+from zoo.data.corrupt import Corrupt, PictureLoader
+from zoo.data.decoded import Decoded
+from zoo.data.decoding import Decoding
+from zoo.data.parts import Parts
+from zoo.data.pictures import Encoded, Pictures, Reader, Rows
+from zoo.data.source import Source
+from zoo.data.stream import Stream, StreamLoader
+from zoo.errors import DataError, Invalid
+from zoo.registry import Between, register
+from zoo.samples import Images as Facts
+
+log = logging.getLogger("zoo")
+GIGABYTE = 1e9
+
+Count = Annotated[int, Between(1)]
+
+
+@register
+class Images(Source):
+    """Images [B, channels, size, size] of `path`: a folder, a file or a glob of files, or `hub:owner/name`.
+
+    `train` names a split; `val` and `test` name one each, or are shares of `train`. `image` and `label` name columns.
+    Images are decoded, resized bicubically (`crop`: the shorter side, then the centre; `exact`: both sides), and then have
+    `mean` taken off and are divided by `std`, in units of white; the loaders yield them as uint8, and the rest is done in
+    batches on the device, where training augments them (`augment`). `classes` is only needed where labels are plain
+    numbers; with it, nothing is read before `setup`. A split whose decoded images take up to `keep` gigabytes is decoded
+    once and kept on disk. Up to a share of `skip` corrupt samples is skipped.
+
+    The order is a function of (seed, epoch, index) alone, for any number of workers. With `stream` nothing is held whole: the
+    order is then a function of (seed, epoch, buffer), read by one process with at most one worker; a resumed run reads
+    again, without decoding, what it has seen of its epoch.
+    """
+
+    def __init__(
+        self, seed: int, *, path: str | None = None, train: str = "train", val: float | str = 0.1,
+        test: float | str = "test", image: str = "image", label: str = "label", classes: Count | None = None,
+        channels: Literal[1, 3] = 3, size: Count = 224, resize: Literal["crop", "exact"] = "crop",
+        mean: tuple[float, ...] = (0.5,), std: tuple[float, ...] = (0.5,), batch_size: Count = 64,
+        augment: Augmentation = Augmentation(), skip: Annotated[float, Between(0, 1)] = 0.0,
+        keep: Annotated[float, Between(0)] = 1.0, stream: Stream | None = None, workers: Annotated[int, Between(0)] = 0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if path is None:
+            raise Invalid("path", "missing: say where your images are")
+        self.seed, self.path, self.batch_size, self.workers = seed, path, batch_size, workers
+        self.split_of, self.columns, self.classes = Parts(train, val, test), tables.Columns(image, label), classes
+        self.decoding, self.skip, self.keep, self.stream = Decoding(size, channels, resize), skip, keep, stream
+        self.finish = Finished(channels, size, mean, std, augment)
+        if stream is not None and not (isinstance(val, str) and isinstance(test, str)):
+            raise Invalid("stream", "a stream has no shares; name a split for each of val and test")
+        if stream is not None and workers > 1:
+            raise Invalid(
+                "workers", "several would read a stream in an order that depends on their number; set it to 1"
+            )
+        self.loaded: dict[str, Rows] = {}  # by split
+        self.parts: dict[str, Pictures] = {}
+        self.streamed: dict[str, StreamLoader] = {}
+
+    @cached_property
+    def samples(self) -> Facts:  # type: ignore[override]
+        classes = self.classes
+        if classes is None:
+            classes = tables.classes(self._table(tables.opened(self.path, streaming=True), "train"))
+        return Facts(self.decoding.channels, self.decoding.size, self.decoding.size, classes)
+
+    def setup(self, stage: str) -> None:
+        opened = tables.opened(self.path, streaming=self.stream is not None)
+        for part in ("train", "val") if stage == "fit" else ("test",):
+            table = self._table(opened, part)
+            if self.stream is not None:
+                self.streamed[part] = self._streaming(table, part, self.stream)
+            elif part not in self.parts:
+                rows = self._rows(table, self.split_of.split(part))
+                self.parts[part] = Pictures(rows, self.split_of.numbers(part, len(rows), self.seed))
+
+    def train_dataloader(self) -> PictureLoader | StreamLoader:
+        return self._loader("train")
+
+    def val_dataloader(self) -> PictureLoader | StreamLoader:
+        return self._loader("val")
+
+    def test_dataloader(self) -> PictureLoader | StreamLoader:
+        return self._loader("test")
+
+    def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:
+        """Batches as a model has them; those of training are augmented, and may have shares [B, classes] for labels."""
+        trainer = self.trainer
+        images, labels = self.finish(*batch, training=trainer is not None and bool(trainer.training),
+            classes=self.samples.classes)  # fmt: skip
+        if trainer is not None:
+            images = trainer.precision_plugin.convert_input(images)
+        return images, labels
+
+    def count(self, part: str) -> int:
+        return self.streamed[part].counted if part in self.streamed else len(self.parts[part])
+
+    def _table(self, opened: Mapping[str, Any], part: str) -> Any:
+        return tables.split(opened, self.split_of.split(part), self.columns, self.path)
+
+    def _rows(self, table: Any, split: str) -> Rows:
+        if split in self.loaded:
+            return self.loaded[split]
+        encoded = Encoded(table, self._reader(f"{self.path}, {split}"))
+        if len(table) * math.prod(self.decoding.shape) > self.keep * GIGABYTE:
+            return self.loaded.setdefault(split, encoded)
+        decoded = Decoded(encoded)
+        if decoded.problem:
+            log.info(decoded.problem)
+        return self.loaded.setdefault(split, decoded)
+
+    def _reader(self, title: str) -> Reader:
+        return Reader(self.decoding, self.samples.classes, title)
+
+    def _streaming(self, table: Any, part: str, stream: Stream) -> StreamLoader:
+        if self.trainer is not None and self.trainer.world_size > 1:
+            raise DataError(
+                f"{self.path}: a stream is read by one process, not {self.trainer.world_size}; leave data.stream out"
+            )
+        reader, corrupt = self._reader(f"{self.path}, stream of {part}"), Corrupt(self.skip, stream.samples)
+        return StreamLoader(table, reader, self.batch_size, self.workers, corrupt, seed=self.seed,
+            stream=stream if part == "train" else None)  # fmt: skip
+
+    def _loader(self, part: str) -> PictureLoader | StreamLoader:
+        if part in self.streamed:
+            return self.streamed[part]
+        pictures = self.parts[part]
+        loader = PictureLoader(pictures, self.batch_size, self.seed, self.workers, order=part == "train")
+        loader.corrupt = Corrupt(self.skip, len(pictures))
+        loader.pin_memory = torch.cuda.is_available()
+        return loader

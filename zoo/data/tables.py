@@ -1,0 +1,78 @@
+"""Tables of images, opened with Hugging Face's `datasets`, which is imported only then. Raises DataError."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import DataError, Invalid
+
+HUB = "hub:"
+BUILDERS = {".parquet": "parquet", ".tar": "webdataset", ".arrow": "arrow"}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of the columns of a table that hold images and labels."""
+
+    image: str
+    label: str
+
+
+def opened(path: str, streaming: bool = False) -> Mapping[str, Any]:
+    """The tables that a path names, by split: a folder of classes, a folder or a glob of parquet files or webdataset
+    shards, or `hub:owner/name`."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    name, files = _located(path)
+    try:
+        return datasets.load_dataset(name, data_files=files, streaming=streaming)
+    except Exception as error:  # the library fails in many kinds
+        cause = str(error.__cause__ or error).strip() or type(error).__name__
+        raise DataError(f"{path}: cannot be read as images: {cause.splitlines()[0][:200]}") from None
+
+
+def split(tables: Mapping[str, Any], name: str, columns: Columns, path: str) -> Any:
+    """One table with the columns `image` and `label` alone, its images not yet decoded."""
+    import datasets
+
+    if name not in tables:
+        raise DataError(f"{path}: no split {name}; there are {', '.join(tables)}")
+    table = tables[name]
+    for column in (columns.image, columns.label):
+        if column not in (table.features or {}):
+            raise DataError(f"{path}: no column {column} in {name}; there are {', '.join(table.features or {})}")
+    table = table.select_columns([columns.image, columns.label])
+    given = {columns.image: "image", columns.label: "label"}
+    table = table.rename_columns({old: new for old, new in given.items() if old != new})
+    return table.cast_column("image", datasets.Image(decode=False))
+
+
+def classes(table: Any) -> int:
+    """How many classes the labels of a table name. Raises Invalid where they are plain numbers."""
+    names = getattr(table.features["label"], "names", None)
+    if names is None:
+        raise Invalid("classes", "the labels are plain numbers, which do not tell; say how many classes there are")
+    return len(names)
+
+
+def _located(path: str) -> tuple[str, dict[str, list[str]] | None]:
+    """What `datasets` calls it, and its files where they are named one by one."""
+    if path.startswith(HUB):
+        return path.removeprefix(HUB), None
+    expanded = os.path.abspath(os.path.expanduser(path))
+    if os.path.isdir(expanded):
+        return expanded, None
+    files = [expanded] if os.path.exists(expanded) else sorted(glob.glob(expanded, recursive=True))
+    if not files:
+        raise DataError(f"{path}: {'no file matches' if glob.has_magic(path) else 'no such file or folder'}")
+    kinds = {Path(file).suffix for file in files}
+    if len(kinds) > 1 or not kinds <= BUILDERS.keys():
+        known = ", ".join(BUILDERS)
+        raise DataError(f"{path}: files of {', '.join(sorted(kinds))}; expected one of {known}, or a folder")
+    return BUILDERS[kinds.pop()], {"train": files}
