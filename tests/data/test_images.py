@@ -133,7 +133,7 @@ def test_a_loader_goes_on_in_the_middle_of_an_epoch(folder):
 def test_corrupt_samples_are_skipped_up_to_a_share(tmp_path, keep, workers, caplog):
     path = parquet(tmp_path / "train.parquet", 20, broken=(3,))
     data = images(path, val=0.1, test=0.1, skip=0.07, keep=keep, workers=workers)
-    found = [labels(data._loader(part)) for part in ("train", "val", "test")]
+    found = [labels(data.loader(part)) for part in ("train", "val", "test")]
     assert sum(map(len, found)) == 19
     assert "row 3, 3.png" in caplog.text
 

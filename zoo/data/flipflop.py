@@ -46,18 +46,9 @@ class Flipflop(Source):
         self.length, self.ignore = length, ignore
         self.samples = Text(length, SYMBOLS)
 
-    def _loader(self, part: str) -> Loader:
+    def loader(self, part: str) -> Loader:
         sequences = Sequences(self.sizes[part], self.length // 2, self.ignore, (self.seed, PARTS.index(part)))
         return Loader(sequences, self.batch_size, self.seed, self.workers, order=part == "train")
-
-    def train_dataloader(self) -> Loader:
-        return self._loader("train")
-
-    def val_dataloader(self) -> Loader:
-        return self._loader("val")
-
-    def test_dataloader(self) -> Loader:
-        return self._loader("test")
 
     def count(self, part: str) -> int:
         return self.sizes[part]

@@ -89,15 +89,6 @@ class Images(Source):
                 rows = self._rows(table, self.split_of.split(part))
                 self.parts[part] = Pictures(rows, self.split_of.numbers(part, len(rows), self.seed))
 
-    def train_dataloader(self) -> PictureLoader | StreamLoader:
-        return self._loader("train")
-
-    def val_dataloader(self) -> PictureLoader | StreamLoader:
-        return self._loader("val")
-
-    def test_dataloader(self) -> PictureLoader | StreamLoader:
-        return self._loader("test")
-
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:
         """Batches as a model has them; those of training are augmented, and may have shares [B, classes] for labels."""
         trainer = self.trainer
@@ -136,7 +127,7 @@ class Images(Source):
         return StreamLoader(table, reader, self.batch_size, self.workers, corrupt, seed=self.seed,
             stream=stream if part == "train" else None)  # fmt: skip
 
-    def _loader(self, part: str) -> PictureLoader | StreamLoader:
+    def loader(self, part: str) -> PictureLoader | StreamLoader:
         if part in self.streamed:
             return self.streamed[part]
         pictures = self.parts[part]

@@ -66,14 +66,8 @@ class MovingDigits(Source):
             for number, (part, own) in enumerate(zip(PARTS, np.split(order, ends), strict=True))
         }
 
-    def train_dataloader(self) -> Loader:
-        return Loader(self.parts["train"], self.batch_size, self.seed, self.workers, order=True)
-
-    def val_dataloader(self) -> Loader:
-        return Loader(self.parts["val"], self.batch_size, self.seed, self.workers)
-
-    def test_dataloader(self) -> Loader:
-        return Loader(self.parts["test"], self.batch_size, self.seed, self.workers)
+    def loader(self, part: str) -> Loader:
+        return Loader(self.parts[part], self.batch_size, self.seed, self.workers, order=part == "train")
 
     def count(self, part: str) -> int:
         return self.sizes[part]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any
 
 import lightning as L
 
@@ -22,6 +24,19 @@ class Source(L.LightningDataModule):
     def title(self) -> str:
         """The name of the source and, where there is one, the digest of its text."""
         return self.name if self.digest is None else f"{self.name} {self.digest}"
+
+    @abstractmethod
+    def loader(self, part: str) -> Iterable[Any]:
+        """Batches of train, val or test, once set up; those of train in the order of training."""
+
+    def train_dataloader(self) -> Iterable[Any]:
+        return self.loader("train")
+
+    def val_dataloader(self) -> Iterable[Any]:
+        return self.loader("val")
+
+    def test_dataloader(self) -> Iterable[Any]:
+        return self.loader("test")
 
     @abstractmethod
     def count(self, part: str) -> int:

@@ -33,14 +33,8 @@ class Written(Source):
     def setup(self, stage: str) -> None:
         self.reading.tell()
 
-    def train_dataloader(self) -> Loader:
-        return self.reading.loader("train")
-
-    def val_dataloader(self) -> Loader:
-        return self.reading.loader("val")
-
-    def test_dataloader(self) -> Loader:
-        return self.reading.loader("test")
+    def loader(self, part: str) -> Loader:
+        return self.reading.loader(part)
 
     def count(self, part: str) -> int:
         return self.reading.count(part)
