@@ -44,7 +44,8 @@ class Order(Sampler[Keys]):
         if min(count, together) < share.processes:
             what = f"{count} samples" if count < together else f"a batch of {together}"
             raise DataError(f"{what} cannot be dealt out to {share.processes} processes")
-        self.count, self.together, self.share, self.seed, self.shuffled = count, together, share, seed, shuffled
+        self.all, self.count = count, count  # samples that there are, and that are dealt out
+        self.together, self.share, self.seed, self.shuffled = together, share, seed, shuffled
         if seed is not None:
             self.count -= count % together % share.processes
         self.epoch = self.skip = 0
@@ -59,9 +60,9 @@ class Order(Sampler[Keys]):
 
     def __iter__(self) -> Iterator[Keys]:
         first, self.skip = self.skip, 0
-        indices = np.arange(self.count)
+        indices = np.arange(self.all)
         if self.seed is not None and self.shuffled:
-            indices = np.random.default_rng([self.seed, self.epoch]).permutation(self.count)
+            indices = np.random.default_rng([self.seed, self.epoch]).permutation(self.all)
         for end in self._ends():
             if end > first:
                 own = [int(index) for index in self.share.of(indices[first:end])]

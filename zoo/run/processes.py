@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -62,6 +63,14 @@ class Processes:
         found = torch.tensor(int(number))
         distributed.all_reduce(found, distributed.ReduceOp.MAX, self._group)
         return int(found)
+
+    def lost(self, error: Exception) -> bool:
+        """Whether an error came of another process that is gone."""
+        return (
+            self.count > 1
+            and type(error) in (RuntimeError, distributed.DistBackendError, distributed.DistNetworkError)
+            and re.search("gloo|nccl|connection|socket", str(error), re.IGNORECASE) is not None
+        )
 
     def agreed(self, make: Callable[[], Value]) -> Value:
         """What the first process makes, in all; where it fails, all fail, and the first tells why."""

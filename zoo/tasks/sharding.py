@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -24,7 +26,7 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> None:
     if any(isinstance(weight, DTensor) for weight in model.parameters()):
         return
     first = mesh.get_rank() == 0
-    weights: dict[str, Tensor] = dict(model.state_dict()) if first else {}
+    weights: dict[str, Any] = model.state_dict() if first else {}
     model.to("meta")
     for block in model.trunk.blocks:  # type: ignore[union-attr]
         fully_shard(block, mesh=mesh)

@@ -43,15 +43,15 @@ def fit(
     processes = together(recipe, words or ["fit", name, *overrides, *placed, "--resume", resume])
     if processes is None:
         return None
-    plain, place, found = processes.agreed(lambda: _prepared(recipe, run_dir, resume))
+    plain, place, found = processes.agreed(lambda: _prepared(recipe, run_dir, resume, processes.count))
     recipe = from_plain(plain, origin=recipe.name, name=recipe.name)
     return _logged(recipe, Path(place), Path(found) if found else None, processes)
 
 
-def _prepared(recipe: Recipe, run_dir: Path | None, resume: str) -> tuple[dict[str, Any], str, str | None]:
+def _prepared(recipe: Recipe, run_dir: Path | None, resume: str, count: int) -> tuple[dict[str, Any], str, str | None]:
     """The recipe, the run directory, and the checkpoint to go on from, as plain data."""
     start, run = resumption.find(recipe, run_dir, resume)
-    run = run or folder.create(recipe, run_dir, again=resume == "auto")
+    run = run or folder.create(recipe, run_dir, again=resume == "auto", processes=count)
     storage.clear(run)
     return recipe.plain(), str(run), str(start) if start else None
 
@@ -63,8 +63,13 @@ def _logged(recipe: Recipe, run: Path, start: Path | None, processes: Processes)
         return result if processes.first else None
     except Exception as error:
         log.debug("failed", exc_info=error)
+        good = storage.kept(run / "checkpoints")
         if isinstance(error, OSError) and error.filename is None:  # as of a full disk
-            raise ZooError(f"{run}: {error.strerror or error}; {storage.kept(run / 'checkpoints')}") from None
+            raise ZooError(f"{run}: {error.strerror or error}; {good}") from None
+        if processes.lost(error):
+            raise ZooError(
+                f"process {processes.rank} cannot reach another one, which has died or hangs; {good}"
+            ) from None
         raise
     finally:
         log.removeHandler(to_file)
