@@ -75,6 +75,7 @@ class Signals(L.Callback):
         if trainer.state.fn == "fit":
             path = self.checkpoints.save(trainer, "last")
             self.checkpoints.storage.drain()
+            trainer.strategy.barrier()  # a launcher may kill those that are left once one has ended
             told = f"stopped by {name} at step {trainer.global_step}; saved {path}"
         raise Stopped(received, told) if self.checkpoints.processes.first else Told(128 + received)
 
@@ -133,6 +134,7 @@ class Finite(L.Callback):
             record = {"step": trainer.global_step, "epoch": trainer.current_epoch, "first": first, **step}
             content = {"zoo": self.checkpoints.about(trainer), "state_dict": weights, "replay": record}
             told = _published(content, path)
+        trainer.strategy.barrier()  # as above
         return f"{shown}; {told}"
 
 
