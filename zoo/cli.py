@@ -77,6 +77,10 @@ def _parser() -> argparse.ArgumentParser:
         "overrides", nargs="*", metavar="key=value", help="prompt=... tokens= temperature= top_k= ..."
     )
 
+    predict = _verb(verbs, "predict", _predict, "what a trained model says of files and folders", json=True)
+    predict.add_argument("checkpoint", metavar="RUN|CHECKPOINT")
+    predict.add_argument("overrides", nargs="*", metavar="PATH|key=value", help="images or texts; top=3, ...")
+
     listing = _verb(verbs, "list", _list, "what there is, one line each")
     listing.add_argument("kind", nargs="?", metavar="|".join(KINDS))
 
@@ -114,6 +118,14 @@ def _generate(known: argparse.Namespace) -> None:
     from zoo.verbs.generate import generate
 
     result = generate(known.checkpoint, known.overrides, quiet=known.json)
+    if known.json:
+        print(json.dumps(result, indent=2))
+
+
+def _predict(known: argparse.Namespace) -> None:
+    from zoo.verbs.predict import predict
+
+    result = predict(known.checkpoint, known.overrides, quiet=known.json)
     if known.json:
         print(json.dumps(result, indent=2))
 
