@@ -4,6 +4,7 @@ import os
 import subprocess
 
 import pytest
+from lightning.pytorch.plugins.environments import SLURMEnvironment
 from tiny import TINY
 from torch.distributed.run import parse_args
 
@@ -17,6 +18,20 @@ AWKWARD = [
     "model.encoding=[learned, {name: rope_axial, base: 50.0}]",
     "generate.prompt=it's $HOME\n`x`",
 ]
+
+
+ENGINE = """
+from zoo.registry import register
+
+
+@register
+class Shout:
+    def __init__(self, *, times: int = 1) -> None:
+        self.times = times
+
+    def script(self, job):
+        return job.command + "!" * self.times
+"""
 
 
 @pytest.fixture
@@ -103,6 +118,21 @@ def test_a_job_goes_back_into_the_queue_only_where_it_was_stopped(code, script, 
     found, words, told = started(script("slurm", "vit_comrope"), CODE=str(code), SLURM_JOB_ID="4711")
     assert (found, told) == (code, "")
     assert words.get("scontrol") == (["requeue 4711 "] if code == 143 else None)
+
+
+def test_lightning_finds_its_place_in_such_a_job(script, monkeypatch):
+    found = options(script("slurm", "vit_comrope", "nodes=4", "devices=8"))
+    told = {"JOB_NAME": found["job-name"], "NTASKS_PER_NODE": found["ntasks-per-node"], "NNODES": found["nodes"],
+            "NTASKS": "32", "JOB_ID": "1234567", "NODELIST": "gpu[07-10]", "PROCID": "9", "LOCALID": "1"}  # fmt: skip
+    for key, value in told.items():
+        monkeypatch.setenv(f"SLURM_{key}", value)
+    for key in ("MASTER_ADDR", "MASTER_PORT"):  # which it sets
+        monkeypatch.setenv(key, "")
+        monkeypatch.delenv(key)
+    assert SLURMEnvironment.detect()
+    environment = SLURMEnvironment()
+    environment.validate_settings(num_devices=8, num_nodes=4)
+    assert (environment.main_address, environment.main_port, environment.world_size()) == ("gpu07", 19567, 32)
 
 
 def test_a_run_directory_depends_on_the_recipe_and_not_on_where_it_runs(script):
@@ -201,6 +231,16 @@ def test_plug_ins_are_named_to_the_run_too(zoo, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     _, out, told = zoo("launch", "slurm", "vit_comrope", "--print", "--plugin", "mine")
     assert "--plugin mine --run-dir" in out, told
+
+
+def test_a_plug_in_may_bring_an_engine(zoo, tmp_path, monkeypatch):
+    (tmp_path / "clusters" / "launch").mkdir(parents=True)
+    (tmp_path / "clusters" / "__init__.py").write_text("")
+    (tmp_path / "clusters" / "launch" / "shout.py").write_text(ENGINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    _, out, told = zoo("launch", "shout", "vit_comrope", "times=2", "--print", "--plugin", "clusters")
+    assert out.startswith("fit vit_comrope trainer.num_nodes=1"), told
+    assert out.endswith("!!")
 
 
 # wrong inputs
