@@ -71,6 +71,10 @@ def _found_right(name: str, overrides: Sequence[str], common: dict[str, Any]) ->
         if common[option] is not None and any(word.startswith(f"{key}=") for word in overrides):
             raise RecipeError(Fault(COMMAND_LINE, key, f"it is told by {option} too", "leave one of them out"))
     recipe = load(name, overrides)
+    if common["devices"] is None and "," in str(recipe.trainer.devices):
+        raise RecipeError(
+            recipe.fault("trainer.devices", "which ones is for the cluster to say", "write devices=COUNT")
+        )
     here = [*HERE, "strategy=auto"] if recipe.trainer.strategy.startswith(SHARDED) else HERE
     load_recipe(name, [*overrides, *(f"trainer.{word}" for word in here)])
     return recipe

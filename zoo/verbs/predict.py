@@ -29,8 +29,6 @@ from zoo.verbs.paths import TEXTS, Found, found, images, parted
 
 log = logging.getLogger("zoo")
 
-UNSWEPT = ("evaluate.resolutions=null", "evaluate.lengths=null", "evaluate.stride=null")  # they may ask the data
-
 
 def predict(place: str, words: Sequence[str], quiet: bool = False) -> dict[str, Any]:
     """What the model of a checkpoint says of files; unless `quiet` each has its line on standard output.
@@ -39,7 +37,7 @@ def predict(place: str, words: Sequence[str], quiet: bool = False) -> dict[str, 
     """
     places, overrides = parted(words)
     path = checkpoints.locate(place)
-    recipe, task = restore(path, [*UNLESS_SAID, *UNSWEPT, *map(_override, overrides)])
+    recipe, task = restore(path, [*UNLESS_SAID, *map(_override, overrides)])
     speaker = _speaker(recipe, task)
     asked = found(places, TEXTS if isinstance(task, Predict) else images())
     said, faults = _said(recipe, task, speaker, asked, (lambda line: None) if quiet else _print)
