@@ -11,7 +11,7 @@ FLOORS = [
     {"attention"},
     {"models", "encodings"},
     {"functions"},
-    {"recipe", "tasks", "data", "diagnostics"},
+    {"recipe", "tasks", "data", "diagnostics", "launch"},
     {"run"},
     {"build"},
     {"check"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from zoo.build import build_data, build_model, build_trainer, reader, sample
 from zoo.data.source import Source
 from zoo.errors import DataError, Fault, Invalid, RecipeError
 from zoo.recipe import Recipe
-from zoo.samples import Samples
+from zoo.samples import Images, Samples
 
 
 def check(recipe: Recipe, samples: Samples | None = None) -> None:
@@ -55,7 +56,7 @@ def check(recipe: Recipe, samples: Samples | None = None) -> None:
                     task(model, None, facts, **recipe.task.options)
             for size in recipe.evaluate.resolutions or ():
                 with blamed("evaluate"):
-                    _fits(recipe, model, size)
+                    _fits(recipe, model, facts, size)
         with blamed("evaluate"):
             _sweeps(recipe)
     faults += _trainer_faults(recipe)
@@ -74,10 +75,11 @@ def _remembers(recipe: Recipe, model: nn.Module) -> None:
     raise Invalid("memory", f"{told}; {remedy}")
 
 
-def _fits(recipe: Recipe, model: nn.Module, size: int) -> None:
-    data = _varied(recipe, "resolutions", size=size)
+def _fits(recipe: Recipe, model: nn.Module, facts: Samples, size: int) -> None:
+    _varied(recipe, "resolutions", size=size)
+    assert isinstance(facts, Images)
     try:
-        model(sample(data.samples))
+        model(sample(replace(facts, height=size, width=size)))
     except Invalid as error:
         raise Invalid("resolutions", str(error)) from None
 

@@ -84,6 +84,18 @@ def _parser() -> argparse.ArgumentParser:
         "overrides", nargs="*", metavar="key=value", help="prompt=... tokens= temperature= top_k= ..."
     )
 
+    predict = _verb(verbs, "predict", _predict, "what a trained model says of files and folders", json=True)
+    predict.add_argument("checkpoint", metavar="RUN|CHECKPOINT")
+    predict.add_argument("overrides", nargs="*", metavar="PATH|key=value", help="images or texts; top=3, ...")
+
+    launch = _verb(verbs, "launch", _launch, "the script that starts a recipe on a cluster, and goes on with it")
+    launch.add_argument("engine", metavar="slurm|torchrun")
+    launch.add_argument("recipe", metavar="RECIPE")
+    launch.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="nodes=4 devices=8 time=... and keys of RECIPE"
+    )
+    launch.add_argument("--print", action="store_true", help="print the script instead of writing it to a file")
+
     listing = _verb(verbs, "list", _list, "what there is, one line each")
     listing.add_argument("kind", nargs="?", metavar="|".join(KINDS))
 
@@ -124,6 +136,20 @@ def _generate(known: argparse.Namespace) -> None:
     result = generate(known.checkpoint, known.overrides, quiet=known.json)
     if known.json:
         print(json.dumps(result, indent=2))
+
+
+def _predict(known: argparse.Namespace) -> None:
+    from zoo.verbs.predict import predict
+
+    result = predict(known.checkpoint, known.overrides, quiet=known.json)
+    if known.json:
+        print(json.dumps(result, indent=2))
+
+
+def _launch(known: argparse.Namespace) -> None:
+    from zoo.verbs.launch import launch
+
+    launch(known.engine, known.recipe, known.overrides, known.plugin or [], known.print)
 
 
 def _list(known: argparse.Namespace) -> None:

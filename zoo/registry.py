@@ -20,7 +20,10 @@ from typing import Any, TypeVar
 
 from zoo.errors import Fault, RecipeError
 
-KINDS = {"encodings": "encodings", "models": "models", "data": "data", "tasks": "tasks", "optim": "tasks/optim"}
+KINDS = {
+    "encodings": "encodings", "models": "models", "data": "data", "tasks": "tasks", "optim": "tasks/optim",
+    "engines": "launch",
+}  # fmt: skip
 PLUGINS = "ZOO_PLUGINS"  # an environment variable, so that the processes of one run agree
 INSTALLED = tuple(point.value for point in importlib.metadata.entry_points(group="zoo.plugins"))  # when Python started
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Images:
-    """Images [B, channels, height, width] with one label each."""
+    """Images [B, channels, height, width] with one label each. `names` of the classes are empty where they have none."""
 
     channels: int
     height: int
     width: int
     classes: int
+    names: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def grid(self) -> tuple[int, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -17,6 +18,7 @@ from zoo.data.batches import Finished
 from zoo.data.corrupt import Corrupt, PictureLoader
 from zoo.data.decoded import Decoded
 from zoo.data.decoding import Decoding
+from zoo.data.given import Given, pictures, refuse_others
 from zoo.data.parts import Parts
 from zoo.data.pictures import Encoded, Pictures, Reader, Rows
 from zoo.data.source import Source
@@ -24,6 +26,7 @@ from zoo.data.stream import Stream, StreamLoader
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 from zoo.samples import Images as Facts
+from zoo.samples import Samples
 
 log = logging.getLogger("zoo")
 GIGABYTE = 1e9
@@ -74,10 +77,11 @@ class Images(Source):
 
     @cached_property
     def samples(self) -> Facts:  # type: ignore[override]
-        classes = self.classes
-        if classes is None:
-            classes = tables.classes(self._table(tables.opened(self.path, streaming=True), "train"))
-        return Facts(self.decoding.channels, self.decoding.size, self.decoding.size, classes)
+        channels, size = self.decoding.channels, self.decoding.size
+        if self.classes is not None:
+            return Facts(channels, size, size, self.classes)
+        names = tables.classes(self._table(tables.opened(self.path, streaming=True), "train"))
+        return Facts(channels, size, size, len(names), names=names)
 
     def setup(self, stage: str) -> None:
         opened = tables.opened(self.path, streaming=self.stream is not None)
@@ -102,6 +106,15 @@ class Images(Source):
         if trainer is not None:
             images = trainer.precision_plugin.convert_input(images)
         return images, labels
+
+    def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:
+        refuse_others(samples, self.decoding.channels)
+
+        def finished(given: Given) -> Given:
+            images, _ = self.finish(given.batch, torch.empty(0), training=False, classes=0)
+            return given._replace(batch=images)
+
+        return map(finished, pictures(paths, self.decoding, self.batch_size, self.workers))
 
     def count(self, part: str) -> int:
         return self.streamed[part].counted if part in self.streamed else len(self.parts[part])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import lightning as L
 
+from zoo.data.given import Given
 from zoo.data.order import Share
+from zoo.errors import Invalid
 from zoo.samples import Samples
 
 
@@ -60,3 +63,7 @@ class Source(L.LightningDataModule):
     def adopt(self, samples: Samples) -> None:
         """Yield what a trained model knows: text is encoded with its vocabulary. Raises DataError where it cannot be."""
         return
+
+    def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:
+        """Batches of files as the model of `samples` has those of val, without `setup`. Raises Invalid where it cannot."""
+        raise Invalid("name", f"{self.name} makes its samples itself and reads none from files")

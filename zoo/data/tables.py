@@ -53,12 +53,12 @@ def split(tables: Mapping[str, Any], name: str, columns: Columns, path: str) -> 
     return table.cast_column("image", datasets.Image(decode=False))
 
 
-def classes(table: Any) -> int:
-    """How many classes the labels of a table name. Raises Invalid where they are plain numbers."""
+def classes(table: Any) -> tuple[str, ...]:
+    """The names of the classes that the labels of a table number. Raises Invalid where they are plain numbers."""
     names = getattr(table.features["label"], "names", None)
     if names is None:
         raise Invalid("classes", "the labels are plain numbers, which do not tell; say how many classes there are")
-    return len(names)
+    return tuple(names)
 
 
 def _located(path: str) -> tuple[str, dict[str, list[str]] | None]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 
 from zoo.data.bigram import bigram_loss
+from zoo.data.given import Given
+from zoo.data.given_texts import texts
 from zoo.data.order import Loader
 from zoo.data.reading import Reading
 from zoo.data.source import Source
-from zoo.samples import Samples
+from zoo.data.vocabulary import from_plain
+from zoo.errors import Invalid
+from zoo.samples import Samples, Text
 
 
 class Written(Source):
@@ -38,3 +44,8 @@ class Written(Source):
 
     def count(self, part: str) -> int:
         return self.reading.count(part)
+
+    def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:
+        if not isinstance(samples, Text):
+            raise Invalid("name", "the model was not trained on text")
+        return texts(paths, from_plain(samples.vocabulary.plain()), self.reading.cutting)

@@ -2,12 +2,13 @@
 
 from zoo.recipe.folders import find_recipe, recipe_files
 from zoo.recipe.recipe import Recipe, from_plain, load
-from zoo.recipe.sections import DiagnosticsOptions, EvaluateOptions, GenerateOptions, TrainerOptions
+from zoo.recipe.sections import DiagnosticsOptions, EvaluateOptions, GenerateOptions, PredictOptions, TrainerOptions
 
 __all__ = [
     "DiagnosticsOptions",
     "EvaluateOptions",
     "GenerateOptions",
+    "PredictOptions",
     "Recipe",
     "TrainerOptions",
     "find_recipe",

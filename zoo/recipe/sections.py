@@ -84,6 +84,13 @@ class GenerateOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """What `zoo predict` tells of each image: at most so many classes, the likeliest first."""
+
+    top: Count = 5
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sections:
     """What a recipe holds beside `extends`."""
 
@@ -96,3 +103,4 @@ class Sections:
     diagnostics: DiagnosticsOptions = DiagnosticsOptions()
     evaluate: EvaluateOptions = EvaluateOptions()
     generate: GenerateOptions = GenerateOptions()
+    predict: PredictOptions = PredictOptions()

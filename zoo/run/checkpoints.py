@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from zoo.data.vocabulary import from_plain
 from zoo.errors import CheckpointError
 from zoo.run.folder import holder
 from zoo.run.storage import kept, verified
-from zoo.samples import Samples, Text
+from zoo.samples import Images, Samples, Text
 
 
 def remembered(samples: Samples) -> dict[str, Any] | None:
     """What a checkpoint keeps of the facts of its data, as plain data: those that only the data itself could tell."""
-    if not isinstance(samples, Text):
-        return None
+    if isinstance(samples, Images):
+        plain = {**asdict(samples), "names": [*samples.names]}
+        return plain if samples.names and type(samples) is Images else None
     return {"length": samples.length, "vocabulary": samples.vocabulary.plain()}
 
 
@@ -30,11 +32,15 @@ def recalled(content: Mapping[str, Any], path: Path) -> Samples | None:
     if facts is None:
         return None
     try:
+        if "names" in facts:
+            return Images(**{**facts, "names": tuple(facts["names"])})
         vocabulary = from_plain(facts["vocabulary"])
         len(vocabulary)  # a tokenizer is only read when it is asked something
         return Text(int(facts["length"]), vocabulary)
     except Exception as error:  # the library of tokenizers fails in its own ways
-        raise CheckpointError(f"{path}: its vocabulary cannot be read, {_brief(error)}; {_good(path)}") from None
+        raise CheckpointError(
+            f"{path}: what it says of its data cannot be read, {_brief(error)}; {_good(path)}"
+        ) from None
 
 
 def locate(place: str | Path) -> Path:

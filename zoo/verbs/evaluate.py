@@ -16,7 +16,7 @@ from zoo.loading import restore
 from zoo.recipe import Recipe
 from zoo.run import checkpoints, folder
 from zoo.run.processes import Processes
-from zoo.samples import Text
+from zoo.samples import Images, Samples, Text
 from zoo.tasks.task import Task
 from zoo.verbs import figures
 from zoo.verbs.together import together
@@ -113,9 +113,20 @@ def _test(trainer: L.Trainer, task: Task, data: Source) -> dict[str, Any]:
 def _adopt(task: Task, data: Source) -> None:
     """Raises Invalid where data cannot be read as what the model was trained on."""
     data.adopt(task.samples)
-    if not isinstance(task.samples, Text):
+    if isinstance(task.samples, Images):
+        _refuse_others(task.samples, data.samples)
         return
     vocabulary = getattr(data.samples, "vocabulary", None)
     if vocabulary is None or vocabulary.plain() != task.samples.vocabulary.plain():
         told = f"{type(data).__name__.lower()} does not yield the vocabulary that the model was trained with"
         raise Invalid("name", f"{told}; measure on text")
+
+
+def _refuse_others(known: Images, found: Samples) -> None:
+    """Raises Invalid where samples are not such images as the model was trained on; their size may be another."""
+    if type(found) is not type(known):
+        raise Invalid("name", f"the model reads {type(known).__name__.lower()}")
+    assert isinstance(found, Images)
+    for key in ("channels", "classes"):
+        if getattr(found, key) != getattr(known, key):
+            raise Invalid(key, f"{getattr(found, key)} {key}, the model was trained with {getattr(known, key)}")

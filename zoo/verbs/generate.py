@@ -21,6 +21,7 @@ from zoo.models.sampling import continued
 from zoo.recipe import GenerateOptions, Recipe
 from zoo.run import checkpoints
 from zoo.samples import Text, Vocabulary
+from zoo.verbs.device import device
 from zoo.verbs.evaluate import UNLESS_SAID
 from zoo.verbs.writer import Writer
 
@@ -38,8 +39,7 @@ def generate(place: str, words: Sequence[str], quiet: bool = False) -> dict[str,
         prompt = _prompt(recipe, task.model, facts)
     except Invalid as error:
         raise RecipeError(recipe.fault(error.key, str(error))) from None
-    device = "cuda" if recipe.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
-    task.to(device)
+    task.to(device(recipe))
     began, samples = time.monotonic(), []
     for number in range(recipe.generate.samples):
         samples.append(_sample(recipe, task.model, facts.vocabulary, prompt, number, quiet))

@@ -1,0 +1,1 @@
+"""Engines that start runs elsewhere, as scripts for them, one per file."""
