@@ -14,7 +14,7 @@ FLOORS = [
     {"recipe", "tasks", "data", "diagnostics"},
     {"run"},
     {"build"},
-    {"check"},
+    {"check", "transfer"},
     {"loading"},
     {"verbs"},
     {"cli"},

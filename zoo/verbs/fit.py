@@ -12,6 +12,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from zoo import transfer
 from zoo.build import build_data, build_task, build_trainer
 from zoo.check import plan
 from zoo.data.source import Source
@@ -32,11 +33,12 @@ def fit(name: str, overrides: Sequence[str], run_dir: Path | None, resume: str) 
     """Train and test; returns what `--json` prints."""
     recipe = load_recipe(name, overrides)
     start, run = resumption.find(recipe, run_dir, resume)
+    source = transfer.find(recipe) if start is None else None
     run = run or folder.create(recipe, run_dir, again=resume == "auto")
     storage.clear(run)
     to_file = _log_to(run / "train.log")
     try:
-        return _train(recipe, run, start)
+        return _train(recipe, run, start, source)
     except Exception as error:
         log.debug("failed", exc_info=error)
         if isinstance(error, OSError) and error.filename is None:  # as of a full disk
@@ -47,11 +49,12 @@ def fit(name: str, overrides: Sequence[str], run_dir: Path | None, resume: str) 
         to_file.close()
 
 
-def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
+def _train(recipe: Recipe, run: Path, start: Path | None, source: transfer.Source | None) -> dict[str, Any]:
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     content = None if start is None else resumption.contents(recipe, start)
     data = build_data(recipe)
     task = build_task(recipe, data.samples)
+    adopted = None if source is None else transfer.adopt(task.model, source)
     disk = Storage(background=recipe.trainer.save == "async")
     saving = Checkpoints(run, recipe, disk, task.monitor, task.mode)
     signals = Signals(saving)
@@ -62,6 +65,8 @@ def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
     watchers = [Progress(), Finite(saving), saving, signals]
     trainer = build_trainer(recipe, logger=loggers, callbacks=watchers, plugins=[disk])
     _announce(recipe, task, data, run, start, trainer.strategy.root_device.type)
+    for line in () if adopted is None else adopted.lines():
+        log.info(line)
     if recipe.trainer.compile:
         task.model.compile()  # in place: the names of the weights stay
     began = time.monotonic()
@@ -76,7 +81,8 @@ def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
     metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("test/")}
     baselines = data.baselines()
     _conclude(run, metrics, baselines, saving.best, task.monitor, minutes)
-    return {
+    told = {} if adopted is None else {"init_from": adopted.plain()}
+    return told | {
         "recipe": recipe.name, "run": str(run), "checkpoint": str(best), "count": data.count("test"),
         "metrics": metrics, "baselines": baselines, "data": data.title, "minutes": minutes,
     }  # fmt: skip
