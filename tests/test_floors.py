@@ -14,7 +14,7 @@ FLOORS = [
     {"recipe", "tasks", "data", "diagnostics"},
     {"run"},
     {"build"},
-    {"check", "transfer"},
+    {"check", "transfer", "conversion"},
     {"loading"},
     {"verbs"},
     {"cli"},

@@ -77,6 +77,12 @@ def _parser() -> argparse.ArgumentParser:
         "overrides", nargs="*", metavar="key=value", help="prompt=... tokens= temperature= top_k= ..."
     )
 
+    convert = _verb(verbs, "convert", _convert, "published weights as a checkpoint of a recipe", json=True)
+    convert.add_argument("file", type=Path, metavar="FILE")
+    convert.add_argument("recipe", metavar="RECIPE")
+    convert.add_argument("overrides", nargs="*", metavar="key=value")
+    convert.add_argument("--to", type=Path, metavar="OUT", help="the checkpoint to write; else FILE as .ckpt")
+
     listing = _verb(verbs, "list", _list, "what there is, one line each")
     listing.add_argument("kind", nargs="?", metavar="|".join(KINDS))
 
@@ -116,6 +122,13 @@ def _generate(known: argparse.Namespace) -> None:
     result = generate(known.checkpoint, known.overrides, quiet=known.json)
     if known.json:
         print(json.dumps(result, indent=2))
+
+
+def _convert(known: argparse.Namespace) -> None:
+    from zoo.verbs.convert import convert
+
+    result = convert(known.file, known.recipe, known.overrides, known.to)
+    print(json.dumps(result, indent=2) if known.json else "{checkpoint}: {weights} weights".format(**result))
 
 
 def _list(known: argparse.Namespace) -> None:

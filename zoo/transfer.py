@@ -126,7 +126,8 @@ def _refuse_strangers(source: Source, model: nn.Module, name: str, own: str) -> 
     """Raises CheckpointError where not one weight fits; tried on no device, before anything is started."""
     weights = {key: value.to("meta") for key, value in source.weights.items()}
     report = adopt(model, Source(source.path, weights, source.model))
-    if all(model.get_parameter(key).dim() < 2 for key in (*report.taken, *report.resampled)):  # but a bias of a head
+    ranks = {key: weight.dim() for key, weight in model.state_dict().items()}
+    if all(ranks[key] < 2 for key in (*report.taken, *report.resampled)):  # at most a bias of the head
         key, why = next(((key, why) for key, why in report.left.items() if why != ABSENT), ("weights", ABSENT))
         told = f"of its {len(weights)} weights none fits: it holds a model {name}, this is a model {own}; {key}: {why}"
         raise CheckpointError(f"{source.path}: {told}")
