@@ -10,7 +10,7 @@ import zoo as package
 
 RECIPE = "vit_s16_rope_mixed_imagenet"
 SMALL = {"dim": 32, "depth": 2, "heads": 4, "patch": 16, "classes": 10}
-OPTIONS = ["data.path=made", *(f"model.{key}={SMALL[key]}" for key in ("dim", "depth", "heads")), "data.classes=10"]
+OPTIONS = ["data.path=made", "~evaluate.resolutions", *(f"model.{key}={SMALL[key]}" for key in ("dim", "depth", "heads")), "data.classes=10"]
 ENCODINGS = {
     "mixed": ({}, "rope_mixed"),
     "mixed_ape": ({"side": 14}, "[learned,rope_mixed]"),
@@ -65,13 +65,16 @@ def test_the_authors_own_layout(convert):
     agrees(checkpoint, weights, SMALL["heads"], (160, 288))
 
 
-def test_logits_are_those_of_timm(convert):
+@pytest.mark.parametrize(("kind", "size"), [("mixed_ape", (224, 224)), ("mixed", (160, 288)), ("axial", (160, 288))])
+def test_logits_are_those_of_timm(convert, kind, size):
     timm = pytest.importorskip("timm")
-    theirs = timm.create_model("vit_small_patch16_rope_mixed_ape_224", depth=2, dynamic_img_size=True)
-    weights = published.weights(dim=384, depth=2, heads=6, patch=16, classes=1000, side=14)
+    made, encoding = ENCODINGS[kind]
+    name = f"vit_small_patch16_{kind.replace('axial', 'rope').replace('mixed', 'rope_mixed')}_224"
+    theirs = timm.create_model(name, depth=2, dynamic_img_size=True)
+    weights = published.weights(dim=384, depth=2, heads=6, patch=16, classes=1000, **made)
     theirs.load_state_dict(weights)
-    code, _, checkpoint = convert(weights, "data.path=made", "model.depth=2", "model.encoding=[learned,rope_mixed]")
-    images = torch.randn(2, 3, 224, 224)
+    code, _, checkpoint = convert(weights, "data.path=made", "model.depth=2", f"model.encoding={encoding}")
+    images = torch.randn(2, 3, *size)
     with torch.no_grad():
         assert code == 0
         torch.testing.assert_close(package.load(checkpoint)(images), theirs.eval()(images), atol=1e-4, rtol=1e-4)
