@@ -100,8 +100,7 @@ def adopt(model: nn.Module, source: Source) -> Report:
                 taken.append(name)
             else:
                 resampled[name] = f"{_shape(value)} to {_shape(weight)}"
-    unused = {name: f"{_shape(value)}, {_absence(own, name)}" for name, value in source.weights.items()
-              if name not in own}  # fmt: skip
+    unused = {name: f"{_shape(value)}, not of this model" for name, value in source.weights.items() if name not in own}
     return Report(source.path, tuple(taken), resampled, left, unused)
 
 
@@ -137,11 +136,6 @@ def _difference(value: Tensor, weight: Tensor) -> str:
     if value.shape == weight.shape:
         return f"{_shape(value)} as here, of another meaning"
     return f"{_shape(value)} there, {_shape(weight)} here"
-
-
-def _absence(own: Mapping[str, Tensor], name: str) -> str:
-    part = name.rpartition(".")[0]
-    return "no such weight here" if any(key.startswith(f"{part}.") for key in own) else "no such part here"
 
 
 def _shape(tensor: Tensor) -> str:

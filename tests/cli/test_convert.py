@@ -5,12 +5,16 @@ import json
 import published
 import pytest
 import torch
+from tiny import TINY
 
 import zoo as package
 
 RECIPE = "vit_s16_rope_mixed_imagenet"
 SMALL = {"dim": 32, "depth": 2, "heads": 4, "patch": 16, "classes": 10}
-OPTIONS = ["data.path=made", "~evaluate.resolutions", *(f"model.{key}={SMALL[key]}" for key in ("dim", "depth", "heads")), "data.classes=10"]
+OPTIONS = [
+    "data.path=made", "~evaluate.resolutions", "data.classes=10",
+    *(f"model.{key}={SMALL[key]}" for key in ("dim", "depth", "heads")),
+]  # fmt: skip
 ENCODINGS = {
     "mixed": ({}, "rope_mixed"),
     "mixed_ape": ({"side": 14}, "[learned,rope_mixed]"),
@@ -152,3 +156,14 @@ def test_an_existing_checkpoint_is_kept(convert):
     code, told, checkpoint = convert(weights, *OPTIONS)
     assert (code, checkpoint.exists()) == (2, True)
     assert "exists already" in told
+
+
+def test_a_run_starts_from_published_weights(convert, zoo):
+    convert(published.weights(**SMALL), *OPTIONS)
+    tiny = [*TINY, "model.dim=32", "model.depth=2", "model.heads=4", "model.encoding=rope_mixed", "model.pool=class",
+            "model.block.key_bias=true", "model.block.layer_scale=1"]  # fmt: skip
+    code, out, _ = zoo("fit", "vit_comrope", *tiny, "init_from=published.ckpt", "--json")
+    assert code == 0
+    told = json.loads(out)["init_from"]
+    assert told["left"] == {"embed.weight": "[32, 3, 16, 16] there, [32, 1, 4, 4] here"}
+    assert (told["resampled"], told["unused"]) == ({}, {})

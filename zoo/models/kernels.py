@@ -35,7 +35,7 @@ def _stretched(kernel: Tensor, patch: int) -> Tensor:
     size = kernel.shape[-1]
     if size == patch:
         return kernel
-    one = torch.eye(size, device=kernel.device)[:, None, :, None]
-    resizing = F.interpolate(one, (patch, 1), mode="bilinear", antialias=True)[:, 0, :, 0]  # [p, patch], of each pixel
+    pixels = torch.eye(size, device=kernel.device)[None, None]  # of a row each, which is resized
+    resizing = F.interpolate(pixels, (size, patch), mode="bilinear", antialias=True)[0, 0]  # [p, patch]
     back = torch.linalg.pinv(resizing.double()).to(kernel.dtype)  # [patch, p]
     return back @ kernel @ back.mT
