@@ -18,7 +18,7 @@ from zoo.registry import Choice
 
 Made = Callable[..., Recipe]
 Told = Callable[..., list[str]]
-SECTIONS = ["seed", "model", "data", "task", "optim", "trainer", "diagnostics", "evaluate", "generate"]
+SECTIONS = ["seed", "init_from", "model", "data", "task", "optim", "trainer", "diagnostics", "evaluate", "generate"]
 WHOLE = """\
 seed: 3
 model:
