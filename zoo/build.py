@@ -17,6 +17,7 @@ from zoo.data.source import Source
 from zoo.errors import Invalid
 from zoo.recipe import Recipe
 from zoo.registry import Choice
+from zoo.run.placement import placed
 from zoo.samples import Samples, Text
 from zoo.tasks.task import Task
 
@@ -39,12 +40,14 @@ def build_model(recipe: Recipe, samples: Samples | None = None) -> nn.Module:
     return cast(nn.Module, reader(recipe, "model", facts)(facts, **options))
 
 
-def build_task(recipe: Recipe, samples: Samples | None = None) -> Task:
-    """The task with its model and optimiser; `samples` as in `build_model`."""
+def build_task(recipe: Recipe, samples: Samples | None = None, device: str = "cpu") -> Task:
+    """The task with its model, on a device, and its optimiser; `samples` as in `build_model`."""
     facts = build_data(recipe).samples if samples is None else samples
     optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)
     cls = reader(recipe, "task", facts)
-    return cast(Task, cls(build_model(recipe, facts), optim, facts, **recipe.task.options))
+    with torch.device(device):
+        model = build_model(recipe, facts)
+    return cast(Task, cls(model, optim, facts, **recipe.task.options))
 
 
 def reader(recipe: Recipe, section: Literal["model", "task"], samples: Samples) -> Any:
@@ -61,12 +64,15 @@ def reader(recipe: Recipe, section: Literal["model", "task"], samples: Samples) 
 
 def build_trainer(recipe: Recipe, **more: Any) -> L.Trainer:
     """Lightning's trainer. Whatever it would print on its own is left to us."""
+    hush()
     options = {key: value for key, value in asdict(recipe.trainer).items() if key not in ("compile", "save")}
+    options |= placed(recipe.trainer)
+    options["overfit_batches"] = options["overfit_batches"] or 0.0
+    options["plugins"] = [*options.get("plugins", []), *more.pop("plugins", [])]
     if options["max_epochs"] is None and options["max_steps"] is not None:
         options["max_epochs"] = -1
     options["max_steps"] = options["max_steps"] or -1
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
-    hush()
     return L.Trainer(**{**options, "num_sanity_val_steps": 0, **quiet, "use_distributed_sampler": False, **more})
 
 

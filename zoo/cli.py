@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         handler.setLevel(logging.INFO)
     try:
         known, more = _parser().parse_known_args(arguments)
+        known.words = sys.argv[1:] if arguments is None else list(arguments)
         if any(word.startswith("-") for word in more) or (more and not hasattr(known, "overrides")):
             raise RecipeError(Fault("command line", more[0], "unknown argument", "see zoo --help"))
         if more:  # overrides after a flag
@@ -34,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.environ[registry.PLUGINS] = ",".join(known.plugin)
         known.run(known)
     except ZooError as error:
-        print(f"zoo: {error}", file=sys.stderr)
+        if str(error) and not (isinstance(error, RecipeError) and _repeated()):
+            print(f"zoo: {error}", file=sys.stderr)
         return error.code
     except BrokenPipeError:  # as in: zoo list | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -46,6 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("zoo: stopped by SIGINT", file=sys.stderr)
         return 130
     return 0
+
+
+def _repeated() -> bool:
+    """Whether this is one of several processes, all of which find the same faults before they know of each other."""
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) != "0"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -104,16 +111,17 @@ def _verb(verbs: Any, name: str, run: Any, summary: str, json: bool = False) -> 
 def _fit(known: argparse.Namespace) -> None:
     from zoo.verbs.fit import fit
 
-    result = fit(known.recipe, known.overrides, known.run_dir, known.resume)
-    if known.json:
+    result = fit(known.recipe, known.overrides, known.run_dir, known.resume, known.words)
+    if known.json and result:
         print(json.dumps(result, indent=2))
 
 
 def _eval(known: argparse.Namespace) -> None:
     from zoo.verbs.evaluate import evaluate, table
 
-    result = evaluate(known.checkpoint, known.overrides)
-    print(json.dumps(result, indent=2) if known.json else table(result))
+    result = evaluate(known.checkpoint, known.overrides, known.words)
+    if result:
+        print(json.dumps(result, indent=2) if known.json else table(result))
 
 
 def _generate(known: argparse.Namespace) -> None:

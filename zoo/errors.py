@@ -62,6 +62,14 @@ class CheckpointError(ZooError):
     code = 5
 
 
+class Told(ZooError):
+    """Another process has said what went wrong; only the exit code is left to say."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__("")
+        self.code = code
+
+
 class Stopped(ZooError):
     """A signal asked the run to stop; its state was saved first. `code` follows the shell: 128 + signal."""
 

@@ -81,6 +81,12 @@ def find(recipe: Recipe) -> Source | None:
     return found
 
 
+def begin(recipe: Recipe, model: nn.Module) -> Report | None:
+    """Have a model start from what its recipe says, if it says anything. Raises as `find` does."""
+    found = find(recipe)
+    return None if found is None else adopt(model, found)
+
+
 @torch.no_grad()
 def adopt(model: nn.Module, source: Source) -> Report:
     """Have a model start from what fits it of a source, in place. The same in every process."""

@@ -23,9 +23,9 @@ def test_the_split_is_whole_disjoint_and_seeded():
 
 
 def test_images_come_in_the_size_that_is_asked():
-    images, labels = next(iter(digits(size=24, batch_size=8).val_dataloader()))
-    assert images.shape == (8, 1, 24, 24)
-    assert labels.shape == (8,)
+    images, labels = next(iter(digits(size=24, batch_size=10).val_dataloader()))
+    assert images.shape == (10, 1, 24, 24)
+    assert labels.shape == (10,)
 
 
 def test_only_training_images_are_augmented():
@@ -46,17 +46,17 @@ def test_augmentation_is_drawn_from_epoch_and_index_alone():
 def test_the_order_is_drawn_from_seed_and_epoch_alone():
     first, second = digits().train_dataloader(), digits(workers=1).train_dataloader()
     for loader in (first, second):
-        loader.sampler.set_epoch(2)
+        loader.order.set_epoch(2)
     here, there = next(iter(first)), next(iter(second))
     assert torch.equal(here[0], there[0])
-    first.sampler.set_epoch(3)
+    first.order.set_epoch(3)
     assert not torch.equal(next(iter(first))[1], here[1])
 
 
 def test_a_loader_goes_on_in_the_middle_of_an_epoch():
     whole = [labels for _, labels in digits().train_dataloader()]
     loader = digits().train_dataloader()
-    loader.load_state_dict({"given": 15})
+    loader.load_state_dict({"given": 15 * 64})
     rest = [labels for _, labels in loader]
     assert len(rest) == len(whole) - 15
     assert all(torch.equal(a, b) for a, b in zip(rest, whole[15:], strict=True))

@@ -13,7 +13,7 @@ def tokens(data, part):
 def batches(data, part, epoch=0):
     loader = getattr(data, f"{part}_dataloader")()
     if part == "train":
-        loader.sampler.set_epoch(epoch)
+        loader.order.set_epoch(epoch)
     return list(loader)
 
 
@@ -82,8 +82,8 @@ def test_streams_go_on_from_batch_to_batch(text, part):
 def test_a_loader_goes_on_in_the_middle_of_an_epoch(text, options):
     whole = batches(text(**options), "train", epoch=1)
     loader = text(**options).train_dataloader()
-    loader.sampler.set_epoch(1)
-    loader.load_state_dict({"given": 5})
+    loader.order.set_epoch(1)
+    loader.load_state_dict({"given": 5 * loader.order.together})
     rest = list(loader)
     assert len(rest) == len(whole) - 5
     assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(rest, whole[5:], strict=True))

@@ -14,40 +14,12 @@ from zoo.tasks.optim.adamw import AdamW
 OPTIM = AdamW(lr=3e-3, warmup=0.0)
 
 
-class Resumable(DataLoader):
-    """A loader that Lightning takes for one that knows where it was."""
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
-
-
-class Keep(L.Callback):
-    """Saves a checkpoint after a step, or after the epoch that ends with it."""
-
-    def __init__(self, step, path):
-        self.step, self.path = step, path
-
-    def on_train_batch_end(self, trainer, *_):
-        if trainer.global_step == self.step and not trainer.is_last_batch:
-            trainer.save_checkpoint(self.path)
-
-    def on_train_epoch_end(self, trainer, *_):
-        if trainer.global_step == self.step:
-            trainer.save_checkpoint(self.path)
-
-
 class Cycle(L.LightningDataModule):
-    """`count` batches of `rows` windows, each going on where the batch before ended; the last has `last` rows.
-
-    Training leaves `skip` batches out, once.
-    """
+    """`count` batches of `rows` windows, each going on where the batch before ended; the last has `last` rows."""
 
     samples = SAMPLES
 
-    def __init__(self, count=4, rows=3, last=3, seed=0, skip=0):
+    def __init__(self, count=4, rows=3, last=3, seed=0):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         text = (torch.arange(12 * count + 1) % 11 + torch.randint(2, (rows, 1), generator=generator)) % 11
@@ -55,17 +27,8 @@ class Cycle(L.LightningDataModule):
         self.batches = [Windows(piece[:, :-1], piece[:, 1:]) for piece in pieces]
         self.batches[-1] = Windows(*(part[:last] for part in self.batches[-1][:2]))
 
-        self.skip = skip
-
-    def __iter__(self):
-        first, self.skip = self.skip, 0
-        return iter(range(first, len(self.batches)))
-
-    def __len__(self):
-        return len(self.batches)
-
     def train_dataloader(self):
-        return Resumable(self.batches, batch_size=None, sampler=self)
+        return DataLoader(self.batches, batch_size=None)
 
     def val_dataloader(self):
         return DataLoader(self.batches, batch_size=None)

@@ -16,10 +16,10 @@ log = logging.getLogger("zoo")
 
 
 class Corrupt:
-    """The corrupt ones among `total` samples, of which a share is tolerated."""
+    """The corrupt ones among `total` samples, of which a share is tolerated; this process meets those dealt out to it."""
 
-    def __init__(self, share: float, total: int) -> None:
-        self.share, self.total = share, total
+    def __init__(self, share: float, total: int, processes: int = 1) -> None:
+        self.share, self.total, self.alone = share, total // processes, processes == 1
         self.found: set[int] = set()
 
     def note(self, faults: Mapping[int, str]) -> None:
@@ -33,11 +33,16 @@ class Corrupt:
             log.warning("skipped a corrupt sample: %s (%s)", fault, count)
 
     def sound(self, batches: Iterator[Fetched]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images and labels of batches; none where all of a batch is corrupt."""
+        """Images and labels of batches; none where all of a batch is corrupt.
+
+        Raises DataError there where other processes would wait for it.
+        """
         for batch in batches:
             self.note(batch.faults)
             if len(batch.labels):
                 yield batch.images, batch.labels
+            elif not self.alone:
+                raise DataError(f"{next(iter(batch.faults.values()))}; no sample of its batch is sound")
 
 
 class PictureLoader(Loader):

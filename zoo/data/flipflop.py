@@ -48,7 +48,7 @@ class Flipflop(Source):
 
     def loader(self, part: str) -> Loader:
         sequences = Sequences(self.sizes[part], self.length // 2, self.ignore, (self.seed, PARTS.index(part)))
-        return Loader(sequences, self.batch_size, self.seed, self.workers, order=part == "train")
+        return Loader(sequences, self.batch_size, self.seed, self.workers, self.share, training=part == "train")
 
     def count(self, part: str) -> int:
         return self.sizes[part]

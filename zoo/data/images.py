@@ -21,7 +21,7 @@ from zoo.data.parts import Parts
 from zoo.data.pictures import Encoded, Pictures, Reader, Rows
 from zoo.data.source import Source
 from zoo.data.stream import Stream, StreamLoader
-from zoo.errors import DataError, Invalid
+from zoo.errors import Invalid
 from zoo.registry import Between, register
 from zoo.samples import Images as Facts
 
@@ -43,8 +43,8 @@ class Images(Source):
     once and kept on disk. Up to a share of `skip` corrupt samples is skipped.
 
     The order is a function of (seed, epoch, index) alone, for any number of workers. With `stream` nothing is held whole: the
-    order is then a function of (seed, epoch, buffer), read by one process with at most one worker; a resumed run reads
-    again, without decoding, what it has seen of its epoch.
+    order is then a function of (seed, epoch, buffer); each process reads all of it, with at most one worker, and decodes
+    its share. A resumed run reads again, without decoding, what it has seen of its epoch.
     """
 
     def __init__(
@@ -89,6 +89,11 @@ class Images(Source):
                 rows = self._rows(table, self.split_of.split(part))
                 self.parts[part] = Pictures(rows, self.split_of.numbers(part, len(rows), self.seed))
 
+    def prepare_data(self) -> None:
+        """On each node one process decodes, and the others find what it kept."""
+        if self.share.processes > 1 and self.trainer is not None:
+            self.setup(str(self.trainer.state.fn))
+
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:
         """Batches as a model has them; those of training are augmented, and may have shares [B, classes] for labels."""
         trainer = self.trainer
@@ -119,19 +124,16 @@ class Images(Source):
         return Reader(self.decoding, self.samples.classes, title)
 
     def _streaming(self, table: Any, part: str, stream: Stream) -> StreamLoader:
-        if self.trainer is not None and self.trainer.world_size > 1:
-            raise DataError(
-                f"{self.path}: a stream is read by one process, not {self.trainer.world_size}; leave data.stream out"
-            )
-        reader, corrupt = self._reader(f"{self.path}, stream of {part}"), Corrupt(self.skip, stream.samples)
-        return StreamLoader(table, reader, self.batch_size, self.workers, corrupt, seed=self.seed,
+        reader = self._reader(f"{self.path}, stream of {part}")
+        corrupt = Corrupt(self.skip, stream.samples, self.share.processes)
+        return StreamLoader(table, reader, self.batch_size, self.workers, corrupt, self.share, seed=self.seed,
             stream=stream if part == "train" else None)  # fmt: skip
 
     def loader(self, part: str) -> PictureLoader | StreamLoader:
         if part in self.streamed:
             return self.streamed[part]
         pictures = self.parts[part]
-        loader = PictureLoader(pictures, self.batch_size, self.seed, self.workers, order=part == "train")
-        loader.corrupt = Corrupt(self.skip, len(pictures))
+        loader = PictureLoader(pictures, self.batch_size, self.seed, self.workers, self.share, training=part == "train")
+        loader.corrupt = Corrupt(self.skip, len(pictures), self.share.processes)
         loader.pin_memory = torch.cuda.is_available()
         return loader

@@ -67,7 +67,7 @@ class MovingDigits(Source):
         }
 
     def loader(self, part: str) -> Loader:
-        return Loader(self.parts[part], self.batch_size, self.seed, self.workers, order=part == "train")
+        return Loader(self.parts[part], self.batch_size, self.seed, self.workers, self.share, training=part == "train")
 
     def count(self, part: str) -> int:
         return self.sizes[part]

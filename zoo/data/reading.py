@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from zoo.data.corpus import PARTS, Corpus
-from zoo.data.order import Loader
+from zoo.data.order import Loader, Share
 from zoo.data.vocabulary import from_plain
 from zoo.data.windows import Cut, Cutting
 from zoo.errors import Invalid
@@ -54,14 +54,15 @@ class Reading:
     def count(self, part: str) -> int:
         return len(self.cutting.places(part, len(self.corpus.encoded.parts[part].tokens)))
 
-    def loader(self, part: str) -> Loader:
-        train, cutting = part == "train", self.cutting
-        return Loader(self._cut(part), cutting.batch_size, self.seed, self.workers, order=train,
-                      shuffled=not cutting.streams)  # fmt: skip
+    def loader(self, part: str, share: Share) -> Loader:
+        cutting = self.cutting
+        together = cutting.rows(part, share.processes) if cutting.streams else None
+        return Loader(self._cut(part, share.processes), cutting.batch_size, self.seed, self.workers, share,
+                      training=part == "train", shuffled=not cutting.streams, together=together)  # fmt: skip
 
-    def _cut(self, part: str) -> Cut:
+    def _cut(self, part: str, processes: int) -> Cut:
         stream, lengths = self.corpus.encoded.parts[part], self.corpus.encoded.vocabulary.lengths
-        places = self.cutting.places(part, len(stream.tokens))
+        places = self.cutting.places(part, len(stream.tokens), processes)
         seed = self.seed if part == "train" and self.cutting.windows == "random" else None
         return Cut(stream, places, self.cutting.length, documents=self.cutting.documents, lengths=lengths, seed=seed)
 

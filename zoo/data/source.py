@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning as L
 
+from zoo.data.order import Share
 from zoo.samples import Samples
 
 
@@ -25,12 +26,22 @@ class Source(L.LightningDataModule):
         """The name of the source and, where there is one, the digest of its text."""
         return self.name if self.digest is None else f"{self.name} {self.digest}"
 
+    @property
+    def share(self) -> Share:
+        """This process' share of each batch."""
+        return Share() if self.trainer is None else Share(self.trainer.global_rank, self.trainer.world_size)
+
     @abstractmethod
     def loader(self, part: str) -> Iterable[Any]:
-        """Batches of train, val or test, once set up; those of train in the order of training."""
+        """This process' share of the batches of train, val or test, once set up; those of train in the order of training.
+
+        Those of train have an `order`.
+        """
 
     def train_dataloader(self) -> Iterable[Any]:
-        return self.loader("train")
+        loader: Any = self.loader("train")
+        loader.order.held = self.trainer is not None and bool(self.trainer.overfit_batches)  # type: ignore[attr-defined]
+        return loader
 
     def val_dataloader(self) -> Iterable[Any]:
         return self.loader("val")

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from zoo.data.corrupt import Corrupt
+from zoo.data.order import Share
 from zoo.data.pictures import Fetched, Reader
 from zoo.registry import Between
 
@@ -43,18 +44,34 @@ def _drawn(held: list[Any], generator: np.random.Generator) -> Any:
     return held.pop()
 
 
-class Batches(IterableDataset[Fetched]):
-    """Batches of rows, from the number `first` on. Those before it are read but not decoded."""
+def batched(rows: Iterable[Any], size: int, least: int) -> Iterator[list[Any]]:
+    """Rows in lists of `size`; a last one of less than `least` is joined to the one before."""
+    rows, held = iter(rows), list[Any]()
+    while batch := list(islice(rows, size)):
+        if held and len(batch) >= least:
+            yield held
+            held = []
+        held = held + batch
+    if len(held) >= least:
+        yield held
+
+
+class Batches(IterableDataset[tuple[int, Fetched]]):
+    """The lengths of batches of `together` rows, from the row number `first` on, and a process' share of each.
+
+    Those before it, and other processes' share, are read but not decoded.
+    """
 
     def __init__(
-        self, rows: Callable[[], Iterable[Any]], reader: Reader, size: int, first: int, last: int | None
-    ) -> None:
-        self.rows, self.reader, self.size, self.first, self.last = rows, reader, size, first, last
+        self, rows: Callable[[], Iterable[Any]], reader: Reader, together: int, share: Share, first: int, last: int | None
+    ) -> None:  # fmt: skip
+        self.rows, self.reader, self.together, self.share = rows, reader, together, share
+        self.first, self.last = first, last
 
-    def __iter__(self) -> Iterator[Fetched]:
+    def __iter__(self) -> Iterator[tuple[int, Fetched]]:
         rows = islice(enumerate(self.rows()), self.first, self.last)
-        while batch := list(islice(rows, self.size)):
-            yield self.reader.fetched(batch)
+        for batch in batched(rows, self.together, self.share.processes):
+            yield len(batch), self.reader.fetched(self.share.of(batch))
 
 
 class StreamLoader:
@@ -65,42 +82,49 @@ class StreamLoader:
     """
 
     def __init__(
-        self, table: Any, reader: Reader, size: int, workers: int, corrupt: Corrupt, *, seed: int, stream: Stream | None
-    ) -> None:
+        self, table: Any, reader: Reader, size: int, workers: int, corrupt: Corrupt, share: Share, *, seed: int,
+        stream: Stream | None,
+    ) -> None:  # fmt: skip
         self.table = table if stream is None else table.shuffle(seed=seed, buffer_size=1)
-        self.reader, self.size, self.workers, self.corrupt, self.seed = reader, size, workers, corrupt, seed
-        self.stream, self.samples = stream, None if stream is None else stream.samples
+        self.reader, self.together, self.share = reader, size * share.processes, share
+        self.workers, self.corrupt, self.seed = workers, corrupt, seed
+        self.stream, self.samples = (
+            stream,
+            None if stream is None else stream.samples - stream.samples % share.processes,
+        )
         self.epoch, self.given, self.counted = 0, 0, 0
-        self.sampler, self.batch_sampler = self, None  # Lightning asks for both, and tells one the epoch
+        self.held = False
+        # Lightning asks for both samplers, and tells one the epoch
+        self.order, self.sampler, self.batch_sampler = self, self, None
 
     def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.table.set_epoch(epoch)
+        self.epoch = 0 if self.held else epoch
+        self.table.set_epoch(self.epoch)
         self.corrupt.found.clear()  # numbers count the samples of one epoch
 
     def __len__(self) -> int:
         if self.samples is None:
             raise TypeError("nobody knows how long a stream is")
-        return -(-self.samples // self.size)
+        return -(-self.samples // self.together)
 
     def rows(self) -> Iterable[Any]:
         return shuffled(self.table, self.stream.buffer, [self.seed, self.epoch]) if self.stream else self.table
 
     def fetched(self) -> Iterator[Fetched]:
-        left = Batches(self.rows, self.reader, self.size, self.given * self.size, self.samples)
-        for batch in DataLoader(left, batch_size=None, num_workers=self.workers):
-            self.given = (self.given + 1) % len(self) if self.samples else 0
+        left = Batches(self.rows, self.reader, self.together, self.share, self.given, self.samples)
+        self.counted = 0
+        for count, batch in DataLoader(left, batch_size=None, num_workers=self.workers):
+            self.counted += count
+            self.given = min(self.given + self.together, self.samples) % self.samples if self.samples else 0
             yield batch
         self.given = 0  # also where there was less than was said
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        self.counted = 0
-        for batch in self.corrupt.sound(self.fetched()):
-            self.counted += len(batch[1])
-            yield batch
+        return self.corrupt.sound(self.fetched())
 
     def state_dict(self) -> dict[str, int]:
         return {"given": self.given}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.given = state["given"] % len(self)
+        assert self.samples is not None
+        self.given = state["given"] % self.samples

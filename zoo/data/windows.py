@@ -42,9 +42,13 @@ class Cutting:
         if self.streams and self.documents:
             raise Invalid("documents", "are numbered within a window, so streams cannot tell them apart; leave one out")
 
-    def places(self, part: str, size: int) -> Places:
+    def rows(self, part: str, processes: int = 1) -> int:
+        """How many streams there are at once; in evaluation as many as a batch has, however many processes share it."""
+        return self.batch_size * processes if part == "train" else self.batch_size
+
+    def places(self, part: str, size: int, processes: int = 1) -> Places:
         """Where windows lie in the `size` tokens of a part. Raises Invalid where not one fits."""
-        rows = self.batch_size if self.streams else 1
+        rows = self.rows(part, processes) if self.streams else 1
         if size <= rows * self.length:
             told = f"{rows} streams of {self.length}" if self.streams else f"a window of {self.length}"
             raise Invalid("length", f"{told} needs {rows * self.length + 1} tokens, {part} has {size}")

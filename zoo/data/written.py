@@ -34,7 +34,7 @@ class Written(Source):
         self.reading.tell()
 
     def loader(self, part: str) -> Loader:
-        return self.reading.loader(part)
+        return self.reading.loader(part, self.share)
 
     def count(self, part: str) -> int:
         return self.reading.count(part)

@@ -33,12 +33,13 @@ class TrainerOptions:
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"] = "auto"
     devices: Count | str = "auto"
     num_nodes: Count = 1
-    strategy: str = "auto"
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"  # auto: ddp where there are several processes
     precision: Precision = "32-true"
     gradient_clip_val: Annotated[float, Between(0)] | None = 1.0
     accumulate_grad_batches: Count = 1
     log_every_n_steps: Count = 10
     deterministic: bool = False
+    overfit_batches: Count | None = None  # train on the same few first batches in every epoch
     compile: bool = False
     save: Literal["sync", "async"] = "sync"  # async: training does not wait for the disk
 
@@ -46,6 +47,8 @@ class TrainerOptions:
         """Key, problem and remedy of what no single type tells."""
         if self.max_epochs is None and self.max_steps is None:
             yield key, "neither max_epochs nor max_steps is given", "say how long to train"
+        if self.compile and self.strategy == "fsdp":
+            yield join(key, "compile"), "blocks in shards are not compiled", "leave it out, or choose strategy ddp"
         if isinstance(self.devices, str) and not re.fullmatch(r"auto|\d+(,\d+)*", self.devices):
             problem = f"expected how many devices, auto, or which ones as '0,1', got {value(self.devices)}"
             yield join(key, "devices"), problem, ""

@@ -18,7 +18,7 @@ from zoo.recipe import Recipe
 PACKAGES = ("torch", "lightning", "torchmetrics", "omegaconf", "numpy")
 
 
-def create(recipe: Recipe, wanted: Path | None = None, again: bool = False) -> Path:
+def create(recipe: Recipe, wanted: Path | None = None, again: bool = False, processes: int = 1) -> Path:
     """A new run directory for a recipe, with `recipe.yaml` and `environment.json`.
 
     An existing run is never overwritten; but `again` takes the directory of one that was killed before it saved anything.
@@ -37,7 +37,9 @@ def create(recipe: Recipe, wanted: Path | None = None, again: bool = False) -> P
     try:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         (folder / "recipe.yaml").write_text(recipe.yaml(), encoding="utf-8")
-        (folder / "environment.json").write_text(json.dumps(environment(recipe), indent=2) + "\n", encoding="utf-8")
+        (folder / "environment.json").write_text(
+            json.dumps(environment(recipe, processes), indent=2) + "\n", encoding="utf-8"
+        )
         if wanted is None:
             _point(folder.with_name("latest"), folder.name)
     except OSError as error:
@@ -61,7 +63,7 @@ def latest(recipe: Recipe) -> Path:
     return link.parent / link.readlink() if link.is_symlink() else link
 
 
-def environment(recipe: Recipe) -> dict[str, object]:
+def environment(recipe: Recipe, processes: int = 1) -> dict[str, object]:
     """What a run depends on beside its recipe."""
     return {
         "zoo": __version__,
@@ -72,6 +74,7 @@ def environment(recipe: Recipe) -> dict[str, object]:
         "git": _git(),
         "seed": recipe.seed,
         "devices": _devices(),
+        "processes": processes,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

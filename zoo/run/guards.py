@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import lightning as L
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-from zoo.errors import NonFiniteError, Stopped, ZooError
+from zoo.errors import NonFiniteError, Stopped, Told, ZooError
 from zoo.run import replay
 from zoo.run.replay import Began
 from zoo.run.saving import Checkpoints
 from zoo.run.storage import kept, publish, serialised
+from zoo.tasks.task import Task
 
 
 class Signals(L.Callback):
-    """SIGINT and SIGTERM save `last` at the next step and stop the run. A second SIGINT stops at once."""
+    """SIGINT and SIGTERM, to any process, save `last` at the next step of the optimiser and stop the run, in all.
+
+    A second SIGINT stops at once.
+    """
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self.checkpoints = checkpoints
@@ -44,8 +50,11 @@ class Signals(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.install()  # again: Lightning has put its own handlers in place by now
 
-    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        if not trainer.is_last_batch:  # an epoch that is all but done is validated and saved first
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        # between two steps gradients wait that no checkpoint has; an epoch that is all but done is validated and saved first
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 and not trainer.is_last_batch:
             self._stop(trainer)
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
@@ -58,26 +67,29 @@ class Signals(L.Callback):
         self._stop(trainer)
 
     def _stop(self, trainer: L.Trainer) -> None:
-        if self.received is None:
+        received = self.checkpoints.processes.most(self.received or 0)
+        if not received:
             return
-        name = signal.Signals(self.received).name
+        name = signal.Signals(received).name
+        told = f"stopped by {name} while testing; the training is complete"
         if trainer.state.fn == "fit":
             path = self.checkpoints.save(trainer, "last")
             self.checkpoints.storage.drain()
-            raise Stopped(self.received, f"stopped by {name} at step {trainer.global_step}; saved {path}")
-        raise Stopped(self.received, f"stopped by {name} while testing; the training is complete")
+            told = f"stopped by {name} at step {trainer.global_step}; saved {path}"
+        raise Stopped(received, told) if self.checkpoints.processes.first else Told(128 + received)
 
 
 class Finite(L.Callback):
-    """Stops before the optimiser uses a loss or gradient that is infinite or NaN, and writes down how to see it again."""
+    """Stops before the optimiser uses a loss or gradient that is infinite or NaN, and writes down how to see it again.
+
+    All processes stop where one of them has such a number.
+    """
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self.checkpoints = checkpoints
         self.steps: list[Began] = []  # those whose gradients the optimiser will use together
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Task, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
         self.steps.append(Began.now(pl_module, batch, batch_idx))
 
     def on_before_zero_grad(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:
@@ -86,29 +98,52 @@ class Finite(L.Callback):
     def on_before_backward(self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor) -> None:
         self.loss = loss.detach()
 
-    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: Task, optimizer: Any) -> None:  # type: ignore[override]
         named = [(name, p.grad) for name, p in pl_module.named_parameters() if p.grad is not None]
         checked = [self.loss]
         if trainer.precision != "16-mixed":  # where a scaler finds infinite gradients and skips the step itself
-            checked.append(torch.nn.utils.get_total_norm([grad for _, grad in named]))
-        if all(torch.isfinite(torch.stack(checked)).tolist()):
+            checked.append(whole(torch.nn.utils.get_total_norm([grad for _, grad in named])))
+        processes = self.checkpoints.processes
+        if not processes.most(not all(torch.isfinite(torch.stack(checked)).tolist())):
             return
-        broken = next((name for name, grad in named if not torch.isfinite(grad).all()), None)
-        what = f"the loss is {float(self.loss):g}" + (f", the gradient of {broken} is not finite" if broken else "")
+        broken = next((name for name, grad in named if not torch.isfinite(whole(grad)).all()), None)
+        losses = processes.gathered(float(self.loss))
+        what = f"the loss is {', '.join(f'{loss:g}' for loss in losses)}"
+        what += f", the gradient of {broken} is not finite" if broken else ""
+        where = self._recorded(trainer, pl_module)
+        if not processes.first:
+            raise Told(NonFiniteError.code)
         folder = self.checkpoints.folder
         good = kept(folder) if any(folder.glob("*.ckpt")) else "no epoch was finished before"
-        told = f"stopped before the optimiser used it; {self._recorded(trainer, pl_module)}; {good}"
-        raise NonFiniteError(f"step {trainer.global_step}: {what}; {told}")
+        raise NonFiniteError(
+            f"step {trainer.global_step}: {what}; stopped before the optimiser used it; {where}; {good}"
+        )
 
-    def _recorded(self, trainer: L.Trainer, task: L.LightningModule) -> str:
-        """Find the module that it began with, and write what takes the step again; says where."""
-        at, first = replay.find(trainer, task, self.steps)
-        name = "replay.pt" if trainer.global_rank == 0 else f"replay-{trainer.global_rank}.pt"
-        path = self.checkpoints.folder.parent / name
-        record = {"step": trainer.global_step, "epoch": trainer.current_epoch, "first": first, **self.steps[at].plain()}
-        content = {"zoo": self.checkpoints.about(trainer), "state_dict": task.state_dict(), "replay": record}
-        try:
-            publish(serialised(content), path)
-        except ZooError as error:  # the numbers are what the run stops for
-            return f"first: {first}; {error}"
-        return f"first: {first}; batch, random states and weights are in {path}"
+    def _recorded(self, trainer: L.Trainer, task: Task) -> str:
+        """Find the module that it began with, and write what takes the step again; says where, in all processes."""
+        found = replay.find(trainer, task, self.steps)
+        processes, weights = self.checkpoints.processes, trainer.strategy.lightning_module_state_dict()
+        findings = processes.gathered(found and found[1])
+        at = next((rank for rank, finding in enumerate(findings) if finding), 0)
+        first = findings[at] or "it did not show again when the step was taken once more"
+        shown = f"first: {first}" + (f" in process {at}" if processes.count > 1 else "")
+        path, told = self.checkpoints.folder.parent / "replay.pt", ""
+        step = processes.told(self.steps[found[0] if found else -1].plain(), by=at)
+        if processes.first:
+            record = {"step": trainer.global_step, "epoch": trainer.current_epoch, "first": first, **step}
+            content = {"zoo": self.checkpoints.about(trainer), "state_dict": weights, "replay": record}
+            told = _published(content, path)
+        return f"{shown}; {told}"
+
+
+def _published(content: dict[str, Any], path: Path) -> str:
+    try:
+        publish(serialised(content), path)
+    except ZooError as error:  # the numbers are what the run stops for
+        return str(error)
+    return f"batch, random states and weights are in {path}"
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor whose parts may be on several processes."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -31,7 +31,7 @@ class Progress(L.Callback):
         self.first = trainer.global_step
         self.start = self.spoken = self.mark = time.monotonic()
         self.samples, self.waited, self.ended = 0, 0.0, self.start
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and trainer.is_global_zero:
             self.bar = tqdm(total=self.total, initial=self.first, unit="step", dynamic_ncols=True, file=sys.stderr)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -41,7 +41,7 @@ class Progress(L.Callback):
         self.waited += time.monotonic() - self.ended
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.samples += len(batch[0])
+        self.samples += len(batch[0]) * trainer.world_size
         step, now = trainer.global_step, time.monotonic()
         if step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             self.shown["loss"] = f"{float(outputs['loss']):.4f}"

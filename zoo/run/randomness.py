@@ -21,6 +21,12 @@ def random_state() -> dict[str, Any]:
     }
 
 
+def part_ways(seed: int, rank: int) -> None:
+    """Have a process draw what no other one does; the first goes on as it would alone."""
+    if rank:
+        torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
+
+
 def restore_random(state: dict[str, Any]) -> None:
     """Go on from what `random_state` gave; of devices only where there are as many."""
     torch.set_rng_state(state["torch"])

@@ -10,8 +10,10 @@ from typing import Any
 import lightning as L
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from zoo.run.randomness import random_state, restore_random
+from zoo.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -21,44 +23,41 @@ class Began:
     batch: Any
     index: int
     random: dict[str, Any]
-    memory: dict[str, Any]  # what the task remembers of the batch before
+    carried: dict[str, Any]  # what the task had of the batch before
 
     @classmethod
-    def now(cls, task: L.LightningModule, batch: Any, index: int) -> Began:
-        memory: dict[str, Any] = {}
-        task.on_save_checkpoint(memory)
-        return cls(batch, index, random_state(), memory)
+    def now(cls, task: Task, batch: Any, index: int) -> Began:
+        return cls(batch, index, random_state(), task.carried())
 
     def plain(self) -> dict[str, Any]:
-        return {"batch": plain(self.batch), "index": self.index, "random": self.random, **self.memory}
+        return {"batch": plain(self.batch), "index": self.index, "random": self.random, "carried": plain(self.carried)}
 
 
-def find(trainer: L.Trainer, task: L.LightningModule, steps: list[Began]) -> tuple[int, str]:
-    """Which of the steps, and which module gives the first number that is not finite, in words.
+def find(trainer: L.Trainer, task: Task, steps: list[Began]) -> tuple[int, str] | None:
+    """Which of the steps, and which module gives the first number that is not finite, in words; None if none does.
 
-    Takes the steps again, with the weights as they are, in eager mode, in this process alone; no gradient is stored.
+    Takes all steps again, with the weights as they are, in eager mode; no gradient is stored. Where weights are in shards all
+    processes have to do it at once, and only what modules give is asked.
     """
-    for at, step in enumerate(steps):
-        if found := _taken(trainer, task, step):
-            return at, found
-    return len(steps) - 1, "it did not show again when the step was taken once more"
+    found = [_taken(trainer, task, step) for step in steps]
+    return next(((at, what) for at, what in enumerate(found) if what), None)
 
 
-def _taken(trainer: L.Trainer, task: L.LightningModule, step: Began) -> str | None:
+def _taken(trainer: L.Trainer, task: Task, step: Began) -> str | None:
     found: list[str] = []
+    named = [(n, p) for n, p in task.named_parameters() if p.requires_grad and not isinstance(p, DTensor)]
     with ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(_unlogged(task))
+        stack.enter_context(_alone(task))
         stack.enter_context(_asked(task, found.append))
         restore_random(step.random)
-        task.on_load_checkpoint(step.memory)
+        task.carry(step.carried)
         with trainer.precision_plugin.train_step_context():
             loss = task.training_step(step.batch, step.index)
         assert isinstance(loss, Tensor)
-        named = [(name, p) for name, p in task.named_parameters() if p.requires_grad]
         if not found and not torch.isfinite(loss):
             found.append("the loss, though what every module gives is finite")
-        if not found:
+        if not found and named:
             grads = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
             broken = (name for (name, _), grad in zip(named, grads, strict=True) if not _finite(grad))
             found.extend(f"the gradient of {name}" for name in broken)
@@ -90,16 +89,17 @@ def _asked(task: nn.Module, tell: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _unlogged(task: L.LightningModule) -> Iterator[None]:
-    vars(task).update(log=_ignore, log_dict=_ignore)
+def _alone(task: Task) -> Iterator[None]:
+    """Alone: nothing is counted twice by Lightning's log, and no other process is asked."""
+    vars(task).update(log=_ignore, log_dict=_ignore, over_processes=lambda own: own)
     try:
         yield
     finally:
-        del task.log, task.log_dict
+        del task.log, task.log_dict, task.over_processes
 
 
 def _ignore(*told: Any, **more: Any) -> None:
-    """In place of Lightning's log, which would count the step twice."""
+    """In place of Lightning's log."""
 
 
 def _finite(tensor: Tensor | None) -> bool:
@@ -126,5 +126,5 @@ def plain(value: Any) -> Any:
     if hasattr(value, "_asdict"):
         return plain(value._asdict())
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {key: plain(one) for key, one in value.items()}
     return [plain(one) for one in value] if isinstance(value, tuple | list) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,12 @@ from lightning.pytorch.plugins.io import CheckpointIO
 
 from zoo.recipe import Recipe
 from zoo.run import checkpoints, storage
-from zoo.run.randomness import random_state, restore_random
+from zoo.run.processes import Processes
+from zoo.run.randomness import part_ways, random_state, restore_random
+from zoo.run.replay import plain
+from zoo.tasks.task import Task
+
+log = logging.getLogger("zoo")
 
 AHEAD = 2  # checkpoints that may wait for the disk: `best` and `last` of one epoch
 
@@ -61,18 +67,24 @@ class Storage(CheckpointIO):
 class Checkpoints(L.Callback):
     """Writes `last` after every epoch whatever the metric says, and `best` when the metric that a task names improves."""
 
-    def __init__(self, folder: Path, recipe: Recipe, storage: Storage, monitor: str, mode: str) -> None:
-        self.folder, self.recipe, self.storage, self.monitor = folder / "checkpoints", recipe, storage, monitor
-        self.sign = 1.0 if mode == "max" else -1.0
+    def __init__(
+        self, folder: Path, recipe: Recipe, storage: Storage, task: Task, processes: Processes | None = None
+    ) -> None:
+        self.folder, self.recipe, self.storage, self.monitor = folder / "checkpoints", recipe, storage, task.monitor
+        self.processes = processes or Processes()
+        self.sign = 1.0 if task.mode == "max" else -1.0
         self.best: float | None = None
         self._resumed: dict[str, Any] | None = None
 
     def about(self, trainer: L.Trainer) -> dict[str, Any]:
         return checkpoints.about(self.recipe, trainer.datamodule.samples)  # type: ignore[attr-defined]
 
-    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: Task, checkpoint: dict[str, Any]) -> None:  # type: ignore[override]
         checkpoint["zoo"] = self.about(trainer)
-        checkpoint["random"] = self._before_validation if trainer.validating else random_state()
+        checkpoint["random"] = self.processes.gathered(
+            self._before_validation if trainer.validating else random_state()
+        )
+        checkpoint["carried"] = self.processes.gathered(plain(pl_module.carried()))
         checkpoint["loader"] = trainer.train_dataloader.state_dict()  # type: ignore[union-attr]
         checkpoint["best"] = self.best
         if trainer.validating:
@@ -83,12 +95,21 @@ class Checkpoints(L.Callback):
             there = storage.whole(self.folder / "best.ckpt")  # else the next one is the best that can be had
             self.best, self._resumed = checkpoint["best"] if there else None, checkpoint
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
+        part_ways(self.recipe.seed, self.processes.rank)
         if self._resumed is None:
             return
         # Lightning makes the loader before it reads a checkpoint, so that its own restoration comes too late
         trainer.train_dataloader.load_state_dict(self._resumed["loader"])  # type: ignore[union-attr]
-        restore_random(self._resumed["random"])
+        if len(self._resumed["random"]) == self.processes.count:
+            restore_random(self._resumed["random"][self.processes.rank])
+            pl_module.carry(self._resumed["carried"][self.processes.rank])
+        else:
+            log.warning(
+                "it was saved by %d processes and goes on in %d: random numbers are drawn anew",
+                len(self._resumed["random"]),
+                self.processes.count,
+            )
         self._resumed = None
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -105,6 +126,7 @@ class Checkpoints(L.Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.storage.drain()
+        trainer.strategy.barrier()  # the others may read what the first has written
 
     def save(self, trainer: L.Trainer, name: str) -> Path:
         """Save checkpoints/<name>.ckpt, on all processes; in the background it is on the disk after `storage.drain()`."""

@@ -54,7 +54,7 @@ class Classify(Task):
         logits = self(inputs)
         targets = labels.to(logits.dtype) if labels.is_floating_point() else labels
         loss = F.cross_entropy(logits, targets, label_smoothing=self.smoothing)
-        self.log("train/loss", loss, batch_size=len(labels))
+        self.log("train/loss", loss, batch_size=len(labels), sync_dist=True)
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:

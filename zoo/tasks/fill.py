@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Annotated, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from zoo.errors import Invalid
@@ -22,8 +25,8 @@ class Fill(Task):
 
     Of those, 80 % are replaced by the mask and 10 % by any token. The data's own targets are not looked at. Logs
     train/loss, and for val and test: loss in nats for each chosen token, perplexity, accuracy. The choices of an
-    evaluation depend on nothing but the number of a batch, so that it repeats exactly, whatever the seed. `best` is the
-    checkpoint with the lowest val/loss.
+    evaluation depend on the window alone, so that it repeats exactly, whatever the seed, the batches and the processes.
+    `best` is the checkpoint with the lowest val/loss.
     """
 
     monitor, mode = "val/loss", "min"
@@ -45,8 +48,8 @@ class Fill(Task):
         draws = torch.rand(2, *batch.inputs.shape, device=batch.inputs.device)
         others = torch.randint_like(batch.inputs, self.mask)
         inputs, targets = self.masked(batch, draws, others)
-        loss = mean_loss(self(inputs, batch.documents), targets)
-        self.log("train/loss", loss, batch_size=len(inputs))
+        loss = mean_loss(self(inputs, batch.documents), targets, self.over_processes)
+        self.log("train/loss", loss, batch_size=len(inputs), sync_dist=True)
         return loss
 
     def on_validation_epoch_start(self) -> None:
@@ -56,10 +59,10 @@ class Fill(Task):
         self.test_tally.reset()
 
     def validation_step(self, batch: Windows, batch_idx: int) -> None:
-        self._measure(self.val_tally, batch, batch_idx)
+        self._measure(self.val_tally, batch)
 
     def test_step(self, batch: Windows, batch_idx: int) -> None:
-        self._measure(self.test_tally, batch, batch_idx)
+        self._measure(self.test_tally, batch)
 
     def on_validation_epoch_end(self) -> None:
         self._conclude("val", self.val_tally)
@@ -77,14 +80,20 @@ class Fill(Task):
         )
         return torch.where(chosen, changed, batch.inputs), torch.where(chosen, batch.inputs, NOT_ASKED)
 
-    def _measure(self, tally: Tally, batch: Windows, number: int) -> None:
-        shape, device = batch.inputs.shape, batch.inputs.device
-        # on the CPU, where one seed gives the same draws as on every other machine
-        generator = torch.Generator().manual_seed((number << 16) + self.global_rank)
-        draws = torch.rand(2, *shape, generator=generator)
-        others = torch.randint(self.mask, shape, generator=generator)
-        inputs, targets = self.masked(batch, draws.to(device), others.to(device))
+    def _measure(self, tally: Tally, batch: Windows) -> None:
+        draws, others = zip(*(self._draws(window) for window in batch.inputs.cpu().numpy()), strict=True)
+        device = batch.inputs.device
+        inputs, targets = self.masked(batch, torch.stack(draws, dim=1).to(device), torch.stack(others).to(device))
         tally.update(self(inputs, batch.documents), targets)
+
+    def _draws(self, window: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Draws [2, N] and tokens [N] of a window alone: the same in any batch, process and epoch, on any device."""
+        generator = np.random.default_rng(zlib.crc32(window.tobytes()))
+        draws, others = (
+            generator.random((2, len(window)), dtype=np.float32),
+            generator.integers(self.mask, size=len(window)),
+        )
+        return torch.from_numpy(draws), torch.from_numpy(others)
 
     def _conclude(self, part: str, tally: Tally) -> None:
         measures = tally.compute().measures()  # the same in every process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -52,8 +53,8 @@ class Predict(Task):
             logits = self.logits("train", batch)
         except Invalid as error:  # a window that the model cannot read, after the recipe was found right
             raise ZooError(f"model.{error.key}: {error}") from None
-        loss = mean_loss(logits, batch.targets)
-        self.log("train/loss", loss, batch_size=len(batch.inputs))
+        loss = mean_loss(logits, batch.targets, self.over_processes)
+        self.log("train/loss", loss, batch_size=len(batch.inputs), sync_dist=True)
         return loss
 
     def on_validation_epoch_start(self) -> None:
@@ -82,13 +83,13 @@ class Predict(Task):
         self.log_dict({f"{part}/{name}": value for name, value in measures.items()}, sync_dist=True)
         return counts.positions()
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if self.memories["train"].length:
-            checkpoint["memory"] = self.memories["train"].state_dict()
+    def carried(self) -> dict[str, Any]:
+        memory = self.memories["train"]
+        return {"memory": memory.state_dict()} if memory.length else {}
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if "memory" in checkpoint:
-            self.memories["train"].load_state_dict(checkpoint["memory"])
+    def carry(self, state: Mapping[str, Any]) -> None:
+        if "memory" in state:
+            self.memories["train"].load_state_dict(state["memory"])
 
     def configure_optimizers(self) -> Any:
         return self.optim.configure(self.model, int(self.trainer.estimated_stepping_batches))

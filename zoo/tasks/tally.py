@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,10 +14,14 @@ from torchmetrics import Metric
 NOT_ASKED = -100
 
 
-def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy in nats of logits [B, N, V], averaged over the targets [B, N] that are asked; 0 if none is."""
+def mean_loss(logits: Tensor, targets: Tensor, over_processes: Callable[[Tensor], Tensor] = lambda own: own) -> Tensor:
+    """Cross-entropy in nats of logits [B, N, V], averaged over the targets [B, N] that are asked; 0 if none is.
+
+    It is divided by how many are asked on average `over_processes`: the mean of what these give is that of the whole batch.
+    """
     total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=NOT_ASKED, reduction="sum")
-    return total / (targets != NOT_ASKED).sum().clamp(min=1)
+    asked = over_processes((targets != NOT_ASKED).sum().to(total.dtype))
+    return total / torch.where(asked == 0, 1, asked)
 
 
 class Counts(NamedTuple):

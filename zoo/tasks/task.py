@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import lightning as L
-from torch import nn
+import torch
+from torch import Tensor, distributed, nn
 
 from zoo.samples import Samples
 
@@ -20,6 +22,29 @@ class Task(L.LightningModule):
     mode: str  # max or min
     model: nn.Module
     samples: Samples
+
+    def configure_model(self) -> None:
+        """Where a strategy keeps weights in shards, make them; Lightning asks before each training and each test."""
+        if self.device_mesh is not None:
+            from zoo.tasks.sharding import shard
+
+            shard(self.model, self.device_mesh["data_parallel"])
+
+    def carried(self) -> dict[str, Any]:
+        """What this process carries from one training batch to the next beside the weights, as plain data."""
+        return {}
+
+    def carry(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `carried` gave."""
+        return
+
+    def over_processes(self, number: Tensor) -> Tensor:
+        """The mean of a number that each process has of its own part of a batch."""
+        if not distributed.is_initialized():
+            return number
+        total = number.to(torch.get_default_dtype(), copy=True)
+        distributed.all_reduce(total)
+        return total / distributed.get_world_size()
 
 
 class Optimiser(Protocol):

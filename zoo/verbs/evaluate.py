@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -14,19 +15,30 @@ from zoo.errors import Invalid, RecipeError
 from zoo.loading import restore
 from zoo.recipe import Recipe
 from zoo.run import checkpoints, folder
+from zoo.run.processes import Processes
 from zoo.samples import Text
 from zoo.tasks.task import Task
 from zoo.verbs import figures
+from zoo.verbs.together import together
 
 log = logging.getLogger("zoo")
 
 UNLESS_SAID = ("trainer.accelerator=auto", "trainer.devices=1", "trainer.num_nodes=1", "trainer.strategy=auto")
 
 
-def evaluate(place: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """Test a checkpoint; returns what `--json` prints. The trainer of training is not taken over unless overridden."""
+def evaluate(place: str, overrides: Sequence[str], words: Sequence[str] = ()) -> dict[str, Any] | None:
+    """Test a checkpoint; returns what `--json` prints, in the process that speaks to the user.
+
+    The trainer of training is not taken over unless overridden. `words` as in `fit`.
+    """
     path = checkpoints.locate(place)
     recipe, task = restore(path, [*UNLESS_SAID, *overrides])
+    processes = together(recipe, words or ["eval", place, *overrides])
+    result = None if processes is None else _measured(path, recipe, task, processes)
+    return result if processes and processes.first else None
+
+
+def _measured(path: Path, recipe: Recipe, task: Task, processes: Processes) -> dict[str, Any]:
     trainer = build_trainer(recipe, logger=False)
     data = build_data(recipe)
     result: dict[str, Any] = {"recipe": recipe.name, "checkpoint": str(path), "data": data.title}
@@ -39,7 +51,7 @@ def evaluate(place: str, overrides: Sequence[str]) -> dict[str, Any]:
         result["resolutions"] = _sweep(recipe, trainer, task, sizes)
     if recipe.evaluate.lengths:
         result["lengths"] = _sweep(recipe, trainer, task, _lengths(recipe))
-    if recipe.evaluate.resolutions or recipe.evaluate.lengths:
+    if processes.first and (recipe.evaluate.resolutions or recipe.evaluate.lengths):
         trained = task.samples.length if isinstance(task.samples, Text) else recipe.data.options["size"]
         result["figure"] = str(figures.draw(recipe, result, folder.holder(path), trained))
     return result

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from zoo import transfer
 from zoo.build import build_data, build_task, build_trainer
@@ -18,55 +19,83 @@ from zoo.check import plan
 from zoo.data.source import Source
 from zoo.errors import ZooError
 from zoo.loading import load_recipe
-from zoo.recipe import Recipe
+from zoo.recipe import Recipe, from_plain
 from zoo.run import checkpoints, folder, resumption, storage
 from zoo.run.guards import Finite, Signals
 from zoo.run.metrics import MetricsFile
+from zoo.run.processes import Processes
 from zoo.run.progress import Progress, clock
 from zoo.run.saving import Checkpoints, Storage
 from zoo.tasks.task import Task
+from zoo.verbs.together import together
 
 log = logging.getLogger("zoo")
 
 
-def fit(name: str, overrides: Sequence[str], run_dir: Path | None, resume: str) -> dict[str, Any]:
-    """Train and test; returns what `--json` prints."""
+def fit(
+    name: str, overrides: Sequence[str], run_dir: Path | None, resume: str, words: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """Train and test; returns what `--json` prints, in the process that speaks to the user.
+
+    Where several processes are wanted and nobody has started them, each of them is `zoo WORDS`, by default this very call.
+    """
     recipe = load_recipe(name, overrides)
+    placed = [] if run_dir is None else ["--run-dir", str(run_dir)]
+    processes = together(recipe, words or ["fit", name, *overrides, *placed, "--resume", resume])
+    if processes is None:
+        return None
+    plain, place, found = processes.agreed(lambda: _prepared(recipe, run_dir, resume, processes.count))
+    recipe = from_plain(plain, origin=recipe.name, name=recipe.name)
+    return _logged(recipe, Path(place), Path(found) if found else None, processes)
+
+
+def _prepared(recipe: Recipe, run_dir: Path | None, resume: str, count: int) -> tuple[dict[str, Any], str, str | None]:
+    """The recipe, the run directory, and the checkpoint to go on from, as plain data."""
     start, run = resumption.find(recipe, run_dir, resume)
-    source = transfer.find(recipe) if start is None else None
-    run = run or folder.create(recipe, run_dir, again=resume == "auto")
+    if start is None:
+        transfer.find(recipe)  # refused before a run directory is made
+    run = run or folder.create(recipe, run_dir, again=resume == "auto", processes=count)
     storage.clear(run)
-    to_file = _log_to(run / "train.log")
+    return recipe.plain(), str(run), str(start) if start else None
+
+
+def _logged(recipe: Recipe, run: Path, start: Path | None, processes: Processes) -> dict[str, Any] | None:
+    to_file = _log_to(run / "train.log" if processes.first else Path(os.devnull))
     try:
-        return _train(recipe, run, start, source)
+        result = _train(recipe, run, start, processes)
+        return result if processes.first else None
     except Exception as error:
         log.debug("failed", exc_info=error)
+        good = storage.kept(run / "checkpoints")
         if isinstance(error, OSError) and error.filename is None:  # as of a full disk
-            raise ZooError(f"{run}: {error.strerror or error}; {storage.kept(run / 'checkpoints')}") from None
+            raise ZooError(f"{run}: {error.strerror or error}; {good}") from None
+        if processes.lost(error):
+            raise ZooError(
+                f"process {processes.rank} cannot reach another one, which has died or hangs; {good}"
+            ) from None
         raise
     finally:
         log.removeHandler(to_file)
         to_file.close()
 
 
-def _train(recipe: Recipe, run: Path, start: Path | None, source: transfer.Source | None) -> dict[str, Any]:
+def _train(recipe: Recipe, run: Path, start: Path | None, processes: Processes) -> dict[str, Any]:
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     content = None if start is None else resumption.contents(recipe, start)
     data = build_data(recipe)
-    task = build_task(recipe, data.samples)
-    adopted = None if source is None else transfer.adopt(task.model, source)
+    shaped = recipe.trainer.strategy == "fsdp" and not processes.first  # its weights will be those of the first
+    task = build_task(recipe, data.samples, device="meta" if shaped else "cpu")
+    adopted = transfer.begin(recipe, task.model) if start is None and not shaped else None
     disk = Storage(background=recipe.trainer.save == "async")
-    saving = Checkpoints(run, recipe, disk, task.monitor, task.mode)
+    saving = Checkpoints(run, recipe, disk, task, processes)
     signals = Signals(saving)
-    loggers = [
-        MetricsFile(run / "metrics.csv", keep_until=content["global_step"] if content else 0),
-        TensorBoardLogger(run, name="", version="tensorboard", default_hp_metric=False),
-    ]
+    loggers = _loggers(run, content["global_step"] if content else 0) if processes.first else []
     watchers = [Progress(), Finite(saving), saving, signals]
     trainer = build_trainer(recipe, logger=loggers, callbacks=watchers, plugins=[disk])
-    _announce(recipe, task, data, run, start, trainer.strategy.root_device.type)
-    for line in () if adopted is None else adopted.lines():
-        log.info(line)
+    if processes.first:
+        _announce(recipe, task, data, run, start, trainer.strategy.root_device.type)
+        for line in () if adopted is None else adopted.lines():
+            log.info(line)
     if recipe.trainer.compile:
         task.model.compile()  # in place: the names of the weights stay
     began = time.monotonic()
@@ -86,6 +115,12 @@ def _train(recipe: Recipe, run: Path, start: Path | None, source: transfer.Sourc
         "recipe": recipe.name, "run": str(run), "checkpoint": str(best), "count": data.count("test"),
         "metrics": metrics, "baselines": baselines, "data": data.title, "minutes": minutes,
     }  # fmt: skip
+
+
+def _loggers(run: Path, done: int) -> list[Logger]:
+    """What metrics are written to; `done` steps are there already."""
+    tensorboard = TensorBoardLogger(run, name="", version="tensorboard", default_hp_metric=False)
+    return [MetricsFile(run / "metrics.csv", keep_until=done), tensorboard]
 
 
 def _announce(recipe: Recipe, task: Task, data: Source, run: Path, start: Path | None, device: str) -> None:

@@ -1,0 +1,55 @@
+"""Several processes as a user starts them: with torchrun, or by zoo itself."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tiny import TINY
+
+from zoo.errors import Told
+from zoo.run import checkpoints, launching
+
+TWO = ["trainer.devices=2", "trainer.max_epochs=300", "--run-dir", "run"]
+
+
+def test_torchrun_starts_a_run_that_one_process_can_evaluate(zoo):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "zoo", "fit", "vit_comrope"]
+    done = subprocess.run([*command, *TINY, "--run-dir", "run", "--json"], capture_output=True, text=True, check=True)
+    told, (_, again, _) = json.loads(done.stdout), zoo("eval", "run", "--json", "trainer.accelerator=cpu")
+    assert told["metrics"] == pytest.approx(json.loads(again)["metrics"], abs=1e-6)
+    assert done.stderr.count("run directory") == 2  # at the beginning and at the end, by one process
+
+
+def test_a_signal_to_zoo_reaches_the_processes_it_started(process, tmp_path):
+    run = process("fit", "vit_comrope", *TINY, *TWO)
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    while not last.exists():
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.1)
+    run.send_signal(signal.SIGTERM)
+    _, told = run.communicate(timeout=60)
+    assert run.returncode == 143, told
+    assert told.count("stopped by SIGTERM") == 1
+    assert checkpoints.read(last)["global_step"] > 0
+
+
+def test_the_code_that_says_most_is_that_of_the_run():
+    assert launching._told([-15, 1, 4]) == 4
+    assert launching._told([1, -15]) == launching._told([-9, -15]) == 1
+
+
+def test_one_that_fails_ends_the_others(tmp_path, monkeypatch):
+    """Here all do, for there is no such verb."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Told) as told:
+        launching.start(2, ["nothing"])
+    assert told.value.code == 2
+
+
+def test_nodes_without_a_launcher_are_refused(zoo):
+    code, _, told = zoo("fit", "vit_comrope", *TINY, "trainer.num_nodes=4")
+    assert code == 2
+    assert "trainer.num_nodes: 4 nodes, and nothing here says which of them this is" in told

@@ -1,0 +1,102 @@
+"""The order of samples, and how processes deal them out."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from zoo.data.flipflop import Flipflop
+from zoo.data.order import Loader, Order, Share
+from zoo.data.stream import batched
+from zoo.errors import DataError
+
+SIZES = list(itertools.product((7, 64, 129, 360, 1000), (1, 8, 64), (1, 2, 3, 7)))
+
+
+class Numbers(Dataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitems__(self, keys):
+        return torch.tensor(keys)
+
+
+def orders(count, batch, processes, seed):
+    return [list(Order(count, batch * processes, Share(rank, processes), seed)) for rank in range(processes)]
+
+
+@pytest.mark.parametrize(("count", "batch", "processes"), SIZES)
+def test_an_evaluation_has_each_sample_once_and_all_processes_in_each_batch(count, batch, processes):
+    dealt = orders(count, batch, processes, None)
+    assert sorted(itertools.chain(*itertools.chain(*dealt))) == list(range(count))
+    assert len({len(batches) for batches in dealt}) == 1
+    lengths = [len(one) for batches in dealt for one in batches]
+    assert min(lengths) >= 1
+    assert max(lengths) <= batch + (processes > 1)
+    assert max(lengths) - min(lengths) <= 2
+
+
+@pytest.mark.parametrize(("count", "batch", "processes"), SIZES)
+def test_training_is_that_of_one_process_with_the_joined_batch(count, batch, processes):
+    alone = list(Order(count, batch * processes, Share(), 3))
+    dealt = orders(count, batch, processes, 3)
+    joined = [list(itertools.chain(*parts)) for parts in zip(*dealt, strict=True)]
+    assert all(len({len(part) for part in parts}) == 1 for parts in zip(*dealt, strict=True))
+    assert [one[: len(two)] for one, two in zip(alone, joined, strict=False)] == joined
+    assert count - sum(map(len, joined)) == count % (batch * processes) % processes
+
+
+def test_a_resumed_epoch_may_be_dealt_out_otherwise():
+    whole = [key for batch in Order(100, 12, Share(), 0) for key in batch]
+    order = Order(100, 20, Share(), 0)
+    order.skip = 36
+    assert [key for batch in order for key in batch] == whole[36:]
+    assert len([key for batch in order for key in batch]) == 100
+
+
+def test_fewer_samples_than_processes_are_refused():
+    with pytest.raises(DataError, match="3 samples cannot be dealt out to 4 processes"):
+        Order(3, 32, Share(0, 4), None)
+    with pytest.raises(DataError, match="a batch of 2 cannot be dealt out to 4 processes"):
+        Order(300, 2, Share(0, 4), None)
+
+
+def test_a_loader_knows_what_it_has_given():
+    loader = Loader(Numbers(20), 4, 0, 0, Share(1, 2), training=True)
+    given = [loader.state_dict()["given"] for _ in loader]
+    assert given == [8, 16, 0]
+    for _ in loader:
+        break  # as where a limit of batches ends an epoch
+    assert [loader.state_dict()["given"] for _ in loader] == given
+
+
+def test_an_order_that_is_held_is_that_of_the_first_epoch():
+    order = Order(50, 8, Share(), 0)
+    first = list(order)
+    order.set_epoch(1)
+    assert list(order) != first
+    order.held = True
+    order.set_epoch(2)
+    assert list(order) == first
+
+
+@pytest.mark.parametrize("count", range(12))
+def test_a_stream_in_batches_leaves_no_process_without(count):
+    batches = list(batched(range(count), 4, 3))
+    assert [row for batch in batches for row in batch] == (list(range(count)) if count >= 3 else [])
+    assert all(3 <= len(batch) < 7 for batch in batches)
+
+
+def test_a_source_deals_out_what_its_trainer_says():
+    class Trainer:
+        global_rank, world_size, overfit_batches = 1, 2, 0.0
+
+    alone, data = Flipflop(0, train=64, batch_size=16), Flipflop(0, train=64, batch_size=8)
+    data.trainer = Trainer()
+    own = next(iter(data.train_dataloader())).inputs
+    assert np.array_equal(own, next(iter(alone.train_dataloader())).inputs[8:])

@@ -1,0 +1,158 @@
+"""Several processes train as one."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from several import run, slurm, torchrun
+
+from zoo.run import checkpoints
+from zoo.run.guards import Finite, Signals
+from zoo.tasks.fill import Fill
+from zoo.verbs.evaluate import evaluate
+from zoo.verbs.fit import fit
+
+STILL = ["model.coordinates.jitter=0", "model.block.dropout=0", "model.block.drop_path=0"]
+TEXT = """
+extends: [model/lm_tiny, data/text, optim/adamw, trainer/default]
+model: {dim: 16, depth: 1, heads: 2, encoding: rope}
+data: {files: [one.txt, two.txt, three.txt], length: 16, batch_size: 4}
+task: predict
+trainer: {max_epochs: 1, accelerator: cpu}
+"""
+
+
+@pytest.fixture
+def still(tiny):
+    """Nothing drawn at random but by the data, 196 images to train on; two processes of 16 take the batch of one of 32."""
+    return [*tiny, *STILL, "data.batch_size=16", "data.val=0.441"]
+
+
+@pytest.fixture
+def text(tiny):
+    """A recipe of three short texts that are kept apart."""
+    for name, words in (("one", "row, row, "), ("two", "your boat\n"), ("three", "gently ")):
+        Path(f"{name}.txt").write_text(words * 137)
+    Path("text.yaml").write_text(TEXT)
+    return "text.yaml"
+
+
+def several(given, place, resume="never", recipe="vit_comrope", launcher=torchrun):
+    def work(rank):
+        result = fit(recipe, given, Path(place), resume)
+        Path(f"result-{rank}.json").write_text(json.dumps(result))
+
+    return run(2, work, launcher)
+
+
+def logs():
+    return "".join(Path(f"rank-{rank}.log").read_text() for rank in range(2))
+
+
+def results():
+    return [json.loads(Path(f"result-{rank}.json").read_text()) for rank in range(2)]
+
+
+def close(one, two):
+    return all(torch.allclose(one[key], two[key], atol=1e-6, rtol=1e-5) for key in one)
+
+
+def same(one, two):
+    return all(torch.equal(one[key], two[key]) for key in one)
+
+
+@pytest.mark.parametrize(("launcher", "strategy"), [(torchrun, "ddp"), (slurm, "auto"), (torchrun, "fsdp")])
+def test_two_processes_are_one_with_the_joined_batch(launcher, strategy, still, weights):
+    whole = fit("vit_comrope", [*still, "data.batch_size=32"], Path("one"), "never")
+    assert several([*still, f"trainer.strategy={strategy}"], "two", launcher=launcher) == [0, 0], logs()
+    for name in ("last", "best"):
+        assert close(weights(f"one/checkpoints/{name}.ckpt"), weights(f"two/checkpoints/{name}.ckpt"))
+    first, second = results()
+    assert second is None
+    assert first["count"] == whole["count"] == 809
+    assert first["metrics"] == pytest.approx(whole["metrics"], abs=1e-6)
+
+
+def masked_by_contents(self, batch, draws, others, original=Fill.masked):
+    mixed = batch.inputs * 0.37 + torch.arange(batch.inputs.shape[1]) * 0.61
+    return original(self, batch, torch.stack([mixed % 1, mixed * 7 % 1]), (batch.inputs + 1) % self.mask)
+
+
+@pytest.mark.parametrize("options", [
+    ["data.documents=true"], ["task.name=fill", "model.name=encoder", "model.dim=16", "model.depth=1", "model.heads=2",
+    "model.encoding=rope"], ["data.streams=true", "model.memory=16"],
+], ids=["documents", "fill", "memory"])  # fmt: skip
+def test_gradients_are_those_of_the_joined_batch(options, text, monkeypatch):
+    """Though each process is asked another number of tokens."""
+
+    def write(self, trainer, task, optimizer):
+        found = {name: weight.grad.clone() for name, weight in task.named_parameters()}
+        torch.save(found, f"gradients-{trainer.world_size}-{trainer.global_step}.pt")
+
+    monkeypatch.setattr(Finite, "on_before_optimizer_step", write)
+    monkeypatch.setattr(Fill, "masked", masked_by_contents)
+    fit(text, [*options, "data.batch_size=8"], Path("one"), "never")
+    assert several(options, "two", recipe=text) == [0, 0], logs()
+    for step in range(2):
+        one, two = (torch.load(f"gradients-{count}-{step}.pt") for count in (1, 2))
+        assert close(one, two)
+
+
+def test_evaluation_counts_each_sample_once(still):
+    fit("vit_comrope", [*still, "trainer.max_epochs=1"], Path("one"), "never")
+    given = ["data.batch_size=7", "evaluate.resolutions=[8]", "trainer.accelerator=cpu"]
+    one = evaluate("one", given)
+
+    def work(rank):
+        Path(f"result-{rank}.json").write_text(json.dumps(evaluate("one", given)))
+
+    assert run(2, work) == [0, 0], logs()
+    two, none = results()
+    assert none is None
+    assert two["metrics"] == pytest.approx(one["metrics"], abs=1e-6)
+    assert two["resolutions"]["8"] == pytest.approx(one["resolutions"]["8"], abs=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_signal_to_any_process_stops_all_and_loses_nothing(strategy, tiny, weights, monkeypatch):
+    """Random numbers of each process included: this recipe draws them."""
+    tiny.append(f"trainer.strategy={strategy}")
+    for step, ranks in ((1, [0]), (2, [1]), (4, [0, 1])) if strategy == "ddp" else ((4, [1]),):
+
+        def kill(self, trainer, *_, step=step, ranks=ranks):
+            if trainer.global_step == step and trainer.global_rank in ranks:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Signals, "on_train_batch_start", kill)
+            assert several(tiny, "broken", "auto") == [143, 143], logs()
+        assert checkpoints.read(Path("broken/checkpoints/last.ckpt"))["global_step"] == step + 1
+        assert logs().count("SIGTERM") == 1
+    assert several(tiny, "broken", "auto") == [0, 0], logs()
+    assert several(tiny, "whole") == [0, 0], logs()
+    assert same(weights("whole/checkpoints/last.ckpt"), weights("broken/checkpoints/last.ckpt"))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_number_that_is_not_finite_in_one_process_stops_all(strategy, tiny, monkeypatch):
+    def spoil(self, trainer, task, batch, index, original=Finite.on_train_batch_start):
+        original(self, trainer, task, batch, index)
+        if trainer.global_step == 4 and trainer.global_rank == 1:
+            batch[0][0, 0, 0, 0] = float("nan")
+
+    monkeypatch.setattr(Finite, "on_train_batch_start", spoil)
+    assert several([*tiny, f"trainer.strategy={strategy}"], "run") == [3, 3], logs()
+    assert "first: what model.embed gives in process 1; batch, random states and weights are in run/replay.pt" in logs()
+    kept = checkpoints.read(Path("run/replay.pt"))
+    assert kept["replay"]["batch"][0].isnan().sum() == 1
+    assert all(value.isfinite().all() for value in kept["state_dict"].values())
+
+
+def test_a_fault_is_told_once(tiny):
+    Path("run").mkdir()
+    Path("run/mine").touch()
+    assert several(tiny, "run") == [2, 2]
+    assert logs().count("run exists already") == 1

@@ -1,0 +1,31 @@
+"""The start of a verb that may run in several processes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from zoo.build import build_trainer
+from zoo.errors import RecipeError
+from zoo.recipe import Recipe
+from zoo.run import launching
+from zoo.run.processes import Processes
+
+
+def together(recipe: Recipe, words: Sequence[str]) -> Processes | None:
+    """The processes that the recipe or a launcher asks for, this one among them, of which only the first speaks.
+
+    None where `zoo WORDS` was started in several, and all of it is done. Raises Told where they failed.
+    """
+    trainer = build_trainer(recipe, logger=False)
+    if launching.surroundings() is None and trainer.world_size > 1:
+        if recipe.trainer.num_nodes > 1:
+            told = f"{recipe.trainer.num_nodes} nodes, and nothing here says which of them this is"
+            raise RecipeError(recipe.fault("trainer.num_nodes", told, "start it with torchrun or SLURM: zoo launch"))
+        launching.start(trainer.world_size, words)
+        return None
+    processes = Processes.joined(trainer)
+    if not processes.first:
+        for handler in logging.getLogger().handlers:
+            handler.setLevel(logging.WARNING)
+    return processes
