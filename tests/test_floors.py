@@ -14,7 +14,7 @@ FLOORS = [
     {"recipe", "tasks", "data", "diagnostics", "launch"},
     {"run"},
     {"build"},
-    {"check"},
+    {"check", "transfer", "conversion"},
     {"loading"},
     {"verbs"},
     {"cli"},

@@ -96,6 +96,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     launch.add_argument("--print", action="store_true", help="print the script instead of writing it to a file")
 
+    convert = _verb(verbs, "convert", _convert, "published weights as a checkpoint of a recipe", json=True)
+    convert.add_argument("file", type=Path, metavar="FILE")
+    convert.add_argument("recipe", metavar="RECIPE")
+    convert.add_argument("overrides", nargs="*", metavar="key=value")
+    convert.add_argument("--to", type=Path, metavar="OUT", help="the checkpoint to write; else FILE as .ckpt")
+
     listing = _verb(verbs, "list", _list, "what there is, one line each")
     listing.add_argument("kind", nargs="?", metavar="|".join(KINDS))
 
@@ -150,6 +156,13 @@ def _launch(known: argparse.Namespace) -> None:
     from zoo.verbs.launch import launch
 
     launch(known.engine, known.recipe, known.overrides, known.plugin or [], known.print)
+
+
+def _convert(known: argparse.Namespace) -> None:
+    from zoo.verbs.convert import convert
+
+    result = convert(known.file, known.recipe, known.overrides, known.to)
+    print(json.dumps(result, indent=2) if known.json else "{checkpoint}: {weights} weights".format(**result))
 
 
 def _list(known: argparse.Namespace) -> None:

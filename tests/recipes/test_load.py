@@ -18,7 +18,9 @@ from zoo.registry import Choice
 
 Made = Callable[..., Recipe]
 Told = Callable[..., list[str]]
-SECTIONS = ["seed", "model", "data", "task", "optim", "trainer", "diagnostics", "evaluate", "generate", "predict"]
+SECTIONS = [
+    "seed", "init_from", "model", "data", "task", "optim", "trainer", "diagnostics", "evaluate", "generate", "predict",
+]  # fmt: skip
 WHOLE = """\
 seed: 3
 model:

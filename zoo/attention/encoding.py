@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Annotated
+from typing import Annotated, Self
 
 from torch import Tensor, nn
 
@@ -101,6 +101,14 @@ class Encoding(nn.Module):
     def update(self, tokens: Tokens, riders: Tensor) -> Tokens:
         """Each layer, after attention and its residual: take back the mixed riders [B, H, N, E]."""
         return tokens
+
+    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        """What a parameter, learned by an encoding like this one of other sizes, is here; None to leave it as it is made.
+
+        A `value` that is returned untouched counts as taken, whatever has the wrong shape is left. By default parameters
+        are the same things wherever there are as many axes.
+        """
+        return value if source.dims.axes == self.dims.axes else None
 
 
 Link = Callable[[Dims], Encoding]

@@ -17,18 +17,20 @@ from zoo.attention.tokens import Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class LayerOptions:
-    """What an attention layer has beside its projections; all four make the layer of FoX (Pro) (arXiv:2503.02130)."""
+    """What an attention layer has beside its projections; the first four make the layer of FoX (Pro) (arXiv:2503.02130)."""
 
     qk_norm: bool = False  # each head's queries and keys at unit root mean square, before anything turns them
     output_norm: bool = False  # each head's output at unit root mean square
     output_gate: bool = False  # outputs times sigmoid of a projection of the input
     shift: bool = False  # keys and values mixed with those of the token before
+    key_bias: bool = False  # of published models; tells in scores only where keys are turned
 
 
 class SelfAttention(nn.Module):
     """Projects tokens to heads, lets the chain describe attention, computes it, projects back.
 
-    Keys have no bias: under a softmax it has no effect.
+    Keys have no bias unless asked: where nothing turns them, it adds to all scores of a row alike, which a softmax does not
+    see. Turned, it differs from key to key.
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.dims, self.causal, self.backend = dims, causal, backend
         self.query = nn.Linear(dims.dim, dims.dim)
-        self.key = nn.Linear(dims.dim, dims.dim, bias=False)
+        self.key = nn.Linear(dims.dim, dims.dim, bias=options.key_bias)
         self.value = nn.Linear(dims.dim, dims.dim)
         self.out = nn.Linear(dims.dim, dims.dim)
         self.shift = nn.Linear(dims.dim, 2 * dims.heads, bias=False) if options.shift else None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.rotation import Rotary
+from zoo.encodings.rotation import Rotary, per_axis
 from zoo.encodings.spectrum import prepare, turn_by_exponential
 from zoo.errors import Invalid
 from zoo.registry import register
@@ -31,6 +33,9 @@ class ComRoPELD(Rotary):
         shape = (dims.heads, dims.head // block, block, block)
         self.generators = nn.Parameter(torch.randn(shape) * std)  # [H, m, b, b]
         self.scales = nn.Parameter(torch.randn(dims.axes, *shape[:2]))  # [P, H, m]
+
+    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        return per_axis(value, source.dims, self.dims) if name == "scales" else value
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         scales = precise(self.scales)[:, :, None]  # [P, H, 1, m]

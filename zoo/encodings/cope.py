@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,10 @@ class CoPE(Encoding):
     def __init__(self, dims: Dims, *, positions: Annotated[int, Between(2)] = 64) -> None:
         super().__init__(dims)
         self.table = nn.Parameter(torch.zeros(positions, dims.head))  # [positions, K]
+
+    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        positions = len(self.table)
+        return value if len(value) == positions else value[torch.arange(positions).clamp(max=len(value) - 1)]
 
     def terms(self, terms: Terms) -> Terms:
         z = precise(terms.content @ self.table.mT.to(terms.content.dtype))  # [B, H, N, positions]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Tokens
+from zoo.attention.coordinates import grid
 from zoo.encodings.bicubic import taps
 from zoo.errors import Invalid
 from zoo.registry import register
@@ -32,6 +36,9 @@ class Learned(Encoding):
     def annotate(self, tokens: Tokens) -> Tokens:
         return tokens if self.shared else self._added(tokens)
 
+    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        return resized(value, source.dims.sizes, self.dims.sizes, self.table)
+
     def _added(self, tokens: Tokens) -> Tokens:
         found = rows(self.table, tokens, self.dims.sizes)
         return tokens.replace(x=tokens.x + found.to(tokens.x.dtype))
@@ -45,6 +52,26 @@ def rows(table: Tensor, tokens: Tokens, sizes: tuple[int, ...]) -> Tensor:
     if len(sizes) == 1:
         _check(pos, sizes[0], tokens.placed)
     return sum(weight * table[slot] for weight, slot in taps(pos, sizes))  # type: ignore[return-value]
+
+
+def resized(table: Tensor, there: tuple[int, ...], here: tuple[int, ...], initial: Tensor) -> Tensor | None:
+    """A table for a grid of sizes `there` as one for `here`, read as `rows` reads it at another size.
+
+    Each frame of a clip has the rows of an image, an image the mean of a clip's frames. A longer text keeps the `initial`
+    rows past the end. None where a text meets a grid.
+    """
+    if there == here:
+        return table
+    if len(there) == len(here) == 1:
+        return torch.cat([table, initial[there[0] :]])[: here[0]] if table.shape[1] == initial.shape[1] else None
+    if 1 in (len(there), len(here)):
+        return None
+    if len(there) > len(here):
+        there, table = there[1:], table.unflatten(0, there).mean(0).flatten(0, 1)
+    sizes = here[-len(there) :]
+    tokens = Tokens.at(table.new_empty(1, prod(sizes), 0), grid(sizes, table))
+    read = rows(table, tokens.replace(extent=tokens.pos.new_tensor([[sizes]])), there)[0]
+    return read.repeat(prod(here) // prod(sizes), 1)
 
 
 def _check(pos: Tensor, length: int, placed: Tensor | None) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
 from zoo.encodings.exponential import exponential
-from zoo.encodings.rotation import Rotary
+from zoo.encodings.rotation import Rotary, per_axis
 from zoo.errors import Invalid
 from zoo.registry import register
 
@@ -34,6 +35,9 @@ class LieRE(Rotary):
         self.block = block
         shape = (dims.axes, dims.heads, dims.head // block, block * (block - 1) // 2)
         self.generators = nn.Parameter(torch.rand(shape) * initial)  # [P, H, m, b (b - 1) / 2]
+
+    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        return per_axis(value, source.dims, self.dims)
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         rows, columns = torch.triu_indices(self.block, self.block, offset=1, device=pos.device)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.rotation import Rotary, check_pairs, circle, ladders
+from zoo.encodings.rotation import Rotary, check_pairs, circle, ladders, per_axis
 from zoo.registry import register
 
 
@@ -30,6 +32,9 @@ class RoPEMixed(Rotary):
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         waves = precise(self.frequencies)[:, :, None]  # [P, H, 1, K/2]
         return (circle(sum(pos[:, None, :, a, None] * waves[a] for a in range(len(waves)))),)  # type: ignore[arg-type]
+
+    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        return per_axis(value, source.dims, self.dims)
 
 
 def _rotations(count: int, axes: int) -> Tensor:

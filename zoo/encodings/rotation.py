@@ -59,6 +59,19 @@ def check_pairs(dims: Dims) -> None:
         )
 
 
+def per_axis(value: Tensor, there: Dims, here: Dims) -> Tensor | None:
+    """A parameter [P, ...] of one set of axes for another: a clip's rows and columns are those of an image.
+
+    What is new, its frames, is 0: a token turns by its place in the frame alone, as before, until training changes it.
+    None where one of them is a text.
+    """
+    if there.axes == here.axes:
+        return value
+    if 1 in (there.axes, here.axes):
+        return None
+    return torch.cat([torch.zeros_like(value[:1]), value]) if there.axes < here.axes else value[1:]
+
+
 def ladders(dims: Dims, base: float, like: Tensor) -> list[Tensor]:
     """The K/2 pairs dealt out to the P axes in nearly equal parts, as magnitudes base^(-2Pk/K), k counted in each part."""
     parts = torch.arange(dims.head // 2, device=like.device).tensor_split(dims.axes)

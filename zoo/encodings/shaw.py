@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,12 @@ class Shaw(Encoding):
         self.reach = reach
         self.key = nn.Parameter(torch.randn(2 * reach + 1, dims.head) * 0.02)  # [2 reach + 1, K]
         self.value = nn.Parameter(torch.randn(2 * reach + 1, dims.head) * 0.02) if values else None
+
+    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        if source.reach == self.reach:
+            return value
+        offsets = torch.arange(-self.reach, self.reach + 1)
+        return value[offsets.clamp(-source.reach, source.reach) + source.reach]
 
     def terms(self, terms: Terms) -> Terms:
         def column(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, Tokens, precise
-from zoo.encodings.learned import rows
+from zoo.encodings.learned import resized, rows
 from zoo.encodings.linear import linear, normal
 from zoo.registry import register
 
@@ -30,6 +32,9 @@ class TUPE(Encoding):
         self.query = normal(nn.Linear(dims.dim, dims.dim))
         self.key = normal(nn.Linear(dims.dim, dims.dim))
         self.reset = nn.Parameter(torch.zeros(2, dims.heads))
+
+    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        return resized(value, source.dims.sizes, self.dims.sizes, self.table) if name == "table" else value
 
     def embed(self, tokens: Tokens) -> Tokens:
         gain, shift, eps = precise(self.norm.weight), precise(self.norm.bias), self.norm.eps

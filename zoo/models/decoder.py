@@ -39,7 +39,7 @@ class Decoder(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.perturbation, self.memory = coordinates, memory
-        self.words = Words(len(samples.vocabulary), dim, tied=tied, scaled=scaled)
+        self.words = Words(samples.vocabulary, dim, tied=tied, scaled=scaled)
         dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth)
         self.trunk = Trunk(dims, encoding, block, causal=True, backend=backend)
         for link in self.trunk.chains[0]:

@@ -36,7 +36,7 @@ class Encoder(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.perturbation, self.mask = coordinates, len(samples.vocabulary)
-        self.words = Words(self.mask, dim, tied=tied, scaled=scaled, extra=1)
+        self.words = Words(samples.vocabulary, dim, tied=tied, scaled=scaled, extra=1)
         self.class_token = nn.Parameter(torch.randn(1, 1, dim) * DEVIATION) if class_token else None
         dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth)
         self.trunk = Trunk(dims, encoding, block, backend=backend)

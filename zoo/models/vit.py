@@ -5,7 +5,7 @@ Clips are cut into tubelets (Arnab et al. 2021, arXiv:2103.15691).
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from zoo.attention.encoding import Dims, Links
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
 from zoo.models.block import BlockOptions
+from zoo.models.kernels import resized
 from zoo.models.trunk import Trunk
 from zoo.registry import Between, register
 from zoo.samples import Clips, Images
@@ -94,6 +95,10 @@ class ViT(nn.Module):
             return self.head(x[:, 0])
         first = 0 if self.registers is None else self.registers.shape[1]
         return self.head(x[:, first:].mean(1))
+
+    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        """Patches of another size, or of another number of frames, are read by the kernel resampled."""
+        return resized(value, self.steps) if name == "embed.weight" else value
 
     def _initialise(self) -> None:
         for module in self.trunk.blocks.modules():

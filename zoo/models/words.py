@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Self
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.models.block import Block
 from zoo.models.trunk import Trunk
+from zoo.samples import Vocabulary
 
 DEVIATION = 0.02
 
@@ -19,12 +23,13 @@ class Words(nn.Module):
     et al. 2017); else it is N(0, 0.02^2).
     """
 
-    def __init__(self, count: int, dim: int, *, tied: bool, scaled: bool, extra: int = 0) -> None:
+    def __init__(self, vocabulary: Vocabulary, dim: int, *, tied: bool, scaled: bool, extra: int = 0) -> None:
         super().__init__()
-        self.count, self.scale = count, dim**0.5 if scaled else 1.0
-        self.table = nn.Embedding(count + extra, dim)
+        self.vocabulary, self.extra = vocabulary, extra
+        self.count, self.scale = len(vocabulary), dim**0.5 if scaled else 1.0
+        self.table = nn.Embedding(self.count + extra, dim)
         nn.init.normal_(self.table.weight, std=dim**-0.5 if scaled else DEVIATION)
-        self.head = None if tied else nn.Linear(dim, count, bias=False)
+        self.head = None if tied else nn.Linear(dim, self.count, bias=False)
         if self.head is not None:
             nn.init.normal_(self.head.weight, std=DEVIATION)
 
@@ -35,6 +40,26 @@ class Words(nn.Module):
     def logits(self, x: Tensor) -> Tensor:
         """[B, N, D] -> [B, N, V]"""
         return F.linear(x, self.table.weight[: self.count]) if self.head is None else self.head(x)
+
+    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        """Of another vocabulary, the rows of the tokens that both have."""
+        if source.extra == self.extra and source.vocabulary.plain() == self.vocabulary.plain():
+            return value
+        found = self.get_parameter(name).detach().clone()
+        here, there = _pieces(self.vocabulary), _pieces(source.vocabulary)
+        shared = here.keys() & there.keys()
+        if not shared or value.shape[1] != found.shape[1]:
+            return None
+        for piece in shared:
+            found[here[piece]] = value[there[piece]]
+        return found
+
+
+def _pieces(vocabulary: Vocabulary) -> dict[str, int]:
+    """The token of each piece of text that is one token's alone; what is no character by itself is none."""
+    pieces = [vocabulary.decode([token]) for token in range(len(vocabulary))]
+    twice = {piece for piece, count in Counter(pieces).items() if count > 1}
+    return {piece: token for token, piece in enumerate(pieces) if piece not in twice and "\ufffd" not in piece}
 
 
 def initialise(trunk: Trunk) -> None:

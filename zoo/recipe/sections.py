@@ -95,6 +95,7 @@ class Sections:
     """What a recipe holds beside `extends`."""
 
     seed: Annotated[int, Between(0, 2**32 - 1)] = 0
+    init_from: str | None = None  # a checkpoint, of this recipe or another, whose weights are the first ones
     model: Annotated[Choice, Choices("models")]
     data: Annotated[Choice, Choices("data")]
     task: Annotated[Choice, Choices("tasks")]

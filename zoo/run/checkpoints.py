@@ -11,11 +11,20 @@ from typing import Any
 
 import torch
 
+from zoo import __version__
 from zoo.data.vocabulary import from_plain
 from zoo.errors import CheckpointError
+from zoo.recipe import Recipe
 from zoo.run.folder import holder
 from zoo.run.storage import kept, verified
 from zoo.samples import Images, Samples, Text
+
+
+def about(recipe: Recipe, samples: Samples) -> dict[str, Any]:
+    """What every file with weights says of their origin, so that they can be loaded without anything else."""
+    facts = remembered(samples)
+    told = {"version": __version__, "name": recipe.name, "recipe": recipe.plain()}
+    return {**told, "samples": facts} if facts else told
 
 
 def remembered(samples: Samples) -> dict[str, Any] | None:

@@ -30,7 +30,8 @@ def contents(recipe: Recipe, path: Path) -> dict[str, Any]:
     if "loops" not in content:
         raise CheckpointError(f"{path}: it holds weights, but no training to go on with")
     ours, theirs = recipe.plain(), content["zoo"]["recipe"]
-    different = [key for key in ("seed", "model", "data", "task", "optim") if ours[key] != theirs.get(key)]
+    telling = ("seed", "init_from", "model", "data", "task", "optim")
+    different = [key for key in telling if ours[key] != theirs.get(key)]
     if different:
         raise CheckpointError(f"{path}: of another recipe, it differs in {', '.join(different)}")
     return content

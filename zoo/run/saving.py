@@ -11,7 +11,6 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.plugins.io import CheckpointIO
 
-from zoo import __version__
 from zoo.recipe import Recipe
 from zoo.run import checkpoints, storage
 from zoo.run.processes import Processes
@@ -78,10 +77,7 @@ class Checkpoints(L.Callback):
         self._resumed: dict[str, Any] | None = None
 
     def about(self, trainer: L.Trainer) -> dict[str, Any]:
-        """What every file with weights says of their origin, so that they can be loaded without anything else."""
-        facts = checkpoints.remembered(trainer.datamodule.samples)  # type: ignore[attr-defined]
-        about = {"version": __version__, "name": self.recipe.name, "recipe": self.recipe.plain()}
-        return {**about, "samples": facts} if facts else about
+        return checkpoints.about(self.recipe, trainer.datamodule.samples)  # type: ignore[attr-defined]
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: Task, checkpoint: dict[str, Any]) -> None:  # type: ignore[override]
         checkpoint["zoo"] = self.about(trainer)

@@ -13,6 +13,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
+from zoo import transfer
 from zoo.build import build_data, build_task, build_trainer
 from zoo.check import plan
 from zoo.data.source import Source
@@ -51,6 +52,8 @@ def fit(
 def _prepared(recipe: Recipe, run_dir: Path | None, resume: str, count: int) -> tuple[dict[str, Any], str, str | None]:
     """The recipe, the run directory, and the checkpoint to go on from, as plain data."""
     start, run = resumption.find(recipe, run_dir, resume)
+    if start is None:
+        transfer.find(recipe)  # refused before a run directory is made
     run = run or folder.create(recipe, run_dir, again=resume == "auto", processes=count)
     storage.clear(run)
     return recipe.plain(), str(run), str(start) if start else None
@@ -82,6 +85,7 @@ def _train(recipe: Recipe, run: Path, start: Path | None, processes: Processes) 
     data = build_data(recipe)
     shaped = recipe.trainer.strategy == "fsdp" and not processes.first  # its weights will be those of the first
     task = build_task(recipe, data.samples, device="meta" if shaped else "cpu")
+    adopted = transfer.begin(recipe, task.model) if start is None and not shaped else None
     disk = Storage(background=recipe.trainer.save == "async")
     saving = Checkpoints(run, recipe, disk, task, processes)
     signals = Signals(saving)
@@ -90,6 +94,8 @@ def _train(recipe: Recipe, run: Path, start: Path | None, processes: Processes) 
     trainer = build_trainer(recipe, logger=loggers, callbacks=watchers, plugins=[disk])
     if processes.first:
         _announce(recipe, task, data, run, start, trainer.strategy.root_device.type)
+        for line in () if adopted is None else adopted.lines():
+            log.info(line)
     if recipe.trainer.compile:
         task.model.compile()  # in place: the names of the weights stay
     began = time.monotonic()
@@ -104,7 +110,8 @@ def _train(recipe: Recipe, run: Path, start: Path | None, processes: Processes) 
     metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("test/")}
     baselines = data.baselines()
     _conclude(run, metrics, baselines, saving.best, task.monitor, minutes)
-    return {
+    told = {} if adopted is None else {"init_from": adopted.plain()}
+    return told | {
         "recipe": recipe.name, "run": str(run), "checkpoint": str(best), "count": data.count("test"),
         "metrics": metrics, "baselines": baselines, "data": data.title, "minutes": minutes,
     }  # fmt: skip

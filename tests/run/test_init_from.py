@@ -1,0 +1,73 @@
+"""Runs that start from the checkpoint of another recipe."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import TINY
+
+from zoo.errors import CheckpointError
+from zoo.verbs.fit import fit
+
+MORE = ["model.depth=2", "model.encoding=rope_mixed", "model.block.dropout=0.1"]  # as in `tiny`
+STILL = ["optim.lr=1e-12", "trainer.max_epochs=1"]  # what a run ends with is what it began with
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A tiny run."""
+    run = tmp_path_factory.mktemp("trained") / "first"
+    fit("vit_comrope", [*TINY, *MORE, "trainer.max_epochs=1"], run, "never")
+    return run
+
+
+@pytest.fixture
+def first(tiny, trained):
+    """The last checkpoint of a copy of that run, beside which runs of `tiny` go."""
+    shutil.copytree(trained, "first")
+    return Path("first/checkpoints/last.ckpt")
+
+
+def test_a_run_starts_from_another_and_tells_how(first, tiny, weights, caplog):
+    caplog.set_level("INFO", "zoo")
+    result = fit(
+        "vit_comrope", [*tiny, *STILL, f"init_from={first}", "model.depth=3", "seed=1"], Path("second"), "never"
+    )
+    told, log = result["init_from"], Path("second/train.log").read_text()
+    assert told["taken"] == len(weights(first))
+    assert not told["resampled"]
+    assert all(name.startswith(("trunk.blocks.2.", "trunk.encoding.rope_mixed.2.")) for name in told["left"])
+    assert f"from {first}: {told['taken']} weights as they are" in log
+    assert "left trunk.blocks.2.attention.query.weight: not in the checkpoint" in log
+    found = weights("second/checkpoints/last.ckpt")
+    for name, value in weights(first).items():
+        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=0)
+
+
+def test_a_resumed_run_goes_on_without_where_it_began(first, tiny, weights):
+    overrides = [*tiny, f"init_from={first}"]
+    fit("vit_comrope", [*overrides, "trainer.max_epochs=1"], Path("parted"), "never")
+    first.unlink()
+    resumed = fit("vit_comrope", [*overrides, "trainer.max_epochs=2"], Path("parted"), "auto")
+    assert "init_from" not in resumed
+    with pytest.raises(CheckpointError, match="of another recipe, it differs in init_from"):
+        fit("vit_comrope", [*tiny, "trainer.max_epochs=3"], Path("parted"), "auto")
+
+
+@pytest.mark.parametrize("change", ["absent", "corrupt", "strange"])
+def test_nothing_is_started_from_a_checkpoint_that_gives_nothing(change, first, tiny):
+    if change == "corrupt":
+        first.write_bytes(first.read_bytes()[:-200])
+    asked = "nowhere.ckpt" if change == "absent" else first
+    told = {"absent": "no such checkpoint", "corrupt": "does not end with its checksum", "strange": "none fits"}[change]
+    more = ["model.dim=24", "model.patch=2"] if change == "strange" else []
+    with pytest.raises(CheckpointError, match=told):
+        fit("vit_comrope", [*tiny, f"init_from={asked}", *more], Path("second"), "never")
+    assert not Path("second").exists()
+
+
+def test_a_run_directory_names_its_best_checkpoint(first, tiny):
+    told = fit("vit_comrope", [*tiny, *STILL, "init_from=first"], Path("two"), "never")["init_from"]
+    assert told["checkpoint"] == "first/checkpoints/best.ckpt"
+    assert told["left"] == {}

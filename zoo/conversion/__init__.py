@@ -1,0 +1,1 @@
+"""Layouts of published weights, and what each of their keys is here."""
