@@ -80,7 +80,7 @@ def test_what_a_loop_remembers_can_be_carried_on():
     one, batches = task(memory=12), Cycle().batches
     one.logits("train", batches[0])
     other = task(memory=12)
-    other.carry(copy.deepcopy(one.carried()))
+    other.load_batch_state(copy.deepcopy(one.batch_state()))
     assert torch.equal(other.logits("train", batches[1]), one.logits("train", batches[1]))
     assert not torch.equal(task(memory=12).logits("train", batches[1]), one.logits("train", batches[1]))
 

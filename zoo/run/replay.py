@@ -27,7 +27,7 @@ class Began:
 
     @classmethod
     def now(cls, task: Task, batch: Any, index: int) -> Began:
-        return cls(batch, index, random_state(), task.carried())
+        return cls(batch, index, random_state(), task.batch_state())
 
     def plain(self) -> dict[str, Any]:
         return {"batch": plain(self.batch), "index": self.index, "random": self.random, "carried": plain(self.carried)}
@@ -51,7 +51,7 @@ def _taken(trainer: L.Trainer, task: Task, step: Began) -> str | None:
         stack.enter_context(_alone(task))
         stack.enter_context(_asked(task, found.append))
         restore_random(step.random)
-        task.carry(step.carried)
+        task.load_batch_state(step.carried)
         with trainer.precision_plugin.train_step_context():
             loss = task.training_step(step.batch, step.index)
         assert isinstance(loss, Tensor)

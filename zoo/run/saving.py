@@ -84,7 +84,7 @@ class Checkpoints(L.Callback):
         checkpoint["random"] = self.processes.gathered(
             self._before_validation if trainer.validating else random_state()
         )
-        checkpoint["carried"] = self.processes.gathered(plain(pl_module.carried()))
+        checkpoint["carried"] = self.processes.gathered(plain(pl_module.batch_state()))
         checkpoint["loader"] = trainer.train_dataloader.state_dict()  # type: ignore[union-attr]
         checkpoint["best"] = self.best
         if trainer.validating:
@@ -103,7 +103,7 @@ class Checkpoints(L.Callback):
         trainer.train_dataloader.load_state_dict(self._resumed["loader"])  # type: ignore[union-attr]
         if len(self._resumed["random"]) == self.processes.count:
             restore_random(self._resumed["random"][self.processes.rank])
-            pl_module.carry(self._resumed["carried"][self.processes.rank])
+            pl_module.load_batch_state(self._resumed["carried"][self.processes.rank])
         else:
             log.warning(
                 "it was saved by %d processes and goes on in %d: random numbers are drawn anew",

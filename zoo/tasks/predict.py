@@ -83,11 +83,11 @@ class Predict(Task):
         self.log_dict({f"{part}/{name}": value for name, value in measures.items()}, sync_dist=True)
         return counts.positions()
 
-    def carried(self) -> dict[str, Any]:
+    def batch_state(self) -> dict[str, Any]:
         memory = self.memories["train"]
         return {"memory": memory.state_dict()} if memory.length else {}
 
-    def carry(self, state: Mapping[str, Any]) -> None:
+    def load_batch_state(self, state: Mapping[str, Any]) -> None:
         if "memory" in state:
             self.memories["train"].load_state_dict(state["memory"])
 

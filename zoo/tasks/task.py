@@ -30,12 +30,12 @@ class Task(L.LightningModule):
 
             shard(self.model, self.device_mesh["data_parallel"])
 
-    def carried(self) -> dict[str, Any]:
+    def batch_state(self) -> dict[str, Any]:
         """What this process carries from one training batch to the next beside the weights, as plain data."""
         return {}
 
-    def carry(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `carried` gave."""
+    def load_batch_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `batch_state` gave."""
         return
 
     def over_processes(self, number: Tensor) -> Tensor:
