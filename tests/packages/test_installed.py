@@ -1,17 +1,41 @@
 """What is built and installed works without the checkout, and so does the example of a plug-in."""
 
+import json
 import re
 import zipfile
 from pathlib import Path
 
+import pytest
 from tiny import ROOT, TINY
 
 import zoo
 
-TOLD = """
+PLACES = """
 import importlib.metadata, zoo, zoo_example
 print(zoo.__file__, zoo_example.__file__, zoo.__version__, importlib.metadata.version("transformer-zoo"))
 """
+ONE_AFTER_ANOTHER = """
+import contextlib, io, json, sys
+from zoo.cli import main
+told = {}
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(words) == 0, words
+    told[" ".join(words[:2])] = out.getvalue()
+print(json.dumps(told))
+"""
+FEW = ["trainer.max_epochs=1", "data.train=64", "data.val=32", "data.test=48", "trainer.accelerator=cpu"]
+
+
+@pytest.fixture(scope="module")
+def told(environment):
+    """What verbs print, all in one process: importing torch and Lightning takes longer than the rest."""
+    verbs = [
+        ["show", "gaussian"],
+        ["fit", "vit_comrope", "--json", *TINY],
+        ["fit", "vit_gaussian", "--json", *FEW],
+    ]
+    return json.loads(environment.run("python", "-c", ONE_AFTER_ANOTHER, json.dumps(verbs)))
 
 
 def test_recipes_and_fragments_are_in_the_wheel(wheel):
@@ -28,7 +52,7 @@ def test_the_wheel_holds_zoo_alone(wheel):
 
 
 def test_the_installed_one_is_asked(environment):
-    *places, version, recorded = environment.run("python", "-c", TOLD).split()
+    *places, version, recorded = environment.run("python", "-c", PLACES).split()
     assert all(Path(place).is_relative_to(environment.bin.parent) for place in places)
     assert version == recorded
 
@@ -40,20 +64,15 @@ def test_it_lists_what_there_is(environment):
     assert recipes == {path.stem for path in (ROOT / "recipes").glob("*.yaml")} | {"vit_gaussian"}
 
 
-def test_it_trains(environment):
-    told = environment.run("zoo", "fit", "vit_comrope", "--json", *TINY)
-    assert '"count": 809' in told
-    assert len(list(environment.home.glob("runs/vit_comrope/latest/checkpoints/best.ckpt"))) == 1
+def test_recipes_of_the_wheel_and_of_the_plug_in_train(environment, told):
+    assert '"count": 809' in told["fit vit_comrope"]
+    assert '"count": 48' in told["fit vit_gaussian"]
+    for recipe in ("vit_comrope", "vit_gaussian"):
+        assert (environment.home / "runs" / recipe / "latest" / "checkpoints" / "best.ckpt").is_file()
 
 
-def test_the_plug_in_is_found_without_being_named(environment):
+def test_the_plug_in_is_found_without_being_named(environment, told):
     assert re.search(r"^gaussian +A Gaussian of the distance", environment.run("zoo", "list", "encodings"), re.MULTILINE)
     assert re.search(r"^dots +Images of two dots", environment.run("zoo", "list", "data"), re.MULTILINE)
-    told = environment.run("zoo", "show", "gaussian")
-    assert "exp(log_width)" in told
-    assert "vit_gaussian" in told
-
-
-def test_the_recipe_of_the_plug_in_trains(environment):
-    small = ["trainer.max_epochs=1", "data.train=64", "data.val=32", "data.test=48", "trainer.accelerator=cpu"]
-    assert '"count": 48' in environment.run("zoo", "fit", "vit_gaussian", "--json", *small)
+    assert "exp(log_width)" in told["show gaussian"]
+    assert "recipes\n  vit_gaussian" in told["show gaussian"]
