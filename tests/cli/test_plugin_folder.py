@@ -30,7 +30,9 @@ def test_its_members_are_listed(beside):
 def test_its_recipe_trains_and_is_measured(beside):
     code, _, told = beside("fit", "vit_gaussian", *FEW, "--plugin", "zoo_example")
     assert code == 0, told
-    code, out, told = beside("eval", "runs/vit_gaussian/latest", "evaluate.resolutions=[16,24]", "--plugin", "zoo_example")
+    code, out, told = beside(
+        "eval", "runs/vit_gaussian/latest", "evaluate.resolutions=[16,24]", "--plugin", "zoo_example"
+    )
     assert code == 0, told
     assert "24 x 24" in out
 

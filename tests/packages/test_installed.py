@@ -59,7 +59,9 @@ def test_the_installed_one_is_asked(environment):
 
 def test_it_lists_what_there_is(environment):
     listed = environment.run("zoo", "list")
-    assert all(re.search(f"^  {name} ", listed, re.MULTILINE) for name in ("comrope_ld", "vit_comrope", "digits", "vit"))
+    assert all(
+        re.search(f"^  {name} ", listed, re.MULTILINE) for name in ("comrope_ld", "vit_comrope", "digits", "vit")
+    )
     recipes = {line.split()[0] for line in environment.run("zoo", "list", "recipes").splitlines()}
     assert recipes == {path.stem for path in (ROOT / "recipes").glob("*.yaml")} | {"vit_gaussian"}
 
@@ -72,7 +74,9 @@ def test_recipes_of_the_wheel_and_of_the_plug_in_train(environment, told):
 
 
 def test_the_plug_in_is_found_without_being_named(environment, told):
-    assert re.search(r"^gaussian +A Gaussian of the distance", environment.run("zoo", "list", "encodings"), re.MULTILINE)
+    assert re.search(
+        r"^gaussian +A Gaussian of the distance", environment.run("zoo", "list", "encodings"), re.MULTILINE
+    )
     assert re.search(r"^dots +Images of two dots", environment.run("zoo", "list", "data"), re.MULTILINE)
     assert "exp(log_width)" in told["show gaussian"]
     assert "recipes\n  vit_gaussian" in told["show gaussian"]

@@ -23,9 +23,7 @@ class Fetched(NamedTuple):
 
 
 class Rows(Protocol):
-    """Samples by their numbers."""
-
-    def __len__(self) -> int: ...
+    """Samples by their numbers in a table."""
 
     def fetch(self, numbers: Sequence[int]) -> Fetched: ...
 
@@ -77,9 +75,6 @@ class Encoded:
 
     def __init__(self, table: Any, reader: Reader) -> None:
         self.table, self.reader = table, reader
-
-    def __len__(self) -> int:
-        return len(self.table)
 
     def fetch(self, numbers: Sequence[int]) -> Fetched:
         columns = self.table[list(numbers)]

@@ -29,7 +29,7 @@ def opened(path: str, streaming: bool = False) -> Mapping[str, Any]:
     import datasets
 
     datasets.disable_progress_bars()
-    name, files = _located(path)
+    name, files = located(path)
     try:
         return datasets.load_dataset(name, data_files=files, streaming=streaming)
     except Exception as error:  # the library fails in many kinds
@@ -61,8 +61,8 @@ def classes(table: Any) -> int:
     return len(names)
 
 
-def _located(path: str) -> tuple[str, dict[str, list[str]] | None]:
-    """What `datasets` calls it, and its files where they are named one by one."""
+def located(path: str) -> tuple[str, dict[str, list[str]] | None]:
+    """What `datasets` calls it, and its files where they are named one by one. Raises DataError where there is nothing."""
     if path.startswith(HUB):
         return path.removeprefix(HUB), None
     expanded = os.path.abspath(os.path.expanduser(path))
