@@ -42,7 +42,8 @@ class Images(Source):
     `mean` taken off and are divided by `std`, in units of white; the loaders yield them as uint8, and the rest is done in
     batches on the device, where training augments them (`augment`). `classes` is only needed where labels are plain
     numbers; with it, nothing is read before `setup`. A split whose decoded images take up to `keep` gigabytes is decoded
-    once and kept on disk; of one that `test` is a share of, a test decodes the share. Up to a share of `skip` corrupt samples is skipped.
+    once and kept on disk; where `test` is a share of one, a test decodes that share alone. Up to a share of `skip` corrupt
+    samples is skipped.
 
     The order is a function of (seed, epoch, index) alone, for any number of workers. With `stream` nothing is held whole: the
     order is then a function of (seed, epoch, buffer), read by one process with at most one worker; a resumed run reads

@@ -12,6 +12,8 @@ from typing import Any
 from zoo.errors import DataError, Invalid
 
 HUB = "hub:"
+REMEDY = "; is its name right, and is there a network? Else download it, and name its folder"
+WHERE = ("__url__", "__key__")  # the columns in which webdataset names a shard, and a sample in it
 BUILDERS = {".parquet": "parquet", ".tar": "webdataset", ".arrow": "arrow"}
 
 
@@ -34,11 +36,12 @@ def opened(path: str, streaming: bool = False) -> Mapping[str, Any]:
         return datasets.load_dataset(name, data_files=files, streaming=streaming)
     except Exception as error:  # the library fails in many kinds
         cause = str(error.__cause__ or error).strip() or type(error).__name__
-        raise DataError(f"{path}: cannot be read as images: {cause.splitlines()[0][:200]}") from None
+        remedy = REMEDY if path.startswith(HUB) else ""
+        raise DataError(f"{path}: cannot be read as images: {cause.splitlines()[0][:200]}{remedy}") from None
 
 
 def split(tables: Mapping[str, Any], name: str, columns: Columns, path: str) -> Any:
-    """One table with the columns `image` and `label` alone, its images not yet decoded."""
+    """One table with the columns `image` and `label`, and WHERE it has them; its images are not yet decoded."""
     import datasets
 
     if name not in tables:
@@ -47,7 +50,7 @@ def split(tables: Mapping[str, Any], name: str, columns: Columns, path: str) -> 
     for column in (columns.image, columns.label):
         if column not in (table.features or {}):
             raise DataError(f"{path}: no column {column} in {name}; there are {', '.join(table.features or {})}")
-    table = table.select_columns([columns.image, columns.label])
+    table = table.select_columns([columns.image, columns.label, *(word for word in WHERE if word in table.features)])
     given = {columns.image: "image", columns.label: "label"}
     table = table.rename_columns({old: new for old, new in given.items() if old != new})
     return table.cast_column("image", datasets.Image(decode=False))
