@@ -43,3 +43,12 @@ def test_a_run_without_its_plug_in_is_told(beside, monkeypatch):
     code, _, told = beside("eval", "runs/vit_gaussian/latest")
     assert code == 2
     assert "there is no 'gaussian' among encodings" in told
+
+
+def test_a_name_that_zoo_has_stays_its_own(beside, tmp_path):
+    taken = tmp_path / "zoo_example" / "encodings" / "rope.py"
+    (tmp_path / "zoo_example" / "encodings" / "gaussian.py").rename(taken)
+    listed = beside("list", "encodings", "--plugin", "zoo_example")[1]
+    assert re.search(r"^rope +Rotary", listed, re.MULTILINE)
+    assert "Gaussian" not in listed
+    assert "Rotary" in beside("show", "rope", "--plugin", "zoo_example")[1]

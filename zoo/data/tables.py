@@ -50,7 +50,9 @@ def split(tables: Mapping[str, Any], name: str, columns: Columns, path: str) -> 
     for column in (columns.image, columns.label):
         if column not in (table.features or {}):
             raise DataError(f"{path}: no column {column} in {name}; there are {', '.join(table.features or {})}")
-    table = table.cast_column(columns.image, datasets.Image(decode=False))  # first: what comes after decodes in a stream
+    table = table.cast_column(
+        columns.image, datasets.Image(decode=False)
+    )  # first: what comes after decodes in a stream
     table = table.select_columns([columns.image, columns.label, *(word for word in WHERE if word in table.features)])
     given = {columns.image: "image", columns.label: "label"}
     return table.rename_columns({old: new for old, new in given.items() if old != new})
