@@ -28,6 +28,8 @@ class Dots(Source):
     images; those of training are drawn anew in every epoch.
     """
 
+    samples: Images
+
     def __init__(
         self, seed: int, *, size: Annotated[int, Between(2)] = 16, classes: Annotated[int, Between(2)] = 4,
         noise: Annotated[float, Between(0)] = 0.1, batch_size: Count = 64, train: Count = 4_000, val: Count = 500,
