@@ -29,7 +29,7 @@ SMALL = {
     ],
 }
 COUNTS = {"digits": 809, "python_docs": 291, "flipflop": 50, "moving_digits": 32, "images": 4}
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "plugin" / "README.md"]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
@@ -57,17 +57,16 @@ def test_the_example_of_the_layer_runs():
     assert doctest.DocTestRunner().run(example).failed == 0
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_hold(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert target.startswith("http") or (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands_name_what_there_is(page):
-    known = (
-        {path.stem for path in RECIPES} | set(zoo.encoding_names()) | {"vit_window", "window", "RECIPE", "NAME", "VERB"}
-    )
+    examples = {"vit_window", "window", "vit_gaussian", "gaussian"}
+    known = {path.stem for path in RECIPES} | set(zoo.encoding_names()) | examples | {"RECIPE", "NAME", "VERB"}
     for word in re.findall(r"^ *(?:\$ )?zoo (?:fit|show) (\S+)", page.read_text(), re.MULTILINE):
         assert word in known
 

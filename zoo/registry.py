@@ -93,7 +93,10 @@ def names(kind: str) -> tuple[str, ...]:
 
 def summaries(kind: str) -> dict[str, str]:
     """{name: first line of its file's docstring}, read without importing anything."""
-    return {name: _first_line(path) for name, _, path in sorted(_files(kind))}
+    found: dict[str, Path] = {}
+    for name, _, path in _files(kind):
+        found.setdefault(name, path)  # zoo's before those of plug-ins, as they are found
+    return {name: _first_line(found[name]) for name in sorted(found)}
 
 
 def _first_line(path: Path) -> str:

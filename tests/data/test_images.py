@@ -1,7 +1,6 @@
 """Images of users: where they come from, what they become, in what order, and what is not tolerated."""
 
 import io
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +9,10 @@ import torch
 from pictures import coded, parquet
 
 from zoo.data.augmentation import Augmentation
+from zoo.data.decoding import Decoding
 from zoo.data.images import Images
 from zoo.data.stream import Stream
 from zoo.errors import DataError, Invalid
-
-
-@pytest.fixture(autouse=True)
-def _no_sleep(monkeypatch):
-    """`datasets` sleeps for five seconds at the end of a stream of parquet files."""
-    monkeypatch.setattr("datasets.iterable_dataset.time.sleep", lambda seconds: None)
 
 
 @pytest.fixture
@@ -73,17 +67,6 @@ def test_a_glob_of_parquet_files_is_one_training_split(folder):
     assert [data.count(part) for part in ("train", "val", "test")] == [40, 5, 5]
 
 
-def test_webdataset_shards_are_read(tmp_path):
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for number in range(8):
-            for suffix, content in (("png", coded(number)), ("cls", str(number % 2).encode())):
-                member = tarfile.TarInfo(f"{number:04}.{suffix}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-    data = images(tmp_path / "*.tar", image="png", label="cls", classes=2, val=0.25, test=0.25)
-    assert sorted(labels(data.val_dataloader()) + labels(data.test_dataloader())).count(1) <= 4
-
-
 @pytest.mark.parametrize("keep", [0.0, 1.0])
 def test_pixels_are_those_of_the_files(folder, keep):
     from PIL import Image
@@ -101,6 +84,45 @@ def test_decoded_images_are_kept_for_the_next_time(folder, cache):
     assert len(files) == 2
     assert torch.equal(first(images(folder).test_dataloader()), before)
     assert {path: path.stat().st_mtime_ns for path in cache.glob("*.tokens")} == files
+
+
+def test_of_a_share_only_its_own_images_are_decoded(folder, cache):
+    data = Images(0, path=folder, size=8, batch_size=8, val=0.25, test=0.25)
+    data.setup("test")
+    (file,) = cache.glob("*.tokens")
+    assert file.stat().st_size < 10 * 3 * 8 * 8 + 1000
+    held = data.parts["test"].rows
+    assert held.numbers.tolist() == data.parts["test"].numbers.tolist()
+    kept, plain = (each.test_dataloader() for each in (data, images(folder, val=0.25, test=0.25, keep=0.0)))
+    assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(kept, plain, strict=True))
+
+
+def test_a_split_that_is_no_part_of_a_test_is_not_decoded(folder, monkeypatch):
+    numbers = []
+    monkeypatch.setattr(
+        Decoding, "__call__", lambda self, content: numbers.append(content) or np.zeros(self.shape, "u1")
+    )
+    Images(0, path=folder, size=8).setup("test")
+    assert len(numbers) == 10
+
+
+def test_seeds_share_what_is_decoded_for_training(folder, cache):
+    for seed in (0, 1):
+        Images(seed, path=folder, size=8).setup("fit")
+    assert len(list(cache.glob("*.tokens"))) == 1
+
+
+@pytest.mark.parametrize("path", ["nowhere", "nowhere/*.tar"])
+def test_a_path_to_nothing_is_told_without_reading(path, monkeypatch):
+    monkeypatch.setattr("datasets.load_dataset", None)
+    with pytest.raises(DataError, match=r"no such file or folder|no file matches"):
+        Images(0, path=path, classes=2).locate()
+
+
+def test_a_path_to_something_is_not_read(folder, monkeypatch):
+    monkeypatch.setattr("datasets.load_dataset", None)
+    for path in (folder, f"{folder}/*.parquet", "hub:someone/something"):
+        Images(0, path=path, classes=2).locate()
 
 
 def test_batches_are_finished_on_the_device(folder):

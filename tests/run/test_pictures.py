@@ -24,12 +24,6 @@ AUGMENTED = ["data.augment.crop=2", "data.augment.flip=0.5", "data.augment.randa
 STREAMED = ["data.val=test", "data.test=test", "data.stream.samples=20", "data.stream.buffer=8", "data.keep=0"]
 
 
-@pytest.fixture(autouse=True)
-def _no_sleep(monkeypatch):
-    """`datasets` sleeps for five seconds at the end of a stream of parquet files."""
-    monkeypatch.setattr("datasets.iterable_dataset.time.sleep", lambda seconds: None)
-
-
 @pytest.fixture
 def album(tmp_path, monkeypatch):
     """A recipe of made-up images, in a folder of its own."""
@@ -65,8 +59,9 @@ def test_the_share_of_waiting_is_logged(album):
     assert all(0 <= share <= 1 for share in shares)
 
 
-def test_missing_images_are_a_failure_of_data(album):
+@pytest.mark.parametrize("options", [[], ["data.classes=4"]])
+def test_missing_images_are_told_before_anything_is_written(album, options):
     with pytest.raises(DataError, match="elsewhere: no such file or folder"):
-        fit(album, ["data.path=elsewhere"], Path("run"), "never")
+        fit(album, ["data.path=elsewhere", *options], Path("run"), "never")
     assert DataError.code == 4
     assert not Path("run").exists()

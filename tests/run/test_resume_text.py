@@ -54,7 +54,7 @@ def test_images_are_told_by_the_recipe(tmp_path):
 
 def test_a_vocabulary_that_cannot_be_read_is_told(tmp_path):
     content = {"zoo": {"samples": {"length": 8, "vocabulary": {"kind": "runes"}}}}
-    with pytest.raises(CheckpointError, match=r"its vocabulary cannot be read, .*runes"):
+    with pytest.raises(CheckpointError, match=r"what it says of its data cannot be read, .*runes"):
         checkpoints.recalled(content, tmp_path / "one.ckpt")
 
 

@@ -19,30 +19,32 @@ AT_ONCE = 1000  # rows
 
 
 class Decoded:
-    """The rows of a table. `faults` are those that could not be decoded; `problem` says why nothing could be kept."""
+    """Those rows of a table that `numbers` name, ascending. `faults` are of those that could not be decoded; `problem` says
+    why nothing could be kept.
+    """
 
-    def __init__(self, encoded: Encoded) -> None:
-        entry = kept(_sum(encoded), lambda: _decoded(encoded))
+    def __init__(self, encoded: Encoded, numbers: NDArray[np.int64]) -> None:
+        self.numbers = numbers
+        entry = kept(_sum(encoded, numbers), lambda: _decoded(encoded, numbers))
         shape = encoded.reader.decoding.shape
         self.images: NDArray[np.uint8] = entry.tokens.reshape(-1, *shape)  # [N, C, S, S]
         self.labels = np.array(entry.facts["labels"], np.int64)
         self.faults = {int(number): str(fault) for number, fault in entry.facts["faults"].items()}
         self.problem = entry.problem and f"decoded images cannot be kept: {entry.problem.partition(': ')[2]}"
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def fetch(self, numbers: Sequence[int]) -> Fetched:
         sound = [number for number in numbers if number not in self.faults]
         faults = {number: self.faults[number] for number in numbers if number in self.faults}
-        return Fetched(torch.from_numpy(self.images[sound]), torch.from_numpy(self.labels[sound]), faults)
+        at = np.searchsorted(self.numbers, sound)
+        return Fetched(torch.from_numpy(self.images[at]), torch.from_numpy(self.labels[at]), faults)
 
 
-def _sum(encoded: Encoded) -> str:
+def _sum(encoded: Encoded, numbers: NDArray[np.int64]) -> str:
     """SHA-256 of all that decoded rows depend on."""
     reader = encoded.reader
     total = hashlib.sha256(json.dumps([asdict(reader.decoding), reader.classes, reader.title]).encode())
-    for columns in encoded.table.iter(AT_ONCE):
+    total.update(numbers.tobytes())
+    for columns in encoded.table.select(numbers).iter(AT_ONCE):
         for image, label in zip(columns["image"], columns["label"], strict=True):
             held = b""
             with suppress(OSError, ValueError):  # told when it is decoded
@@ -51,15 +53,14 @@ def _sum(encoded: Encoded) -> str:
     return total.hexdigest()
 
 
-def _decoded(encoded: Encoded) -> Entry:
-    count = len(encoded)
-    images = np.zeros((count, *encoded.reader.decoding.shape), np.uint8)
-    labels = np.full(count, -1)
+def _decoded(encoded: Encoded, numbers: NDArray[np.int64]) -> Entry:
+    images = np.zeros((len(numbers), *encoded.reader.decoding.shape), np.uint8)
+    labels = np.full(len(numbers), -1)
     faults: dict[int, str] = {}
-    for first in range(0, count, AT_ONCE):
-        numbers = range(first, min(first + AT_ONCE, count))
-        found = encoded.fetch(numbers)
-        sound = [number for number in numbers if number not in found.faults]
+    for first in range(0, len(numbers), AT_ONCE):
+        some = numbers[first : first + AT_ONCE].tolist()
+        found = encoded.fetch(some)
+        sound = [first + at for at, number in enumerate(some) if number not in found.faults]
         images[sound], labels[sound] = found.images.numpy(), found.labels.numpy()
         faults |= found.faults
     return Entry({"labels": labels.tolist(), "faults": faults}, images.reshape(-1))

@@ -9,7 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from zoo.data import tables
@@ -43,7 +45,8 @@ class Images(Source):
     `mean` taken off and are divided by `std`, in units of white; the loaders yield them as uint8, and the rest is done in
     batches on the device, where training augments them (`augment`). `classes` is only needed where labels are plain
     numbers; with it, nothing is read before `setup`. A split whose decoded images take up to `keep` gigabytes is decoded
-    once and kept on disk. Up to a share of `skip` corrupt samples is skipped.
+    once and kept on disk; where `test` is a share of one, a test decodes that share alone. Up to a share of `skip` corrupt
+    samples is skipped.
 
     The order is a function of (seed, epoch, index) alone, for any number of workers. With `stream` nothing is held whole: the
     order is then a function of (seed, epoch, buffer); each process reads all of it, with at most one worker, and decodes
@@ -83,6 +86,9 @@ class Images(Source):
         names = tables.classes(self._table(tables.opened(self.path, streaming=True), "train"))
         return Facts(channels, size, size, len(names), names=names)
 
+    def locate(self) -> None:
+        tables.located(self.path)
+
     def setup(self, stage: str) -> None:
         opened = tables.opened(self.path, streaming=self.stream is not None)
         for part in ("train", "val") if stage == "fit" else ("test",):
@@ -90,8 +96,8 @@ class Images(Source):
             if self.stream is not None:
                 self.streamed[part] = self._streaming(table, part, self.stream)
             elif part not in self.parts:
-                rows = self._rows(table, self.split_of.split(part))
-                self.parts[part] = Pictures(rows, self.split_of.numbers(part, len(rows), self.seed))
+                numbers = self.split_of.numbers(part, len(table), self.seed)
+                self.parts[part] = Pictures(self._rows(table, part, numbers), numbers)
 
     def prepare_data(self) -> None:
         """On each node one process decodes, and the others find what it kept."""
@@ -122,16 +128,25 @@ class Images(Source):
     def _table(self, opened: Mapping[str, Any], part: str) -> Any:
         return tables.split(opened, self.split_of.split(part), self.columns, self.path)
 
-    def _rows(self, table: Any, split: str) -> Rows:
-        if split in self.loaded:
-            return self.loaded[split]
+    def _rows(self, table: Any, part: str, numbers: NDArray[np.int64]) -> Rows:
+        """What holds the samples of a part. The shares of another seed are other rows of the same split: training has all of
+        it decoded, once for all seeds. A test at many sizes has only its own.
+        """
+        split = self.split_of.split(part)
+        if part == "test":
+            return self._held(table, split, numbers)
+        if split not in self.loaded:
+            self.loaded[split] = self._held(table, split, np.arange(len(table)))
+        return self.loaded[split]
+
+    def _held(self, table: Any, split: str, numbers: NDArray[np.int64]) -> Rows:
         encoded = Encoded(table, self._reader(f"{self.path}, {split}"))
-        if len(table) * math.prod(self.decoding.shape) > self.keep * GIGABYTE:
-            return self.loaded.setdefault(split, encoded)
-        decoded = Decoded(encoded)
+        if len(numbers) * math.prod(self.decoding.shape) > self.keep * GIGABYTE:
+            return encoded
+        decoded = Decoded(encoded, numbers)
         if decoded.problem:
             log.info(decoded.problem)
-        return self.loaded.setdefault(split, decoded)
+        return decoded
 
     def _reader(self, title: str) -> Reader:
         return Reader(self.decoding, self.samples.classes, title)

@@ -23,9 +23,7 @@ class Fetched(NamedTuple):
 
 
 class Rows(Protocol):
-    """Samples by their numbers."""
-
-    def __len__(self) -> int: ...
+    """Samples by their numbers in a table."""
 
     def fetch(self, numbers: Sequence[int]) -> Fetched: ...
 
@@ -68,8 +66,8 @@ class Reader:
         return label
 
     def _named(self, number: int, row: Mapping[str, Any]) -> str:
-        path = (row["image"] or {}).get("path")
-        return f"{self.title}, row {number}" + (f", {path}" if path else "")
+        told = (row.get("__url__"), (row["image"] or {}).get("path") or row.get("__key__"))
+        return ", ".join([self.title, f"row {number}", *filter(None, told)])
 
 
 class Encoded:
@@ -78,13 +76,9 @@ class Encoded:
     def __init__(self, table: Any, reader: Reader) -> None:
         self.table, self.reader = table, reader
 
-    def __len__(self) -> int:
-        return len(self.table)
-
     def fetch(self, numbers: Sequence[int]) -> Fetched:
         columns = self.table[list(numbers)]
-        pairs = zip(columns["image"], columns["label"], strict=True)
-        rows = [{"image": image, "label": label} for image, label in pairs]
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return self.reader.fetched(list(zip(numbers, rows, strict=True)))
 
 

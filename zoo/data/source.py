@@ -60,6 +60,10 @@ class Source(L.LightningDataModule):
         """test/loss of models that need no training, by name: what a trained one has to be compared to."""
         return {}
 
+    def locate(self) -> None:
+        """Raises DataError where what `setup` would read is not there; reads nothing."""
+        return
+
     def adopt(self, samples: Samples) -> None:
         """Yield what a trained model knows: text is encoded with its vocabulary. Raises DataError where it cannot be."""
         return

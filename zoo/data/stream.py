@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +19,8 @@ from zoo.registry import Between
 
 Count = Annotated[int, Between(1)]
 
+SHARDS = 10  # read by turns
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
@@ -25,6 +28,17 @@ class Stream:
 
     samples: Count
     buffer: Count = 10_000
+
+
+def by_turns(shards: Iterable[Iterable[Any]], count: int) -> Iterator[Any]:
+    """A row of each of `count` shards in turn; where one ends, the next that waits takes its place."""
+    waiting = iter(shards)
+    read = deque(map(iter, islice(waiting, count)))
+    while read:
+        rows = read.popleft()
+        found = list(islice(rows, 1))
+        read.extend([rows] if found else map(iter, islice(waiting, 1)))
+        yield from found
 
 
 def shuffled(rows: Iterable[Any], buffer: int, seed: Sequence[int]) -> Iterator[Any]:
@@ -78,20 +92,17 @@ class StreamLoader:
     """Batches of a stream. With `stream` it is a training epoch: shards in an order, and samples out of a buffer, drawn from
     (seed, epoch), which a checkpoint can go on from; without, all there is, as it comes.
 
-    `datasets` shuffles shards here and no samples, which it would do otherwise in a worker than without.
+    `datasets` does not shuffle here: it would shuffle samples otherwise in a worker than without, and shards it reads in
+    threads, after which it sleeps for five seconds, as Arrow may abort where Python ends before they do.
     """
 
     def __init__(
         self, table: Any, reader: Reader, size: int, workers: int, corrupt: Corrupt, share: Share, *, seed: int,
         stream: Stream | None,
     ) -> None:  # fmt: skip
-        self.table = table if stream is None else table.shuffle(seed=seed, buffer_size=1)
-        self.reader, self.together, self.share = reader, size * share.processes, share
-        self.workers, self.corrupt, self.seed = workers, corrupt, seed
-        self.stream, self.samples = (
-            stream,
-            None if stream is None else stream.samples - stream.samples % share.processes,
-        )
+        self.table, self.reader, self.together, self.share = table, reader, size * share.processes, share
+        self.workers, self.corrupt, self.seed, self.stream = workers, corrupt, seed, stream
+        self.samples = None if stream is None else stream.samples - stream.samples % share.processes
         self.epoch, self.given, self.counted = 0, 0, 0
         self.held = False
         # Lightning asks for both samplers, and tells one the epoch
@@ -99,7 +110,6 @@ class StreamLoader:
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = 0 if self.held else epoch
-        self.table.set_epoch(self.epoch)
         self.corrupt.found.clear()  # numbers count the samples of one epoch
 
     def __len__(self) -> int:
@@ -108,7 +118,12 @@ class StreamLoader:
         return -(-self.samples // self.together)
 
     def rows(self) -> Iterable[Any]:
-        return shuffled(self.table, self.stream.buffer, [self.seed, self.epoch]) if self.stream else self.table
+        if self.stream is None:
+            return self.table
+        count = self.table.num_shards
+        order = np.random.default_rng([self.seed, self.epoch, 1]).permutation(count)
+        shards = (self.table.shard(count, int(number)) for number in order)
+        return shuffled(by_turns(shards, SHARDS), self.stream.buffer, [self.seed, self.epoch])
 
     def fetched(self) -> Iterator[Fetched]:
         left = Batches(self.rows, self.reader, self.together, self.share, self.given, self.samples)

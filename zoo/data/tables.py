@@ -12,6 +12,8 @@ from typing import Any
 from zoo.errors import DataError, Invalid
 
 HUB = "hub:"
+REMEDY = "; is its name right, and is there a network? Else download it, and name its folder"
+WHERE = ("__url__", "__key__")  # the columns in which webdataset names a shard, and a sample in it
 BUILDERS = {".parquet": "parquet", ".tar": "webdataset", ".arrow": "arrow"}
 
 
@@ -29,16 +31,17 @@ def opened(path: str, streaming: bool = False) -> Mapping[str, Any]:
     import datasets
 
     datasets.disable_progress_bars()
-    name, files = _located(path)
+    name, files = located(path)
     try:
         return datasets.load_dataset(name, data_files=files, streaming=streaming)
     except Exception as error:  # the library fails in many kinds
         cause = str(error.__cause__ or error).strip() or type(error).__name__
-        raise DataError(f"{path}: cannot be read as images: {cause.splitlines()[0][:200]}") from None
+        remedy = REMEDY if path.startswith(HUB) else ""
+        raise DataError(f"{path}: cannot be read as images: {cause.splitlines()[0][:200]}{remedy}") from None
 
 
 def split(tables: Mapping[str, Any], name: str, columns: Columns, path: str) -> Any:
-    """One table with the columns `image` and `label` alone, its images not yet decoded."""
+    """One table with the columns `image` and `label`, and WHERE it has them; its images are not yet decoded."""
     import datasets
 
     if name not in tables:
@@ -47,10 +50,12 @@ def split(tables: Mapping[str, Any], name: str, columns: Columns, path: str) -> 
     for column in (columns.image, columns.label):
         if column not in (table.features or {}):
             raise DataError(f"{path}: no column {column} in {name}; there are {', '.join(table.features or {})}")
-    table = table.select_columns([columns.image, columns.label])
+    table = table.cast_column(
+        columns.image, datasets.Image(decode=False)
+    )  # first: what comes after decodes in a stream
+    table = table.select_columns([columns.image, columns.label, *(word for word in WHERE if word in table.features)])
     given = {columns.image: "image", columns.label: "label"}
-    table = table.rename_columns({old: new for old, new in given.items() if old != new})
-    return table.cast_column("image", datasets.Image(decode=False))
+    return table.rename_columns({old: new for old, new in given.items() if old != new})
 
 
 def classes(table: Any) -> tuple[str, ...]:
@@ -61,8 +66,8 @@ def classes(table: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _located(path: str) -> tuple[str, dict[str, list[str]] | None]:
-    """What `datasets` calls it, and its files where they are named one by one."""
+def located(path: str) -> tuple[str, dict[str, list[str]] | None]:
+    """What `datasets` calls it, and its files where they are named one by one. Raises DataError where there is nothing."""
     if path.startswith(HUB):
         return path.removeprefix(HUB), None
     expanded = os.path.abspath(os.path.expanduser(path))

@@ -1,0 +1,32 @@
+"""A Gaussian of the distance, its width learned per head (after Guo et al. 2019, doi:10.1609/aaai.v33i01.33016489)."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from torch import nn
+
+from zoo.attention import Dims, Encoding, Terms, precise
+from zoo.registry import Between, register
+
+
+@register
+class Gaussian(Encoding):
+    """scores - |p_i - p_j|^2 / (2 w_h^2), w = exp(log_width), at first from `width` to twice `width` over the heads
+
+    Widths per head, on any number of axes, are ours.
+    """
+
+    shared = False
+    relative = True
+    axes = (1, 2, 3)
+
+    def __init__(self, dims: Dims, *, width: Annotated[float, Between(0.1)] = 2.0) -> None:
+        super().__init__(dims)
+        self.log_width = nn.Parameter(math.log(width) + torch.linspace(0, math.log(2), dims.heads))
+
+    def terms(self, terms: Terms) -> Terms:
+        rate = (-2 * precise(self.log_width)).exp() / 2  # [H]
+        return terms.add_bias(lambda b, h, i, j: -rate[h] * terms.offset(b, i, j).square().sum(-1))

@@ -1,0 +1,54 @@
+"""A package beside the user is a plug-in without being installed."""
+
+import re
+import shutil
+import sys
+
+import pytest
+from tiny import ROOT
+
+FEW = ["data.train=32", "data.val=16", "data.test=16", "trainer.max_epochs=1", "trainer.accelerator=cpu"]
+
+
+@pytest.fixture
+def beside(zoo, tmp_path, monkeypatch):
+    """`zoo`, in a folder that holds the example."""
+    shutil.copytree(ROOT / "docs" / "plugin" / "zoo_example", tmp_path / "zoo_example")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    yield zoo
+    for name in [name for name in sys.modules if name.partition(".")[0] == "zoo_example"]:
+        del sys.modules[name]
+
+
+def test_its_members_are_listed(beside):
+    for kind, name in (("encodings", "gaussian"), ("data", "dots"), ("recipes", "vit_gaussian")):
+        code, out, _ = beside("list", kind, "--plugin", "zoo_example")
+        assert code == 0
+        assert re.search(f"^{name} ", out, re.MULTILINE)
+
+
+def test_its_recipe_trains_and_is_measured(beside):
+    code, _, told = beside("fit", "vit_gaussian", *FEW, "--plugin", "zoo_example")
+    assert code == 0, told
+    code, out, told = beside(
+        "eval", "runs/vit_gaussian/latest", "evaluate.resolutions=[16,24]", "--plugin", "zoo_example"
+    )
+    assert code == 0, told
+    assert "24 x 24" in out
+
+
+def test_a_run_without_its_plug_in_is_told(beside, monkeypatch):
+    beside("fit", "vit_gaussian", *FEW, "--plugin", "zoo_example")
+    monkeypatch.setenv("ZOO_PLUGINS", "")
+    code, _, told = beside("eval", "runs/vit_gaussian/latest")
+    assert code == 2
+    assert "there is no 'gaussian' among encodings" in told
+
+
+def test_a_name_that_zoo_has_stays_its_own(beside, tmp_path):
+    taken = tmp_path / "zoo_example" / "encodings" / "rope.py"
+    (tmp_path / "zoo_example" / "encodings" / "gaussian.py").rename(taken)
+    listed = beside("list", "encodings", "--plugin", "zoo_example")[1]
+    assert re.search(r"^rope +Rotary", listed, re.MULTILINE)
+    assert "Gaussian" not in listed
+    assert "Rotary" in beside("show", "rope", "--plugin", "zoo_example")[1]

@@ -1,0 +1,82 @@
+"""What is built and installed works without the checkout, and so does the example of a plug-in."""
+
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+from tiny import ROOT, TINY
+
+import zoo
+
+PLACES = """
+import importlib.metadata, zoo, zoo_example
+print(zoo.__file__, zoo_example.__file__, zoo.__version__, importlib.metadata.version("transformer-zoo"))
+"""
+ONE_AFTER_ANOTHER = """
+import contextlib, io, json, sys
+from zoo.cli import main
+told = {}
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(words) == 0, words
+    told[" ".join(words[:2])] = out.getvalue()
+print(json.dumps(told))
+"""
+FEW = ["trainer.max_epochs=1", "data.train=64", "data.val=32", "data.test=48", "trainer.accelerator=cpu"]
+
+
+@pytest.fixture(scope="module")
+def told(environment):
+    """What verbs print, all in one process: importing torch and Lightning takes longer than the rest."""
+    verbs = [
+        ["show", "gaussian"],
+        ["fit", "vit_comrope", "--json", *TINY],
+        ["fit", "vit_gaussian", "--json", *FEW],
+    ]
+    return json.loads(environment.run("python", "-c", ONE_AFTER_ANOTHER, json.dumps(verbs)))
+
+
+def test_recipes_and_fragments_are_in_the_wheel(wheel):
+    held = {name.removeprefix("zoo/") for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".yaml")}
+    expected = [path for place in ("recipes", "configs") for path in (ROOT / place).rglob("*.yaml")]
+    assert held == {path.relative_to(ROOT).as_posix() for path in expected}
+
+
+def test_the_wheel_holds_zoo_alone(wheel):
+    tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert tops == {"zoo", f"transformer_zoo-{zoo.__version__}.dist-info"}
+    (licence,) = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("LICENSE")]
+    assert zipfile.ZipFile(wheel).read(licence) == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_installed_one_is_asked(environment):
+    *places, version, recorded = environment.run("python", "-c", PLACES).split()
+    assert all(Path(place).is_relative_to(environment.bin.parent) for place in places)
+    assert version == recorded
+
+
+def test_it_lists_what_there_is(environment):
+    listed = environment.run("zoo", "list")
+    assert all(
+        re.search(f"^  {name} ", listed, re.MULTILINE) for name in ("comrope_ld", "vit_comrope", "digits", "vit")
+    )
+    recipes = {line.split()[0] for line in environment.run("zoo", "list", "recipes").splitlines()}
+    assert recipes == {path.stem for path in (ROOT / "recipes").glob("*.yaml")} | {"vit_gaussian"}
+
+
+def test_recipes_of_the_wheel_and_of_the_plug_in_train(environment, told):
+    assert '"count": 809' in told["fit vit_comrope"]
+    assert '"count": 48' in told["fit vit_gaussian"]
+    for recipe in ("vit_comrope", "vit_gaussian"):
+        assert (environment.home / "runs" / recipe / "latest" / "checkpoints" / "best.ckpt").is_file()
+
+
+def test_the_plug_in_is_found_without_being_named(environment, told):
+    assert re.search(
+        r"^gaussian +A Gaussian of the distance", environment.run("zoo", "list", "encodings"), re.MULTILINE
+    )
+    assert re.search(r"^dots +Images of two dots", environment.run("zoo", "list", "data"), re.MULTILINE)
+    assert "exp(log_width)" in told["show gaussian"]
+    assert "recipes\n  vit_gaussian" in told["show gaussian"]
