@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from pictures import parquet
 from several import run, slurm, torchrun
 
+from zoo.data.decoding import Decoding
 from zoo.run import checkpoints
 from zoo.run.guards import Finite, Signals
 from zoo.tasks.fill import Fill
@@ -21,6 +23,13 @@ extends: [model/lm_tiny, data/text, optim/adamw, trainer/default]
 model: {dim: 16, depth: 1, heads: 2, encoding: rope}
 data: {files: [one.txt, two.txt, three.txt], length: 16, batch_size: 4}
 task: predict
+trainer: {max_epochs: 1, accelerator: cpu}
+"""
+ALBUM = """
+extends: [model/vit_tiny, data/images, optim/adamw, trainer/default]
+model: {dim: 16, depth: 1, heads: 2, patch: 4, encoding: rope_axial, block: {drop_path: 0}}
+data: {path: made, size: 8, batch_size: 4, val: 0.2}
+task: classify
 trainer: {max_epochs: 1, accelerator: cpu}
 """
 
@@ -99,6 +108,27 @@ def test_gradients_are_those_of_the_joined_batch(options, text, monkeypatch):
     for step in range(2):
         one, two = (torch.load(f"gradients-{count}-{step}.pt") for count in (1, 2))
         assert close(one, two)
+
+
+@pytest.mark.parametrize("options", [[], ["data.val=test", "data.test=test", "data.stream.samples=32"]])
+def test_images_are_decoded_once_and_dealt_out(options, tiny, monkeypatch):
+    """Where they are streamed each process decodes its share."""
+    parquet(Path("made/train-0.parquet"), 40)
+    parquet(Path("made/test-0.parquet"), 7)
+    Path("album.yaml").write_text(ALBUM)
+
+    def decode(self, content, original=Decoding.__call__):
+        with Path(f"decoded-by-{os.environ.get('RANK')}").open("a") as seen:
+            seen.write(".")
+        return original(self, content)
+
+    monkeypatch.setattr(Decoding, "__call__", decode)
+    assert several(options, "two", recipe="album.yaml") == [0, 0], logs()
+    counts = [len(path.read_text()) for path in sorted(Path().glob("decoded-by-?"))]
+    assert counts == ([16 + 4 + 4, 16 + 3 + 3] if options else [47])
+    one = fit("album.yaml", [*options, "data.batch_size=8"], Path("one"), "never")
+    assert results()[0]["metrics"] == pytest.approx(one["metrics"], abs=1e-5)
+    assert results()[0]["count"] == one["count"]
 
 
 def test_evaluation_counts_each_sample_once(still):

@@ -102,7 +102,7 @@ class Images(Source):
     def prepare_data(self) -> None:
         """On each node one process decodes, and the others find what it kept."""
         if self.share.processes > 1 and self.trainer is not None:
-            self.setup(str(self.trainer.state.fn))
+            self.setup(str(self.trainer.state.fn.value))
 
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:
         """Batches as a model has them; those of training are augmented, and may have shares [B, classes] for labels."""
