@@ -16,8 +16,10 @@ from zoo.attention.encoding import Dims, Encoding, Link
 from zoo.data.source import Source
 from zoo.errors import Invalid
 from zoo.recipe import Recipe
+from zoo.recipe.sections import ONCE, OURS
 from zoo.registry import Choice
 from zoo.samples import Samples, Text
+from zoo.tasks.rules import freeze
 from zoo.tasks.task import Task
 
 
@@ -43,8 +45,9 @@ def build_task(recipe: Recipe, samples: Samples | None = None) -> Task:
     """The task with its model and optimiser; `samples` as in `build_model`."""
     facts = build_data(recipe).samples if samples is None else samples
     optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)
-    cls = reader(recipe, "task", facts)
-    return cast(Task, cls(build_model(recipe, facts), optim, facts, **recipe.task.options))
+    cls, model = reader(recipe, "task", facts), build_model(recipe, facts)
+    freeze(model, recipe.optim.options.get("rules", ()))
+    return cast(Task, cls(model, optim, facts, **recipe.task.options))
 
 
 def reader(recipe: Recipe, section: Literal["model", "task"], samples: Samples) -> Any:
@@ -61,10 +64,12 @@ def reader(recipe: Recipe, section: Literal["model", "task"], samples: Samples) 
 
 def build_trainer(recipe: Recipe, **more: Any) -> L.Trainer:
     """Lightning's trainer. Whatever it would print on its own is left to us."""
-    options = {key: value for key, value in asdict(recipe.trainer).items() if key not in ("compile", "save")}
+    options = {key: value for key, value in asdict(recipe.trainer).items() if key not in OURS}
     if options["max_epochs"] is None and options["max_steps"] is not None:
         options["max_epochs"] = -1
     options["max_steps"] = options["max_steps"] or -1
+    if recipe.trainer.fast_dev_run:
+        options |= ONCE
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
     hush()
     return L.Trainer(**{**options, "num_sanity_val_steps": 0, **quiet, "use_distributed_sampler": False, **more})

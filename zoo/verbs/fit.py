@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.loggers import TensorBoardLogger
 
 from zoo.build import build_data, build_task, build_trainer
 from zoo.check import plan
 from zoo.data.source import Source
 from zoo.errors import ZooError
 from zoo.loading import load_recipe
+from zoo.models.trunk import recompute
 from zoo.recipe import Recipe
-from zoo.run import checkpoints, folder, resumption, storage
+from zoo.run import checkpoints, folder, loggers, resumption, storage
+from zoo.run.averaging import Average
 from zoo.run.guards import Finite, Signals
-from zoo.run.metrics import MetricsFile
 from zoo.run.progress import Progress, clock
 from zoo.run.saving import Checkpoints, Storage
 from zoo.tasks.task import Task
@@ -31,6 +31,7 @@ log = logging.getLogger("zoo")
 def fit(name: str, overrides: Sequence[str], run_dir: Path | None, resume: str) -> dict[str, Any]:
     """Train and test; returns what `--json` prints."""
     recipe = load_recipe(name, overrides)
+    loggers.check(recipe)
     start, run = resumption.find(recipe, run_dir, resume)
     run = run or folder.create(recipe, run_dir, again=resume == "auto")
     storage.clear(run)
@@ -55,13 +56,14 @@ def _train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
     disk = Storage(background=recipe.trainer.save == "async")
     saving = Checkpoints(run, recipe, disk, task.monitor, task.mode)
     signals = Signals(saving)
-    loggers = [
-        MetricsFile(run / "metrics.csv", keep_until=content["global_step"] if content else 0),
-        TensorBoardLogger(run, name="", version="tensorboard", default_hp_metric=False),
-    ]
     watchers = [Progress(), Finite(saving), saving, signals]
-    trainer = build_trainer(recipe, logger=loggers, callbacks=watchers, plugins=[disk])
+    if recipe.trainer.ema is not None:
+        watchers.insert(0, Average(recipe.trainer.ema))
+    kept = loggers.made(recipe, run, keep_until=content["global_step"] if content else 0)
+    trainer = build_trainer(recipe, logger=kept, callbacks=watchers, plugins=[disk])
     _announce(recipe, task, data, run, start, trainer.strategy.root_device.type)
+    if recipe.trainer.activation_checkpointing:
+        recompute(task.model)
     if recipe.trainer.compile:
         task.model.compile()  # in place: the names of the weights stay
     began = time.monotonic()
