@@ -16,9 +16,11 @@ from zoo.attention.encoding import Dims, Encoding, Link
 from zoo.data.source import Source
 from zoo.errors import Invalid
 from zoo.recipe import Recipe
+from zoo.recipe.sections import ONCE, OURS
 from zoo.registry import Choice
 from zoo.run.placement import placed
 from zoo.samples import Samples, Text
+from zoo.tasks.rules import freeze
 from zoo.tasks.task import Task
 
 
@@ -47,6 +49,7 @@ def build_task(recipe: Recipe, samples: Samples | None = None, device: str = "cp
     cls = reader(recipe, "task", facts)
     with torch.device(device):
         model = build_model(recipe, facts)
+    freeze(model, recipe.optim.options.get("rules", ()))
     return cast(Task, cls(model, optim, facts, **recipe.task.options))
 
 
@@ -65,13 +68,15 @@ def reader(recipe: Recipe, section: Literal["model", "task"], samples: Samples) 
 def build_trainer(recipe: Recipe, **more: Any) -> L.Trainer:
     """Lightning's trainer. Whatever it would print on its own is left to us."""
     hush()
-    options = {key: value for key, value in asdict(recipe.trainer).items() if key not in ("compile", "save")}
+    options = {key: value for key, value in asdict(recipe.trainer).items() if key not in OURS}
     options |= placed(recipe.trainer)
     options["overfit_batches"] = options["overfit_batches"] or 0.0
     options["plugins"] = [*options.get("plugins", []), *more.pop("plugins", [])]
     if options["max_epochs"] is None and options["max_steps"] is not None:
         options["max_epochs"] = -1
     options["max_steps"] = options["max_steps"] or -1
+    if recipe.trainer.fast_dev_run:
+        options |= ONCE
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
     return L.Trainer(**{**options, "num_sanity_val_steps": 0, **quiet, "use_distributed_sampler": False, **more})
 

@@ -18,6 +18,7 @@ from zoo.attention.layer import SelfAttention
 from zoo.build import build_data, build_model, build_trainer, reader, sample
 from zoo.data.source import Source
 from zoo.errors import DataError, Fault, Invalid, RecipeError
+from zoo.models.trunk import recompute
 from zoo.recipe import Recipe
 from zoo.samples import Images, Samples
 
@@ -40,8 +41,9 @@ def check(recipe: Recipe, samples: Samples | None = None) -> None:
         except DataError as error:
             lacking.append(error)
 
+    optim = None
     with blamed("optim"):
-        registry.find("optim", recipe.optim.name)(**recipe.optim.options)
+        optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)
     with blamed("data"):
         facts = build_data(recipe).samples if samples is None else samples
         task = None
@@ -51,6 +53,12 @@ def check(recipe: Recipe, samples: Samples | None = None) -> None:
             model = build_model(recipe, facts)
             model(sample(facts))
             _remembers(recipe, model)
+            with blamed("optim"):
+                if optim is not None:
+                    optim.configure(model, 1)
+            if recipe.trainer.activation_checkpointing:
+                with blamed("trainer"):
+                    recompute(model)
             with blamed("task"):
                 if task is not None:
                     task(model, None, facts, **recipe.task.options)

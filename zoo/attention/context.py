@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import torch
@@ -27,6 +28,16 @@ class Context:
     def keys(self, layer: int, k: Tensor, v: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor, Tokens]:
         """All keys and values [B, H, M, ..] to attend to, given this pass's own, and their tokens."""
         return k, v, tokens
+
+    def copy(self) -> Context:
+        """A context that goes on from what this one remembers, and leaves this one as it is."""
+        made = copy(self)
+        vars(made).update((name, dict(kept)) for name, kept in vars(self).items() if isinstance(kept, dict))
+        return made
+
+    def take(self, other: Context) -> None:
+        """Remember what a copy of this context remembers."""
+        vars(self).update(vars(other))
 
 
 class KeyValueCache(Context):

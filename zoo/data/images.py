@@ -101,8 +101,9 @@ class Images(Source):
 
     def prepare_data(self) -> None:
         """On each node one process decodes, and the others find what it kept."""
-        if self.share.processes > 1 and self.trainer is not None:
-            self.setup(str(self.trainer.state.fn.value))
+        fn = None if self.trainer is None else self.trainer.state.fn
+        if fn is not None and self.share.processes > 1:
+            self.setup(fn.value)
 
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:
         """Batches as a model has them; those of training are augmented, and may have shares [B, classes] for labels."""

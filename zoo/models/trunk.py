@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context
@@ -37,11 +38,43 @@ class Trunk(nn.Module):
             Chain(at, links) for at, links in zip(layers, chained, strict=True)
         )  # views: not registered
         self.blocks = nn.ModuleList(Block(at, options, causal=causal, backend=backend) for at in layers)
+        self.recompute = False
         self.norm = nn.Identity() if options.order == "post" else norm(dims.dim, options)
 
     def forward(self, tokens: Tokens, context: Context | None = None) -> Tokens:
         context = context or Context()
         tokens = self.chains[0].embed(tokens)
         for block, chain in zip(self.blocks, self.chains, strict=True):
-            tokens = block(tokens, chain, context)
+            if self.recompute and self.training:
+                tokens = _recomputed(block, tokens, chain, context)
+            else:
+                tokens = block(tokens, chain, context)
         return tokens.replace(x=self.norm(tokens.x))
+
+
+def recompute(model: nn.Module) -> None:
+    """Have the trunk of a model store only what enters its blocks, in training, and compute them again going backward.
+
+    Chen et al. 2016, arXiv:1604.06174. Raises Invalid where the model has no trunk.
+    """
+    trunks = [module for module in model.modules() if isinstance(module, Trunk)]
+    if not trunks:
+        raise Invalid(
+            "activation_checkpointing", "the model has no trunk whose blocks could be computed again; leave it out"
+        )
+    for trunk in trunks:
+        trunk.recompute = True
+
+
+def _recomputed(block: nn.Module, tokens: Tokens, chain: Chain, context: Context) -> Tokens:
+    """What the block gives; the second time it sees the context as it was the first time."""
+    before = context.copy()
+
+    def run(x: Tensor) -> tuple[Tokens, Context]:
+        after = before.copy()
+        return block(tokens.replace(x=x), chain, after), after
+
+    # the state is an argument, since torch looks there for the device whose random numbers it has to draw again
+    given, after = checkpoint(run, tokens.x, use_reentrant=False)  # another name: `run` reads `tokens` later
+    context.take(after)
+    return given

@@ -22,11 +22,23 @@ Precision = Literal[
     "transformer-engine",
     "transformer-engine-float16",
 ]
+Tracker = Literal["tensorboard", "wandb", "mlflow"]
+COARSE = ("16-true", "bf16-true", "transformer-engine", "transformer-engine-float16")  # weights themselves are rounded
+# not Lightning's, or not as it has them
+OURS = ("logger", "fast_dev_run", "compile", "activation_checkpointing", "ema", "save")
+ONCE = {
+    "limit_train_batches": 1,
+    "limit_val_batches": 1,
+    "limit_test_batches": 1,
+    "max_epochs": 1,
+    "max_steps": 1,
+    "log_every_n_steps": 1,
+}  # fast_dev_run
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerOptions:
-    """How long, on what and how precisely to train. The names are Lightning's, but for `compile` and `save`."""
+    """How long, on what and how precisely to train. The names are Lightning's, but for those of `OURS`."""
 
     max_epochs: Count | None = None
     max_steps: Count | None = None
@@ -40,7 +52,11 @@ class TrainerOptions:
     log_every_n_steps: Count = 10
     deterministic: bool = False
     overfit_batches: Count | None = None  # train on the same few first batches in every epoch
+    fast_dev_run: bool = False  # one batch each of training, validation and test
+    logger: Tracker | tuple[Tracker, ...] = ("tensorboard",)  # besides metrics.csv
     compile: bool = False
+    activation_checkpointing: bool = False  # blocks are computed again in the backward pass, in place of being stored
+    ema: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = None  # decay of an average of weights, which is evaluated
     save: Literal["sync", "async"] = "sync"  # async: training does not wait for the disk
 
     def problems(self, key: str) -> Iterator[tuple[str, str, str]]:
@@ -52,6 +68,17 @@ class TrainerOptions:
         if isinstance(self.devices, str) and not re.fullmatch(r"auto|\d+(,\d+)*", self.devices):
             problem = f"expected how many devices, auto, or which ones as '0,1', got {value(self.devices)}"
             yield join(key, "devices"), problem, ""
+        if self.ema is not None and self.strategy == "fsdp":
+            told = f"an average needs all weights in each process, which strategy {self.strategy} does not keep"
+            yield join(key, "ema"), told, "choose strategy ddp, or leave ema out"
+        if self.ema is not None and self.precision in COARSE:
+            told = f"an average moves in steps that precision {self.precision} rounds away"
+            yield join(key, "ema"), told, "choose bf16-mixed or 16-mixed, or leave ema out"
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """`logger` as a list."""
+        return (self.logger,) if isinstance(self.logger, str) else self.logger
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 from zoo.errors import CheckpointError
 from zoo.recipe import Recipe
 from zoo.run import checkpoints, folder, storage
+from zoo.run.averaging import LIVE
 
 log = logging.getLogger("zoo")
 
@@ -34,6 +35,10 @@ def contents(recipe: Recipe, path: Path) -> dict[str, Any]:
     different = [key for key in telling if ours[key] != theirs.get(key)]
     if different:
         raise CheckpointError(f"{path}: of another recipe, it differs in {', '.join(different)}")
+    if LIVE in content and recipe.trainer.ema is None:
+        raise CheckpointError(f"{path}: its weights are an average, which this recipe does not keep; set trainer.ema")
+    if recipe.trainer.fast_dev_run != theirs["trainer"].get("fast_dev_run", False):
+        raise CheckpointError(f"{path}: of another recipe, it differs in trainer.fast_dev_run")
     return content
 
 

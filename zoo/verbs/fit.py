@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from zoo import transfer
 from zoo.build import build_data, build_task, build_trainer
@@ -19,10 +18,11 @@ from zoo.check import plan
 from zoo.data.source import Source
 from zoo.errors import ZooError
 from zoo.loading import load_recipe
+from zoo.models.trunk import recompute
 from zoo.recipe import Recipe, from_plain
-from zoo.run import checkpoints, folder, resumption, storage
+from zoo.run import checkpoints, folder, loggers, resumption, storage
+from zoo.run.averaging import Average
 from zoo.run.guards import Finite, Signals
-from zoo.run.metrics import MetricsFile
 from zoo.run.processes import Processes
 from zoo.run.progress import Progress, clock
 from zoo.run.saving import Checkpoints, Storage
@@ -51,6 +51,7 @@ def fit(
 
 def _prepared(recipe: Recipe, run_dir: Path | None, resume: str, count: int) -> tuple[dict[str, Any], str, str | None]:
     """The recipe, the run directory, and the checkpoint to go on from, as plain data."""
+    loggers.check(recipe)
     start, run = resumption.find(recipe, run_dir, resume)
     if start is None:
         transfer.find(recipe)  # refused before a run directory is made
@@ -89,13 +90,17 @@ def _train(recipe: Recipe, run: Path, start: Path | None, processes: Processes) 
     disk = Storage(background=recipe.trainer.save == "async")
     saving = Checkpoints(run, recipe, disk, task, processes)
     signals = Signals(saving)
-    loggers = _loggers(run, content["global_step"] if content else 0) if processes.first else []
     watchers = [Progress(), Finite(saving), saving, signals]
-    trainer = build_trainer(recipe, logger=loggers, callbacks=watchers, plugins=[disk])
+    if recipe.trainer.ema is not None:
+        watchers.insert(0, Average(recipe.trainer.ema))
+    kept = loggers.made(recipe, run, content["global_step"] if content else 0) if processes.first else []
+    trainer = build_trainer(recipe, logger=kept, callbacks=watchers, plugins=[disk])
     if processes.first:
         _announce(recipe, task, data, run, start, trainer.strategy.root_device.type)
         for line in () if adopted is None else adopted.lines():
             log.info(line)
+    if recipe.trainer.activation_checkpointing:
+        recompute(task.model)
     if recipe.trainer.compile:
         task.model.compile()  # in place: the names of the weights stay
     began = time.monotonic()
@@ -115,12 +120,6 @@ def _train(recipe: Recipe, run: Path, start: Path | None, processes: Processes) 
         "recipe": recipe.name, "run": str(run), "checkpoint": str(best), "count": data.count("test"),
         "metrics": metrics, "baselines": baselines, "data": data.title, "minutes": minutes,
     }  # fmt: skip
-
-
-def _loggers(run: Path, done: int) -> list[Logger]:
-    """What metrics are written to; `done` steps are there already."""
-    tensorboard = TensorBoardLogger(run, name="", version="tensorboard", default_hp_metric=False)
-    return [MetricsFile(run / "metrics.csv", keep_until=done), tensorboard]
 
 
 def _announce(recipe: Recipe, task: Task, data: Source, run: Path, start: Path | None, device: str) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from zoo import registry
 from zoo.errors import Fault, RecipeError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def show(what: str, overrides: Sequence[str]) -> str:
@@ -34,6 +40,7 @@ def _recipe(what: str, overrides: Sequence[str]) -> str:
     lines = [f"# {recipe.name}, resolved", recipe.yaml(), "# parameters"]
     lines += [f"{part.ljust(width)}  {count:>12,}" for part, count in counts.items()]
     lines += [f"{'all'.ljust(width)}  {sum(counts.values()):>12,}", ""]
+    lines += ["# names of parameters, as optim.rules match them", *_named(model), ""]
     lines += [f"# tokens per sample: {tokens(recipe, model)}", "", "# attention"]
     for device in ("cpu", "cuda"):
         numbered = enumerate(plan(recipe, model, device))
@@ -42,6 +49,15 @@ def _recipe(what: str, overrides: Sequence[str]) -> str:
             where = f"layer {span[0]}" if len(span) == 1 else f"layers {span[0]} to {span[-1]}"
             lines.append(f"{where} on {device}: {name} ({why})")
     return "\n".join(lines)
+
+
+def _named(model: nn.Module) -> Iterator[str]:
+    """Names and shapes; those that differ in numbers alone are told once."""
+    alike = Counter(
+        (re.sub(r"\.\d+\.", ".*.", name), " x ".join(map(str, p.shape))) for name, p in model.named_parameters()
+    )
+    for (name, shape), count in alike.items():
+        yield f"{name}  {shape}" + (f", {count} times" if count > 1 else "")
 
 
 def _encoding(name: str) -> str:

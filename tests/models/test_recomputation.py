@@ -1,0 +1,91 @@
+"""Blocks computed again in the backward pass give the same gradients as blocks that are stored."""
+
+import pytest
+import torch
+
+from zoo.attention.context import KeyValueCache, SegmentMemory
+from zoo.attention.encoding import Dims
+from zoo.attention.tokens import Tokens
+from zoo.errors import Invalid
+from zoo.functions import waiting
+from zoo.models.block import Block, BlockOptions
+from zoo.models.trunk import Trunk, recompute
+from zoo.registry import Choice
+
+CHAINS = [["rope"], ["tape"], ["learned", "fox"], ["t5"], ["alibi", "dape"], ["stickbreaking"], ["shaw"]]
+
+
+def trunk(names, **block):
+    torch.manual_seed(0)
+    links = {name: waiting(Choice(name)) for name in names}
+    options = BlockOptions(dropout=0.2, drop_path=0.2, **block)
+    return Trunk(Dims(16, 2, length=12, depth=3), links, options, causal=True).double().train()
+
+
+def gradients(model, context=None, segments=1):
+    torch.manual_seed(1)
+    model.zero_grad()
+    x = torch.randn(2, 12, 16, dtype=torch.float64, requires_grad=True)
+    for segment in x.chunk(segments, dim=1) if segments > 1 else (x,):
+        pos = torch.arange(segment.shape[1], dtype=torch.float64)[:, None]
+        out = model(Tokens.at(segment, pos + (context.seen if context else 0), ordered=True), context).x
+        out.square().sum().backward(retain_graph=True)
+    return [x.grad, *(p.grad for p in model.parameters())]
+
+
+def equal(one, two):
+    return len(one) == len(two) and all(a is b is None or torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("names", CHAINS, ids="+".join)
+def test_gradients_are_those_of_stored_blocks(names):
+    model = trunk(names)
+    stored, keys = gradients(model), list(model.state_dict())
+    recompute(model)
+    assert equal(gradients(model), stored)
+    assert list(model.state_dict()) == keys
+
+
+@pytest.mark.parametrize("context", [lambda: SegmentMemory(6), KeyValueCache], ids=["memory", "cache"])
+def test_what_a_block_remembers_is_as_it_was_the_first_time(context):
+    model = trunk(["tape"], shift=context is KeyValueCache)
+    stored = gradients(model, context(), segments=3)
+    recompute(model)
+    assert equal(gradients(model, context(), segments=3), stored)
+
+
+def test_memory_holds_the_same_after_a_pass():
+    model, kept = trunk(["rope"]), []
+    for _ in range(2):
+        memory = SegmentMemory(6)
+        gradients(model, memory, segments=2)
+        kept.append(memory.state_dict())
+        recompute(model)
+    assert kept[0]["seen"] == kept[1]["seen"] == 12
+    for layer, tokens in kept[0]["layers"].items():
+        assert torch.equal(tokens["x"], kept[1]["layers"][layer]["x"])
+
+
+def test_each_block_is_computed_twice_in_training_alone(monkeypatch):
+    calls = []
+    forward = Block.forward
+    monkeypatch.setattr(Block, "forward", lambda self, *given: (calls.append(self), forward(self, *given))[1])
+    model = trunk(["rope"])
+    recompute(model)
+    gradients(model)
+    assert len(calls) == 6
+    gradients(model.eval())
+    assert len(calls) == 9
+
+
+def test_a_compiled_model_has_the_same_gradients():
+    model = trunk(["rope"])
+    stored = gradients(model)
+    recompute(model)
+    model.compile(backend="aot_eager", fullgraph=True)
+    assert equal(gradients(model), stored)
+
+
+def test_a_model_without_a_trunk_is_told():
+    with pytest.raises(Invalid, match="the model has no trunk"):
+        recompute(torch.nn.Linear(2, 2))

@@ -1,0 +1,151 @@
+"""Where metrics go beside metrics.csv, and what is told of a tracker that is not there."""
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from lightning.pytorch.loggers import mlflow as of_mlflow
+from lightning.pytorch.loggers import wandb as of_wandb
+
+import zoo
+from zoo.cli import main
+from zoo.run import loggers
+
+
+@pytest.fixture
+def made(tiny):
+    """made(name) -> the loggers of a run, each of which has taken one metric."""
+
+    def make(*names):
+        recipe = zoo.load_recipe("vit_none", [*tiny[:3], f"trainer.logger=[{','.join(names)}]"])
+        found = loggers.made(recipe, Path("runs", "one"), 0)
+        for logger in found[1:]:
+            logger.log_metrics({"train/loss": 2.0}, 3)
+        return recipe, found
+
+    Path("runs", "one").mkdir(parents=True)
+    return make
+
+
+class Run:
+    """What W&B and MLflow are told, in their place."""
+
+    def __init__(self):
+        self.told = []
+        self.config = SimpleNamespace(update=lambda given, **_: self.told.append(given))
+
+    def log(self, metrics, **_):
+        self.told.append(dict(metrics))
+
+    def get_experiment_by_name(self, name):
+        return None
+
+    def create_experiment(self, name, artifact_location):
+        self.told.append(name)
+        return "1"
+
+    def create_run(self, experiment_id, tags):
+        return SimpleNamespace(info=SimpleNamespace(run_id="7", experiment_id=experiment_id))
+
+    def log_batch(self, run_id, params=(), metrics=(), **_):
+        self.told.append([(one.key, one.value) for one in (*params, *metrics)])
+
+    def set_terminated(self, *_):
+        pass
+
+
+def module(name, **contents):
+    made = ModuleType(name)
+    vars(made).update(contents)
+    return made
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    run, given = Run(), {}
+    for name in ("WANDB_MODE", "WANDB_PROJECT"):  # set first, so that what Lightning sets is gone after the test
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(of_wandb, "_WANDB_AVAILABLE", True)
+    top = module("wandb", run=None, init=lambda **options: (given.update(options), run)[1])
+    for fake in (
+        top,
+        module("wandb.sdk"),
+        module("wandb.sdk.lib", RunDisabled=int),
+        module("wandb.wandb_run", Run=int),
+    ):
+        monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    return run, given
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    run, given = Run(), []
+    entity = lambda **fields: SimpleNamespace(**fields)  # noqa: E731
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(of_mlflow, "_MLFLOW_AVAILABLE", True)
+    monkeypatch.setattr(of_mlflow, "_get_resolve_tags", lambda: lambda tags: tags)
+    parts = {
+        "mlflow": {"set_tracking_uri": given.append},
+        "mlflow.tracking": {"MlflowClient": lambda uri: run},
+        "mlflow.entities": {"Param": entity, "Metric": entity},
+        "mlflow.utils": {},
+        "mlflow.utils.mlflow_tags": {"MLFLOW_RUN_NAME": "name"},
+    }
+    for name, contents in parts.items():
+        monkeypatch.setitem(sys.modules, name, module(name, **contents))
+    return run, given
+
+
+def test_metrics_csv_is_always_there(made):
+    _, found = made()
+    assert [type(logger).__name__ for logger in found] == ["MetricsFile"]
+
+
+def test_tensorboard_is_told_the_recipe(made):
+    recipe, (_, board) = made("tensorboard")
+    board.save()
+    assert f"dim: {recipe.model.options['dim']}" in Path("runs/one/tensorboard/hparams.yaml").read_text()
+
+
+def test_wandb_is_told_the_recipe_and_metrics_and_keeps_to_the_machine(wandb, made, monkeypatch):
+    run, given = wandb
+    recipe, _ = made("wandb")
+    assert run.told == [recipe.plain(), {"train/loss": 2.0, "trainer/global_step": 3}]
+    assert (given["project"], given["name"], given["dir"]) == ("zoo", "one", "runs/one")
+    assert of_wandb.os.environ["WANDB_MODE"] == "dryrun"
+    first = given["id"]
+    made("wandb")
+    assert given["id"] == first
+
+
+def test_mlflow_is_told_the_recipe_and_metrics_in_the_run_directory(mlflow, made):
+    run, given = mlflow
+    made("mlflow")
+    assert given == [f"sqlite:///{Path('runs/one/mlflow.db').resolve()}"]
+    name, params, metrics = run.told
+    assert name == "vit_none"
+    assert {("seed", "0"), ("model/dim", "16")} <= set(params)
+    assert metrics == [("train/loss", 2.0)]
+
+
+def test_mlflow_goes_where_the_environment_says(mlflow, made, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://somewhere")
+    made("mlflow")
+    assert mlflow[1] == ["http://somewhere"]
+
+
+def test_a_tracker_that_is_not_installed_is_a_fault(tiny, capsys, monkeypatch):
+    monkeypatch.setattr(loggers, "find_spec", lambda name: None)
+    code = main(["fit", "vit_none", "trainer.logger=[wandb,mlflow]"])
+    told = capsys.readouterr().err
+    assert code == 2
+    assert "command line: trainer.logger: wandb is not installed; pip install wandb, or leave it out" in told
+    assert "mlflow is not installed; pip install mlflow" in told
+    assert not Path("runs").exists()
+
+
+def test_an_unknown_tracker_is_a_fault(tiny, capsys):
+    assert main(["fit", "vit_none", "trainer.logger=tensorbord"]) == 2
+    assert "trainer.logger" in capsys.readouterr().err

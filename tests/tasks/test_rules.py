@@ -1,0 +1,101 @@
+"""Rules for parameters by name: what they change, what they freeze, and which of them are refused."""
+
+import pytest
+import torch
+from torch import nn
+
+import zoo
+from zoo.build import build_task
+from zoo.errors import Invalid, RecipeError
+from zoo.tasks.optim.adamw import AdamW
+from zoo.tasks.rules import Rule, freeze
+
+
+def model():
+    return nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 4))
+
+
+def groups(*rules):
+    """(names, weight decay, rate) of each group."""
+    made = model()
+    named = {id(p): name for name, p in made.named_parameters()}
+    optimiser = AdamW(lr=0.1, weight_decay=0.5, warmup=0.0, rules=rules).configure(made, 10)["optimizer"]
+    return [([named[id(p)] for p in g["params"]], g["weight_decay"], g["lr"]) for g in optimiser.param_groups]
+
+
+USUAL = [(["0.weight", "2.weight"], 0.5, 0.1), (["0.bias", "1.weight", "1.bias", "2.bias"], 0.0, 0.1)]
+
+
+def test_without_rules_there_are_two_groups():
+    assert groups() == USUAL
+
+
+def test_a_factor_is_on_the_rate_and_leaves_the_decay():
+    *usual, weight, bias = groups(Rule(match="2.*", lr=0.1))
+    assert usual == [(["0.weight"], 0.5, 0.1), (["0.bias", "1.weight", "1.bias"], 0.0, 0.1)]
+    assert weight == (["2.weight"], 0.5, pytest.approx(0.01))
+    assert bias == (["2.bias"], 0.0, pytest.approx(0.01))
+
+
+def test_the_first_rule_that_matches_counts_alone():
+    *_, first, second = groups(Rule(match="*.bias", weight_decay=0.2), Rule(match="2.*", lr=3.0))
+    assert first == (["0.bias", "1.bias", "2.bias"], 0.2, 0.1)
+    assert second == (["2.weight"], 0.5, pytest.approx(0.3))
+
+
+def test_what_is_frozen_is_in_no_group():
+    *usual, ruled = groups(Rule(match="0.*", freeze=True), Rule(match="*.weight", weight_decay=0.1))
+    assert usual == [([], 0.5, 0.1), (["1.bias", "2.bias"], 0.0, 0.1)]
+    assert ruled == (["1.weight", "2.weight"], 0.1, 0.1)
+
+
+def test_what_is_frozen_takes_no_gradient_before_anything_asks():
+    made = model()
+    freeze(made, (Rule(match="2.bias", lr=0.1), Rule(match="2.*", freeze=True)))
+    assert [name for name, p in made.named_parameters() if not p.requires_grad] == ["2.weight"]
+
+
+def test_a_schedule_multiplies_each_rate():
+    found = AdamW(lr=0.1, warmup=0.5, rules=(Rule(match="2.*", lr=0.1),)).configure(model(), 10)
+    rates = [group["lr"] for group in found["optimizer"].param_groups]
+    assert rates == pytest.approx([0.02, 0.02, 0.002, 0.002])
+
+
+@pytest.mark.parametrize(
+    ("rules", "key", "told"),
+    [
+        ([Rule(match="2.wieght", freeze=True)], "rules.0.match", "a name like 2.wieght; did you mean 2.weight"),
+        ([Rule(match="2.*", lr=2.0), Rule(match="2.bias", freeze=True)], "rules.1.match", "rules before it match all"),
+        ([Rule(match="[012].*", freeze=True)], "rules", "they freeze every parameter"),
+    ],
+)  # fmt: skip
+def test_rules_that_do_nothing_or_leave_nothing_are_refused(rules, key, told):
+    with pytest.raises(Invalid, match=told) as error:
+        groups(*rules)
+    assert error.value.key == key
+
+
+@pytest.mark.parametrize("options", [{"freeze": True, "lr": 0.1}, {}])
+def test_a_rule_that_says_two_things_or_nothing_is_refused(options):
+    with pytest.raises(Invalid):
+        Rule(match="*", **options)
+
+
+def test_a_recipe_tells_a_rule_that_matches_nothing_where_it_stands():
+    with pytest.raises(
+        RecipeError, match=r"command line: optim.rules.0.match: no parameter .*; did you mean head.bias\?"
+    ):
+        zoo.load_recipe("vit_none", ["optim.rules=[{match: haed.bias, freeze: true}]"])
+
+
+def test_a_task_is_made_with_its_rules():
+    rules = "optim.rules=[{match: head.*, lr: 2.0}, {match: '*', freeze: true}]"
+    task = build_task(zoo.load_recipe("vit_none", ["model.depth=1", rules]))
+    assert [name for name, p in task.model.named_parameters() if p.requires_grad] == ["head.weight", "head.bias"]
+    optimiser = task.optim.configure(task.model, 10)["optimizer"]
+    before = {name: p.detach().clone() for name, p in task.model.named_parameters()}
+    task.model(torch.randn(2, 1, 16, 16)).sum().backward()
+    optimiser.step()
+    changed = [name for name, p in task.model.named_parameters() if not torch.equal(p, before[name])]
+    assert set(changed) <= {"head.weight", "head.bias"}
+    assert changed
