@@ -1,0 +1,108 @@
+"""One run of a recipe: its parts, put together and set going."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from torch import nn
+
+from zoo import transfer
+from zoo.build import build_data, build_task, build_trainer
+from zoo.check import plan
+from zoo.data.source import Source
+from zoo.models.trunk import recompute
+from zoo.recipe import Recipe
+from zoo.run import checkpoints, loggers, resumption
+from zoo.run.averaging import Average
+from zoo.run.guards import Finite, Signals
+from zoo.run.processes import Processes
+from zoo.run.progress import Progress, clock
+from zoo.run.saving import Checkpoints, Storage
+from zoo.tasks.task import Task
+from zoo.transfer import Report
+
+log = logging.getLogger("zoo")
+
+
+def train(recipe: Recipe, run: Path, start: Path | None, processes: Processes) -> dict[str, Any]:
+    """Train from the beginning or from the checkpoint `start`, then test the best checkpoint; returns what there is to tell."""
+    L.seed_everything(recipe.seed, workers=True, verbose=False)
+    done = 0 if start is None else int(resumption.contents(recipe, start)["global_step"])
+    data = build_data(recipe)
+    task, adopted = _task(recipe, data, processes, fresh=start is None)
+    saving = Checkpoints(run, recipe, Storage(background=recipe.trainer.save == "async"), task, processes)
+    signals = Signals(saving)
+    trainer = _trainer(recipe, run, saving, signals, done)
+    if processes.first:
+        _announce(recipe, task, data, run, start, adopted, trainer.strategy.root_device.type)
+    _modify(task.model, recipe)
+    began = time.monotonic()
+    signals.install()
+    try:
+        trainer.fit(task, datamodule=data, ckpt_path=start, weights_only=True)
+        minutes = (time.monotonic() - began) / 60
+        best = checkpoints.locate(run)
+        trainer.test(task, datamodule=data, ckpt_path=best, weights_only=True, verbose=False)
+    finally:
+        signals.remove()
+    metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("test/")}
+    baselines = data.baselines()
+    _conclude(run, metrics, baselines, saving.best, task.monitor, minutes)
+    told = {} if adopted is None else {"init_from": adopted.plain()}
+    return told | {
+        "recipe": recipe.name, "run": str(run), "checkpoint": str(best), "count": data.count("test"),
+        "metrics": metrics, "baselines": baselines, "data": data.title, "minutes": minutes,
+    }  # fmt: skip
+
+
+def _task(recipe: Recipe, data: Source, processes: Processes, fresh: bool) -> tuple[Task, Report | None]:
+    """The task with its first weights, and what became of those of another recipe."""
+    shaped = recipe.trainer.strategy == "fsdp" and not processes.first  # its weights will be those of the first
+    task = build_task(recipe, data.samples, device="meta" if shaped else "cpu")
+    return task, transfer.begin(recipe, task.model) if fresh and not shaped else None
+
+
+def _trainer(recipe: Recipe, run: Path, saving: Checkpoints, signals: Signals, done: int) -> L.Trainer:
+    average = [] if recipe.trainer.ema is None else [Average(recipe.trainer.ema)]
+    watchers = [*average, Progress(), Finite(saving), saving, signals]
+    kept = loggers.made(recipe, run, done) if saving.processes.first else []
+    return build_trainer(recipe, logger=kept, callbacks=watchers, plugins=[saving.storage])
+
+
+def _modify(model: nn.Module, recipe: Recipe) -> None:
+    """How it is computed, in place: names of weights stay."""
+    if recipe.trainer.activation_checkpointing:
+        recompute(model)
+    if recipe.trainer.compile:
+        model.compile()
+
+
+def _announce(
+    recipe: Recipe, task: Task, data: Source, run: Path, start: Path | None, adopted: Report | None, device: str
+) -> None:
+    count = sum(p.numel() for p in task.model.parameters())
+    log.info("%s: %s parameters, run directory %s", recipe.name, f"{count:,}", run)
+    log.info("data %s", data.title)
+    if start is not None:
+        log.info("going on from %s", start)
+    for name, why in dict.fromkeys(plan(recipe, task.model, device, data.samples)):  # once, however many layers
+        if name == "dense" or "mask" in why:
+            log.info("attention is computed by %s: %s", name, why)
+    for line in () if adopted is None else adopted.lines():
+        log.info(line)
+
+
+def _conclude(
+    run: Path, metrics: dict[str, float], baselines: dict[str, float], best: float | None, monitor: str, minutes: float
+) -> None:
+    told = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    if best is not None:
+        log.info("best %s %.4f after %s; %s", monitor, best, clock(60 * minutes), told)
+    for name, loss in baselines.items():
+        log.info("a %s model has test/loss %.4f", name, loss)
+    log.info("run directory: %s", run)
+    log.info("next: zoo eval %s    tensorboard --logdir %s", run, run)
