@@ -87,6 +87,7 @@ def hush() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     for told in (
         ".*does not have many workers.*",
+        ".*WeightAveraging callback with a model that overrides.*",  # ours has nothing to do where weights are averaged
         ".*number of training batches.*",
         ".*LeafSpec.*",
         ".*isinstance.treespec.*",

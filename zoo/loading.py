@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zoo import recipe
-from zoo.build import build_data, build_task
+from zoo.build import build_task
 from zoo.check import check
 from zoo.errors import CheckpointError
 from zoo.recipe import Recipe
@@ -15,12 +15,9 @@ from zoo.tasks.task import Task
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a file or a registered name, resolved and checked. Raises RecipeError with every fault, or
-    DataError where there is none but that its data is not there.
-    """
+    """The recipe of a file or a registered name, resolved and checked. Raises RecipeError with every fault."""
     loaded = recipe.load(path, overrides)
     check(loaded)
-    build_data(loaded).locate()
     return loaded
 
 

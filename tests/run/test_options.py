@@ -80,7 +80,7 @@ def test_a_model_that_remembers_is_computed_again(tmp_path, monkeypatch, weights
     fit("lm_xl", [*more, "trainer.activation_checkpointing=true"], Path("other"), "never")
     plain, other = kept("plain"), kept("other")
     assert all(torch.equal(other["state_dict"][name], value) for name, value in plain["state_dict"].items())
-    assert other["memory"]["context"]["seen"] == plain["memory"]["context"]["seen"] > 0
+    assert other["carried"][0]["memory"]["context"]["seen"] == plain["carried"][0]["memory"]["context"]["seen"] > 0
 
 
 def test_what_is_frozen_is_as_it_began(tiny):

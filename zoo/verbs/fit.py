@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo import transfer
+from zoo.build import build_data
 from zoo.errors import ZooError
 from zoo.loading import load_recipe
 from zoo.recipe import Recipe, from_plain
@@ -29,6 +30,7 @@ def fit(
     Where several processes are wanted and nobody has started them, each of them is `zoo WORDS`, by default this very call.
     """
     recipe = load_recipe(name, overrides)
+    build_data(recipe).locate()
     place = [] if run_dir is None else ["--run-dir", str(run_dir)]
     processes = together(recipe, words or ["fit", name, *overrides, *place, "--resume", resume])
     if processes is None:
