@@ -29,6 +29,17 @@ def same(one, two):
     return one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
 
 
+def test_a_run_that_accumulates_stops_between_steps(tiny, weights, monkeypatch):
+    tiny.append("trainer.accumulate_grad_batches=4")  # of six in an epoch
+    fit("vit_comrope", tiny, Path("whole"), "never")
+    with monkeypatch.context() as patch:
+        patch.setattr(Signals, "on_train_batch_start", lambda self, *given: self._note(signal.SIGTERM, None))
+        with pytest.raises(Stopped, match="SIGTERM at step 1; saved"):
+            fit("vit_comrope", tiny, Path("broken"), "never")
+    fit("vit_comrope", tiny, Path("broken"), "auto")
+    assert same(weights("whole/checkpoints/last.ckpt"), weights("broken/checkpoints/last.ckpt"))
+
+
 @pytest.mark.parametrize("step", [2, 6, 8])  # in the first epoch, at the end of it, in the second
 def test_a_stopped_run_ends_as_if_it_had_not_been(step, tiny, weights, monkeypatch):
     whole = fit("vit_comrope", tiny, Path("whole"), "never")

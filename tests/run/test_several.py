@@ -66,11 +66,11 @@ def results():
 
 
 def close(one, two):
-    return all(torch.allclose(one[key], two[key], atol=1e-6, rtol=1e-5) for key in one)
+    return one.keys() == two.keys() and all(torch.allclose(one[key], two[key], atol=1e-6, rtol=1e-5) for key in one)
 
 
 def same(one, two):
-    return all(torch.equal(one[key], two[key]) for key in one)
+    return one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
 
 
 @pytest.mark.parametrize(("launcher", "strategy"), [(torchrun, "ddp"), (slurm, "auto"), (torchrun, "fsdp")])

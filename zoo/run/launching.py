@@ -17,15 +17,20 @@ PATIENCE = 300  # seconds for a process to save and end, once it is asked to
 
 
 def surroundings() -> tuple[int, int] | None:
-    """Processes on each node, and nodes, where a launcher has started this process and says so; else None."""
-    environment = os.environ
+    """Processes on each node, and nodes, where a launcher has started several and says so; else None."""
+    environment, found = os.environ, (1, 1)
     if TorchElasticEnvironment.detect():
         local = int(environment["LOCAL_WORLD_SIZE"])
-        return local, int(environment["WORLD_SIZE"]) // local
-    if SLURMEnvironment.detect():
+        found = local, int(environment["WORLD_SIZE"]) // local
+    elif SLURMEnvironment.detect():
         nodes = int(environment.get("SLURM_NNODES", 1))
-        return int(environment.get("SLURM_NTASKS_PER_NODE") or int(environment["SLURM_NTASKS"]) // nodes), nodes
-    return None
+        found = int(environment.get("SLURM_NTASKS_PER_NODE") or int(environment["SLURM_NTASKS"]) // nodes), nodes
+    return None if found == (1, 1) else found  # one alone may start others
+
+
+def under_slurm() -> bool:
+    """Whether it is SLURM that tells the ranks; torchrun may have been started by it."""
+    return bool(SLURMEnvironment.detect()) and not TorchElasticEnvironment.detect()
 
 
 def start(count: int, words: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ def placed(options: TrainerOptions) -> dict[str, Any]:
     """Options of a trainer. What a launcher says of devices and nodes goes before what the recipe says."""
     devices, nodes = launching.surroundings() or (options.devices, options.num_nodes)
     where: dict[str, Any] = {"accelerator": options.accelerator, "devices": devices, "num_nodes": nodes}
-    if SLURMEnvironment.detect():  # what to do after a signal is up to the script that was submitted
+    if launching.under_slurm():  # what to do after a signal is up to the script that was submitted
         where["plugins"] = [SLURMEnvironment(auto_requeue=False)]
     return where | {"strategy": _strategy(options.strategy, _count(where))}
 

@@ -11,6 +11,8 @@ from zoo.recipe import Recipe
 from zoo.run import launching
 from zoo.run.processes import Processes
 
+log = logging.getLogger("zoo")
+
 
 def together(recipe: Recipe, words: Sequence[str]) -> Processes | None:
     """The processes that the recipe or a launcher asks for, this one among them, of which only the first speaks.
@@ -25,6 +27,8 @@ def together(recipe: Recipe, words: Sequence[str]) -> Processes | None:
         launching.start(trainer.world_size, words)
         return None
     processes = Processes.joined(trainer)
+    if processes.count > 1 and processes.first:
+        log.info("%d processes work as one", processes.count)
     if not processes.first:
         for handler in logging.getLogger().handlers:
             handler.setLevel(logging.WARNING)
