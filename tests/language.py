@@ -3,7 +3,7 @@
 import torch
 
 import zoo
-from zoo.data.vocabulary import Characters
+from zoo.data.corpora.vocabulary import Characters
 from zoo.models.decoder import Decoder
 from zoo.models.encoder import Encoder
 from zoo.samples import Text

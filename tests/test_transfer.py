@@ -8,7 +8,7 @@ import torch
 from language import SAMPLES, decoder, links, lively
 from torch import nn
 
-from zoo.data.vocabulary import Characters
+from zoo.data.corpora.vocabulary import Characters
 from zoo.models.block import BlockOptions
 from zoo.models.decoder import Decoder
 from zoo.models.encoder import Encoder

@@ -13,8 +13,8 @@ from pictures import coded, parquet
 from PIL import Image
 from tiny import LETTERS, TINY, language
 
-from zoo.data.decoding import Decoding
 from zoo.data.digits import Digits
+from zoo.data.imagery.decoding import Decoding
 from zoo.loading import load
 from zoo.verbs.fit import fit
 

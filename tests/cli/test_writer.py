@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from zoo.data.subwords import Subwords
-from zoo.data.tokenisation import train
-from zoo.data.vocabulary import Bytes, Characters
+from zoo.data.corpora.subwords import Subwords
+from zoo.data.corpora.tokenisation import train
+from zoo.data.corpora.vocabulary import Bytes, Characters
 from zoo.verbs.writer import Writer
 
 

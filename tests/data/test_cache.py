@@ -6,8 +6,8 @@ import mmap
 import numpy as np
 import pytest
 
-from zoo.data import corpus
 from zoo.data.cache import Entry, kept
+from zoo.data.corpora import corpus
 from zoo.data.text import Text
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from pictures import coded, parquet
 
-from zoo.data.augmentation import Augmentation
-from zoo.data.decoding import Decoding
+from zoo.data.imagery.augmentation import Augmentation
+from zoo.data.imagery.decoding import Decoding
+from zoo.data.imagery.stream import Stream
 from zoo.data.images import Images
-from zoo.data.stream import Stream
 from zoo.errors import DataError, Invalid
 
 

@@ -8,8 +8,8 @@ import torch
 from torch.utils.data import Dataset
 
 from zoo.data.flipflop import Flipflop
+from zoo.data.imagery.stream import batched
 from zoo.data.order import Loader, Order, Share
-from zoo.data.stream import batched
 from zoo.errors import DataError
 
 SIZES = list(itertools.product((7, 64, 129, 360, 1000), (1, 8, 64), (1, 2, 3, 7)))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from pictures import coded
 
-from zoo.data import tables
+from zoo.data.imagery import tables
+from zoo.data.imagery.stream import Stream, by_turns
 from zoo.data.images import Images
-from zoo.data.stream import Stream, by_turns
 from zoo.errors import DataError
 
 EACH = 6  # samples of a shard

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
+from zoo.data.corpora.tokenisation import train
+from zoo.data.corpora.vocabulary import Bytes, Characters
 from zoo.data.text import Text
-from zoo.data.tokenisation import train
-from zoo.data.vocabulary import Bytes, Characters
 from zoo.errors import DataError, Invalid
 from zoo.samples import Text as Facts
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from zoo.data.tokenisation import train
-from zoo.data.vocabulary import Bytes, Characters, Subwords, from_plain
+from zoo.data.corpora.tokenisation import train
+from zoo.data.corpora.vocabulary import Bytes, Characters, Subwords, from_plain
 from zoo.errors import Invalid
 
 TEXT = "naïve café: 日本語 🦓 and the rest of the rest\n\n"

@@ -10,7 +10,7 @@ import torch
 from pictures import parquet
 from several import run, slurm, torchrun
 
-from zoo.data.decoding import Decoding
+from zoo.data.imagery.decoding import Decoding
 from zoo.run import checkpoints
 from zoo.run.guards import Finite, Signals
 from zoo.tasks.fill import Fill

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from zoo.data.decoding import Decoding
-from zoo.data.given import Given, pictures, refuse_others
+from zoo.data.given import Given
+from zoo.data.imagery.decoding import Decoding
+from zoo.data.imagery.given import pictures, refuse_others
 from zoo.data.order import Loader
 from zoo.data.source import Source
 from zoo.errors import Invalid

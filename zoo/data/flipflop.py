@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
+from zoo.data.corpora.vocabulary import Characters
 from zoo.data.order import Loader
 from zoo.data.source import Source
-from zoo.data.vocabulary import Characters
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 from zoo.samples import Text, Windows

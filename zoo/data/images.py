@@ -14,17 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zoo.data import tables
-from zoo.data.augmentation import Augmentation
-from zoo.data.batches import Finished
-from zoo.data.corrupt import Corrupt, PictureLoader
-from zoo.data.decoded import Decoded
-from zoo.data.decoding import Decoding
-from zoo.data.given import Given, pictures, refuse_others
-from zoo.data.parts import Parts
-from zoo.data.pictures import Encoded, Pictures, Reader, Rows
+from zoo.data.given import Given
+from zoo.data.imagery import tables
+from zoo.data.imagery.augmentation import Augmentation
+from zoo.data.imagery.batches import Finished
+from zoo.data.imagery.corrupt import Corrupt, PictureLoader
+from zoo.data.imagery.decoded import Decoded
+from zoo.data.imagery.decoding import Decoding
+from zoo.data.imagery.given import pictures, refuse_others
+from zoo.data.imagery.parts import Parts
+from zoo.data.imagery.pictures import Encoded, Pictures, Reader, Rows
+from zoo.data.imagery.stream import Stream, StreamLoader
 from zoo.data.source import Source
-from zoo.data.stream import Stream, StreamLoader
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 from zoo.samples import Images as Facts

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from zoo.data.corpus import Corpus, Shares
-from zoo.data.files import Document
-from zoo.data.reading import Reading
-from zoo.data.tokenisation import Tokenisation
-from zoo.data.windows import Cutting
-from zoo.data.written import Written
+from zoo.data.corpora.corpus import Corpus, Shares
+from zoo.data.corpora.files import Document
+from zoo.data.corpora.reading import Reading
+from zoo.data.corpora.tokenisation import Tokenisation
+from zoo.data.corpora.windows import Cutting
+from zoo.data.corpora.written import Written
 from zoo.registry import Between, register
 
 Count = Annotated[int, Between(1)]

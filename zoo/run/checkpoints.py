@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from zoo import __version__
-from zoo.data.vocabulary import from_plain
+from zoo.data.corpora.vocabulary import from_plain
 from zoo.errors import CheckpointError
 from zoo.recipe import Recipe
 from zoo.run.folder import holder

@@ -12,9 +12,9 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from zoo.data.corrupt import Corrupt
+from zoo.data.imagery.corrupt import Corrupt
+from zoo.data.imagery.pictures import Fetched, Reader
 from zoo.data.order import Share
-from zoo.data.pictures import Fetched, Reader
 from zoo.registry import Between
 
 Count = Annotated[int, Between(1)]

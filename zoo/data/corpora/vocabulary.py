@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from zoo.data.subwords import Subwords
-from zoo.data.unknown import refuse_unknown, utf8
+from zoo.data.corpora.subwords import Subwords
+from zoo.data.corpora.unknown import refuse_unknown, utf8
 from zoo.errors import Invalid
 from zoo.samples import Vocabulary
 

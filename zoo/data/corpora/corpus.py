@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoo.data.cache import Entry, kept
-from zoo.data.files import Document
-from zoo.data.tokenisation import Tokenisation
-from zoo.data.vocabulary import Encoder, from_plain
+from zoo.data.corpora.files import Document
+from zoo.data.corpora.tokenisation import Tokenisation
+from zoo.data.corpora.vocabulary import Encoder, from_plain
 from zoo.errors import DataError, Invalid
 
 PARTS = ("train", "val", "test")

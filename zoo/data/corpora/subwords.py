@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from zoo.data.unknown import refuse_unknown, utf8
+from zoo.data.corpora.unknown import refuse_unknown, utf8
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from zoo.data.bigram import bigram_loss
+from zoo.data.corpora.bigram import bigram_loss
+from zoo.data.corpora.given import texts
+from zoo.data.corpora.reading import Reading
+from zoo.data.corpora.vocabulary import from_plain
 from zoo.data.given import Given
-from zoo.data.given_texts import texts
 from zoo.data.order import Loader
-from zoo.data.reading import Reading
 from zoo.data.source import Source
-from zoo.data.vocabulary import from_plain
 from zoo.errors import Invalid
 from zoo.samples import Samples, Text
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from zoo.data.imagery.pictures import Fetched
 from zoo.data.order import Loader
-from zoo.data.pictures import Fetched
 from zoo.errors import DataError
 
 log = logging.getLogger("zoo")

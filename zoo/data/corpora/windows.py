@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from zoo.data.corpus import Stream
-from zoo.data.places import Places, Streams, Strides, Tiles
+from zoo.data.corpora.corpus import Stream
+from zoo.data.corpora.places import Places, Streams, Strides, Tiles
 from zoo.errors import Invalid
 from zoo.samples import Windows
 

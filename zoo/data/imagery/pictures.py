@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from zoo.data.decoding import Decoding
+from zoo.data.imagery.decoding import Decoding
 
 
 class Fetched(NamedTuple):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.data.corpus import Stream
-from zoo.data.files import read
+from zoo.data.corpora.corpus import Stream
+from zoo.data.corpora.files import read
+from zoo.data.corpora.vocabulary import Encoder
+from zoo.data.corpora.windows import Cut, Cutting
 from zoo.data.given import Given
-from zoo.data.vocabulary import Encoder
-from zoo.data.windows import Cut, Cutting
 from zoo.errors import DataError, Invalid
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from zoo.data.corpus import PARTS, Corpus
+from zoo.data.corpora.corpus import PARTS, Corpus
+from zoo.data.corpora.vocabulary import from_plain
+from zoo.data.corpora.windows import Cut, Cutting
 from zoo.data.order import Loader, Share
-from zoo.data.vocabulary import from_plain
-from zoo.data.windows import Cut, Cutting
 from zoo.errors import Invalid
 from zoo.samples import Samples, Text
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from zoo.data.subwords import Subwords
-from zoo.data.vocabulary import Bytes, Characters, Encoder
+from zoo.data.corpora.subwords import Subwords
+from zoo.data.corpora.vocabulary import Bytes, Characters, Encoder
 from zoo.errors import DataError, Invalid
 
 Kind = Literal["character", "byte", "subword"]

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from zoo.data.cache import Entry, kept
-from zoo.data.pictures import Encoded, Fetched, content
+from zoo.data.imagery.pictures import Encoded, Fetched, content
 
 AT_ONCE = 1000  # rows
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from zoo.data.augmentation import Augmentation, Change
+from zoo.data.imagery.augmentation import Augmentation, Change
 from zoo.errors import Invalid
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zoo.data.reading import Reading
+from zoo.data.corpora.reading import Reading
 
 
 def bigram_loss(reading: Reading) -> float:

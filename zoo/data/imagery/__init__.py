@@ -1,0 +1,1 @@
+"""What sources of images share: tables of files, decoding, streams, and augmentation."""
