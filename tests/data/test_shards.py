@@ -127,3 +127,14 @@ def test_a_set_of_the_hub_that_cannot_be_reached_is_told_with_what_to_do(monkeyp
         "there a network? Else download it, and name its folder"
     )
     assert error.value.code == 4
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("whole", [True, False], ids=["glob", "folder"])
+def test_a_shard_that_was_cut_off_is_told(shards, whole, streaming):
+    """Its last samples would be missed by nobody."""
+    path = shards()
+    shard = path.parent / "train-1.tar"
+    shard.write_bytes(shard.read_bytes()[:3000])
+    with pytest.raises(DataError, match=r"train-1.tar: it was cut off"):
+        tables.opened(str(path if whole else path.parent), streaming)

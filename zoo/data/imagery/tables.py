@@ -14,6 +14,7 @@ from zoo.errors import DataError, Invalid
 HUB = "hub:"
 REMEDY = "; is its name right, and is there a network? Else download it, and name its folder"
 WHERE = ("__url__", "__key__")  # the columns in which webdataset names a shard, and a sample in it
+END = bytes(1024)  # of a tar archive: two empty blocks
 BUILDERS = {".parquet": "parquet", ".tar": "webdataset", ".arrow": "arrow"}
 
 
@@ -32,6 +33,8 @@ def opened(path: str, streaming: bool = False) -> Mapping[str, Any]:
 
     datasets.disable_progress_bars()
     name, files = located(path)
+    for shard in _shards(name, files):
+        _complete(shard)
     try:
         return datasets.load_dataset(name, data_files=files, streaming=streaming)
     except Exception as error:  # the library fails in many kinds
@@ -81,3 +84,21 @@ def located(path: str) -> tuple[str, dict[str, list[str]] | None]:
         known = ", ".join(BUILDERS)
         raise DataError(f"{path}: files of {', '.join(sorted(kinds))}; expected one of {known}, or a folder")
     return BUILDERS[kinds.pop()], {"train": files}
+
+
+def _shards(name: str, files: Mapping[str, list[str]] | None) -> list[Path]:
+    """The tar archives among files, or in a folder of that name."""
+    if files is None:
+        return sorted(Path(name).rglob("*.tar")) if os.path.isdir(name) else []
+    return [Path(file) for file in files["train"] if file.endswith(".tar")]
+
+
+def _complete(shard: Path) -> None:
+    """Raises DataError where an archive was cut off: it would be read as if what is missing had never been in it."""
+    with shard.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - len(END)))
+        if file.read() != END:
+            raise DataError(
+                f"{shard}: it was cut off, a tar archive ends with two empty blocks; write or fetch it again"
+            )
