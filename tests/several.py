@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 import traceback
+import warnings
 from contextlib import closing
 from pathlib import Path
 
@@ -39,7 +40,9 @@ def start(count, work, launcher=torchrun):
 
 
 def _forked(rank, work, around):
-    process = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the test does not use
+        process = os.fork()
     if process:
         return process
     code = 1
