@@ -7,7 +7,7 @@ fit: .venv/installed
 	$(BIN)/zoo fit recipes/vit_comrope.yaml
 
 test: .venv/installed
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/installed
 	$(BIN)/ruff check
