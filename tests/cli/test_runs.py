@@ -169,6 +169,15 @@ def test_a_signal_saves_and_stops(process, tmp_path):
     torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)
 
 
+def test_an_evaluation_that_takes_long_says_how_far_it_is(trained, zoo, monkeypatch, caplog):
+    monkeypatch.setattr("zoo.run.progress.QUIET", -1.0)
+    with caplog.at_level("INFO", "zoo"):
+        assert zoo("eval", trained[0], "trainer.accelerator=cpu")[0] == 0
+    told = [line for line in caplog.messages if line.startswith("tested")]
+    assert told[0].startswith("tested 1 of 26 batches, 0:0")
+    assert len(told) == 25
+
+
 def test_an_interrupt_saves_and_stops(zoo, monkeypatch):
     monkeypatch.setattr(Classify, "on_train_batch_start", lambda *given: signal.raise_signal(signal.SIGINT))
     code, _, told = zoo("fit", "vit_comrope", *TINY, "--run-dir", "run")

@@ -85,6 +85,22 @@ class Progress(L.Callback):
             self.bar = None
 
 
+class Tested(L.Callback):
+    """Says now and then how far a test is, where it takes long."""
+
+    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.start = self.spoken = time.monotonic()
+
+    def on_test_batch_end(
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: Any
+    ) -> None:
+        now, done, total = time.monotonic(), batch_idx + 1, trainer.num_test_batches[0]
+        if trainer.is_global_zero and now - self.spoken > QUIET and done < total < float("inf"):
+            self.spoken = now
+            left = clock((now - self.start) * (total / done - 1))
+            log.info("tested %d of %d batches, %s left", done, total, left)
+
+
 def clock(seconds: float) -> str:
     """m:ss, or h:mm:ss."""
     minutes, seconds = divmod(int(seconds), 60)

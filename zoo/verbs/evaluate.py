@@ -16,6 +16,7 @@ from zoo.loading import restore
 from zoo.recipe import Recipe
 from zoo.run import checkpoints, folder
 from zoo.run.processes import Processes
+from zoo.run.progress import Tested
 from zoo.samples import Images, Samples, Text
 from zoo.tasks.task import Task
 from zoo.verbs import figures
@@ -39,7 +40,7 @@ def evaluate(place: str, overrides: Sequence[str], words: Sequence[str] = ()) ->
 
 
 def _measured(path: Path, recipe: Recipe, task: Task, processes: Processes) -> dict[str, Any]:
-    trainer = build_trainer(recipe, logger=False)
+    trainer = build_trainer(recipe, logger=False, callbacks=[Tested()])
     data = build_data(recipe)
     result: dict[str, Any] = {"recipe": recipe.name, "checkpoint": str(path), "data": data.title}
     try:

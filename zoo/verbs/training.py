@@ -20,7 +20,7 @@ from zoo.run import checkpoints, loggers, resumption
 from zoo.run.averaging import Average
 from zoo.run.guards import Finite, Signals
 from zoo.run.processes import Processes
-from zoo.run.progress import Progress, clock
+from zoo.run.progress import Progress, Tested, clock
 from zoo.run.saving import Checkpoints, Storage
 from zoo.tasks.task import Task
 from zoo.transfer import Report
@@ -68,7 +68,7 @@ def _task(recipe: Recipe, data: Source, processes: Processes, fresh: bool) -> tu
 
 def _trainer(recipe: Recipe, run: Path, saving: Checkpoints, signals: Signals, done: int) -> L.Trainer:
     average = [] if recipe.trainer.ema is None else [Average(recipe.trainer.ema)]
-    watchers = [*average, Progress(), Finite(saving), saving, signals]
+    watchers = [*average, Progress(), Tested(), Finite(saving), saving, signals]
     kept = loggers.made(recipe, run, done) if saving.processes.first else []
     return build_trainer(recipe, logger=kept, callbacks=watchers, plugins=[saving.storage])
 
