@@ -29,49 +29,60 @@ def check(recipe: Recipe, samples: Samples | None = None) -> None:
     `samples` are the facts of the data where they are known, as from a checkpoint; then no data is asked. Raises
     RecipeError with every fault, or DataError where there is none but the data's.
     """
-    faults: list[Fault] = []
-    lacking: list[DataError] = []
+    blame, optim = Blame(recipe), None
+    with blame.on("optim"):
+        optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)
+    with blame.on("data"):
+        facts = build_data(recipe).samples if samples is None else samples
+        _made(recipe, facts, optim, blame)
+        with blame.on("evaluate"):
+            _sweeps(recipe)
+    blame.faults += _trainer_faults(recipe)
+    if blame.faults:
+        raise RecipeError(*blame.faults)
+    if blame.lacking:
+        raise blame.lacking[0]
+
+
+class Blame:
+    """The faults of a recipe, each with the section that it was found in, and the data that is not there."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.faults: list[Fault] = []
+        self.lacking: list[DataError] = []
 
     @contextmanager
-    def blamed(section: str) -> Iterator[None]:
+    def on(self, section: str) -> Iterator[None]:
         try:
             yield
         except Invalid as error:
-            faults.append(recipe.fault(f"{section}.{error.key}" if error.key else section, str(error)))
+            self.faults.append(self.recipe.fault(f"{section}.{error.key}" if error.key else section, str(error)))
         except DataError as error:
-            lacking.append(error)
+            self.lacking.append(error)
 
-    optim = None
-    with blamed("optim"):
-        optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)
-    with blamed("data"):
-        facts = build_data(recipe).samples if samples is None else samples
-        task = None
-        with blamed("task"):
-            task = reader(recipe, "task", facts)
-        with blamed("model"), torch.device("meta"):
-            model = build_model(recipe, facts)
-            model(sample(facts))
-            _remembers(recipe, model)
-            with blamed("optim"):
-                if optim is not None:
-                    optim.configure(model, 1)
+
+def _made(recipe: Recipe, facts: Samples, optim: Any, blame: Blame) -> None:
+    """The model, and all that is made for a model; what could not be made itself is told already."""
+    task = None
+    with blame.on("task"):
+        task = reader(recipe, "task", facts)
+    with blame.on("model"), torch.device("meta"):
+        model = build_model(recipe, facts)
+        model(sample(facts))
+        _remembers(recipe, model)
+        with blame.on("optim"):
+            if optim is not None:
+                optim.configure(model, 1)
+        with blame.on("trainer"):
             if recipe.trainer.activation_checkpointing:
-                with blamed("trainer"):
-                    recompute(model)
-            with blamed("task"):
-                if task is not None:
-                    task(model, None, facts, **recipe.task.options)
-            for size in recipe.evaluate.resolutions or ():
-                with blamed("evaluate"):
-                    _fits(recipe, model, facts, size)
-        with blamed("evaluate"):
-            _sweeps(recipe)
-    faults += _trainer_faults(recipe)
-    if faults:
-        raise RecipeError(*faults)
-    if lacking:
-        raise lacking[0]
+                recompute(model)
+        with blame.on("task"):
+            if task is not None:
+                task(model, None, facts, **recipe.task.options)
+        for size in recipe.evaluate.resolutions or ():
+            with blame.on("evaluate"):
+                _fits(recipe, model, facts, size)
 
 
 def _remembers(recipe: Recipe, model: nn.Module) -> None:

@@ -8,6 +8,8 @@ import torch
 from torch.utils.data import Dataset
 
 from zoo.data.flipflop import Flipflop
+from zoo.data.imagery.corrupt import Corrupt
+from zoo.data.imagery.pictures import Fetched
 from zoo.data.imagery.stream import batched
 from zoo.data.order import Loader, Order, Share
 from zoo.errors import DataError
@@ -100,3 +102,10 @@ def test_a_source_deals_out_what_its_trainer_says():
     data.trainer = Trainer()
     own = next(iter(data.train_dataloader())).inputs
     assert np.array_equal(own, next(iter(alone.train_dataloader())).inputs[8:])
+
+
+def test_a_batch_without_a_sound_sample_is_told_where_others_wait_for_it():
+    batch = Fetched(torch.empty(0, 3, 8, 8), torch.empty(0), {3: "row 3: no image"})
+    assert list(Corrupt(1.0, 10).sound(iter([batch]))) == []
+    with pytest.raises(DataError, match="row 3: no image; no sample of its batch is sound"):
+        list(Corrupt(1.0, 10, processes=2).sound(iter([batch])))

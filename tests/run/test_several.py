@@ -181,6 +181,24 @@ def test_a_number_that_is_not_finite_in_one_process_stops_all(strategy, tiny, mo
     assert all(value.isfinite().all() for value in kept["state_dict"].values())
 
 
+def test_a_process_that_dies_is_missed_by_the_others(tiny, monkeypatch):
+    def die(self, trainer, *_):
+        if trainer.global_step == 4 and trainer.global_rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(Signals, "on_train_batch_start", die)
+    assert several(tiny, "run") == [1, -signal.SIGKILL]
+    assert "process 0 cannot reach another one, which has died or hangs; still there: best.ckpt" in logs()
+
+
+def test_one_process_goes_on_from_what_two_have_saved(tiny, weights, caplog):
+    assert several([*tiny, "trainer.max_epochs=1"], "run") == [0, 0], logs()
+    with caplog.at_level("INFO", "zoo"):
+        fit("vit_comrope", tiny, Path("run"), "auto")
+    assert "saved by 2 processes and goes on in 1: random numbers are drawn anew" in caplog.text
+    assert checkpoints.read(Path("run/checkpoints/last.ckpt"))["epoch"] == 2
+
+
 def test_a_fault_is_told_once(tiny):
     Path("run").mkdir()
     Path("run/mine").touch()
