@@ -17,7 +17,11 @@ from zoo.registry import Choices
 
 @dataclass(frozen=True)
 class Dims:
-    """Sizes that an encoding is made for. `length` is the size of training, a number or one per axis."""
+    """Sizes that an encoding is made for. `length` is the size of training, a number or one per axis.
+
+    `key_heads` is the number of heads that keys and values have where queries share them (arXiv:2305.13245); by default
+    each query head has its own. A bias belongs to its query head, a rotation to its key head.
+    """
 
     dim: int
     heads: int
@@ -25,12 +29,15 @@ class Dims:
     length: int | tuple[int, ...] | None = None
     layer: int = 0
     depth: int | None = None
+    key_heads: int | None = None
 
     def __post_init__(self) -> None:
         if self.dim < 1:
             raise Invalid("dim", f"dim {self.dim} is not positive")
         if self.heads < 1 or self.dim % self.heads:
             raise Invalid("heads", f"dim {self.dim} is not divisible by heads {self.heads}")
+        if self.key_heads is not None and (self.key_heads < 1 or self.heads % self.key_heads):
+            raise Invalid("key_heads", f"heads {self.heads} is not divisible by key_heads {self.key_heads}")
         sizes = (self.length,) * self.axes if isinstance(self.length, int) else self.length
         object.__setattr__(self, "length", sizes)
         if sizes is not None and (len(sizes) != self.axes or min(sizes) < 1):
@@ -40,6 +47,11 @@ class Dims:
     def head(self) -> int:
         """K, the size of one head."""
         return self.dim // self.heads
+
+    @property
+    def groups(self) -> int:
+        """G, the number of heads that keys and values have."""
+        return self.key_heads or self.heads
 
     @property
     def sizes(self) -> tuple[int, ...]:

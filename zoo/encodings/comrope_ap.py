@@ -25,13 +25,13 @@ class ComRoPEAP(Rotary):
         if block < 2 or block % 2 or dims.head % (block * dims.axes):
             needed = f"must be even, and {dims.axes} of it (one per axis) divide the head size {dims.head}"
             raise Invalid("block", f"block {block} {needed}")
-        shape = (dims.heads, dims.head // block, block, block)
-        self.generators = nn.Parameter(torch.randn(shape) * std)  # [H, m, b, b]
+        shape = (dims.groups, dims.head // block, block, block)
+        self.generators = nn.Parameter(torch.randn(shape) * std)  # [G, m, b, b]
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         heads, blocks = self.generators.shape[:2]
         axis = torch.arange(blocks, device=pos.device) % self.dims.axes
-        times = pos[:, None, :, axis].expand(-1, heads, -1, -1)  # [1|B, H, N, m]
+        times = pos[:, None, :, axis].expand(-1, heads, -1, -1)  # [1|B, G, N, m]
         generators = precise(self.generators)
         return prepare(generators - generators.mT, times)
 

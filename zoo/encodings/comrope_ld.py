@@ -30,16 +30,16 @@ class ComRoPELD(Rotary):
         super().__init__(dims)
         if block < 2 or block % 2 or dims.head % block:
             raise Invalid("block", f"block {block} must be even and divide the head size {dims.head}")
-        shape = (dims.heads, dims.head // block, block, block)
-        self.generators = nn.Parameter(torch.randn(shape) * std)  # [H, m, b, b]
-        self.scales = nn.Parameter(torch.randn(dims.axes, *shape[:2]))  # [P, H, m]
+        shape = (dims.groups, dims.head // block, block, block)
+        self.generators = nn.Parameter(torch.randn(shape) * std)  # [G, m, b, b]
+        self.scales = nn.Parameter(torch.randn(dims.axes, *shape[:2]))  # [P, G, m]
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return per_axis(value, source.dims, self.dims) if name == "scales" else value
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        scales = precise(self.scales)[:, :, None]  # [P, H, 1, m]
-        times = sum(pos[:, None, :, a, None] * scales[a] for a in range(len(scales)))  # [1|B, H, N, m]
+        scales = precise(self.scales)[:, :, None]  # [P, G, 1, m]
+        times = sum(pos[:, None, :, a, None] * scales[a] for a in range(len(scales)))  # [1|B, G, N, m]
         generators = precise(self.generators)
         return prepare(generators - generators.mT, times)  # type: ignore[arg-type]
 

@@ -33,8 +33,8 @@ class LieRE(Rotary):
         if not 2 <= block <= dims.head:
             raise Invalid("block", f"block {block} must lie between 2 and the head size {dims.head}")
         self.block = block
-        shape = (dims.axes, dims.heads, dims.head // block, block * (block - 1) // 2)
-        self.generators = nn.Parameter(torch.rand(shape) * initial)  # [P, H, m, b (b - 1) / 2]
+        shape = (dims.axes, dims.groups, dims.head // block, block * (block - 1) // 2)
+        self.generators = nn.Parameter(torch.rand(shape) * initial)  # [P, G, m, b (b - 1) / 2]
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return per_axis(value, source.dims, self.dims)
@@ -44,9 +44,9 @@ class LieRE(Rotary):
         triangles = precise(self.generators)
         upper = triangles.new_zeros(*triangles.shape[:-1], self.block, self.block)
         upper[..., rows, columns] = triangles
-        skew = upper - upper.mT  # [P, H, m, b, b]
+        skew = upper - upper.mT  # [P, G, m, b, b]
         times = pos[:, None, :, :, None, None, None]  # [1|B, 1, N, P, 1, 1, 1]
-        exponents = sum(times[:, :, :, a] * skew[a, :, None] for a in range(len(skew)))  # [1|B, H, N, m, b, b]
+        exponents = sum(times[:, :, :, a] * skew[a, :, None] for a in range(len(skew)))  # [1|B, G, N, m, b, b]
         return (exponential(exponents),)  # type: ignore[arg-type]
 
     def turn(self, x: Tensor, *tables: Tensor) -> Tensor:

@@ -25,12 +25,12 @@ class RoPEMixed(Rotary):
     def __init__(self, dims: Dims, *, base: float = 10.0) -> None:
         super().__init__(dims)
         check_pairs(dims)
-        frames = _rotations(dims.heads, dims.axes)  # [H, P, P]
+        frames = _rotations(dims.groups, dims.axes)  # [G, P, P]
         groups = [frames[:, :, a].T[..., None] * part for a, part in enumerate(ladders(dims, base, frames))]
-        self.frequencies = nn.Parameter(torch.cat(groups, dim=-1))  # [P, H, K/2]
+        self.frequencies = nn.Parameter(torch.cat(groups, dim=-1))  # [P, G, K/2]
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        waves = precise(self.frequencies)[:, :, None]  # [P, H, 1, K/2]
+        waves = precise(self.frequencies)[:, :, None]  # [P, G, 1, K/2]
         return (circle(sum(pos[:, None, :, a, None] * waves[a] for a in range(len(waves)))),)  # type: ignore[arg-type]
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:

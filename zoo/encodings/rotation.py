@@ -15,7 +15,8 @@ from zoo.errors import Invalid
 class Rotary(Encoding):
     """Turns queries and keys by tables that depend on coordinates alone.
 
-    A shared rotation makes its tables once for all layers, any other once per layer; queries and keys use the same ones.
+    A shared rotation makes its tables once for all layers, any other once per layer; queries and keys use the same ones,
+    and query heads that share a key head turn alike.
     """
 
     relative = True
@@ -36,7 +37,11 @@ class Rotary(Encoding):
         return tokens if self.shared and self.name in tokens.tables else self._prepared(tokens)
 
     def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        return self.turn(q, *self._prepared(tokens, keep=True).tables[self.name])
+        tables = self._prepared(tokens, keep=True).tables[self.name]
+        if self.dims.groups == self.dims.heads:
+            return self.turn(q, *tables)
+        sharing = q.unflatten(1, (self.dims.groups, -1)).unbind(2)  # of [B, G, N, K], one query head of each group
+        return torch.stack([self.turn(one, *tables) for one in sharing], dim=2).flatten(1, 2)
 
     def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         return self.turn(k, *self._prepared(tokens, keep=True).tables[self.name])
