@@ -348,8 +348,10 @@ def undeclared_axes_are_refused(member: Member) -> None:
 
 
 def _typical(member: Member) -> bool:
-    """On two axes where it can: a graph hardly depends on axes and options, and capturing one takes seconds."""
-    return not member.variant and (member.axes == 2 or not all(2 in link.axes for link in member.facts))
+    """Alone, and on two axes where it can: a graph hardly depends on axes, options and company, and takes seconds."""
+    links = list(member.facts)
+    alone = len(links) == 1 or any(link.absorbs for link in links)
+    return alone and not member.variant and (member.axes == 2 or not all(2 in link.axes for link in links))
 
 
 @law(_typical)
