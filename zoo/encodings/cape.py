@@ -60,9 +60,7 @@ def means(tokens: Tokens) -> Tensor:
     """The mean coordinates [1|B, N, P] of those tokens of each token's document that have a place."""
     pos, document, placed = tokens.pos, tokens.document, tokens.placed
     pos = pos.expand(max(len(one) for one in (pos, document, placed) if one is not None), -1, -1)
-    counted = (
-        torch.ones_like(pos[..., :1]) if placed is None else placed[..., None].to(pos.dtype).expand(len(pos), -1, 1)
-    )
+    counted = torch.ones_like(pos[..., :1]) * (1 if placed is None else placed[..., None])
     run = torch.zeros_like(pos[..., 0], dtype=torch.long)
     if document is not None:
         run = run + (document.diff(dim=1, prepend=document[:, :1]) != 0).cumsum(1)  # the number of a token's document
