@@ -181,7 +181,7 @@ class Attention(nn.Module):
             raise Invalid("causal", f"{made.name} is meaningful only under a causal mask: Attention(..., causal=True)")
         if made.whole and causal:
             raise Invalid(
-                "causal", f"{made.name} under these options reads the whole text: Attention(..., causal=False)"
+                "causal", "the encoding reads the whole text under these options: Attention(..., causal=False)"
             )
         self.encoding = made
         self._view = (Chain.of(made),)  # in a tuple, so that its parameters are registered once

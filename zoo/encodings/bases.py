@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -22,9 +24,12 @@ def cayley(skew: Tensor) -> Tensor:
 
 def fourier(size: int, like: Tensor) -> Tensor:
     """The discrete Fourier transform as an orthogonal basis [K, K]: columns cos, -sin of k = 1 .. K/2 - 1, then k = 0, K/2."""
-    waves = torch.fft.rfft(torch.eye(size, device=like.device, dtype=like.dtype), norm="ortho")  # [K, K/2 + 1]
-    pairs = torch.view_as_real(waves[:, 1:-1].contiguous()).flatten(1) * 2**0.5
-    return torch.cat([pairs, waves[:, :: size // 2].real], dim=1)
+    places = torch.arange(size, device=like.device)
+    turns = places[:, None] * places[1 : size // 2] % size  # whole numbers, so that no angle is large
+    angles = turns.to(like.dtype) * (2 * math.pi / size)  # [K, K/2 - 1]
+    pairs = torch.stack([angles.cos(), -angles.sin()], dim=-1).flatten(1) * 2**0.5
+    still = torch.stack([torch.ones_like(places), 1 - 2 * (places % 2)], dim=1)
+    return torch.cat([pairs, still.to(like.dtype)], dim=1) / size**0.5
 
 
 def sines(basis: Tensor) -> Tensor:
