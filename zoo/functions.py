@@ -179,6 +179,10 @@ class Attention(nn.Module):
         made = encoding if isinstance(encoding, Encoding) else _encoding(encoding, dims)
         if made.causal and not causal:
             raise Invalid("causal", f"{made.name} is meaningful only under a causal mask: Attention(..., causal=True)")
+        if made.whole and causal:
+            raise Invalid(
+                "causal", "the encoding reads the whole text under these options: Attention(..., causal=False)"
+            )
         self.encoding = made
         self._view = (Chain.of(made),)  # in a tuple, so that its parameters are registered once
         self.layer = SelfAttention(dims, causal=causal)

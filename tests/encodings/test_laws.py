@@ -34,6 +34,8 @@ LISTS: tuple[list[Any], ...] = (
     ["sinusoidal", "rope"],
     ["rope", "stickbreaking"],
     [{"name": "kerple", "kind": "power"}],
+    [{"name": "cape", "centre": True}],
+    [{"name": "string", "kind": "circulant"}],
     [{"name": "shaw", "values": False}],
     [{"name": "stickbreaking", "inclusive": True}],
     [{"name": "t5", "buckets": 16, "reach": 9}],

@@ -34,6 +34,7 @@ class Chain(Encoding):
         self.shared = all(link.shared for link in self)
         self.relative = all(link.relative for link in self)
         self.causal = any(link.causal for link in self)
+        self.whole = any(link.whole for link in self)
         self.axes = (dims.axes,)
         self.unplaced = True  # seen to here, link by link
         self.row_constant = tuple(f"{n}.{parameter}" for n, link in links.items() for parameter in link.row_constant)

@@ -45,6 +45,23 @@ def place(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Toke
     return tokens.replace(pos=pos)
 
 
+def spacing(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Tensor:
+    """How far neighbours are apart under a convention, [1|B, 1|N, P]: 1 for index, 2 / n for symmetric.
+
+    n is the extent or, where coordinates were given as such, the `length` in training. Raises Invalid where it is needed
+    and nobody said it.
+    """
+    if convention == "index":
+        return torch.ones_like(tokens.pos[:1, :1])
+    extent = tokens.extent
+    if extent is None:
+        if length is None:
+            raise Invalid("length", f"{convention} coordinates need the size of training: Dims(length=...)")
+        extent = tokens.pos.new_tensor(length).expand(1, 1, -1)
+    zero, one = (tokens.replace(index=torch.full_like(tokens.index, n), extent=extent) for n in (0.0, 1.0))
+    return place(one, convention, length).pos - place(zero, convention, length).pos
+
+
 def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
     """Each index [.., P] moved by N(0, sigma^2) patches, truncated to its patch (-1/2, 1/2): ComRoPE's perturbation.
 

@@ -76,6 +76,7 @@ class Encoding(nn.Module):
     shared = True  # one module for all layers, or one per layer
     relative = False  # adding one vector to all coordinates changes no score
     causal = False  # meaningful only under a causal mask
+    whole = False  # reads all tokens before the first layer, the last ones too: no causal model can have it
     axes: tuple[int, ...] = (1,)  # numbers of coordinates accepted
     coordinates = "index"  # default convention
     row_constant: tuple[str, ...] = ()  # parameters whose gradient a softmax makes exactly zero

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
+from zoo.encodings.bases import antisymmetric
 from zoo.encodings.exponential import exponential
 from zoo.encodings.rotation import Rotary, per_axis
 from zoo.errors import Invalid
@@ -40,11 +41,7 @@ class LieRE(Rotary):
         return per_axis(value, source.dims, self.dims)
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        rows, columns = torch.triu_indices(self.block, self.block, offset=1, device=pos.device)
-        triangles = precise(self.generators)
-        upper = triangles.new_zeros(*triangles.shape[:-1], self.block, self.block)
-        upper[..., rows, columns] = triangles
-        skew = upper - upper.mT  # [P, G, m, b, b]
+        skew = antisymmetric(precise(self.generators), self.block)  # [P, G, m, b, b]
         times = pos[:, None, :, :, None, None, None]  # [1|B, 1, N, P, 1, 1, 1]
         exponents = sum(times[:, :, :, a] * skew[a, :, None] for a in range(len(skew)))  # [1|B, G, N, m, b, b]
         return (exponential(exponents),)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.rotation import Rotary, check_pairs, circle, ladders, per_axis
+from zoo.encodings.rotation import Rotary, check_pairs, ladders, mixed, per_axis
 from zoo.registry import register
 
 
@@ -30,8 +30,7 @@ class RoPEMixed(Rotary):
         self.frequencies = nn.Parameter(torch.cat(groups, dim=-1))  # [P, G, K/2]
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        waves = precise(self.frequencies)[:, :, None]  # [P, G, 1, K/2]
-        return (circle(sum(pos[:, None, :, a, None] * waves[a] for a in range(len(waves)))),)  # type: ignore[arg-type]
+        return (mixed(pos, precise(self.frequencies)),)
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return per_axis(value, source.dims, self.dims)

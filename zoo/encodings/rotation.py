@@ -83,6 +83,16 @@ def ladders(dims: Dims, base: float, like: Tensor) -> list[Tensor]:
     return [base ** (-2 * dims.axes / dims.head * (part - part[0]).to(like.dtype)) for part in parts]
 
 
+def mixed(pos: Tensor, waves: Tensor) -> Tensor:
+    """The table that `turn` takes of wave vectors [P, G, pairs], each turning by sum_a p_a waves[a]: [1|B, G, N, pairs, 2]."""
+    return circle(sum(pos[:, None, :, a, None] * waves[a, :, None] for a in range(len(waves))))  # type: ignore[arg-type]
+
+
+def rebased(x: Tensor, bases: Tensor) -> Tensor:
+    """x [B, H, N, K] times a matrix [H, K, K] per head; samples and tokens are one dimension, so that nothing is copied."""
+    return torch.einsum("bhnk,hkl->bhnl", x, bases.to(x.dtype))
+
+
 def circle(angles: Tensor) -> Tensor:
     """(cos, sin) of angles [..., N, pairs], the table that `turn` takes: [..., N, pairs, 2]."""
     return torch.stack([angles.cos(), angles.sin()], dim=-1)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from zoo.attention import Dims, Encoding, Tokens
 from zoo.errors import Invalid
 from zoo.registry import register
+
+Layout = Literal["interleaved", "concat"]
+BASE = 10000.0
 
 
 @register
@@ -21,9 +26,7 @@ class Sinusoidal(Encoding):
 
     axes = (1, 2, 3)
 
-    def __init__(
-        self, dims: Dims, *, base: float = 10000.0, layout: Literal["interleaved", "concat"] = "interleaved"
-    ) -> None:
+    def __init__(self, dims: Dims, *, base: float = BASE, layout: Layout = "interleaved") -> None:
         super().__init__(dims)
         if dims.dim % (2 * dims.axes):
             needed = f"on {dims.axes} axes needs dim divisible by {2 * dims.axes}, not {dims.dim}"
@@ -31,9 +34,22 @@ class Sinusoidal(Encoding):
         self.base, self.layout = base, layout
 
     def embed(self, tokens: Tokens) -> Tokens:
-        width = self.dims.dim // self.dims.axes
-        ladder = torch.arange(0, width, 2, device=tokens.pos.device, dtype=tokens.pos.dtype)
-        angles = tokens.pos[..., None] * self.base ** (-ladder / width)  # [1|B, N, P, D/2P]
-        waves = torch.stack([angles.sin(), angles.cos()], dim=-1)
-        table = (waves if self.layout == "interleaved" else waves.mT).flatten(-3)  # [1|B, N, D]
+        table = sinusoid(tokens.pos, self.dims.dim, self.base, self.layout)
         return tokens.replace(x=tokens.x + table.to(tokens.x.dtype))
+
+
+def sinusoid(pos: Tensor, dim: int, base: float = BASE, layout: Layout = "interleaved") -> Tensor:
+    """Waves [1|B, N, D] at coordinates [1|B, N, P]."""
+    width = dim // pos.shape[-1]
+    ladder = torch.arange(0, width, 2, device=pos.device, dtype=pos.dtype)
+    angles = pos[..., None] * base ** (-ladder / width)  # [1|B, N, P, D/2P]
+    waves = torch.stack([angles.sin(), angles.cos()], dim=-1)
+    return (waves if layout == "interleaved" else waves.mT).flatten(-3)
+
+
+def plane_waves(pos: Tensor, dim: int) -> Tensor:
+    """[cos | sin] [1|B, N, D] of waves of growing frequency in ever other directions, at coordinates [1|B, N, 2]."""
+    k = torch.arange(dim // 2, device=pos.device, dtype=pos.dtype)
+    size = math.pi * 10 ** (k / max(dim // 2 - 1, 1))
+    phases = pos[..., :1] * (size * k.cos()) + pos[..., 1:] * (size * k.sin())
+    return torch.cat([phases.cos(), phases.sin()], dim=-1)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.encodings.rotation import circle, multiply
+from zoo.encodings.rotation import circle, multiply, rebased
 
 
 def prepare(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
@@ -86,7 +86,7 @@ class _Turn(torch.autograd.Function):
         table: Tensor,
         *weights: Tensor,
     ) -> Tensor:
-        turned = multiply(_product(x, _diagonal(basis)), table)  # [B, H, N, K]
+        turned = multiply(rebased(x, _diagonal(basis)), table)  # [B, H, N, K]
         ctx.save_for_backward(turned, times, frequencies, basis, table, *weights)
         return turned
 
@@ -94,7 +94,7 @@ class _Turn(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         turned, times, frequencies, basis, table, *weights = ctx.saved_tensors
         nothing = (None,) * (3 + len(weights))
-        to_x = _product(multiply(gradient, table, -1), _diagonal(basis).mT) if ctx.needs_input_grad[0] else None
+        to_x = rebased(multiply(gradient, table, -1), _diagonal(basis).mT) if ctx.needs_input_grad[0] else None
         if not weights:
             return to_x, None, None, *nothing
         blocks = (basis.shape[1], basis.shape[2])
@@ -116,11 +116,6 @@ def _real(a: Tensor, c: Tensor) -> Tensor:
     plus, minus = a + c, a - c
     top, bottom = torch.stack([plus.real, minus.imag], dim=-1), torch.stack([-plus.imag, minus.real], dim=-1)
     return torch.stack([top, bottom], dim=-3).flatten(-2).flatten(-3, -2) / 2
-
-
-def _product(x: Tensor, matrices: Tensor) -> Tensor:
-    """x [B, H, N, K] times a matrix [H, K, K] per head; samples and tokens are one dimension, so that nothing is copied."""
-    return torch.einsum("bhnk,hkl->bhnl", x, matrices.to(x.dtype))
 
 
 def _diagonal(blocks: Tensor) -> Tensor:

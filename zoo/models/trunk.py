@@ -30,6 +30,9 @@ class Trunk(nn.Module):
             if first.causal and not causal:
                 told = f"{name} is meaningful only under a causal mask, which this model does not have"
                 raise Invalid("encoding", f"{told}; choose model decoder, or another encoding")
+            if first.whole and causal:
+                told = f"{name} under these options reads the whole text, whose end a causal model has not seen"
+                raise Invalid("encoding", f"{told}; choose model encoder, or other options")
             each = [first] * len(layers) if first.shared else [first, *map(make, layers[1:])]
             self.encoding[name] = first if first.shared else nn.ModuleList(each)
             for chain, link in zip(chained, each, strict=True):

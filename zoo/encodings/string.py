@@ -1,0 +1,56 @@
+"""Every rotation that is relative: wave vectors and a basis, both learned (STRING; Schenck et al. 2025, arXiv:2502.02562)."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention import Dims, precise
+from zoo.encodings.bases import antisymmetric, cayley, fourier, sines
+from zoo.encodings.rotation import Rotary, check_pairs, ladders, mixed, per_axis, rebased, turn
+from zoo.errors import Invalid
+from zoo.registry import register
+
+
+@register
+class String(Rotary):
+    """pairs (2i, 2i+1) of Q q and Q k turn by sum_a p_a frequencies[a, i], Q = (I - S) (I + S)^-1, S skew-symmetric, per head
+
+    `skew` is the strict upper triangle U of S = U - U^T, row-major. `kind` circulant: q and k turn by exp(sum_a p_a (C_a -
+    C_a^T)), C_a the circulant matrix whose first column is circulants[a]: Q is the discrete Fourier transform, and plane k of
+    K/2 - 1 turns by 2 Im fft(circulants[a])_k. That is the odd part of a column: its even part learns nothing.
+    Both start as RoPE on the axes, a part of the planes for each, base^(-2Pk/K); Q of Cayley is the identity then.
+    """
+
+    shared = False
+    axes = (1, 2, 3)
+
+    def __init__(self, dims: Dims, *, kind: Literal["cayley", "circulant"] = "cayley", base: float = 100.0) -> None:
+        super().__init__(dims)
+        check_pairs(dims)
+        self.kind, size = kind, dims.head
+        waves = torch.block_diag(*ladders(dims, base, torch.zeros(0)))[:, None].repeat(1, dims.groups, 1)  # [P, G, K/2]
+        if kind == "cayley":
+            self.frequencies = nn.Parameter(waves)
+            self.skew = nn.Parameter(torch.zeros(dims.groups, size * (size - 1) // 2))
+        elif size < 2 * dims.axes + 2:
+            raise Invalid("kind", f"circulant on {dims.axes} axes needs a head size of {2 * dims.axes + 2}, not {size}")
+        else:
+            columns = waves[..., : size // 2 - 1] @ sines(fourier(size, waves)).mT
+            self.circulants = nn.Parameter(columns / (2 * size) ** 0.5)  # [P, G, K]
+
+    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        return value if name == "skew" else per_axis(value, source.dims, self.dims)
+
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        if self.kind == "cayley":
+            return cayley(antisymmetric(precise(self.skew), self.dims.head)), mixed(pos, precise(self.frequencies))
+        columns = precise(self.circulants)
+        basis = fourier(self.dims.head, columns)
+        return basis.expand(self.dims.groups, -1, -1), mixed(pos, columns @ sines(basis) * (2 * self.dims.head) ** 0.5)
+
+    def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
+        basis, table = tables
+        return turn(rebased(x, basis), table)  # the left Q cancels between query and key
