@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Encoding, Terms
+from zoo.attention.terms import Index
+from zoo.encodings.offsets import along
 from zoo.registry import register
 
 
@@ -25,23 +27,23 @@ class ALiBi(Encoding):
 
     def __init__(self, dims: Dims, *, distance: Literal["manhattan", "euclidean"] = "manhattan") -> None:
         super().__init__(dims)
-        self.power = 1 if distance == "manhattan" else 2
+        self.straight = distance == "euclidean"
 
     def terms(self, terms: Terms) -> Terms:
         slopes = _slopes(self.dims.heads, terms.keys.pos)
         if not terms.ordered:
-            return terms.add_bias(lambda b, h, i, j: -slopes[h] * self._distance(terms.offset(b, i, j)))
+            distance = self._distance(terms)
+            return terms.add_bias(lambda b, h, i, j: -slopes[h] * distance(b, h, i, j))
         here = terms.keys.pos[:, -1:]  # distances from the end are small where they matter
         rows, columns = (slopes[:, None, None] * (one.pos - here)[:, None] for one in (terms.queries, terms.keys))
         one = rows.new_ones(1, 1, 1, 1)
         return terms.add_factor(-rows, one).add_factor(one, columns)  # [1|B, H, N, 1], [1|B, H, M, 1]
 
-    def _distance(self, offset: Tensor) -> Tensor:
-        """Of offsets [.., P], axis by axis: a kernel that evaluates it pair by pair knows no sums over an axis."""
-        apart = [one.abs() for one in offset.unbind(-1)]
-        if len(apart) == 1 or self.power == 1:
-            return sum(apart[1:], apart[0])
-        return sum(one.square() for one in apart).sqrt()  # type: ignore[union-attr]
+    def _distance(self, terms: Terms) -> Index:
+        offsets = [along(terms, axis) for axis in range(self.dims.axes)]
+        if self.straight:
+            return lambda b, h, i, j: sum(one(b, h, i, j).square() for one in offsets).sqrt()  # type: ignore[union-attr]
+        return lambda b, h, i, j: sum(one(b, h, i, j).abs() for one in offsets)  # type: ignore[return-value]
 
 
 def _slopes(heads: int, like: Tensor) -> Tensor:

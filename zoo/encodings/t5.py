@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Lookup, Terms, precise
 from zoo.attention.terms import Index
+from zoo.encodings.offsets import along
 from zoo.encodings.rotation import per_axis
 from zoo.errors import Invalid
 from zoo.registry import Between, register
@@ -51,10 +52,12 @@ class T5(Encoding):
         return terms
 
     def _column(self, terms: Terms, axis: int, ahead: bool) -> Index:
-        return lambda b, h, i, j: self.bucket(terms.offset(b, i, j)[..., axis].round(), ahead)
+        every = torch.arange(-self.reach, self.reach + 1, device=terms.keys.pos.device)
+        buckets, offset = self.bucket(every, ahead), along(terms, axis)
+        return lambda b, h, i, j: buckets[(offset(b, h, i, j).round() + self.reach).clamp(0, 2 * self.reach).long()]
 
     def bucket(self, offset: Tensor, ahead: bool) -> Tensor:
-        """Bucket of each offset p_i - p_j; the logarithm is that of float32."""
+        """Bucket of each whole offset p_i - p_j; the logarithm is that of float32."""
         half = self.buckets // 2 if ahead else self.buckets
         distance = offset.abs() if ahead else offset.clamp(min=0)
         exact = half // 2
