@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import laws
 import literal
 import literal_classic as classic
 import pytest
 import torch
 from calls import QUERIES, SEEN, agree, called, dims, made, moved, near, scores, spots, weights
+from laws import Member
 from literal import Call
 
 import zoo
@@ -257,3 +259,17 @@ def test_a_planted_fault_changes_the_scores(sound, planted, before):
     near(_scores(sound, call, *before), _scores(sound, call, *before))
     with pytest.raises(AssertionError):
         near(_scores(planted, call, *before), _scores(sound, call, *before))
+
+
+class OwnMiddle(XPos):
+    """Places count from the middle of the tokens at hand: cached keys have another one than later queries."""
+
+    def prepare(self, pos):
+        self.centre = float(pos.mean())
+        return super().prepare(pos)
+
+
+def test_a_middle_that_passes_do_not_share_is_caught_by_the_law_of_decoding():
+    laws.decoding_equals_one_pass(Member("sound", 1, XPos))
+    with pytest.raises(AssertionError):
+        laws.decoding_equals_one_pass(Member("planted", 1, OwnMiddle))

@@ -20,7 +20,7 @@ class FoPE(Rotary):
 
     x1 and x2 are the halves of q, and of k. `sine` and `cosine` are frozen: each column has one of the F waves that fit the
     length of training (at least the first), spread evenly, and noise on all, N(0, gain^2 2 / (F + columns)). Pairs past
-    the min(F, K/4) columns stay as they are. C and S lie on no circle: scores hardly, but somewhat, depend on where a pair is.
+    the min(F, K/4) columns stay as they are. C and S lie on no circle, so scores depend also on where a pair stands.
     """
 
     shared, relative, origin = False, False, False
