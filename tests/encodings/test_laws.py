@@ -41,6 +41,10 @@ LISTS: tuple[list[Any], ...] = (
     [{"name": "t5", "buckets": 16, "reach": 9}],
     *([{"name": "rope", "scaling": {"rule": rule, "factor": 4.0}}] for rule in ("linear", "ntk", "yarn", "llama3")),
     [{"name": "rope", "fraction": 0.5}],
+    ["alibi", "head_scale"],
+    ["t5", "head_scale"],
+    [{"name": "sandwich", "width": 16}],
+    [{"name": "alibi", "distance": "euclidean"}],
 )
 
 

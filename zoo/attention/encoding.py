@@ -78,6 +78,7 @@ class Encoding(nn.Module):
     causal = False  # meaningful only under a causal mask
     whole = False  # reads all tokens before the first layer, the last ones too: no causal model can have it
     axes: tuple[int, ...] = (1,)  # numbers of coordinates accepted
+    axes_because = ""  # why no other number, and what takes it
     coordinates = "index"  # default convention
     row_constant: tuple[str, ...] = ()  # parameters whose gradient a softmax makes exactly zero
     unplaced = False  # handles tokens without a place itself
@@ -87,8 +88,7 @@ class Encoding(nn.Module):
     def __init__(self, dims: Dims) -> None:
         super().__init__()
         if dims.axes not in self.axes:
-            accepted = " or ".join(map(str, self.axes))
-            raise Invalid("name", f"{self.name or type(self).__name__} takes {accepted} axes, not {dims.axes}")
+            raise Invalid("name", self._refusal(dims.axes))
         self.dims = dims
 
     def embed(self, tokens: Tokens) -> Tokens:
@@ -122,6 +122,12 @@ class Encoding(nn.Module):
         are the same things wherever there are as many axes.
         """
         return value if source.dims.axes == self.dims.axes else None
+
+    def _refusal(self, axes: int) -> str:
+        accepted = " or ".join(map(str, self.axes))
+        told = f"{self.name or type(self).__name__} takes {accepted} axes, not {axes}"
+        reason = self.axes_because or ("it goes by the order of tokens, and a grid has none" if self.causal else "")
+        return f"{told}: {reason}" if reason else told
 
 
 Link = Callable[[Dims], Encoding]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from zoo.attention import Encoding, Terms
+from zoo.attention import Dims, Encoding, Terms
+from zoo.attention.terms import Index
+from zoo.encodings.offsets import along
 from zoo.registry import register
 
 
@@ -13,19 +17,33 @@ from zoo.registry import register
 class ALiBi(Encoding):
     """scores - m_h |p_i - p_j|, m_h = 2^(-8h/H) for h = 1..H
 
-    For H no power of two: the slopes of the power n below it, then the 1st, 3rd, 5th ... slopes of 2n.
+    For H no power of two: the slopes of the power n below it, then the 1st, 3rd, 5th ... slopes of 2n. On a grid |p_i - p_j|
+    is the sum of the distances along its axes, or with `distance` euclidean the way straight across (CROMA; Fuller et
+    al. 2023, arXiv:2311.00566).
     """
 
     relative = True
+    axes = (1, 2, 3)
+
+    def __init__(self, dims: Dims, *, distance: Literal["manhattan", "euclidean"] = "manhattan") -> None:
+        super().__init__(dims)
+        self.straight = distance == "euclidean"
 
     def terms(self, terms: Terms) -> Terms:
         slopes = _slopes(self.dims.heads, terms.keys.pos)
         if not terms.ordered:
-            return terms.add_bias(lambda b, h, i, j: -slopes[h] * terms.distance(b, i, j))
+            distance = self._distance(terms)
+            return terms.add_bias(lambda b, h, i, j: -slopes[h] * distance(b, h, i, j))
         here = terms.keys.pos[:, -1:]  # distances from the end are small where they matter
         rows, columns = (slopes[:, None, None] * (one.pos - here)[:, None] for one in (terms.queries, terms.keys))
         one = rows.new_ones(1, 1, 1, 1)
         return terms.add_factor(-rows, one).add_factor(one, columns)  # [1|B, H, N, 1], [1|B, H, M, 1]
+
+    def _distance(self, terms: Terms) -> Index:
+        offsets = [along(terms, axis) for axis in range(self.dims.axes)]
+        if self.straight:
+            return lambda b, h, i, j: sum(one(b, h, i, j).square() for one in offsets).sqrt()  # type: ignore[union-attr]
+        return lambda b, h, i, j: sum(one(b, h, i, j).abs() for one in offsets)  # type: ignore[return-value]
 
 
 def _slopes(heads: int, like: Tensor) -> Tensor:

@@ -22,6 +22,9 @@ class FIRE(Encoding):
 
     shared = False
     row_constant = ("net.2.bias",)
+    axes_because = (
+        "a distance is a share of what the query looks back on, which a grid does not have; alibi and t5 take grids"
+    )
 
     def __init__(
         self, dims: Dims, *, hidden: Annotated[int, Between(1)] = 32, initial_c: float = 0.1,

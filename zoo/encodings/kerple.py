@@ -19,6 +19,7 @@ class KERPLE(Encoding):
     """
 
     relative = True
+    axes_because = "its authors define it on distances along a text; alibi and t5 take grids"
 
     def __init__(self, dims: Dims, *, kind: Literal["log", "power"] = "log") -> None:
         super().__init__(dims)

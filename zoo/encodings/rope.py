@@ -21,6 +21,8 @@ class RoPE(Rotary):
     Channels past K' stay as they are. `scaling` stretches the waves for texts longer than those of training.
     """
 
+    axes_because = "rope_axial and rope_mixed are its forms on grids"
+
     def __init__(
         self, dims: Dims, *, base: float = 10000.0, fraction: Annotated[float, Between(0, 1)] = 1.0,
         scaling: Scaling | None = None,

@@ -19,6 +19,7 @@ class RoPEAxial(Rotary):
     """
 
     axes = (2, 3)
+    axes_because = "a text has one axis, and is for rope"
 
     def __init__(self, dims: Dims, *, base: float = 100.0) -> None:
         super().__init__(dims)

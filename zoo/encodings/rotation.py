@@ -37,14 +37,18 @@ class Rotary(Encoding):
         return tokens if self.shared and self.name in tokens.tables else self._prepared(tokens)
 
     def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        tables = self._prepared(tokens, keep=True).tables[self.name]
+        tables = self.tables(tokens)
         if self.dims.groups == self.dims.heads:
             return self.turn(q, *tables)
         sharing = q.unflatten(1, (self.dims.groups, -1)).unbind(2)  # of [B, G, N, K], one query head of each group
         return torch.stack([self.turn(one, *tables) for one in sharing], dim=2).flatten(1, 2)
 
     def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        return self.turn(k, *self._prepared(tokens, keep=True).tables[self.name])
+        return self.turn(k, *self.tables(tokens))
+
+    def tables(self, tokens: Tokens) -> tuple[Tensor, ...]:
+        """What `prepare` gave for these tokens, made now if it was not yet."""
+        return self._prepared(tokens, keep=True).tables[self.name]
 
     def _prepared(self, tokens: Tokens, keep: bool = False) -> Tokens:
         """The same tokens with this encoding's tables; those that are there are kept if asked."""

@@ -19,6 +19,7 @@ class Shaw(Encoding):
     """
 
     shared, relative = False, True
+    axes_because = "its authors clip distances along a text; t5 takes grids"
 
     def __init__(self, dims: Dims, *, reach: Annotated[int, Between(1)] = 16, values: bool = True) -> None:
         super().__init__(dims)

@@ -24,6 +24,7 @@ class TUPE(Encoding):
 
     row_constant = ("key.bias",)
     unplaced = True
+    axes_because = "its authors tie a table to the places of a text; learned takes grids"
 
     def __init__(self, dims: Dims) -> None:
         super().__init__(dims)

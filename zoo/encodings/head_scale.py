@@ -1,0 +1,44 @@
+"""No positions, and a temperature for each head (HeadScale; Wang et al. 2024, arXiv:2404.12224)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention import Dims, Encoding, Lookup, Terms, precise
+from zoo.attention.terms import Index
+from zoo.errors import Invalid
+from zoo.registry import register
+
+
+@register
+class HeadScale(Encoding):
+    """scores * scale_h
+
+    The scores so far, the biases of the links before it among them; those of later links are added as they are. A
+    temperature is not about places, so it holds for tokens without one too. `scale` is 1 at first.
+    """
+
+    shared, relative, causal, unplaced = False, True, True, True
+
+    def __init__(self, dims: Dims) -> None:
+        super().__init__(dims)
+        self.scale = nn.Parameter(torch.ones(dims.heads))  # [H]
+
+    def terms(self, terms: Terms) -> Terms:
+        if terms.rescore is not None:
+            raise Invalid("encoding", "head_scale cannot follow a link that rescores whole rows; list it first")
+        scale = precise(self.scale)
+        sizes = scale[:, None, None]  # [H, 1, 1]
+        return terms.replace(
+            q=(terms.q * sizes).to(terms.q.dtype),
+            biases=tuple(_times(bias, scale) for bias in terms.biases),
+            factors=tuple((precise(left) * sizes, right) for left, right in terms.factors),
+        )
+
+
+def _times(bias: Index, scale: Tensor) -> Index:
+    """A bias times a number per head; one that reads a table goes on reading one."""
+    if isinstance(bias, Lookup):
+        return Lookup(bias.table * scale[:, None, None], bias.column)
+    return lambda b, h, i, j: bias(b, h, i, j) * scale[h]

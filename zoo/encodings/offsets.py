@@ -1,0 +1,13 @@
+"""Offsets of pairs, axis by axis: an interpreter that evaluates pairs one by one wants numbers, not vectors."""
+
+from __future__ import annotations
+
+from zoo.attention import Terms
+from zoo.attention.terms import Index
+from zoo.attention.tokens import pick
+
+
+def along(terms: Terms, axis: int) -> Index:
+    """Position of query i minus position of key j on one axis."""
+    queries, keys = (tokens.pos[..., axis].contiguous() for tokens in (terms.queries, terms.keys))  # [1|B, N]
+    return lambda b, h, i, j: pick(queries, b, i) - pick(keys, b, j)

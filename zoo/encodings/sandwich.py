@@ -1,0 +1,45 @@
+"""Sines of two places multiplied, as a bias of distance (Sandwich; Chi et al. 2022, arXiv:2212.10356)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+
+from zoo.attention import Dims, Encoding, Terms, Tokens, unrounded
+from zoo.errors import Invalid
+from zoo.registry import Between, register
+
+
+@register
+class Sandwich(Encoding):
+    """scores + H/(8h) (sum_{k=1}^{width/2} cos((p_i - p_j) / 10000^(2k/width)) - width/2), h = 1..H
+
+    What sinusoids of two places have in common, a factor of rank `width`: it falls off about as a logarithm does, and
+    nothing is learned.
+    """
+
+    relative = True
+    axes_because = "its authors define it on distances along a text; alibi and t5 take grids"
+
+    def __init__(self, dims: Dims, *, width: Annotated[int, Between(2)] = 128) -> None:
+        super().__init__(dims)
+        if width % 2:
+            raise Invalid("width", f"width {width} is not even: a wave has a sine and a cosine")
+        self.width = width
+
+    def terms(self, terms: Terms) -> Terms:
+        here = terms.keys.pos[:, -1:]  # angles from the end are small where they matter
+        steps = torch.arange(2, self.width + 2, 2, device=here.device, dtype=here.dtype)
+        waves = 10000 ** (-steps / self.width)
+
+        def features(tokens: Tokens) -> torch.Tensor:
+            angles = (tokens.pos - here)[:, None] * waves  # [1|B, 1, N, width/2]
+            return torch.cat([angles.cos(), angles.sin()], dim=-1)
+
+        heads = torch.arange(1, self.dims.heads + 1, device=here.device, dtype=here.dtype)[:, None, None]
+        slopes = self.dims.heads / (8 * heads)  # [H, 1, 1]
+        one = here.new_ones(1, 1, 1, 1)
+        with unrounded(here.device):
+            left, right = (features(tokens) for tokens in (terms.queries, terms.keys))
+            return terms.add_factor(slopes * left, right).add_factor(-slopes[None] * self.width / 2, one)

@@ -1,0 +1,61 @@
+"""RoPE whose waves fade with distance (xPos; Sun et al. 2022, arXiv:2212.10554)."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from zoo.attention import Dims, Tokens
+from zoo.encodings.rotation import Rotary, check_pairs, circle, turn
+from zoo.errors import Invalid
+from zoo.registry import Between, register
+
+
+@register
+class XPos(Rotary):
+    """rope, with pairs of q times zeta_t^(p/span) and of k times zeta_t^(-p/span), zeta_t = (2t/K + gamma) / (1 + gamma)
+
+    A score has zeta_t^((p_i - p_j)/span). Places count from the middle of the length of training (from 0 where nobody said
+    it), so that neither factor leaves the range of float32: a place may lie 69 span from there with the default gamma,
+    35,000 tokens. Farther ones are refused. float16 holds an eighth of that, less what the keys take.
+    """
+
+    causal, origin = True, False
+
+    def __init__(
+        self, dims: Dims, *, base: float = 10000.0, gamma: Annotated[float, Between(0.01)] = 0.4,
+        span: Annotated[float, Between(1)] = 512.0,
+    ) -> None:  # fmt: skip
+        super().__init__(dims)
+        check_pairs(dims)
+        self.base, self.gamma, self.span = base, gamma, span
+        self.centre = 0.0 if dims.length is None else dims.tokens / 2
+        self._check(self.centre, torch.float32)
+
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        if not (pos.is_meta or torch.compiler.is_compiling()) and pos.numel():
+            self._check(float((pos - self.centre).abs().max()), pos.dtype)
+        steps = torch.arange(0, self.dims.head, 2, device=pos.device, dtype=pos.dtype) / self.dims.head
+        turns = circle(pos[:, None] * self.base**-steps)  # [1|B, 1, N, K/2, 2]
+        fading = ((steps + self.gamma) / (1 + self.gamma)).log() / self.span
+        sizes = ((pos - self.centre)[:, None] * fading)[..., None]  # logarithms, [1|B, 1, N, K/2, 1]
+        return turns * sizes.exp(), turns * (-sizes).exp()
+
+    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        return turn(q, self.tables(tokens)[0])
+
+    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        return turn(k, self.tables(tokens)[1])
+
+    def _check(self, distance: float, dtype: torch.dtype) -> None:
+        """Raises Invalid for a place so far from the middle that a factor would leave the range of its type."""
+        fastest = math.log((1 + self.gamma) / self.gamma) / self.span
+        most = (math.log(torch.finfo(dtype).max) - 2) / fastest  # room for what is multiplied
+        if distance > most:
+            told = (
+                f"a token {distance:.0f} places from the middle of training is past {most:.0f}, where powers overflow"
+            )
+            raise Invalid("span", f"{told}; choose a larger span than {self.span:g}")
