@@ -163,6 +163,51 @@ def test_only_one_link_turns():
         chain(Turning(), Changing(), Turning())
 
 
+class Settling(Encoding):
+    axes = (2,)
+
+    def __init__(self, factor=2):
+        super().__init__(DIMS)
+        self.name, self.factor = "settling", factor
+
+    def settle(self, k, tokens):
+        return self.factor * k, tokens.note(
+            spent=torch.cat([tokens.notes["spent"], k.new_full((1, 1), self.factor)], 1)
+        )
+
+
+def test_settling_is_what_turns():
+    with pytest.raises(Invalid, match="link0 and link1 both turn queries and keys"):
+        chain(Settling(), Turning())
+    k, kept = chain(Changing(), Settling(3)).settle(torch.ones(1), tokens().note(spent=torch.ones(1, 0)))
+    assert (k.tolist(), kept.notes["spent"].tolist()) == ([3.0], [[3.0]])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_link_that_reads_keys_that_another_settles_is_refused(first):
+    reading = Changing(terms=lambda t: t.add_factor(t.q, t.k))
+    links = (reading, Settling()) if first else (Settling(), reading)
+    with pytest.raises(Invalid, match="goes on changing; list one of them"):
+        chain(*links).terms(call())
+
+
+@pytest.mark.parametrize(
+    "change", [lambda t: {"scale": 2 * t.scale}, lambda t: {"q": 2 * t.q}, lambda t: {"k": 2 * t.k}]
+)
+def test_what_is_multiplied_may_change_only_before_keys_settle(change):
+    changing = Changing(terms=lambda t: t.replace(**change(t)))
+    chain(changing, Settling()).terms(call())
+    with pytest.raises(Invalid, match="changes what link0, before it, has multiplied; list it first"):
+        chain(Settling(), changing).terms(call())
+
+
+def test_a_link_that_absorbs_biases_is_refused_beside_one_that_settles():
+    absorbing = Changing()
+    absorbing.absorbs = True
+    with pytest.raises(Invalid, match="reads keys"):
+        chain(Settling(), absorbing).terms(call())
+
+
 def test_facts_are_folded():
     first, second = Changing(), Turning()
     first.relative = second.relative = True

@@ -150,6 +150,25 @@ def test_a_cached_key_is_never_touched_again():
     assert torch.equal(cache._layers[0][1][:, :, :4], before[1])
 
 
+def test_keys_are_kept_as_they_settle_and_read_as_they_were():
+    cache, at, heads = KeyValueCache(), tokens(0, 2).note(spent=torch.ones(1, 2)), torch.randn(1, 2, 2, 4).half()
+    settle = lambda k, tokens: (10 * k.float(), tokens.note(spent=tokens.notes["spent"][:, :0]))  # noqa: E731
+    k, _, keys = cache.keys(0, heads, heads, at, settle)
+    assert torch.equal(k, heads)
+    assert keys.notes["spent"].shape == (1, 2)
+    k, _, keys = cache.keys(0, heads, heads, tokens(2, 2).note(spent=torch.ones(1, 2)), settle)
+    assert torch.equal(k, torch.cat([(10 * heads.float()).half(), heads], 2))
+    assert keys.notes["spent"].shape == (1, 2)
+    assert cache._layers[0][0].dtype == torch.float32
+
+
+def test_a_note_may_cover_the_last_tokens_alone():
+    at, part = tokens(0, 4).note(short=torch.arange(2.0)[None]), tokens(4, 3).note(short=torch.arange(2.0, 5)[None])
+    assert at.join(part).notes["short"].tolist() == [[0, 1, 2, 3, 4]]
+    assert at.join(part).last(3).notes["short"].tolist() == [[2, 3, 4]]
+    assert at.last(3).notes["short"].tolist() == [[0, 1]]
+
+
 def test_a_left_padded_batch_decodes_as_its_samples_do():
     attention, chain = layer()
     padding = torch.tensor([[0] * 6, [-1, -1] + [0] * 4])

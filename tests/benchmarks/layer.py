@@ -18,7 +18,7 @@ import zoo
 IMAGES = ("none", "rope_axial", "rope_mixed", "comrope_ap", "comrope_ld", "liere")
 TEXT = (
     "none", "rope", "alibi", "fox", "tupe", "tape", "t5", "kerple", "fire", "transformer_xl", "shaw", "cope",
-    "stickbreaking", "kerple+dape",
+    "stickbreaking", "kerple+dape", "path", "path+fox",
 )  # fmt: skip
 
 

@@ -33,6 +33,8 @@ LISTS: tuple[list[Any], ...] = (
     ["rope", "transformer_xl"],
     ["sinusoidal", "rope"],
     ["rope", "stickbreaking"],
+    ["path", "fox"],
+    [{"name": "path", "convolution": 1, "rank": 4}],
     [{"name": "kerple", "kind": "power"}],
     [{"name": "cape", "centre": True}],
     [{"name": "string", "kind": "circulant"}],

@@ -28,7 +28,8 @@ class Chain(Encoding):
         self.dims = dims
         for name, link in links.items():
             self.add_module(name, link)
-        turning = [n for n, link in links.items() if type(link).turn_query is not Encoding.turn_query]
+        self.settling = [n for n, link in links.items() if type(link).settle is not Encoding.settle]
+        turning = [n for n, link in links.items() if n in self.settling or _turns(link)]
         if len(turning) > 1:
             raise Invalid("encoding", f"{' and '.join(turning)} both turn queries and keys; list one of them")
         self.shared = all(link.shared for link in self)
@@ -67,6 +68,11 @@ class Chain(Encoding):
             k = _turned(link, k, link.turn_key(k, _placed(link, tokens)), tokens)
         return k
 
+    def settle(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
+        for link in self:
+            k, tokens = link.settle(k, tokens)
+        return k, tokens
+
     def terms(self, terms: Terms) -> Terms:
         for link in self:
             old = terms.replace(queries=_placed(link, terms.queries), keys=_placed(link, terms.keys))
@@ -78,6 +84,7 @@ class Chain(Encoding):
                 raise Invalid(
                     "encoding", f"{link.name} adds a bias to scores that a link before it rescores; list it first"
                 )
+            self._check_products(link, old, new)
             terms = new if link.unplaced else _confined(old, new)
         return terms
 
@@ -85,6 +92,20 @@ class Chain(Encoding):
         for link in self:
             tokens = link.update(_placed(link, tokens), riders)
         return tokens
+
+    def _check_products(self, link: Encoding, old: Terms, new: Terms) -> None:
+        """Refuses what would tell a kept key that was changed from one that its link has yet to change."""
+        links = list(self)
+        for name in self.settling:
+            if link.absorbs or any(right is old.k for _, right in new.factors):
+                raise Invalid("encoding", f"{link.name} reads keys, which {name} goes on changing; list one of them")
+            later = links.index(link) > links.index(self._modules[name])  # type: ignore[arg-type]
+            if later and (new.scale != old.scale or new.q is not old.q or new.k is not old.k):
+                raise Invalid("encoding", f"{link.name} changes what {name}, before it, has multiplied; list it first")
+
+
+def _turns(link: Encoding) -> bool:
+    return type(link).turn_query is not Encoding.turn_query
 
 
 def _placed(link: Encoding, tokens: Tokens) -> Tokens:

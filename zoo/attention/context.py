@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any
 
@@ -10,6 +10,13 @@ import torch
 from torch import Tensor
 
 from zoo.attention.tokens import Tokens
+
+Settle = Callable[[Tensor, Tokens], tuple[Tensor, Tokens]]
+"""Keys [B, G, M, K] and their tokens, as they are to be remembered."""
+
+
+def _as_they_are(k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
+    return k, tokens
 
 
 class Context:
@@ -25,7 +32,9 @@ class Context:
         """Heads [B, H, M, ..] of the token before each, 0 where there is none in its document."""
         return _before(heads, tokens)
 
-    def keys(self, layer: int, k: Tensor, v: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor, Tokens]:
+    def keys(
+        self, layer: int, k: Tensor, v: Tensor, tokens: Tokens, settle: Settle = _as_they_are
+    ) -> tuple[Tensor, Tensor, Tokens]:
         """All keys and values [B, H, M, ..] to attend to, given this pass's own, and their tokens."""
         return k, v, tokens
 
@@ -41,7 +50,11 @@ class Context:
 
 
 class KeyValueCache(Context):
-    """Remembers keys and values, finished: a cached key is never touched again."""
+    """Remembers keys and values, finished: a cached key is never touched again, unless an encoding settles keys.
+
+    What such a one makes of them is kept as it gives it (in at least float32, as it is changed again and again), and read
+    in the dtype of the pass.
+    """
 
     def __init__(self) -> None:
         self._layers: dict[int, tuple[Tensor, Tensor, Tokens]] = {}
@@ -56,14 +69,17 @@ class KeyValueCache(Context):
         self._last[layer] = last
         return _before(heads, tokens)[:, :, -count:]
 
-    def keys(self, layer: int, k: Tensor, v: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor, Tokens]:
-        tokens = tokens.bare()
+    def keys(
+        self, layer: int, k: Tensor, v: Tensor, tokens: Tokens, settle: Settle = _as_they_are
+    ) -> tuple[Tensor, Tensor, Tokens]:
+        tokens, dtype = tokens.bare(), k.dtype
         if layer in self._layers:
             old_k, old_v, old_tokens = self._layers[layer]
             k, v, tokens = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2), old_tokens.join(tokens)
-        self._layers[layer] = k, v, tokens
+        kept, settled = settle(k, tokens)
+        self._layers[layer] = kept, v, settled
         self.seen = k.shape[2]
-        return k, v, tokens
+        return k.to(dtype), v, tokens
 
 
 class SegmentMemory(Context):

@@ -107,6 +107,13 @@ class Encoding(nn.Module):
         """Each layer, before keys are cached: change keys [B, H, M, K] token by token."""
         return k
 
+    def settle(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
+        """Each layer, before keys are kept: change keys [B, G, M, K] by what the tokens after each of them say.
+
+        Of the tokens, which hold kept ones too, read notes and documents. Notes that are spent are cut, to their last rows.
+        """
+        return k, tokens
+
     def terms(self, terms: Terms) -> Terms:
         """Each layer: rewrite the attention call. Of `terms.keys`, read positions and notes, never states."""
         return terms

@@ -57,7 +57,7 @@ class SelfAttention(nn.Module):
         if self.shift is not None:
             k, v = self._shifted(self.shift, k, v, states, context)
         q, k = chain.turn_query(content, tokens), chain.turn_key(self.key_norm(k), states)
-        k, v, keys = context.keys(self.dims.layer, k, v, states)
+        k, v, keys = context.keys(self.dims.layer, k, v, states, chain.settle)
         scale = self.dims.head**-0.5
         terms = Terms(q, k, v, content, tokens, keys, self.causal, scale, turn=lambda x: chain.turn_query(x, tokens))
         return tokens, chain.terms(terms)

@@ -15,7 +15,8 @@ class Tokens:
 
     `extent` None says that `index` holds coordinates already, to which no convention applies; `placed` None that every
     token has a place; `document` None that there is one document and no padding. `ordered` says that within a document
-    coordinates grow from slot to slot, so that under a causal mask no key lies ahead of its query.
+    coordinates grow from slot to slot, so that under a causal mask no key lies ahead of its query. A note may cover the last
+    n tokens alone, where an encoding needs no more of those before.
     """
 
     x: Tensor  # [B, N, D]
@@ -25,7 +26,7 @@ class Tokens:
     placed: Tensor | None = None  # bool [1|B, N]; False for class and register tokens
     document: Tensor | None = None  # int [1|B, N]; -1 for padding
     ordered: bool = False
-    notes: Mapping[str, Tensor] = field(default_factory=dict)  # {name: [1|B, N, ...]} travels into caches
+    notes: Mapping[str, Tensor] = field(default_factory=dict)  # {name: [1|B, N or the last n, ...]} travels into caches
     tables: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)  # this pass and these tokens only
 
     @classmethod

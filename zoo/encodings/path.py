@@ -1,0 +1,68 @@
+"""Reflections that tokens write and keys pass through on their way to a query (PaTH; Yang et al. 2025, arXiv:2505.16381)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, precise, unrounded
+from zoo.encodings.convolution import convolved
+from zoo.encodings.householder import added, settled
+from zoo.encodings.linear import linear, normal
+from zoo.registry import Between, register
+
+
+@register
+class PaTH(Encoding):
+    """scores k_j^T H_{j+1} .. H_i q_i / sqrt(K), H_t = I - beta_t w_t w_t^T, beta_t = 2 sigmoid(strength(x_t)),
+    w_t = filter_0 direction(x_t) + filter_1 direction(x_{t-1}) + .. at norm 1, per key head
+
+    `direction` has rank `rank`; `convolution` tokens make a w_t, channel by channel, 1 for x_t alone. (The published code
+    puts a SiLU after the convolution, which the paper has not, and makes `direction` of full rank where query heads share
+    key heads.) Transformations go by the order of tokens, whether they have a place or not. With `fox` it is PaTH-FoX.
+    """
+
+    shared, relative, causal, unplaced = False, True, True, True
+
+    def __init__(
+        self, dims: Dims, *, rank: Annotated[int, Between(1)] = 32, convolution: Annotated[int, Between(1)] = 3
+    ) -> None:
+        super().__init__(dims)
+        width, self.reach = dims.groups * dims.head, convolution - 1
+        layers = nn.Linear(dims.dim, rank, bias=False), nn.Linear(rank, width, bias=False)
+        self.direction = nn.Sequential(*map(normal, layers))
+        self.strength = normal(nn.Linear(dims.dim, dims.groups))
+        shares = torch.empty(convolution, width).uniform_(-1, 1) * convolution**-0.5  # as PyTorch's convolutions
+        self.filter = nn.Parameter(shares) if convolution > 1 else None  # the token itself first
+
+    def annotate(self, tokens: Tokens) -> Tokens:
+        direction = linear(self.direction[1], linear(self.direction[0], tokens.x))  # [B, N, G K]
+        return tokens.note(path_direction=direction, path_strength=2 * linear(self.strength, tokens.x).sigmoid())
+
+    def settle(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
+        direction, strength = tokens.notes["path_direction"], tokens.notes["path_strength"]
+        rest = direction[:, max(direction.shape[1] - self.reach, 0) :]
+        with unrounded(k.device):
+            k = settled(precise(k), *self._reflections(tokens, len(k)))
+        return k, tokens.note(path_direction=rest, path_strength=strength[:, :0])
+
+    def terms(self, terms: Terms) -> Terms:
+        sharing = self.dims.heads // self.dims.groups
+        with unrounded(terms.q.device):
+            w, beta = (
+                one.repeat_interleave(sharing, dim=1) for one in self._reflections(terms.keys, len(terms.q))
+            )  # [B, H, n, ..]
+            table = added(precise(terms.q), precise(terms.k), w, beta) * terms.scale  # [B, H, N, M]
+        return terms.add_bias(Lookup(table, lambda b, h, i, j: j))
+
+    def _reflections(self, tokens: Tokens, batch: int) -> tuple[Tensor, Tensor]:
+        """w [B, G, n, K] and beta [B, G, n] of the tokens that keys have not passed through yet, the last n."""
+        direction, strength = tokens.notes["path_direction"], tokens.notes["path_strength"]
+        if self.filter is not None:
+            direction = convolved(direction, self.filter, tokens.document)
+        last = direction[:, direction.shape[1] - strength.shape[1] :]
+        w = F.normalize(last.unflatten(-1, (self.dims.groups, -1)).transpose(1, 2), dim=-1)
+        return w.expand(batch, -1, -1, -1), strength.mT.expand(batch, -1, -1)
