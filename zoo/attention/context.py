@@ -22,11 +22,11 @@ class Context:
         return tokens
 
     def before(self, layer: int, heads: Tensor, tokens: Tokens) -> Tensor:
-        """Heads [B, H, M, ..] of the token before each, 0 where there is none in its document."""
+        """Heads [B, G, M, ..] of the token before each, 0 where there is none in its document."""
         return _before(heads, tokens)
 
     def keys(self, layer: int, k: Tensor, v: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor, Tokens]:
-        """All keys and values [B, H, M, ..] to attend to, given this pass's own, and their tokens."""
+        """All keys and values [B, G, M, ..] to attend to, given this pass's own, and their tokens."""
         return k, v, tokens
 
     def copy(self) -> Context:

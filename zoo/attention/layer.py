@@ -11,7 +11,7 @@ from zoo.attention.attend import attend
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context
 from zoo.attention.encoding import Dims
-from zoo.attention.terms import Terms
+from zoo.attention.terms import Terms, repeated
 from zoo.attention.tokens import Tokens
 
 
@@ -29,6 +29,8 @@ class LayerOptions:
 class SelfAttention(nn.Module):
     """Projects tokens to heads, lets the chain describe attention, computes it, projects back.
 
+    Query heads may share key heads (`Dims.key_heads`, arXiv:2305.13245), and what is remembered has these alone.
+
     Keys have no bias unless asked: where nothing turns them, it adds to all scores of a row alike, which a softmax does not
     see. Turned, it differs from key to key.
     """
@@ -39,10 +41,10 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.dims, self.causal, self.backend = dims, causal, backend
         self.query = nn.Linear(dims.dim, dims.dim)
-        self.key = nn.Linear(dims.dim, dims.dim, bias=options.key_bias)
-        self.value = nn.Linear(dims.dim, dims.dim)
+        self.key = nn.Linear(dims.dim, dims.groups * dims.head, bias=options.key_bias)
+        self.value = nn.Linear(dims.dim, dims.groups * dims.head)
         self.out = nn.Linear(dims.dim, dims.dim)
-        self.shift = nn.Linear(dims.dim, 2 * dims.heads, bias=False) if options.shift else None
+        self.shift = nn.Linear(dims.dim, 2 * dims.groups, bias=False) if options.shift else None
         self.gate = nn.Linear(dims.dim, dims.dim, bias=False) if options.output_gate else None
         self.query_norm = _norm(dims, options.qk_norm)
         self.key_norm = _norm(dims, options.qk_norm)
@@ -53,11 +55,12 @@ class SelfAttention(nn.Module):
         tokens = chain.annotate(tokens)
         states = context.states(self.dims.layer, tokens)
         content = self.query_norm(self._heads(self.query(tokens.x)))  # [B, H, N, K]
-        k, v = self._heads(self.key(states.x)), self._heads(self.value(states.x))  # [B, H, M, K]
+        k, v = self._heads(self.key(states.x)), self._heads(self.value(states.x))  # [B, G, M, K]
         if self.shift is not None:
             k, v = self._shifted(self.shift, k, v, states, context)
         q, k = chain.turn_query(content, tokens), chain.turn_key(self.key_norm(k), states)
         k, v, keys = context.keys(self.dims.layer, k, v, states)
+        k, v = repeated(k, self.dims.heads), repeated(v, self.dims.heads)  # [B, H, M, K]
         scale = self.dims.head**-0.5
         terms = Terms(q, k, v, content, tokens, keys, self.causal, scale, turn=lambda x: chain.turn_query(x, tokens))
         return tokens, chain.terms(terms)
@@ -72,15 +75,15 @@ class SelfAttention(nn.Module):
         return tokens.replace(x=self.out(out)), riders
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.dims.heads, -1)).transpose(1, 2)
+        return x.unflatten(-1, (-1, self.dims.head)).transpose(1, 2)
 
     def _shifted(
         self, rates: nn.Linear, k: Tensor, v: Tensor, states: Tokens, context: Context
     ) -> tuple[Tensor, Tensor]:
-        """a_t of the token before and 1 - a_t of the token itself, for keys and values, a rate per head."""
+        """a_t of the token before and 1 - a_t of the token itself, for keys and values, a rate per key head."""
         own = k, v
         before = context.before(self.dims.layer, torch.cat(own, dim=-1), states).split([k.shape[-1], v.shape[-1]], -1)
-        shares = rates(states.x).sigmoid().mT[..., None].chunk(2, dim=1)  # [B, H, M, 1]
+        shares = rates(states.x).sigmoid().mT[..., None].chunk(2, dim=1)  # [B, G, M, 1]
         mixed = [a * earlier + (1 - a) * one for a, earlier, one in zip(shares, before, own, strict=True)]
         return mixed[0], mixed[1]
 

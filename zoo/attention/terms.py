@@ -48,6 +48,11 @@ Readout = Callable[[Tensor], Tensor]
 """weights [B, H, N, M] -> [B, H, N, V], added to the output."""
 
 
+def repeated(heads: Tensor, count: int) -> Tensor:
+    """Key heads [B, G, M, ..] as [B, H, M, ..] for `count` query heads: query head h reads key head h // (H / G)."""
+    return heads if heads.shape[1] == count else heads.repeat_interleave(count // heads.shape[1], dim=1)
+
+
 @dataclass(frozen=True)
 class Terms:
     """softmax(scale q k^T + biases + factors, over visible keys) v, and what else an encoding makes of it.
