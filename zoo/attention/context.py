@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.attention.linear import State
 from zoo.attention.tokens import Tokens
 
 
@@ -25,9 +26,21 @@ class Context:
         """Heads [B, G, M, ..] of the token before each, 0 where there is none in its document."""
         return _before(heads, tokens)
 
-    def keys(self, layer: int, k: Tensor, v: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor, Tokens]:
-        """All keys and values [B, G, M, ..] to attend to, given this pass's own, and their tokens."""
+    def keys(
+        self, layer: int, k: Tensor, v: Tensor, tokens: Tokens, window: int | None = None
+    ) -> tuple[Tensor, Tensor, Tokens]:
+        """All keys and values [B, G, M, ..] to attend to, given this pass's own, and their tokens.
+
+        What stands before the window of any later query need not be remembered.
+        """
         return k, v, tokens
+
+    def state(self, layer: int) -> State | None:
+        """What the keys of earlier passes came to, in linear attention."""
+        return None
+
+    def remember(self, layer: int, state: State, tokens: Tokens) -> None:
+        """Take in what the keys came to with those of this pass's tokens, in linear attention."""
 
     def copy(self) -> Context:
         """A context that goes on from what this one remembers, and leaves this one as it is."""
@@ -41,9 +54,11 @@ class Context:
 
 
 class KeyValueCache(Context):
-    """Remembers keys and values, finished: a cached key is never touched again."""
+    """Remembers keys and values, finished: a cached key is never touched again. Of linear attention, their sums."""
 
     def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._states: dict[int, State] = {}
         self._layers: dict[int, tuple[Tensor, Tensor, Tokens]] = {}
         self._last: dict[int, tuple[Tensor, Tokens]] = {}
 
@@ -56,14 +71,27 @@ class KeyValueCache(Context):
         self._last[layer] = last
         return _before(heads, tokens)[:, :, -count:]
 
-    def keys(self, layer: int, k: Tensor, v: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor, Tokens]:
+    def keys(
+        self, layer: int, k: Tensor, v: Tensor, tokens: Tokens, window: int | None = None
+    ) -> tuple[Tensor, Tensor, Tokens]:
+        self._count(layer, tokens)
         tokens = tokens.bare()
         if layer in self._layers:
             old_k, old_v, old_tokens = self._layers[layer]
             k, v, tokens = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2), old_tokens.join(tokens)
-        self._layers[layer] = k, v, tokens
-        self.seen = k.shape[2]
+        kept = _in_sight(tokens, window)
+        self._layers[layer] = (k, v, tokens) if kept is None else (k[:, :, kept], v[:, :, kept], tokens.take(kept))
         return k, v, tokens
+
+    def state(self, layer: int) -> State | None:
+        return self._states.get(layer)
+
+    def remember(self, layer: int, state: State, tokens: Tokens) -> None:
+        self._count(layer, tokens)
+        self._states[layer] = state
+
+    def _count(self, layer: int, tokens: Tokens) -> None:
+        self._counts[layer] = self.seen = self._counts.get(layer, 0) + len(tokens)
 
 
 class SegmentMemory(Context):
@@ -90,6 +118,16 @@ class SegmentMemory(Context):
         """Go on from what `state_dict` gave."""
         self.seen = state["seen"]
         self._layers = {layer: Tokens(**fields) for layer, fields in state["layers"].items()}
+
+
+def _in_sight(tokens: Tokens, window: int | None) -> Tensor | None:
+    """Slots of tokens that a later query can see: the last of a window, and what has no place. None: all."""
+    if window is None or len(tokens) < window:
+        return None
+    slots, first = torch.arange(len(tokens), device=tokens.pos.device), len(tokens) - window + 1
+    if tokens.placed is None:
+        return slots[first:]
+    return slots[(slots >= first) | ~tokens.placed.all(0)]
 
 
 def _before(heads: Tensor, tokens: Tokens) -> Tensor:

@@ -57,6 +57,10 @@ class Tokens:
             return self
         return self._each(lambda one: one[:, -count:])
 
+    def take(self, slots: Tensor) -> Tokens:
+        """The tokens at these slots, int [n]."""
+        return self._each(lambda one: one[:, slots])
+
     def join(self, later: Tokens) -> Tokens:
         """These tokens followed by `later` ones, which must carry the same notes."""
         batch = max(self.x.shape[0], later.x.shape[0])

@@ -39,11 +39,14 @@ class Block(nn.Module):
     with the values is still taken back after attention.
     """
 
-    def __init__(self, dims: Dims, options: BlockOptions, *, causal: bool = False, backend: str = "auto") -> None:
+    def __init__(
+        self, dims: Dims, options: BlockOptions, *, causal: bool = False, backend: str = "auto",
+        window: int | None = None, kernel: str = "softmax",
+    ) -> None:  # fmt: skip
         super().__init__()
         self.post = options.order == "post"
         self.attention_norm = norm(dims.dim, options)
-        self.attention = SelfAttention(dims, options, causal=causal, backend=backend)
+        self.attention = SelfAttention(dims, options, causal=causal, backend=backend, window=window, kernel=kernel)
         self.attention_branch = Branch(dims, options)
         self.mlp_norm = None if options.order == "parallel" else norm(dims.dim, options)
         self.mlp = MLP(dims.dim, options)

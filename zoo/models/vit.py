@@ -40,7 +40,7 @@ class ViT(nn.Module):
         coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(),
         pool: Literal["mean", "class"] = "mean", class_place: Literal["none", "centre"] = "none",
         registers: Annotated[int, Between(0)] = 0, tubelet: Count = 1,
-        backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
+        kernel: Literal["softmax", "elu"] = "softmax", backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
     ) -> None:  # fmt: skip
         super().__init__()
         if class_place == "centre" and pool != "class":
@@ -56,7 +56,7 @@ class ViT(nn.Module):
         self.embed = convolution(samples.channels, dim, kernel_size=self.steps, stride=self.steps)  # type: ignore[arg-type]
         self.class_token = nn.Parameter(torch.zeros(1, 1, dim)) if pool == "class" else None
         self.registers = nn.Parameter(torch.randn(1, registers, dim) * 0.02) if registers else None
-        self.trunk = Trunk(dims, encoding, block, backend=backend)
+        self.trunk = Trunk(dims, encoding, block, backend=backend, kernel=kernel)
         self.head = nn.Linear(dim, samples.classes)
         self._initialise()
 
