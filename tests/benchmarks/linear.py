@@ -57,7 +57,9 @@ def main(rounds: int) -> None:
                 measured = step(layer, tokens)
                 if round_:
                     found[kernel].append(measured)
-        medians = {kernel: [statistics.median(column) for column in zip(*found[kernel], strict=True)] for kernel in KERNELS}
+        medians = {
+            kernel: [statistics.median(column) for column in zip(*found[kernel], strict=True)] for kernel in KERNELS
+        }
         for kernel, (seconds, most) in medians.items():
             print(f"{length:6d}  {kernel:8s} {seconds * 1e3:10.1f} {seconds / medians['softmax'][0]:7.2f} {most:10.1f}")
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from zoo.attention.linear import State
 from zoo.attention.tokens import Tokens
+from zoo.errors import Invalid
 
 
 class Context:
@@ -74,10 +75,12 @@ class KeyValueCache(Context):
     def keys(
         self, layer: int, k: Tensor, v: Tensor, tokens: Tokens, window: int | None = None
     ) -> tuple[Tensor, Tensor, Tokens]:
+        seen, tokens = self._counts.get(layer, 0), tokens.bare()
         self._count(layer, tokens)
-        tokens = tokens.bare()
         if layer in self._layers:
             old_k, old_v, old_tokens = self._layers[layer]
+            if len(old_tokens) < seen and tokens.placed is not None and not tokens.placed.all():
+                raise Invalid("placed", "a token without a place sees all, and what left the window is forgotten")
             k, v, tokens = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2), old_tokens.join(tokens)
         kept = _in_sight(tokens, window)
         self._layers[layer] = (k, v, tokens) if kept is None else (k[:, :, kept], v[:, :, kept], tokens.take(kept))
@@ -121,13 +124,10 @@ class SegmentMemory(Context):
 
 
 def _in_sight(tokens: Tokens, window: int | None) -> Tensor | None:
-    """Slots of tokens that a later query can see: the last of a window, and what has no place. None: all."""
-    if window is None or len(tokens) < window:
+    """Slots of tokens that a later query can see. None: all, as where tokens without a place may follow, which see all."""
+    if window is None or len(tokens) < window or tokens.placed is not None:
         return None
-    slots, first = torch.arange(len(tokens), device=tokens.pos.device), len(tokens) - window + 1
-    if tokens.placed is None:
-        return slots[first:]
-    return slots[(slots >= first) | ~tokens.placed.all(0)]
+    return torch.arange(len(tokens) - window + 1, len(tokens), device=tokens.pos.device)
 
 
 def _before(heads: Tensor, tokens: Tokens) -> Tensor:

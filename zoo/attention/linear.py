@@ -54,13 +54,18 @@ def elu(x: Tensor) -> Tensor:
 def refuse(links: Iterable[Encoding], terms: Terms) -> None:
     """Raises Invalid where an encoding does more than to turn queries and keys, or to add to the input."""
     for link in links:
-        new = link.terms(terms)
-        changed = [field.name for field in fields(Terms) if getattr(new, field.name) is not getattr(terms, field.name)]
+        new, changed = link.terms(terms), []
+        if new is not terms:
+            changed = [
+                field.name for field in fields(Terms) if getattr(new, field.name) is not getattr(terms, field.name)
+            ]
         if type(link).turn_query is not Encoding.turn_query and terms.q.shape[-1] != terms.content.shape[-1]:
             changed.append("the width of heads")
         if changed:
             told = f"{link.name} changes {' and '.join(changed)} of an attention call, which a sum over keys has no place for"
-            raise Invalid("encoding", f"{told}; with kernel elu list what adds to the input or turns heads, as rope does")
+            raise Invalid(
+                "encoding", f"{told}; with kernel elu list what adds to the input or turns heads, as rope does"
+            )
 
 
 def weights(call: Linear) -> Tensor:

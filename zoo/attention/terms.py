@@ -115,7 +115,7 @@ class Terms:
         if self.causal and self.q.shape[2] > 1:
             rules.append(lambda b, h, i, j: j <= i + self.shift)
         if self.windowed:
-            rules.append(self._near)
+            rules.append(lambda b, h, i, j: self._near(b, i, j))
         queries, keys = self.queries.document, self.keys.document
         if queries is not None and keys is not None:
             rules.append(lambda b, h, i, j: (pick(queries, b, i) == pick(keys, b, j)) & (pick(keys, b, j) >= 0))
@@ -128,7 +128,7 @@ class Terms:
         """Whether the window leaves out any slot."""
         return self.window is not None and self.window < self.k.shape[2]
 
-    def _near(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def _near(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         near = (i + self.shift - j).abs() < (self.window or 0)
         for placed, n in ((self.queries.placed, i), (self.keys.placed, j)):
             near = near if placed is None else near | ~pick(placed, b, n)
