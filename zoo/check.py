@@ -12,8 +12,6 @@ import torch
 from torch import nn
 
 from zoo import registry
-from zoo.attention.attend import choose
-from zoo.attention.context import Context
 from zoo.attention.layer import SelfAttention
 from zoo.build import build_data, build_model, build_trainer, reader, sample
 from zoo.data.source import Source
@@ -142,8 +140,7 @@ def plan(recipe: Recipe, model: nn.Module, device: str, samples: Samples | None 
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:
         assert isinstance(module, SelfAttention)
         tokens, chain, _ = args
-        able = choose(module.describe(tokens, chain, Context())[1], device)
-        found.append(able if module.backend == "auto" else (module.backend, "as the recipe says"))
+        found.append(module.plan(tokens, chain, device))
 
     hooks = [m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, SelfAttention)]
     with torch.no_grad():

@@ -18,7 +18,7 @@ from zoo.attention.context import Context
 from zoo.attention.coordinates import CONVENTIONS, grid
 from zoo.attention.encoding import Dims, Encoding, Link
 from zoo.attention.layer import SelfAttention
-from zoo.attention.terms import Terms
+from zoo.attention.terms import Terms, repeated
 from zoo.attention.tokens import Tokens, precise
 from zoo.errors import Invalid
 from zoo.models.documents import lengths, places
@@ -115,9 +115,9 @@ def scores(
 ) -> Tensor:  # fmt: skip
     """Scores [B, H, N, M] as they enter the normalisation: scale, biases and rescoring included, exact.
 
-    q [B, H, N, K] and k [B, H, M, K] are projected heads before any encoding; with N < M the queries are the last N. pos
-    [M, P] or [B, M, P] are coordinates as the encoding takes them, x [B, M, D] token states for encodings that read
-    them, placed bool [M] or [B, M]. Pairs that a causal mask hides are -inf.
+    q [B, H, N, K] and k [B, G, M, K] are projected heads before any encoding, G those of `Dims.key_heads`, else H; with
+    N < M the queries are the last N. pos [M, P] or [B, M, P] are coordinates as the encoding takes them, x [B, M, D] token
+    states for encodings that read them, placed bool [M] or [B, M]. Pairs that a causal mask hides are -inf.
     """
     return interpreters.scores(_terms(encoding, q, k, None, pos, x, causal, placed))
 
@@ -134,7 +134,7 @@ def attend(
     encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, *, x: Tensor | None = None, causal: bool = False,
     placed: Tensor | None = None, backend: str = "auto",
 ) -> Tensor:  # fmt: skip
-    """Attention output [B, H, N, V] for values v [B, H, M, V], by an interpreter: auto, dense, sdpa or flex."""
+    """Attention output [B, H, N, V] for values v [B, G, M, V], by an interpreter: auto, dense, sdpa or flex."""
     return interpreters.attend(_terms(encoding, q, k, v, pos, x, causal, placed), backend)[0]
 
 
@@ -143,13 +143,16 @@ def _terms(
     placed: Tensor | None,
 ) -> Terms:  # fmt: skip
     chain = Chain.of(encoding)
+    if k.shape[1] != (groups := chain.dims.groups):
+        raise Invalid("key_heads", f"keys have {k.shape[1]} heads, the encoding {groups} (Dims.key_heads)")
     if x is None:
-        x = k.new_zeros(k.shape[0], k.shape[2], k.shape[1] * k.shape[3])
+        x = k.new_zeros(k.shape[0], k.shape[2], q.shape[1] * k.shape[3])
     tokens = Tokens.at(x, pos.to(torch.promote_types(pos.dtype, q.dtype)), placed, ordered=_ordered(pos))
     tokens = chain.annotate(chain.embed(tokens).replace(x=x))
     queries = tokens.last(q.shape[2])
     turned, k = chain.turn_query(q, queries), chain.turn_key(k, tokens)
-    terms = Terms(turned, k, k if v is None else v, q, queries, tokens, causal, q.shape[-1] ** -0.5)
+    k, v = (repeated(one, q.shape[1]) for one in (k, k if v is None else v))
+    terms = Terms(turned, k, v, q, queries, tokens, causal, q.shape[-1] ** -0.5)
     return chain.terms(terms.replace(turn=lambda x: chain.turn_query(x, queries)))
 
 

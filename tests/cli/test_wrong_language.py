@@ -64,6 +64,10 @@ RECIPES = {
         ["model.encoding=[{name: rope, fraction: 0.4}]"], 2, ["model.encoding.0.fraction", "head size 8"],
     ),
     "buckets beyond their reach": (["model.encoding=[{name: t5, reach: 8}]"], 2, ["model.encoding.0.reach", "8"]),
+    "a bias of sums over keys": (["model.kernel=elu", chain("rope", "fox")], 2, ["model.encoding", "fox changes factors"]),
+    "a window of sums over keys": (["model.kernel=elu", "model.window=4"], 2, ["model.window", "kernel softmax"]),
+    "key heads that do not divide": (["model.key_heads=3"], 2, ["model.key_heads", "heads 2"]),
+    "frames of shared heads": (["model.key_heads=1", chain("tape")], 2, ["model.encoding.0", "leave key_heads out"]),
     # what does not go together
     "memory without streams": (["model.memory=16"], 2, ["model.memory", "data.streams"]),
     "streams with a stride": (["data.streams=true", "data.stride=4"], 2, ["data.stride", "streams"]),

@@ -7,7 +7,7 @@ notes, turns, describes and takes back is all under the law, and so are caches a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pytest
@@ -43,13 +43,14 @@ class Member:
     axes: int
     build: Callable[[Dims], Encoding]
     variant: bool = False  # another member under other options
+    key_heads: int | None = None
 
     def __str__(self) -> str:
         return f"{self.name}-{self.axes}"
 
     def sized(self, head: int, layer: int = 0, axes: int | None = None) -> Dims:
         axes = axes or self.axes
-        return Dims(HEADS * head, HEADS, axes, SIZES.get(axes, (2,) * axes), layer, depth=2)
+        return Dims(HEADS * head, HEADS, axes, SIZES.get(axes, (2,) * axes), layer, 2, self.key_heads)
 
     @cached_property
     def head(self) -> int:
@@ -76,6 +77,20 @@ class Member:
         return Chain.of(self.make())
 
     @property
+    def grouped(self) -> Member:
+        """The same member with one key head for all query heads."""
+        return replace(self, key_heads=1)
+
+    @property
+    def shares(self) -> bool:
+        """Whether it lets query heads share key heads."""
+        try:
+            self.grouped.make()
+        except Invalid as error:
+            return "key_heads" not in str(error)  # any other reason is a fault
+        return True
+
+    @property
     def most_axes(self) -> int:
         """On fewer, generators that do not commute have nothing to commute with."""
         return max(axes for axes in (1, 2, 3) if all(axes in link.axes for link in self.facts))
@@ -97,7 +112,9 @@ class Member:
 class Stack(nn.Module):
     """Attention layers with residuals; links are shared between them or not, as they declare."""
 
-    def __init__(self, member: Member, *, causal: bool, backend: str = "auto", layers: int = 2) -> None:
+    def __init__(
+        self, member: Member, *, causal: bool, backend: str = "auto", layers: int = 2, window: int | None = None
+    ) -> None:
         super().__init__()
         chains = [Chain.of(member.make(layer)) for layer in range(layers)]
         for chain in chains[1:]:
@@ -105,7 +122,9 @@ class Stack(nn.Module):
                 if link.shared:
                     chain.add_module(name, link)
         self.chains = nn.ModuleList(chains)
-        self.layers = nn.ModuleList(SelfAttention(chain.dims, causal=causal, backend=backend) for chain in chains)
+        self.layers = nn.ModuleList(
+            SelfAttention(chain.dims, causal=causal, backend=backend, window=window) for chain in chains
+        )
         perturb(self.double().eval(), self.chains)
 
     def forward(
@@ -535,3 +554,37 @@ def padding_changes_nothing(member: Member) -> None:
             documents = torch.full((TOKENS,), -1)
             documents[real] = 0
             near(stack(x, pos, document=documents)[:, real], stack(x[:, real], pos[real]))
+
+
+# 18
+
+
+@torch.no_grad()
+def _repeat(grouped: Stack, repeated: Stack) -> None:
+    """Give a stack with a key head per query head what one with a single key head has."""
+    found = grouped.state_dict()
+    for name, value in repeated.state_dict().items():
+        one = found[name]
+        axes = [axis for axis in range(value.dim()) if value.shape[axis] != one.shape[axis]]
+        assert len(axes) < 2, f"{name} is {tuple(one.shape)} with one key head, {tuple(value.shape)} with two"
+        value.copy_(torch.cat([one] * HEADS, axes[0]) if axes else one)
+
+
+@law(lambda member: member.shares)
+def shared_key_heads_equal_repeated_ones(member: Member) -> None:
+    for causal in member.masks:
+        grouped, repeated = Stack(member.grouped, causal=causal), Stack(member, causal=causal)
+        _repeat(grouped, repeated)
+        x, where = member.states(), (member.pos(), unplaced(), document())
+        near(grouped(x, *where), repeated(x, *where))
+
+
+# 19
+
+
+@law()
+def what_left_the_window_is_not_needed(member: Member) -> None:
+    stack, x, pos = Stack(member, causal=True, window=4), member.states(), member.pos()
+    whole = stack(x, pos)
+    near(_in_parts(stack, KeyValueCache(), x, pos, 7, *[1] * (TOKENS - 7)), whole)
+    near(_in_parts(stack, KeyValueCache(), x, pos, 2, 6, 4), whole)

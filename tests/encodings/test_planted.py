@@ -245,6 +245,29 @@ class OneSampleWide(Encoding):
         return tokens.replace(x=tokens.x[:1] + tokens.pos.sum(-1, keepdim=True))
 
 
+class FirstOfEachGroup(RoPEMixed):
+    """Of the query heads that share a key head all but the first are left as they are."""
+
+    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        turned = super().turn_query(q, tokens)
+        first = torch.arange(self.dims.heads) % (self.dims.heads // self.dims.groups) == 0
+        return torch.where(first[:, None, None], turned, q)
+
+
+class BySizeOfKeys(Encoding):
+    """Heads of keys are told apart by the size of the layer."""
+
+    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        return k * self.dims.groups
+
+
+class BySlot(Encoding):
+    """Keys are counted from the first that is there."""
+
+    def terms(self, terms: Terms) -> Terms:
+        return terms.add_bias(lambda b, h, i, j: (j + 0 * i).sin())
+
+
 FAULTS = [
     (laws.shapes_are_kept, OneSampleWide),
     (laws.initial_gradients_are_finite, InfiniteAtFirst),
@@ -279,6 +302,9 @@ FAULTS = [
     (laws.zero_parameters_give_finite_gradients, NotANumberAtZero),
     (laws.packed_documents_are_apart, AcrossDocuments),
     (laws.padding_changes_nothing, AcrossDocuments),
+    (laws.shared_key_heads_equal_repeated_ones, FirstOfEachGroup),
+    (laws.shared_key_heads_equal_repeated_ones, BySizeOfKeys),
+    (laws.what_left_the_window_is_not_needed, BySlot),
 ]
 
 

@@ -31,6 +31,9 @@ def choose(terms: Terms, device: str | None = None) -> tuple[str, str]:
         return "sdpa", "a bias for each pair, as a mask"
     if terms.factors and not _slim(terms):
         return "sdpa", "a factor of large rank, as a mask"
+    if terms.windowed:
+        flexible = (device or terms.q.device.type) == "cuda"
+        return ("flex", "a window, as blocks") if flexible else ("sdpa", "a window, as a mask")
     return "sdpa", "factors ride on q and k, no mask" if terms.factors else "nothing but q, k and v"
 
 
@@ -94,7 +97,7 @@ def sdpa(terms: Terms) -> Tensor:
         left, right = _channels(terms)
         q, k = torch.cat([q, *left], dim=-1), torch.cat([k, *right], dim=-1)
     visible, square = terms.visible, terms.shift == 0
-    diagonal = terms.causal and square and bias is None and terms.queries.document is None
+    diagonal = terms.causal and square and bias is None and terms.queries.document is None and not terms.windowed
     blocked = None if visible is None or diagonal else terms.grid(visible)
     if bias is not None:
         values = bias.to(q.dtype)

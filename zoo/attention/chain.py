@@ -36,6 +36,7 @@ class Chain(Encoding):
         self.relative = all(link.relative for link in self)
         self.causal = any(link.causal for link in self)
         self.whole = any(link.whole for link in self)
+        self.behind = max((link.behind for link in self), default=0)
         self.axes = (dims.axes,)
         self.unplaced = True  # seen to here, link by link
         self.row_constant = tuple(f"{n}.{parameter}" for n, link in links.items() for parameter in link.row_constant)

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.attention.linear import State
 from zoo.attention.tokens import Tokens
+from zoo.errors import Invalid
 
 Settle = Callable[[Tensor, Tokens], tuple[Tensor, Tokens]]
 """Keys [B, G, M, K] and their tokens, as they are to be remembered."""
@@ -29,14 +31,24 @@ class Context:
         return tokens
 
     def before(self, layer: int, heads: Tensor, tokens: Tokens) -> Tensor:
-        """Heads [B, H, M, ..] of the token before each, 0 where there is none in its document."""
+        """Heads [B, G, M, ..] of the token before each, 0 where there is none in its document."""
         return _before(heads, tokens)
 
     def keys(
-        self, layer: int, k: Tensor, v: Tensor, tokens: Tokens, settle: Settle = _as_they_are
+        self, layer: int, k: Tensor, v: Tensor, tokens: Tokens, settle: Settle = _as_they_are, window: int | None = None
     ) -> tuple[Tensor, Tensor, Tokens]:
-        """All keys and values [B, H, M, ..] to attend to, given this pass's own, and their tokens."""
+        """All keys and values [B, G, M, ..] to attend to, given this pass's own, and their tokens.
+
+        What stands before the window of any later query need not be remembered; what is, is remembered as settled.
+        """
         return k, v, tokens
+
+    def state(self, layer: int) -> State | None:
+        """What the keys of earlier passes came to, in linear attention."""
+        return None
+
+    def remember(self, layer: int, state: State, tokens: Tokens) -> None:
+        """Take in what the keys came to with those of this pass's tokens, in linear attention."""
 
     def copy(self) -> Context:
         """A context that goes on from what this one remembers, and leaves this one as it is."""
@@ -53,10 +65,12 @@ class KeyValueCache(Context):
     """Remembers keys and values, finished: a cached key is never touched again, unless an encoding settles keys.
 
     What such a one makes of them is kept as it gives it (in at least float32, as it is changed again and again), and read
-    in the dtype of the pass.
+    in the dtype of the pass. Of linear attention, the sums of its keys are remembered.
     """
 
     def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._states: dict[int, State] = {}
         self._layers: dict[int, tuple[Tensor, Tensor, Tokens]] = {}
         self._last: dict[int, tuple[Tensor, Tokens]] = {}
 
@@ -70,16 +84,29 @@ class KeyValueCache(Context):
         return _before(heads, tokens)[:, :, -count:]
 
     def keys(
-        self, layer: int, k: Tensor, v: Tensor, tokens: Tokens, settle: Settle = _as_they_are
+        self, layer: int, k: Tensor, v: Tensor, tokens: Tokens, settle: Settle = _as_they_are, window: int | None = None
     ) -> tuple[Tensor, Tensor, Tokens]:
-        tokens, dtype = tokens.bare(), k.dtype
+        seen, tokens, dtype = self._counts.get(layer, 0), tokens.bare(), k.dtype
+        self._count(layer, tokens)
         if layer in self._layers:
             old_k, old_v, old_tokens = self._layers[layer]
+            if len(old_tokens) < seen and tokens.placed is not None and not tokens.placed.all():
+                raise Invalid("placed", "a token without a place sees all, and what left the window is forgotten")
             k, v, tokens = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2), old_tokens.join(tokens)
-        kept, settled = settle(k, tokens)
-        self._layers[layer] = kept, v, settled
-        self.seen = k.shape[2]
+        settled, told = settle(k, tokens)
+        first = len(tokens) - _in_sight(tokens, window)
+        self._layers[layer] = settled[:, :, first:], v[:, :, first:], told.last(len(tokens) - first)
         return k.to(dtype), v, tokens
+
+    def state(self, layer: int) -> State | None:
+        return self._states.get(layer)
+
+    def remember(self, layer: int, state: State, tokens: Tokens) -> None:
+        self._count(layer, tokens)
+        self._states[layer] = state
+
+    def _count(self, layer: int, tokens: Tokens) -> None:
+        self._counts[layer] = self.seen = self._counts.get(layer, 0) + len(tokens)
 
 
 class SegmentMemory(Context):
@@ -106,6 +133,11 @@ class SegmentMemory(Context):
         """Go on from what `state_dict` gave."""
         self.seen = state["seen"]
         self._layers = {layer: Tokens(**fields) for layer, fields in state["layers"].items()}
+
+
+def _in_sight(tokens: Tokens, window: int | None) -> int:
+    """How many of the last tokens a later query can see: all where tokens without a place may follow, which see all."""
+    return len(tokens) if window is None or tokens.placed is not None else min(window - 1, len(tokens))
 
 
 def _before(heads: Tensor, tokens: Tokens) -> Tensor:

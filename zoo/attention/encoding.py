@@ -82,6 +82,7 @@ class Encoding(nn.Module):
     coordinates = "index"  # default convention
     row_constant: tuple[str, ...] = ()  # parameters whose gradient a softmax makes exactly zero
     unplaced = False  # handles tokens without a place itself
+    behind = 0  # how many tokens before a key are read to know what its notes mean
     absorbs = False  # takes up the biases of the links before it, and needs one
     origin = False  # changes nothing where all coordinates are 0: tokens without a place are put there
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.attend import attend
+from zoo.attention import linear
+from zoo.attention.attend import attend, choose
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context
 from zoo.attention.encoding import Dims
-from zoo.attention.terms import Terms
-from zoo.attention.tokens import Tokens
+from zoo.attention.linear import Linear
+from zoo.attention.terms import Terms, repeated
+from zoo.attention.tokens import Tokens, unrounded
+from zoo.errors import Invalid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,20 +32,30 @@ class LayerOptions:
 class SelfAttention(nn.Module):
     """Projects tokens to heads, lets the chain describe attention, computes it, projects back.
 
+    Query heads may share key heads (`Dims.key_heads`, arXiv:2305.13245), and what is remembered has these alone.
+
     Keys have no bias unless asked: where nothing turns them, it adds to all scores of a row alike, which a softmax does not
     see. Turned, it differs from key to key.
     """
 
     def __init__(
-        self, dims: Dims, options: LayerOptions = LayerOptions(), *, causal: bool = False, backend: str = "auto"
-    ) -> None:
+        self, dims: Dims, options: LayerOptions = LayerOptions(), *, causal: bool = False, backend: str = "auto",
+        window: int | None = None, kernel: str = "softmax",
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.dims, self.causal, self.backend = dims, causal, backend
+        self.dims, self.causal, self.backend, self.window = dims, causal, backend, window
+        self.linear = kernel == "elu"
+        if kernel not in linear.KERNELS:
+            raise Invalid("kernel", f"no kernel {kernel!r}; known are {', '.join(linear.KERNELS)}")
+        if self.linear and window is not None:
+            raise Invalid("window", "sums over all keys have none; leave it out, or choose kernel softmax")
+        if self.linear and backend != "auto":
+            raise Invalid("backend", "kernel elu has one way to compute it; leave it out, or choose kernel softmax")
         self.query = nn.Linear(dims.dim, dims.dim)
-        self.key = nn.Linear(dims.dim, dims.dim, bias=options.key_bias)
-        self.value = nn.Linear(dims.dim, dims.dim)
+        self.key = nn.Linear(dims.dim, dims.groups * dims.head, bias=options.key_bias)
+        self.value = nn.Linear(dims.dim, dims.groups * dims.head)
         self.out = nn.Linear(dims.dim, dims.dim)
-        self.shift = nn.Linear(dims.dim, 2 * dims.heads, bias=False) if options.shift else None
+        self.shift = nn.Linear(dims.dim, 2 * dims.groups, bias=False) if options.shift else None
         self.gate = nn.Linear(dims.dim, dims.dim, bias=False) if options.output_gate else None
         self.query_norm = _norm(dims, options.qk_norm)
         self.key_norm = _norm(dims, options.qk_norm)
@@ -51,36 +64,75 @@ class SelfAttention(nn.Module):
     def describe(self, tokens: Tokens, chain: Chain, context: Context) -> tuple[Tokens, Terms]:
         """The attention call for tokens with states [B, N, D], not yet computed, and the tokens with what was noted."""
         tokens = chain.annotate(tokens)
-        states = context.states(self.dims.layer, tokens)
-        content = self.query_norm(self._heads(self.query(tokens.x)))  # [B, H, N, K]
-        k, v = self._heads(self.key(states.x)), self._heads(self.value(states.x))  # [B, H, M, K]
-        if self.shift is not None:
-            k, v = self._shifted(self.shift, k, v, states, context)
-        q, k = chain.turn_query(content, tokens), chain.turn_key(self.key_norm(k), states)
-        k, v, keys = context.keys(self.dims.layer, k, v, states, chain.settle)
+        states, content, k, v = self._projected(tokens, context)
+        q, k = chain.turn_query(content, tokens), chain.turn_key(k, states)
+        window = None if self.window is None else self.window + chain.behind
+        k, v, keys = context.keys(self.dims.layer, k, v, states, chain.settle, window)
+        k, v = repeated(k, self.dims.heads), repeated(v, self.dims.heads)  # [B, H, M, K]
         scale = self.dims.head**-0.5
         terms = Terms(q, k, v, content, tokens, keys, self.causal, scale, turn=lambda x: chain.turn_query(x, tokens))
-        return tokens, chain.terms(terms)
+        return tokens, chain.terms(terms.replace(window=self.window))
+
+    def describe_linear(self, tokens: Tokens, chain: Chain, context: Context) -> tuple[Tokens, Linear]:
+        """The same of kernel elu. Raises Invalid for an encoding that linear attention has no place for."""
+        tokens = chain.annotate(tokens)
+        states, content, k, v = self._projected(tokens, context)
+        with unrounded(v.device):
+            content, features = linear.elu(content), linear.elu(k)
+            q, k = chain.turn_query(content, tokens), chain.turn_key(features, states)
+        terms = Terms(q, k, v, content, tokens, states, self.causal, scale=1.0)
+        linear.refuse(chain, terms)
+        return tokens, Linear(terms, features)
+
+    def plan(self, tokens: Tokens, chain: Chain, device: str) -> tuple[str, str]:
+        """What will compute this layer on a type of device, and why."""
+        if self.linear:
+            self.describe_linear(tokens, chain, Context())
+            return "linear", f"sums over keys, in chunks of {linear.CHUNK}" if self.causal else "sums over keys"
+        able = choose(self.describe(tokens, chain, Context())[1], device)
+        return able if self.backend == "auto" else (self.backend, "as the recipe says")
 
     def forward(self, tokens: Tokens, chain: Chain, context: Context) -> tuple[Tokens, Tensor | None]:
         """Tokens with the layer's output [B, N, D] as their state, and mixed riders [B, H, N, E] for `chain.update`."""
-        tokens, terms = self.describe(tokens, chain, context)
-        out, riders = attend(terms, self.backend)
+        if self.linear:
+            tokens, out = self._summed(tokens, chain, context)
+            riders = None
+        else:
+            tokens, terms = self.describe(tokens, chain, context)
+            out, riders = attend(terms, self.backend)
         out = self.output_norm(out).transpose(1, 2).flatten(2)  # [B, N, D]
         if self.gate is not None:
             out = out * self.gate(tokens.x).sigmoid()
         return tokens.replace(x=self.out(out)), riders
 
+    def _summed(self, tokens: Tokens, chain: Chain, context: Context) -> tuple[Tokens, Tensor]:
+        """Tokens with what was noted, and the output [B, H, N, V] of linear attention."""
+        tokens, call = self.describe_linear(tokens, chain, context)
+        if not self.causal:
+            return tokens, linear.whole(call)
+        out, state = linear.causal(call, context.state(self.dims.layer))
+        context.remember(self.dims.layer, state, tokens)
+        return tokens, out
+
+    def _projected(self, tokens: Tokens, context: Context) -> tuple[Tokens, Tensor, Tensor, Tensor]:
+        """The tokens that keys come from, queries [B, H, N, K], keys and values [B, G, M, K], before anything turns them."""
+        states = context.states(self.dims.layer, tokens)
+        content = self.query_norm(self._heads(self.query(tokens.x)))
+        k, v = self._heads(self.key(states.x)), self._heads(self.value(states.x))
+        if self.shift is not None:
+            k, v = self._shifted(self.shift, k, v, states, context)
+        return states, content, self.key_norm(k), v
+
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.dims.heads, -1)).transpose(1, 2)
+        return x.unflatten(-1, (-1, self.dims.head)).transpose(1, 2)
 
     def _shifted(
         self, rates: nn.Linear, k: Tensor, v: Tensor, states: Tokens, context: Context
     ) -> tuple[Tensor, Tensor]:
-        """a_t of the token before and 1 - a_t of the token itself, for keys and values, a rate per head."""
+        """a_t of the token before and 1 - a_t of the token itself, for keys and values, a rate per key head."""
         own = k, v
         before = context.before(self.dims.layer, torch.cat(own, dim=-1), states).split([k.shape[-1], v.shape[-1]], -1)
-        shares = rates(states.x).sigmoid().mT[..., None].chunk(2, dim=1)  # [B, H, M, 1]
+        shares = rates(states.x).sigmoid().mT[..., None].chunk(2, dim=1)  # [B, G, M, 1]
         mixed = [a * earlier + (1 - a) * one for a, earlier, one in zip(shares, before, own, strict=True)]
         return mixed[0], mixed[1]
 

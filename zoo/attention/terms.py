@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 
 import torch
 from torch import Tensor
@@ -48,6 +50,11 @@ Readout = Callable[[Tensor], Tensor]
 """weights [B, H, N, M] -> [B, H, N, V], added to the output."""
 
 
+def repeated(heads: Tensor, count: int) -> Tensor:
+    """Key heads [B, G, M, ..] as [B, H, M, ..] for `count` query heads: query head h reads key head h // (H / G)."""
+    return heads if heads.shape[1] == count else heads.repeat_interleave(count // heads.shape[1], dim=1)
+
+
 @dataclass(frozen=True)
 class Terms:
     """softmax(scale q k^T + biases + factors, over visible keys) v, and what else an encoding makes of it.
@@ -72,6 +79,7 @@ class Terms:
     readout: Readout | None = None
     riders: Tensor | None = None  # [B, H, M, E]
     turn: Turn = lambda x: x  # as queries at these places were turned
+    window: int | None = None  # how many slots a query looks back, and ahead without a causal mask, its own included
 
     def replace(self, **changes: object) -> Terms:
         return replace(self, **changes)  # type: ignore[arg-type]
@@ -100,16 +108,31 @@ class Terms:
 
     @property
     def visible(self) -> Index | None:
-        """Which pairs may attend: the same document, no padding, and under a causal mask no later slot. None: all."""
+        """Which pairs may attend: the same document, no padding, under a causal mask no later slot, and none outside the
+        window, but for tokens without a place. None: all.
+        """
         rules: list[Index] = []
         if self.causal and self.q.shape[2] > 1:
             rules.append(lambda b, h, i, j: j <= i + self.shift)
+        if self.windowed:
+            rules.append(lambda b, h, i, j: self._near(b, i, j))
         queries, keys = self.queries.document, self.keys.document
         if queries is not None and keys is not None:
             rules.append(lambda b, h, i, j: (pick(queries, b, i) == pick(keys, b, j)) & (pick(keys, b, j) >= 0))
         if len(rules) < 2:
             return rules[0] if rules else None
-        return lambda b, h, i, j: rules[0](b, h, i, j) & rules[1](b, h, i, j)
+        return lambda b, h, i, j: reduce(and_, (rule(b, h, i, j) for rule in rules))
+
+    @property
+    def windowed(self) -> bool:
+        """Whether the window leaves out any slot."""
+        return self.window is not None and self.window < self.k.shape[2]
+
+    def _near(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        near = (i + self.shift - j).abs() < (self.window or 0)
+        for placed, n in ((self.queries.placed, i), (self.keys.placed, j)):
+            near = near if placed is None else near | ~pick(placed, b, n)
+        return near
 
     def distance(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """|offset| on the one axis of a text."""

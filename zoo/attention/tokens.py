@@ -56,7 +56,7 @@ class Tokens:
         """The last `count` tokens."""
         if count == len(self):
             return self
-        return self._each(lambda one: one[:, -count:])
+        return self._each(lambda one: one[:, max(one.shape[1] - count, 0) :])
 
     def join(self, later: Tokens) -> Tokens:
         """These tokens followed by `later` ones, which must carry the same notes."""

@@ -31,7 +31,7 @@ class PaTH(Encoding):
         self, dims: Dims, *, rank: Annotated[int, Between(1)] = 32, convolution: Annotated[int, Between(1)] = 3
     ) -> None:
         super().__init__(dims)
-        width, self.reach = dims.groups * dims.head, convolution - 1
+        width, self.behind = dims.groups * dims.head, convolution - 1
         layers = nn.Linear(dims.dim, rank, bias=False), nn.Linear(rank, width, bias=False)
         self.direction = nn.Sequential(*map(normal, layers))
         self.strength = normal(nn.Linear(dims.dim, dims.groups))
@@ -44,7 +44,7 @@ class PaTH(Encoding):
 
     def settle(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
         direction, strength = tokens.notes["path_direction"], tokens.notes["path_strength"]
-        rest = direction[:, max(direction.shape[1] - self.reach, 0) :]
+        rest = direction[:, max(direction.shape[1] - self.behind, 0) :]
         with unrounded(k.device):
             k = settled(precise(k), *self._reflections(tokens, len(k)))
         return k, tokens.note(path_direction=rest, path_strength=strength[:, :0])

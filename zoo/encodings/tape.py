@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from zoo.attention import Dims, Encoding, Terms, Tokens
 from zoo.encodings.linear import linear, normal
 from zoo.encodings.rotation import check_pairs, circle, ladders, turn
+from zoo.errors import Invalid
 from zoo.registry import register
 
 
@@ -25,6 +26,9 @@ class TAPE(Encoding):
     def __init__(self, dims: Dims, *, base: float = 10000.0) -> None:
         super().__init__(dims)
         check_pairs(dims)
+        if dims.groups != dims.heads:
+            told = f"mixes frames with the weights of each query head, so {dims.heads} heads cannot share {dims.groups} keys"
+            raise Invalid("name", f"tape {told}; leave key_heads out")
         self.base = base
         self.last = dims.depth is not None and dims.layer == dims.depth - 1
         if not self.last:

@@ -24,7 +24,7 @@ class BlockOptions(LayerOptions):
     """What a block is made of. Rates are probabilities; `drop_path` is that of the last block, growing from 0 by depth."""
 
     norm: Literal["layer", "rms"] = "layer"
-    order: Literal["pre", "post"] = "pre"  # norms before the branches, or after the residual sums
+    order: Literal["pre", "post", "parallel"] = "pre"  # norms before branches, after sums, one for both
     mlp: Literal["gelu", "swiglu"] = "gelu"
     ratio: Annotated[float, Between(0.01)] = 4.0  # hidden size of the perceptron over dim
     layer_scale: float | None = None  # initial value of a learned factor on each residual branch (arXiv:2103.17239)
@@ -33,15 +33,22 @@ class BlockOptions(LayerOptions):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); norms come last in post order (Vaswani et al. 2017)."""
+    """x + attention(norm(x)), then x + mlp(norm(x)); norms come last in post order (Vaswani et al. 2017).
 
-    def __init__(self, dims: Dims, options: BlockOptions, *, causal: bool = False, backend: str = "auto") -> None:
+    In parallel order x + attention(norm(x)) + mlp(norm(x)), with one norm (GPT-J; PaLM, arXiv:2204.02311); what rode along
+    with the values is still taken back after attention.
+    """
+
+    def __init__(
+        self, dims: Dims, options: BlockOptions, *, causal: bool = False, backend: str = "auto",
+        window: int | None = None, kernel: str = "softmax",
+    ) -> None:  # fmt: skip
         super().__init__()
         self.post = options.order == "post"
         self.attention_norm = norm(dims.dim, options)
-        self.attention = SelfAttention(dims, options, causal=causal, backend=backend)
+        self.attention = SelfAttention(dims, options, causal=causal, backend=backend, window=window, kernel=kernel)
         self.attention_branch = Branch(dims, options)
-        self.mlp_norm = norm(dims.dim, options)
+        self.mlp_norm = None if options.order == "parallel" else norm(dims.dim, options)
         self.mlp = MLP(dims.dim, options)
         self.mlp_branch = Branch(dims, options)
 
@@ -55,6 +62,8 @@ class Block(nn.Module):
         if riders is not None:
             tokens = chain.update(tokens, riders)
         x = tokens.x
+        if self.mlp_norm is None:
+            return tokens.replace(x=x + self.mlp_branch(self.mlp(read.x)))
         if self.post:
             return tokens.replace(x=self.mlp_norm(x + self.mlp_branch(self.mlp(x))))
         return tokens.replace(x=x + self.mlp_branch(self.mlp(self.mlp_norm(x))))

@@ -26,22 +26,25 @@ Count = Annotated[int, Between(1)]
 class Decoder(nn.Module):
     """Tokens [B, N] -> logits [B, N, V] of the token after each.
 
-    Weights start as those of GPT-2. `tied` predicts with the table that is read, `scaled` multiplies what is read by
-    sqrt(dim). `memory` is the number of tokens before a window that training and evaluation remember
-    (Transformer-XL, arXiv:1901.02860), given that windows come in the order of the text, row by row.
+    Weights start as those of GPT-2. Fewer `key_heads` than heads are shared by as many query heads each. `tied` predicts
+    with the table that is read, `scaled` multiplies what is read by sqrt(dim). `memory` is the number of tokens before
+    those of a batch that training and evaluation remember (Transformer-XL, arXiv:1901.02860), given that batches come in
+    the order of the text, row by row. A token sees the last `window` tokens, itself among them (None: all), by the sums of
+    linear attention if `kernel` is elu.
     """
 
     def __init__(
-        self, samples: Text, *, dim: Count, depth: Count, heads: Count, encoding: Links,
+        self, samples: Text, *, dim: Count, depth: Count, heads: Count, key_heads: Count | None = None, encoding: Links,
         coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(), tied: bool = True,
         scaled: bool = False, memory: Annotated[int, Between(0)] = 0,
+        window: Count | None = None, kernel: Literal["softmax", "elu"] = "softmax",
         backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
     ) -> None:  # fmt: skip
         super().__init__()
         self.perturbation, self.memory = coordinates, memory
         self.words = Words(samples.vocabulary, dim, tied=tied, scaled=scaled)
-        dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth)
-        self.trunk = Trunk(dims, encoding, block, causal=True, backend=backend)
+        dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth, key_heads=key_heads)
+        self.trunk = Trunk(dims, encoding, block, causal=True, backend=backend, window=window, kernel=kernel)
         for link in self.trunk.chains[0]:
             if link.coordinates != "index":
                 placed = f"{link.name} places tokens by the final length ({link.coordinates} coordinates)"

@@ -25,21 +25,23 @@ Count = Annotated[int, Between(1)]
 class Encoder(nn.Module):
     """Tokens [B, N] -> logits [B, N, V] of the token at each place. Number V, `mask`, stands for a hidden token.
 
-    Weights start as those of GPT-2. `tied` and `scaled` are as in the decoder. `class_token` puts a learned token without
-    a place before the text; it belongs to the last document of its row, and its output is dropped.
+    Weights start as those of GPT-2. `key_heads`, `tied` and `scaled` are as in the decoder. `class_token` puts a learned
+    token without a place before the text; it belongs to the last document of its row, and its output is dropped.
+    A token sees those less than `window` tokens away (None: all) and the class token, which sees all.
     """
 
     def __init__(
-        self, samples: Text, *, dim: Count, depth: Count, heads: Count, encoding: Links,
+        self, samples: Text, *, dim: Count, depth: Count, heads: Count, key_heads: Count | None = None, encoding: Links,
         coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(), tied: bool = True,
-        scaled: bool = False, class_token: bool = False, backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
+        scaled: bool = False, class_token: bool = False, window: Count | None = None,
+        kernel: Literal["softmax", "elu"] = "softmax", backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
     ) -> None:  # fmt: skip
         super().__init__()
         self.perturbation, self.mask = coordinates, len(samples.vocabulary)
         self.words = Words(samples.vocabulary, dim, tied=tied, scaled=scaled, extra=1)
         self.class_token = nn.Parameter(torch.randn(1, 1, dim) * DEVIATION) if class_token else None
-        dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth)
-        self.trunk = Trunk(dims, encoding, block, backend=backend)
+        dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth, key_heads=key_heads)
+        self.trunk = Trunk(dims, encoding, block, backend=backend, window=window, kernel=kernel)
         initialise(self.trunk)
 
     def tokens(self, inputs: Tensor, documents: Tensor | None = None) -> Tokens:

@@ -19,8 +19,9 @@ class Trunk(nn.Module):
     """Blocks and a last norm. `encoding` holds each link once, or once per layer; a layer sees its own as a chain."""
 
     def __init__(
-        self, dims: Dims, links: Links, options: BlockOptions, *, causal: bool = False, backend: str = "auto"
-    ) -> None:
+        self, dims: Dims, links: Links, options: BlockOptions, *, causal: bool = False, backend: str = "auto",
+        window: int | None = None, kernel: str = "softmax",
+    ) -> None:  # fmt: skip
         super().__init__()
         layers = [replace(dims, layer=layer) for layer in range(dims.depth or 1)]
         self.encoding = nn.ModuleDict()
@@ -40,7 +41,9 @@ class Trunk(nn.Module):
         self.chains = tuple(
             Chain(at, links) for at, links in zip(layers, chained, strict=True)
         )  # views: not registered
-        self.blocks = nn.ModuleList(Block(at, options, causal=causal, backend=backend) for at in layers)
+        self.blocks = nn.ModuleList(
+            Block(at, options, causal=causal, backend=backend, window=window, kernel=kernel) for at in layers
+        )
         self.recompute = False
         self.norm = nn.Identity() if options.order == "post" else norm(dims.dim, options)
 

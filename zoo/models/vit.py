@@ -35,11 +35,12 @@ class ViT(nn.Module):
     """
 
     def __init__(
-        self, samples: Images, *, dim: Count, depth: Count, heads: Count, patch: Count, encoding: Links,
+        self, samples: Images, *, dim: Count, depth: Count, heads: Count, key_heads: Count | None = None, patch: Count,
+        encoding: Links,
         coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(),
         pool: Literal["mean", "class"] = "mean", class_place: Literal["none", "centre"] = "none",
         registers: Annotated[int, Between(0)] = 0, tubelet: Count = 1,
-        backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
+        kernel: Literal["softmax", "elu"] = "softmax", backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
     ) -> None:  # fmt: skip
         super().__init__()
         if class_place == "centre" and pool != "class":
@@ -49,12 +50,13 @@ class ViT(nn.Module):
             raise Invalid("tubelet", f"images have no frames to join {tubelet} of; leave it out")
         self.steps = (tubelet, patch, patch) if clips else (patch, patch)
         self.perturbation, self.centred = coordinates, class_place == "centre"
-        dims = Dims(dim, heads, axes=len(self.steps), length=self.sizes(*samples.grid), depth=depth)
+        grid = self.sizes(*samples.grid)
+        dims = Dims(dim, heads, axes=len(grid), length=grid, depth=depth, key_heads=key_heads)
         convolution = nn.Conv3d if clips else nn.Conv2d
         self.embed = convolution(samples.channels, dim, kernel_size=self.steps, stride=self.steps)  # type: ignore[arg-type]
         self.class_token = nn.Parameter(torch.zeros(1, 1, dim)) if pool == "class" else None
         self.registers = nn.Parameter(torch.randn(1, registers, dim) * 0.02) if registers else None
-        self.trunk = Trunk(dims, encoding, block, backend=backend)
+        self.trunk = Trunk(dims, encoding, block, backend=backend, kernel=kernel)
         self.head = nn.Linear(dim, samples.classes)
         self._initialise()
 

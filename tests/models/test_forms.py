@@ -1,0 +1,159 @@
+"""Forms of attention as options of models: shared key heads, sums over keys, windows, and branches side by side."""
+
+from __future__ import annotations
+
+import inspect
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from language import decoder, encoder, lively, text
+
+import zoo
+from zoo.attention.context import KeyValueCache, SegmentMemory
+from zoo.check import plan
+from zoo.errors import Invalid
+from zoo.functions import waiting
+from zoo.models.block import BlockOptions
+from zoo.models.decoder import Decoder
+from zoo.models.sampling import continued
+from zoo.models.vit import ViT
+from zoo.recipe.signature import options
+from zoo.registry import Choice
+from zoo.samples import Images
+from zoo.transfer import Source, adopt
+
+IMAGES = Images(channels=1, height=8, width=16, classes=5)
+FORMS = [{"heads": 4, "key_heads": 2}, {"kernel": "elu"}, {"window": 4}, {"block": BlockOptions(order="parallel")}]
+forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form))
+
+
+def gradients(model, *inputs):
+    model.train()(*inputs).square().sum().backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+@forms
+def test_decoding_and_memory_are_one_pass(form):
+    model, inputs = decoder("rope", **form), text()
+    for context in (KeyValueCache(), SegmentMemory(12)):
+        parts = [model(part, context=context) for part in inputs.split([3, 1, 1, 4, 3], dim=1)]
+        torch.testing.assert_close(torch.cat(parts, dim=1), model(inputs), atol=1e-5, rtol=1e-4)
+        assert context.seen == 12
+
+
+@forms
+def test_a_cache_writes_the_same_text(form):
+    model = decoder("rope", **form)
+
+    def tokens(context):
+        return list(islice(continued(model, [3, 1, 4], context, torch.Generator().manual_seed(0)), 12))
+
+    assert tokens(KeyValueCache()) == tokens(None)
+
+
+@forms
+def test_packed_and_padded_documents_are_the_documents_alone(form):
+    for make in (decoder, encoder):
+        model, inputs = make("rope", **form), text(1)
+        packed = model(inputs, torch.tensor([[-1] + [0] * 4 + [1] * 7]))
+        for own in (slice(1, 5), slice(5, 12)):
+            torch.testing.assert_close(packed[:, own], model(inputs[:, own]), atol=1e-5, rtol=1e-4)
+
+
+@forms
+def test_every_parameter_learns(form):
+    models = [decoder("rope", **form), encoder("rope", class_token=True, **form)]
+    assert all(gradient is not None for model in models for gradient in gradients(model, text()).values())
+
+
+@forms
+def test_future_tokens_change_nothing(form):
+    model, inputs = decoder("rope", **form), text()
+    other = torch.cat([inputs[:, :7], (inputs[:, 7:] + 1) % 11], dim=1)
+    torch.testing.assert_close(model(other)[:, :7], model(inputs)[:, :7])
+
+
+@pytest.mark.parametrize("form", FORMS[:2], ids=["key_heads", "kernel"])
+def test_images_have_them_too(form):
+    links = {"rope_axial": waiting(Choice("rope_axial"))}
+    model = lively(
+        ViT(IMAGES, **{"dim": 48, "depth": 2, "heads": 2, "patch": 4, "encoding": links, "pool": "class", **form})
+    )
+    assert model(torch.randn(2, 1, 8, 16)).isfinite().all()
+    assert all(gradient is not None for gradient in gradients(model, torch.randn(2, 1, 8, 16)).values())
+
+
+def test_a_grid_has_no_window():
+    assert "window" in inspect.signature(Decoder).parameters
+    assert "window" not in inspect.signature(ViT).parameters
+    assert "window" not in options(ViT)
+
+
+def test_a_class_token_sees_past_the_window():
+    model, inputs = encoder("none", depth=1, class_token=True, window=2), text(1)
+    changed = torch.cat([inputs[:, :9], (inputs[:, 9:] + 1) % 11], dim=1)
+    first, second = (model.trunk(model.tokens(one)).x for one in (inputs, changed))
+    moved = (first - second).abs().amax(-1)[0] > 1e-6
+    assert moved.tolist() == [True] + [False] * 8 + [True] * 4
+
+
+def test_the_window_is_what_a_model_of_one_layer_sees():
+    model, inputs = decoder("none", depth=1, window=3), text(1)
+    changed = torch.cat([(inputs[:, :1] + 1) % 11, inputs[:, 1:]], dim=1)
+    moved = (model(changed) - model(inputs)).abs().amax(-1)[0] > 1e-6
+    assert moved.tolist() == [True] * 3 + [False] * 9
+
+
+def test_branches_side_by_side_read_one_norm():
+    model = decoder("rope", depth=1, block=BlockOptions(order="parallel", norm="rms")).double()
+    block, chain, tokens = model.trunk.blocks[0], model.trunk.chains[0], model.tokens(text())
+    found = block(chain.embed(tokens), chain, KeyValueCache()).x
+    normed = chain.embed(tokens).replace(x=block.attention_norm(tokens.x))
+    attended = block.attention(normed, chain, KeyValueCache())[0].x
+    torch.testing.assert_close(found, tokens.x + attended + block.mlp(normed.x))
+    assert not any("mlp_norm" in name for name in model.state_dict())
+
+
+def test_what_rode_along_is_taken_back_in_parallel():
+    model, inputs = decoder("tape", block=BlockOptions(order="parallel")), text()
+    found = gradients(model, inputs)
+    assert all(gradient is not None and gradient.any() for name, gradient in found.items() if "encoding" in name)
+    parts = [model.eval()(part, context=cache) for cache in [KeyValueCache()] for part in inputs.split(4, dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(inputs), atol=1e-5, rtol=1e-4)
+
+
+def test_key_heads_must_divide_the_heads():
+    with pytest.raises(Invalid, match="heads 4 is not divisible by key_heads 3") as found:
+        decoder("rope", heads=4, key_heads=3)
+    assert found.value.key == "key_heads"
+
+
+def test_weights_of_another_number_of_key_heads_are_left():
+    model, trained = decoder("rope", heads=4, key_heads=2), decoder("rope", heads=4)
+    report = adopt(model, Source(Path("run"), trained.state_dict(), trained))
+    parts = ("key.weight", "value.weight", "value.bias")
+    assert set(report.left) == {f"trunk.blocks.{layer}.attention.{part}" for layer in range(2) for part in parts}
+    assert report.left["trunk.blocks.0.attention.key.weight"] == "[16, 16] there, [8, 16] here"
+
+
+def planned(*overrides):
+    recipe = zoo.load_recipe("flipflop_fox", ["model.depth=2", *overrides])
+    return [plan(recipe, zoo.build_model(recipe), device) for device in ("cpu", "cuda")]
+
+
+def test_what_will_compute_it_is_told():
+    assert (
+        planned("model.encoding=rope", "model.kernel=elu") == [[("linear", "sums over keys, in chunks of 64")] * 2] * 2
+    )
+    cpu, cuda = planned("model.encoding=rope", "model.window=8")
+    assert cpu == [("sdpa", "a window, as a mask")] * 2
+    assert cuda == [("flex", "a window, as blocks")] * 2
+
+
+def test_a_window_may_be_the_memory(tmp_path):
+    (tmp_path / "a.txt").write_text("abcdefg " * 3000)
+    data = ["data.name=text", f"data.files=[{tmp_path / 'a.txt'}]", "data.length=16", "data.streams=true"]
+    recipe = zoo.load_recipe("lm_xl", [*data, "model.memory=8", "model.window=${model.memory}"])
+    assert recipe.model.options["window"] == 8
