@@ -39,6 +39,9 @@ LISTS: tuple[list[Any], ...] = (
     [{"name": "t5", "buckets": 16, "reach": 9}],
     *([{"name": "rope", "scaling": {"rule": rule, "factor": 4.0}}] for rule in ("linear", "ntk", "yarn", "llama3")),
     [{"name": "rope", "fraction": 0.5}],
+    ["fox", "selective_rope"],
+    [{"name": "grape_m", "planes": 3}],
+    [{"name": "grape_a", "by": "query"}],
 )
 
 

@@ -19,7 +19,7 @@ class ALiBi(Encoding):
     relative = True
 
     def terms(self, terms: Terms) -> Terms:
-        slopes = _slopes(self.dims.heads, terms.keys.pos)
+        slopes = head_slopes(self.dims.heads, terms.keys.pos)
         if not terms.ordered:
             return terms.add_bias(lambda b, h, i, j: -slopes[h] * terms.distance(b, i, j))
         here = terms.keys.pos[:, -1:]  # distances from the end are small where they matter
@@ -28,7 +28,7 @@ class ALiBi(Encoding):
         return terms.add_factor(-rows, one).add_factor(one, columns)  # [1|B, H, N, 1], [1|B, H, M, 1]
 
 
-def _slopes(heads: int, like: Tensor) -> Tensor:
+def head_slopes(heads: int, like: Tensor) -> Tensor:
     """[H]"""
     power = 1 << (heads.bit_length() - 1)
     whole = torch.arange(1, power + 1, device=like.device, dtype=like.dtype) / power
