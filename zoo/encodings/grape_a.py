@@ -17,7 +17,7 @@ from zoo.registry import register
 
 @register
 class GRAPEA(Encoding):
-    """scores - (p_i - p_j) m_h softplus(rate_h) softplus(u_h . k_j / sqrt(K)), m_h the slopes of alibi, u = gate / |gate|
+    """scores - |p_i - p_j| m_h softplus(rate_h) softplus(u_h . k_j / sqrt(K)), m_h the slopes of alibi, u = gate / |gate|
 
     `by` query puts q_i in the place of k_j. Either is the paper's unipotent action of rank 1; with a gate that says the same of
     every token it is alibi. As in the published code, except that its query gates leave out the softplus of the rate. The

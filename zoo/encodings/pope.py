@@ -48,4 +48,5 @@ class PoPE(Rotary):
 
 def _polar(x: Tensor, table: Tensor) -> Tensor:
     """Heads [B, H, N, K] as lengths at the angles of a table [1|B, 1|H, N, K, 2]: [B, H, N, 2K]."""
-    return (F.softplus(precise(x))[..., None] * table).flatten(-2).to(x.dtype)
+    lengths = F.softplus(precise(x))
+    return torch.stack([lengths * side for side in table.unbind(-1)], dim=-1).flatten(-2).to(x.dtype)
