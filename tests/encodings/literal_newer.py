@@ -58,8 +58,8 @@ def selective_rope(encoding: Encoding, call: Call, base: float = 500000.0, silu:
     def angle(b: int, h: int, t: int, n: int) -> Tensor:
         channel = (h * groups // heads) * (size // 2) + t
         mixed = torch.zeros((), dtype=torch.float64)
-        for back in range(min(encoding.kernel.shape[1], n + 1)):
-            mixed = mixed + encoding.kernel[channel, back] * (encoding.out.weight[channel] @ inner(b, n - back))
+        for back in range(min(len(encoding.kernel), n + 1)):
+            mixed = mixed + encoding.kernel[back, channel] * (encoding.out.weight[channel] @ inner(b, n - back))
         if silu:
             mixed = mixed * sigmoid(mixed)
         if encoding.gate is not None:

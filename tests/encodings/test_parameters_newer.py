@@ -12,7 +12,7 @@ from zoo.attention.encoding import Dims
 
 HEADS, HEAD, KEY_HEADS = 4, 16, 2
 WIDTH, CHANNELS = HEADS * HEAD, KEY_HEADS * HEAD // 2
-SELECTIVE = {"into.weight": (16, WIDTH), "out.weight": (CHANNELS, 16), "kernel": (CHANNELS, 4)}
+SELECTIVE = {"into.weight": (16, WIDTH), "out.weight": (CHANNELS, 16), "kernel": (4, CHANNELS)}
 GATE = {"gate.weight": (KEY_HEADS, WIDTH), "gate.bias": (KEY_HEADS,)}
 
 

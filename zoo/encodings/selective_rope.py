@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Tokens, precise
+from zoo.encodings.convolution import convolved
 from zoo.encodings.linear import linear
 from zoo.encodings.rotation import check_pairs
 from zoo.encodings.summed import Summed
@@ -19,7 +20,7 @@ from zoo.registry import Between, register
 class SelectiveRoPE(Summed):
     """pairs (2t, 2t+1) of q_i turn by w_t sum_{l <= i} sigmoid(gate(x_l)) (kernel * out(into(x)))_l, w_t = base^(-2t/K)
 
-    The convolution reaches over `width` tokens of one document, kernel[:, n] weighing the n-th before. `gate` and `silu`,
+    The convolution reaches over `width` tokens of one document, kernel[n] weighing the n-th before. `gate` and `silu`,
     after the convolution, are the paper's additions for language models. As in the published code each head's share of x
     has length 1, and pairs have the frequencies of RoPE with a larger base, not learned. Networks start as PyTorch makes
     them; the code draws them from N(0, .02^2), which hardly turns anything at first.
@@ -35,7 +36,7 @@ class SelectiveRoPE(Summed):
         channels = dims.groups * dims.head // 2
         self.into = nn.Linear(dims.dim, rank, bias=False)
         self.out = nn.Linear(rank, channels, bias=False)
-        self.kernel = nn.Parameter((2 * torch.rand(channels, width) - 1) * width**-0.5)  # [G K/2, width]
+        self.kernel = nn.Parameter((2 * torch.rand(width, channels) - 1) * width**-0.5)  # [width, G K/2]
         self.gate = nn.Linear(dims.dim, dims.groups) if gate else None
 
     def annotate(self, tokens: Tokens) -> Tokens:
@@ -44,19 +45,8 @@ class SelectiveRoPE(Summed):
         return tokens if self.gate is None else tokens.note(turning=linear(self.gate, x).sigmoid())  # [B, N, G]
 
     def steps(self, tokens: Tokens) -> Tensor:
-        steps = _convolved(tokens.notes["selected"], precise(self.kernel), tokens.document)
+        steps = convolved(tokens.notes["selected"], self.kernel, tokens.document)
         steps = (F.silu(steps) if self.silu else steps).unflatten(-1, (self.dims.groups, -1))  # [B, M, G, K/2]
         pairs = torch.arange(steps.shape[-1], device=steps.device, dtype=steps.dtype)
         steps = steps * self.base ** (-pairs / len(pairs))
         return steps if self.gate is None else steps * tokens.notes["turning"][..., None]
-
-
-def _convolved(x: Tensor, kernel: Tensor, document: Tensor | None) -> Tensor:
-    """x [B, M, C] convolved channel by channel with kernel [C, width] over the tokens before, none of another document."""
-    count, out = x.shape[1], x * kernel[:, 0]
-    for back in range(1, min(kernel.shape[1], count)):
-        before = x[:, :-back] * kernel[:, back]  # [B, M - back, C]
-        if document is not None:
-            before = before * (document[:, back:] == document[:, :-back])[..., None]
-        out = out + F.pad(before, (0, 0, back, 0))
-    return out
