@@ -497,8 +497,9 @@ def the_place_of_an_unplaced_token_is_not_read(member: Member) -> None:
 
 
 def _replaced(link: Encoding) -> bool:
-    """Whether a link declares something of its own for pairs with unplaced tokens (TUPE's reset)."""
-    return link.unplaced and type(link).terms is not Encoding.terms
+    """Whether a link does something of its own with tokens without a place (TUPE's reset, PoPE's lengths)."""
+    own = type(link)
+    return link.unplaced and (own.terms is not Encoding.terms or own.turn_query is not Encoding.turn_query)
 
 
 @law(lambda member: not any(map(_replaced, member.facts)))

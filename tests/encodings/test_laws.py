@@ -47,6 +47,9 @@ LISTS: tuple[list[Any], ...] = (
     ["t5", "head_scale"],
     [{"name": "sandwich", "width": 16}],
     [{"name": "alibi", "distance": "euclidean"}],
+    ["fox", "selective_rope"],
+    [{"name": "grape_m", "planes": 3}],
+    [{"name": "grape_a", "by": "query"}],
 )
 
 

@@ -30,7 +30,7 @@ class ALiBi(Encoding):
         self.straight = distance == "euclidean"
 
     def terms(self, terms: Terms) -> Terms:
-        slopes = _slopes(self.dims.heads, terms.keys.pos)
+        slopes = head_slopes(self.dims.heads, terms.keys.pos)
         if not terms.ordered:
             distance = self._distance(terms)
             return terms.add_bias(lambda b, h, i, j: -slopes[h] * distance(b, h, i, j))
@@ -46,7 +46,7 @@ class ALiBi(Encoding):
         return lambda b, h, i, j: sum(one(b, h, i, j).abs() for one in offsets)  # type: ignore[return-value]
 
 
-def _slopes(heads: int, like: Tensor) -> Tensor:
+def head_slopes(heads: int, like: Tensor) -> Tensor:
     """[H]"""
     power = 1 << (heads.bit_length() - 1)
     whole = torch.arange(1, power + 1, device=like.device, dtype=like.dtype) / power

@@ -38,5 +38,5 @@ class TransformerXL(Encoding):
         rows, columns = (one.pos[:, None] * ladder for one in (terms.queries, terms.keys))  # [1|B, 1, N, D/2]
         left = [sine * rows.sin() + cosine * rows.cos(), cosine * rows.sin() - sine * rows.cos()]
         right = [columns.cos(), columns.sin()]
-        content = terms.turn(self.content[:, None].expand(terms.q.shape))  # [B, H, N, K]
+        content = terms.turn(self.content[:, None].expand(terms.content.shape))  # as wide as k
         return terms.add_factor(torch.cat(left, -1), torch.cat(right, -1)).add_factor(content * terms.scale, terms.k)

@@ -1,0 +1,104 @@
+"""Names, shapes, facts and initial values of angles that tokens add up, polar coordinates and the forms of GRAPE."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import zoo
+from zoo.attention.encoding import Dims
+
+HEADS, HEAD, KEY_HEADS = 4, 16, 2
+WIDTH, CHANNELS = HEADS * HEAD, KEY_HEADS * HEAD // 2
+SELECTIVE = {"into.weight": (16, WIDTH), "out.weight": (CHANNELS, 16), "kernel": (4, CHANNELS)}
+GATE = {"gate.weight": (KEY_HEADS, WIDTH), "gate.bias": (KEY_HEADS,)}
+
+
+def made(name, **options):
+    return zoo.encoding(name, Dims(WIDTH, HEADS, length=40, depth=2, key_heads=KEY_HEADS), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shapes"),
+    [
+        ("selective_rope", {}, {**SELECTIVE, **GATE}),
+        ("selective_rope", {"gate": False}, SELECTIVE),
+        ("carope", {}, {"frequency.weight": (KEY_HEADS, WIDTH), "frequency.bias": (KEY_HEADS,)}),
+        ("pope", {}, {"phase": (KEY_HEADS, HEAD)}),
+        ("grape_m", {}, {"log_frequencies": (HEAD // 2,)}),
+        ("grape_m", {"planes": 3}, {"first": (KEY_HEADS, 3, HEAD), "second": (KEY_HEADS, 3, HEAD)}),
+        (
+            "grape_m_contextual",
+            {},
+            {"log_frequencies": (HEAD // 2,), "pace.weight": (1, WIDTH), "pace.bias": (1,)},
+        ),
+        ("grape_a", {}, {"rate": (HEADS,), "gate": (HEADS, HEAD)}),
+        ("grape_a", {"by": "query"}, {"rate": (HEADS,), "gate": (HEADS, HEAD)}),
+        ("grape_ap", {}, {"path.weight": (8 * HEADS, WIDTH)}),
+        ("grape_ap", {"size": 4}, {"path.weight": (4 * HEADS, WIDTH)}),
+    ],
+)
+def test_parameters_have_these_names_and_shapes(name, options, shapes):
+    assert {key: tuple(value.shape) for key, value in made(name, **options).named_parameters()} == shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "relative", "causal", "unplaced"),
+    [
+        ("selective_rope", True, True, True),
+        ("carope", True, True, True),
+        ("grape_m_contextual", True, True, True),
+        ("pope", True, False, True),
+        ("grape_m", True, False, False),
+        ("grape_a", True, True, False),
+        ("grape_ap", False, True, False),
+    ],
+)
+def test_facts(name, relative, causal, unplaced):
+    cls = zoo.encoding_class(name)
+    assert (cls.relative, cls.causal, cls.unplaced) == (relative, causal, unplaced)
+    assert not cls.shared
+    assert cls.axes == (1,)
+
+
+@torch.no_grad()
+def test_phases_start_anywhere_in_a_turn_or_at_zero():
+    phase = zoo.encoding("pope", Dims(4096, 64)).phase
+    assert (phase <= 0).all()
+    assert -2 * math.pi <= phase.min() < -6.2
+    assert abs(phase.mean() + math.pi) < 5 * 2 * math.pi / math.sqrt(12 * phase.numel())
+    assert not made("pope", initial=0.0).phase.any()
+
+
+@torch.no_grad()
+def test_paces_and_rates_start_at_what_is_said():
+    assert math.isclose(torch.nn.functional.softplus(made("grape_m_contextual").pace.bias).item(), 1e-3, rel_tol=1e-4)
+    assert not made("grape_m_contextual").pace.weight.any()
+    torch.testing.assert_close(torch.nn.functional.softplus(made("grape_a").rate), torch.ones(HEADS))
+
+
+@torch.no_grad()
+def test_learned_planes_start_orthogonal_with_a_ladder_of_frequencies():
+    encoding = made("grape_m", planes=4)
+    for first, second in zip(encoding.first, encoding.second, strict=True):
+        squares = 10000.0 ** (-torch.arange(4.0) / 4)  # |a| |b| is the frequency
+        frame = torch.cat([first, second])
+        torch.testing.assert_close(frame @ frame.mT, squares.repeat(2).diag(), atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("name", "parameter", "std"),
+    [
+        ("grape_a", "gate", HEAD**-0.5),
+        ("grape_ap", "path.weight", 0.5 * WIDTH**-0.5),
+        ("selective_rope", "kernel", 0.5 / math.sqrt(3)),
+        ("selective_rope", "into.weight", WIDTH**-0.5 / math.sqrt(3)),
+    ],
+)
+def test_what_is_drawn_at_first(name, parameter, std):
+    values = dict(made(name).named_parameters())[parameter]
+    assert abs(values.std(correction=0) / std - 1) < 5 / math.sqrt(2 * values.numel())
+    assert values.mean().abs() < 5 * std / math.sqrt(values.numel())

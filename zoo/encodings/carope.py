@@ -1,0 +1,39 @@
+"""RoPE whose base frequency each token chooses for each head (CARoPE; Veisi et al. 2025, arXiv:2507.23083)."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention import Dims, Tokens
+from zoo.encodings.linear import linear
+from zoo.encodings.rotation import check_pairs
+from zoo.encodings.summed import Summed
+from zoo.registry import Between, register
+
+
+@register
+class CARoPE(Summed):
+    """pairs (2t, 2t+1) of q_i turn by sum_{l <= i} f_l^t, f = 1 / (softplus(frequency(x)) + 1), a frequency per head
+
+    Starts as RoPE, as the paper says; it does not say how. Here the weight is zero and a bias, which its formula lacks, gives
+    f = base^(-2/K), so that f^t are the frequencies of RoPE. Pairs count from 0, as RoPE's do.
+    """
+
+    def __init__(self, dims: Dims, *, base: Annotated[float, Between(2)] = 10000.0) -> None:
+        super().__init__(dims)
+        check_pairs(dims)
+        self.frequency = nn.Linear(dims.dim, dims.groups)
+        nn.init.zeros_(self.frequency.weight)
+        nn.init.constant_(self.frequency.bias, math.log(math.expm1(base ** (2 / dims.head) - 1)))  # softplus^-1
+
+    def annotate(self, tokens: Tokens) -> Tokens:
+        return tokens.note(log_frequency=-F.softplus(linear(self.frequency, tokens.x)).log1p())  # [B, N, G]
+
+    def steps(self, tokens: Tokens) -> Tensor:
+        logs = tokens.notes["log_frequency"][..., None]  # [B, M, G, 1]
+        return (logs * torch.arange(self.dims.head // 2, device=logs.device, dtype=logs.dtype)).exp()

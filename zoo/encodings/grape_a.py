@@ -1,0 +1,55 @@
+"""Linear biases whose slopes tokens choose (additive GRAPE; Zhang et al. 2025, arXiv:2512.07805)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention import Dims, Encoding, Terms, precise
+from zoo.encodings.alibi import head_slopes
+from zoo.errors import Invalid
+from zoo.registry import register
+
+
+@register
+class GRAPEA(Encoding):
+    """scores - |p_i - p_j| m_h softplus(rate_h) softplus(u_h . k_j / sqrt(K)), m_h the slopes of alibi, u = gate / |gate|
+
+    `by` query puts q_i in the place of k_j. Either is the paper's unipotent action of rank 1; with a gate that says the same of
+    every token it is alibi. As in the published code, except that its query gates leave out the softplus of the rate. The
+    gates read keys and queries as they are projected, so nothing may have turned them.
+    """
+
+    shared, relative, causal = False, True, True
+
+    def __init__(self, dims: Dims, *, by: Literal["key", "query"] = "key") -> None:
+        super().__init__(dims)
+        self.by = by
+        self.rate = nn.Parameter(torch.full((dims.heads,), math.log(math.expm1(1.0))))  # softplus^-1(1)
+        self.gate = nn.Parameter(torch.randn(dims.heads, dims.head) * dims.head**-0.5)  # [H, K]
+
+    def terms(self, terms: Terms) -> Terms:
+        if terms.q is not terms.content:
+            raise Invalid("encoding", f"{self.name} reads queries and keys, which a link before it has turned")
+        keyed = self.by == "key"
+        slopes = self._slopes(terms.k if keyed else terms.q)  # [B, H, M or N, 1]
+        if not terms.ordered:
+            gates = slopes[..., 0]
+            return terms.add_bias(lambda b, h, i, j: -gates[b, h, j if keyed else i] * terms.distance(b, i, j))
+        here = terms.keys.pos[:, -1:]  # distances from the end are small where they matter
+        rows, columns = ((one.pos - here)[:, None] for one in (terms.queries, terms.keys))
+        one = slopes.new_ones(1, 1, 1, 1)
+        if keyed:
+            return terms.add_factor(-rows, slopes).add_factor(one, columns * slopes)
+        return terms.add_factor(-rows * slopes, one).add_factor(slopes, columns)
+
+    def _slopes(self, heads: Tensor) -> Tensor:
+        """[B, H, M, 1] of heads [B, H, M, K]"""
+        gate = F.normalize(precise(self.gate), dim=-1, eps=1e-6)[:, None]  # [H, 1, K]
+        chosen = F.softplus((precise(heads) * gate).sum(-1, keepdim=True) * self.dims.head**-0.5)
+        rates = F.softplus(precise(self.rate)) * head_slopes(self.dims.heads, chosen)
+        return rates[:, None, None] * chosen

@@ -1,0 +1,52 @@
+"""Biases summed along the path from query to key (additive GRAPE by path integrals; Zhang et al. 2025, arXiv:2512.07805)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, unrounded
+from zoo.encodings.alibi import head_slopes
+from zoo.encodings.linear import linear
+from zoo.encodings.rotation import circle, turn
+from zoo.errors import Invalid
+from zoo.registry import Between, register
+
+
+@register
+class GRAPEAP(Encoding):
+    """scores + m_h sum_{l=j+1..i} log sigmoid(P_i . R_l P'_l / size), P = path(x), P' = P / rms(P), m_h the slopes of alibi
+
+    R_l turns the `size` channels of P' by one radian per place: as in the published code, at the key's side alone, so that
+    the bias is not relative. Where P does not depend on the query it is fox, where P is 0 alibi of slopes m_h log 2.
+    The sums go by the order of tokens.
+    """
+
+    shared, causal, origin = False, True, True
+
+    def __init__(self, dims: Dims, *, size: Annotated[int, Between(2)] = 8) -> None:
+        super().__init__(dims)
+        if size % 2:
+            raise Invalid("size", f"size {size} is not even")
+        self.size = size
+        self.path = nn.Linear(dims.dim, dims.heads * size, bias=False)
+        nn.init.normal_(self.path.weight, std=0.5 * dims.dim**-0.5)
+
+    def annotate(self, tokens: Tokens) -> Tokens:
+        return tokens.note(path=linear(self.path, tokens.x).unflatten(-1, (self.dims.heads, -1)))  # [B, N, H, size]
+
+    def terms(self, terms: Terms) -> Terms:
+        sums = self._sums(terms)  # [B, H, N, M]
+        return terms.add_bias(Lookup(sums, lambda b, h, i, j: j))
+
+    def _sums(self, terms: Terms) -> Tensor:
+        with unrounded(terms.q.device):
+            path = terms.keys.notes["path"].transpose(1, 2)  # [B, H, M, size]
+            angles = terms.keys.pos[:, None].expand(-1, -1, -1, self.size // 2)
+            edges = turn(F.rms_norm(path, (self.size,), eps=1e-6), circle(angles))
+            logs = F.logsigmoid(path[:, :, terms.shift :] @ edges.mT / self.size)
+            slopes = head_slopes(self.dims.heads, logs)[:, None, None]
+            logs = logs * slopes * terms.grid(lambda b, h, i, j: j <= i + terms.shift)
+            return logs.flip(-1).cumsum(-1).flip(-1) - logs  # nearer keys first: small where it matters

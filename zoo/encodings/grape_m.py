@@ -1,0 +1,48 @@
+"""Rotations by learned generators of low rank (multiplicative GRAPE; Zhang et al. 2025, arXiv:2512.07805)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention import Dims, precise
+from zoo.encodings.rotation import Rotary, check_pairs, circle, ladders, turn
+from zoo.encodings.spectrum import prepare, turn_by_exponential
+from zoo.errors import Invalid
+from zoo.registry import Between, register
+
+
+@register
+class GRAPEM(Rotary):
+    """q and k turn by exp(p sum_s (a_s b_s^T - b_s a_s^T)), planes of pairs with learned frequencies or learned planes
+
+    By default what the published code trains: pairs (2t, 2t+1) turn by p exp(log_frequencies[t]), for all heads alike, at
+    first as RoPE. With `planes` the paper's mixture: that many for each head, a_s = first[s] and b_s = second[s], which need
+    not commute. No published code trains it; here they start orthogonal, with frequencies base^(-s/planes).
+    """
+
+    shared = False
+
+    def __init__(self, dims: Dims, *, base: float = 10000.0, planes: Annotated[int, Between(1)] | None = None) -> None:
+        super().__init__(dims)
+        check_pairs(dims)
+        self.planes = planes
+        if planes is None:
+            self.log_frequencies = nn.Parameter(ladders(dims, base, torch.zeros(()))[0].log())  # [K/2]
+            return
+        if 2 * planes > dims.head:
+            raise Invalid("planes", f"{planes} planes do not fit into the head size {dims.head}")
+        lengths = base ** (-0.5 * torch.arange(planes) / planes)  # two sides of a square whose area is the frequency
+        frames = torch.linalg.qr(torch.randn(dims.groups, dims.head, 2 * planes))[0].mT.unflatten(1, (2, planes))
+        self.first, self.second = map(nn.Parameter, (frames * lengths[:, None]).unbind(1))  # [G, planes, K]
+
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        if self.planes is None:
+            return (circle(pos[:, None] * precise(self.log_frequencies).exp()),)  # [1|B, 1, N, K/2, 2]
+        product = precise(self.first).mT @ precise(self.second)  # [G, K, K]
+        return prepare((product - product.mT)[:, None], pos[:, None].expand(-1, self.dims.groups, -1, -1))
+
+    def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
+        return turn(x, *tables) if self.planes is None else turn_by_exponential(x, *tables)

@@ -1,0 +1,40 @@
+"""RoPE at a pace that tokens choose (contextual multiplicative GRAPE; Zhang et al. 2025, arXiv:2512.07805)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention import Dims, Tokens, precise
+from zoo.encodings.linear import linear
+from zoo.encodings.rotation import check_pairs, ladders
+from zoo.encodings.summed import Summed
+from zoo.registry import register
+
+
+@register
+class GRAPEMContextual(Summed):
+    """pairs (2t, 2t+1) of q_i turn by exp(log_frequencies[t]) sum_{l < i} softplus(pace(x_l)), one pace for all heads
+
+    As the published code trains it. Paces are small at first: `initial`, where RoPE's is 1. The weight of `pace` is zero
+    at first, as the code's module makes it.
+    """
+
+    inclusive = False
+
+    def __init__(self, dims: Dims, *, base: float = 10000.0, initial: float = 1e-3) -> None:
+        super().__init__(dims)
+        check_pairs(dims)
+        self.log_frequencies = nn.Parameter(ladders(dims, base, torch.zeros(()))[0].log())  # [K/2]
+        self.pace = nn.Linear(dims.dim, 1)
+        nn.init.zeros_(self.pace.weight)
+        nn.init.constant_(self.pace.bias, math.log(math.expm1(initial)))  # softplus^-1
+
+    def annotate(self, tokens: Tokens) -> Tokens:
+        return tokens.note(pace=F.softplus(linear(self.pace, tokens.x)))  # [B, N, 1]
+
+    def steps(self, tokens: Tokens) -> Tensor:
+        return tokens.notes["pace"][..., None] * precise(self.log_frequencies).exp()  # [B, M, 1, K/2]

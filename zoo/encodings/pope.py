@@ -1,0 +1,52 @@
+"""Polar coordinates: lengths tell what a token is, angles where (PoPE; Gopalakrishnan et al. 2025, arXiv:2509.10534)."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention import Dims, Tokens, precise
+from zoo.encodings.rotation import Rotary, circle
+from zoo.registry import Between, register
+
+
+@register
+class PoPE(Rotary):
+    """scores sum_c softplus(q_ic) softplus(k_jc) cos((p_j - p_i) w_c + phase_c) / sqrt(K), w_c = base^(-c/K), c = 0..K-1
+
+    Each channel becomes a pair, so heads are 2K wide, and the scale stays that of K. `phase` belongs to the key head, at first
+    U(-initial, 0). Published are 2 pi and, for texts longer than those of training, 0. The paper keeps phases from -2 pi
+    to 0; nothing is clamped here, for that is a full turn, and beyond its ends they would learn nothing. Tokens without a
+    place have lengths too, and the angles of place 0. The paper has sequences alone.
+    """
+
+    shared, unplaced = False, True
+
+    def __init__(
+        self, dims: Dims, *, base: float = 10000.0, initial: Annotated[float, Between(0, 2 * math.pi)] = 2 * math.pi
+    ) -> None:
+        super().__init__(dims)
+        self.base = base
+        self.phase = nn.Parameter(-initial * torch.rand(dims.groups, dims.head))  # [G, K]
+
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        channels = torch.arange(self.dims.head, device=pos.device, dtype=pos.dtype)
+        angles = pos[:, None] * self.base ** (-channels / self.dims.head)  # [1|B, 1, N, K]
+        keys = angles + precise(self.phase)[:, None]  # [1|B, G, N, K]
+        return circle(angles), circle(keys)
+
+    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        return _polar(q, self._prepared(tokens, keep=True).tables[self.name][0])
+
+    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        return _polar(k, self._prepared(tokens, keep=True).tables[self.name][1])
+
+
+def _polar(x: Tensor, table: Tensor) -> Tensor:
+    """Heads [B, H, N, K] as lengths at the angles of a table [1|B, 1|H, N, K, 2]: [B, H, N, 2K]."""
+    lengths = F.softplus(precise(x))
+    return torch.stack([lengths * side for side in table.unbind(-1)], dim=-1).flatten(-2).to(x.dtype)

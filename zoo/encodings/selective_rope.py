@@ -1,0 +1,52 @@
+"""RoPE by angles that tokens choose (Selective RoPE; Movahedi et al. 2025, arXiv:2511.17388)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention import Dims, Tokens, precise
+from zoo.encodings.convolution import convolved
+from zoo.encodings.linear import linear
+from zoo.encodings.rotation import check_pairs
+from zoo.encodings.summed import Summed
+from zoo.registry import Between, register
+
+
+@register
+class SelectiveRoPE(Summed):
+    """pairs (2t, 2t+1) of q_i turn by w_t sum_{l <= i} sigmoid(gate(x_l)) (kernel * out(into(x)))_l, w_t = base^(-2t/K)
+
+    The convolution reaches over `width` tokens of one document, kernel[n] weighing the n-th before. `gate` and `silu`,
+    after the convolution, are the paper's additions for language models. As in the published code each head's share of x
+    has length 1, and pairs have the frequencies of RoPE with a larger base, not learned. Networks start as PyTorch makes
+    them; the code draws them from N(0, .02^2), which hardly turns anything at first.
+    """
+
+    def __init__(
+        self, dims: Dims, *, rank: Annotated[int, Between(1)] = 16, width: Annotated[int, Between(1)] = 4,
+        base: float = 500000.0, gate: bool = True, silu: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(dims)
+        check_pairs(dims)
+        self.base, self.silu = base, silu
+        channels = dims.groups * dims.head // 2
+        self.into = nn.Linear(dims.dim, rank, bias=False)
+        self.out = nn.Linear(rank, channels, bias=False)
+        self.kernel = nn.Parameter((2 * torch.rand(width, channels) - 1) * width**-0.5)  # [width, G K/2]
+        self.gate = nn.Linear(dims.dim, dims.groups) if gate else None
+
+    def annotate(self, tokens: Tokens) -> Tokens:
+        x = F.normalize(precise(tokens.x).unflatten(-1, (self.dims.heads, -1)), dim=-1).flatten(-2)
+        tokens = tokens.note(selected=linear(self.out, linear(self.into, x)))  # [B, N, G K/2]
+        return tokens if self.gate is None else tokens.note(turning=linear(self.gate, x).sigmoid())  # [B, N, G]
+
+    def steps(self, tokens: Tokens) -> Tensor:
+        steps = convolved(tokens.notes["selected"], self.kernel, tokens.document)
+        steps = (F.silu(steps) if self.silu else steps).unflatten(-1, (self.dims.groups, -1))  # [B, M, G, K/2]
+        pairs = torch.arange(steps.shape[-1], device=steps.device, dtype=steps.dtype)
+        steps = steps * self.base ** (-pairs / len(pairs))
+        return steps if self.gate is None else steps * tokens.notes["turning"][..., None]
