@@ -232,11 +232,11 @@ def test_an_encoding_applies_or_is_refused_by_name(name):
     if 1 not in zoo.encoding_class(name).axes or zoo.encoding_class(name).absorbs:
         return
     try:
-        chain = Chain.of(zoo.encoding({"name": name, "coordinates": "index"}, DIMS)).double()
+        chain = Chain.of(zoo.encoding({"name": name, "coordinates": "index"}, DIMS)).double().eval()
     except Invalid:
         pytest.skip("wants other sizes")
     x, attention = states(), layer()[0]
-    if all(type(link).terms is Encoding.terms for link in chain):
+    if all(type(link).terms is Encoding.terms for link in chain) and name != "pope":  # whose heads are wider
         changed = torch.cat([x[:, :9], torch.randn_like(x[:, 9:])], 1)
         near(ran((attention, chain), tokens(x))[:, :9], ran((attention, chain), tokens(changed))[:, :9])
     else:

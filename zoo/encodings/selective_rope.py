@@ -32,6 +32,7 @@ class SelectiveRoPE(Summed):
     ) -> None:  # fmt: skip
         super().__init__(dims)
         check_pairs(dims)
+        self.behind = width - 1
         self.base, self.silu = base, silu
         channels = dims.groups * dims.head // 2
         self.into = nn.Linear(dims.dim, rank, bias=False)
