@@ -88,7 +88,7 @@ class SelfAttention(nn.Module):
         """What will compute this layer on a type of device, and why."""
         if self.linear:
             self.describe_linear(tokens, chain, Context())
-            return "linear", f"sums over keys, in chunks of {linear.CHUNK}" if self.causal else "sums over keys"
+            return "sums", f"over keys, in chunks of {linear.CHUNK}" if self.causal else "over keys"
         able = choose(self.describe(tokens, chain, Context())[1], device)
         return able if self.backend == "auto" else (self.backend, "as the recipe says")
 
