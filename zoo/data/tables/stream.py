@@ -1,4 +1,4 @@
-"""Images streamed from wherever they are, never held whole."""
+"""Tables streamed from wherever they are, never held whole."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from zoo.data.imagery.corrupt import Corrupt
-from zoo.data.imagery.pictures import Fetched, Reader
 from zoo.data.order import Share
+from zoo.data.tables.corrupt import Corrupt
+from zoo.data.tables.rows import Fetched, Reader
 from zoo.registry import Between
 
 Count = Annotated[int, Between(1)]
@@ -24,7 +24,7 @@ SHARDS = 10  # read by turns
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """How training images are streamed: so many `samples` are an epoch, drawn out of a `buffer` of so many."""
+    """How training samples are streamed: so many `samples` are an epoch, drawn out of a `buffer` of so many."""
 
     samples: Count
     buffer: Count = 10_000
@@ -58,6 +58,18 @@ def _drawn(held: list[Any], generator: np.random.Generator) -> Any:
     return held.pop()
 
 
+def ordered(table: Any, seed: int, epoch: int, buffer: int) -> Iterator[Any]:
+    """The rows of an epoch of training: shards in an order, and rows out of a buffer, drawn from (seed, epoch).
+
+    `datasets` does not shuffle here: it would shuffle samples otherwise in a worker than without, and shards it reads in
+    threads, after which it sleeps for five seconds, as Arrow may abort where Python ends before they do.
+    """
+    count = table.num_shards
+    order = np.random.default_rng([seed, epoch, 1]).permutation(count)
+    shards = (table.shard(count, int(number)) for number in order)
+    return shuffled(by_turns(shards, SHARDS), buffer, [seed, epoch])
+
+
 def batched(rows: Iterable[Any], size: int, least: int) -> Iterator[list[Any]]:
     """Rows in lists of `size`; a last one of less than `least` is joined to the one before."""
     rows, held = iter(rows), list[Any]()
@@ -89,11 +101,8 @@ class Batches(IterableDataset[tuple[int, Fetched]]):
 
 
 class StreamLoader:
-    """Batches of a stream. With `stream` it is a training epoch: shards in an order, and samples out of a buffer, drawn from
-    (seed, epoch), which a checkpoint can go on from; without, all there is, as it comes.
-
-    `datasets` does not shuffle here: it would shuffle samples otherwise in a worker than without, and shards it reads in
-    threads, after which it sleeps for five seconds, as Arrow may abort where Python ends before they do.
+    """Batches of a stream. With `stream` it is a training epoch, `ordered`, which a checkpoint can go on from; without, all
+    there is, as it comes.
     """
 
     def __init__(
@@ -120,10 +129,7 @@ class StreamLoader:
     def rows(self) -> Iterable[Any]:
         if self.stream is None:
             return self.table
-        count = self.table.num_shards
-        order = np.random.default_rng([self.seed, self.epoch, 1]).permutation(count)
-        shards = (self.table.shard(count, int(number)) for number in order)
-        return shuffled(by_turns(shards, SHARDS), self.stream.buffer, [self.seed, self.epoch])
+        return ordered(self.table, self.seed, self.epoch, self.stream.buffer)
 
     def fetched(self) -> Iterator[Fetched]:
         left = Batches(self.rows, self.reader, self.together, self.share, self.given, self.samples)
