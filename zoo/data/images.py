@@ -72,12 +72,7 @@ class Images(Source):
         self.split_of, self.columns, self.classes = Parts(train, val, test), tables.Columns(image, label), classes
         self.decoding, self.skip, self.keep, self.stream = Decoding(size, channels, resize), skip, keep, stream
         self.finish = Finished(channels, size, mean, std, augment)
-        if stream is not None and not (isinstance(val, str) and isinstance(test, str)):
-            raise Invalid("stream", "a stream has no shares; name a split for each of val and test")
-        if stream is not None and workers > 1:
-            raise Invalid(
-                "workers", "several would read a stream in an order that depends on their number; set it to 1"
-            )
+        self.split_of.streamed(stream is not None, workers)
         self.loaded: dict[str, Rows] = {}  # by split
         self.parts: dict[str, Some] = {}
         self.streamed: dict[str, StreamLoader] = {}

@@ -100,31 +100,63 @@ class Batches(IterableDataset[tuple[int, Fetched]]):
             yield len(batch), self.reader.fetched(self.share.of(batch))
 
 
-class StreamLoader:
-    """Batches of a stream. With `stream` it is a training epoch, `ordered`, which a checkpoint can go on from; without, all
-    there is, as it comes.
+class Epochs:
+    """What is asked of a loader of a stream: an epoch of `samples`, dealt out in batches of `together`, that a checkpoint can
+    go on from; None for all there is, once.
     """
 
-    def __init__(
-        self, table: Any, reader: Reader, size: int, workers: int, corrupt: Corrupt, share: Share, *, seed: int,
-        stream: Stream | None,
-    ) -> None:  # fmt: skip
-        self.table, self.reader, self.together, self.share = table, reader, size * share.processes, share
-        self.workers, self.corrupt, self.seed, self.stream = workers, corrupt, seed, stream
-        self.samples = None if stream is None else stream.samples - stream.samples % share.processes
-        self.epoch, self.given, self.counted = 0, 0, 0
+    def __init__(self, samples: int | None, together: int, share: Share) -> None:
+        self.samples = None if samples is None else samples - samples % share.processes
+        self.together, self.share = together, share
+        self.epoch, self.given, self.counted = (
+            0,
+            0,
+            0,
+        )  # samples of this epoch that were given, and in all since it began
         self.held = False
         # Lightning asks for both samplers, and tells one the epoch
         self.order, self.sampler, self.batch_sampler = self, self, None
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = 0 if self.held else epoch
-        self.corrupt.found.clear()  # numbers count the samples of one epoch
 
     def __len__(self) -> int:
         if self.samples is None:
             raise TypeError("nobody knows how long a stream is")
         return -(-self.samples // self.together)
+
+    def begin(self) -> None:
+        """Begin an epoch, or once go on from where a checkpoint was in it."""
+        self.given = self.first
+        self.first = self.counted = 0
+
+    def advance(self, count: int) -> None:
+        """Note that a batch of `count` samples, those of all processes, is given."""
+        self.counted += count
+        self.given = min(self.given + self.together, self.samples) % self.samples if self.samples else 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        assert self.samples is not None
+        self.given = self.first = state["given"] % self.samples
+
+
+class StreamLoader(Epochs):
+    """Batches of a stream. With `stream` it is a training epoch, `ordered`; without, all there is, as it comes."""
+
+    def __init__(
+        self, table: Any, reader: Reader, size: int, workers: int, corrupt: Corrupt, share: Share, *, seed: int,
+        stream: Stream | None,
+    ) -> None:  # fmt: skip
+        super().__init__(None if stream is None else stream.samples, size * share.processes, share)
+        self.table, self.reader, self.workers, self.corrupt = table, reader, workers, corrupt
+        self.seed, self.stream = seed, stream
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.corrupt.found.clear()  # numbers count the samples of one epoch
 
     def rows(self) -> Iterable[Any]:
         if self.stream is None:
@@ -132,20 +164,12 @@ class StreamLoader:
         return ordered(self.table, self.seed, self.epoch, self.stream.buffer)
 
     def fetched(self) -> Iterator[Fetched]:
+        self.begin()
         left = Batches(self.rows, self.reader, self.together, self.share, self.given, self.samples)
-        self.counted = 0
         for count, batch in DataLoader(left, batch_size=None, num_workers=self.workers):
-            self.counted += count
-            self.given = min(self.given + self.together, self.samples) % self.samples if self.samples else 0
+            self.advance(count)
             yield batch
         self.given = 0  # also where there was less than was said
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return self.corrupt.sound(self.fetched())
-
-    def state_dict(self) -> dict[str, int]:
-        return {"given": self.given}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        assert self.samples is not None
-        self.given = state["given"] % self.samples
