@@ -108,11 +108,8 @@ class Epochs:
     def __init__(self, samples: int | None, together: int, share: Share) -> None:
         self.samples = None if samples is None else samples - samples % share.processes
         self.together, self.share = together, share
-        self.epoch, self.given, self.counted = (
-            0,
-            0,
-            0,
-        )  # samples of this epoch that were given, and in all since it began
+        self.epoch = self.counted = 0  # `counted`: the samples that were given since an epoch was begun
+        self.given = self.first = 0  # samples of this epoch that were given; the one that the next begins with
         self.held = False
         # Lightning asks for both samplers, and tells one the epoch
         self.order, self.sampler, self.batch_sampler = self, self, None

@@ -1,4 +1,4 @@
-"""Two marks among random letters: which comes first, and whether they are near. No download."""
+"""Random letters with a mark among them: which letter stands so many places after it. No download."""
 
 from __future__ import annotations
 
@@ -21,39 +21,38 @@ from zoo.errors import Invalid
 from zoo.registry import Between, register
 from zoo.samples import Passages, Samples
 
-SYMBOLS = Characters("<>abcdefgh")
-OPENS, CLOSES, LETTERS = 0, 1, 2  # the numbers of < and >, and the first of the letters
-NAMES = ("< first, near", "< first, far", "> first, near", "> first, far")
+LETTERS = "abcdefgh"
+SYMBOLS = Characters(LETTERS + "*")
+MARK = len(LETTERS)
 PARTS = ("train", "val", "test")
 
 Count = Annotated[int, Between(1)]
 
 
 @register
-class Marks(Source):
-    """Texts of `least` to `length` letters with one < and one > among them, in four classes that are equally likely.
+class Marked(Source):
+    """Texts of `least` to `length` random letters, one of which a * takes the place of. The class is the letter that stands
+    `reach` places after it, which is no function of how often each occurs: it takes content and distance together.
 
-    The class is which of the two comes first, and whether it is by at most `reach` places: what is no function of the places
-    of tokens is right once in four times. `train`, `val` and `test` are numbers of texts; those of training are drawn anew
-    in every epoch.
+    `train`, `val` and `test` are numbers of texts; those of training are drawn anew in every epoch.
     """
 
     def __init__(
-        self, seed: int, *, length: Count = 64, least: Count = 16, reach: Count = 8, batch_size: Count = 64,
+        self, seed: int, *, length: Count = 64, least: Count = 16, reach: Count = 3, batch_size: Count = 64,
         train: Count = 16_000, val: Count = 1_000, test: Count = 4_000, workers: Annotated[int, Between(0)] = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         if least > length:
             raise Invalid("least", f"{least} letters are more than the {length} of the longest text")
-        if reach > least - 2:
-            raise Invalid("reach", f"{reach} leaves no place farther away in {least} letters; {least - 2} is the most")
+        if reach >= least:
+            raise Invalid("reach", f"no letter stands {reach} places after another of {least}; {least - 1} is the most")
         self.seed, self.batch_size, self.workers = seed, batch_size, workers
         self.sizes = {"train": train, "val": val, "test": test}
         self.bounds, self.length = (least, length, reach), length
-        self.samples = Passages(length, SYMBOLS, len(NAMES), NAMES)
+        self.samples = Passages(length, SYMBOLS, len(LETTERS), tuple(LETTERS))
 
     def loader(self, part: str) -> Loader:
-        texts = Marked(self.sizes[part], self.bounds, (self.seed, PARTS.index(part)))
+        texts = Letters(self.sizes[part], self.bounds, (self.seed, PARTS.index(part)))
         return Loader(texts, self.batch_size, self.seed, self.workers, self.share, training=part == "train")
 
     def count(self, part: str) -> int:
@@ -63,7 +62,7 @@ class Marks(Source):
         return given(paths, samples, self.length, self.batch_size)
 
 
-class Marked(Dataset[tuple[Tensor, Tensor]]):
+class Letters(Dataset[tuple[Tensor, Tensor]]):
     """Texts drawn from `seed` and (epoch, index), or index, fetched by batches of those."""
 
     def __init__(self, size: int, bounds: tuple[int, int, int], seed: tuple[int, int]) -> None:
@@ -79,10 +78,7 @@ class Marked(Dataset[tuple[Tensor, Tensor]]):
 
     def _drawn(self, draw: np.random.Generator) -> tuple[NDArray[np.int64], int]:
         least, most, reach = self.bounds
-        count, label = int(draw.integers(least, most + 1)), int(draw.integers(len(NAMES)))
-        near = label % 2 == 0
-        distance = int(draw.integers(1, reach + 1) if near else draw.integers(reach + 1, count))
-        first = int(draw.integers(count - distance))
-        text = draw.integers(LETTERS, len(SYMBOLS), count)
-        text[[first, first + distance]] = (OPENS, CLOSES) if label < 2 else (CLOSES, OPENS)
-        return text, label
+        text = draw.integers(len(LETTERS), size=int(draw.integers(least, most + 1)))
+        place = int(draw.integers(len(text) - reach))
+        text[place] = MARK
+        return text, int(text[place + reach])
