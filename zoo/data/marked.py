@@ -38,7 +38,7 @@ class Marked(Source):
     """
 
     def __init__(
-        self, seed: int, *, length: Count = 64, least: Count = 16, reach: Count = 3, batch_size: Count = 64,
+        self, seed: int, *, length: Count = 24, least: Count = 12, reach: Count = 3, batch_size: Count = 64,
         train: Count = 16_000, val: Count = 1_000, test: Count = 4_000, workers: Annotated[int, Between(0)] = 0,
     ) -> None:  # fmt: skip
         super().__init__()
