@@ -6,9 +6,10 @@ import zoo
 from zoo.data.corpora.vocabulary import Characters
 from zoo.models.decoder import Decoder
 from zoo.models.encoder import Encoder
-from zoo.samples import Text
+from zoo.samples import Passages, Text
 
 SAMPLES = Text(length=12, vocabulary=Characters("abcdefghijk"))
+PASSAGES = Passages(length=12, vocabulary=Characters("abcdefghijk"), classes=3, names=("one", "two", "three"))
 INDEXED = {"comrope_ld": {"coordinates": "index"}}  # where a model does not know the final length
 
 

@@ -37,7 +37,16 @@ def test_a_task_that_reads_other_samples_is_told(faults):
         "task.name": "task predict reads text, data digits yields images"
     }
     assert faults("lm_tiny", "flipflop", "classify") == {
-        "task.name": "task classify reads images, data flipflop yields text"
+        "task.name": "task classify reads images or passages, data flipflop yields text"
+    }
+
+
+def test_texts_with_labels_are_classified_and_neither_filled_nor_predicted(faults):
+    assert faults("mlm_tiny", "marked", "classify") == {}
+    assert faults("mlm_tiny", "marked", "fill") == {"task.name": "task fill reads text, data marked yields passages"}
+    assert faults("lm_tiny", "marked", "predict") == {
+        "task.name": "task predict reads text, data marked yields passages",
+        "model.name": "model decoder reads text, data marked yields passages",
     }
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 from pictures import parquet
+from tables import corpus, text
 
 import zoo
 from zoo import functions
+from zoo.data.corpora.tokenisation import train
 from zoo.recipe import load
 
 ROOT = Path(__file__).parent.parent
+LITTLE = ["model.dim=16", "model.heads=2", "trainer.precision=32-true", "trainer.accumulate_grad_batches=1"]
 SMALL = {
     "digits": ["data.test=0.45", "data.val=0.45"],
     "python_docs": ["data.test=0.02", "data.val=0.02", "data.length=32"],
@@ -27,8 +30,13 @@ SMALL = {
         "data.workers=0",
         "trainer.precision=32-true",
     ],
-}
-COUNTS = {"digits": 809, "python_docs": 291, "flipflop": 50, "moving_digits": 32, "images": 4}
+    "marked": ["data.test=50", "data.val=50", "data.length=16"],
+    "text_table": ["data.path=made", "data.vocabulary=270", "data.length=32", "data.workers=0", *LITTLE],
+    "text_stream": ["data.path=made", "data.tokenizer=words.json", "data.length=32", "data.samples=16", "data.workers=0",
+        *LITTLE],
+}  # fmt: skip
+COUNTS = {"digits": 809, "python_docs": 291, "flipflop": 50, "moving_digits": 32, "images": 4, "marked": 50, "text_table": 13,
+    "text_stream": 8}  # fmt: skip
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "plugin" / "README.md"]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
@@ -91,6 +99,9 @@ def test_a_recipe_resolves_builds_and_trains_two_steps(path, tmp_path, monkeypat
     small = ["trainer.max_steps=2", "trainer.max_epochs=null", "trainer.accelerator=cpu", "model.depth=2"]
     if data == "images":
         parquet(tmp_path / "made" / "train-0.parquet", 16, size=(40, 32), classes=10)
+    if data.startswith("text_"):
+        corpus(tmp_path / "made", column=recipe.data.options["text"])
+        (tmp_path / "words.json").write_text(train([text(n) for n in range(9)], 300).json)
     result = fit(path.stem, [*small, *SMALL[data], f"data.batch_size={4 if data == 'images' else 16}"], None, "never")
     assert result["count"] == COUNTS[data] - (COUNTS[data] % 16 if recipe.data.options.get("streams") else 0)
     assert all(math.isfinite(value) for value in result["metrics"].values())

@@ -19,7 +19,7 @@ from zoo.recipe import Recipe
 from zoo.recipe.sections import ONCE, OURS
 from zoo.registry import Choice
 from zoo.run.placement import placed
-from zoo.samples import Samples, Text
+from zoo.samples import Passages, Samples, Text
 from zoo.tasks.rules import freeze
 from zoo.tasks.task import Task
 
@@ -99,7 +99,7 @@ def hush() -> None:
 
 def sample(samples: Samples) -> torch.Tensor:
     """One made-up input of the shape that samples have."""
-    if isinstance(samples, Text):
+    if isinstance(samples, Text | Passages):
         return torch.zeros(1, samples.length, dtype=torch.long)
     return torch.zeros(1, samples.channels, *samples.grid)
 

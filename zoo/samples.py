@@ -64,6 +64,16 @@ class Text:
     vocabulary: Vocabulary
 
 
+@dataclass(frozen=True)
+class Passages:
+    """Texts of at most `length` tokens, int64 [B, N] with -1 for padding, with one label each. `names` as of images."""
+
+    length: int
+    vocabulary: Vocabulary
+    classes: int
+    names: tuple[str, ...] = ()
+
+
 class Windows(NamedTuple):
     """A batch of text: what a model reads, what it should say, and whose document each token is of."""
 
@@ -73,4 +83,4 @@ class Windows(NamedTuple):
     bytes: Tensor | None = None  # int64 [B, N] length of each target in UTF-8, where a token is no fixed unit
 
 
-Samples = Images | Text
+Samples = Images | Text | Passages

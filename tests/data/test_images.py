@@ -10,8 +10,8 @@ from pictures import coded, parquet
 
 from zoo.data.imagery.augmentation import Augmentation
 from zoo.data.imagery.decoding import Decoding
-from zoo.data.imagery.stream import Stream
 from zoo.data.images import Images
+from zoo.data.tables.stream import Stream
 from zoo.errors import DataError, Invalid
 
 
@@ -191,7 +191,7 @@ def test_data_that_is_not_there_is_told(folder, options, told):
 
 def test_files_that_are_no_tables_are_told(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"nothing")
-    with pytest.raises(DataError, match=r"a.parquet: cannot be read as images"):
+    with pytest.raises(DataError, match=r"a.parquet: cannot be read"):
         images(tmp_path / "a.parquet", classes=2)
     (tmp_path / "a.zip").write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"files of .zip; expected one of .parquet"):

@@ -8,10 +8,10 @@ import torch
 from torch.utils.data import Dataset
 
 from zoo.data.flipflop import Flipflop
-from zoo.data.imagery.corrupt import Corrupt
-from zoo.data.imagery.pictures import Fetched
-from zoo.data.imagery.stream import batched
 from zoo.data.order import Loader, Order, Share
+from zoo.data.tables.corrupt import Corrupt
+from zoo.data.tables.rows import Fetched
+from zoo.data.tables.stream import batched
 from zoo.errors import DataError
 
 SIZES = list(itertools.product((7, 64, 129, 360, 1000), (1, 8, 64), (1, 2, 3, 7)))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from pictures import coded
 
-from zoo.data.imagery import tables
-from zoo.data.imagery.stream import Stream, by_turns
 from zoo.data.images import Images
+from zoo.data.tables import opening
+from zoo.data.tables.stream import Stream, by_turns
 from zoo.errors import DataError
 
 EACH = 6  # samples of a shard
@@ -112,7 +112,7 @@ def test_a_set_of_the_hub_is_asked_for_by_its_name(monkeypatch):
     assert data.samples.classes == 2
     data.setup("test")
     assert data.count("test") == 2
-    assert asked[-1] == (("someone/pets",), {"data_files": None, "streaming": False})
+    assert asked[-1] == (("someone/pets", None), {"data_files": None, "streaming": False})
 
 
 def test_a_set_of_the_hub_that_cannot_be_reached_is_told_with_what_to_do(monkeypatch):
@@ -121,9 +121,9 @@ def test_a_set_of_the_hub_that_cannot_be_reached_is_told_with_what_to_do(monkeyp
 
     monkeypatch.setattr("datasets.load_dataset", unreachable)
     with pytest.raises(DataError) as error:
-        tables.opened("hub:someone/pets")
+        opening.opened("hub:someone/pets")
     assert str(error.value) == (
-        "hub:someone/pets: cannot be read as images: Couldn't reach 'someone/pets' on the Hub; is its name right, and is "
+        "hub:someone/pets: cannot be read: Couldn't reach 'someone/pets' on the Hub; is its name right, and is "
         "there a network? Else download it, and name its folder"
     )
     assert error.value.code == 4
@@ -137,4 +137,4 @@ def test_a_shard_that_was_cut_off_is_told(shards, whole, streaming):
     shard = path.parent / "train-1.tar"
     shard.write_bytes(shard.read_bytes()[:3000])
     with pytest.raises(DataError, match=r"train-1.tar: it was cut off"):
-        tables.opened(str(path if whole else path.parent), streaming)
+        opening.opened(str(path if whole else path.parent), streaming)

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
-from language import encoder, text
+from language import PASSAGES, encoder, links, lively, text
+
+from zoo.models.encoder import Encoder
 
 ENCODINGS = ["none", "rope", "learned", "sinusoidal", "comrope_ld"]
 each = pytest.mark.parametrize("name", ENCODINGS)
@@ -62,3 +64,54 @@ def test_the_class_token_is_seen_and_trained():
     model(text()).sum().backward()
     assert model.class_token.grad.abs().max() > 0
     assert all(p.grad is not None for p in model.parameters())
+
+
+# passages
+
+
+def classifier(*names, **options):
+    model = Encoder(PASSAGES, **{"dim": 16, "depth": 2, "heads": 2, "encoding": links(*names), **options})
+    return lively(model)
+
+
+@each
+@with_and_without
+def test_padding_changes_no_class(name, class_token):
+    model, inputs = classifier(name, class_token=class_token), text(2, 7)
+    padded = torch.nn.functional.pad(inputs, (0, 5), value=-1)
+    assert model(padded).shape == (2, 3)
+    torch.testing.assert_close(model(padded), model(inputs), atol=1e-5, rtol=1e-4)
+
+
+@with_and_without
+def test_a_class_depends_on_every_token_and_on_their_order(class_token):
+    model, inputs = classifier("rope", class_token=class_token), torch.arange(11)[None]
+    for other in (inputs.roll(1, 1), inputs.where(inputs != 10, 0), inputs.where(inputs != 0, 10)):
+        assert (model(other) - model(inputs)).abs().max() > 1e-4
+
+
+def test_a_class_is_read_off_the_mean_of_what_is_no_padding():
+    model, inputs = classifier("none"), text(1, 5)
+    x = model.trunk(model.tokens(inputs)).x
+    padded = torch.nn.functional.pad(inputs, (0, 3), value=-1)
+    torch.testing.assert_close(model(padded), model.head(x.mean(1)), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"class_token": True}, {"tied": False}])
+def test_all_of_a_classifier_is_trained(options):
+    model = classifier("rope", **options)
+    model(text()).square().sum().backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
+
+
+def test_a_text_of_nothing_has_a_finite_class():
+    model = classifier("alibi", class_token=True)
+    assert model(torch.full((1, 4), -1)).isfinite().all()
+
+
+def test_a_classifier_begins_as_a_model_of_masked_tokens():
+    fills, names = encoder("rope"), classifier("rope").state_dict()
+    assert {name: value.shape for name, value in fills.state_dict().items()}.items() <= {
+        name: value.shape for name, value in names.items()
+    }.items()
+    assert names.keys() - fills.state_dict().keys() == {"head.weight", "head.bias"}

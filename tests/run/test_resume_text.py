@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from tables import corpus
 
 import zoo
+from zoo.data.corpora.vocabulary import Characters
 from zoo.errors import CheckpointError, Stopped
 from zoo.run import checkpoints
 from zoo.run.guards import Signals
+from zoo.samples import Passages
 from zoo.verbs.fit import fit
 
 RECIPE = """
@@ -45,6 +48,11 @@ def test_a_length_to_evaluate_at_leaves_the_model_as_it_was_trained(song):
     assert task.model.trunk.encoding["learned"].table.shape == (16, 16)
 
 
+def test_classes_of_texts_are_remembered(tmp_path):
+    known = Passages(8, Characters("abc"), 2, ("calm", "wild"))
+    assert checkpoints.recalled({"zoo": {"samples": checkpoints.remembered(known)}}, tmp_path) == known
+
+
 def test_images_are_told_by_the_recipe(tmp_path):
     from zoo.samples import Images
 
@@ -58,11 +66,21 @@ def test_a_vocabulary_that_cannot_be_read_is_told(tmp_path):
         checkpoints.recalled(content, tmp_path / "one.ckpt")
 
 
-@pytest.mark.parametrize("task", ["predict", "fill"])
-def test_a_stopped_run_ends_as_if_it_had_not_been(task, song, weights, monkeypatch):
-    given = ["trainer.max_epochs=2", f"task.name={task}"]
-    given += ["model.memory=16", "data.streams=true"] if task == "predict" else ["model.name=encoder", "model.dim=16",
-        "model.depth=1", "model.heads=2", "model.encoding=rope", "model.block.dropout=0.1"]  # fmt: skip
+FILLS = ["model.name=encoder", "model.dim=16", "model.depth=1", "model.heads=2", "model.encoding=rope",
+    "model.block.dropout=0.1"]  # fmt: skip
+WAYS = {
+    "predict": ["model.memory=16", "data.streams=true"],
+    "fill": ["task.name=fill", *FILLS],
+    "stream": ["data.name=text_stream", "data.path=made", "data.length=16", "data.batch_size=4", "data.samples=24"],
+    "classify": ["task.name=classify", *FILLS, "data.name=passages", "data.path=made", "data.val=validation",
+        "data.batch_size=8"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stopped_run_ends_as_if_it_had_not_been(way, song, weights, monkeypatch):
+    given = ["trainer.max_epochs=2", *WAYS[way]]
+    corpus(Path("made"))
     fit(song, given, Path("whole"), "never")
 
     def stop(self, trainer, *_):

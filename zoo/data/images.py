@@ -18,14 +18,16 @@ from zoo.data.given import Given
 from zoo.data.imagery import tables
 from zoo.data.imagery.augmentation import Augmentation
 from zoo.data.imagery.batches import Finished
-from zoo.data.imagery.corrupt import Corrupt, PictureLoader
 from zoo.data.imagery.decoded import Decoded
 from zoo.data.imagery.decoding import Decoding
 from zoo.data.imagery.given import pictures, refuse_others
-from zoo.data.imagery.parts import Parts
-from zoo.data.imagery.pictures import Encoded, Pictures, Reader, Rows
-from zoo.data.imagery.stream import Stream, StreamLoader
+from zoo.data.imagery.pictures import Encoded, Reader
 from zoo.data.source import Source
+from zoo.data.tables import opening
+from zoo.data.tables.corrupt import Corrupt, SoundLoader
+from zoo.data.tables.parts import Parts
+from zoo.data.tables.rows import Rows, Some
+from zoo.data.tables.stream import Stream, StreamLoader
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 from zoo.samples import Images as Facts
@@ -39,7 +41,8 @@ Count = Annotated[int, Between(1)]
 
 @register
 class Images(Source):
-    """Images [B, channels, size, size] of `path`: a folder, a file or a glob of files, or `hub:owner/name`.
+    """Images [B, channels, size, size] of `path`: a folder, a file or a glob of files, or `hub:owner/name`
+    (`hub:owner/name:configuration` where it has several).
 
     `train` names a split; `val` and `test` name one each, or are shares of `train`. `image` and `label` name columns.
     Images are decoded, resized bicubically (`crop`: the shorter side, then the centre; `exact`: both sides), and then have
@@ -69,14 +72,9 @@ class Images(Source):
         self.split_of, self.columns, self.classes = Parts(train, val, test), tables.Columns(image, label), classes
         self.decoding, self.skip, self.keep, self.stream = Decoding(size, channels, resize), skip, keep, stream
         self.finish = Finished(channels, size, mean, std, augment)
-        if stream is not None and not (isinstance(val, str) and isinstance(test, str)):
-            raise Invalid("stream", "a stream has no shares; name a split for each of val and test")
-        if stream is not None and workers > 1:
-            raise Invalid(
-                "workers", "several would read a stream in an order that depends on their number; set it to 1"
-            )
+        self.split_of.streamed(stream is not None, workers)
         self.loaded: dict[str, Rows] = {}  # by split
-        self.parts: dict[str, Pictures] = {}
+        self.parts: dict[str, Some] = {}
         self.streamed: dict[str, StreamLoader] = {}
 
     @cached_property
@@ -84,21 +82,21 @@ class Images(Source):
         channels, size = self.decoding.channels, self.decoding.size
         if self.classes is not None:
             return Facts(channels, size, size, self.classes)
-        names = tables.classes(self._table(tables.opened(self.path, streaming=True), "train"))
+        names = opening.classes(self._table(opening.opened(self.path, streaming=True), "train"))
         return Facts(channels, size, size, len(names), names=names)
 
     def locate(self) -> None:
-        tables.located(self.path)
+        opening.located(self.path)
 
     def setup(self, stage: str) -> None:
-        opened = tables.opened(self.path, streaming=self.stream is not None)
+        opened = opening.opened(self.path, streaming=self.stream is not None)
         for part in ("train", "val") if stage == "fit" else ("test",):
             table = self._table(opened, part)
             if self.stream is not None:
                 self.streamed[part] = self._streaming(table, part, self.stream)
             elif part not in self.parts:
                 numbers = self.split_of.numbers(part, len(table), self.seed)
-                self.parts[part] = Pictures(self._rows(table, part, numbers), numbers)
+                self.parts[part] = Some(self._rows(table, part, numbers), numbers)
 
     def prepare_data(self) -> None:
         """On each node one process decodes, and the others find what it kept."""
@@ -159,11 +157,11 @@ class Images(Source):
         return StreamLoader(table, reader, self.batch_size, self.workers, corrupt, self.share, seed=self.seed,
             stream=stream if part == "train" else None)  # fmt: skip
 
-    def loader(self, part: str) -> PictureLoader | StreamLoader:
+    def loader(self, part: str) -> SoundLoader | StreamLoader:
         if part in self.streamed:
             return self.streamed[part]
         pictures = self.parts[part]
-        loader = PictureLoader(pictures, self.batch_size, self.seed, self.workers, self.share, training=part == "train")
+        loader = SoundLoader(pictures, self.batch_size, self.seed, self.workers, self.share, training=part == "train")
         loader.corrupt = Corrupt(self.skip, len(pictures), self.share.processes)
         loader.pin_memory = torch.cuda.is_available()
         return loader

@@ -1,4 +1,4 @@
-"""Bidirectional language model (Devlin et al. 2019, arXiv:1810.04805, BERT), for masked tokens."""
+"""Bidirectional language model (Devlin et al. 2019, arXiv:1810.04805, BERT), for masked tokens or the class of a text."""
 
 from __future__ import annotations
 
@@ -16,33 +16,42 @@ from zoo.models.documents import lengths, places
 from zoo.models.trunk import Trunk
 from zoo.models.words import DEVIATION, Words, initialise
 from zoo.registry import Between, register
-from zoo.samples import Text
+from zoo.samples import Passages, Text
 
 Count = Annotated[int, Between(1)]
 
 
 @register
 class Encoder(nn.Module):
-    """Tokens [B, N] -> logits [B, N, V] of the token at each place. Number V, `mask`, stands for a hidden token.
+    """Tokens [B, N] -> logits [B, N, V] of the token at each place; of passages, which have labels, -> logits [B, classes].
+
+    Number V, `mask`, stands for a hidden token; a model of passages has it too, so that it can begin as one of masked tokens.
+    Its class is read off the class token, or else off the mean over the tokens that are no padding.
 
     Weights start as those of GPT-2. `key_heads`, `tied` and `scaled` are as in the decoder. `class_token` puts a learned
-    token without a place before the text; it belongs to the last document of its row, and its output is dropped.
-    A token sees those less than `window` tokens away (None: all) and the class token, which sees all.
+    token without a place before the text; it belongs to the last document of its row, and its output is dropped where there
+    is no class. A token sees those less than `window` tokens away (None: all) and the class token, which sees all.
     """
 
     def __init__(
-        self, samples: Text, *, dim: Count, depth: Count, heads: Count, key_heads: Count | None = None, encoding: Links,
+        self, samples: Text | Passages, *, dim: Count, depth: Count, heads: Count, key_heads: Count | None = None,
+        encoding: Links,
         coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(), tied: bool = True,
         scaled: bool = False, class_token: bool = False, window: Count | None = None,
         kernel: Literal["softmax", "elu"] = "softmax", backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
     ) -> None:  # fmt: skip
         super().__init__()
         self.perturbation, self.mask = coordinates, len(samples.vocabulary)
-        self.words = Words(samples.vocabulary, dim, tied=tied, scaled=scaled, extra=1)
+        labelled = isinstance(samples, Passages)  # then words are only read, which takes no table to predict with
+        self.words = Words(samples.vocabulary, dim, tied=tied or labelled, scaled=scaled, extra=1)
+        self.head = nn.Linear(dim, samples.classes) if isinstance(samples, Passages) else None
         self.class_token = nn.Parameter(torch.randn(1, 1, dim) * DEVIATION) if class_token else None
         dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth, key_heads=key_heads)
         self.trunk = Trunk(dims, encoding, block, backend=backend, window=window, kernel=kernel)
         initialise(self.trunk)
+        if self.head is not None:
+            nn.init.zeros_(self.head.weight)
+            nn.init.zeros_(self.head.bias)
 
     def tokens(self, inputs: Tensor, documents: Tensor | None = None) -> Tokens:
         """Tokens before the first block. The extent of a token is the length of its document."""
@@ -65,6 +74,16 @@ class Encoder(nn.Module):
         return Tokens.at(x, index, placed, documents).replace(extent=extent)
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
-        """Logits [B, N, V] of inputs int64 [B, N]; tokens see only those of their own number in `documents`, -1 is padding."""
-        x = self.trunk(self.tokens(inputs, documents)).x
-        return self.words.logits(x if self.class_token is None else x[:, 1:])
+        """Logits [B, N, V] of inputs int64 [B, N]; tokens see only those of their own number in `documents`, -1 is padding.
+
+        Of passages [B, classes]; there -1 in `inputs` is padding, and each row is a document.
+        """
+        if self.head is None:
+            x = self.trunk(self.tokens(inputs, documents)).x
+            return self.words.logits(x if self.class_token is None else x[:, 1:])
+        real = inputs >= 0  # [B, N]
+        x = self.trunk(self.tokens(inputs.clamp(min=0), real.long() - 1)).x
+        if self.class_token is not None:
+            return self.head(x[:, 0])
+        shares = real / real.sum(1, keepdim=True).clamp(min=1)  # [B, N]
+        return self.head((shares.to(x.dtype)[:, None] @ x)[:, 0])

@@ -112,7 +112,7 @@ class GenerateOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
-    """What `zoo predict` tells of each image: at most so many classes, the likeliest first."""
+    """What `zoo predict` tells of each file that has a class: at most so many classes, the likeliest first."""
 
     top: Count = 5
 

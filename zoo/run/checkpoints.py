@@ -17,7 +17,7 @@ from zoo.errors import CheckpointError
 from zoo.recipe import Recipe
 from zoo.run.folder import holder
 from zoo.run.storage import kept, verified
-from zoo.samples import Images, Samples, Text
+from zoo.samples import Images, Passages, Samples, Text
 
 
 def about(recipe: Recipe, samples: Samples) -> dict[str, Any]:
@@ -32,7 +32,10 @@ def remembered(samples: Samples) -> dict[str, Any] | None:
     if isinstance(samples, Images):
         plain = {**asdict(samples), "names": [*samples.names]}
         return plain if samples.names and type(samples) is Images else None
-    return {"length": samples.length, "vocabulary": samples.vocabulary.plain()}
+    plain = {"length": samples.length, "vocabulary": samples.vocabulary.plain()}
+    if isinstance(samples, Passages):
+        plain |= {"classes": samples.classes, "names": [*samples.names]}
+    return plain
 
 
 def recalled(content: Mapping[str, Any], path: Path) -> Samples | None:
@@ -41,11 +44,14 @@ def recalled(content: Mapping[str, Any], path: Path) -> Samples | None:
     if facts is None:
         return None
     try:
-        if "names" in facts:
+        if "vocabulary" not in facts:
             return Images(**{**facts, "names": tuple(facts["names"])})
         vocabulary = from_plain(facts["vocabulary"])
         len(vocabulary)  # a tokenizer is only read when it is asked something
-        return Text(int(facts["length"]), vocabulary)
+        length = int(facts["length"])
+        if "classes" in facts:
+            return Passages(length, vocabulary, int(facts["classes"]), tuple(facts["names"]))
+        return Text(length, vocabulary)
     except Exception as error:  # the library of tokenizers fails in its own ways
         raise CheckpointError(
             f"{path}: what it says of its data cannot be read, {_brief(error)}; {_good(path)}"

@@ -10,7 +10,7 @@ from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from zoo.registry import Between, register
-from zoo.samples import Images
+from zoo.samples import Images, Passages
 from zoo.tasks.task import Optimiser, Task
 
 
@@ -28,7 +28,7 @@ class Classify(Task):
         self,
         model: nn.Module,
         optim: Optimiser,
-        samples: Images,
+        samples: Images | Passages,
         *,
         smoothing: Annotated[float, Between(0, 0.99)] = 0.0,
         monitor: Literal["accuracy", "loss"] = "accuracy",

@@ -1,4 +1,4 @@
-"""Images, as a classifier names them."""
+"""Images or texts, as a classifier names them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from torch import Tensor
 
 from zoo.data.given import Given
-from zoo.samples import Images
+from zoo.samples import Images, Passages
 from zoo.tasks.classify import Classify
 
 
 class Classified:
-    """The `top` likeliest classes of each image, by their names where the data of training had them."""
+    """The `top` likeliest classes of each file, by their names where the data of training had them."""
 
     def __init__(self, task: Classify, top: int) -> None:
-        assert isinstance(task.samples, Images)
+        assert isinstance(task.samples, Images | Passages)
         self.task, self.top = task, min(top, task.samples.classes)
         self.labels: Sequence[str | int] = task.samples.names or range(task.samples.classes)
 
     def say(self, batches: Iterable[Given]) -> Iterator[dict[str, Any]]:
-        """{path, label, probability, top: [{label, probability}, ...]} of each image."""
+        """{path, label, probability, top: [{label, probability}, ...]} of each file."""
         for given in batches:
             logits = self.task(given.batch.to(self.task.device))
             shares, classes = logits.float().softmax(-1).topk(self.top)

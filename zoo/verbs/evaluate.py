@@ -17,7 +17,7 @@ from zoo.recipe import Recipe
 from zoo.run import checkpoints, folder
 from zoo.run.processes import Processes
 from zoo.run.progress import Tested
-from zoo.samples import Images, Samples, Text
+from zoo.samples import Images, Passages, Samples, Text
 from zoo.tasks.task import Task
 from zoo.verbs import figures
 from zoo.verbs.together import together
@@ -53,7 +53,7 @@ def _measured(path: Path, recipe: Recipe, task: Task, processes: Processes) -> d
     if recipe.evaluate.lengths:
         result["lengths"] = _sweep(recipe, trainer, task, _lengths(recipe))
     if processes.first and (recipe.evaluate.resolutions or recipe.evaluate.lengths):
-        trained = task.samples.length if isinstance(task.samples, Text) else recipe.data.options["size"]
+        trained = recipe.data.options["size"] if isinstance(task.samples, Images) else task.samples.length
         result["figure"] = str(figures.draw(recipe, result, folder.holder(path), trained))
     return result
 
@@ -114,20 +114,21 @@ def _test(trainer: L.Trainer, task: Task, data: Source) -> dict[str, Any]:
 def _adopt(task: Task, data: Source) -> None:
     """Raises Invalid where data cannot be read as what the model was trained on."""
     data.adopt(task.samples)
-    if isinstance(task.samples, Images):
-        _refuse_others(task.samples, data.samples)
+    known, found = task.samples, data.samples
+    if isinstance(known, Images):
+        _refuse_others(known, found, "channels", "classes")
         return
-    vocabulary = getattr(data.samples, "vocabulary", None)
-    if vocabulary is None or vocabulary.plain() != task.samples.vocabulary.plain():
+    vocabulary = None if isinstance(found, Images) else found.vocabulary
+    if vocabulary is None or vocabulary.plain() != known.vocabulary.plain():
         told = f"{type(data).__name__.lower()} does not yield the vocabulary that the model was trained with"
         raise Invalid("name", f"{told}; measure on text")
+    _refuse_others(known, found, *(("classes",) if isinstance(known, Passages) else ()))
 
 
-def _refuse_others(known: Images, found: Samples) -> None:
-    """Raises Invalid where samples are not such images as the model was trained on; their size may be another."""
+def _refuse_others(known: Samples, found: Samples, *keys: str) -> None:
+    """Raises Invalid where samples are not such as the model was trained on; their size may be another."""
     if type(found) is not type(known):
         raise Invalid("name", f"the model reads {type(known).__name__.lower()}")
-    assert isinstance(found, Images)
-    for key in ("channels", "classes"):
+    for key in keys:
         if getattr(found, key) != getattr(known, key):
             raise Invalid(key, f"{getattr(found, key)} {key}, the model was trained with {getattr(known, key)}")

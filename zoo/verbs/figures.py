@@ -20,13 +20,12 @@ def draw(recipe: Recipe, result: dict[str, Any], run: Path, trained: int) -> Pat
     from matplotlib.figure import Figure
 
     kind = "resolutions" if "resolutions" in result else "lengths"
-    figure = Figure(figsize=(6 if kind == "resolutions" else 10, 4), layout="constrained", dpi=150)
-    if kind == "resolutions":
-        _curve(figure.subplots(), recipe, result, "resolutions", trained)
-    else:
-        left, right = figure.subplots(1, 2)
-        _curve(left, recipe, result, "lengths", trained)
-        _by_position(right, recipe, result, trained)
+    placed = kind == "lengths" and "positions" in result  # a text has losses by place, a class has none
+    figure = Figure(figsize=(10 if placed else 6, 4), layout="constrained", dpi=150)
+    left, *right = figure.subplots(1, 2 if placed else 1, squeeze=False)[0]
+    _curve(left, recipe, result, kind, trained)
+    for axes in right:
+        _by_position(axes, recipe, result, trained)
     path = run / f"{kind}.png"
     figure.savefig(path)
     return path

@@ -18,6 +18,7 @@ from zoo.loading import restore
 from zoo.recipe import Recipe
 from zoo.run import checkpoints
 from zoo.run.progress import QUIET, clock
+from zoo.samples import Images
 from zoo.tasks.classify import Classify
 from zoo.tasks.predict import Predict
 from zoo.tasks.task import Task
@@ -39,7 +40,7 @@ def predict(place: str, words: Sequence[str], quiet: bool = False) -> dict[str, 
     path = checkpoints.locate(place)
     recipe, task = restore(path, [*UNLESS_SAID, *map(_override, overrides)])
     speaker = _speaker(recipe, task)
-    asked = found(places, TEXTS if isinstance(task, Predict) else images())
+    asked = found(places, images() if isinstance(task.samples, Images) else TEXTS)
     said, faults = _said(recipe, task, speaker, asked, (lambda line: None) if quiet else _print)
     if not said:
         raise DataError(f"{_told(faults)[0]}; none of {len(faults)} could be read")

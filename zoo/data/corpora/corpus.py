@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,16 @@ class Encoded:
     problem: str | None
 
 
+class Split(Protocol):
+    """Which documents, or parts of them, are train, val and test."""
+
+    def split(self, documents: Sequence[Document]) -> dict[str, list[Document]]: ...
+
+    def plain(self) -> list[Any]:
+        """All that it depends on beside the documents, as plain data, once they were read."""
+        ...
+
+
 @dataclass(frozen=True)
 class Shares:
     """The shares of the characters that val and test have; train has those before them."""
@@ -69,6 +79,9 @@ class Shares:
         bounds = zip(PARTS, (0, *ends[:-1]), ends, strict=True)
         return {part: _between(documents, first, last) for part, first, last in bounds}
 
+    def plain(self) -> list[Any]:
+        return [self.val, self.test]
+
 
 class Corpus:
     """Documents are read, encoded and split when they are first asked for.
@@ -77,8 +90,8 @@ class Corpus:
     size can be made.
     """
 
-    def __init__(self, read: Callable[[], list[Document]], tokenisation: Tokenisation, shares: Shares) -> None:
-        self._read, self.tokenisation, self.shares = read, tokenisation, shares
+    def __init__(self, read: Callable[[], list[Document]], tokenisation: Tokenisation, parts: Split) -> None:
+        self._read, self.tokenisation, self.parts = read, tokenisation, parts
 
     @cached_property
     def documents(self) -> list[Document]:
@@ -105,15 +118,15 @@ class Corpus:
         return self.tokenisation.choose([document.text for document in self.documents], training)
 
     def _encoded(self, way: object, choose: Callable[[dict[str, list[Document]]], Encoder]) -> Encoded:
-        """As kept under all that it depends on: the text, where its documents end, the shares, the way of encoding."""
+        """As kept under all that it depends on: the text, where its documents end, its parts, the way of encoding."""
 
         def make() -> Entry:
-            parts = self.shares.split(self.documents)
+            parts = self.parts.split(self.documents)
             return _entry(parts, choose(parts))
 
         ends = [len(document.text) for document in self.documents]
-        parted = [self.shares.val, self.shares.test]
-        entry = kept(hashlib.sha256(json.dumps([self.sum, ends, parted, way]).encode()).hexdigest(), make)
+        depends = [self.sum, ends, self.parts.plain(), way]
+        entry = kept(hashlib.sha256(json.dumps(depends).encode()).hexdigest(), make)
         sizes = [entry.facts["sizes"][part] for part in PARTS]
         tokens = np.split(entry.tokens, np.cumsum(sizes)[:-1])
         parts = {p: Stream(t, np.array(entry.facts["starts"][p])) for p, t in zip(PARTS, tokens, strict=True)}

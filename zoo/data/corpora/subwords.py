@@ -54,6 +54,13 @@ class Subwords:
             lengths[token] = len(piece) if on_bytes and token not in added else len(alone.encode())
         return lengths
 
+    @cached_property
+    def _stranger(self) -> int | None:
+        """The token for what is unknown, where there is one."""
+        model = jsons.loads(self.json)["model"]
+        token = model.get("unk_id", self.tokenizer.token_to_id(model.get("unk_token") or ""))
+        return None if token is None else int(token)
+
     def numbers(self, text: str) -> NDArray[Any]:
         utf8(text)  # the library would crash on what is none
         found = self.tokenizer.encode(text, add_special_tokens=False)
@@ -64,9 +71,7 @@ class Subwords:
     def _unknown(self, text: str, numbers: NDArray[Any], offsets: list[tuple[int, int]]) -> NDArray[Any]:
         """Positions that no token covers but the one for the unknown; a tokenizer may leave white space out."""
         spans = np.array(offsets, np.int64).reshape(-1, 2)
-        model = jsons.loads(self.json)["model"]
-        token = model.get("unk_id", self.tokenizer.token_to_id(model.get("unk_token") or ""))
-        spans = spans if token is None else spans[numbers != token]
+        spans = spans if self._stranger is None else spans[numbers != self._stranger]
         steps = np.zeros(len(text) + 1, np.int64)
         np.add.at(steps, spans[:, 0], 1)
         np.add.at(steps, spans[:, 1], -1)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from zoo.data.corpora.subwords import Subwords
 from zoo.data.corpora.vocabulary import Bytes, Characters, Encoder
+from zoo.data.tables.opening import HUB
 from zoo.errors import DataError, Invalid
 
 Kind = Literal["character", "byte", "subword"]
@@ -16,7 +17,8 @@ Kind = Literal["character", "byte", "subword"]
 
 @dataclass(frozen=True)
 class Tokenisation:
-    """What a token is; for subwords the file of a tokenizer to load, or else the size of one to train, or both."""
+    """What a token is; for subwords the tokenizer to load, a file or `hub:owner/name`, or else the size of one to train, or
+    both."""
 
     kind: Kind = "character"
     tokenizer: str | None = None
@@ -38,7 +40,7 @@ class Tokenisation:
         if self.kind == "character":
             return Characters("".join(sorted(set().union(*texts))))
         if self.tokenizer is not None:
-            return self._sized(load(Path(self.tokenizer)), f"{self.tokenizer} has")
+            return self._sized(load(self.tokenizer), f"{self.tokenizer} has")
         assert self.vocabulary is not None
         return self._sized(train(training, self.vocabulary), "the training text gives")
 
@@ -49,20 +51,33 @@ class Tokenisation:
 
     def key(self) -> list[str | int | None]:
         """What a cached encoding depends on, the contents of the tokenizer's file included."""
-        loaded = None if self.tokenizer is None else load(Path(self.tokenizer)).json
+        loaded = None if self.tokenizer is None else load(self.tokenizer).json
         return [self.kind, loaded, self.vocabulary]
 
 
-def load(path: Path) -> Subwords:
-    """The tokenizer of a JSON file. Raises DataError where there is none."""
+def load(place: str) -> Subwords:
+    """The tokenizer of a JSON file, or of `hub:owner/name`. Raises DataError where there is none."""
+    from tokenizers import Tokenizer
+
+    if place.startswith(HUB):
+        return _fetched(place)
+    try:
+        return Subwords(Tokenizer.from_str(Path(place).expanduser().read_text(encoding="utf-8")).to_str())
+    except OSError as error:
+        raise DataError(f"{place}: cannot be read: {error.strerror}") from None
+    except Exception as error:  # the library raises nothing more precise
+        raise DataError(f"{place}: not the JSON of a tokenizer: {error}") from None
+
+
+def _fetched(place: str) -> Subwords:
     from tokenizers import Tokenizer
 
     try:
-        return Subwords(Tokenizer.from_str(path.expanduser().read_text(encoding="utf-8")).to_str())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except Exception as error:  # the library raises nothing more precise
-        raise DataError(f"{path}: not the JSON of a tokenizer: {error}") from None
+        return Subwords(Tokenizer.from_pretrained(place.removeprefix(HUB)).to_str())
+    except Exception as error:  # of the library, or of what it fetches with
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        told = "is its name right, and is there a network? Else name a file tokenizer.json"
+        raise DataError(f"{place}: no tokenizer could be fetched: {cause}; {told}") from None
 
 
 def train(texts: Iterable[str], size: int) -> Subwords:

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from zoo.data.corpora.corpus import Stream
@@ -79,22 +78,27 @@ class Cut(Dataset[Windows]):
         tokens = self.stream.tokens[positions].astype(np.int64)
         asked = np.arange(self.length, 0, -1) <= self.places.asked(indices)[:, None]  # [B, N]
         documents = self.stream.documents(positions) if self.documents else None
-        if documents is not None:
-            asked &= documents[:, 1:] == documents[:, :-1]
-        targets = np.where(asked, tokens[:, 1:], UNASKED)
-        return Windows(
-            torch.from_numpy(tokens[:, :-1]),
-            torch.from_numpy(targets),
-            None if documents is None else torch.from_numpy(documents[:, :-1] - documents[:, :1]),
-            self._bytes(targets),
-        )
+        return windows(tokens, asked, documents, self.lengths)
 
     def _drawn(self, seed: int, keys: Sequence[Key]) -> NDArray[Any]:
         last = len(self.stream.tokens) - 1 - self.length
         pairs = [key for key in keys if isinstance(key, tuple)]
         return np.array([np.random.default_rng([seed, *pair]).integers(last + 1) for pair in pairs])
 
-    def _bytes(self, targets: NDArray[Any]) -> Tensor | None:
-        if self.lengths is None:
-            return None
-        return torch.from_numpy(np.where(targets == UNASKED, 0, self.lengths[targets.clip(0)]))
+
+def windows(
+    tokens: NDArray[Any], asked: NDArray[Any], documents: NDArray[Any] | None, lengths: NDArray[Any] | None
+) -> Windows:
+    """A batch of tokens [B, N + 1], targets that are asked [B, N], and maybe documents [B, N + 1] that are kept apart.
+
+    `lengths` are those of the vocabulary's tokens in UTF-8, where it says them.
+    """
+    if documents is not None:
+        asked = asked & (documents[:, 1:] == documents[:, :-1])
+    targets = np.where(asked, tokens[:, 1:], UNASKED)
+    return Windows(
+        torch.from_numpy(tokens[:, :-1]),
+        torch.from_numpy(targets),
+        None if documents is None else torch.from_numpy(documents[:, :-1] - documents[:, :1]),
+        None if lengths is None else torch.from_numpy(np.where(targets == UNASKED, 0, lengths[targets.clip(0)])),
+    )

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from zoo.data.cache import Entry, kept
-from zoo.data.imagery.pictures import Encoded, Fetched, content
+from zoo.data.imagery.pictures import Encoded, content
+from zoo.data.tables.rows import Fetched
 
 AT_ONCE = 1000  # rows
 
@@ -61,6 +62,6 @@ def _decoded(encoded: Encoded, numbers: NDArray[np.int64]) -> Entry:
         some = numbers[first : first + AT_ONCE].tolist()
         found = encoded.fetch(some)
         sound = [first + at for at, number in enumerate(some) if number not in found.faults]
-        images[sound], labels[sound] = found.images.numpy(), found.labels.numpy()
+        images[sound], labels[sound] = found.inputs.numpy(), found.labels.numpy()
         faults |= found.faults
     return Entry({"labels": labels.tolist(), "faults": faults}, images.reshape(-1))

@@ -1,4 +1,4 @@
-"""Images streamed from wherever they are, never held whole."""
+"""Tables streamed from wherever they are, never held whole."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from zoo.data.imagery.corrupt import Corrupt
-from zoo.data.imagery.pictures import Fetched, Reader
 from zoo.data.order import Share
+from zoo.data.tables.corrupt import Corrupt
+from zoo.data.tables.rows import Fetched, Reader
 from zoo.registry import Between
 
 Count = Annotated[int, Between(1)]
@@ -24,7 +24,7 @@ SHARDS = 10  # read by turns
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """How training images are streamed: so many `samples` are an epoch, drawn out of a `buffer` of so many."""
+    """How training samples are streamed: so many `samples` are an epoch, drawn out of a `buffer` of so many."""
 
     samples: Count
     buffer: Count = 10_000
@@ -58,6 +58,18 @@ def _drawn(held: list[Any], generator: np.random.Generator) -> Any:
     return held.pop()
 
 
+def ordered(table: Any, seed: int, epoch: int, buffer: int) -> Iterator[Any]:
+    """The rows of an epoch of training: shards in an order, and rows out of a buffer, drawn from (seed, epoch).
+
+    `datasets` does not shuffle here: it would shuffle samples otherwise in a worker than without, and shards it reads in
+    threads, after which it sleeps for five seconds, as Arrow may abort where Python ends before they do.
+    """
+    count = table.num_shards
+    order = np.random.default_rng([seed, epoch, 1]).permutation(count)
+    shards = (table.shard(count, int(number)) for number in order)
+    return shuffled(by_turns(shards, SHARDS), buffer, [seed, epoch])
+
+
 def batched(rows: Iterable[Any], size: int, least: int) -> Iterator[list[Any]]:
     """Rows in lists of `size`; a last one of less than `least` is joined to the one before."""
     rows, held = iter(rows), list[Any]()
@@ -88,58 +100,73 @@ class Batches(IterableDataset[tuple[int, Fetched]]):
             yield len(batch), self.reader.fetched(self.share.of(batch))
 
 
-class StreamLoader:
-    """Batches of a stream. With `stream` it is a training epoch: shards in an order, and samples out of a buffer, drawn from
-    (seed, epoch), which a checkpoint can go on from; without, all there is, as it comes.
-
-    `datasets` does not shuffle here: it would shuffle samples otherwise in a worker than without, and shards it reads in
-    threads, after which it sleeps for five seconds, as Arrow may abort where Python ends before they do.
+class Epochs:
+    """What is asked of a loader of a stream: an epoch of `samples`, dealt out in batches of `together`, that a checkpoint can
+    go on from; None for all there is, once.
     """
 
-    def __init__(
-        self, table: Any, reader: Reader, size: int, workers: int, corrupt: Corrupt, share: Share, *, seed: int,
-        stream: Stream | None,
-    ) -> None:  # fmt: skip
-        self.table, self.reader, self.together, self.share = table, reader, size * share.processes, share
-        self.workers, self.corrupt, self.seed, self.stream = workers, corrupt, seed, stream
-        self.samples = None if stream is None else stream.samples - stream.samples % share.processes
-        self.epoch, self.given, self.counted = 0, 0, 0
+    def __init__(self, samples: int | None, together: int, share: Share) -> None:
+        self.samples = None if samples is None else samples - samples % share.processes
+        self.together, self.share = together, share
+        self.epoch = self.counted = 0  # `counted`: the samples that were given since an epoch was begun
+        self.given = self.first = 0  # samples of this epoch that were given; the one that the next begins with
         self.held = False
         # Lightning asks for both samplers, and tells one the epoch
         self.order, self.sampler, self.batch_sampler = self, self, None
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = 0 if self.held else epoch
-        self.corrupt.found.clear()  # numbers count the samples of one epoch
 
     def __len__(self) -> int:
         if self.samples is None:
             raise TypeError("nobody knows how long a stream is")
         return -(-self.samples // self.together)
 
-    def rows(self) -> Iterable[Any]:
-        if self.stream is None:
-            return self.table
-        count = self.table.num_shards
-        order = np.random.default_rng([self.seed, self.epoch, 1]).permutation(count)
-        shards = (self.table.shard(count, int(number)) for number in order)
-        return shuffled(by_turns(shards, SHARDS), self.stream.buffer, [self.seed, self.epoch])
+    def begin(self) -> None:
+        """Begin an epoch, or once go on from where a checkpoint was in it."""
+        self.given = self.first
+        self.first = self.counted = 0
 
-    def fetched(self) -> Iterator[Fetched]:
-        left = Batches(self.rows, self.reader, self.together, self.share, self.given, self.samples)
-        self.counted = 0
-        for count, batch in DataLoader(left, batch_size=None, num_workers=self.workers):
-            self.counted += count
-            self.given = min(self.given + self.together, self.samples) % self.samples if self.samples else 0
-            yield batch
-        self.given = 0  # also where there was less than was said
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return self.corrupt.sound(self.fetched())
+    def advance(self, count: int) -> None:
+        """Note that a batch of `count` samples, those of all processes, is given."""
+        self.counted += count
+        self.given = min(self.given + self.together, self.samples) % self.samples if self.samples else 0
 
     def state_dict(self) -> dict[str, int]:
         return {"given": self.given}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         assert self.samples is not None
-        self.given = state["given"] % self.samples
+        self.given = self.first = state["given"] % self.samples
+
+
+class StreamLoader(Epochs):
+    """Batches of a stream. With `stream` it is a training epoch, `ordered`; without, all there is, as it comes."""
+
+    def __init__(
+        self, table: Any, reader: Reader, size: int, workers: int, corrupt: Corrupt, share: Share, *, seed: int,
+        stream: Stream | None,
+    ) -> None:  # fmt: skip
+        super().__init__(None if stream is None else stream.samples, size * share.processes, share)
+        self.table, self.reader, self.workers, self.corrupt = table, reader, workers, corrupt
+        self.seed, self.stream = seed, stream
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.corrupt.found.clear()  # numbers count the samples of one epoch
+
+    def rows(self) -> Iterable[Any]:
+        if self.stream is None:
+            return self.table
+        return ordered(self.table, self.seed, self.epoch, self.stream.buffer)
+
+    def fetched(self) -> Iterator[Fetched]:
+        self.begin()
+        left = Batches(self.rows, self.reader, self.together, self.share, self.given, self.samples)
+        for count, batch in DataLoader(left, batch_size=None, num_workers=self.workers):
+            self.advance(count)
+            yield batch
+        self.given = 0  # also where there was less than was said
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.corrupt.sound(self.fetched())

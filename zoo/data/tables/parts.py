@@ -28,6 +28,19 @@ class Parts:
         if self.train in (self.val, self.test):
             raise Invalid("train", f"{self.train} would be both trained and measured on")
 
+    @property
+    def drawn(self) -> bool:
+        """Whether a part depends on the seed."""
+        return bool(self._shares())
+
+    def streamed(self, streaming: bool, workers: int) -> None:
+        """Raises Invalid where a stream cannot have such parts, or so many workers."""
+        if streaming and self.drawn:
+            raise Invalid("stream", "a stream has no shares; name a split for each of val and test")
+        if streaming and workers > 1:
+            told = "several would read a stream in an order that depends on their number; set it to 1"
+            raise Invalid("workers", told)
+
     def split(self, part: str) -> str:
         """The name of the split that a part is taken from."""
         named = getattr(self, part)

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from zoo.data.imagery.pictures import Fetched
 from zoo.data.order import Loader
+from zoo.data.tables.rows import Fetched
 from zoo.errors import DataError
 
 log = logging.getLogger("zoo")
@@ -33,20 +33,20 @@ class Corrupt:
             log.warning("skipped a corrupt sample: %s (%s)", fault, count)
 
     def sound(self, batches: Iterator[Fetched]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images and labels of batches; none where all of a batch is corrupt.
+        """Inputs and labels of batches; none where all of a batch is corrupt.
 
         Raises DataError there where other processes would wait for it.
         """
         for batch in batches:
             self.note(batch.faults)
             if len(batch.labels):
-                yield batch.images, batch.labels
+                yield batch.inputs, batch.labels
             elif not self.alone:
                 raise DataError(f"{next(iter(batch.faults.values()))}; no sample of its batch is sound")
 
 
-class PictureLoader(Loader):
-    """A loader of pictures that skips corrupt ones. It fills pinned memory where there is CUDA."""
+class SoundLoader(Loader):
+    """A loader that skips corrupt ones. It fills pinned memory where there is CUDA."""
 
     corrupt: Corrupt
 

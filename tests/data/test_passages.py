@@ -1,0 +1,168 @@
+"""Texts with labels: where they come from, what they become, and what is not tolerated."""
+
+import numpy as np
+import pytest
+import torch
+from tables import corpus, jsonl, text
+
+from zoo.data.corpora.tokenisation import train
+from zoo.data.corpora.vocabulary import Characters
+from zoo.data.marked import MARK, SYMBOLS, Marked
+from zoo.data.passages import Passages
+from zoo.data.tables.stream import Stream
+from zoo.errors import DataError, Invalid
+from zoo.samples import Passages as Facts
+from zoo.samples import Text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(corpus(tmp_path_factory.mktemp("passages") / "set"))
+
+
+def passages(path, **options):
+    data = Passages(0, path=str(path), **{"length": 40, "batch_size": 8, "val": "validation", **options})
+    data.setup("fit")
+    data.setup("test")
+    return data
+
+
+def written(loader):
+    """Texts of bytes and labels of all batches."""
+    return [(bytes(row[row >= 0].tolist()).decode(), int(label)) for inputs, labels in loader
+        for row, label in zip(inputs, labels, strict=True)]  # fmt: skip
+
+
+def test_texts_are_read_with_their_labels_and_cut(folder):
+    data = passages(folder)
+    assert data.samples.names == ("calm", "wild")
+    assert [data.count(part) for part in ("train", "val", "test")] == [60, 8, 10]
+    assert written(data.test_dataloader()) == [(text(n)[:40], n % 2) for n in range(48, 58)]
+
+
+def test_rows_are_padded_to_the_longest(tmp_path):
+    rows = [{"text": "ab" * (n + 1), "label": n % 2} for n in range(4)]
+    data = passages(jsonl(tmp_path / "a.jsonl", rows), val=0.25, test=0.25, classes=2, batch_size=2)
+    inputs, _ = next(iter(data.train_dataloader()))
+    lengths = (inputs >= 0).sum(1)
+    assert inputs.shape == (2, lengths.max())
+    assert all((row[length:] == -1).all() for row, length in zip(inputs, lengths, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_tables_of_other_kinds_are_read(tmp_path, kind):
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    rows = {"words": [text(n) for n in range(8)], "kind": [n % 2 for n in range(8)]}
+    table = Dataset.from_dict(rows, Features(words=Value("string"), kind=ClassLabel(names=["a", "b"])))
+    getattr(table, f"to_{kind}")(tmp_path / f"a.{kind}")
+    data = passages(tmp_path / f"a.{kind}", text="words", label="kind", classes=("a", "b"), val=0.25, test=0.25)
+    assert data.samples.names == ("a", "b")
+    assert len(written(data.train_dataloader())) == 4
+    if kind == "parquet":
+        assert Passages(0, path=str(tmp_path / "a.parquet"), text="words", label="kind").samples.names == ("a", "b")
+
+
+def test_folders_of_classes_are_read(tmp_path):
+    for number in range(12):
+        file = tmp_path / "set" / ("train", "test")[number // 8] / ("calm", "wild")[number % 2] / f"{number:02}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text(number))
+    data = passages(tmp_path / "set", val=0.25, length=100)
+    assert data.samples.names == ("calm", "wild")
+    assert [data.count(part) for part in ("train", "val", "test")] == [6, 2, 4]
+    assert dict(written(data.test_dataloader())) == {text(n): n % 2 for n in range(8, 12)}
+
+
+def test_tokens_are_those_of_a_tokenizer(folder, tmp_path):
+    (tmp_path / "words.json").write_text(train([text(n) for n in range(9)], 300).json)
+    data = passages(folder, tokenizer=str(tmp_path / "words.json"))
+    inputs, _ = next(iter(data.test_dataloader()))
+    assert data.samples.vocabulary.decode(inputs[0][inputs[0] >= 0].tolist()) == text(48)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_of_texts_goes_on(folder, workers):
+    options = {"stream": Stream(samples=30, buffer=8), "classes": ("calm", "wild"), "workers": workers}
+    whole = written(passages(folder, **options).train_dataloader())
+    loader = passages(folder, **options).train_dataloader()
+    loader.load_state_dict({"given": 16})
+    assert written(loader) == whole[16:]
+    assert len({words for words, _ in whole}) > 5
+
+
+@pytest.mark.parametrize(("words", "label", "told"), [("", "calm", "there is no text"), (None, "calm", "there is no text"),
+    ("abc", "odd", "label 'odd' is none of 2 classes"), ("abc", None, "label None is none of 2 classes")])  # fmt: skip
+def test_a_row_that_is_no_sample_is_told_or_skipped(tmp_path, words, label, told, caplog):
+    rows = [{"text": text(n), "label": ("calm", "wild")[n % 2]} for n in range(19)]
+    path = jsonl(tmp_path / "a.jsonl", [*rows[:5], {"text": words, "label": label}, *rows[5:]])
+    options = {"classes": ("calm", "wild"), "val": 0.05, "test": 0.05}
+    with pytest.raises(DataError, match=rf"a.jsonl, train, row 5: {told}; corrupt: 1 of"):
+        [written(passages(path, **options).loader(part)) for part in ("train", "val", "test")]
+    found = [written(passages(path, skip=1.0, **options).loader(part)) for part in ("train", "val", "test")]
+    assert sum(map(len, found)) == 19
+    assert told in caplog.text
+
+
+def test_labels_that_do_not_tell_are_asked_for(tmp_path, folder):
+    path = jsonl(tmp_path / "a.jsonl", [{"text": text(n), "label": n % 2} for n in range(9)])
+    with pytest.raises(Invalid, match="say how many classes there are"):
+        Passages(0, path=str(path)).samples  # noqa: B018
+    with pytest.raises(Invalid, match="say how many classes"):
+        Passages(0, path=folder, val="validation", stream=Stream(samples=8)).samples  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [({"path": None}, "path"), ({"stream": Stream(samples=8)}, "stream"),
+     ({"stream": Stream(samples=8), "val": "test", "workers": 2}, "workers")],
+)  # fmt: skip
+def test_options_that_cannot_work_are_refused(options, key):
+    with pytest.raises(Invalid) as error:
+        Passages(0, **{"path": "set", **options})
+    assert error.value.key == key
+
+
+def test_what_a_model_knows_is_adopted(folder):
+    data = passages(folder)
+    known = Facts(12, Characters("abc"), 2, ("wild", "calm"))
+    data.adopt(known)
+    assert data.samples == Facts(40, Characters("abc"), 2, ("wild", "calm"))
+    with pytest.raises(Invalid, match="was not trained on texts with labels"):
+        data.adopt(Text(12, Characters("abc")))
+
+
+# marked
+
+
+def marked(part="train", **options):
+    data = Marked(0, train=200, val=50, test=50, **options)
+    return [pair for batch in data.loader(part) for pair in zip(*batch, strict=True)]
+
+
+def test_the_class_is_the_letter_after_the_mark():
+    pairs = marked(reach=3)
+    for row, label in pairs:
+        (place,) = torch.nonzero(row == MARK)[:, 0]
+        assert row[place + 3] == label
+        assert 12 <= (row >= 0).sum() <= 24
+    assert len(pairs) == 200
+    assert np.bincount([int(label) for _, label in pairs]).min() > 10
+
+
+def test_marked_texts_are_new_in_each_epoch_and_part():
+    loader = Marked(0, train=64).loader("train")
+    firsts = []
+    for epoch in (0, 1, 0):
+        loader.order.set_epoch(epoch)
+        firsts.append(next(iter(loader))[0])
+    assert torch.equal(firsts[0], firsts[2])
+    assert not torch.equal(firsts[0][:, :12], firsts[1][:, :12])
+    assert SYMBOLS.decode(marked("val")[0][0][:8].tolist()) != SYMBOLS.decode(marked("test")[0][0][:8].tolist())
+
+
+@pytest.mark.parametrize(("options", "key"), [({"least": 25}, "least"), ({"reach": 12}, "reach")])
+def test_marks_that_cannot_be_are_refused(options, key):
+    with pytest.raises(Invalid) as error:
+        Marked(0, **options)
+    assert error.value.key == key

@@ -1,0 +1,255 @@
+"""Text in the columns of tables, held or streamed: what is read, in what order, and what is told where it is missing."""
+
+import numpy as np
+import pytest
+import torch
+from tables import corpus, jsonl, text
+
+from zoo.data.corpora.packing import Packing, Place
+from zoo.data.corpora.tokenisation import train
+from zoo.data.order import Share
+from zoo.data.tables import opening
+from zoo.data.text_stream import TextStream
+from zoo.data.text_table import TextTable
+from zoo.errors import DataError, Invalid
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(corpus(tmp_path_factory.mktemp("corpus") / "set"))
+
+
+def held(path, **options):
+    return TextTable(0, path=str(path), **{"length": 16, "batch_size": 4, **options})
+
+
+def streamed(path, **options):
+    data = TextStream(0, path=str(path), **{"length": 16, "batch_size": 4, "samples": 30, "buffer": 8, **options})
+    data.setup("fit")
+    data.setup("test")
+    return data
+
+
+def same(one, two):
+    return all(torch.equal(a, b) for a, b in zip(one, two, strict=True) if a is not None)
+
+
+# held
+
+
+def test_parts_are_splits_and_rows_are_joined(folder):
+    data = held(folder, between="|")
+    stream = data.reading.corpus.encoded.parts["test"]
+    assert data.samples.vocabulary.decode(stream.tokens) == "".join(text(n) + "|" for n in range(48, 58))
+    assert len(stream.starts) == 10
+
+
+def test_shares_are_rows_drawn_from_the_seed(folder):
+    data = held(folder, val=0.1, test=0.2)
+    parts = data.reading.corpus.parts.split(data.reading.corpus.documents)
+    assert {part: len(found) for part, found in parts.items()} == {"train": 42, "val": 6, "test": 12}
+    names = [document.name for found in parts.values() for document in found]
+    assert len(set(names)) == 60
+
+
+def test_rows_without_text_are_left_out(tmp_path):
+    rows = [{"text": text(n)} if n % 3 else {"text": (None, "")[n % 2]} for n in range(30)]
+    data = held(jsonl(tmp_path / "a.jsonl", rows), val=0.2, test=0.2)
+    assert len(data.reading.corpus.documents) == 20
+
+
+def test_a_table_is_kept_for_the_next_time(folder, cache):
+    held(folder).reading.corpus.encoded  # noqa: B018
+    (file,) = cache.glob("*.tokens")
+    before = file.stat().st_mtime_ns
+    assert held(folder).reading.corpus.encoded.problem is None
+    assert file.stat().st_mtime_ns == before
+    held(folder, val="test").reading.corpus.encoded  # noqa: B018
+    assert len(list(cache.glob("*.tokens"))) == 2
+
+
+@pytest.mark.parametrize("make", [held, streamed])
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"path": "nowhere"}, "nowhere: no such file or folder"),
+        ({"text": "words"}, "no column words in train; there are text, label"),
+        ({"val": "dev"}, "no split dev; there are train, validation, test"),
+    ],
+)
+def test_what_is_not_there_is_told(make, folder, options, told):
+    with pytest.raises(DataError) as error:
+        make(**{"path": folder, **options}).samples.vocabulary  # noqa: B018
+    assert told in str(error.value)
+    assert error.value.code == 4
+
+
+def test_a_column_that_holds_no_text_is_told(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [{"text": n} for n in range(9)])
+    with pytest.raises(DataError, match="column text of train holds int64, not text"):
+        held(path, val=0.2, test=0.2).samples  # noqa: B018
+
+
+def test_a_tokenizer_that_is_not_there_is_told(folder, monkeypatch):
+    def unreachable(name):
+        raise ConnectionError(f"no {name}")
+
+    monkeypatch.setattr("tokenizers.Tokenizer.from_pretrained", unreachable)
+    with pytest.raises(
+        DataError, match="hub:someone/words: no tokenizer could be fetched: no someone/words; is its name"
+    ):
+        TextStream(0, path=folder, tokenizer="hub:someone/words").samples  # noqa: B018
+    with pytest.raises(DataError, match=r"nowhere.json: cannot be read: No such file"):
+        TextStream(0, path=folder, tokenizer="nowhere.json").samples  # noqa: B018
+
+
+def test_a_configuration_of_a_set_of_the_hub_is_named_after_a_colon(monkeypatch):
+    asked = []
+    monkeypatch.setattr("datasets.load_dataset", lambda *words, **options: asked.append(words) or {})
+    opening.opened("hub:someone/texts:english")
+    assert asked == [("someone/texts", "english")]
+
+
+def test_a_configuration_that_is_missing_is_told(monkeypatch):
+    def several(*words, **options):
+        raise ValueError(
+            "Config name is missing.\nPlease pick one among the available configs: ['raw', 'clean']\nExample"
+        )
+
+    monkeypatch.setattr("datasets.load_dataset", several)
+    with pytest.raises(DataError, match=r"name one as hub:a/b:CONFIGURATION; Please pick .*\['raw', 'clean'\]$"):
+        opening.opened("hub:a/b")
+
+
+@pytest.mark.parametrize("source", [TextTable, TextStream])
+@pytest.mark.parametrize(("options", "key"), [({"path": None}, "path"), ({"val": "train"}, "train")])
+def test_options_that_cannot_work_are_refused(source, options, key):
+    with pytest.raises(Invalid) as error:
+        source(0, **{"path": "set", **options})
+    assert error.value.key == key
+
+
+# streamed
+
+
+START = Place()
+
+
+def packed(texts, length=4, whole=False, first=START):
+    packing = Packing(lambda number, text: np.array([ord(letter) for letter in text]), length, whole)
+    return list(packing.windows(texts, first))
+
+
+def letters(window):
+    return "".join(map(chr, window.tokens))
+
+
+def test_windows_are_side_by_side_across_rows():
+    found = packed(["abc", "defghijkl", "m"])
+    assert [letters(window) for window in found] == ["abcde", "efghi", "ijklm"]
+    assert found[0].rows.tolist() == [0, 0, 0, 1, 1]
+    assert [window.after for window in found] == [(1, 1), (1, 5), (2, 0)]
+
+
+def test_packing_goes_on_from_the_place_after_any_window():
+    texts = [text(n) for n in range(6)]
+    found = packed(texts)
+    for at, window in enumerate(found):
+        assert [letters(w) for w in packed(texts, first=window.after)] == [letters(w) for w in found[at + 1 :]]
+
+
+@pytest.mark.parametrize("size", [5, 6, 8, 9, 10])
+def test_each_target_of_a_whole_text_is_asked_once(size):
+    rows = ["abcdefghijkl"[:2], "abcdefghijkl"[2:size]]
+    found = packed(rows, whole=True)
+    asked = "".join(letters(window)[-window.asked :] for window in found)
+    assert asked == "abcdefghijkl"[1:size]
+    assert all(len(window.tokens) == 5 for window in found)
+
+
+def test_a_row_is_made_tokens_only_when_it_is_needed():
+    seen = []
+    packing = Packing(lambda number, text: seen.append(number) or np.arange(3), 2, whole=False)
+    next(packing.windows(["abc"] * 9, Place(4, 1)))
+    assert seen == [4, 5]
+
+
+def test_an_evaluation_of_a_stream_is_that_of_the_table(folder):
+    data = streamed(folder)
+    windows = list(data.test_dataloader())
+    whole = "".join(text(n) + "\n\n" for n in range(48, 58))
+    asked = torch.cat([batch.targets[batch.targets >= 0] for batch in windows])
+    assert bytes(asked.tolist()).decode() == whole[1:]
+    assert data.count("test") == sum(len(batch.inputs) for batch in windows)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_is_a_function_of_seed_and_epoch(folder, workers):
+    one, two = streamed(folder).train_dataloader(), streamed(folder, workers=workers).train_dataloader()
+    firsts = []
+    for epoch in (0, 1):
+        one.set_epoch(epoch)
+        two.set_epoch(epoch)
+        found = list(one)
+        assert all(same(a, b) for a, b in zip(found, two, strict=True))
+        firsts.append(found[0].inputs)
+    assert sum(len(batch.inputs) for batch in found) == 30
+    assert len(one) == len(found) == 8
+    assert not torch.equal(*firsts)
+
+
+def test_a_stream_goes_on_in_the_middle_of_an_epoch(folder):
+    loader = streamed(folder).train_dataloader()
+    states, whole = [], []
+    for batch in loader:
+        states.append(loader.state_dict())
+        whole.append(batch)
+    for at in (0, 3, 6):
+        again = streamed(folder).train_dataloader()
+        again.load_state_dict(states[at])
+        assert all(same(a, b) for a, b in zip(again, whole[at + 1 :], strict=True))
+        assert again.state_dict() == {"given": 0, "row": 0, "offset": 0}
+
+
+def test_an_epoch_that_was_broken_off_begins_anew(folder):
+    loader = streamed(folder).train_dataloader()
+    first = next(iter(loader))
+    assert same(next(iter(loader)), first)
+
+
+def test_processes_share_each_batch(folder):
+    whole = list(streamed(folder, batch_size=6).train_dataloader())
+    parts = []
+    for rank in range(2):
+        data = streamed(folder, batch_size=3)
+        type(data).share = property(lambda self, rank=rank: Share(rank, 2))
+        try:
+            data.setup("fit")
+        finally:
+            del type(data).share
+        parts.append(list(data.loader("train")))
+    joined = [torch.cat([a.inputs, b.inputs]) for a, b in zip(*parts, strict=True)]
+    assert all(torch.equal(found, batch.inputs) for found, batch in zip(joined, whole, strict=True))
+
+
+def test_documents_of_a_stream_are_kept_apart(folder):
+    batch = next(iter(streamed(folder, documents=True, length=200).train_dataloader()))
+    ends = batch.documents[:, 1:] != batch.documents[:, :-1]
+    assert ends.any()
+    assert (batch.targets[:, :-1][ends] == -100).all()
+    assert next(iter(streamed(folder, length=200).train_dataloader())).documents is None
+
+
+def test_tokens_of_a_stream_are_those_of_a_tokenizer(folder, tmp_path):
+    (tmp_path / "words.json").write_text(train([text(n) for n in range(9)], 300).json)
+    data = streamed(folder, tokenizer=str(tmp_path / "words.json"))
+    batch = next(iter(data.test_dataloader()))
+    assert data.samples.vocabulary.decode(batch.inputs[0].tolist()).startswith(text(48)[:20])
+    assert batch.bytes.sum() > batch.inputs.numel()
+
+
+def test_a_stream_of_less_than_a_window_is_told(folder):
+    with pytest.raises(
+        DataError, match=r"stream of test: has not the 9001 tokens of a window .*choose a smaller data.length"
+    ):
+        list(streamed(folder, length=9000).test_dataloader())

@@ -1,0 +1,122 @@
+"""Your own texts with labels: parquet, JSON lines, CSV, folders of classes, or a set of the Hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+from zoo.data.corpora import folders
+from zoo.data.corpora.passages import Reader, given
+from zoo.data.corpora.tokenisation import load
+from zoo.data.corpora.vocabulary import Bytes, Encoder, from_plain
+from zoo.data.given import Given
+from zoo.data.source import Source
+from zoo.data.tables import opening
+from zoo.data.tables.corrupt import Corrupt, SoundLoader
+from zoo.data.tables.parts import Parts
+from zoo.data.tables.rows import Asked, Some
+from zoo.data.tables.stream import Stream, StreamLoader
+from zoo.errors import Invalid
+from zoo.registry import Between, register
+from zoo.samples import Passages as Facts
+from zoo.samples import Samples
+
+Count = Annotated[int, Between(1)]
+
+
+@register
+class Passages(Source):
+    """Texts of `path`: a folder of class folders of .txt files, a folder, a file or a glob of tables, `hub:owner/name` or
+    `hub:owner/name:configuration`. Texts longer than `length` tokens are cut.
+
+    `train` names a split; `val` and `test` name one each, or are shares of `train`. `text` and `label` name columns. Tokens
+    are bytes, or those of `tokenizer`: a file of the library tokenizers, or `hub:owner/name`. `classes` says how many there
+    are, or their names in order; it is only needed where labels are plain numbers, or a stream's are words. Up to a share of
+    `skip` rows without text or with another label is skipped. `stream` and the order are as in the source `images`.
+    """
+
+    def __init__(
+        self, seed: int, *, path: str | None = None, train: str = "train", val: float | str = 0.1,
+        test: float | str = "test", text: str = "text", label: str = "label",
+        classes: Count | tuple[str, ...] | None = None, tokenizer: str | None = None, length: Count = 256,
+        batch_size: Count = 32, skip: Annotated[float, Between(0, 1)] = 0.0, stream: Stream | None = None,
+        workers: Annotated[int, Between(0)] = 0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if path is None:
+            raise Invalid("path", "missing: say where your texts are")
+        self.split_of = Parts(train, val, test)
+        self.split_of.streamed(stream is not None, workers)
+        self.seed, self.path, self.tokenizer, self.classes = seed, path, tokenizer, classes
+        self.columns, self.length, self.batch_size, self.workers = (text, label), length, batch_size, workers
+        self.skip, self.stream = skip, stream
+        self.loaders: dict[str, SoundLoader | StreamLoader] = {}
+
+    @cached_property
+    def vocabulary(self) -> Encoder:
+        return Bytes() if self.tokenizer is None else load(self.tokenizer)
+
+    @cached_property
+    def samples(self) -> Facts:  # type: ignore[override]
+        if isinstance(self.classes, int):
+            return Facts(self.length, self.vocabulary, self.classes)
+        names = self._names() if self.classes is None else self.classes
+        return Facts(self.length, self.vocabulary, len(names), names)
+
+    def locate(self) -> None:
+        opening.located(self.path)
+
+    def adopt(self, samples: Samples) -> None:
+        if not isinstance(samples, Facts):
+            raise Invalid("", "the model was not trained on texts with labels")
+        self.vocabulary = from_plain(samples.vocabulary.plain())
+        own = self.samples
+        alike = own.classes == samples.classes
+        self.samples = replace(own, vocabulary=self.vocabulary, names=samples.names if alike else own.names)
+
+    def setup(self, stage: str) -> None:
+        opened = self._opened(self.stream is not None)
+        for part in ("train", "val") if stage == "fit" else ("test",):
+            self.loaders[part] = self._loader(self._table(opened, part), part)
+
+    def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:
+        return given(paths, samples, self.length, self.batch_size)
+
+    def loader(self, part: str) -> SoundLoader | StreamLoader:
+        return self.loaders[part]
+
+    def count(self, part: str) -> int:
+        loader = self.loaders[part]
+        return loader.counted if isinstance(loader, StreamLoader) else loader.order.all
+
+    def _opened(self, streaming: bool) -> Mapping[str, Any]:
+        return folders.opened(self.path) or opening.opened(self.path, streaming)
+
+    def _table(self, opened: Mapping[str, Any], part: str) -> Any:
+        table = opening.split(opened, self.split_of.split(part), self.columns, self.path)
+        table = table.select_columns([*self.columns])
+        given = dict(zip(self.columns, ("text", "label"), strict=True))
+        return table.rename_columns({old: new for old, new in given.items() if old != new})
+
+    def _names(self) -> tuple[str, ...]:
+        """The names of the classes: those that the table says, or the words that label its rows, sorted."""
+        table = self._table(self._opened(self.stream is not None), "train")
+        kind = getattr((table.features or {}).get("label"), "dtype", "")
+        if self.stream is None and kind in ("string", "large_string"):
+            return tuple(sorted({label for label in table["label"] if label is not None}))
+        return opening.classes(table)
+
+    def _loader(self, table: Any, part: str) -> SoundLoader | StreamLoader:
+        facts, split = self.samples, self.split_of.split(part)
+        reader = Reader(self.vocabulary, self.length, facts.classes, facts.names, f"{self.path}, {split}")
+        if self.stream is not None:
+            corrupt = Corrupt(self.skip, self.stream.samples, self.share.processes)
+            return StreamLoader(table, reader, self.batch_size, self.workers, corrupt, self.share, seed=self.seed,
+                stream=self.stream if part == "train" else None)  # fmt: skip
+        some = Some(Asked(table, reader), self.split_of.numbers(part, len(table), self.seed))
+        loader = SoundLoader(some, self.batch_size, self.seed, self.workers, self.share, training=part == "train")
+        loader.corrupt = Corrupt(self.skip, len(some), self.share.processes)
+        return loader

@@ -1,0 +1,1 @@
+"""What sources that read tables share: opening them, their parts, streams, and samples that are corrupt."""

@@ -1,0 +1,116 @@
+"""Tables, opened with Hugging Face's `datasets`, which is imported only then. Raises DataError."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import DataError, Invalid
+
+HUB = "hub:"
+REMEDY = "; is its name right, and is there a network? Else download it, and name its folder"
+NAMELESS = "Config name is missing"  # how the library begins, where a set has several configurations
+END = bytes(1024)  # of a tar archive: two empty blocks
+BUILDERS = {
+    ".parquet": "parquet", ".tar": "webdataset", ".arrow": "arrow", ".jsonl": "json", ".json": "json", ".csv": "csv",
+}  # fmt: skip
+PACKED = (".gz", ".zst")  # which may follow the ending that tells
+
+
+def opened(path: str, streaming: bool = False) -> Mapping[str, Any]:
+    """The tables that a path names, by split: a folder, a file or a glob of files, or a set of the Hub, `hub:owner/name` or
+    `hub:owner/name:configuration`. A folder may hold class folders of images, or files of one of the kinds of BUILDERS."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    name, files = located(path)
+    name, configuration = _configured(name) if path.startswith(HUB) else (name, None)
+    for shard in _shards(name, files):
+        _complete(shard)
+    try:
+        return datasets.load_dataset(name, configuration, data_files=files, streaming=streaming)
+    except Exception as error:  # the library fails in many kinds
+        raise DataError(f"{path}: {_told(path, error)}") from None
+
+
+def _told(path: str, error: Exception) -> str:
+    """What is wrong with a path that the library could not read, and what would be right."""
+    cause = str(error.__cause__ or error).strip() or type(error).__name__
+    if NAMELESS in cause:
+        named = " ".join(cause.splitlines()[1:2])[:200]
+        return f"has several configurations, name one as {path}:CONFIGURATION; {named}"
+    return f"cannot be read: {cause.splitlines()[0][:200]}{REMEDY if path.startswith(HUB) else ''}"
+
+
+def split(tables: Mapping[str, Any], name: str, columns: Iterable[str], path: str) -> Any:
+    """The table of a split that has these columns, and maybe others."""
+    if name not in tables:
+        raise DataError(f"{path}: no split {name}; there are {', '.join(tables)}")
+    table = tables[name]
+    known = table.features or _features(table)
+    for column in columns:
+        if column not in known:
+            raise DataError(f"{path}: no column {column} in {name}; there are {', '.join(known)}")
+    return table
+
+
+def _features(table: Any) -> Mapping[str, Any]:
+    """The columns of a stream that does not tell them, as its first row has them."""
+    return next(iter(table), {})
+
+
+def classes(table: Any, column: str = "label") -> tuple[str, ...]:
+    """The names of the classes that the labels of a table number. Raises Invalid where they are plain numbers."""
+    names = getattr((table.features or {}).get(column), "names", None)
+    if names is None:
+        raise Invalid("classes", "the labels are plain numbers, which do not tell; say how many classes there are")
+    return tuple(names)
+
+
+def located(path: str) -> tuple[str, dict[str, list[str]] | None]:
+    """What `datasets` calls it, and its files where they are named one by one. Raises DataError where there is nothing."""
+    if path.startswith(HUB):
+        return path.removeprefix(HUB), None
+    expanded = os.path.abspath(os.path.expanduser(path))
+    if os.path.isdir(expanded):
+        return expanded, None
+    files = [expanded] if os.path.exists(expanded) else sorted(glob.glob(expanded, recursive=True))
+    if not files:
+        raise DataError(f"{path}: {'no file matches' if glob.has_magic(path) else 'no such file or folder'}")
+    kinds = {_kind(file) for file in files}
+    if len(kinds) > 1 or not kinds <= BUILDERS.keys():
+        known = ", ".join(BUILDERS)
+        raise DataError(f"{path}: files of {', '.join(sorted(kinds))}; expected one of {known}, or a folder")
+    return BUILDERS[kinds.pop()], {"train": files}
+
+
+def _kind(file: str) -> str:
+    path = Path(file)
+    return Path(path.stem).suffix if path.suffix in PACKED else path.suffix
+
+
+def _configured(name: str) -> tuple[str, str | None]:
+    """The name of a set of the Hub, and of its configuration where one is named after a colon."""
+    owned, _, configuration = name.partition(":")
+    return owned, configuration or None
+
+
+def _shards(name: str, files: Mapping[str, list[str]] | None) -> list[Path]:
+    """The tar archives among files, or in a folder of that name."""
+    if files is None:
+        return sorted(Path(name).rglob("*.tar")) if os.path.isdir(name) else []
+    return [Path(file) for file in files["train"] if file.endswith(".tar")]
+
+
+def _complete(shard: Path) -> None:
+    """Raises DataError where an archive was cut off: it would be read as if what is missing had never been in it."""
+    with shard.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - len(END)))
+        if file.read() != END:
+            raise DataError(
+                f"{shard}: it was cut off, a tar archive ends with two empty blocks; write or fetch it again"
+            )
