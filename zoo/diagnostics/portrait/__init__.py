@@ -17,23 +17,25 @@ from zoo.functions import encoding, encoding_class
 from zoo.registry import Choice
 
 SHOWN = {1: (64,), 2: (15, 15), 3: (1, 15, 15)}  # tokens by the number of axes: of clips one frame
-ALONE, TOGETHER = 4, 3  # panels at most, of one number of axes and of each of several
+DIM, HEADS, DEPTH = 128, 4, 2  # of pictures, where nobody asks for other sizes
+MOST = 4  # panels for one number of axes
 
 
 @torch.no_grad()
 def draw(choices: Sequence[Choice], path: Path, dims: Dims | None = None) -> None:
     """Write a PNG of a list of encodings in these sizes; by default of a text and of an image, as far as they are accepted."""
     probes = [probed(choices, sizes) for sizes in ([dims] if dims else _usual(choices))]
-    most = ALONE if len(probes) == 1 else TOGETHER
-    shown = [panel for one in probes for panel in islice(panels(one), most)]
+    shown = [panel for one in probes for panel in islice(panels(one), MOST)]
     paint(" + ".join(choice.name for choice in choices), _state(probes), shown, path)
 
 
 def _state(probes: Sequence[Probe]) -> str:
-    if any(one.moved for one in probes):
-        return "parameters moved at random: initial ones change nothing"
+    """What the values are those of."""
     learned = any(True for one in probes for _ in one.chain.parameters())
-    return "before training" if learned else "nothing is learned"
+    state = "parameters as they start" if learned else "nothing to learn"
+    if any(one.moved for one in probes):
+        state = "parameters at random, as what they start with hardly tells"
+    return f"{probes[0].dims.heads} heads of {probes[0].dims.head} channels, {state}"
 
 
 def probed(choices: Sequence[Choice], dims: Dims) -> Probe:
@@ -55,4 +57,4 @@ def _usual(choices: Sequence[Choice]) -> list[Dims]:
     """Sizes of a text and of an image; of a clip if neither is accepted."""
     accepted = set.intersection(*(set(encoding_class(choice.name).axes) for choice in choices))
     shown = sorted(accepted & {1, 2}) or sorted(accepted)[:1]
-    return [Dims(256, 8, axes=axes, length=SHOWN[axes], depth=2) for axes in shown]
+    return [Dims(DIM, HEADS, axes=axes, length=SHOWN[axes], depth=DEPTH) for axes in shown]

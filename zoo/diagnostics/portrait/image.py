@@ -12,25 +12,23 @@ from zoo.diagnostics.portrait.panels import Map, Mosaic, Panel, Points
 from zoo.diagnostics.portrait.probe import Probe, added_to_scores
 from zoo.diagnostics.portrait.turning import angles, commute, turns, waves
 
-ADDED, ROW, COLUMN = "added to the score", "row of patches", "column of patches"
-SHOWN = 6  # maps of a mosaic
+ADDED, ROW, COLUMN = "added by position", "row of patches", "column of patches"
+SHOWN = 4  # maps of a mosaic
 
 
 def panels(probe: Probe) -> Iterator[Panel]:
     """The panels that have something to show, the most telling first."""
     yield from _input(probe)
     rows, columns = probe.sizes[-2:]
-    added = added_to_scores(probe.terms(probe.alike(probe.contents())), probe.dims.head**0.5).mean(0)  # [H, N, N]
+    added = added_to_scores(probe.terms(probe.alike(probe.contents())), 1.0).mean(0)  # [H, N, N]
     fields = added.unflatten(-1, (rows, columns)).unflatten(1, (rows, columns))  # [H, row, column, row, column]
-    if nothing(fields):
-        return
     centre, corner = (rows // 2, columns // 2), (rows // 5, columns // 5)
     yield _field("Scores of the centre with all", fields.mean(0), centre)
-    if len(distinct(fields)) > 1:
-        yield _heads("The same, head by head", fields[:, centre[0], centre[1]], centre)
-    yield from _spectrum(probe)
     if not _moves_along(fields, centre, corner):
         yield _field("Scores of a patch off the centre", fields.mean(0), corner)
+    yield from _spectrum(probe)
+    if len(distinct(fields)) > 1:
+        yield _heads("Scores of the centre, by head", fields[:, centre[0], centre[1]], centre)
 
 
 def _input(probe: Probe) -> Iterator[Panel]:
@@ -39,7 +37,7 @@ def _input(probe: Probe) -> Iterator[Panel]:
         return
     channels = torch.linspace(0, added.shape[1] - 1, SHOWN).long()
     yield Mosaic(
-        title="Added to the input, by channel", x=COLUMN, y=ROW, unit="value",
+        title="Added to an image, by channel", x=COLUMN, y=ROW, unit="value",
         values=added[:, channels].mT.unflatten(-1, probe.sizes[-2:]),
         labels=tuple(f"channel {channel + 1}" for channel in channels),
     )  # fmt: skip
@@ -74,7 +72,7 @@ def _spectrum(probe: Probe) -> Iterator[Panel]:
         rows, columns = waves(down, across)  # [H, K]
         both = distinct(torch.stack([columns, rows], dim=1))
         yield Points(
-            title="Waves that turn queries and keys", x="radians per column", y="radians per row",
+            title="Wave vectors of the turns", x="radians per column", y="radians per row",
             groups={head: (x, y) for head, (x, y) in named(both).items()}, square=True,
         )  # fmt: skip
         return
@@ -84,5 +82,5 @@ def _spectrum(probe: Probe) -> Iterator[Panel]:
         "one column across": (pairs, angles(across).mean(0)),
     }
     yield Points(
-        title="Angles of turns that do not commute", x="pair of channels, by its angle", y="radians per patch", groups=groups
+        title="Angles of turns, which do not commute", x="pair, sorted", y="radians per patch", groups=groups
     )  # fmt: skip

@@ -23,7 +23,7 @@ def distinct(values: Tensor) -> Tensor:
 def middle(values: Tensor) -> tuple[Tensor, str]:
     """The head of [H, ...] that is shown for all, and what a title says of it: nothing where heads do not differ."""
     head = len(values) // 2
-    return values[head], f", head {head + 1} of {len(values)}" if len(distinct(values)) > 1 else ""
+    return values[head], f", head {head + 1}" if len(distinct(values)) > 1 else ""
 
 
 def named(values: Tensor) -> dict[str, Tensor]:

@@ -15,6 +15,8 @@ from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Encoding
 from zoo.attention.layer import LayerOptions, SelfAttention
 
+TELLING, PLAIN = 0.2, 0.5  # changes of a weight, relative to the largest of its row, that can be seen and that cannot be missed
+STEPS = (0.05, 0.1, 0.2, 0.4, 0.8)  # by which parameters are moved until their effect is plain
 CONTENTS = 16  # random contents that scores are averaged over
 SEED = 0
 
@@ -23,13 +25,13 @@ SEED = 0
 class Probe:
     """A chain in float64, the sizes of the grid of tokens it is shown, and whether a causal mask hides later ones.
 
-    Contents are vectors [B, K] of length sqrt(K), so that q.k / sqrt(K) of a token and its like is sqrt(K).
+    Contents are vectors [B, K] with a square of sqrt(K), so that without an encoding the score of a token with its like is 1.
     """
 
     chain: Chain
     sizes: tuple[int, ...]
     causal: bool
-    moved: bool = False  # parameters are not where they start, where they do nothing
+    moved: bool = False  # parameters are not where they start, as they hardly tell there
 
     @property
     def dims(self) -> Dims:
@@ -38,7 +40,7 @@ class Probe:
     def contents(self, count: int = CONTENTS) -> Tensor:
         """Random contents [count, K]."""
         drawn = torch.randn(count, self.dims.head, generator=_seeded(), dtype=torch.float64)
-        return drawn * (self.dims.head**0.5 / drawn.norm(dim=-1, keepdim=True))
+        return drawn * (self.dims.head**0.25 / drawn.norm(dim=-1, keepdim=True))
 
     def noise(self, seed: int = SEED) -> Tensor:
         """Random tokens [1, N, D]."""
@@ -79,28 +81,31 @@ class Probe:
 
 
 def probe(encoding: Encoding, sizes: tuple[int, ...], causal: bool) -> Probe:
-    """A probe of an encoding, which is brought to float64. Where its initial values do nothing, they are moved."""
+    """A probe of an encoding, which is brought to float64. Where its initial values hardly tell, they are moved."""
     chain = Chain.of(encoding.double().eval().requires_grad_(False))
     made = Probe(chain, sizes, causal)
-    if not silent(made) or not any(True for _ in chain.parameters()):
+    if effect(made) >= TELLING or not any(True for _ in chain.parameters()):
         return made
-    generator = _seeded()
-    for parameter in chain.parameters():
-        parameter += 0.5 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+    start = [parameter.clone() for parameter in chain.parameters()]
+    for step in STEPS:
+        generator = _seeded()
+        for parameter, value in zip(chain.parameters(), start, strict=True):
+            parameter.copy_(value + step * torch.randn(value.shape, generator=generator, dtype=value.dtype))
+        if effect(made) >= PLAIN:
+            break
     return Probe(chain, sizes, causal, moved=True)
 
 
-def silent(probe: Probe) -> bool:
-    """Whether equal tokens stay equal: nothing is added to them, to scores, weights and what is read."""
+def effect(probe: Probe) -> float:
+    """How much the weights of equal tokens differ from those without any encoding, relative to the largest of each row."""
     plain = Probe(Chain(probe.dims, {}), probe.sizes, probe.causal)
-    ours, others = (one.terms(one.alike(one.contents(1))) for one in (probe, plain))
-    pairs = [(scores(ours), scores(others)), (weights(ours), weights(others)), (ours.v, others.v)]
-    return ours.readout is None and all(torch.allclose(a, b.expand_as(a)) for a, b in pairs)
+    ours, others = (shares(one.terms(one.alike(one.contents()))) for one in (probe, plain))
+    return float((ours - others).nan_to_num().abs().max())
 
 
 def added_to_scores(terms: Terms, alike: float) -> Tensor:
     """Scores [B, H, N, M] less what equal tokens have without any encoding; NaN where a pair may not attend."""
-    return (scores(terms) - alike).masked_fill(~mask(terms), float("nan"))
+    return (scores(terms) - alike).round(decimals=12).masked_fill(~mask(terms), float("nan"))
 
 
 def shares(terms: Terms) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from zoo.diagnostics.portrait.panels import Curves, Map, Panel, Points
 from zoo.diagnostics.portrait.probe import Probe, added_to_scores, shares
 from zoo.diagnostics.portrait.turning import angles, turns
 
-ADDED = "added to the score"
+ADDED = "added by position"
 
 
 def panels(probe: Probe) -> Iterator[Panel]:
@@ -22,19 +23,20 @@ def panels(probe: Probe) -> Iterator[Panel]:
     yield from _input(probe)
     bias, other = (added_to_scores(probe.held(probe.noise(seed), 0.0), 0.0)[0] for seed in (0, 1))  # [H, N, N]
     given = same(bias, other)
-    added = added_to_scores(probe.terms(probe.alike(probe.contents())), probe.dims.head**0.5)  # [B, H, N, N]
+    added = added_to_scores(probe.terms(probe.alike(probe.contents())), 1.0)  # [B, H, N, N]
     if not given:
         yield _map("Bias of random tokens", bias, ADDED, signed=True)
     elif not nothing(bias):
         yield _bias(bias)
     if not (given and same(added, bias)):
-        yield _curves("Position in scores of equal tokens", added)
+        yield _curves("Scores of equal tokens", added)
     yield from _spectrum(probe)
-    yield _weights("Weights of equal tokens", probe.terms(probe.alike(probe.contents(1))))
-    first, second = (probe.held(probe.noise(seed), 1.0) for seed in (0, 1))
+    masked = replace(probe, causal=True)
+    yield _weights("Causal weights of equal tokens", masked.terms(masked.alike(masked.contents(1))))
+    first, second = (masked.held(masked.noise(seed), 1.0) for seed in (0, 1))
     if not same(shares(first), shares(second)):
-        yield _weights("Weights of random tokens, same q and k", first)
-    yield from _output(probe)
+        yield _weights("The same of random tokens", first)
+    yield from _output(masked)
 
 
 def _input(probe: Probe) -> Iterator[Panel]:
@@ -71,7 +73,7 @@ def _curves(title: str, values: Tensor) -> Curves:
     at = [heads.diagonal(-offset, -2, -1).movedim(1, 0).flatten(1) for offset in _offsets(values)]  # [H, ..] each
     low, high = (torch.stack([one[0].quantile(share) for one in at]) for share in (0.1, 0.9))
     return Curves(
-        title=title, x="query's place - key's place, in tokens", y=ADDED, places=torch.tensor(_offsets(values)),
+        title=title, x="query's place − key's place, in tokens", y=ADDED, places=torch.tensor(_offsets(values)),
         lines=named(torch.stack([one.mean(-1) for one in at], dim=-1)),
         band=None if heads.shape[1] > 1 or same(low, high) else (low, high),
     )  # fmt: skip
@@ -84,7 +86,7 @@ def _spectrum(probe: Probe) -> Iterator[Panel]:
     found = distinct(angles(turn[0]))  # [H, K/2]
     pairs, still = torch.arange(found.shape[-1]) + 1, int((found[0] < 1e-9).sum())
     yield Points(
-        title="Angle of each pair of channels", x="pair, by its angle", y="radians per token", steep=True,
+        title="Turn of each pair of channels", x="pair, sorted", y="radians per token", steep=True,
         groups={head: (pairs, angle.where(angle > 1e-9, torch.nan)) for head, angle in named(found).items()},
         note=f"{still} of {len(pairs)} pairs stay" if still else "",
     )  # fmt: skip
