@@ -94,7 +94,7 @@ def times(choices: Sequence[Choice], dims: Dims, seconds: float) -> str:
     x = torch.randn(BATCH, dims.tokens, dims.dim, device=device)
     found = _rounds(layers, x, seconds)
     ours, plain = (statistics.median(each) for each in zip(*found, strict=True))
-    where = "a GPU" if device == "cuda" else f"a CPU, {torch.get_num_threads()} threads"
+    where = "a GPU" if device == "cuda" else f"a CPU, torch's threads: {torch.get_num_threads()}"
     told = f"{ours * 1e3:.2f} against {plain * 1e3:.2f} ms, forward and backward of a layer, batch {BATCH}"
     return f"{ours / plain:.2f} of that without an encoding ({told}, medians of {len(found)} rounds on {where})"
 

@@ -36,7 +36,7 @@ def explained(name: str, words: Sequence[str]) -> str:
     cls = registry.find("encodings", name)
     asked, sizes, own, facts = typed(words, (ShowOptions, Sizes, cls, EveryEncoding))
     choices = alone(cls, {**own, **{fact: given for fact, given in facts.items() if given is not None}})
-    path = None if asked["picture"] is None else Path(asked["picture"] or f"{name}.png")
+    path = None if asked["picture"] is None else _place(asked["picture"] or f"{name}.png")
     with _blamed():
         dims = sized(Sizes(**sizes), cls)
         told = costs(choices, dims, asked["seconds"])
@@ -46,6 +46,14 @@ def explained(name: str, words: Sequence[str]) -> str:
     blocks += ["\n".join(["recipes", *(f"  {recipe}" for recipe in users().get(name, ["none yet"]))])]
     blocks += [_block(f"cost, for {_sizes(dims)}", told)]
     return "\n\n".join([*blocks, *([f"picture: {path}"] if path else [])])
+
+
+def _place(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        problem = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise RecipeError(Fault(COMMAND_LINE, "picture", problem, "name a file in one that exists, or null for none"))
+    return path
 
 
 @contextmanager
@@ -113,10 +121,10 @@ def counted(choices: Sequence[Choice], dims: Dims) -> str:
     """Parameters in all, and of what."""
     shared, layers = parameters(choices, dims)
     if not any(layers):
-        return f"{shared:,}" + (" for all layers" if shared else "")
+        return f"{shared:,}" + (" (for all layers)" if shared else "")
     each = " to ".join(f"{count:,}" for count in sorted({min(layers), max(layers)}))
     common = f" and {shared:,} for all" if shared else ""
-    return f"{shared + sum(layers):,}: {each} in each of {len(layers)} layers{common}"
+    return f"{shared + sum(layers):,} ({each} in each of {len(layers)} layers{common})"
 
 
 def _block(title: str, lines: Mapping[str, str]) -> str:
