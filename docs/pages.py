@@ -26,8 +26,8 @@ DOCS = Path(__file__).parent
 PICTURES = DOCS / "images" / "encodings"
 HEAD = """# Encodings
 
-Made by `python docs/pages.py` from the docstrings, the declared facts and the recipes. `zoo show NAME` tells the same on the command
-line, in sizes of your own, with the time that a layer takes on your machine.
+Made by `python docs/pages.py` from the docstrings, the declared facts and the recipes. `zoo show NAME` tells the same on
+the command line, in sizes of your own, with the time that a layer takes on your machine.
 
 """
 FACTS = f"""
@@ -50,8 +50,8 @@ identity, in float64 and with a fixed seed, and what has something to show is sh
   weights differ by is the work of the encoding. A line is a mean over sixteen such vectors, a band the middle 80 % of them.
 - *Bias on scores* is what is left when queries and keys are zero, *of random tokens* where the bias depends on the tokens.
 - *Causal weights* are relative to the largest of their row, so that a row is all yellow where every key weighs the same.
-- *Turn of each pair of channels*: the angles by which one step turns queries and keys, found by turning unit vectors. On an image
-  each pair of channels has an angle for a row and one for a column, a *wave vector*, if the turns commute.
+- *Turn of each pair of channels*: the angles by which one step turns queries and keys, found by turning unit vectors. On
+  an image each pair of channels has an angle for a row and one for a column, a *wave vector*, if the turns commute.
 - *Scores of the centre with all* show an image of 15 by 15 patches; the square is the query.
 - Parameters are those that an encoding starts with. Where they hardly tell, as in tables of small random numbers, all are
   moved at random, and the picture says so.
@@ -101,9 +101,13 @@ def page(name: str, recipes: Mapping[str, Recipe]) -> str:
     about = _prose(inspect.getdoc(sys.modules[cls.__module__]) or "")
     picture = f"[![What {name} does](../images/encodings/{name}.png)](../encodings.md#how-to-read-the-pictures)"
     lines = [f"# {name}", "", about, "", _code(formula), "", *([_prose(rest), ""] if rest else []), picture, ""]
-    using = [recipe for recipe, found in recipes.items() if name in [one.name for one in found.model.options["encoding"]]]
+    using = [recipe for recipe, found in recipes.items() if name in _named(found)]
     parts = (_options(cls), _declared(cls), _parameters(cls), _recipes(sorted(using)))
     return "\n".join([*lines, *(line for part in parts for line in part)])
+
+
+def _named(recipe: Recipe) -> list[str]:
+    return [entry.name for entry in recipe.model.options["encoding"]]
 
 
 def _options(cls: type[Encoding]) -> Iterator[str]:

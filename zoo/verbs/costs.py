@@ -75,7 +75,7 @@ def _count(link: Encoding) -> int:
 
 @torch.no_grad()
 def interpreter(choices: Sequence[Choice], dims: Dims, device: str) -> tuple[str, str]:
-    """What computes the attention of the first layer on a type of device, and why; under a causal mask where there is one axis."""
+    """What computes attention in the first layer on a type of device, and why; one axis is under a causal mask."""
     few = replace(dims, length=(2,) * dims.axes)
     chain = Chain.of(encoding(choices, few))
     x = torch.zeros(1, few.tokens, few.dim)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from zoo import registry
 from zoo.attention import Encoding
@@ -25,10 +25,10 @@ from zoo.verbs.options import typed
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
-    """The PNG that is drawn, by default NAME.png, null for none; and for how long the time of a layer is measured, 0 for not."""
+    """What `zoo show` does beside telling."""
 
-    picture: str | None = ""
-    seconds: Annotated[float, Between(0)] = 1.0
+    picture: str | None = ""  # the PNG that is drawn, NAME.png if it is empty
+    seconds: Annotated[float, Between(0)] = 1.0  # for which the time of a layer is measured; 0 for not at all
 
 
 def explained(name: str, words: Sequence[str]) -> str:

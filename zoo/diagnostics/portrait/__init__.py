@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from zoo.attention import Dims
+from zoo.attention.chain import Chain
 from zoo.diagnostics.portrait import image, text
 from zoo.diagnostics.portrait.painting import paint
 from zoo.diagnostics.portrait.panels import Panel
@@ -42,8 +43,8 @@ def probed(choices: Sequence[Choice], dims: Dims) -> Probe:
     """A list of encodings, made with a fixed seed, and ready to be measured."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(SEED)
-        made = encoding(choices, dims)
-    causal = dims.axes == 1 and any(link.causal for link in made)
+        made = Chain.of(encoding(choices, dims))
+    causal = dims.axes == 1 and made.causal
     sizes = tuple(map(min, SHOWN[dims.axes], dims.sizes)) if dims.length else SHOWN[dims.axes]
     return probe(made, sizes, causal)
 

@@ -14,14 +14,14 @@ from zoo.diagnostics.portrait.panels import Curves, Map, Mosaic, Panel, Points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 INK, GREY, HIDDEN, BLUE, RED = "#222222", "#8a8a8a", "#ececec", "#0072b2", "#d55e00"
 SIGNED, UNSIGNED, HEADS = "RdBu_r", "cividis", "viridis"  # told apart by everyone
 WIDTH, HEIGHT, HEADING, DPI = 8.0, 2.9, 0.5, 120
 LEVELS = 33  # of a scale of colours, odd so that 0 has its own
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "font.size": 8.5, "axes.titlesize": 9.5, "axes.titleweight": "bold",
     "axes.titlelocation": "left", "axes.titlecolor": INK, "axes.labelcolor": INK, "axes.edgecolor": GREY,
     "xtick.color": INK, "ytick.color": INK, "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.8,
@@ -33,15 +33,15 @@ def paint(title: str, subtitle: str, panels: Sequence[Panel], path: Path) -> Non
     """Draw panels, two in a row, into a PNG file of few colours."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     rows = -(-len(panels) // 2)
+    height = HEIGHT * rows + HEADING
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, HEIGHT * rows + HEADING), layout="constrained", dpi=DPI)
-        figure.text(0.012, 1 - 0.12 / figure.get_figheight(), title, weight="bold", size=13, va="top", color=INK)
-        figure.text(0.988, 1 - 0.15 / figure.get_figheight(), subtitle, size=8.5, ha="right", va="top", color=GREY)
-        figure.get_layout_engine().set(  # type: ignore[union-attr]
-            w_pad=0.08, h_pad=0.08, rect=(0, 0, 1, 1 - 0.35 / figure.get_figheight())
-        )
+        layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, rect=(0, 0, 1, 1 - 0.35 / height))
+        figure = Figure(figsize=(WIDTH, height), layout=layout, dpi=DPI)
+        figure.text(0.012, 1 - 0.12 / height, title, weight="bold", size=13, va="top", color=INK)
+        figure.text(0.988, 1 - 0.15 / height, subtitle, size=8.5, ha="right", va="top", color=GREY)
         spots = [*figure.subplots(rows, 2, squeeze=False).flat]
         for spot, panel in zip(spots, panels, strict=False):
             _paint(spot, panel)
@@ -63,7 +63,8 @@ def _save(figure: Figure, path: Path) -> None:
 
 def _paint(axes: Axes, panel: Panel) -> None:
     axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
-    {Curves: _curves, Map: _map, Mosaic: _mosaic, Points: _points}[type(panel)](axes, panel)
+    painters: dict[type[Panel], Any] = {Curves: _curves, Map: _map, Mosaic: _mosaic, Points: _points}
+    painters[type(panel)](axes, panel)
 
 
 def _colours(count: int) -> Any:
@@ -111,7 +112,7 @@ def _legend(axes: Axes, alone: int) -> None:
 def _map(axes: Axes, panel: Map) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    drawn = axes.imshow(panel.values, **_scale(panel.values, panel.signed), aspect="auto", interpolation="nearest")
+    drawn = axes.imshow(panel.values.numpy(), **_scale(panel.values, panel.signed), aspect="auto")
     if panel.mark:
         _mark(axes, panel.mark)
         axes.set_aspect("equal")
@@ -128,7 +129,7 @@ def _mosaic(axes: Axes, panel: Mosaic) -> None:
     axes.set_title(panel.title, pad=14)
     for place, (values, label) in enumerate(zip(panel.values, panel.labels, strict=True)):
         small = axes.inset_axes((place % 2 * 0.52, 0.54 - place // 2 * 0.54, 0.48, 0.46))
-        drawn = small.imshow(values, **_scale(panel.values, signed=True), interpolation="nearest")
+        drawn = small.imshow(values.numpy(), **_scale(panel.values, signed=True))
         small.set_title(label, size=7.5, weight="normal", pad=2, loc="center")
         small.set(xticks=(), yticks=())
         small.spines[:].set_visible(False)
@@ -140,15 +141,15 @@ def _mosaic(axes: Axes, panel: Mosaic) -> None:
 def _bar(axes: Axes, drawn: AxesImage, values: Tensor, unit: str) -> None:
     """The scale of colours, as far as it is used."""
     bar = axes.figure.colorbar(drawn, cax=axes.inset_axes((1.03, 0, 0.045, 1)), label=unit)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     seen = values.nan_to_num()
     if seen.any():
         bar.ax.set_ylim(min(0.0, float(seen.min())), max(0.0, float(seen.max())))
 
 
 def _mark(axes: Axes, patch: tuple[int, int]) -> None:
-    for colour, width in (("white", 2.0), (INK, 1.0)):
-        axes.plot(patch[1], patch[0], "s", markersize=4, markerfacecolor="none", markeredgecolor=colour, markeredgewidth=width)
+    for colour, width in (("white", 2.0), (INK, 1.0)):  # seen on light and on dark
+        axes.plot(patch[1], patch[0], "s", ms=4, mfc="none", mec=colour, mew=width)
 
 
 def _scale(values: Tensor, signed: bool) -> dict[str, Any]:
@@ -157,4 +158,4 @@ def _scale(values: Tensor, signed: bool) -> dict[str, Any]:
 
     most = float(values.nan_to_num().abs().max()) or 1.0
     colours = matplotlib.colormaps[SIGNED if signed else UNSIGNED].resampled(LEVELS).with_extremes(bad=HIDDEN)
-    return {"cmap": colours, "vmin": -most if signed else 0.0, "vmax": most}
+    return {"interpolation": "nearest", "cmap": colours, "vmin": -most if signed else 0.0, "vmax": most}

@@ -15,7 +15,7 @@ from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Encoding
 from zoo.attention.layer import LayerOptions, SelfAttention
 
-TELLING, PLAIN = 0.3, 0.5  # changes of a weight, relative to the largest of its row, that can be seen and that cannot be missed
+TELLING, PLAIN = 0.3, 0.5  # changes of weights, relative to the largest of a row: can be seen, cannot be missed
 STEPS = (0.05, 0.1, 0.2, 0.4, 0.8)  # by which parameters are moved until their effect is plain
 CONTENTS = 16  # random contents that scores are averaged over
 SEED = 0

@@ -73,7 +73,7 @@ def _curves(title: str, values: Tensor) -> Curves:
     at = [heads.diagonal(-offset, -2, -1).movedim(1, 0).flatten(1) for offset in _offsets(values)]  # [H, ..] each
     low, high = (torch.stack([one[0].quantile(share) for one in at]) for share in (0.1, 0.9))
     return Curves(
-        title=title, x="query's place − key's place, in tokens", y=ADDED, places=torch.tensor(_offsets(values)),
+        title=title, x="query's place - key's place, in tokens", y=ADDED, places=torch.tensor(_offsets(values)),
         lines=named(torch.stack([one.mean(-1) for one in at], dim=-1)),
         band=None if heads.shape[1] > 1 or same(low, high) else (low, high),
     )  # fmt: skip

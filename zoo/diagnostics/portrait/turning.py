@@ -36,7 +36,10 @@ def unit_steps(probe: Probe, axes: int) -> Tensor:
 
 
 def turns(probe: Probe, axes: int) -> Tensor | None:
-    """T [P, H, K, K] of one step along each of the last `axes` axes; None where nothing turns, or two steps are not one twice."""
+    """T [P, H, K, K] of one step along each of the last `axes` axes.
+
+    None where nothing turns, or where two steps are not one step twice.
+    """
     found = transfer(probe, unit_steps(probe, axes))
     if found is None:
         return None
@@ -59,5 +62,8 @@ def waves(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Angles [.., K] of two commuting turns in the planes that they share, each plane with both of its senses."""
     vectors = torch.linalg.eig(first + 0.618 * second).eigenvectors
     inverse = torch.linalg.inv(vectors)
-    found = [(inverse @ turn.to(vectors.dtype) @ vectors).diagonal(dim1=-2, dim2=-1).angle() for turn in (first, second)]
-    return found[0], found[1]
+
+    def along(turn: Tensor) -> Tensor:
+        return (inverse @ turn.to(vectors.dtype) @ vectors).diagonal(dim1=-2, dim2=-1).angle()
+
+    return along(first), along(second)
