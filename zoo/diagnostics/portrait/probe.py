@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.attention import Dims, Terms, Tokens
 from zoo.attention.attend import mask, scores, weights
@@ -72,10 +72,12 @@ class Probe:
         return self._described(x, torch.zeros(self.dims.dim, self.dims.dim, dtype=x.dtype), heads, None)
 
     def _described(self, x: Tensor, weight: Tensor, bias: float, index: Tensor | None) -> Terms:
-        layer = SelfAttention(self.dims, LayerOptions(key_bias=True), causal=self.causal).double()
+        with torch.device("meta"):  # nothing is drawn for projections that are set
+            layer = SelfAttention(self.dims, LayerOptions(key_bias=True), causal=self.causal)
         for projection in (layer.query, layer.key, layer.value):
-            rows = projection.weight.shape[0]
-            projection.weight.data, projection.bias.data = weight[:rows], weight.new_full((rows,), bias)
+            rows = projection.out_features
+            projection.weight = nn.Parameter(weight[:rows], requires_grad=False)
+            projection.bias = nn.Parameter(weight.new_full((rows,), bias), requires_grad=False)
         tokens = self.chain.embed(self.tokens(x, index))
         return layer.describe(tokens, self.chain, Context())[1]
 
