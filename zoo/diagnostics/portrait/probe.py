@@ -99,10 +99,15 @@ def probe(encoding: Encoding, sizes: tuple[int, ...], causal: bool) -> Probe:
 
 
 def effect(probe: Probe) -> float:
-    """How much the weights of equal tokens differ from those without any encoding, relative to the largest of each row."""
+    """How much weights differ from those without any encoding, relative to the largest of each row.
+
+    Those of equal tokens, and those of random tokens whose queries and keys are held at one constant.
+    """
     plain = Probe(Chain(probe.dims, {}), probe.sizes, probe.causal)
-    ours, others = (shares(one.terms(one.alike(one.contents()))) for one in (probe, plain))
-    return float((ours - others).nan_to_num().abs().max())
+    pairs = [[one.terms(one.alike(one.contents())), one.held(one.noise(), 1.0)] for one in (probe, plain)]
+    return max(
+        float((shares(ours) - shares(others)).nan_to_num().abs().max()) for ours, others in zip(*pairs, strict=True)
+    )
 
 
 def added_to_scores(terms: Terms, alike: float) -> Tensor:
