@@ -15,13 +15,18 @@ check: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_floors.py
 
-docs: .venv/installed
+docs: .venv/docs
 	$(BIN)/python docs/pages.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade-strategy only-if-needed -c constraints.txt -e '.[dev]'
+	touch $@
+
+.venv/docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --upgrade-strategy only-if-needed -c constraints.txt -e '.[dev,docs]'
 	touch $@

@@ -1,158 +1,182 @@
-"""Pages made from the code and the recipes: `python docs/pages.py` writes them, and a test holds that they are current."""
+"""Pages made from the code and the recipes: `python docs/pages.py` writes them, and a test holds that they are current.
+
+Pictures that are missing are drawn; `python docs/pages.py rope fox` draws these anew, `python docs/pages.py all` every one.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import torch
+import recorded
 
 import zoo
-from zoo.attention.attend import choose
+from zoo import registry
 from zoo.attention.chain import Chain
-from zoo.attention.context import Context
 from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.layer import SelfAttention
-from zoo.attention.tokens import Tokens
-from zoo.recipe import load, recipe_files
+from zoo.diagnostics.portrait import draw
+from zoo.recipe import Recipe, load, recipe_files
+from zoo.verbs.costs import Sizes, alone, interpreter, parameters, sized
+from zoo.verbs.explained import choosable, counted, declared
 
-ROOT = Path(__file__).parent.parent
-SIZES = {"dim": 512, "heads": 8, "depth": 6}
-HEAD = f"""# Encodings
+DOCS = Path(__file__).parent
+PICTURES = DOCS / "images" / "encodings"
+HEAD = """# Encodings
 
-Made by `python docs/pages.py` from the docstrings, the declared facts and the recipes.
+Made by `python docs/pages.py` from the docstrings, the declared facts and the recipes. `zoo show NAME` tells the same on
+the command line, in sizes of your own, with the time that a layer takes on your machine.
 
-Parameters are those of a model of {SIZES["depth"]} layers, width {SIZES["dim"]} and {SIZES["heads"]} heads, trained on 512
+"""
+FACTS = f"""
+Parameters are those of a model of {Sizes().depth} layers, width {Sizes().dim} and {Sizes().heads} heads, trained on 512
 tokens, or on patches 14 by 14 where one axis is not accepted. *Fused* says how attention is computed, under a causal
 mask where there is one axis: with nothing but q, k and v; with factors that ride on q and k; with a bias for each pair
 (FlexAttention on a GPU, a mask on a CPU); or over whole rows of scores, which no fused kernel does. Decoding with a cache is
 exact for all that run under a causal mask.
+
+| encoding | axes | relative | needs a causal mask | layers | coordinates | parameters | fused |
+|---|---|---|---|---|---|---|---|
+"""
+READING = """
+## How to read the pictures
+
+They are measured, not drawn from the formula: tokens are passed through the encoding and a layer whose projections are the
+identity, in float64 and with a fixed seed, and what has something to show is shown.
+
+- *Equal tokens* are all one random vector, of which the score with itself is 1 without an encoding. Whatever their scores and
+  weights differ by is the work of the encoding. A line is a mean over sixteen such vectors, a band the middle 80 % of them.
+- *Bias on scores* is what is left when queries and keys are zero, *of random tokens* where the bias depends on the tokens.
+- *Causal weights* are relative to the largest of their row, so that a row is all yellow where every key weighs the same.
+- *Turn of each pair of channels*: the angles by which one step turns queries and keys, found by turning unit vectors. On
+  an image each pair of channels has an angle for a row and one for a column, a *wave vector*, if the turns commute.
+- *Scores of the centre with all* show an image of 15 by 15 patches; the square is the query.
+- Parameters are those that an encoding starts with. Where they hardly tell, as in tables of small random numbers, all are
+  moved at random, and the picture says so.
 """
 
 
-def encodings() -> str:
-    """The page of all encodings, one section each."""
-    used = _used()
-    return "\n".join([HEAD, *(line for name in zoo.encoding_names() for line in _section(name, used.get(name, [])))])
+def pages() -> dict[Path, str]:
+    """{path: text} of all pages that are made."""
+    recipes = {name: load(name) for name in recipe_files()}
+    names = zoo.encoding_names()
+    found = {DOCS / "encodings.md": index(names), DOCS / "results.md": recorded.results(recipes)}
+    return found | {DOCS / "encodings" / f"{name}.md": page(name, recipes) for name in names}
 
 
-def _section(name: str, recipes: list[str]) -> Iterator[str]:
+def index(names: Sequence[str]) -> str:
+    """All encodings: a line each, their facts, and how their pictures are read."""
+    told = registry.summaries("encodings")
+    lines = ["| encoding | |", "|---|---|", *(f"| {_link(name)} | {_prose(told[name])} |" for name in names)]
+    return HEAD + "\n".join(lines) + "\n" + FACTS + "\n".join(map(_facts, names)) + "\n" + READING
+
+
+def _link(name: str) -> str:
+    return f"[{name}](encodings/{name}.md)"
+
+
+def _facts(name: str) -> str:
     cls = zoo.encoding_class(name)
-    about, _, rest = (inspect.getdoc(cls) or "").partition("\n\n")
-    yield from (f"## {name}", "", inspect.getdoc(sys.modules[cls.__module__]) or "", "", _code(about), "")
-    if rest:
-        yield from (" ".join(rest.split()), "")
-    count, fused = _cost(name, cls)
-    named = ", ".join(f"`{one}`" for one in recipes) or "none yet"
-    yield from (f"{_facts(cls)}. Parameters: {count:,}. Fused: {fused}. Recipes: {named}.", "")
+    dims = sized(Sizes(), cls)
+    shared, layers = parameters(alone(cls), dims)
+    told = [
+        _link(name),
+        ", ".join(map(str, cls.axes)),
+        "yes" if cls.relative else "no",
+        "yes" if cls.causal else "no",
+        "one for all" if cls.shared else "one each",
+        cls.coordinates,
+        f"{shared + sum(layers):,}",
+        interpreter(alone(cls), dims, "cuda")[1],
+    ]
+    return f"| {' | '.join(told)} |"
+
+
+def page(name: str, recipes: Mapping[str, Recipe]) -> str:
+    """One encoding: what it does, its options, facts and parameters, and what was recorded with it."""
+    cls = zoo.encoding_class(name)
+    formula, _, rest = (inspect.getdoc(cls) or "").partition("\n\n")
+    about = _prose(inspect.getdoc(sys.modules[cls.__module__]) or "")
+    picture = f"[![What {name} does](../images/encodings/{name}.png)](../encodings.md#how-to-read-the-pictures)"
+    lines = [f"# {name}", "", about, "", _code(formula), "", *([_prose(rest), ""] if rest else []), picture, ""]
+    using = [recipe for recipe, found in recipes.items() if name in _named(found)]
+    parts = (_options(cls), _declared(cls), _parameters(cls), _recipes(sorted(using)))
+    return "\n".join([*lines, *(line for part in parts for line in part)])
+
+
+def _named(recipe: Recipe) -> list[str]:
+    return [entry.name for entry in recipe.model.options["encoding"]]
+
+
+def _options(cls: type[Encoding]) -> Iterator[str]:
+    yield from ("## Options", "", "| option | value |", "|---|---|")
+    yield from (f"| `{key}` | {told} |" for key, told in choosable(cls).items())
+    yield ""
+
+
+def _declared(cls: type[Encoding]) -> Iterator[str]:
+    yield from ("## Facts", "", "| fact | |", "|---|---|")
+    yield from (f"| {key} | {told} |" for key, told in declared(cls).items())
+    yield ""
+
+
+def _parameters(cls: type[Encoding]) -> Iterator[str]:
+    """Names and shapes in the first layer, and numbers of all."""
+    dims = sized(Sizes(), cls)
+    made = [*Chain.of(zoo.encoding(alone(cls), dims))][-1].named_parameters()
+    rows = [f"| `{name}` | {' x '.join(map(str, value.shape)) or 'one number'} |" for name, value in made]
+    yield from ("## Parameters and cost", "")
+    if rows:
+        yield from ("| parameter | shape |", "|---|---|", *rows, "")
+    yield f"Parameters of a model of {_sizes(dims)}: {counted(alone(cls), dims)}."
+    devices = {device: interpreter(alone(cls), dims, device) for device in ("cpu", "cuda")}
+    how = ", ".join(f"`{how}` on {device} ({why})" for device, (how, why) in devices.items())
+    yield from ("", f"Attention is computed by {how}.", "")
+
+
+def _sizes(dims: Dims) -> str:
+    tokens = " by ".join(map(str, dims.sizes))
+    return f"{dims.depth} layers, width {dims.dim} and {dims.heads} heads, for {tokens} tokens"
+
+
+def _recipes(names: Sequence[str]) -> Iterator[str]:
+    yield from ("## Recipes", "")
+    if not names:
+        yield from ("None yet.", "")
+        return
+    yield from ("| recipe | | recorded | elsewhere |", "|---|---|---|---|")
+    for name in names:
+        head = recorded.head(recipe_files()[name])
+        yield f"| `{name}` | {head['claim']} | {head['number']} | {head.get('lengths', '')} |"
+    yield ""
 
 
 def _code(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
-def _facts(cls: type[Encoding]) -> str:
-    told = [
-        "One module for all layers" if cls.shared else "One module per layer",
-        f"{' or '.join(map(str, cls.axes))} {'axis' if cls.axes == (1,) else 'axes'}",
-        f"coordinates: {cls.coordinates}",
-        "relative" if cls.relative else "not relative",
-        *(["needs a causal mask"] if cls.causal else []),
-        *(["takes up the biases of the links before it"] if cls.absorbs else []),
-        *(["handles tokens without a place itself"] if cls.unplaced else []),
-    ]
-    return "; ".join(told)
+def _prose(text: str) -> str:
+    """A docstring's text as Markdown: what is not between backticks is taken as it stands, papers are linked."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"([*<])", r"\\\1", part) for part in parts[::2]]
+    return re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", "`".join(parts))
 
 
-def _cost(name: str, cls: type[Encoding]) -> tuple[int, str]:
-    """Parameters of all layers, and how the call of the first is computed."""
-    axes = 1 if 1 in cls.axes else min(cls.axes)
-    shape = (512,) if axes == 1 else (14,) * axes
+def pictures(anew: Sequence[str]) -> None:
+    """Draw the pictures that are missing, and those of encodings that are named."""
+    PICTURES.mkdir(exist_ok=True)
+    for name in zoo.encoding_names():
+        path = PICTURES / f"{name}.png"
+        if name in anew or "all" in anew or not path.exists():
+            draw(alone(zoo.encoding_class(name)), path)
+            print(path.relative_to(DOCS))
 
-    def made(layer: int) -> Encoding:
-        at = Dims(SIZES["dim"], SIZES["heads"], axes, shape, layer, SIZES["depth"])
-        return zoo.encoding(["alibi", name] if cls.absorbs else name, at)
-
-    layers = [made(layer) for layer in range(1 if cls.shared else SIZES["depth"])]
-    count = sum(p.numel() for encoding in layers for p in encoding.parameters())
-    return count, _fused(Chain.of(layers[0]), axes)
-
-
-def _fused(chain: Chain, axes: int) -> str:
-    tokens = Tokens.at(torch.zeros(1, 4, SIZES["dim"]), torch.arange(4.0)[:, None].expand(4, axes), ordered=axes == 1)
-    layer = SelfAttention(chain.dims, causal=axes == 1)
-    terms = layer.describe(chain.embed(tokens), chain, Context())[1]
-    return choose(terms, "cuda")[1]
-
-
-def _used() -> dict[str, list[str]]:
-    """{encoding: recipes that name it}"""
-    found: dict[str, list[str]] = {}
-    for recipe in recipe_files():
-        for entry in load(recipe).model.options.get("encoding", ()):
-            found.setdefault(entry.name, []).append(recipe)
-    return found
-
-
-def results() -> str:
-    """What the heads of all recipes record, a table for each source of data."""
-    lines = ["# Recorded results", "", "Made by `python docs/pages.py` from the heads of the recipes.", ""]
-    by_data: dict[str, list[str]] = {}
-    for name in sorted(recipe_files()):
-        by_data.setdefault(load(name).data.name, []).append(name)
-    return "\n".join([*lines, *(line for data, names in sorted(by_data.items()) for line in _results(data, names))])
-
-
-def _results(data: str, names: list[str]) -> Iterator[str]:
-    heads = {name: _head(recipe_files()[name]) for name in names}
-    conditions = {number.partition(" (")[2].rstrip(")") for number in (head["number"] for head in heads.values())}
-    yield from (f"## {data}", "", "; ".join(sorted(filter(None, conditions))), "")
-    yield from ("| recipe | encoding | recorded | elsewhere | cost |", "|---|---|---|---|---|")
-    for name, head in heads.items():
-        encodings = " + ".join(entry.name for entry in load(name).model.options["encoding"])
-        number, lengths = head["number"].partition(" (")[0], head.get("lengths", "")
-        yield f"| `{name}` | {encodings} | {number} | {lengths} | {head['cost']} |"
-    yield ""
-
-
-def _head(path: Path) -> dict[str, str]:
-    """The lines of a recipe's opening comment by their first word."""
-    head = [line.lstrip("# ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    return {line.split()[0]: " ".join(line.split()[1:]) for line in head[1:] if line}
-
-
-def lengths(path: Path) -> None:
-    """Draw the recorded loss of the recipes of language against the length of windows."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.5), layout="constrained", dpi=150)
-    axes = figure.subplots()
-    curves = {}
-    for name, recipe in recipe_files().items():
-        points = re.findall(r"([\d.]+) at (\d+)", _head(recipe).get("lengths", "")) if name.startswith("lm_") else []
-        if len(points) > 1:
-            curves[name.removeprefix("lm_")] = [(int(size), float(loss)) for loss, size in points]
-    below = 0.0
-    for name, points in sorted(curves.items(), key=lambda curve: curve[1][-1][1]):
-        (line,) = axes.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1.2)
-        size, loss = points[-1]
-        below = max(loss, below + 0.045)  # so that names do not lie on each other
-        axes.annotate(name, (size, loss), (size * 1.06, below), fontsize=8, color=line.get_color(), va="center")
-    axes.axvline(128, color="#999999", linestyle="--", linewidth=1)
-    axes.set(xlabel="length of windows in tokens (trained at 128)", ylabel="test loss in nats per character")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([128, 256, 512, 1024], ["128", "256", "512", "1024"])
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
-
-
-PAGES = {ROOT / "docs" / "encodings.md": encodings, ROOT / "docs" / "results.md": results}
 
 if __name__ == "__main__":
-    for path, page in PAGES.items():
-        path.write_text(page(), encoding="utf-8")
-        print(path.relative_to(ROOT))
-    lengths(ROOT / "docs" / "images" / "lengths.png")
+    (DOCS / "encodings").mkdir(exist_ok=True)
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+    recorded.lengths(DOCS / "images" / "lengths.png")
+    pictures(sys.argv[1:])

@@ -1,7 +1,7 @@
 """What the pages say is so: their code runs, their links hold, their recipes are claims with numbers."""
 
 import doctest
-import importlib.util
+import importlib
 import math
 import re
 from pathlib import Path
@@ -37,18 +37,16 @@ SMALL = {
 }  # fmt: skip
 COUNTS = {"digits": 809, "python_docs": 291, "flipflop": 50, "moving_digits": 32, "images": 4, "marked": 50, "text_table": 13,
     "text_stream": 8}  # fmt: skip
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "plugin" / "README.md"]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
-def _loaded(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pages = _loaded(ROOT / "docs" / "pages.py")
+@pytest.fixture(scope="module")
+def pages():
+    """docs/pages.py, which finds the file beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        yield importlib.import_module("pages")
 
 
 def test_the_python_of_the_readme_runs():
@@ -107,6 +105,24 @@ def test_a_recipe_resolves_builds_and_trains_two_steps(path, tmp_path, monkeypat
     assert all(math.isfinite(value) for value in result["metrics"].values())
 
 
-@pytest.mark.parametrize("path", pages.PAGES, ids=lambda path: path.name)
-def test_a_page_made_from_the_code_is_current(path):
-    assert path.read_text(encoding="utf-8") == pages.PAGES[path](), "run python docs/pages.py"
+def test_pages_made_from_the_code_are_current(pages):
+    made = pages.pages()
+    stale = [path.name for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    assert not stale, "run python docs/pages.py"
+    assert {*(ROOT / "docs" / "encodings").iterdir()} <= {*made}
+
+
+def test_every_encoding_has_its_picture():
+    pictures = (ROOT / "docs" / "images" / "encodings").iterdir()
+    assert {path.name for path in pictures} == {f"{name}.png" for name in zoo.encoding_names()}
+
+
+def test_the_prose_of_a_docstring_is_no_markup(pages):
+    told = "a * b < c, `a * b`, arXiv:2104.09864"
+    assert pages._prose(told) == r"a \* b \< c, `a * b`, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)"
+
+
+def test_every_page_stands_in_the_site():
+    site = (ROOT / "mkdocs.yml").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name in site

@@ -51,4 +51,4 @@ def test_a_name_that_zoo_has_stays_its_own(beside, tmp_path):
     listed = beside("list", "encodings", "--plugin", "zoo_example")[1]
     assert re.search(r"^rope +Rotary", listed, re.MULTILINE)
     assert "Gaussian" not in listed
-    assert "Rotary" in beside("show", "rope", "--plugin", "zoo_example")[1]
+    assert "Rotary" in beside("show", "rope", "picture=null", "seconds=0", "--plugin", "zoo_example")[1]

@@ -24,6 +24,7 @@ class GRAPEM(Rotary):
     """
 
     shared = False
+    axes_because = "its authors turn by a place in a text; rope_mixed, string and the comropes take grids"
 
     def __init__(self, dims: Dims, *, base: float = 10000.0, planes: Annotated[int, Between(1)] | None = None) -> None:
         super().__init__(dims)

@@ -25,6 +25,7 @@ class PoPE(Rotary):
     """
 
     shared, unplaced = False, True
+    axes_because = "its authors have sequences alone; rope_axial and rope_mixed take grids"
 
     def __init__(
         self, dims: Dims, *, base: float = 10000.0, initial: Annotated[float, Between(0, 2 * math.pi)] = 2 * math.pi

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any, get_args
 
 from zoo.errors import Fault, RecipeError
@@ -11,7 +12,7 @@ from zoo.recipe.check import Check
 from zoo.recipe.overrides import parse_all
 from zoo.recipe.sections import Sections
 from zoo.recipe.signature import Option, fields, options
-from zoo.recipe.tree import COMMAND_LINE, Node
+from zoo.recipe.tree import COMMAND_LINE, Node, children, gathered
 from zoo.recipe.words import nearest
 
 
@@ -34,10 +35,11 @@ def typed(words: Sequence[str], classes: Sequence[type]) -> list[dict[str, Any]]
     """The options of each class; a text is taken as it is written. Raises RecipeError with every fault."""
     faults: list[Fault] = []
     schema = _schema(classes)
-    given = {change.parts[0]: change.value for change in parse_all([_quoted(word, schema) for word in words], faults)}
-    nodes = {key: node for key, node in given.items() if node is not None}
-    check = Check()
-    values = check.fields(schema, nodes, Node(nodes, COMMAND_LINE), "")
+    tree, check = Node({}, COMMAND_LINE), Check()
+    for change in parse_all([_quoted(word, schema) for word in words], faults):
+        with gathered(faults):
+            tree = change(tree)
+    values = check.fields(schema, children(tree), tree, "")
     if faults or check.faults:
         raise RecipeError(*faults, *check.faults)
     return [{key: values[key] for key in options(cls)} for cls in classes]
@@ -53,8 +55,10 @@ def _is_option(word: str) -> bool:
 
 
 def _quoted(word: str, schema: dict[str, Option]) -> str:
-    """`time=30` as `time="30"` where a text is asked for."""
+    """`time=30` as `time="30"` where a text is asked for; null stays nothing where that is asked for too."""
     key, _, text = word.partition("=")
-    annotation = schema[key].annotation
+    annotation = schema[key].annotation if key in schema else None
     asked = (annotation, *get_args(annotation))
-    return f"{key}={json.dumps(text, ensure_ascii=False)}" if str in asked and text else word
+    if str not in asked or not text or (text == "null" and NoneType in asked):
+        return word
+    return f"{key}={json.dumps(text, ensure_ascii=False)}"

@@ -1,0 +1,84 @@
+"""`zoo show ENCODING`: what it costs in sizes and options of one's own, its time, its picture, and what is refused."""
+
+import re
+
+import pytest
+from PIL import Image
+
+QUIET = ("picture=null", "seconds=0")
+
+
+def test_parameters_are_those_of_the_sizes_and_options(zoo):
+    code, out, _ = zoo("show", "liere", "dim=48", "heads=4", "depth=3", "length=[7,7]", "block=4", *QUIET)
+    assert code == 0
+    assert "cost, for dim 48, 4 heads, depth 3, 7 x 7 tokens" in out
+    assert "parameters: 432 (144 in each of 3 layers)" in out  # 2 axes, 4 heads, 3 blocks, 6 entries
+
+
+def test_what_layers_share_is_counted_once(zoo):
+    _, out, _ = zoo("show", "learned", "dim=16", "heads=2", "length=10", *QUIET)
+    assert "parameters: 160 (for all layers)" in out
+    _, out, _ = zoo("show", "learned", "dim=16", "heads=2", "length=10", "shared=false", "depth=2", *QUIET)
+    assert "parameters: 320 (160 in each of 2 layers)" in out
+
+
+def test_the_last_layer_may_have_fewer(zoo):
+    _, out, _ = zoo("show", "tape", "dim=16", "heads=2", "depth=3", *QUIET)
+    assert re.search(r"parameters: \d+ \(0 to \d+ in each of 3 layers\)", out)
+
+
+def test_time_is_told_against_none(zoo):
+    _, out, _ = zoo("show", "rope", "dim=16", "heads=2", "length=8", "picture=null", "seconds=0.01")
+    ratio, ours, none = re.search(r"time: ([\d.]+) of that .*?\(([\d.]+) against ([\d.]+) ms", out).groups()
+    assert abs(float(ratio) - float(ours) / float(none)) < 0.2 * float(ratio)
+    assert "medians of" in out
+    assert "on a CPU" in out
+
+
+def test_a_list_is_shown_where_one_is_needed(zoo):
+    code, out, _ = zoo("show", "dape", "dim=16", "heads=2", "length=8", "hidden=3", "picture=null", "seconds=0.01")
+    assert code == 0
+    assert "attention on cpu: dense (rescore needs whole rows of scores)" in out
+    assert "time: " in out
+
+
+@pytest.mark.parametrize(("words", "name"), [((), "kerple.png"), (("picture=drawn.png",), "drawn.png")])
+def test_a_picture_is_drawn_and_named(words, name, zoo, tmp_path):
+    _, out, _ = zoo("show", "kerple", "dim=16", "heads=2", "length=8", "seconds=0", *words)
+    assert out.endswith(f"picture: {name}\n")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    with Image.open(tmp_path / name) as picture:
+        assert picture.width > 800
+
+
+def test_no_picture_where_none_is_wanted(zoo, tmp_path):
+    assert "picture" not in zoo("show", "rope", *QUIET)[1]
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "told"),
+    [
+        ("rope", ("dmi=3",), ["dmi", "did you mean dim?"]),
+        ("rope", ("bsae=3", "depth=x"), ["did you mean base?", "depth", "expected a whole number"]),
+        ("rope", ("dim=100",), ["heads: dim 100 is not divisible by heads 8"]),
+        ("rope", ("axes=2",), ["rope takes 1 axes, not 2"]),
+        ("rope", ("length=[4,4]",), ["rope takes 1 axes, not 2"]),
+        ("learned", ("length=[2000,2000]",), ["4,000,000 tokens are more than"]),
+        ("rope", ("picture=nowhere/rope.png",), ["picture: there is no folder nowhere"]),
+        ("rope", ("picture=.",), ["is a folder"]),
+        ("rope", ("depth",), ["depth", "write key=value"]),
+        ("rope", ("scaling.rule=yarn", "scaling.factro=2"), ["did you mean scaling.factor?"]),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_in_words(name, words, told, zoo, tmp_path):
+    code, out, error = zoo("show", name, *words, *([] if "picture" in words[0] else QUIET))
+    assert code == 2
+    assert not out
+    assert all(word in error for word in told), error
+    assert not [*tmp_path.iterdir()]
+
+
+def test_options_within_options_are_set(zoo):
+    code, _, error = zoo("show", "rope", "scaling.rule=linear", "scaling.factor=4.0", *QUIET)
+    assert (code, error) == (0, "")

@@ -1,0 +1,116 @@
+"""Pictures of encodings: what is measured is what the formula says, and a file comes of it."""
+
+import math
+
+import pytest
+import torch
+from PIL import Image
+
+from zoo.attention import Dims
+from zoo.diagnostics.portrait import draw, panels, probed
+from zoo.diagnostics.portrait.turning import angles, commute, turns, waves
+from zoo.registry import Choice
+
+TEXT, IMAGE = Dims(32, 2, length=12, depth=2), Dims(32, 2, axes=2, length=(5, 5), depth=2)
+
+
+def shown(name, dims=TEXT, **options):
+    """{title: panel} of one encoding."""
+    with torch.no_grad():
+        return {panel.title: panel for panel in panels(probed([Choice(name, options)], dims))}
+
+
+def test_a_bias_is_shown_as_its_slope_per_head():
+    lines = shown("alibi")["Bias on scores"].lines
+    distance = torch.arange(-11, 12).abs().double()
+    torch.testing.assert_close(lines["head 1"], -distance / 16)
+    torch.testing.assert_close(lines["head 2"], -distance / 256)
+
+
+def test_rotations_show_their_frequencies():
+    (points,) = shown("rope", base=100.0)["Turn of each pair of channels"].groups.values()
+    torch.testing.assert_close(points[1], 100.0 ** (-torch.arange(8.0, dtype=torch.float64) / 8))
+
+
+def test_channels_that_do_not_turn_are_counted():
+    panel = shown("rope", fraction=0.5)["Turn of each pair of channels"]
+    assert panel.note == "4 of 8 pairs stay"
+    assert panel.groups["all heads"][1].isnan().sum() == 4
+
+
+def test_equal_tokens_lose_score_by_the_mean_of_cosines():
+    (line,) = shown("rope")["Scores of equal tokens"].lines.values()
+    assert line[11] == 0
+    assert (line[:11] < 0).all()
+
+
+def test_waves_of_an_image_lie_on_its_axes_or_off_them():
+    (both,) = shown("rope_axial", IMAGE)["Wave vectors of the turns"].groups.values()
+    torch.testing.assert_close(both[0] * both[1], torch.zeros_like(both[0]), atol=1e-9, rtol=0)
+    mixed = shown("rope_mixed", IMAGE)["Wave vectors of the turns"].groups["head 1"]
+    assert (mixed[0] * mixed[1]).abs().min() > 1e-9
+
+
+def test_angles_and_waves_of_known_turns():
+    def turn(*found):
+        blocks = [torch.tensor([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]]).double() for a in found]
+        return torch.block_diag(*blocks)
+
+    torch.testing.assert_close(angles(turn(0.1, 0.7)), torch.tensor([0.7, 0.1], dtype=torch.float64))
+    rows, columns = waves(turn(0.1, 0.7), turn(0.2, 0.3))
+    pairs = {(round(abs(float(a)), 6), round(abs(float(b)), 6)) for a, b in zip(rows, columns, strict=True)}
+    assert pairs == {(0.1, 0.2), (0.7, 0.3)}
+    assert commute(turn(0.1, 0.7), turn(0.2, 0.3))
+
+
+def test_turns_that_do_not_commute_are_told():
+    assert "Angles of turns, which do not commute" in shown("liere", IMAGE)
+
+
+def test_nothing_turns_where_nothing_is_turned():
+    with torch.no_grad():
+        assert turns(probed([Choice("alibi")], TEXT), 1) is None
+
+
+def test_what_is_added_to_the_input_is_shown_as_it_is():
+    values = shown("sinusoidal")["Added to the input"].values
+    torch.testing.assert_close(values[0], torch.arange(12.0, dtype=torch.float64).sin())
+
+
+def test_gates_are_shown_for_random_tokens():
+    titles = shown("fox")
+    assert "The same of random tokens, head 2" in titles
+    assert "Bias of random tokens, head 2" in titles
+
+
+def test_what_starts_as_nothing_is_moved_and_said_to_be():
+    assert probed([Choice("cope")], TEXT).moved
+    assert not probed([Choice("fox")], TEXT).moved
+    assert not probed([Choice("none")], TEXT).moved
+
+
+def test_places_of_an_image_that_are_not_relative_are_shown_twice():
+    assert "Scores of a patch off the centre" in shown("sinusoidal", IMAGE)
+    assert "Scores of a patch off the centre" not in shown("rope_axial", IMAGE)
+
+
+def test_a_clip_is_shown_by_one_frame():
+    clip = shown("rope_axial", Dims(32, 2, axes=3, length=(2, 5, 5)))
+    assert clip["Scores of the centre with all"].values.shape == (5, 5)
+
+
+@pytest.mark.parametrize("names", [["alibi", "dape"], ["rope_axial"]], ids="+".join)
+def test_a_picture_is_a_small_file_of_few_colours(names, tmp_path):
+    draw([Choice(name) for name in names], tmp_path / "picture.png")
+    with Image.open(tmp_path / "picture.png") as picture:
+        assert (picture.mode, picture.width) == ("P", 960)
+        assert len(picture.getcolors()) > 20
+    assert (tmp_path / "picture.png").stat().st_size < 60_000
+
+
+def test_a_picture_is_the_same_each_time_and_leaves_the_random_numbers_alone(tmp_path):
+    before = torch.get_rng_state()
+    for name in "ab":
+        draw([Choice("kerple")], tmp_path / f"{name}.png", TEXT)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,1 @@
+"""What encodings do, seen from outside: measured through the protocol, and drawn."""

@@ -1,0 +1,61 @@
+"""A picture of what encodings do, measured through the protocol: none is asked for its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from zoo.attention import Dims
+from zoo.attention.chain import Chain
+from zoo.diagnostics.portrait import image, text
+from zoo.diagnostics.portrait.painting import paint
+from zoo.diagnostics.portrait.panels import Panel
+from zoo.diagnostics.portrait.probe import SEED, Probe, probe
+from zoo.functions import encoding, encoding_class
+from zoo.registry import Choice
+
+SHOWN = {1: (64,), 2: (15, 15), 3: (1, 15, 15)}  # tokens by the number of axes: of clips one frame
+DIM, HEADS, DEPTH = 128, 4, 2  # of pictures, where nobody asks for other sizes
+MOST = 4  # panels for one number of axes
+
+
+@torch.no_grad()
+def draw(choices: Sequence[Choice], path: Path, dims: Dims | None = None) -> None:
+    """Write a PNG of a list of encodings in these sizes; by default of a text and of an image, as far as they are accepted."""
+    probes = [probed(choices, sizes) for sizes in ([dims] if dims else _usual(choices))]
+    shown = [panel for one in probes for panel in islice(panels(one), MOST)]
+    paint(" + ".join(choice.name for choice in choices), _state(probes), shown, path)
+
+
+def _state(probes: Sequence[Probe]) -> str:
+    """What the values are those of."""
+    learned = any(True for one in probes for _ in one.chain.parameters())
+    state = "parameters as they start" if learned else "nothing to learn"
+    if any(one.moved for one in probes):
+        state = "parameters at random, as what they start with hardly tells"
+    return f"{probes[0].dims.heads} heads of {probes[0].dims.head} channels, {state}"
+
+
+def probed(choices: Sequence[Choice], dims: Dims) -> Probe:
+    """A list of encodings, made with a fixed seed, and ready to be measured."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(SEED)
+        made = Chain.of(encoding(choices, dims))
+    causal = dims.axes == 1 and made.causal
+    sizes = tuple(map(min, SHOWN[dims.axes], dims.sizes)) if dims.length else SHOWN[dims.axes]
+    return probe(made, sizes, causal)
+
+
+def panels(probe: Probe) -> Iterator[Panel]:
+    """What there is to see, the most telling first."""
+    return (text if probe.dims.axes == 1 else image).panels(probe)
+
+
+def _usual(choices: Sequence[Choice]) -> list[Dims]:
+    """Sizes of a text and of an image; of a clip if neither is accepted."""
+    accepted = set.intersection(*(set(encoding_class(choice.name).axes) for choice in choices))
+    shown = sorted(accepted & {1, 2}) or sorted(accepted)[:1]
+    return [Dims(DIM, HEADS, axes=axes, length=SHOWN[axes], depth=DEPTH) for axes in shown]

@@ -1,0 +1,56 @@
+"""What a picture shows, as data: kinds of panels, each painted by `painting`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """`x` and `y` name the axes, with their units."""
+
+    title: str
+    x: str
+    y: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves(Panel):
+    """Lines over `places`: one for each head, or one in all; `low` and `high` bound a band around the first."""
+
+    places: Tensor  # [N]
+    lines: Mapping[str, Tensor]  # {label: [N]}
+    band: tuple[Tensor, Tensor] | None = None  # [N] each
+
+
+@dataclass(frozen=True, kw_only=True)
+class Map(Panel):
+    """Values over two axes, NaN where there is none. `unit` names the values."""
+
+    values: Tensor  # [rows, columns]
+    unit: str
+    signed: bool  # whether 0 lies in the middle of the colours
+    mark: tuple[int, int] | None = None  # a row and a column
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mosaic(Panel):
+    """Small maps side by side on one scale, each with a label."""
+
+    values: Tensor  # [maps, rows, columns]
+    labels: tuple[str, ...]
+    unit: str
+    mark: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points(Panel):
+    """Points by group; `steep` draws the y axis logarithmically, `square` both axes alike around 0."""
+
+    groups: Mapping[str, tuple[Tensor, Tensor]]  # {label: (x, y)}
+    steep: bool = False
+    square: bool = False
+    note: str = ""
