@@ -583,7 +583,7 @@ def shared_key_heads_equal_repeated_ones(member: Member) -> None:
 # 19
 
 
-@law()
+@law(_grows)
 def what_left_the_window_is_not_needed(member: Member) -> None:
     stack, x, pos = Stack(member, causal=True, window=4), member.states(), member.pos()
     whole = stack(x, pos)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import laws
@@ -34,7 +35,8 @@ def test_path(options, queries):
 
 def test_query_heads_share_what_their_key_head_has():
     encoding, call = moved(zoo.encoding("path", Dims(32, 4, key_heads=2))), called()
-    near(scores(encoding, call), literal_path.path(encoding, call, sharing=2))
+    shared = replace(call, k=call.k[:, :2])  # heads 0 and 1 read the first, 2 and 3 the second
+    near(scores(encoding, shared), literal_path.path(encoding, replace(call, k=call.k[:, [0, 0, 1, 1]]), sharing=2))
 
 
 def test_with_forget_gates_it_is_path_fox():
