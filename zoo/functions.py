@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +82,7 @@ def waiting(entry: Named) -> Link:
         raise Invalid("coordinates", f"no convention {convention!r}; {hint}")
 
     hints = get_type_hints(cls.__init__)
-    options = {key: _typed(hints[key], value) for key, value in options.items()}
+    options = {key: _typed(key, hints[key], value) for key, value in options.items()}
 
     def make(dims: Dims) -> Encoding:
         made = cls(dims, **options)
@@ -93,8 +93,10 @@ def waiting(entry: Named) -> Link:
     return make
 
 
-def _typed(hint: Any, value: Any) -> Any:
-    """A mapping as the dataclass that an option asks for; anything else as it is."""
+def _typed(key: str, hint: Any, value: Any) -> Any:
+    """A mapping as the dataclass that an option asks for; anything else as it is. Raises Invalid for an unknown word."""
+    if get_origin(hint) is Literal and value not in get_args(hint):
+        raise Invalid(key, f"{key} {value!r} is not known; {registry.nearest(str(value), map(str, get_args(hint)))}")
     asked = [one for one in (hint, *get_args(hint)) if isinstance(one, type) and dataclasses.is_dataclass(one)]
     return asked[0](**value) if asked and isinstance(value, Mapping) else value
 

@@ -78,11 +78,12 @@ def roots() -> dict[str, Path]:
     return found
 
 
-def _files(kind: str) -> Iterator[tuple[str, str, Path]]:
+def _files(kind: str, only: str | None = None) -> Iterator[tuple[str, str, Path]]:
+    """(name, module, path) of all members of a kind, or of those with one name: other files are then not read."""
     for package, folder in roots().items():
         place = KINDS[kind]
         for path in sorted((folder / place).glob("*.py")):
-            if "\n@register\n" in path.read_text(encoding="utf-8"):
+            if only in (None, path.stem) and "\n@register\n" in path.read_text(encoding="utf-8"):
                 yield path.stem, f"{package}.{place.replace('/', '.')}.{path.stem}", path
 
 
@@ -105,14 +106,13 @@ def _first_line(path: Path) -> str:
 
 def find(kind: str, name: str) -> Any:
     """The class registered under `name`. Raises KeyError with the nearest names in its message."""
-    for found, module, _ in _files(kind):
-        if found == name:
-            (cls,) = [
-                c
-                for c in vars(importlib.import_module(module)).values()
-                if getattr(c, "__module__", "") == module and "name" in vars(c)
-            ]
-            return cls
+    for _, module, _ in _files(kind, name):
+        (cls,) = [
+            c
+            for c in vars(importlib.import_module(module)).values()
+            if getattr(c, "__module__", "") == module and "name" in vars(c)
+        ]
+        return cls
     raise KeyError(f"no {kind} named {name!r}; {nearest(name, names(kind))}")
 
 

@@ -64,11 +64,19 @@ class Report:
                 yield f"  {kind}: {len(weights) - SHOWN} more"
 
 
-def find(recipe: Recipe) -> Source | None:
-    """What `init_from` names, None where it names nothing. Raises CheckpointError, also where not one weight fits."""
+def find(recipe: Recipe) -> Path | None:
+    """The file that `init_from` names now, None where it names nothing: `latest` is another once a run has begun.
+
+    Raises CheckpointError where it is not to be read, and where not one of its weights fits.
+    """
     if recipe.init_from is None:
         return None
-    path = checkpoints.locate(recipe.init_from)
+    path = checkpoints.locate(recipe.init_from).resolve()
+    _source(recipe, path)
+    return path
+
+
+def _source(recipe: Recipe, path: Path) -> Source:
     content = checkpoints.read(path)
     stored = from_plain(content["zoo"]["recipe"], origin=str(path), name=content["zoo"]["name"])
     weights = {key.removeprefix(PREFIX): value for key, value in content["state_dict"].items()}
@@ -81,10 +89,9 @@ def find(recipe: Recipe) -> Source | None:
     return found
 
 
-def begin(recipe: Recipe, model: nn.Module) -> Report | None:
-    """Have a model start from what its recipe says, if it says anything. Raises as `find` does."""
-    found = find(recipe)
-    return None if found is None else adopt(model, found)
+def begin(recipe: Recipe, model: nn.Module, path: Path) -> Report:
+    """Have a model start from a checkpoint that was found. Raises as `find` does."""
+    return adopt(model, _source(recipe, path))
 
 
 @torch.no_grad()

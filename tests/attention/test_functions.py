@@ -274,3 +274,8 @@ def test_a_layer_sees_documents_from_their_beginning():
     layer, x = zoo.Attention(zoo.Dims(16, 2, length=9), ["learned", "alibi"], causal=True), torch.randn(1, 9, 16)
     packed = layer(x, document=torch.tensor([0] * 4 + [1] * 5))
     torch.testing.assert_close(packed, torch.cat([layer(x[:, :4]), layer(x[:, 4:])], 1))
+
+
+def test_an_unknown_word_for_an_option_is_told_the_nearest():
+    with pytest.raises(Invalid, match="kind 'pow' is not known; did you mean power"):
+        zoo.encoding("kerple", zoo.Dims(16, 2), kind="pow")

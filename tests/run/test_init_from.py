@@ -38,7 +38,7 @@ def test_a_run_starts_from_another_and_tells_how(first, tiny, weights, caplog):
     assert told["taken"] == len(weights(first))
     assert not told["resampled"]
     assert all(name.startswith(("trunk.blocks.2.", "trunk.encoding.rope_mixed.2.")) for name in told["left"])
-    assert f"from {first}: {told['taken']} weights as they are" in log
+    assert f"from {first.resolve()}: {told['taken']} weights as they are" in log
     assert "left trunk.blocks.2.attention.query.weight: not in the checkpoint" in log
     found = weights("second/checkpoints/last.ckpt")
     for name, value in weights(first).items():
@@ -69,5 +69,13 @@ def test_nothing_is_started_from_a_checkpoint_that_gives_nothing(change, first, 
 
 def test_a_run_directory_names_its_best_checkpoint(first, tiny):
     told = fit("vit_comrope", [*tiny, *STILL, "init_from=first"], Path("two"), "never")["init_from"]
-    assert told["checkpoint"] == "first/checkpoints/best.ckpt"
+    assert told["checkpoint"] == str(Path("first/checkpoints/best.ckpt").resolve())
     assert told["left"] == {}
+
+
+def test_latest_is_the_run_before_this_one(tiny):
+    for seed in (1, 2):
+        donor = [] if seed == 1 else ["init_from=runs/vit_comrope/latest"]
+        before = Path("runs/vit_comrope/latest").resolve()
+        found = fit("vit_comrope", [*tiny, *STILL, f"seed={seed}", *donor], None, "never")
+    assert found["init_from"]["checkpoint"] == str(before / "checkpoints" / "best.ckpt")

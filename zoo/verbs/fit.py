@@ -35,24 +35,23 @@ def fit(
     processes = together(recipe, words or ["fit", name, *overrides, *place, "--resume", resume])
     if processes is None:
         return None
-    plain, run, start = processes.agreed(lambda: _prepared(recipe, run_dir, resume, processes.count))
+    plain, run, start, donor = processes.agreed(lambda: _prepared(recipe, run_dir, resume, processes.count))
     recipe = from_plain(plain, origin=recipe.name, name=recipe.name)
     with written(run / "train.log") if processes.first else contextlib.nullcontext(), _told(run, processes):
-        result = train(recipe, run, start, processes)
+        result = train(recipe, run, start, donor, processes)
     return result if processes.first else None
 
 
 def _prepared(
     recipe: Recipe, run_dir: Path | None, resume: str, count: int
-) -> tuple[dict[str, Any], Path, Path | None]:
-    """The recipe as plain data, the run directory, and the checkpoint to go on from."""
+) -> tuple[dict[str, Any], Path, Path | None, Path | None]:
+    """The recipe as plain data, the run directory, and the checkpoint to go on from or that of another to start from."""
     loggers.check(recipe)
     start, run = resumption.find(recipe, run_dir, resume)
-    if start is None:
-        transfer.find(recipe)  # refused before a run directory is made
+    donor = transfer.find(recipe) if start is None else None  # before a run directory is made
     run = run or folder.create(recipe, run_dir, again=resume == "auto", processes=count)
     storage.clear(run)
-    return recipe.plain(), run, start
+    return recipe.plain(), run, start, donor
 
 
 @contextlib.contextmanager

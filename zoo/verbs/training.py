@@ -28,12 +28,17 @@ from zoo.transfer import Report
 log = logging.getLogger("zoo")
 
 
-def train(recipe: Recipe, run: Path, start: Path | None, processes: Processes) -> dict[str, Any]:
-    """Train from the beginning or from the checkpoint `start`, then test the best checkpoint; returns what there is to tell."""
+def train(
+    recipe: Recipe, run: Path, start: Path | None, donor: Path | None, processes: Processes
+) -> dict[str, Any]:  # fmt: skip
+    """Train, then test the best checkpoint; returns what there is to tell.
+
+    It goes on from the checkpoint `start`, or begins, with the weights of the checkpoint `donor` where there is one.
+    """
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     done = 0 if start is None else int(resumption.contents(recipe, start)["global_step"])
     data = build_data(recipe)
-    task, adopted = _task(recipe, data, processes, fresh=start is None)
+    task, adopted = _task(recipe, data, processes, donor)
     saving = Checkpoints(run, recipe, Storage(background=recipe.trainer.save == "async"), task, processes)
     signals = Signals(saving)
     trainer = _trainer(recipe, run, saving, signals, done)
@@ -59,11 +64,11 @@ def train(recipe: Recipe, run: Path, start: Path | None, processes: Processes) -
     }  # fmt: skip
 
 
-def _task(recipe: Recipe, data: Source, processes: Processes, fresh: bool) -> tuple[Task, Report | None]:
+def _task(recipe: Recipe, data: Source, processes: Processes, donor: Path | None) -> tuple[Task, Report | None]:
     """The task with its first weights, and what became of those of another recipe."""
     shaped = recipe.trainer.strategy == "fsdp" and not processes.first  # its weights will be those of the first
     task = build_task(recipe, data.samples, device="meta" if shaped else "cpu")
-    return task, transfer.begin(recipe, task.model) if fresh and not shaped else None
+    return task, None if shaped or donor is None else transfer.begin(recipe, task.model, donor)
 
 
 def _trainer(recipe: Recipe, run: Path, saving: Checkpoints, signals: Signals, done: int) -> L.Trainer:
