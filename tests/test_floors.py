@@ -73,3 +73,9 @@ def test_no_branch_asks_which_encoding(path):
              if isinstance(node, ast.Constant) and isinstance(node.value, str)}  # fmt: skip
     assert not words & names
     assert "hasattr" not in path.read_text()
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "encodings").rglob("*.py")), ids=lambda path: path.stem)
+def test_an_encoding_is_read_at_a_glance(path):
+    most = 70 if path.parent.name == "encodings" else 100  # what several are made of
+    assert len(path.read_text().splitlines()) <= most

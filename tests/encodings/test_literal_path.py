@@ -19,7 +19,7 @@ from zoo.attention.context import KeyValueCache
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
 from zoo.encodings import path
-from zoo.encodings.householder import added, settled
+from zoo.encodings.parts.householder import added, settled
 from zoo.encodings.path import PaTH
 
 OPTIONS = pytest.mark.parametrize("options", [{}, {"convolution": 1, "rank": 3}, {"convolution": 9}], ids=str)

@@ -14,8 +14,8 @@ from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
-from zoo.encodings.bases import antisymmetric, cayley, fourier
-from zoo.encodings.rotation import turn
+from zoo.encodings.parts.bases import antisymmetric, cayley, fourier
+from zoo.encodings.parts.rotation import turn
 from zoo.encodings.string import String
 
 KINDS = {"cayley": literal.cayley, "circulant": literal.circulant}

@@ -17,10 +17,10 @@ from zoo.attention.encoding import Encoding
 from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens, pick, precise
 from zoo.encodings.liere import LieRE
+from zoo.encodings.parts.rotation import circle
 from zoo.encodings.rope import RoPE
 from zoo.encodings.rope_axial import RoPEAxial
 from zoo.encodings.rope_mixed import RoPEMixed
-from zoo.encodings.rotation import circle
 
 
 def member(cls: type[Encoding], axes: int | None = None) -> Member:

@@ -10,8 +10,8 @@ from laws import Member
 
 from zoo.encodings.carope import CARoPE
 from zoo.encodings.grape_ap import GRAPEAP
+from zoo.encodings.parts.rotation import circle, turn
 from zoo.encodings.pope import PoPE
-from zoo.encodings.rotation import circle, turn
 from zoo.encodings.selective_rope import SelectiveRoPE
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from zoo.attention import Dims, Encoding, Terms
 from zoo.attention.terms import Index
-from zoo.encodings.offsets import along
+from zoo.encodings.parts.offsets import along
 from zoo.registry import register
 
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Tokens
-from zoo.encodings.linear import linear
-from zoo.encodings.rotation import check_pairs
-from zoo.encodings.summed import Summed
+from zoo.encodings.parts.ladders import check_pairs
+from zoo.encodings.parts.linear import linear
+from zoo.encodings.parts.summed import Summed
 from zoo.registry import Between, register
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.rotation import Rotary
-from zoo.encodings.spectrum import prepare, turn_by_exponential
+from zoo.encodings.parts.planes import prepare, turn_by_exponential
+from zoo.encodings.parts.rotary import Rotary
 from zoo.errors import Invalid
 from zoo.registry import register
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.rotation import Rotary, per_axis
-from zoo.encodings.spectrum import prepare, turn_by_exponential
+from zoo.encodings.parts.ladders import per_axis
+from zoo.encodings.parts.planes import prepare, turn_by_exponential
+from zoo.encodings.parts.rotary import Rotary
 from zoo.errors import Invalid
 from zoo.registry import register
 

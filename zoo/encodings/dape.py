@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Terms
-from zoo.encodings.linear import linear
+from zoo.encodings.parts.linear import linear
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Lookup, Terms, precise
-from zoo.encodings.linear import linear
+from zoo.encodings.parts.linear import linear
 from zoo.registry import Between, register
 
 

@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.attention import Dims
-from zoo.encodings.rotation import Rotary, check_pairs, turn
+from zoo.encodings.parts.ladders import check_pairs
+from zoo.encodings.parts.rotary import Rotary
+from zoo.encodings.parts.rotation import turn
 from zoo.registry import Between, register
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, Tokens
-from zoo.encodings.linear import linear, normal
+from zoo.encodings.parts.linear import linear, normal
 from zoo.registry import register
 
 

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, unrounded
 from zoo.encodings.alibi import head_slopes
-from zoo.encodings.linear import linear
-from zoo.encodings.rotation import circle, turn
+from zoo.encodings.parts.linear import linear
+from zoo.encodings.parts.rotation import circle, turn
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

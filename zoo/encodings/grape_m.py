@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.rotation import Rotary, check_pairs, circle, ladders, turn
-from zoo.encodings.spectrum import prepare, turn_by_exponential
+from zoo.encodings.parts.ladders import check_pairs, ladders
+from zoo.encodings.parts.planes import prepare, turn_by_exponential
+from zoo.encodings.parts.rotary import Rotary
+from zoo.encodings.parts.rotation import circle, turn
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Tokens
-from zoo.attention.coordinates import grid
-from zoo.encodings.bicubic import taps
-from zoo.errors import Invalid
+from zoo.encodings.parts.table import resized, rows
 from zoo.registry import register
 
 
@@ -42,42 +39,3 @@ class Learned(Encoding):
     def _added(self, tokens: Tokens) -> Tokens:
         found = rows(self.table, tokens, self.dims.sizes)
         return tokens.replace(x=tokens.x + found.to(tokens.x.dtype))
-
-
-def rows(table: Tensor, tokens: Tokens, sizes: tuple[int, ...]) -> Tensor:
-    """Rows [1|B, N, D] of a table for a grid of `sizes`, at the places of tokens; on several axes resampled."""
-    pos = tokens.pos
-    if tokens.extent is not None and len(sizes) > 1:
-        pos = (pos + 0.5) * (pos.new_tensor(sizes) / tokens.extent) - 0.5
-    if len(sizes) == 1:
-        _check(pos, sizes[0], tokens.placed)
-    return sum(weight * table[slot] for weight, slot in taps(pos, sizes))  # type: ignore[return-value]
-
-
-def resized(table: Tensor, there: tuple[int, ...], here: tuple[int, ...], initial: Tensor) -> Tensor | None:
-    """A table for a grid of sizes `there` as one for `here`, read as `rows` reads it at another size.
-
-    Each frame of a clip has the rows of an image, an image the mean of a clip's frames. A longer text keeps the `initial`
-    rows past the end. None where a text meets a grid.
-    """
-    if there == here:
-        return table
-    if len(there) == len(here) == 1:
-        return torch.cat([table, initial[there[0] :]])[: here[0]] if table.shape[1] == initial.shape[1] else None
-    if 1 in (len(there), len(here)):
-        return None
-    if len(there) > len(here):
-        there, table = there[1:], table.unflatten(0, there).mean(0).flatten(0, 1)
-    sizes = here[-len(there) :]
-    tokens = Tokens.at(table.new_empty(1, prod(sizes), 0), grid(sizes, table))
-    read = rows(table, tokens.replace(extent=tokens.pos.new_tensor([[sizes]])), there)[0]
-    return read.repeat(prod(here) // prod(sizes), 1)
-
-
-def _check(pos: Tensor, length: int, placed: Tensor | None) -> None:
-    if pos.is_meta or torch.compiler.is_compiling():
-        return
-    last = pos[..., 0].round() if placed is None else pos[..., 0].round() * placed
-    if last.numel() and last.max() >= length:
-        past = f"position {int(last.max())} is past the table of {length} positions"
-        raise Invalid("length", f"{past}; train at a larger length, or use an encoding that extrapolates")

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.bases import antisymmetric
-from zoo.encodings.exponential import exponential
-from zoo.encodings.rotation import Rotary, per_axis
+from zoo.encodings.parts.bases import antisymmetric
+from zoo.encodings.parts.exponential import exponential
+from zoo.encodings.parts.ladders import per_axis
+from zoo.encodings.parts.rotary import Rotary
 from zoo.errors import Invalid
 from zoo.registry import register
 

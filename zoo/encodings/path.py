@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, precise, unrounded
-from zoo.encodings.convolution import convolved
-from zoo.encodings.householder import added, settled
-from zoo.encodings.linear import linear, normal
+from zoo.encodings.parts.convolution import convolved
+from zoo.encodings.parts.householder import added, settled
+from zoo.encodings.parts.linear import linear, normal
 from zoo.registry import Between, register
 
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Tokens, precise
-from zoo.encodings.rotation import Rotary, circle
+from zoo.encodings.parts.rotary import Rotary
+from zoo.encodings.parts.rotation import circle
 from zoo.registry import Between, register
 
 
@@ -41,10 +42,10 @@ class PoPE(Rotary):
         return circle(angles), circle(keys)
 
     def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        return _polar(q, self._prepared(tokens, keep=True).tables[self.name][0])
+        return _polar(q, self.tables(tokens)[0])
 
     def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        return _polar(k, self._prepared(tokens, keep=True).tables[self.name][1])
+        return _polar(k, self.tables(tokens)[1])
 
 
 def _polar(x: Tensor, table: Tensor) -> Tensor:

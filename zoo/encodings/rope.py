@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.rope_scaling import Scaling, scaled
-from zoo.encodings.rotation import Rotary, circle
+from zoo.encodings.parts.rotary import Rotary
+from zoo.encodings.parts.rotation import circle
+from zoo.encodings.parts.scaling import Scaling, scaled
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

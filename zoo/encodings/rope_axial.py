@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.rotation import Rotary, check_pairs, circle, ladders
+from zoo.encodings.parts.ladders import check_pairs, ladders
+from zoo.encodings.parts.rotary import Rotary
+from zoo.encodings.parts.rotation import circle
 from zoo.registry import register
 
 

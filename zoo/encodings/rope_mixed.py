@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.rotation import Rotary, check_pairs, ladders, mixed, per_axis
+from zoo.encodings.parts.ladders import check_pairs, ladders, mixed, per_axis
+from zoo.encodings.parts.rotary import Rotary
 from zoo.registry import register
 
 

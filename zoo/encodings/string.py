@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.bases import antisymmetric, cayley, fourier, sines
-from zoo.encodings.rotation import Rotary, check_pairs, ladders, mixed, per_axis, rebased, turn
+from zoo.encodings.parts.bases import antisymmetric, cayley, fourier, rebased, sines
+from zoo.encodings.parts.ladders import check_pairs, ladders, mixed, per_axis
+from zoo.encodings.parts.rotary import Rotary
+from zoo.encodings.parts.rotation import turn
 from zoo.errors import Invalid
 from zoo.registry import register
 

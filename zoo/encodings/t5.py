@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Lookup, Terms, precise
 from zoo.attention.terms import Index
-from zoo.encodings.offsets import along
-from zoo.encodings.rotation import per_axis
+from zoo.encodings.parts.ladders import per_axis
+from zoo.encodings.parts.offsets import along
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, Tokens
-from zoo.encodings.linear import linear, normal
-from zoo.encodings.rotation import check_pairs, circle, ladders, turn
+from zoo.encodings.parts.ladders import check_pairs, ladders
+from zoo.encodings.parts.linear import linear, normal
+from zoo.encodings.parts.rotation import circle, turn
 from zoo.errors import Invalid
 from zoo.registry import register
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from zoo.attention import Dims, Encoding, Terms, precise
-from zoo.encodings.linear import normal
+from zoo.encodings.parts.linear import normal
 from zoo.errors import Invalid
 from zoo.registry import register
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, Tokens, precise
-from zoo.encodings.learned import resized, rows
-from zoo.encodings.linear import linear, normal
+from zoo.encodings.parts.linear import linear, normal
+from zoo.encodings.parts.table import resized, rows
 from zoo.registry import register
 
 

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Tokens
-from zoo.encodings.rotation import Rotary, check_pairs, circle, turn
+from zoo.encodings.parts.ladders import check_pairs
+from zoo.encodings.parts.rotary import Rotary
+from zoo.encodings.parts.rotation import circle, turn
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from torch import Tensor
 
 from zoo.attention import Encoding, Terms, Tokens, unrounded
-from zoo.encodings.rotation import circle, turn
+from zoo.encodings.parts.rotation import circle, turn
 
 
 class Summed(Encoding):

@@ -1,4 +1,4 @@
-"""Skew-symmetric matrices brought to planes that turn: exp(t S) = Q rot(t w) Q^T, with a derivative that is exact everywhere.
+"""Turning by exp(t S) = Q rot(t w) Q^T, S skew-symmetric, with a derivative that is exact everywhere.
 
 A score contains Q^T Q = 1 between a query and a key, so the left Q is never applied. The derivative of Q itself is
 infinite where eigenvalues coincide, that of the exponential is not: it is taken directly (Najfeld and Havel 1995), token
@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.encodings.rotation import circle, multiply, rebased
+from zoo.encodings.parts.bases import rebased
+from zoo.encodings.parts.rotation import circle, multiply
+from zoo.encodings.parts.spectrum import spectrum, weights
 
 
 def prepare(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
@@ -22,7 +24,7 @@ def prepare(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
         table = circle((times[..., None] * frequencies[:, None]).flatten(-2))  # [1|B, H, N, K/2, 2]
     if not (torch.is_grad_enabled() and (skew.requires_grad or times.requires_grad)):
         return skew, times, frequencies, basis, table
-    return skew, times, frequencies, basis, table, *_weights(times.detach().transpose(1, 2), frequencies)
+    return skew, times, frequencies, basis, table, *weights(times.detach().transpose(1, 2), frequencies)
 
 
 def turn_by_exponential(
@@ -33,43 +35,6 @@ def turn_by_exponential(
     Differentiable in x, skew and times, provided that all that is made of the result are products of two such results.
     """
     return _Turn.apply(x, skew, times, frequencies, basis, table, *weights)  # type: ignore[no-untyped-call]
-
-
-def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
-    """Frequencies w [..., b/2] and basis Q [..., b, b] of skew matrices [..., b, b]: S = Q blockdiag(w (0 -1; 1 0)) Q^T.
-
-    Decomposed in float64. Where S is singular, its null space is split into planes by a fixed generic matrix first.
-    """
-    exact, block = skew.double(), skew.shape[-1]
-    values, vectors = torch.linalg.eigh(1j * exact)
-    size = values.abs().amax(-1, keepdim=True)
-    null = values.abs() <= 1e-9 * size  # [..., b], all of it for S = 0
-    if torch.compiler.is_compiling() or skew.device.type != "cpu" or null.any():  # asking a GPU would wait for it
-        projector = ((vectors * null[..., None, :]) @ vectors.mH).real
-        generic = torch.arange(block**2, device=exact.device, dtype=exact.dtype).square().sin().view(block, block)
-        split = projector @ (generic - generic.mT) @ projector * (size + (size == 0))[..., None]
-        vectors = torch.linalg.eigh(1j * (exact + split)).eigenvectors
-    pairs = vectors[..., block // 2 :]  # those that turn forwards
-    frequencies = (pairs.conj() * (1j * exact @ pairs)).sum(-2).real
-    basis = torch.view_as_real(pairs).flatten(-2) * 2**0.5  # columns Re u_1, Im u_1, Re u_2, ...
-    basis = 1.5 * basis - 0.5 * basis @ (basis.mT @ basis)  # orthogonal to rounding also where a frequency is nearly 0
-    return frequencies.to(skew.dtype), basis.to(skew.dtype)
-
-
-def _weights(times: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    """What a change of S contributes over t [1|B, N, H, m], for each two planes [1|B, N, H, m, b/2, b/2], complex.
-
-    With the planes as complex numbers, dS sends z to a z + c conj(z). Of what has been turned by exp(t S), that adds
-    t exp(i d) sin(d) / d over t, with d = t (w_r - w_s) / 2 for a, and d = t (w_r + w_s) / 2 for c.
-    """
-    t, rows, columns = times[..., None, None], frequencies[..., :, None] / 2, frequencies[..., None, :] / 2
-    return _weight(t, t * (rows - columns)), _weight(t, t * (rows + columns))
-
-
-def _weight(t: Tensor, d: Tensor) -> Tensor:
-    sine = d.sin()
-    size = torch.where(d == 0, t, t * sine / d)
-    return torch.complex(size * d.cos(), size * sine)
 
 
 class _Turn(torch.autograd.Function):

@@ -35,3 +35,8 @@ def fourier(size: int, like: Tensor) -> Tensor:
 def sines(basis: Tensor) -> Tensor:
     """The columns -sin [K, K/2 - 1] of `fourier`, of which a skew-symmetric circulant matrix is made."""
     return basis[:, 1:-2:2]
+
+
+def rebased(x: Tensor, bases: Tensor) -> Tensor:
+    """x [B, H, N, K] times a matrix [H, K, K] per head; samples and tokens are one dimension, so that nothing is copied."""
+    return torch.einsum("bhnk,hkl->bhnl", x, bases.to(x.dtype))
