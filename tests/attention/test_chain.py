@@ -186,14 +186,20 @@ def test_settling_is_what_turns():
 @pytest.mark.parametrize("first", [True, False])
 def test_a_link_that_reads_keys_that_another_settles_is_refused(first):
     reading = Changing(terms=lambda t: t.add_factor(t.q, t.k))
+    reading.reads_keys = True
     links = (reading, Settling()) if first else (Settling(), reading)
     with pytest.raises(Invalid, match="goes on changing; list one of them"):
         chain(*links).terms(call())
 
 
-@pytest.mark.parametrize(
-    "change", [lambda t: {"scale": 2 * t.scale}, lambda t: {"q": 2 * t.q}, lambda t: {"k": 2 * t.k}]
-)
+@pytest.mark.parametrize("first", ["selective_rope", "grape_a", "transformer_xl"])
+def test_what_turns_or_reads_keys_after_the_cache_is_refused_beside_path(first):
+    layer = zoo.Attention(zoo.Dims(32, 2), [first, "path"], causal=True)
+    with pytest.raises(Invalid, match=f"{first} reads keys, which path goes on changing"):
+        layer(torch.randn(1, 4, 32))
+
+
+@pytest.mark.parametrize("change", [lambda t: {"scale": 2 * t.scale}, lambda t: {"q": 2 * t.q}])
 def test_what_is_multiplied_may_change_only_before_keys_settle(change):
     changing = Changing(terms=lambda t: t.replace(**change(t)))
     chain(changing, Settling()).terms(call())

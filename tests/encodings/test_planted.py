@@ -335,7 +335,7 @@ def test_a_mask_aligned_top_left_is_caught(monkeypatch):
 
 
 def test_a_bias_of_unplaced_pairs_is_caught(monkeypatch):
-    monkeypatch.setattr(chain, "_confined", lambda old, new: new)
+    monkeypatch.setattr(chain, "confined", lambda old, new: new)
     with pytest.raises(AssertionError):
         laws.unplaced_tokens_are_left_alone(member(Slope))
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import torch
 from torch import Tensor, nn
 
-from zoo.attention import coordinates
 from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.terms import Index, Lookup, Rescore, Terms
-from zoo.attention.tokens import Tokens, pick
+from zoo.attention.terms import Terms
+from zoo.attention.tokens import Tokens
+from zoo.attention.unplaced import added, confined, placed, turned
 from zoo.errors import Invalid
 
 EXCLUSIVE = ("rescore", "weigh", "readout", "riders")
@@ -51,22 +50,22 @@ class Chain(Encoding):
 
     def embed(self, tokens: Tokens) -> Tokens:
         for link in self:
-            tokens = _added(link, tokens, link.embed(_placed(link, tokens)))
+            tokens = added(link, tokens, link.embed(placed(link, tokens)))
         return tokens
 
     def annotate(self, tokens: Tokens) -> Tokens:
         for link in self:
-            tokens = _added(link, tokens, link.annotate(_placed(link, tokens)))
+            tokens = added(link, tokens, link.annotate(placed(link, tokens)))
         return tokens
 
     def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         for link in self:
-            q = _turned(link, q, link.turn_query(q, _placed(link, tokens)), tokens)
+            q = turned(link, q, link.turn_query(q, placed(link, tokens)), tokens)
         return q
 
     def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         for link in self:
-            k = _turned(link, k, link.turn_key(k, _placed(link, tokens)), tokens)
+            k = turned(link, k, link.turn_key(k, placed(link, tokens)), tokens)
         return k
 
     def settle(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
@@ -76,7 +75,7 @@ class Chain(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         for link in self:
-            old = terms.replace(queries=_placed(link, terms.queries), keys=_placed(link, terms.keys))
+            old = terms.replace(queries=placed(link, terms.queries), keys=placed(link, terms.keys))
             new = link.terms(old)
             for field in EXCLUSIVE:
                 if getattr(old, field) is not None and getattr(new, field) is not getattr(old, field):
@@ -86,102 +85,24 @@ class Chain(Encoding):
                     "encoding", f"{link.name} adds a bias to scores that a link before it rescores; list it first"
                 )
             self._check_products(link, old, new)
-            terms = new if link.unplaced else _confined(old, new)
+            terms = new if link.unplaced else confined(old, new)
         return terms
 
     def update(self, tokens: Tokens, riders: Tensor) -> Tokens:
         for link in self:
-            tokens = link.update(_placed(link, tokens), riders)
+            tokens = link.update(placed(link, tokens), riders)
         return tokens
 
     def _check_products(self, link: Encoding, old: Terms, new: Terms) -> None:
         """Refuses what would tell a kept key that was changed from one that its link has yet to change."""
         links = list(self)
         for name in self.settling:
-            if link.absorbs or any(right is old.k for _, right in new.factors):
+            if link.absorbs or link.reads_keys or new.k is not old.k:
                 raise Invalid("encoding", f"{link.name} reads keys, which {name} goes on changing; list one of them")
             later = links.index(link) > links.index(self._modules[name])  # type: ignore[arg-type]
-            if later and (new.scale != old.scale or new.q is not old.q or new.k is not old.k):
+            if later and (new.scale != old.scale or new.q is not old.q):
                 raise Invalid("encoding", f"{link.name} changes what {name}, before it, has multiplied; list it first")
 
 
 def _turns(link: Encoding) -> bool:
     return type(link).turn_query is not Encoding.turn_query
-
-
-def _placed(link: Encoding, tokens: Tokens) -> Tokens:
-    """The tokens as a link sees them: coordinates under its convention; at the origin, if it asks for that, or nowhere."""
-    seen = coordinates.place(tokens, link.coordinates, link.dims.length)  # type: ignore[arg-type]
-    if not link.origin or tokens.placed is None:
-        return seen
-    return seen.replace(pos=torch.where(tokens.placed[..., None], seen.pos, 0.0))
-
-
-def _added(link: Encoding, old: Tokens, new: Tokens) -> Tokens:
-    """Tokens as a link leaves them, with the state that they had where they have no place."""
-    if new.x is old.x or link.unplaced or old.placed is None:
-        return new
-    return new.replace(x=torch.where(old.placed[..., None], new.x, old.x))
-
-
-def _turned(link: Encoding, old: Tensor, new: Tensor, tokens: Tokens) -> Tensor:
-    """Heads [B, H, N, K] as a link leaves them: unchanged where a token has no place."""
-    if new is old or link.unplaced or link.origin or tokens.placed is None:
-        return new
-    return torch.where(tokens.placed[:, None, :, None], new, old)
-
-
-def _confined(old: Terms, new: Terms) -> Terms:
-    """The new terms with all that a link added confined to pairs of tokens that have a place."""
-    rows, columns = new.queries.placed, new.keys.placed
-    if rows is None or columns is None or new is old:
-        return new
-
-    def both(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return pick(rows, b, i) & pick(columns, b, j)
-
-    def confined(index: Index) -> Index:
-        if isinstance(index, Lookup):
-            return index.confined(both)
-        return lambda b, h, i, j: index(b, h, i, j) * both(b, h, i, j)
-
-    def rescored(rescore: Rescore) -> Rescore:
-        absorbed = _without(old, new).added()
-
-        def confined(scores: Tensor, visible: Tensor) -> Tensor:
-            left = scores if absorbed is None else scores + absorbed
-            return torch.where(new.grid(both), rescore(scores, visible), left)
-
-        return confined
-
-    def masked(side: Tensor, placed: Tensor) -> Tensor:  # [1|B, 1|H, N, R]
-        return side * placed[:, None, :, None]
-
-    def factored(factor: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return masked(factor[0], rows), masked(factor[1], columns)
-
-    known = _parts(old)
-    readout = new.readout
-    changes: dict[str, object] = {
-        "biases": tuple(b if id(b) in known else confined(b) for b in new.biases),
-        "factors": tuple(f if id(f) in known else factored(f) for f in new.factors),
-    }
-    if new.rescore is not None and new.rescore is not old.rescore:
-        changes["rescore"] = rescored(new.rescore)
-    if readout is not None and readout is not old.readout:
-        changes["readout"] = lambda weights: readout(weights * new.grid(both))
-    return new.replace(**changes)
-
-
-def _parts(terms: Terms) -> set[int]:
-    """The identities of biases and factors."""
-    return {id(part) for part in (*terms.biases, *terms.factors)}
-
-
-def _without(old: Terms, new: Terms) -> Terms:
-    """The old terms with only those biases and factors that the new ones no longer have."""
-    kept = _parts(new)
-    return old.replace(
-        biases=tuple(one for one in old.biases if id(one) not in kept),
-        factors=tuple(one for one in old.factors if id(one) not in kept),
-    )

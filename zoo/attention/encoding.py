@@ -84,6 +84,7 @@ class Encoding(nn.Module):
     unplaced = False  # handles tokens without a place itself
     behind = 0  # how many tokens before a key are read to know what its notes mean
     absorbs = False  # takes up the biases of the links before it, and needs one
+    reads_keys = False  # makes more of keys than their products with queries
     origin = False  # changes nothing where all coordinates are 0: tokens without a place are put there
 
     def __init__(self, dims: Dims) -> None:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from zoo.attention.attend import mask
 from zoo.attention.encoding import Encoding
+from zoo.attention.running import continued, running, runs_of
 from zoo.attention.terms import Terms, repeated
 from zoo.attention.tokens import precise, unrounded
 from zoo.errors import Invalid
@@ -93,12 +94,12 @@ def causal(call: Linear, past: State | None = None, size: int = CHUNK) -> tuple[
     """
     keys, v = call.terms.keys, call.terms.v
     given = keys.pos.new_zeros(1, len(keys), dtype=torch.long) if keys.document is None else keys.document
-    document = _continued(given, None if past is None else past.document)
+    document = continued(given, None if past is None else past.document)
     with unrounded(v.device):
         q, k, plain_q, plain_k, values = _seen(call, given >= 0)
-        runs = _runs(document, document[:, 0] if past is None else past.document, min(size, len(keys)))
-        out, products = _running(q, k, values, runs, None if past is None else past.products)
-        norms, sums = _running(
+        runs = runs_of(document, document[:, 0] if past is None else past.document, min(size, len(keys)))
+        out, products = running(q, k, values, runs, None if past is None else past.products)
+        norms, sums = running(
             plain_q, plain_k, torch.ones_like(values[..., :1]), runs, None if past is None else past.sums
         )
         return _read(out, norms, call.terms), State(products, sums, document[:, -1])
@@ -114,13 +115,13 @@ def whole(call: Linear, size: int = CHUNK) -> Tensor:
             return _read(q @ (k.mT @ v), plain_q @ (plain_k.mT @ one), terms)
         order = document.argsort(stable=True)  # [1|B, M]
         document, size = document.gather(1, order), min(size, document.shape[1])
-        behind = _runs(document, document[:, 0], size)
-        ahead = _runs(document.flip(1), document[:, -1], size, least=1)
+        behind = runs_of(document, document[:, 0], size)
+        ahead = runs_of(document.flip(1), document[:, -1], size, least=1)
 
         def summed(*heads: Tensor) -> Tensor:
             q, k, v = (torch.take_along_dim(one, order[:, None, None, :, None], -2) for one in heads)
-            out = _running(q, k, v, behind)[0]
-            out = out + _running(q.flip(-2), k.flip(-2), v.flip(-2), ahead)[0].flip(-2)
+            out = running(q, k, v, behind)[0]
+            out = out + running(q.flip(-2), k.flip(-2), v.flip(-2), ahead)[0].flip(-2)
             return torch.take_along_dim(out, order.argsort()[:, None, None, :, None], -2)
 
         return _read(summed(q, k, v), summed(plain_q, plain_k, one), terms)
@@ -144,48 +145,3 @@ def _read(out: Tensor, norms: Tensor, terms: Terms) -> Tensor:
 
 def _shared(sums: Tensor, norms: Tensor) -> Tensor:
     return sums / norms.masked_fill(norms == 0, 1)  # 0 where there is nothing to see
-
-
-def _continued(document: Tensor, before: Tensor | None) -> Tensor:
-    """Documents [1|B, N] where padding belongs to the one before it, so that what follows it goes on."""
-    slots = torch.arange(document.shape[1], device=document.device)
-    last = torch.where(document >= 0, slots, -1).cummax(1).values
-    earlier = document.new_full((1,), -1) if before is None else before
-    return torch.where(last >= 0, document.gather(1, last.clamp(min=0)), earlier[:, None])
-
-
-@dataclass(frozen=True)
-class _Runs:
-    """Who belongs together, of T chunks of C tokens whose documents are contiguous."""
-
-    size: int  # C
-    pairs: Tensor  # bool [1|B, 1, 1, T, C, C] of one document, the key not after the query
-    first: Tensor  # bool [1|B, 1, 1, T, C, 1] of the document that the chunk before ended with
-    last: Tensor  # bool [1|B, 1, 1, T, C, 1] of the document that its chunk ends with
-    kept: Tensor  # bool [1|B, 1, 1, T, 1, 1] whether a chunk ends with the document that the one before ended with
-
-
-def _runs(document: Tensor, before: Tensor, size: int, least: int = 0) -> _Runs:
-    """Of documents [1|B, N] after a last one [1|B]; keys are at least `least` tokens before their queries."""
-    document = document.expand(max(len(document), len(before)), -1)
-    missing = document[:, -1:].expand(-1, -document.shape[1] % size)
-    document = torch.cat([document, missing], dim=1).unflatten(1, (-1, size))  # [1|B, T, C]
-    last = document[:, :, -1:]  # [1|B, T, 1]
-    earlier = torch.cat([before.expand(len(last))[:, None, None], last[:, :-1]], dim=1)
-    pairs = (document[..., None] == document[:, :, None]).tril(-least)
-    found = pairs, (document == earlier)[..., None], (document == last)[..., None], (last == earlier)[..., None]
-    return _Runs(size, *(one[:, None, None] for one in found))
-
-
-def _running(q: Tensor, k: Tensor, v: Tensor, runs: _Runs, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """sum_n (q_i.k_n) v_n over the keys of each query's document so far, and sum_n k_n v_n^T of the last document."""
-    count, missing = q.shape[-2], -q.shape[-2] % runs.size
-    q, k, v = (F.pad(one, (0, 0, 0, missing)).unflatten(-2, (-1, runs.size)) for one in (q, k, v))  # [.., T, C, ..]
-    added = (k * runs.last).mT @ v  # [B, G, 1, T, K, V]
-    state, states = torch.zeros_like(added[:, :, :, 0]) if state is None else state, []
-    for kept, new in zip(runs.kept.unbind(3), added.unbind(3), strict=True):
-        states.append(state)
-        state = torch.where(kept, state, 0) + new
-    within = (q @ k.mT).masked_fill(~runs.pairs, 0) @ v
-    out = within + (q * runs.first) @ torch.stack(states, dim=3)
-    return out.flatten(-3, -2)[..., :count, :], state

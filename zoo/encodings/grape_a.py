@@ -24,7 +24,7 @@ class GRAPEA(Encoding):
     gates read keys and queries as they are projected, so nothing may have turned them.
     """
 
-    shared, relative, causal = False, True, True
+    shared, relative, causal, reads_keys = False, True, True, True
 
     def __init__(self, dims: Dims, *, by: Literal["key", "query"] = "key") -> None:
         super().__init__(dims)

@@ -18,7 +18,7 @@ class TransformerXL(Encoding):
     w_t = base^(-2t/D). A wave of a difference is a product of waves, so the part of place is a factor of rank D.
     """
 
-    shared, relative, causal = False, True, True
+    shared, relative, causal, reads_keys = False, True, True, True
 
     def __init__(self, dims: Dims, *, base: float = 10000.0) -> None:
         super().__init__(dims)
