@@ -133,12 +133,12 @@ def refusal(name, axes):
 @pytest.mark.parametrize("name", [n for n in zoo.encoding_names() if zoo.encoding_class(n).axes == (1,)])
 def test_whoever_refuses_a_grid_says_why(name):
     said, _, reason = refusal(name, 2).partition(": ")
-    assert said == f"{name} takes 1 axes, not 2"
+    assert said == f"{name} takes 1 axis, not 2"
     assert len(reason.split()) > 4
 
 
 def test_a_reason_names_what_takes_the_place():
-    assert refusal("rope", 3) == "rope takes 1 axes, not 3: rope_axial and rope_mixed are its forms on grids"
+    assert refusal("rope", 3) == "rope takes 1 axis, not 3: rope_axial and rope_mixed are its forms on grids"
     assert refusal("kerple", 2).endswith("distances along a text; alibi and t5 take grids")
     assert refusal("fox", 2).endswith("it goes by the order of tokens, and a grid has none")
     assert refusal("rope_axial", 1).endswith("a text has one axis, and is for rope")

@@ -134,7 +134,7 @@ class Encoding(nn.Module):
 
     def _refusal(self, axes: int) -> str:
         accepted = " or ".join(map(str, self.axes))
-        told = f"{self.name or type(self).__name__} takes {accepted} axes, not {axes}"
+        told = f"{self.name or type(self).__name__} takes {accepted} {'axis' if accepted == '1' else 'axes'}, not {axes}"
         reason = self.axes_because or ("it goes by the order of tokens, and a grid has none" if self.causal else "")
         return f"{told}: {reason}" if reason else told
 
