@@ -6,7 +6,8 @@ import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from zoo.attention.terms import Terms, repeated
 from zoo.attention.tokens import Tokens, precise
 from zoo.errors import Invalid
 from zoo.models.documents import lengths, places
-from zoo.registry import Choice
+from zoo.registry import Between, Choice
 
 Named = str | Mapping[str, Any] | Choice
 
@@ -81,7 +82,7 @@ def waiting(entry: Named) -> Link:
         hint = registry.nearest(str(convention), CONVENTIONS)
         raise Invalid("coordinates", f"no convention {convention!r}; {hint}")
 
-    hints = get_type_hints(cls.__init__)
+    hints = get_type_hints(cls.__init__, include_extras=True)
     options = {key: _typed(key, hints[key], value) for key, value in options.items()}
 
     def make(dims: Dims) -> Encoding:
@@ -94,11 +95,23 @@ def waiting(entry: Named) -> Link:
 
 
 def _typed(key: str, hint: Any, value: Any) -> Any:
-    """A mapping as the dataclass that an option asks for; anything else as it is. Raises Invalid for an unknown word."""
-    if get_origin(hint) is Literal and value not in get_args(hint):
-        raise Invalid(key, f"{key} {value!r} is not known; {registry.nearest(str(value), map(str, get_args(hint)))}")
-    asked = [one for one in (hint, *get_args(hint)) if isinstance(one, type) and dataclasses.is_dataclass(one)]
-    return asked[0](**value) if asked and isinstance(value, Mapping) else value
+    """A mapping as the dataclass that an option asks for; anything else as it is.
+
+    Raises Invalid for an unknown word, and for a number out of the option's bounds.
+    """
+    if value is None:
+        return None
+    for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            raise Invalid(
+                key, f"{key} {value!r} is not known; {registry.nearest(str(value), map(str, get_args(kind)))}"
+            )
+        for bound in getattr(kind, "__metadata__", ()):
+            if isinstance(bound, Between) and not bound.low <= value <= bound.high:
+                raise Invalid(key, f"{key} must be {bound}, got {value}")
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+            return kind(**value)
+    return value
 
 
 @torch.no_grad()
@@ -106,7 +119,7 @@ def embed(encoding: Encoding, x: Tensor, pos: Tensor) -> Tensor:
     """[B, N, D]: what the encoding makes of input embeddings x [B, N, D] at pos [N, P] or [B, N, P], in evaluation."""
     training = encoding.training
     try:
-        return Chain.of(encoding.eval()).embed(Tokens.at(x, pos)).x
+        return Chain.of(encoding.eval()).embed(Tokens.at(x, _coordinates(encoding, pos))).x
     finally:
         encoding.train(training)
 
@@ -149,13 +162,22 @@ def _terms(
         raise Invalid("key_heads", f"keys have {k.shape[1]} heads, the encoding {groups} (Dims.key_heads)")
     if x is None:
         x = k.new_zeros(k.shape[0], k.shape[2], q.shape[1] * k.shape[3])
-    tokens = Tokens.at(x, pos.to(torch.promote_types(pos.dtype, q.dtype)), placed, ordered=_ordered(pos))
+    pos = _coordinates(chain, pos)
+    pos = pos.to(torch.promote_types(torch.promote_types(pos.dtype, q.dtype), torch.float32))
+    tokens = Tokens.at(x, pos, placed, ordered=_ordered(pos))
     tokens = chain.annotate(chain.embed(tokens).replace(x=x))
     queries = tokens.last(q.shape[2])
     turned, k = chain.turn_query(q, queries), chain.turn_key(k, tokens)
     k, v = (repeated(one, q.shape[1]) for one in (k, k if v is None else v))
     terms = Terms(turned, k, v, q, queries, tokens, causal, q.shape[-1] ** -0.5)
     return chain.terms(terms.replace(turn=lambda x: chain.turn_query(x, queries)))
+
+
+def _coordinates(encoding: Encoding, pos: Tensor) -> Tensor:
+    """pos [.., M, P] itself. Raises Invalid where it has not as many axes as the encoding was made for."""
+    if pos.dim() < 2 or pos.shape[-1] != encoding.dims.axes:
+        raise Invalid("pos", f"coordinates of shape {tuple(pos.shape)}, not [.., tokens, {encoding.dims.axes}]")
+    return pos
 
 
 def _ordered(pos: Tensor) -> bool:
@@ -200,6 +222,7 @@ class Attention(nn.Module):
         if pos is None:
             tokens = self._tokens(x, placed, document, context.seen)
         else:
+            pos = _coordinates(self.encoding, pos)
             tokens = Tokens.at(x, pos, placed, document, document is None and _ordered(pos))
         (chain,) = self._view
         tokens, _ = self.layer(chain.embed(tokens), chain, context)

@@ -279,3 +279,46 @@ def test_a_layer_sees_documents_from_their_beginning():
 def test_an_unknown_word_for_an_option_is_told_the_nearest():
     with pytest.raises(Invalid, match="kind 'pow' is not known; did you mean power"):
         zoo.encoding("kerple", zoo.Dims(16, 2), kind="pow")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("cape", {"scale": 0.5}, "scale must be at least 1, got 0.5"),
+        ("cape", {"local_shift": float("nan")}, "local_shift must be at least 0"),
+        ("grape_m", {"planes": 0}, "planes must be at least 1, got 0"),
+        ("rope", {"base": -2.0}, "base must be at least 1"),
+    ],
+)
+def test_an_option_out_of_its_bounds_is_refused(name, options, told):
+    with pytest.raises(Invalid, match=told):
+        zoo.encoding(name, zoo.Dims(16, 2), **options)
+
+
+@pytest.mark.parametrize("name", ["rope", "alibi", "sandwich"])
+def test_whole_positions_are_not_rounded_to_the_type_of_heads(name):
+    encoding, q = zoo.encoding(name, zoo.Dims(16, 2)), torch.randn(1, 2, 4, 8).bfloat16()
+    pos = torch.arange(997, 1001)[:, None]
+    assert torch.equal(zoo.scores(encoding, q, q, pos), zoo.scores(encoding, q, q, pos.float()))
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 2)])
+def test_coordinates_of_other_axes_are_refused(shape):
+    encoding, pos = zoo.encoding("alibi", zoo.Dims(16, 2)), torch.zeros(shape)
+    q, x = torch.randn(1, 2, 4, 8), torch.randn(1, 4, 16)
+    for call in (
+        lambda: zoo.scores(encoding, q, q, pos),
+        lambda: zoo.embed(encoding, x, pos),
+        lambda: zoo.Attention(zoo.Dims(16, 2), "alibi")(x, pos),
+    ):
+        with pytest.raises(Invalid, match="coordinates of shape"):
+            call()
+
+
+def test_a_place_that_is_nowhere_is_never_read():
+    placed, pos = torch.tensor([False, True, True]), torch.tensor([[float("nan")], [0.0], [1.0]])
+    q = torch.randn(2, 1, 2, 3, 8)
+    for name in ("alibi", "kerple", "rope", "sandwich", "xpos"):
+        encoding = zoo.encoding(name, zoo.Dims(16, 2))
+        found = zoo.scores(encoding, *q, pos, placed=placed)
+        assert torch.equal(found, zoo.scores(encoding, *q, pos.nan_to_num(), placed=placed))

@@ -91,7 +91,7 @@ def test_xpos(options, queries):
     agree(made("xpos", **options), call, expected)
 
 
-@pytest.mark.parametrize("length", [None, 8192, 60_000])
+@pytest.mark.parametrize("length", [None, 8192, 35_000])
 def test_xpos_is_finite_in_float32_over_the_length_of_training(length):
     encoding, reach = zoo.encoding("xpos", Dims(32, 2, length=length)), length or 8192
     q, pos = torch.randn(1, 2, 4, 16), torch.tensor([0.0, 1, reach - 2, reach - 1])[:, None]
@@ -103,12 +103,36 @@ def test_xpos_is_finite_in_float32_over_the_length_of_training(length):
 def test_places_where_powers_overflow_are_refused():
     encoding, q = zoo.encoding("xpos", Dims(32, 2)), torch.randn(1, 2, 2, 16)
     assert zoo.scores(encoding, q, q, torch.tensor([[35_000.0], [35_001]])).isfinite().all()
-    with pytest.raises(Invalid, match=r"100000 places .* past 35443, .* larger span than 512"):
+    with pytest.raises(Invalid, match=r"places 100000 apart.* past 35443, .* larger span than 512"):
         zoo.scores(encoding, q, q, torch.tensor([[99_999.0], [100_000]]))
     assert zoo.scores(encoding.double(), q.double(), q.double(), torch.tensor([[100_000.0]] * 2)).isfinite().all()
     with pytest.raises(Invalid, match="larger span"):
         zoo.encoding("xpos", Dims(32, 2, length=100_000))
-    assert zoo.encoding("xpos", Dims(32, 2, length=100_000), span=1024.0)
+    assert zoo.encoding("xpos", Dims(32, 2, length=100_000), span=2048.0)
+
+
+def test_what_a_mask_hides_does_not_overflow_either():
+    layer = zoo.Attention(Dims(32, 2, length=30_000), "xpos", causal=True)
+    pos = torch.tensor([[0.0], [29_999.0]])
+    assert layer(torch.randn(1, 2, 32), pos, document=torch.tensor([0, 0])).isfinite().all()
+    with pytest.raises(Invalid, match="places 39999 apart"):
+        layer(torch.randn(1, 2, 32), torch.tensor([[0.0], [39_999.0]]))
+
+
+def test_half_precision_reaches_less_far():
+    encoding, q = zoo.encoding("xpos", Dims(32, 2)), torch.randn(1, 2, 2, 16).half()
+    with pytest.raises(Invalid, match="larger span"):
+        zoo.scores(encoding, q, q, torch.tensor([[0.0], [8000.0]]))
+
+
+def test_fope_leaves_waves_that_are_none_of_its_own():
+    longer, shorter = (zoo.encoding("fope", Dims(64, 1, length=length)) for length in (4096, 512))
+    assert shorter.carried("cosine", longer.cosine, longer) is None
+    assert longer.carried("cosine", shorter.cosine, shorter).shape == (
+        *longer.cosine.shape[:2],
+        shorter.cosine.shape[2],
+    )
+    assert zoo.encoding("fope", Dims(64, 1, length=4096), base=5000.0).carried("sine", longer.sine, longer) is None
 
 
 # sums of waves

@@ -5,14 +5,17 @@ from __future__ import annotations
 import laws
 import literal_newer as newer
 import pytest
+import torch
 from calls import agree, called, dims, moved
 from laws import Member
 
+import zoo
 from zoo.encodings.carope import CARoPE
 from zoo.encodings.grape_ap import GRAPEAP
 from zoo.encodings.parts.rotation import circle, turn
 from zoo.encodings.pope import PoPE
 from zoo.encodings.selective_rope import SelectiveRoPE
+from zoo.errors import Invalid
 
 
 class TurnedBeforeTheCache(CARoPE):
@@ -90,3 +93,10 @@ def test_a_reference_catches_it(reference, fault):
     encoding, call = moved(fault(dims())), called()
     with pytest.raises(AssertionError, match="not close"):
         agree(encoding, call, reference(encoding, call))
+
+
+@pytest.mark.parametrize("name", ["selective_rope", "carope", "grape_m_contextual"])
+def test_heads_that_were_made_wider_are_not_turned_by_half(name):
+    layer = zoo.Attention(dims(2), ["pope", name], causal=True)
+    with pytest.raises(Invalid, match=f"{name} turns pairs of channels, and a link before it has made heads wider"):
+        layer(torch.randn(1, 4, 16))

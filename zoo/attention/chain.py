@@ -98,7 +98,9 @@ class Chain(Encoding):
         links = list(self)
         for name in self.settling:
             if link.absorbs or link.reads_keys or new.k is not old.k:
-                raise Invalid("encoding", f"{link.name} reads keys, which {name} goes on changing; list one of them")
+                raise Invalid(
+                    "encoding", f"{link.name} reads or turns keys, which {name} goes on changing; list one of them"
+                )
             later = links.index(link) > links.index(self._modules[name])  # type: ignore[arg-type]
             if later and (new.scale != old.scale or new.q is not old.q):
                 raise Invalid("encoding", f"{link.name} changes what {name}, before it, has multiplied; list it first")

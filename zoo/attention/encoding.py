@@ -85,7 +85,7 @@ class Encoding(nn.Module):
     behind = 0  # how many tokens before a key are read to know what its notes mean
     absorbs = False  # takes up the biases of the links before it, and needs one
     reads_keys = False  # makes more of keys than their products with queries
-    origin = False  # changes nothing where all coordinates are 0: tokens without a place are put there
+    origin = False  # changes nothing where all coordinates are 0, where tokens without a place stand
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()
@@ -134,7 +134,9 @@ class Encoding(nn.Module):
 
     def _refusal(self, axes: int) -> str:
         accepted = " or ".join(map(str, self.axes))
-        told = f"{self.name or type(self).__name__} takes {accepted} {'axis' if accepted == '1' else 'axes'}, not {axes}"
+        told = (
+            f"{self.name or type(self).__name__} takes {accepted} {'axis' if accepted == '1' else 'axes'}, not {axes}"
+        )
         reason = self.axes_because or ("it goes by the order of tokens, and a grid has none" if self.causal else "")
         return f"{told}: {reason}" if reason else told
 

@@ -12,9 +12,9 @@ from zoo.attention.tokens import Tokens, pick
 
 
 def placed(link: Encoding, tokens: Tokens) -> Tokens:
-    """The tokens as a link sees them: coordinates under its convention; at the origin, if it asks for that, or nowhere."""
+    """The tokens as a link sees them: coordinates under its convention; what has no place stands at the origin."""
     seen = coordinates.place(tokens, link.coordinates, link.dims.length)  # type: ignore[arg-type]
-    if not link.origin or tokens.placed is None:
+    if tokens.placed is None:
         return seen
     return seen.replace(pos=torch.where(tokens.placed[..., None], seen.pos, 0.0))
 

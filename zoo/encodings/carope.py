@@ -29,7 +29,7 @@ class CARoPE(Summed):
         check_pairs(dims)
         self.frequency = nn.Linear(dims.dim, dims.groups)
         nn.init.zeros_(self.frequency.weight)
-        nn.init.constant_(self.frequency.bias, math.log(math.expm1(base ** (2 / dims.head) - 1)))  # softplus^-1
+        nn.init.constant_(self.frequency.bias, _unsoftened(base ** (2 / dims.head) - 1))  # softplus^-1
 
     def annotate(self, tokens: Tokens) -> Tokens:
         return tokens.note(log_frequency=-F.softplus(linear(self.frequency, tokens.x)).log1p())  # [B, N, G]
@@ -37,3 +37,8 @@ class CARoPE(Summed):
     def steps(self, tokens: Tokens) -> Tensor:
         logs = tokens.notes["log_frequency"][..., None]  # [B, M, G, 1]
         return (logs * torch.arange(self.dims.head // 2, device=logs.device, dtype=logs.dtype)).exp()
+
+
+def _unsoftened(y: float) -> float:
+    """x such that softplus(x) = y"""
+    return y + math.log(-math.expm1(-y))

@@ -30,7 +30,9 @@ class FoPE(Rotary):
     sine: Tensor
     cosine: Tensor
 
-    def __init__(self, dims: Dims, *, base: float = 10000.0, gain: Annotated[float, Between(0)] = 0.3) -> None:
+    def __init__(
+        self, dims: Dims, *, base: Annotated[float, Between(1)] = 10000.0, gain: Annotated[float, Between(0)] = 0.3
+    ) -> None:
         super().__init__(dims)
         check_pairs(dims)
         self.base, length = base, dims.tokens
@@ -44,6 +46,8 @@ class FoPE(Rotary):
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         more = self.waves - source.waves  # longer waves than were there, of which no column has any
+        if more < 0 or (source.base, source.dims.head) != (self.base, self.dims.head):
+            return None
         return F.pad(value, (0, 0, 0, more)) if more else value
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:

@@ -25,6 +25,7 @@ class GRAPEA(Encoding):
     """
 
     shared, relative, causal, reads_keys = False, True, True, True
+    axes_because = "its authors define it on distances along a text; alibi and t5 take grids"
 
     def __init__(self, dims: Dims, *, by: Literal["key", "query"] = "key") -> None:
         super().__init__(dims)
@@ -34,7 +35,10 @@ class GRAPEA(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         if terms.q is not terms.content:
-            raise Invalid("encoding", f"{self.name} reads queries and keys, which a link before it has turned")
+            raise Invalid(
+                "encoding",
+                f"{self.name} reads queries and keys as projected, which a link before it has changed; list it first",
+            )
         keyed = self.by == "key"
         slopes = self._slopes(terms.k if keyed else terms.q)  # [B, H, M or N, 1]
         if not terms.ordered:

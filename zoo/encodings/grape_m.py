@@ -28,7 +28,13 @@ class GRAPEM(Rotary):
     shared = False
     axes_because = "its authors turn by a place in a text; rope_mixed, string and the comropes take grids"
 
-    def __init__(self, dims: Dims, *, base: float = 10000.0, planes: Annotated[int, Between(1)] | None = None) -> None:
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        base: Annotated[float, Between(1)] = 10000.0,
+        planes: Annotated[int, Between(1)] | None = None,
+    ) -> None:
         super().__init__(dims)
         check_pairs(dims)
         self.planes = planes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from zoo.attention import Dims, Tokens, precise
 from zoo.encodings.parts.ladders import check_pairs, ladders
 from zoo.encodings.parts.linear import linear
 from zoo.encodings.parts.summed import Summed
-from zoo.registry import register
+from zoo.registry import Between, register
 
 
 @register
@@ -25,7 +26,13 @@ class GRAPEMContextual(Summed):
 
     inclusive = False
 
-    def __init__(self, dims: Dims, *, base: float = 10000.0, initial: float = 1e-3) -> None:
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        base: Annotated[float, Between(1)] = 10000.0,
+        initial: Annotated[float, Between(1e-6, 100)] = 1e-3,
+    ) -> None:
         super().__init__(dims)
         check_pairs(dims)
         self.log_frequencies = nn.Parameter(ladders(dims, base, torch.zeros(()))[0].log())  # [K/2]

@@ -20,6 +20,7 @@ class HeadScale(Encoding):
     """
 
     shared, relative, causal, unplaced = False, True, True, True
+    axes_because = "its authors have causal models of text alone"
 
     def __init__(self, dims: Dims) -> None:
         super().__init__(dims)

@@ -29,7 +29,11 @@ class PoPE(Rotary):
     axes_because = "its authors have sequences alone; rope_axial and rope_mixed take grids"
 
     def __init__(
-        self, dims: Dims, *, base: float = 10000.0, initial: Annotated[float, Between(0, 2 * math.pi)] = 2 * math.pi
+        self,
+        dims: Dims,
+        *,
+        base: Annotated[float, Between(1)] = 10000.0,
+        initial: Annotated[float, Between(0, 2 * math.pi)] = 2 * math.pi,
     ) -> None:
         super().__init__(dims)
         self.base = base

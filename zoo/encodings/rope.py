@@ -25,7 +25,7 @@ class RoPE(Rotary):
     axes_because = "rope_axial and rope_mixed are its forms on grids"
 
     def __init__(
-        self, dims: Dims, *, base: float = 10000.0, fraction: Annotated[float, Between(0, 1)] = 1.0,
+        self, dims: Dims, *, base: Annotated[float, Between(1)] = 10000.0, fraction: Annotated[float, Between(0, 1)] = 1.0,
         scaling: Scaling | None = None,
     ) -> None:  # fmt: skip
         super().__init__(dims)

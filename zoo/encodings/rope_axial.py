@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from zoo.attention import Dims
 from zoo.encodings.parts.ladders import check_pairs, ladders
 from zoo.encodings.parts.rotary import Rotary
 from zoo.encodings.parts.rotation import circle
-from zoo.registry import register
+from zoo.registry import Between, register
 
 
 @register
@@ -23,7 +25,7 @@ class RoPEAxial(Rotary):
     axes = (2, 3)
     axes_because = "a text has one axis, and is for rope"
 
-    def __init__(self, dims: Dims, *, base: float = 100.0) -> None:
+    def __init__(self, dims: Dims, *, base: Annotated[float, Between(1)] = 100.0) -> None:
         super().__init__(dims)
         check_pairs(dims)
         self.base = base

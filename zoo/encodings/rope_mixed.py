@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from zoo.attention import Dims, precise
 from zoo.encodings.parts.ladders import check_pairs, ladders, mixed, per_axis
 from zoo.encodings.parts.rotary import Rotary
-from zoo.registry import register
+from zoo.registry import Between, register
 
 
 @register
@@ -23,7 +23,7 @@ class RoPEMixed(Rotary):
     shared = False
     axes = (1, 2, 3)
 
-    def __init__(self, dims: Dims, *, base: float = 10.0) -> None:
+    def __init__(self, dims: Dims, *, base: Annotated[float, Between(1)] = 10.0) -> None:
         super().__init__(dims)
         check_pairs(dims)
         frames = _rotations(dims.groups, dims.axes)  # [G, P, P]

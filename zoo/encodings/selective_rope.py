@@ -28,7 +28,7 @@ class SelectiveRoPE(Summed):
 
     def __init__(
         self, dims: Dims, *, rank: Annotated[int, Between(1)] = 16, width: Annotated[int, Between(1)] = 4,
-        base: float = 500000.0, gate: bool = True, silu: bool = False,
+        base: Annotated[float, Between(1)] = 500000.0, gate: bool = True, silu: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(dims)
         check_pairs(dims)

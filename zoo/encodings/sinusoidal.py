@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Encoding, Tokens
 from zoo.errors import Invalid
-from zoo.registry import register
+from zoo.registry import Between, register
 
 Layout = Literal["interleaved", "concat"]
 BASE = 10000.0
@@ -26,7 +26,9 @@ class Sinusoidal(Encoding):
 
     axes = (1, 2, 3)
 
-    def __init__(self, dims: Dims, *, base: float = BASE, layout: Layout = "interleaved") -> None:
+    def __init__(
+        self, dims: Dims, *, base: Annotated[float, Between(1)] = BASE, layout: Layout = "interleaved"
+    ) -> None:
         super().__init__(dims)
         if dims.dim % (2 * dims.axes):
             needed = f"on {dims.axes} axes needs dim divisible by {2 * dims.axes}, not {dims.dim}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from zoo.encodings.parts.ladders import check_pairs, ladders, mixed, per_axis
 from zoo.encodings.parts.rotary import Rotary
 from zoo.encodings.parts.rotation import turn
 from zoo.errors import Invalid
-from zoo.registry import register
+from zoo.registry import Between, register
 
 
 @register
@@ -29,18 +29,22 @@ class String(Rotary):
     shared = False
     axes = (1, 2, 3)
 
-    def __init__(self, dims: Dims, *, kind: Literal["cayley", "circulant"] = "cayley", base: float = 100.0) -> None:
+    def __init__(
+        self, dims: Dims, *, kind: Literal["cayley", "circulant"] = "cayley", base: Annotated[float, Between(1)] = 100.0
+    ) -> None:
         super().__init__(dims)
         check_pairs(dims)
         self.kind, size = kind, dims.head
-        waves = torch.block_diag(*ladders(dims, base, torch.zeros(0)))[:, None].repeat(1, dims.groups, 1)  # [P, G, K/2]
+        planes = size // 2 if kind == "cayley" else size // 2 - 1
+        if planes < dims.axes:
+            raise Invalid("kind", f"circulant on {dims.axes} axes needs a head size of {2 * dims.axes + 2}, not {size}")
+        ladder = torch.block_diag(*ladders(dims, base, torch.zeros(0), planes))
+        waves = ladder[:, None].repeat(1, dims.groups, 1)  # [P, G, planes]
         if kind == "cayley":
             self.frequencies = nn.Parameter(waves)
             self.skew = nn.Parameter(torch.zeros(dims.groups, size * (size - 1) // 2))
-        elif size < 2 * dims.axes + 2:
-            raise Invalid("kind", f"circulant on {dims.axes} axes needs a head size of {2 * dims.axes + 2}, not {size}")
         else:
-            columns = waves[..., : size // 2 - 1] @ sines(fourier(size, waves)).mT
+            columns = waves @ sines(fourier(size, waves)).mT
             self.circulants = nn.Parameter(columns / (2 * size) ** 0.5)  # [P, G, K]
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:

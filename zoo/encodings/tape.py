@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -10,7 +12,7 @@ from zoo.encodings.parts.ladders import check_pairs, ladders
 from zoo.encodings.parts.linear import linear, normal
 from zoo.encodings.parts.rotation import circle, turn
 from zoo.errors import Invalid
-from zoo.registry import register
+from zoo.registry import Between, register
 
 
 @register
@@ -24,7 +26,7 @@ class TAPE(Encoding):
 
     shared, relative, causal, origin = False, True, True, True
 
-    def __init__(self, dims: Dims, *, base: float = 10000.0) -> None:
+    def __init__(self, dims: Dims, *, base: Annotated[float, Between(1)] = 10000.0) -> None:
         super().__init__(dims)
         check_pairs(dims)
         if dims.groups != dims.heads:

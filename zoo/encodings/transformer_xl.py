@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import nn
 
 from zoo.attention import Dims, Encoding, Terms, precise
 from zoo.encodings.parts.linear import normal
 from zoo.errors import Invalid
-from zoo.registry import register
+from zoo.registry import Between, register
 
 
 @register
@@ -19,8 +21,9 @@ class TransformerXL(Encoding):
     """
 
     shared, relative, causal, reads_keys = False, True, True, True
+    axes_because = "its authors define it on distances along a text; alibi and t5 take grids"
 
-    def __init__(self, dims: Dims, *, base: float = 10000.0) -> None:
+    def __init__(self, dims: Dims, *, base: Annotated[float, Between(1)] = 10000.0) -> None:
         super().__init__(dims)
         if dims.dim % 2:
             raise Invalid("name", f"transformer_xl needs an even dim, not {dims.dim}")

@@ -21,25 +21,24 @@ class XPos(Rotary):
     """rope, with pairs of q times zeta_t^(p/span) and of k times zeta_t^(-p/span), zeta_t = (2t/K + gamma) / (1 + gamma)
 
     A score has zeta_t^((p_i - p_j)/span). Places count from the middle of the length of training (from 0 where nobody said
-    it), so that neither factor leaves the range of float32: a place may lie 69 span from there with the default gamma,
-    35,000 tokens. Farther ones are refused. float16 holds an eighth of that, less what the keys take.
+    it), so that no product leaves the range of its type: with the default gamma the places of a pass may lie 69 span apart, and
+    as far from there: 35,000 tokens in float32, an eighth of that in float16. Farther ones are refused.
     """
 
     causal, origin = True, False
+    axes_because = "its waves fade along a text; rope_axial and rope_mixed take grids"
 
     def __init__(
-        self, dims: Dims, *, base: float = 10000.0, gamma: Annotated[float, Between(0.01)] = 0.4,
+        self, dims: Dims, *, base: Annotated[float, Between(1)] = 10000.0, gamma: Annotated[float, Between(0.01)] = 0.4,
         span: Annotated[float, Between(1)] = 512.0,
     ) -> None:  # fmt: skip
         super().__init__(dims)
         check_pairs(dims)
         self.base, self.gamma, self.span = base, gamma, span
         self.centre = 0.0 if dims.length is None else dims.tokens / 2
-        self._check(self.centre, torch.float32)
+        self._check(2 * self.centre, torch.float32)
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        if not (pos.is_meta or torch.compiler.is_compiling()) and pos.numel():
-            self._check(float((pos - self.centre).abs().max()), pos.dtype)
         steps = torch.arange(0, self.dims.head, 2, device=pos.device, dtype=pos.dtype) / self.dims.head
         turns = circle(pos[:, None] * self.base**-steps)  # [1|B, 1, N, K/2, 2]
         fading = ((steps + self.gamma) / (1 + self.gamma)).log() / self.span
@@ -47,17 +46,22 @@ class XPos(Rotary):
         return turns * sizes.exp(), turns * (-sizes).exp()
 
     def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        self._look(tokens.pos, q.dtype)
         return turn(q, self.tables(tokens)[0])
 
     def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        self._look(tokens.pos, k.dtype)
         return turn(k, self.tables(tokens)[1])
 
+    def _look(self, pos: Tensor, dtype: torch.dtype) -> None:
+        if not (pos.is_meta or torch.compiler.is_compiling()) and pos.numel():
+            first, last = (float(edge) for edge in pos.aminmax())
+            self._check(max(last - first, last - self.centre, self.centre - first), dtype)
+
     def _check(self, distance: float, dtype: torch.dtype) -> None:
-        """Raises Invalid for a place so far from the middle that a factor would leave the range of its type."""
+        """Raises Invalid for places so far apart that what their factors multiply to would leave the range of its type."""
         fastest = math.log((1 + self.gamma) / self.gamma) / self.span
         most = (math.log(torch.finfo(dtype).max) - 2) / fastest  # room for what is multiplied
         if distance > most:
-            told = (
-                f"a token {distance:.0f} places from the middle of training is past {most:.0f}, where powers overflow"
-            )
+            told = f"places {distance:.0f} apart, or from the middle of training, are past {most:.0f}, where powers overflow"
             raise Invalid("span", f"{told}; choose a larger span than {self.span:g}")

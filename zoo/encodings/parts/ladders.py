@@ -33,9 +33,12 @@ def per_axis(value: Tensor, there: Dims, here: Dims) -> Tensor | None:
     return torch.cat([torch.zeros_like(value[:1]), value]) if there.axes < here.axes else value[1:]
 
 
-def ladders(dims: Dims, base: float, like: Tensor) -> list[Tensor]:
-    """The K/2 pairs dealt out to the P axes in nearly equal parts, as magnitudes base^(-2Pk/K), k counted in each part."""
-    parts = torch.arange(dims.head // 2, device=like.device).tensor_split(dims.axes)
+def ladders(dims: Dims, base: float, like: Tensor, pairs: int | None = None) -> list[Tensor]:
+    """The K/2 pairs, or fewer, dealt out to the P axes in nearly equal parts, as magnitudes base^(-2Pk/K).
+
+    k is counted in each part.
+    """
+    parts = torch.arange(pairs or dims.head // 2, device=like.device).tensor_split(dims.axes)
     return [base ** (-2 * dims.axes / dims.head * (part - part[0]).to(like.dtype)) for part in parts]
 
 

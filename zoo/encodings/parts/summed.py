@@ -8,6 +8,7 @@ from torch import Tensor
 
 from zoo.attention import Encoding, Terms, Tokens, unrounded
 from zoo.encodings.parts.rotation import circle, turn
+from zoo.errors import Invalid
 
 
 class Summed(Encoding):
@@ -25,6 +26,8 @@ class Summed(Encoding):
         """Angles [B, M, 1|G, K/2], at least float32, made of what the tokens noted."""
 
     def terms(self, terms: Terms) -> Terms:
+        if terms.q.shape[-1] != self.dims.head:
+            raise Invalid("encoding", f"{self.name} turns pairs of channels, and a link before it has made heads wider")
         with unrounded(terms.q.device):
             steps = self.steps(terms.keys)
             sums = steps.cumsum(1) if self.inclusive else steps.cumsum(1) - steps

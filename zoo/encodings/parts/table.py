@@ -46,7 +46,9 @@ def resized(table: Tensor, there: tuple[int, ...], here: tuple[int, ...], initia
 def _check(pos: Tensor, length: int, placed: Tensor | None) -> None:
     if pos.is_meta or torch.compiler.is_compiling():
         return
-    last = pos[..., 0].round() if placed is None else pos[..., 0].round() * placed
-    if last.numel() and last.max() >= length:
-        past = f"position {int(last.max())} is past the table of {length} positions"
+    rows = pos[..., 0].round() if placed is None else torch.where(placed, pos[..., 0].round(), 0)
+    if rows.numel() and not rows.min() >= 0:
+        raise Invalid("pos", f"position {rows.min():g} is before the table, whose first is 0")
+    if rows.numel() and rows.max() >= length:
+        past = f"position {int(rows.max())} is past the table of {length} positions"
         raise Invalid("length", f"{past}; train at a larger length, or use an encoding that extrapolates")
