@@ -195,7 +195,7 @@ def test_a_link_that_reads_keys_that_another_settles_is_refused(first):
 @pytest.mark.parametrize("first", ["selective_rope", "grape_a", "transformer_xl"])
 def test_what_turns_or_reads_keys_after_the_cache_is_refused_beside_path(first):
     layer = zoo.Attention(zoo.Dims(32, 2), [first, "path"], causal=True)
-    with pytest.raises(Invalid, match=f"{first} reads keys, which path goes on changing"):
+    with pytest.raises(Invalid, match=f"{first} reads or turns keys, which path goes on changing"):
         layer(torch.randn(1, 4, 32))
 
 
@@ -210,7 +210,7 @@ def test_what_is_multiplied_may_change_only_before_keys_settle(change):
 def test_a_link_that_absorbs_biases_is_refused_beside_one_that_settles():
     absorbing = Changing()
     absorbing.absorbs = True
-    with pytest.raises(Invalid, match="reads keys"):
+    with pytest.raises(Invalid, match="reads or turns keys"):
         chain(Settling(), absorbing).terms(call())
 
 

@@ -102,10 +102,10 @@ class TurnedClassToken(RoPE):
     unplaced, origin = True, False
 
     def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        return self.turn(q, *self.prepare(tokens.pos))
+        return self.turn(q, *self.prepare(tokens.index))
 
     def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        return self.turn(k, *self.prepare(tokens.pos))
+        return self.turn(k, *self.prepare(tokens.index))
 
 
 class AddedToClassToken(Encoding):
