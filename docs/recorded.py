@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from zoo.recipe import Recipe, recipe_files
+
+RISE = 0.1  # from the length of training to eight times that: what tells encodings that extrapolate from others
+STYLES = ("-", "--")
 
 
 def head(path: Path) -> dict[str, str]:
@@ -38,25 +42,44 @@ def _results(data: str, recipes: Mapping[str, Recipe]) -> Iterator[str]:
 
 
 def lengths(path: Path) -> None:
-    """Draw the recorded loss of the recipes of language against the length of windows."""
+    """Draw the recorded loss of the recipes of language against the length of windows, apart by how much it rises."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained", dpi=150)
-    axes = figure.subplots()
-    curves = {}
+    figure = Figure(figsize=(11, 5), layout="constrained", dpi=130)
+    rising, holding = figure.subplots(1, 2)
+    curves = sorted(_curves().items(), key=lambda curve: curve[1][-1][1])
+    _drawn(holding, f"rises by less than {RISE} nats, or falls", [one for one in curves if _rise(one[1]) < RISE])
+    _drawn(rising, f"rises by {RISE} nats or more", [one for one in curves if _rise(one[1]) >= RISE])
+    rising.set_ylabel("test loss in nats per character")
+    figure.savefig(path)
+
+
+def _curves() -> dict[str, list[tuple[int, float]]]:
+    """{recipe: [(length, loss)]} of those that were measured at several lengths."""
+    found = {}
     for name, recipe in recipe_files().items():
         points = re.findall(r"([\d.]+) at (\d+)", head(recipe).get("lengths", "")) if name.startswith("lm_") else []
         if len(points) > 1:
-            curves[name.removeprefix("lm_")] = [(int(size), float(loss)) for loss, size in points]
-    below = 0.0
-    for name, points in sorted(curves.items(), key=lambda curve: curve[1][-1][1]):
-        (line,) = axes.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1.2)
+            found[name.removeprefix("lm_")] = [(int(size), float(loss)) for loss, size in points]
+    return found
+
+
+def _rise(points: list[tuple[int, float]]) -> float:
+    return points[-1][1] - points[0][1]
+
+
+def _drawn(axes: Any, title: str, curves: list[tuple[str, list[tuple[int, float]]]]) -> None:
+    losses = [loss for _, points in curves for _, loss in points]
+    below, step = 0.0, (max(losses) - min(losses)) * 0.042  # so that names do not lie on each other
+    for number, (name, points) in enumerate(curves):
+        style = STYLES[number // 10 % len(STYLES)]  # there are ten colours
+        (line,) = axes.plot(*zip(*points, strict=True), style, marker="o", markersize=3, linewidth=1.2)
         size, loss = points[-1]
-        below = max(loss, below + 0.045)  # so that names do not lie on each other
+        below = max(loss, below + step)
         axes.annotate(name, (size, loss), (size * 1.06, below), fontsize=8, color=line.get_color(), va="center")
     axes.axvline(128, color="#999999", linestyle="--", linewidth=1)
-    axes.set(xlabel="length of windows in tokens (trained at 128)", ylabel="test loss in nats per character")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlabel("length of windows in tokens (trained at 128)")
     axes.set_xscale("log", base=2)
     axes.set_xticks([128, 256, 512, 1024], ["128", "256", "512", "1024"])
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
