@@ -108,7 +108,7 @@ def test_labels_that_do_not_tell_are_asked_for(tmp_path, folder):
     path = jsonl(tmp_path / "a.jsonl", [{"text": text(n), "label": n % 2} for n in range(9)])
     with pytest.raises(Invalid, match="say how many classes there are"):
         Passages(0, path=str(path)).samples  # noqa: B018
-    with pytest.raises(Invalid, match="say how many classes"):
+    with pytest.raises(Invalid, match="a stream does not tell the names of classes; list them as data.classes"):
         Passages(0, path=folder, val="validation", stream=Stream(samples=8)).samples  # noqa: B018
 
 
