@@ -12,6 +12,8 @@ from zoo.data.tables import opening
 from zoo.data.tables.parts import Parts
 from zoo.errors import DataError
 
+MIXED = "json"  # the kind of a column whose rows are of several
+
 
 def texts(opened: Any, split: str, column: str, path: str) -> Any:
     """A table of one column, `text`. Raises DataError where there is no such split or column, or no text in it."""
@@ -25,14 +27,14 @@ def refuse_others(table: Any, column: str, named: str) -> None:
     """Raises DataError where a column is known to hold something other than text."""
     feature = (table.features or {}).get(column)
     kind = getattr(feature, "dtype", None) or type(feature).__name__.lower()
-    if feature is not None and kind not in opening.WORDS:
+    if feature is not None and kind not in (*opening.WORDS, MIXED):
         raise DataError(f"{named} holds {kind}, not text")
 
 
 def text_of(text: Any) -> str:
     """The text of a row, empty where it has none. Raises ValueError where it is something else."""
     if text is not None and not isinstance(text, str):
-        raise ValueError(f"{text!r:.40} is a {type(text).__name__}, not text")
+        raise ValueError(f"{text!r:.40} is no text")
     return text or ""
 
 

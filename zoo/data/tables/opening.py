@@ -20,7 +20,7 @@ BUILDERS = {
 }  # fmt: skip
 PACKED = (".gz", ".zst")  # which may follow the ending that tells
 WORDS = ("string", "large_string")  # the kinds of columns of text
-EMPTY = ("StopIteration", "corresponds to no data")  # how the library tells of files without a row
+EMPTY = ("StopIteration", "corresponds to no data", "the first 0 values")  # as the library tells of files without a row
 
 
 def opened(path: str, streaming: bool = False) -> Mapping[str, Any]:
@@ -52,8 +52,8 @@ def rows(table: Iterable[Any], title: str) -> Iterator[Any]:
 
 def _silence() -> None:
     """Files that cannot be read are told of by DataError alone."""
-    for handler in logging.getLogger("datasets").handlers:
-        handler.addFilter(_is_news)
+    for kind in BUILDERS.values():
+        logging.getLogger(f"datasets.packaged_modules.{kind}.{kind}").addFilter(_is_news)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -77,6 +77,8 @@ def split(tables: Mapping[str, Any], name: str, columns: Iterable[str], path: st
         raise DataError(f"{path}: no split {name}; there are {', '.join(tables)}")
     table = tables[name]
     known = table.features or _features(table, path)
+    if not known:
+        raise DataError(f"{path}: {name} is empty")
     for column in columns:
         if column not in known:
             raise DataError(f"{path}: no column {column} in {name}; there are {', '.join(known)}")
