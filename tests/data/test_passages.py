@@ -92,7 +92,8 @@ def test_a_stream_of_texts_goes_on(folder, workers):
 
 
 @pytest.mark.parametrize(("words", "label", "told"), [("", "calm", "there is no text"), (None, "calm", "there is no text"),
-    (7, "calm", "7 is no text"), ("abc", "odd", "label 'odd' is none of 2 classes"), ("abc", None, "label None is none of 2 classes")])  # fmt: skip
+    (7, "calm", "7 is no text"),
+    ("abc", "odd", "label 'odd' is none of 2 classes"), ("abc", None, "label None is none of 2 classes")])  # fmt: skip
 def test_a_row_that_is_no_sample_is_told_or_skipped(tmp_path, words, label, told, caplog):
     rows = [{"text": text(n), "label": ("calm", "wild")[n % 2]} for n in range(19)]
     path = jsonl(tmp_path / "a.jsonl", [*rows[:5], {"text": words, "label": label}, *rows[5:]])
