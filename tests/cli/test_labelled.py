@@ -67,3 +67,50 @@ def test_a_run_on_labelled_texts_reads_as_many_classes(calm, zoo):
     code, _, told = zoo("eval", calm / "run", f"data.path={calm / 'b.jsonl'}", "data.classes=5")
     assert code == 2
     assert "data.classes: 5 classes, the model was trained with 2" in told
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A folder with a test split alone, whose texts are told apart by the folders of these names."""
+
+    def write(*names):
+        for number in range(6):
+            file = tmp_path / "-".join(names) / "test" / names[number % 2] / f"{number}.txt"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(LETTERS[number : number + 9])
+        return tmp_path / "-".join(names)
+
+    return write
+
+
+def test_a_test_split_alone_is_measured_by_the_names_of_its_classes(calm, zoo, folders):
+    shown = []
+    for words in ([], ["data.classes=[wild,calm]"]):
+        asked = [f"data.path={folders('calm', 'wild')}", "data.test=test", "data.val=validation", *words]
+        code, out, told = zoo("eval", calm / "run", *asked, "--json")
+        assert code == 0, told
+        shown.append(json.loads(out))
+    assert shown[0]["metrics"] == shown[1]["metrics"]
+    assert shown[0]["count"] == 6
+
+
+def test_a_run_is_not_measured_against_classes_of_other_names(calm, zoo, folders):
+    for words in ([], ["data.classes=[sweet,sour]"]):
+        code, _, told = zoo("eval", calm / "run", f"data.path={folders('sweet', 'sour')}", "data.test=test", *words)
+        assert code == 2
+        assert "data.classes: " in told
+        assert "not calm, wild" in told
+
+
+def test_data_that_is_not_as_told_makes_no_run_directory(zoo, folders, tmp_path):
+    path = folders("calm", "wild")
+    (tmp_path / "calm.yaml").write_text(CALM)
+    splits = ["data.train=test", "data.val=0.2", "data.test=0.2"]
+    code, _, told = zoo("fit", "calm.yaml", f"data.path={path}", *splits, "data.classes=[a,b]")
+    assert code == 2
+    assert "data.classes: " in told
+    assert "has the classes calm, wild, not a, b" in told
+    code, _, told = zoo("fit", "calm.yaml", f"data.path={path}", *splits, "data.classes=2", "data.text=words")
+    assert code == 4
+    assert "no column words" in told
+    assert not (tmp_path / "runs").exists()

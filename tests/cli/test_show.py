@@ -64,6 +64,7 @@ def test_no_picture_where_none_is_wanted(zoo, tmp_path):
         ("rope", ("dim=100",), ["heads: dim 100 is not divisible by heads 8"]),
         ("rope", ("axes=2",), ["rope takes 1 axis, not 2"]),
         ("rope", ("length=[4,4]",), ["rope takes 1 axis, not 2"]),
+        ("rope", ("length=[]",), ["length: a list of none"]),
         ("learned", ("length=[2000,2000]",), ["4,000,000 tokens are more than"]),
         ("rope", ("picture=nowhere/rope.png",), ["picture: there is no folder nowhere"]),
         ("rope", ("picture=.",), ["is a folder"]),

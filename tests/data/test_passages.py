@@ -92,6 +92,7 @@ def test_a_stream_of_texts_goes_on(folder, workers):
 
 
 @pytest.mark.parametrize(("words", "label", "told"), [("", "calm", "there is no text"), (None, "calm", "there is no text"),
+    (7, "calm", "7 is no text"),
     ("abc", "odd", "label 'odd' is none of 2 classes"), ("abc", None, "label None is none of 2 classes")])  # fmt: skip
 def test_a_row_that_is_no_sample_is_told_or_skipped(tmp_path, words, label, told, caplog):
     rows = [{"text": text(n), "label": ("calm", "wild")[n % 2]} for n in range(19)]
@@ -108,7 +109,7 @@ def test_labels_that_do_not_tell_are_asked_for(tmp_path, folder):
     path = jsonl(tmp_path / "a.jsonl", [{"text": text(n), "label": n % 2} for n in range(9)])
     with pytest.raises(Invalid, match="say how many classes there are"):
         Passages(0, path=str(path)).samples  # noqa: B018
-    with pytest.raises(Invalid, match="say how many classes"):
+    with pytest.raises(Invalid, match="a stream does not tell the names of classes; list them"):
         Passages(0, path=folder, val="validation", stream=Stream(samples=8)).samples  # noqa: B018
 
 

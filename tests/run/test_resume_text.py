@@ -71,7 +71,8 @@ FILLS = ["model.name=encoder", "model.dim=16", "model.depth=1", "model.heads=2",
 WAYS = {
     "predict": ["model.memory=16", "data.streams=true"],
     "fill": ["task.name=fill", *FILLS],
-    "stream": ["data.name=text_stream", "data.path=made", "data.length=16", "data.batch_size=4", "data.samples=24"],
+    "stream": ["data.name=text_stream", "data.path=made", "data.length=16", "data.batch_size=4", "data.samples=24",
+        "model.block.dropout=0.1"],
     "classify": ["task.name=classify", *FILLS, "data.name=passages", "data.path=made", "data.val=validation",
         "data.batch_size=8"],
 }  # fmt: skip

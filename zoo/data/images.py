@@ -24,6 +24,7 @@ from zoo.data.imagery.given import pictures, refuse_others
 from zoo.data.imagery.pictures import Encoded, Reader
 from zoo.data.source import Source
 from zoo.data.tables import opening
+from zoo.data.tables.classes import refuse_few
 from zoo.data.tables.corrupt import Corrupt, SoundLoader
 from zoo.data.tables.parts import Parts
 from zoo.data.tables.rows import Rows, Some
@@ -68,6 +69,8 @@ class Images(Source):
         super().__init__()
         if path is None:
             raise Invalid("path", "missing: say where your images are")
+        if classes is not None:
+            refuse_few(classes)
         self.seed, self.path, self.batch_size, self.workers = seed, path, batch_size, workers
         self.split_of, self.columns, self.classes = Parts(train, val, test), tables.Columns(image, label), classes
         self.decoding, self.skip, self.keep, self.stream = Decoding(size, channels, resize), skip, keep, stream
@@ -83,6 +86,7 @@ class Images(Source):
         if self.classes is not None:
             return Facts(channels, size, size, self.classes)
         names = opening.classes(self._table(opening.opened(self.path, streaming=True), "train"))
+        refuse_few(names)
         return Facts(channels, size, size, len(names), names=names)
 
     def locate(self) -> None:

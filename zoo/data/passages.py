@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 from zoo.data.corpora import folders
 from zoo.data.corpora.passages import Reader, given
+from zoo.data.corpora.tabled import refuse_others
 from zoo.data.corpora.tokenisation import load
 from zoo.data.corpora.vocabulary import Bytes, Encoder, from_plain
 from zoo.data.given import Given
 from zoo.data.source import Source
+from zoo.data.tables import classes as labels
 from zoo.data.tables import opening
 from zoo.data.tables.corrupt import Corrupt, SoundLoader
-from zoo.data.tables.parts import Parts
+from zoo.data.tables.parts import PARTS, Parts
 from zoo.data.tables.rows import Asked, Some
 from zoo.data.tables.stream import Stream, StreamLoader
 from zoo.errors import Invalid
@@ -34,7 +35,8 @@ class Passages(Source):
 
     `train` names a split; `val` and `test` name one each, or are shares of `train`. `text` and `label` name columns. Tokens
     are bytes, or those of `tokenizer`: a file of the library tokenizers, or `hub:owner/name`. `classes` says how many there
-    are, or their names in order; it is only needed where labels are plain numbers, or a stream's are words. Up to a share of
+    are, or their names in the model's order, which are those of the table if that has any; it is only needed where labels
+    are plain numbers, or a stream's are words. Up to a share of
     `skip` rows without text or with another label is skipped. `stream` and the order are as in the source `images`.
     """
 
@@ -48,6 +50,8 @@ class Passages(Source):
         super().__init__()
         if path is None:
             raise Invalid("path", "missing: say where your texts are")
+        if classes is not None:
+            labels.refuse_few(classes)
         self.split_of = Parts(train, val, test)
         self.split_of.streamed(stream is not None, workers)
         self.seed, self.path, self.tokenizer, self.classes = seed, path, tokenizer, classes
@@ -64,18 +68,27 @@ class Passages(Source):
         if isinstance(self.classes, int):
             return Facts(self.length, self.vocabulary, self.classes)
         names = self._names() if self.classes is None else self.classes
+        labels.refuse_few(names)
         return Facts(self.length, self.vocabulary, len(names), names)
 
     def locate(self) -> None:
-        opening.located(self.path)
+        """Raises Invalid too, where a table has other classes than are named."""
+        opened = self._opened(streaming=True)
+        for part in PARTS:
+            table = self._table(opened, part)
+            if self.classes is not None:
+                self._order(table, part)
 
     def adopt(self, samples: Samples) -> None:
         if not isinstance(samples, Facts):
             raise Invalid("", "the model was not trained on texts with labels")
+        own = self.classes if isinstance(self.classes, tuple) else ()
+        count = len(own) or self.classes or samples.classes
+        if count != samples.classes:
+            raise Invalid("classes", f"{count} classes, the model was trained with {samples.classes}")
+        labels.order(own, samples.names, samples.classes, "data.classes")
         self.vocabulary = from_plain(samples.vocabulary.plain())
-        own = self.samples
-        alike = own.classes == samples.classes
-        self.samples = replace(own, vocabulary=self.vocabulary, names=samples.names if alike else own.names)
+        self.samples = Facts(self.length, self.vocabulary, samples.classes, samples.names or own)
 
     def setup(self, stage: str) -> None:
         opened = self._opened(self.stream is not None)
@@ -93,25 +106,30 @@ class Passages(Source):
         return loader.counted if isinstance(loader, StreamLoader) else loader.order.all
 
     def _opened(self, streaming: bool) -> Mapping[str, Any]:
-        return folders.opened(self.path) or opening.opened(self.path, streaming)
+        return folders.opened(self.path, streaming) or opening.opened(self.path, streaming)
 
     def _table(self, opened: Mapping[str, Any], part: str) -> Any:
         table = opening.split(opened, self.split_of.split(part), self.columns, self.path)
+        refuse_others(table, self.columns[0], f"{self.path}: column {self.columns[0]} of {self.split_of.split(part)}")
         table = table.select_columns([*self.columns])
         given = dict(zip(self.columns, ("text", "label"), strict=True))
         return table.rename_columns({old: new for old, new in given.items() if old != new})
 
     def _names(self) -> tuple[str, ...]:
-        """The names of the classes: those that the table says, or the words that label its rows, sorted."""
-        table = self._table(self._opened(self.stream is not None), "train")
-        kind = getattr((table.features or {}).get("label"), "dtype", "")
-        if self.stream is None and kind in ("string", "large_string"):
-            return tuple(sorted({label for label in table["label"] if label is not None}))
-        return opening.classes(table)
+        streaming = self.stream is not None
+        return labels.names(self._table(self._opened(streaming), "train"), streaming)
+
+    def _order(self, table: Any, part: str) -> tuple[int, ...]:
+        """The class that each number means among the labels of a table, which may name them, as the recipe may."""
+        facts = self.samples
+        listed = self.classes if isinstance(self.classes, tuple) else ()
+        own = labels.declared(table) or listed
+        return labels.order(own, facts.names, facts.classes, f"{self.path}, {self.split_of.split(part)},")
 
     def _loader(self, table: Any, part: str) -> SoundLoader | StreamLoader:
         facts, split = self.samples, self.split_of.split(part)
-        reader = Reader(self.vocabulary, self.length, facts.classes, facts.names, f"{self.path}, {split}")
+        order = self._order(table, part)
+        reader = Reader(self.vocabulary, self.length, order, facts.names, f"{self.path}, {split}")
         if self.stream is not None:
             corrupt = Corrupt(self.skip, self.stream.samples, self.share.processes)
             return StreamLoader(table, reader, self.batch_size, self.workers, corrupt, self.share, seed=self.seed,

@@ -61,7 +61,10 @@ class Source(L.LightningDataModule):
         return {}
 
     def locate(self) -> None:
-        """Raises DataError where what `setup` would read is not there; reads nothing."""
+        """Raises DataError, or Invalid, where what `setup` would read is not there or not as it is said to be.
+
+        Reads no more than the first row of each part.
+        """
         return
 
     def adopt(self, samples: Samples) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
 from zoo.data.corpora.streaming import TextLoader, Texts
 from zoo.data.corpora.tabled import texts
@@ -60,7 +61,9 @@ class TextStream(Source):
         return Facts(self.length, self.vocabulary)
 
     def locate(self) -> None:
-        opening.located(self.path)
+        opened = opening.opened(self.path, streaming=True)
+        for part in self.splits:
+            self._table(opened, part)
 
     def adopt(self, samples: Samples) -> None:
         if not isinstance(samples, Facts):
@@ -71,11 +74,13 @@ class TextStream(Source):
     def setup(self, stage: str) -> None:
         opened = opening.opened(self.path, streaming=True)
         for part in ("train", "val") if stage == "fit" else ("test",):
-            split = self.splits[part]
-            table = texts(opened, split, self.column, self.path)
-            found = Texts(table, self.between, self.vocabulary, f"{self.path}, stream of {split}")
+            title = f"{self.path}, stream of {self.splits[part]}"
+            found = Texts(self._table(opened, part), self.between, self.vocabulary, title)
             self.loaders[part] = TextLoader(found, self.length, self.batch_size, self.workers, self.share,
                 documents=self.documents, seed=self.seed, stream=self.stream if part == "train" else None)  # fmt: skip
+
+    def _table(self, opened: Mapping[str, Any], part: str) -> Any:
+        return texts(opened, self.splits[part], self.column, self.path)
 
     def loader(self, part: str) -> TextLoader:
         return self.loaders[part]

@@ -42,6 +42,8 @@ class Sizes:
 
 def sized(sizes: Sizes, cls: type[Encoding]) -> Dims:
     """The sizes of the first layer. Raises Invalid where they do not go together."""
+    if sizes.length == ():
+        raise Invalid("length", "a list of none; give a number, or one along each axis")
     several = len(sizes.length) if isinstance(sizes.length, tuple) else None
     axes = sizes.axes or several or min(cls.axes)
     length = sizes.length or (TEXT if axes == 1 else SIDE)

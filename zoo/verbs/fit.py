@@ -10,7 +10,7 @@ from typing import Any
 
 from zoo import transfer
 from zoo.build import build_data
-from zoo.errors import ZooError
+from zoo.errors import Invalid, RecipeError, ZooError
 from zoo.loading import load_recipe
 from zoo.recipe import Recipe, from_plain
 from zoo.run import folder, loggers, resumption, storage
@@ -30,7 +30,7 @@ def fit(
     Where several processes are wanted and nobody has started them, each of them is `zoo WORDS`, by default this very call.
     """
     recipe = load_recipe(name, overrides)
-    build_data(recipe).locate()
+    _locate(recipe)
     place = [] if run_dir is None else ["--run-dir", str(run_dir)]
     processes = together(recipe, words or ["fit", name, *overrides, *place, "--resume", resume])
     if processes is None:
@@ -40,6 +40,14 @@ def fit(
     with written(run / "train.log") if processes.first else contextlib.nullcontext(), _told(run, processes):
         result = train(recipe, run, start, donor, processes)
     return result if processes.first else None
+
+
+def _locate(recipe: Recipe) -> None:
+    """Raises DataError or RecipeError where the data is not what the recipe says, before there is a run directory."""
+    try:
+        build_data(recipe).locate()
+    except Invalid as error:
+        raise RecipeError(recipe.fault(f"data.{error.key}", str(error))) from None
 
 
 def _prepared(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zoo.data.corpora.files import read
+from zoo.data.corpora.tabled import text_of
 from zoo.data.corpora.vocabulary import Encoder, from_plain
 from zoo.data.given import Given
 from zoo.data.tables.rows import Fetched, numbered
@@ -32,12 +33,15 @@ def padded(rows: Sequence[NDArray[Any]]) -> Tensor:
 
 @dataclass(frozen=True)
 class Reader:
-    """Makes passages of the rows of a table, with the columns `text` and `label`; what is longer than `length` is cut."""
+    """Makes passages of the rows of a table, with the columns `text` and `label`; what is longer than `length` is cut.
+
+    A label is one of `names`, or a number, which `order` tells the class of.
+    """
 
     vocabulary: Encoder
     length: int
-    classes: int
-    names: tuple[str, ...]  # which a label may be, in place of their number
+    order: tuple[int, ...]
+    names: tuple[str, ...]
     title: str  # what they are called in messages, with their number
 
     def fetched(self, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> Fetched:
@@ -52,12 +56,12 @@ class Reader:
         return Fetched(padded(inputs), torch.tensor(labels, dtype=torch.long), faults)
 
     def _label(self, label: Any) -> int:
-        return self.names.index(label) if label in self.names else numbered(label, self.classes)
+        return self.names.index(label) if label in self.names else self.order[numbered(label, len(self.order))]
 
 
 def tokens(text: Any, vocabulary: Encoder, length: int) -> NDArray[Any]:
     """The first so many tokens of a text. Raises ValueError where there is none, or what has no token."""
-    found = vocabulary.numbers(text)[:length] if isinstance(text, str) else ()
+    found = vocabulary.numbers(words)[:length] if (words := text_of(text)) else ()
     if not len(found):
         raise ValueError("there is no text")
     return np.asarray(found)

@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from zoo.data.corpora.packing import Packing, Place, Window
+from zoo.data.corpora.tabled import joined
 from zoo.data.corpora.vocabulary import Encoder
 from zoo.data.corpora.windows import windows
 from zoo.data.order import Share
-from zoo.data.tables.stream import Epochs, Stream, batched, ordered
+from zoo.data.tables.opening import rows
+from zoo.data.tables.stream import Epochs, Stream, batched, loaded, ordered
 from zoo.errors import DataError, Invalid
 from zoo.samples import Windows
 
@@ -31,7 +33,8 @@ class Texts:
 
     def read(self, rows: Iterable[Any]) -> Iterator[str]:
         """Those of rows that have one."""
-        return (row["text"] + self.between for row in rows if row["text"])
+        named = ((f"{self.title}, row {number}", row["text"]) for number, row in enumerate(rows))
+        return (text for name, found in named if (text := joined(found, self.between, name)))
 
     def encode(self, number: int, text: str) -> NDArray[Any]:
         try:
@@ -61,12 +64,12 @@ class TextLoader(Epochs):
 
     def rows(self) -> Iterable[Any]:
         if self.stream is None:
-            return self.texts.table
-        return ordered(self.texts.table, self.seed, self.epoch, self.stream.buffer)
+            return rows(self.texts.table, self.texts.title)
+        return ordered(self.texts.table, self.texts.title, self.seed, self.epoch, self.stream.buffer)
 
     def __iter__(self) -> Iterator[Windows]:
         self.begin()
-        for count, place, batch in DataLoader(Batches(self), batch_size=None, num_workers=self.workers):
+        for count, place, batch in loaded(Batches(self), self.workers):
             self.advance(count)
             self.place = Place(*place) if self.given else Place()
             yield batch

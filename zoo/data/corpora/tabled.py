@@ -12,15 +12,39 @@ from zoo.data.tables import opening
 from zoo.data.tables.parts import Parts
 from zoo.errors import DataError
 
+MIXED = "json"  # the kind of a column whose rows are of several
+
 
 def texts(opened: Any, split: str, column: str, path: str) -> Any:
     """A table of one column, `text`. Raises DataError where there is no such split or column, or no text in it."""
     table = opening.split(opened, split, [column], path)
-    kind = getattr((table.features or {}).get(column), "dtype", "string")
-    if kind not in ("string", "large_string"):
-        raise DataError(f"{path}: column {column} of {split} holds {kind}, not text")
+    refuse_others(table, column, f"{path}: column {column} of {split}")
     table = table.select_columns([column])
     return table if column == "text" else table.rename_column(column, "text")
+
+
+def refuse_others(table: Any, column: str, named: str) -> None:
+    """Raises DataError where a column is known to hold something other than text."""
+    feature = (table.features or {}).get(column)
+    kind = getattr(feature, "dtype", None) or type(feature).__name__.lower()
+    if feature is not None and kind not in (*opening.WORDS, MIXED):
+        raise DataError(f"{named} holds {kind}, not text")
+
+
+def text_of(text: Any) -> str:
+    """The text of a row, empty where it has none. Raises ValueError where it is something else."""
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"{text!r:.40} is no text")
+    return text or ""
+
+
+def joined(text: Any, between: str, named: str) -> str:
+    """The text of a row and what comes after it, empty where it has none. Raises DataError where it is something else."""
+    try:
+        found = text_of(text)
+    except ValueError as error:
+        raise DataError(f"{named}: {error}") from None
+    return found + between if found else ""
 
 
 @dataclass
@@ -47,8 +71,8 @@ class Tabled:
         return documents
 
     def _read(self, table: Any, split: str) -> list[Document]:
-        rows = enumerate(row["text"] for row in table)
-        return [Document(f"{self.path}, {split}, row {at}", text + self.between) for at, text in rows if text]
+        named = ((f"{self.path}, {split}, row {at}", row["text"]) for at, row in enumerate(table))
+        return [Document(name, words) for name, text in named if (words := joined(text, self.between, name))]
 
     def split(self, documents: Sequence[Document]) -> dict[str, list[Document]]:
         found, first = {}, 0

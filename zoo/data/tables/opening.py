@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import DataError, Invalid
+from zoo.errors import DataError, Invalid, ZooError
 
 HUB = "hub:"
 REMEDY = "; is its name right, and is there a network? Else download it, and name its folder"
@@ -18,6 +19,8 @@ BUILDERS = {
     ".parquet": "parquet", ".tar": "webdataset", ".arrow": "arrow", ".jsonl": "json", ".json": "json", ".csv": "csv",
 }  # fmt: skip
 PACKED = (".gz", ".zst")  # which may follow the ending that tells
+WORDS = ("string", "large_string")  # the kinds of columns of text
+EMPTY = ("StopIteration", "corresponds to no data", "the first 0 values")  # as the library tells of files without a row
 
 
 def opened(path: str, streaming: bool = False) -> Mapping[str, Any]:
@@ -26,6 +29,7 @@ def opened(path: str, streaming: bool = False) -> Mapping[str, Any]:
     import datasets
 
     datasets.disable_progress_bars()
+    _silence()
     name, files = located(path)
     name, configuration = _configured(name) if path.startswith(HUB) else (name, None)
     for shard in _shards(name, files):
@@ -36,12 +40,34 @@ def opened(path: str, streaming: bool = False) -> Mapping[str, Any]:
         raise DataError(f"{path}: {_told(path, error)}") from None
 
 
+def rows(table: Iterable[Any], title: str) -> Iterator[Any]:
+    """The rows of a table. Raises DataError, which begins with `title`, where the library cannot go on."""
+    try:
+        yield from table
+    except ZooError:
+        raise
+    except Exception as error:  # it fails in as many kinds as there are files
+        raise DataError(f"{title}: {_told(title, error)}") from None
+
+
+def _silence() -> None:
+    """Files that cannot be read are told of by DataError alone."""
+    for kind in BUILDERS.values():
+        logging.getLogger(f"datasets.packaged_modules.{kind}.{kind}").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Failed to ")
+
+
 def _told(path: str, error: Exception) -> str:
     """What is wrong with a path that the library could not read, and what would be right."""
     cause = str(error.__cause__ or error).strip() or type(error).__name__
     if NAMELESS in cause:
         named = " ".join(cause.splitlines()[1:2])[:200]
         return f"has several configurations, name one as {path}:CONFIGURATION; {named}"
+    if any(word in cause for word in EMPTY):
+        return "is empty, or one of its files is"
     return f"cannot be read: {cause.splitlines()[0][:200]}{REMEDY if path.startswith(HUB) else ''}"
 
 
@@ -50,16 +76,18 @@ def split(tables: Mapping[str, Any], name: str, columns: Iterable[str], path: st
     if name not in tables:
         raise DataError(f"{path}: no split {name}; there are {', '.join(tables)}")
     table = tables[name]
-    known = table.features or _features(table)
+    known = table.features or _features(table, path)
+    if not known:
+        raise DataError(f"{path}: {name} is empty")
     for column in columns:
         if column not in known:
             raise DataError(f"{path}: no column {column} in {name}; there are {', '.join(known)}")
     return table
 
 
-def _features(table: Any) -> Mapping[str, Any]:
+def _features(table: Any, path: str) -> Mapping[str, Any]:
     """The columns of a stream that does not tell them, as its first row has them."""
-    return next(iter(table), {})
+    return next(rows(table, path), {})
 
 
 def classes(table: Any, column: str = "label") -> tuple[str, ...]:
@@ -85,6 +113,11 @@ def located(path: str) -> tuple[str, dict[str, list[str]] | None]:
         known = ", ".join(BUILDERS)
         raise DataError(f"{path}: files of {', '.join(sorted(kinds))}; expected one of {known}, or a folder")
     return BUILDERS[kinds.pop()], {"train": files}
+
+
+def is_table(path: Path) -> bool:
+    """Whether a path is a file of one of the kinds of BUILDERS."""
+    return _kind(str(path)) in BUILDERS and path.is_file()
 
 
 def _kind(file: str) -> str:

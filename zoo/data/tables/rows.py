@@ -25,7 +25,10 @@ class Rows(Protocol):
 
 
 class Reader(Protocol):
-    """Makes samples of numbered rows."""
+    """Makes samples of numbered rows, which are called `title` in messages."""
+
+    @property
+    def title(self) -> str: ...
 
     def fetched(self, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> Fetched: ...
 

@@ -9,12 +9,15 @@ from itertools import islice
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from zoo.data.order import Share
 from zoo.data.tables.corrupt import Corrupt
+from zoo.data.tables.opening import rows
 from zoo.data.tables.rows import Fetched, Reader
+from zoo.errors import DataError
 from zoo.registry import Between
 
 Count = Annotated[int, Between(1)]
@@ -58,16 +61,39 @@ def _drawn(held: list[Any], generator: np.random.Generator) -> Any:
     return held.pop()
 
 
-def ordered(table: Any, seed: int, epoch: int, buffer: int) -> Iterator[Any]:
-    """The rows of an epoch of training: shards in an order, and rows out of a buffer, drawn from (seed, epoch).
+def ordered(table: Any, title: str, seed: int, epoch: int, buffer: int) -> Iterator[Any]:
+    """The rows of an epoch of training: shards in an order, and rows out of a buffer, drawn from (seed, epoch). Raises
+    DataError, which begins with `title`.
 
     `datasets` does not shuffle here: it would shuffle samples otherwise in a worker than without, and shards it reads in
     threads, after which it sleeps for five seconds, as Arrow may abort where Python ends before they do.
     """
     count = table.num_shards
     order = np.random.default_rng([seed, epoch, 1]).permutation(count)
-    shards = (table.shard(count, int(number)) for number in order)
+    shards = (rows(table.shard(count, int(number)), title) for number in order)
     return shuffled(by_turns(shards, SHARDS), buffer, [seed, epoch])
+
+
+def loaded(batches: IterableDataset[Any], workers: int) -> Iterator[Any]:
+    """What `batches` yields, here or in a worker. Draws nothing from the global random state, which is left to the model."""
+    generator = torch.Generator()
+    for found in DataLoader(_Told(batches), batch_size=None, num_workers=workers, generator=generator):
+        if isinstance(found, DataError):
+            raise found
+        yield found
+
+
+class _Told(IterableDataset[Any]):
+    """What `batches` yields, and a DataError that ends it: raised in a worker it would come with a traceback in its words."""
+
+    def __init__(self, batches: IterableDataset[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self.batches
+        except DataError as error:
+            yield error
 
 
 def batched(rows: Iterable[Any], size: int, least: int) -> Iterator[list[Any]]:
@@ -149,7 +175,7 @@ class StreamLoader(Epochs):
     ) -> None:  # fmt: skip
         super().__init__(None if stream is None else stream.samples, size * share.processes, share)
         self.table, self.reader, self.workers, self.corrupt = table, reader, workers, corrupt
-        self.seed, self.stream = seed, stream
+        self.seed, self.stream, self.title = seed, stream, reader.title
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
@@ -157,13 +183,13 @@ class StreamLoader(Epochs):
 
     def rows(self) -> Iterable[Any]:
         if self.stream is None:
-            return self.table
-        return ordered(self.table, self.seed, self.epoch, self.stream.buffer)
+            return rows(self.table, self.title)
+        return ordered(self.table, self.title, self.seed, self.epoch, self.stream.buffer)
 
     def fetched(self) -> Iterator[Fetched]:
         self.begin()
         left = Batches(self.rows, self.reader, self.together, self.share, self.given, self.samples)
-        for count, batch in DataLoader(left, batch_size=None, num_workers=self.workers):
+        for count, batch in loaded(left, self.workers):
             self.advance(count)
             yield batch
         self.given = 0  # also where there was less than was said

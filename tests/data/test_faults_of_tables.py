@@ -1,0 +1,217 @@
+"""What is wrong with tables and class folders: told with the place, never a traceback, and never taken for something else."""
+
+import pytest
+import torch
+from tables import jsonl, text
+
+from zoo.data.corpora.vocabulary import Bytes
+from zoo.data.passages import Passages
+from zoo.data.tables.stream import Stream
+from zoo.data.text_stream import TextStream
+from zoo.data.text_table import TextTable
+from zoo.errors import DataError, Invalid
+from zoo.samples import Passages as Facts
+
+STREAM = Stream(samples=8, buffer=4)
+SPLITS = ("train", "validation", "test")
+
+
+def streamed(path, **options):
+    return TextStream(0, path=str(path), **{"length": 8, "batch_size": 4, "samples": 400, "buffer": 4, **options})
+
+
+def passages(path, **options):
+    return Passages(0, path=str(path), **{"length": 40, "batch_size": 4, "val": "validation", **options})
+
+
+def trained(data):
+    data.setup("fit")
+    return list(data.train_dataloader())
+
+
+def files(folder, content, kind="csv"):
+    """A folder with the three splits, of which train has this content."""
+    folder.mkdir()
+    for split in SPLITS:
+        (folder / f"{split}.{kind}").write_bytes(content if split == "train" else b"text,label\nrow,calm\n")
+    return folder
+
+
+def rows(folder, *texts):
+    for split in SPLITS:
+        jsonl(
+            folder / f"{split}.jsonl",
+            [{"text": words, "label": ("calm", "wild")[n % 2]} for n, words in enumerate(texts)],
+        )
+    return folder
+
+
+def classed(folder, names, splits=SPLITS, count=4):
+    for number in range(count * len(splits)):
+        file = folder / splits[number // count] / names[number % len(names)] / f"{number}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{names[number % len(names)]} {text(number)}")
+    return folder
+
+
+# streams
+
+
+@pytest.mark.parametrize("make", [streamed, lambda path: passages(path, stream=STREAM, classes=("calm", "wild"))])
+def test_a_stream_draws_nothing_from_the_random_state_of_the_model(tmp_path, make):
+    data = make(rows(tmp_path / "set", *map(text, range(12))))
+    before = torch.get_rng_state()
+    trained(data)
+    list(data.val_dataloader())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+BROKEN = {
+    "rows": (b"text,label\n" + b"row boat row boat,calm\n" * 9 + b"a,b,c,d\n", "Expected 2 fields in line 11"),
+    "words": (b"text,label\n" + b"row boat row boat,calm\n" * 9 + b"caf\xe9,calm\n", "can't decode byte 0xe9"),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_file_that_breaks_off_a_stream_is_told(tmp_path, kind, workers, caplog):
+    content, told = BROKEN[kind]
+    with pytest.raises(DataError, match=told) as error:
+        trained(streamed(files(tmp_path / "set", content), workers=workers))
+    assert str(error.value).startswith(f"{tmp_path}/set")
+    assert "Traceback" not in str(error.value)
+    assert "Failed to" not in caplog.text
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_fault_in_the_middle_of_a_stream_is_told(tmp_path, monkeypatch, workers):
+    def broken(self):
+        yield from [{"text": text(n)} for n in range(3)]
+        raise ConnectionError("the network went away\nand more")
+
+    monkeypatch.setattr("datasets.IterableDataset.__iter__", broken)
+    data = streamed(rows(tmp_path / "set", *map(text, range(12))), workers=workers)
+    with pytest.raises(DataError) as error:
+        trained(data)
+    assert str(error.value) == f"{tmp_path}/set, stream of train: cannot be read: the network went away"
+
+
+def test_a_faulty_row_of_labelled_texts_breaks_off_a_stream(tmp_path):
+    data = passages(files(tmp_path / "set", BROKEN["rows"][0]), stream=STREAM, classes=("calm", "wild"))
+    with pytest.raises(DataError, match="Expected 2 fields"):
+        trained(data)
+
+
+def test_a_row_that_holds_no_text_is_told(tmp_path, monkeypatch):
+    path = rows(tmp_path / "set", text(0), text(1), None, 7, text(4))
+    monkeypatch.setattr("zoo.data.tables.stream.shuffled", lambda rows, *_: iter(rows))
+    with pytest.raises(DataError, match="set, train, row 3: 7 is no text"):
+        TextTable(0, path=str(path)).samples  # noqa: B018
+    with pytest.raises(DataError, match="set, stream of train, row 3: 7 is no text"):
+        trained(streamed(path))
+
+
+@pytest.mark.parametrize("make", [streamed, lambda path: TextTable(0, path=str(path)), passages])
+def test_a_column_of_lists_is_told(tmp_path, make):
+    data = make(rows(tmp_path / "set", ["row", "boat"], ["life"]))
+    with pytest.raises(DataError, match="column text of train holds list, not text"):
+        data.setup("fit") if isinstance(data, TextStream) else data.samples
+
+
+@pytest.mark.parametrize(("content", "kind"), [(b"", "jsonl"), (b"text,label\n", "csv")])
+@pytest.mark.parametrize("make", [streamed, passages])
+def test_a_file_without_rows_is_told(tmp_path, make, content, kind):
+    with pytest.raises(DataError, match="is empty"):
+        trained(make(files(tmp_path / "set", content, kind)))
+
+
+@pytest.mark.parametrize("options", [{"text": "words"}, {"val": "dev"}, {"test": "dev"}, {"path": "nowhere"}])
+def test_what_a_stream_lacks_is_told_before_it_is_read(tmp_path, options):
+    path = rows(tmp_path / "set", "row", "boat")
+    with pytest.raises(DataError, match=r"no (column words|split dev|such file)"):
+        streamed(**{"path": path, **options}).locate()
+
+
+# classes
+
+
+def test_class_folders_are_streamed(tmp_path):
+    path = classed(tmp_path / "set", ("calm", "wild"), count=6)
+    data = passages(path, stream=STREAM, workers=1)
+    assert data.samples.names == ("calm", "wild")
+    found = [(bytes(row.tolist()[:4]).decode(), int(label)) for inputs, labels in trained(data)
+        for row, label in zip(inputs, labels, strict=True)]  # fmt: skip
+    assert sorted(set(found)) == [("calm", 0), ("wild", 1)]
+    assert len(found) == 6
+
+
+@pytest.mark.parametrize("stream", [None, STREAM])
+def test_classes_keep_their_names_in_another_order(tmp_path, stream):
+    data = passages(classed(tmp_path / "set", ("calm", "wild")), classes=("wild", "calm"), stream=stream)
+    data.locate()
+    pairs = {
+        (chr(row[0]), int(label)) for inputs, labels in trained(data) for row, label in zip(inputs, labels, strict=True)
+    }
+    assert pairs == {("w", 0), ("c", 1)}
+
+
+@pytest.mark.parametrize(("classes", "told"), [(("a", "b"), "not a, b"), (("calm", "wild", "odd"), "not calm, wild, odd"),
+    (3, "not 3 classes")])  # fmt: skip
+def test_other_classes_than_those_of_a_table_are_refused(tmp_path, classes, told):
+    data = passages(classed(tmp_path / "set", ("calm", "wild")), classes=classes)
+    with pytest.raises(Invalid, match=f"train, has the classes calm, wild, {told}") as error:
+        data.locate()
+    assert error.value.key == "classes"
+
+
+@pytest.mark.parametrize(
+    ("classes", "told"),
+    [(1, "1, there must be at least two"), ((), "0, there must be"), (("a",), r"1 \(a\), there must be at least two"),
+     (("a", "b", "a"), "a is named twice")],
+)  # fmt: skip
+def test_classes_that_cannot_be_told_apart_are_refused(classes, told):
+    with pytest.raises(Invalid, match=told) as error:
+        passages("set", classes=classes)
+    assert error.value.key == "classes"
+
+
+def test_labels_all_alike_are_refused(tmp_path):
+    with pytest.raises(Invalid, match=r"1 \(calm\), there must be at least two"):
+        passages(classed(tmp_path / "set", ("calm",))).samples  # noqa: B018
+
+
+def test_labels_that_are_all_missing_are_told(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [{"text": text(n), "label": None} for n in range(4)])
+    with pytest.raises(Invalid, match="no row has a label"):
+        passages(path).samples  # noqa: B018
+
+
+@pytest.mark.parametrize("other", ["notes/readme.txt", "train/odd.txt"])
+def test_a_folder_of_two_kinds_is_refused(tmp_path, other):
+    path = tmp_path / "set"
+    rows(path, "row", "boat") if other.startswith("notes") else classed(path, ("calm", "wild"))
+    (path / other).parent.mkdir(exist_ok=True)
+    (path / other).write_text("read me")
+    with pytest.raises(DataError, match=rf"set: holds both .*{other}.*which are meant\?"):
+        passages(path).samples  # noqa: B018
+
+
+@pytest.mark.parametrize("options", [{}, {"classes": ("calm", "wild")}, {"classes": 2}])
+def test_a_model_keeps_the_order_of_its_classes(tmp_path, options):
+    data = passages(classed(tmp_path / "set", ("calm", "wild"), splits=("test",)), **options)
+    data.adopt(Facts(12, Bytes(), 2, ("wild", "calm")))
+    data.setup("test")
+    pairs = {(chr(row[0]), int(label)) for inputs, labels in data.test_dataloader()
+        for row, label in zip(inputs, labels, strict=True)}  # fmt: skip
+    assert pairs == {("w", 0), ("c", 1)}
+    assert data.samples.names == ("wild", "calm")
+
+
+def test_plain_numbers_mean_what_the_recipe_lists(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [{"text": "cw"[n % 2], "label": n % 2} for n in range(4)])
+    data = passages(path, classes=("calm", "wild"), test="train", train="none")
+    data.adopt(Facts(12, Bytes(), 2, ("wild", "calm")))
+    data.setup("test")
+    ((inputs, labels),) = data.test_dataloader()
+    assert inputs[:, 0].tolist() == [99, 119, 99, 119]
+    assert labels.tolist() == [1, 0, 1, 0]
