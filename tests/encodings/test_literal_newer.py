@@ -160,7 +160,9 @@ def test_fox_is_a_path_that_does_not_depend_on_the_query():
 
 def test_gates_of_turned_keys_are_refused():
     call = called()
-    with pytest.raises(Invalid, match="grape_a reads queries and keys as projected, which a link before it has changed; list it first"):
+    with pytest.raises(
+        Invalid, match="grape_a reads queries and keys as projected, which a link before it has changed; list it first"
+    ):
         scores(zoo.encoding(["rope", "grape_a"], dims()).double(), call)
     assert scores(zoo.encoding(["grape_a", "carope"], dims()).double(), call).isfinite().any()
 
