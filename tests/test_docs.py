@@ -29,6 +29,8 @@ SMALL = {
         "data.size=32",
         "data.workers=0",
         "trainer.precision=32-true",
+        "model.dim=96",
+        "model.heads=3",
     ],
     "marked": ["data.test=50", "data.val=50", "data.length=16"],
     "text_table": ["data.path=made", "data.vocabulary=270", "data.length=32", "data.workers=0", *LITTLE],

@@ -374,7 +374,8 @@ def undeclared_axes_are_refused(member: Member) -> None:
 def _typical(member: Member) -> bool:
     """Alone, and on two axes where it can: a graph hardly depends on axes, options and company, and takes seconds."""
     links = list(member.facts)
-    alone = len(links) == 1 or any(link.absorbs for link in links)
+    plain = all(link.absorbs or not any(True for _ in link.parameters()) for link in links)  # no two that learn
+    alone = len(links) == 1 or (plain and any(link.absorbs for link in links))
     return alone and not member.variant and (member.axes == 2 or not all(2 in link.axes for link in links))
 
 

@@ -62,6 +62,6 @@ def test_frames_do_not_move_in_training():
 
 
 def test_the_whole_model_is_captured_by_the_compiler():
-    model = vit("comrope_ld", coordinates=Perturbation(jitter=0.5, stretch=2.0, shift=1.0))
+    model = vit("comrope_ld", depth=1, coordinates=Perturbation(jitter=0.5, stretch=2.0, shift=1.0))
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert compiled(torch.randn(2, 1, 6, 8, 16)).shape == (2, 5)

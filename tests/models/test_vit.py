@@ -117,7 +117,7 @@ def test_a_shared_encoding_stands_once_and_others_once_per_layer():
 
 
 def test_the_whole_model_is_captured_by_the_compiler():
-    model = vit("rope_mixed", pool="class", registers=1, coordinates=Perturbation(jitter=0.5)).eval()
+    model = vit("rope_mixed", depth=1, pool="class", registers=1, coordinates=Perturbation(jitter=0.5)).eval()
     model.head.weight.data.normal_()
     images = torch.randn(2, 3, 16, 24)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
