@@ -7,7 +7,7 @@ fit: .venv/installed
 	$(BIN)/zoo fit recipes/vit_comrope.yaml
 
 test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 check: .venv/installed
 	$(BIN)/ruff check
