@@ -1,5 +1,6 @@
 """The command line, called in this process or in one of its own."""
 
+import json
 import subprocess
 import sys
 
@@ -18,6 +19,18 @@ def zoo(capsys, tmp_path, monkeypatch):
         code = main([str(argument) for argument in arguments])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def predicted(zoo):
+    """What `zoo predict` prints as JSON."""
+
+    def run(*arguments):
+        code, out, told = zoo("predict", *arguments, "--json")
+        assert code == 0, told
+        return json.loads(out)
 
     return run
 

@@ -17,18 +17,6 @@ trainer: {max_epochs: 1, accelerator: cpu}
 """
 
 
-@pytest.fixture
-def predicted(zoo):
-    """What `zoo predict` prints as JSON."""
-
-    def run(*arguments):
-        code, out, told = zoo("predict", *arguments, "--json")
-        assert code == 0, told
-        return json.loads(out)
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
     """A run on labelled texts, whose table is gone."""

@@ -44,18 +44,6 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture
-def predicted(zoo):
-    """What `zoo predict` prints as JSON."""
-
-    def run(*arguments):
-        code, out, told = zoo("predict", *arguments, "--json")
-        assert code == 0, told
-        return json.loads(out)
-
-    return run
-
-
-@pytest.fixture
 def photos(tmp_path):
     """Five images in folders, a note, a hidden file and a broken image."""
     for at, name in enumerate(("b.png", "a.PNG", "c/d.bmp", "c/e/f.webp", "z.png")):
