@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "zoo"
 FLOORS = [
-    {"errors", "registry", "samples"},
+    {"errors", "registry", "samples", "panels"},
     {"attention"},
     {"models", "encodings"},
     {"functions"},

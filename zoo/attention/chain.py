@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -11,6 +12,7 @@ from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens
 from zoo.attention.unplaced import added, confined, placed, turned
 from zoo.errors import Invalid
+from zoo.panels import Panel
 
 EXCLUSIVE = ("rescore", "weigh", "readout", "riders")
 
@@ -92,6 +94,12 @@ class Chain(Encoding):
         for link in self:
             tokens = link.update(placed(link, tokens), riders)
         return tokens
+
+    def findings(self, terms: Terms) -> Iterable[Panel]:
+        for link in self:
+            seen = terms.replace(queries=placed(link, terms.queries), keys=placed(link, terms.keys))
+            for panel in link.findings(seen):
+                yield replace(panel, title=f"{link.name}: {panel.title}")
 
     def _check_products(self, link: Encoding, old: Terms, new: Terms) -> None:
         """Refuses what would tell a kept key that was changed from one that its link has yet to change."""

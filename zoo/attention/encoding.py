@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Self
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
+from zoo.panels import Panel
 from zoo.registry import Choices
 
 
@@ -123,6 +124,13 @@ class Encoding(nn.Module):
     def update(self, tokens: Tokens, riders: Tensor) -> Tokens:
         """Each layer, after attention and its residual: take back the mixed riders [B, H, N, E]."""
         return tokens
+
+    def findings(self, terms: Terms) -> Iterable[Panel]:
+        """What there is to see of it in one layer: of its parameters, and of what it made of a described call.
+
+        Panels of one kind carry the same title in each layer. Tensors in them are detached and on the CPU.
+        """
+        return ()
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         """What a parameter, learned by an encoding like this one of other sizes, is here; None to leave it as it is made.

@@ -12,7 +12,7 @@ from zoo.attention import Dims
 from zoo.attention.chain import Chain
 from zoo.diagnostics.portrait import image, text
 from zoo.diagnostics.portrait.painting import paint
-from zoo.diagnostics.portrait.panels import Panel
+from zoo.panels import Panel
 from zoo.diagnostics.portrait.probe import SEED, Probe, probe
 from zoo.functions import encoding, encoding_class
 from zoo.registry import Choice

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from zoo.diagnostics.portrait.measures import distinct, named, nothing, same
-from zoo.diagnostics.portrait.panels import Map, Mosaic, Panel, Points
+from zoo.panels import Map, Mosaic, Panel, Points
 from zoo.diagnostics.portrait.probe import Probe, added_to_scores
 from zoo.diagnostics.portrait.turning import angles, commute, turns, waves
 

@@ -1,4 +1,4 @@
-"""What a picture shows, as data: kinds of panels, each painted by `painting`."""
+"""What a figure shows, as data: kinds of panels, painted as PNG files or drawn in a page."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """`x` and `y` name the axes, with their units."""
+    """`x` and `y` name the axes, with their units; `says` is a sentence: what one should see."""
 
     title: str
     x: str
     y: str
+    says: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers(Panel):
+    """A number for each of a few groups, by name: heads, or one for all. `x` names the groups, `y` the number and its unit."""
+
+    values: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
