@@ -12,9 +12,9 @@ from zoo.attention import Dims
 from zoo.attention.chain import Chain
 from zoo.diagnostics.portrait import image, text
 from zoo.diagnostics.portrait.painting import paint
-from zoo.panels import Panel
 from zoo.diagnostics.portrait.probe import SEED, Probe, probe
 from zoo.functions import encoding, encoding_class
+from zoo.panels import Panel
 from zoo.registry import Choice
 
 SHOWN = {1: (64,), 2: (15, 15), 3: (1, 15, 15)}  # tokens by the number of axes: of clips one frame

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from zoo.diagnostics.portrait.measures import distinct, named, nothing, same
-from zoo.panels import Map, Mosaic, Panel, Points
 from zoo.diagnostics.portrait.probe import Probe, added_to_scores
 from zoo.diagnostics.portrait.turning import angles, commute, turns, waves
+from zoo.panels import Map, Mosaic, Panel, Points
 
 ADDED, ROW, COLUMN = "added by position", "row of patches", "column of patches"
 SHOWN = 4  # maps of a mosaic

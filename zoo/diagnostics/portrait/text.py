@@ -11,9 +11,9 @@ from torch import Tensor
 from zoo.attention import Terms
 from zoo.attention.attend import weights
 from zoo.diagnostics.portrait.measures import distinct, middle, named, nothing, same
-from zoo.panels import Curves, Map, Panel, Points
 from zoo.diagnostics.portrait.probe import Probe, added_to_scores, shares
 from zoo.diagnostics.portrait.turning import angles, turns
+from zoo.panels import Curves, Map, Panel, Points
 
 ADDED = "added by position"
 
