@@ -33,7 +33,7 @@ class CoPE(Encoding):
         z = precise(terms.content @ self.table.mT.to(terms.content.dtype))  # [B, H, N, positions]
 
         def rescore(scores: Tensor, visible: Tensor) -> Tensor:
-            past = terms.grid(lambda b, h, i, j: j <= i + terms.shift)
+            past = terms.grid(lambda b, h, i, j: j <= terms.slot(i))
             gates = scores.sigmoid() * (visible & past)
             counts = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.table) - 1)  # [B, H, N, M]
             below, above = (z.gather(-1, edge.long()) for edge in (counts.floor(), counts.ceil()))
