@@ -20,9 +20,9 @@ def correlations(word: Tensor, position: Tensor, query: Tensor, key: Tensor) -> 
     """The four parts of (w_i + p_i) Q (w_j + p_j) K / sqrt(K), each [H, N, N], by name, averaged over samples.
 
     TUPE (Ke, He & Liu 2020, arXiv:2006.15595), equation 6 and figure 2: word to word, word to position, position to word,
-    position to position, of the first layer of BERT for a batch of sentences. Words [B, N, D] and positions [1|B, N, D] are
-    what is added up before the projections query [H, K, D] and key [H, K, D]; rows are queries. The parts add up to the
-    scores where the layer projects that sum itself, with no norm or bias between.
+    position to position, of the first layer of BERT for a batch of sentences. Words [B, N, D] and positions [N, D] or
+    [B, N, D] are what is added up before the projections query [H, K, D] and key [H, K, D]; rows are queries. The parts
+    add up to the scores where the layer projects that sum itself, with no norm or bias between.
     """
     parts = {"word": precise(word), "position": precise(position).expand(len(word), -1, -1)}
     queries, keys = (
