@@ -88,6 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("checkpoint", metavar="RUN|CHECKPOINT")
     predict.add_argument("overrides", nargs="*", metavar="PATH|key=value", help="images or texts; top=3, ...")
 
+    diagnose = _verb(verbs, "diagnose", _diagnose, "a page about what the attention of trained models does", json=True)
+    diagnose.add_argument("overrides", nargs="*", metavar="RUN|key=value", help="runs or checkpoints; samples=4, ...")
+
     launch = _verb(verbs, "launch", _launch, "the script that starts a recipe on a cluster, and goes on with it")
     launch.add_argument("engine", metavar="slurm|torchrun")
     launch.add_argument("recipe", metavar="RECIPE")
@@ -150,6 +153,13 @@ def _predict(known: argparse.Namespace) -> None:
     result = predict(known.checkpoint, known.overrides, quiet=known.json)
     if known.json:
         print(json.dumps(result, indent=2))
+
+
+def _diagnose(known: argparse.Namespace) -> None:
+    from zoo.verbs.diagnose import diagnose
+
+    path = diagnose(known.overrides)
+    print(path.with_suffix(".json").read_text(encoding="utf-8") if known.json else path)
 
 
 def _launch(known: argparse.Namespace) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from zoo import recipe
+from zoo import __version__, recipe
 from zoo.build import build_task
 from zoo.check import check
-from zoo.errors import CheckpointError
+from zoo.errors import CheckpointError, RecipeError
 from zoo.recipe import Recipe
+from zoo.recipe.tree import COMMAND_LINE
 from zoo.run import checkpoints
 from zoo.tasks.task import Task
 
@@ -27,12 +29,14 @@ def load(checkpoint: str | Path, overrides: Sequence[str] = ()) -> Task:
 
 
 def restore(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, Task]:
-    """The recipe and the task of a checkpoint file. Raises CheckpointError where its weights do not fit the recipe.
+    """The recipe and the task of a checkpoint file.
+
+    Raises CheckpointError where its weights do not fit the recipe, or another version wrote what this one cannot read.
 
     A checkpoint of text carries its vocabulary, and its task is made for that: no data is asked.
     """
     content = checkpoints.read(path)
-    stored = recipe.from_plain(content["zoo"]["recipe"], overrides, origin=str(path), name=content["zoo"]["name"])
+    stored = _recipe(content["zoo"], overrides, path)
     samples = checkpoints.recalled(content, path)
     check(stored, samples)
     task = build_task(stored, samples)
@@ -40,5 +44,23 @@ def restore(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, Task]:
         task.load_state_dict(content["state_dict"], strict=True)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()[1:3]]
-        raise CheckpointError(f"{path}: its weights are of another recipe: {' '.join(lines)[:300]}") from None
+        other = "" if content["zoo"].get("version") == __version__ else f"; {_versions(content['zoo'])}"
+        raise CheckpointError(f"{path}: its weights are of another recipe: {' '.join(lines)[:300]}{other}") from None
     return stored, task.eval()
+
+
+def _recipe(about: Mapping[str, Any], overrides: Sequence[str], path: Path) -> Recipe:
+    """The recipe that a checkpoint carries, changed by overrides."""
+    try:
+        return recipe.from_plain(about["recipe"], overrides, origin=str(path), name=about["name"])
+    except RecipeError as error:
+        own = [fault for fault in error.faults if fault.place != COMMAND_LINE]
+        if not own or about.get("version") == __version__:
+            raise
+        raise CheckpointError(
+            f"{path}: its recipe cannot be read, {own[0].key}: {own[0].problem}; {_versions(about)}"
+        ) from None
+
+
+def _versions(about: Mapping[str, Any]) -> str:
+    return f"it is of zoo {about.get('version')}, this is {__version__}"

@@ -126,6 +126,9 @@ class Images(Source):
 
         return map(finished, pictures(paths, self.decoding, self.batch_size, self.workers))
 
+    def pictured(self, images: Tensor) -> Tensor:
+        return self.finish.undone(images)
+
     def count(self, part: str) -> int:
         return self.streamed[part].counted if part in self.streamed else len(self.parts[part])
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+from torch import Tensor
 
 from zoo.data.given import Given
 from zoo.data.order import Share
@@ -51,6 +52,14 @@ class Source(L.LightningDataModule):
 
     def test_dataloader(self) -> Iterable[Any]:
         return self.loader("test")
+
+    def pictured(self, images: Tensor) -> Tensor:
+        """Images or clips [B, C, ...] as a model has them, for people: from 0, black, to 1, white.
+
+        By default each is stretched from its darkest number to its brightest.
+        """
+        low, high = (end.unflatten(0, (-1, *[1] * (images.dim() - 1))) for end in images.flatten(1).aminmax(dim=1))
+        return (images - low) / (high - low).clamp(min=1e-6)
 
     @abstractmethod
     def count(self, part: str) -> int:

@@ -11,6 +11,13 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 
+def read(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    """Columns and rows of a file of metrics; a last line that a full disk cut is left out."""
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(line for line in file if line.endswith("\n"))
+        return list(reader.fieldnames or ()), list(reader)
+
+
 class MetricsFile(Logger):
     """Appends rows; a new metric widens the table. Rows of a resumed run that lie after its checkpoint are dropped."""
 
@@ -20,12 +27,9 @@ class MetricsFile(Logger):
         self.rows: list[dict[str, Any]] = []
         self.columns = ["step", "epoch"]
         if path.is_file():
-            with path.open(newline="", encoding="utf-8") as file:
-                reader = csv.DictReader(
-                    line for line in file if line.endswith("\n")
-                )  # a full disk may cut the last one
-                self.columns = list(reader.fieldnames or self.columns)
-                self.rows = [row for row in reader if keep_until is None or int(row["step"]) < keep_until]
+            columns, rows = read(path)
+            self.columns = columns or self.columns
+            self.rows = [row for row in rows if keep_until is None or int(row["step"]) < keep_until]
             self._rewrite()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from zoo.verbs.together import together
 
 log = logging.getLogger("zoo")
 
+KEPT = "evaluation.json"  # beside the figure of an evaluation at several sizes, what `--json` prints
 UNLESS_SAID = ("trainer.accelerator=auto", "trainer.devices=1", "trainer.num_nodes=1", "trainer.strategy=auto")
 
 
@@ -44,7 +46,7 @@ def _measured(path: Path, recipe: Recipe, task: Task, processes: Processes) -> d
     data = build_data(recipe)
     result: dict[str, Any] = {"recipe": recipe.name, "checkpoint": str(path), "data": data.title}
     try:
-        result |= _test(trainer, task, data)
+        result |= tested(trainer, task, data)
     except Invalid as error:
         raise RecipeError(recipe.fault(f"data.{error.key}" if error.key else "data", str(error))) from None
     if recipe.evaluate.resolutions:
@@ -55,6 +57,7 @@ def _measured(path: Path, recipe: Recipe, task: Task, processes: Processes) -> d
     if processes.first and (recipe.evaluate.resolutions or recipe.evaluate.lengths):
         trained = recipe.data.options["size"] if isinstance(task.samples, Images) else task.samples.length
         result["figure"] = str(figures.draw(recipe, result, folder.holder(path), trained))
+        (folder.holder(path) / KEPT).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result
 
 
@@ -76,11 +79,11 @@ def _sweep(
     found: dict[str, dict[str, Any]] = {}
     for size, options in changes.items():
         try:
-            tested = _test(trainer, task, build_data(recipe, **options))
+            measured = tested(trainer, task, build_data(recipe, **options))
         except Invalid as error:
             found[size] = {"refused": str(error)}
             continue
-        found[size] = tested["metrics"] | {key: tested[key] for key in ("positions",) if key in tested}
+        found[size] = measured["metrics"] | {key: measured[key] for key in ("positions",) if key in measured}
     return found
 
 
@@ -100,9 +103,9 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _test(trainer: L.Trainer, task: Task, data: Source) -> dict[str, Any]:
+def tested(trainer: L.Trainer, task: Task, data: Source) -> dict[str, Any]:
     """count, metrics, and where the task tells it, the loss by position."""
-    _adopt(task, data)
+    adopt(task, data)
     (metrics,) = trainer.test(task, datamodule=data, verbose=False)
     told = {"count": data.count("test"), "metrics": {name: float(value) for name, value in metrics.items()}}
     positions = getattr(task, "positions", None)
@@ -111,7 +114,7 @@ def _test(trainer: L.Trainer, task: Task, data: Source) -> dict[str, Any]:
     return told | {"positions": positions[: data.samples.length]}  # a task counts to the length of training at least
 
 
-def _adopt(task: Task, data: Source) -> None:
+def adopt(task: Task, data: Source) -> None:
     """Raises Invalid where data cannot be read as what the model was trained on."""
     data.adopt(task.samples)
     known, found = task.samples, data.samples

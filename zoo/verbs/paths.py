@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from zoo.errors import DataError, Fault, RecipeError
+from zoo.errors import DataError
 
 TEXTS = (".txt",)
 
@@ -20,12 +20,9 @@ class Found(NamedTuple):
 
 
 def parted(words: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Paths and overrides: what has a `=` and is no path that exists is an override. Raises RecipeError without a path."""
-    overrides = [word for word in words if "=" in word and not os.path.lexists(word)]
-    paths = [Path(word) for word in words if word not in overrides]
-    if not paths:
-        raise RecipeError(Fault("command line", "", "nothing to predict", "name a file or a folder after the run"))
-    return paths, overrides
+    """Paths and overrides: what has a `=` or begins with `~`, and is no path that exists, is an override."""
+    overrides = [word for word in words if ("=" in word or word.startswith("~")) and not os.path.lexists(word)]
+    return [Path(word) for word in words if word not in overrides], overrides
 
 
 def images() -> frozenset[str]:

@@ -13,7 +13,7 @@ import torch
 
 from zoo.build import build_data
 from zoo.data.given import Given
-from zoo.errors import DataError, Invalid, RecipeError
+from zoo.errors import DataError, Fault, Invalid, RecipeError
 from zoo.loading import restore
 from zoo.recipe import Recipe
 from zoo.run import checkpoints
@@ -37,6 +37,8 @@ def predict(place: str, words: Sequence[str], quiet: bool = False) -> dict[str, 
     The data that it was trained on need not be there. Raises DataError where no file could be read.
     """
     places, overrides = parted(words)
+    if not places:
+        raise RecipeError(Fault("command line", "", "nothing to predict", "name a file or a folder after the run"))
     path = checkpoints.locate(place)
     recipe, task = restore(path, [*UNLESS_SAID, *map(_override, overrides)])
     speaker = _speaker(recipe, task)

@@ -40,6 +40,14 @@ class Finished:
             images = change(images)
         return self.augment.mixed(images, labels, classes)
 
+    def undone(self, images: Tensor) -> Tensor:
+        """Images [B, C, S, S] in units of white again."""
+        mean, std = self._numbers(images)
+        return images * std + mean
+
     def _scaled(self, images: Tensor) -> Tensor:
-        mean, std = (images.new_tensor(numbers)[:, None, None] for numbers in (self.mean, self.std))
+        mean, std = self._numbers(images)
         return (images - mean) / std
+
+    def _numbers(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        return images.new_tensor(self.mean)[:, None, None], images.new_tensor(self.std)[:, None, None]

@@ -1,0 +1,30 @@
+"""In a sentence, what the controls say: whether a model uses the places of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zoo.diagnostics.report.contents import Control
+
+AS_THEY_ARE = "as they are"
+
+
+def verdict(controls: Sequence[Control], metric: str, causal: bool) -> str:
+    """What becomes of a metric where places are changed. Where nothing at all changes, the model reads no places."""
+    own, *others = controls
+    asked = [control for control in others if not control.refused]
+    if not asked:
+        return "not asked" if not others else "unknown: the model refuses every change"
+    if all(control.metrics == own.metrics for control in asked):
+        return f"none: no metric changes at all where places do. {_instead(causal)}"
+    found = [f"{control.name} {control.metrics[metric]:.4f}" for control in asked if metric in control.metrics]
+    return f"{metric} is {own.metrics[metric]:.4f} with places as they are; {', '.join(found)}"
+
+
+def _instead(causal: bool) -> str:
+    if causal:
+        return (
+            "Its encoding reads none, but goes by the order of tokens at most, which the causal mask alone tells too: "
+            "these controls say nothing of how far it knows order"
+        )
+    return "Its encoding reads none, or the model has learned to do without: it takes its tokens for a set"
