@@ -72,9 +72,7 @@ def diagnosed(subject: Subject, wanted: Wanted) -> Run:
         log.info("%s: looking at %d samples from %d tokens", subject.name, len(batch[0]), len(plan.slots))
         looks = look(model, inputs, plan.slots, wanted.layers)
     unit: Literal["tokens", "patches"] = "patches" if isinstance(task.samples, Images) else "tokens"
-    numbers = measured(
-        looks, *(_moved(model, inputs, plan, wanted, CHANGES[name]) for name in ("zeroed", "shifted")), unit
-    )
+    content, shifted = (_moved(model, inputs, plan, wanted, CHANGES[name]) for name in ("zeroed", "shifted"))
     attended = Attended(
         samples=samples(task, data, batch, inputs, plan.grid), grid=plan.grid, extra=plan.extra, queries=plan.slots,
         layers=tuple(one.layer for one in looks), weights=_stacked(looks), rollout=_rollout(model, inputs, plan),
@@ -85,7 +83,7 @@ def diagnosed(subject: Subject, wanted: Wanted) -> Run:
         name=subject.name, checkpoint=str(subject.path), recipe=recipe.yaml(), unit=unit,
         encoding=tuple(choice.name for choice in recipe.model.options.get("encoding", ())),
         facts=_facts(subject, plan, looks[0], unit, tests) | _tested(data.title, data.count("test"), wanted.limit),
-        metrics=tests[0].metrics, training=_training(subject.path), measures=numbers, profiles=profiles(looks, unit),
+        metrics=tests[0].metrics, training=_training(subject.path), measures=measured(looks, content, shifted, unit), profiles=profiles(looks, unit),
         attended=attended, encodings=(), controls=tuple(tests), extrapolation=_extrapolation(subject),
     )  # fmt: skip
 

@@ -41,7 +41,7 @@ def _first(batches: Iterable[Any], count: int) -> Any:
             break
     if not found or not len(found[0][0]):
         return None
-    joined = [None if column[0] is None else _joined(column)[:count] for column in zip(*found, strict=True)]
+    joined: list[Any] = [None if column[0] is None else _joined(column)[:count] for column in zip(*found, strict=True)]
     return Windows(*joined) if isinstance(found[0], Windows) else tuple(joined)
 
 

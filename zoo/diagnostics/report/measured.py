@@ -15,7 +15,7 @@ from zoo.diagnostics import measures
 from zoo.diagnostics.looking import Look
 from zoo.diagnostics.report.contents import Measure
 
-AXES = {1: ("",), 2: ("rows", "columns"), 3: ("frames", "rows", "columns")}
+AXES = {1: ("",), 2: ("rows", "columns"), 3: ("time steps", "rows", "columns")}
 NEAR = {"tokens": 8, "patches": 2}  # what counts as a neighbourhood
 
 
@@ -89,7 +89,7 @@ def _reach(looks: Sequence[Look], pairs: Pairs, unit: str) -> Iterator[Measure]:
     )  # fmt: skip
     for at, axis in enumerate(axes if len(axes) > 1 else (), start=1):
         yield Measure(
-            name=f"distance_{axis}", title=f"attended distance across {axis}", unit="frames" if axis == "frames" else unit,
+            name=f"distance_{axis.split()[0]}", title=f"attended distance across {axis}", unit=axis if axis == "time steps" else unit,
             says=f"{told.replace('far', f'many {axis} away')} {even[at]:.2f}.", values=values[..., at],
         )  # fmt: skip
 

@@ -28,7 +28,7 @@ def _panels(look: Look, pairs: Pairs, unit: str) -> Iterator[Panel]:
         yield _mosaic(look, pairs, title, unit)
     else:
         yield _curves(
-            look, _along(pairs, slice(0, 1)), f"{title}, in time", "how many frames the key stands before the query"
+            look, _along(pairs, slice(0, 1)), f"{title}, in time", "how many time steps the key stands before the query"
         )
         yield _mosaic(look, _along(pairs, slice(1, None)), f"{title}, within frames", unit)
 
