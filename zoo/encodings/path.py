@@ -12,6 +12,7 @@ from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, precise, unroun
 from zoo.encodings.parts.convolution import convolved
 from zoo.encodings.parts.householder import added, settled
 from zoo.encodings.parts.linear import linear, normal
+from zoo.encodings.parts.seen import Panels, spread
 from zoo.registry import Between, register
 
 
@@ -27,9 +28,7 @@ class PaTH(Encoding):
 
     shared, relative, causal, unplaced = False, True, True, True
 
-    def __init__(
-        self, dims: Dims, *, rank: Annotated[int, Between(1)] = 32, convolution: Annotated[int, Between(1)] = 3
-    ) -> None:
+    def __init__(self, dims: Dims, *, rank: Annotated[int, Between(1)] = 32, convolution: Annotated[int, Between(1)] = 3) -> None:  # fmt: skip
         super().__init__(dims)
         width, self.behind = dims.groups * dims.head, convolution - 1
         layers = nn.Linear(dims.dim, rank, bias=False), nn.Linear(rank, width, bias=False)
@@ -49,12 +48,15 @@ class PaTH(Encoding):
             k = settled(precise(k), *self._reflections(tokens, len(k)))
         return k, tokens.note(path_direction=rest, path_strength=strength[:, :0])
 
+    def findings(self, terms: Terms) -> Panels:
+        told = "How hard a token reflects keys on their way to later queries: 0 lets them pass, 1 erases a direction, 2 flips it."
+        return spread("Strength", "beta, 0 to 2", terms.keys.notes["path_strength"], terms.keys, told, kind="key head")
+
     def terms(self, terms: Terms) -> Terms:
         sharing = self.dims.heads // self.dims.groups
         with unrounded(terms.q.device):
-            w, beta = (
-                one.repeat_interleave(sharing, dim=1) for one in self._reflections(terms.keys, len(terms.q))
-            )  # [B, H, n, ..]
+            both = self._reflections(terms.keys, len(terms.q))
+            w, beta = (one.repeat_interleave(sharing, dim=1) for one in both)  # [B, H, n, ..]
             table = added(precise(terms.q), precise(terms.k), w, beta) * terms.scale  # [B, H, N, M]
         return terms.add_bias(Lookup(table, lambda b, h, i, j: j))
 

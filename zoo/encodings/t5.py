@@ -12,6 +12,7 @@ from zoo.attention import Dims, Encoding, Lookup, Terms, precise
 from zoo.attention.terms import Index
 from zoo.encodings.parts.ladders import per_axis
 from zoo.encodings.parts.offsets import along
+from zoo.encodings.parts.seen import AXES, Panels, curves
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 
@@ -46,10 +47,25 @@ class T5(Encoding):
         return per_axis(value, source.dims, self.dims)
 
     def terms(self, terms: Terms) -> Terms:
-        ahead = not terms.causal or self.dims.axes > 1  # whether keys may lie ahead of their query
-        for axis, table in enumerate(precise(self.table).view(self.dims.axes, self.buckets, -1)):
-            terms = terms.add_bias(Lookup(table.mT[None, :, None], self._column(terms, axis, ahead)))
+        for axis, table in enumerate(self._tables()):
+            terms = terms.add_bias(Lookup(table.mT[None, :, None], self._column(terms, axis, self._ahead(terms))))
         return terms
+
+    def findings(self, terms: Terms) -> Panels:
+        ahead = self._ahead(terms)
+        offsets = torch.arange(-self.reach if ahead else 0, self.reach + 1, device=self.table.device)
+        told = "What a bucket adds to scores, over offsets: where a line falls to both sides, a head looks near."
+        for axis, table in zip(AXES[self.dims.axes], self._tables(), strict=True):
+            x, found = f"query's place - key's place, {axis}", table[self.bucket(offsets, ahead)].mT
+            yield curves(f"Buckets of {axis}", x, "added to scores", offsets, found, told)
+
+    def _ahead(self, terms: Terms) -> bool:
+        """Whether keys may lie ahead of their query."""
+        return not terms.causal or self.dims.axes > 1
+
+    def _tables(self) -> Tensor:
+        """[P, buckets, H]"""
+        return precise(self.table).view(self.dims.axes, self.buckets, -1)
 
     def _column(self, terms: Terms, axis: int, ahead: bool) -> Index:
         every = torch.arange(-self.reach, self.reach + 1, device=terms.keys.pos.device)

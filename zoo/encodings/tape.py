@@ -11,6 +11,7 @@ from zoo.attention import Dims, Encoding, Terms, Tokens
 from zoo.encodings.parts.ladders import check_pairs, ladders
 from zoo.encodings.parts.linear import linear, normal
 from zoo.encodings.parts.rotation import circle, turn
+from zoo.encodings.parts.seen import Panels, spread
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 
@@ -44,9 +45,18 @@ class TAPE(Encoding):
             nn.init.zeros_(self.into.weight)
 
     def embed(self, tokens: Tokens) -> Tokens:
+        return tokens.note(frames=self._initial(tokens).expand(-1, -1, self.dims.heads, -1, -1))
+
+    def findings(self, terms: Terms) -> Panels:
+        first, frames = self._initial(terms.keys), terms.keys.notes["frames"]
+        moved = (frames - first).flatten(3).norm(dim=-1) / first.flatten(3).norm(dim=-1)  # [1|B, M, H]
+        told = "How far the frames of tokens have come from those of rope, in their norm: at 0 nothing was learned of context."
+        return spread("Frames moved", "change, 1 is their size", moved, terms.keys, told)
+
+    def _initial(self, tokens: Tokens) -> Tensor:
+        """[1|B, N, 1, 2, K/2]"""
         (ladder,) = ladders(self.dims, self.base, tokens.pos)
-        frames = circle(tokens.pos * ladder).mT[:, :, None]  # [1|B, N, 1, 2, K/2]
-        return tokens.note(frames=frames.expand(-1, -1, self.dims.heads, -1, -1))
+        return circle(tokens.pos * ladder).mT[:, :, None]
 
     def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         return turn(q, tokens.notes["frames"].transpose(1, 2).mT.contiguous())
