@@ -47,7 +47,9 @@ class CoPE(Encoding):
         yield per_head("Gates", "mean gate, 0 to 1", pair_means(gates, visible), told)
         told = "What a query has counted at the first key that it sees: far below the number of keys, a head counts few things."
         yield per_head("Counts reached", "places", counts.amax(-1).mean((0, 2)), told)
-        told = f"Share of pairs beyond the last of {len(self.table)} places, which look alike; where it is large, more may help."
+        told = (
+            f"Share of pairs beyond the last of {len(self.table)} places, which look alike: where large, more may help."
+        )
         cut = (counts > len(self.table) - 1).to(counts.dtype)
         yield per_head("Counts that are cut", "share of pairs", pair_means(cut, visible), told)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, precise, unrounded
+from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, precise, repeated, unrounded
 from zoo.encodings.parts.convolution import convolved
 from zoo.encodings.parts.householder import added, settled
 from zoo.encodings.parts.linear import linear, normal
@@ -28,7 +28,9 @@ class PaTH(Encoding):
 
     shared, relative, causal, unplaced = False, True, True, True
 
-    def __init__(self, dims: Dims, *, rank: Annotated[int, Between(1)] = 32, convolution: Annotated[int, Between(1)] = 3) -> None:  # fmt: skip
+    def __init__(
+        self, dims: Dims, *, rank: Annotated[int, Between(1)] = 32, convolution: Annotated[int, Between(1)] = 3
+    ) -> None:
         super().__init__(dims)
         width, self.behind = dims.groups * dims.head, convolution - 1
         layers = nn.Linear(dims.dim, rank, bias=False), nn.Linear(rank, width, bias=False)
@@ -49,14 +51,12 @@ class PaTH(Encoding):
         return k, tokens.note(path_direction=rest, path_strength=strength[:, :0])
 
     def findings(self, terms: Terms) -> Panels:
-        told = "How hard a token reflects keys on their way to later queries: 0 lets them pass, 1 erases a direction, 2 flips it."
+        told = "What a token does to keys on their way to later queries: 0 lets them pass, 1 erases a direction, 2 flips it."
         return spread("Strength", "beta, 0 to 2", terms.keys.notes["path_strength"], terms.keys, told, kind="key head")
 
     def terms(self, terms: Terms) -> Terms:
-        sharing = self.dims.heads // self.dims.groups
         with unrounded(terms.q.device):
-            both = self._reflections(terms.keys, len(terms.q))
-            w, beta = (one.repeat_interleave(sharing, dim=1) for one in both)  # [B, H, n, ..]
+            w, beta = (repeated(one, self.dims.heads) for one in self._reflections(terms.keys, len(terms.q)))
             table = added(precise(terms.q), precise(terms.k), w, beta) * terms.scale  # [B, H, N, M]
         return terms.add_bias(Lookup(table, lambda b, h, i, j: j))
 

@@ -52,7 +52,7 @@ class Shaw(Encoding):
 
     def findings(self, terms: Terms) -> Panels:
         offsets = torch.arange(-self.reach, self.reach + 1)
-        told = "How large the learned vector of each offset is: a peak tells where a layer looks for place, a flat line nowhere."
+        told = "How large the learned vector of each offset is: a peak tells where a layer looks for place, a flat one not."
         for what, table in {"Keys": self.key, "Values": self.value}.items():
             if table is not None:
                 norms = precise(table).norm(dim=-1).flip(0)[None]  # rows go by key - query
