@@ -65,9 +65,7 @@ class NextToken(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         def ahead(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return (
-                terms.k[b, h, (i + terms.shift + 1).clamp(max=terms.k.shape[2] - 1), 0] * terms.offset(b, i, j)[..., 0]
-            )
+            return terms.k[b, h, (terms.slot(i) + 1).clamp(max=terms.k.shape[2] - 1), 0] * terms.offset(b, i, j)[..., 0]
 
         return terms.add_bias(ahead)
 
@@ -329,7 +327,7 @@ def test_an_interpreter_that_drops_a_factor_is_caught(monkeypatch):
 
 
 def test_a_mask_aligned_top_left_is_caught(monkeypatch):
-    monkeypatch.setattr(Terms, "shift", property(lambda terms: 0))
+    monkeypatch.setattr(Terms, "slot", lambda terms, i: i)
     with pytest.raises(AssertionError):
         laws.decoding_equals_one_pass(member(RoPE))
 

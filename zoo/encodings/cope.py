@@ -55,6 +55,6 @@ class CoPE(Encoding):
 
     def _counts(self, terms: Terms, scores: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
         """Gates, and their sums from each key to the query, [B, H, N, M]."""
-        past = terms.grid(lambda b, h, i, j: j <= i + terms.shift)
+        past = terms.grid(lambda b, h, i, j: j <= terms.slot(i))
         gates = scores.sigmoid() * (visible & past)
         return gates, gates.flip(-1).cumsum(-1).flip(-1)

@@ -35,4 +35,4 @@ class FoX(Encoding):
         sums = terms.keys.notes["log_forget"].cumsum(1).mT[..., None]  # [B, H, M, 1]
         sums = sums - sums[:, :, -1:]  # from the end: small where it matters
         one = sums.new_ones(1, 1, 1, 1)
-        return terms.add_factor(sums[:, :, terms.shift :], one).add_factor(one, -sums)
+        return terms.add_factor(terms.rows(sums), one).add_factor(one, -sums)

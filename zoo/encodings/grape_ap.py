@@ -57,6 +57,6 @@ class GRAPEAP(Encoding):
             path = terms.keys.notes["path"].transpose(1, 2)  # [B, H, M, size]
             angles = terms.keys.pos[:, None].expand(-1, -1, -1, self.size // 2)
             edges = turn(F.rms_norm(path, (self.size,), eps=1e-6), circle(angles))
-            logs = F.logsigmoid(path[:, :, terms.shift :] @ edges.mT / self.size)
+            logs = F.logsigmoid(terms.rows(path) @ edges.mT / self.size)
             slopes = head_slopes(self.dims.heads, logs)[:, None, None]
-            return logs * slopes * terms.grid(lambda b, h, i, j: j <= i + terms.shift)
+            return logs * slopes * terms.grid(lambda b, h, i, j: j <= terms.slot(i))

@@ -57,8 +57,8 @@ class PaTH(Encoding):
     def terms(self, terms: Terms) -> Terms:
         with unrounded(terms.q.device):
             w, beta = (repeated(one, self.dims.heads) for one in self._reflections(terms.keys, len(terms.q)))
-            table = added(precise(terms.q), precise(terms.k), w, beta) * terms.scale  # [B, H, N, M]
-        return terms.add_bias(Lookup(table, lambda b, h, i, j: j))
+            table = added(terms.run(precise(terms.q)), precise(terms.k), w, beta) * terms.scale  # [B, H, .., M]
+        return terms.add_bias(Lookup(terms.chosen(table), lambda b, h, i, j: j))
 
     def _reflections(self, tokens: Tokens, batch: int) -> tuple[Tensor, Tensor]:
         """w [B, G, n, K] and beta [B, G, n] of the tokens that keys have not passed through yet, the last n."""

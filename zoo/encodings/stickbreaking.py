@@ -29,7 +29,7 @@ class StickBreaking(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         def weigh(scores: Tensor, visible: Tensor) -> Tensor:
-            seen = visible & terms.grid(lambda b, h, i, j: j < i + terms.shift + self.last)
+            seen = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i) + self.last)
             z = scores.masked_fill(~seen, 0)
             passed = F.softplus(z) * seen
             left = passed.flip(-1).cumsum(-1).flip(-1) - passed  # by the keys nearer than j

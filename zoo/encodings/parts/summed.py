@@ -41,7 +41,7 @@ class Summed(Encoding):
             columns = circle((sums - sums[:, -1:]).transpose(1, 2))  # from the end: small where it matters
         if columns.shape[1] > 1:  # one for each key head; query heads that share it turn alike
             columns = columns.repeat_interleave(terms.k.shape[1] // columns.shape[1], dim=1)  # [B, 1|H, M, K/2, 2]
-        rows, before = columns[:, :, terms.shift :], terms.turn
+        rows, before = terms.rows(columns), terms.turn
 
         def turned(x: Tensor) -> Tensor:
             return turn(before(x).expand(len(rows), -1, -1, -1), rows)
