@@ -40,9 +40,11 @@ class Look:
 
 
 def look(
-    model: nn.Module, inputs: Sequence[Any], slots: Sequence[int] | None = None, layers: Sequence[int] | None = None
+    model: nn.Module, inputs: Sequence[Any], queries: int | None = None, layers: Sequence[int] | None = None
 ) -> list[Look]:
     """Looks at some layers of a model called with `inputs`, by default at all layers and at the queries of all tokens.
+
+    Of many tokens, as many `queries` are chosen, from the first to the last one evenly.
 
     The model computes as in an evaluation, uncompiled, without gradients, and is left as it was. Raises Invalid("layers")
     where a layer is not there, and where the model has no attention of ours.
@@ -52,7 +54,7 @@ def look(
 
     def see(attention: SelfAttention, tokens: Tokens, chain: Chain, context: Context) -> None:
         if wanted is None or attention.dims.layer in wanted:
-            found.append(_look(attention, tokens, chain, slots))
+            found.append(_look(attention, tokens, chain, queries))
 
     check(model, layers)
     with watched(model, see), resting(model):
@@ -99,10 +101,15 @@ def _attention(model: nn.Module) -> list[SelfAttention]:
     return [module for module in model.modules() if isinstance(module, SelfAttention)]
 
 
-def _look(attention: SelfAttention, tokens: Tokens, chain: Chain, slots: Sequence[int] | None) -> Look:
-    count = len(tokens)
-    chosen = torch.tensor(range(count) if slots is None else [slot for slot in slots if slot < count])
-    chosen = chosen.to(tokens.x.device)
+def spread(count: int, most: int | None = None) -> list[int]:
+    """Slots out of `count`, from the first to the last evenly, at most so many."""
+    if most is None or most >= count:
+        return list(range(count))
+    return [round(n * (count - 1) / max(most - 1, 1)) for n in range(most)]
+
+
+def _look(attention: SelfAttention, tokens: Tokens, chain: Chain, queries: int | None) -> Look:
+    chosen = torch.tensor(spread(len(tokens), queries), device=tokens.x.device)
     if attention.linear:
         call = attention.describe_linear(tokens, chain, Context(), chosen)[1]
         return Look(attention.dims.layer, attention, chain, call.terms, chosen, linear.weights(call), None)

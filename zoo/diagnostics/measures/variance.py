@@ -58,7 +58,7 @@ def _centred(scores: Tensor, counted: Tensor) -> Tensor:
     # less the largest first, so that a constant row becomes exactly 0
     highest = scores.masked_fill(~counted, float("-inf")).amax(-1, keepdim=True)
     values = (scores - highest).masked_fill(~counted, 0)
-    mean = values.sum(-1, keepdim=True) / counted.sum(-1, keepdim=True).clamp(min=1)
+    mean = values.sum(-1, keepdim=True) / counted.sum(-1, keepdim=True)  # NaN where nothing counts, and nothing is kept
     return (values - mean).masked_fill(~counted, 0)
 
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from zoo.attention import Terms
 from zoo.attention.attend import weights
-from zoo.diagnostics.portrait.measures import distinct, middle, named, nothing, same
+from zoo.diagnostics.portrait.measures import middle, nothing
 from zoo.diagnostics.portrait.probe import Probe, added_to_scores, shares
 from zoo.diagnostics.portrait.turning import angles, turns
-from zoo.panels import Curves, Map, Panel, Points
+from zoo.panels import Curves, Map, Panel, Points, distinct, named, same
 
 ADDED = "added by position"
 
