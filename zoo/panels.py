@@ -37,22 +37,27 @@ class Curves(Panel):
 
 @dataclass(frozen=True, kw_only=True)
 class Map(Panel):
-    """Values over two axes, NaN where there is none. `unit` names the values."""
+    """Values over two axes, NaN where there is none. `unit` names the values; `corner` is the row and the column of the first.
+
+    Of a map over offsets the corner is negative: that of a grid of 8 by 8 is (-7, -7).
+    """
 
     values: Tensor  # [rows, columns]
     unit: str
     signed: bool  # whether 0 lies in the middle of the colours
     mark: tuple[int, int] | None = None  # a row and a column
+    corner: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mosaic(Panel):
-    """Small maps side by side on one scale, each with a label."""
+    """Small maps side by side on one scale, each with a label. `mark` and `corner` are those of a map."""
 
     values: Tensor  # [maps, rows, columns]
     labels: tuple[str, ...]
     unit: str
     mark: tuple[int, int] | None = None
+    corner: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from zoo.diagnostics import measures
 from zoo.diagnostics.looking import Look, look
 from zoo.diagnostics.places import CHANGES, Change, changed
 from zoo.diagnostics.report.contents import Attended, Control, Run
-from zoo.diagnostics.report.curves import extrapolation, training
+from zoo.diagnostics.report.trends import extrapolation, training
 from zoo.diagnostics.report.measured import measured
 from zoo.diagnostics.report.profiles import profiles
 from zoo.diagnostics.report.shown import Layout, layout

@@ -112,7 +112,8 @@ def _legend(axes: Axes, alone: int) -> None:
 def _map(axes: Axes, panel: Map) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    drawn = axes.imshow(panel.values.numpy(), **_scale(panel.values, panel.signed), aspect="auto")
+    placed = _placed(panel.values, panel.corner)
+    drawn = axes.imshow(panel.values.numpy(), **_scale(panel.values, panel.signed), **placed, aspect="auto")
     if panel.mark:
         _mark(axes, panel.mark)
         axes.set_aspect("equal")
@@ -129,7 +130,7 @@ def _mosaic(axes: Axes, panel: Mosaic) -> None:
     axes.set_title(panel.title, pad=14)
     for place, (values, label) in enumerate(zip(panel.values, panel.labels, strict=True)):
         small = axes.inset_axes((place % 2 * 0.52, 0.54 - place // 2 * 0.54, 0.48, 0.46))
-        drawn = small.imshow(values.numpy(), **_scale(panel.values, signed=True))
+        drawn = small.imshow(values.numpy(), **_scale(panel.values, signed=True), **_placed(values, panel.corner))
         small.set_title(label, size=7.5, weight="normal", pad=2, loc="center")
         small.set(xticks=(), yticks=())
         small.spines[:].set_visible(False)
@@ -150,6 +151,12 @@ def _bar(axes: Axes, drawn: AxesImage, values: Tensor, unit: str) -> None:
 def _mark(axes: Axes, patch: tuple[int, int]) -> None:
     for colour, width in (("white", 2.0), (INK, 1.0)):  # seen on light and on dark
         axes.plot(patch[1], patch[0], "s", ms=4, mfc="none", mec=colour, mew=width)
+
+
+def _placed(values: Tensor, corner: tuple[int, int]) -> dict[str, Any]:
+    """Each value with its row and column in its middle."""
+    (rows, columns), (top, left) = values.shape, corner
+    return {"extent": (left - 0.5, left + columns - 0.5, top + rows - 0.5, top - 0.5)}
 
 
 def _scale(values: Tensor, signed: bool) -> dict[str, Any]:

@@ -1,84 +1,120 @@
-"""Curves of a report: what training logged, and what an evaluation at other sizes found."""
+"""Lines and points over two axes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from zoo.panels import Curves
+from zoo.diagnostics.report.axes import Frame, colour, framed, legend, stacked
+from zoo.diagnostics.report.markup import Markup, tag
+from zoo.diagnostics.report.scales import spanning, widened
+from zoo.panels import Curves, Points
 
-MOST = 400  # points of a curve
-Points = Sequence[tuple[float, float]]
-
-
-def training(rows: Sequence[Mapping[str, str]]) -> tuple[Curves, ...]:
-    """Curves over steps of what stands in `metrics.csv`, given as its rows: losses together, each other metric by itself."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    found = {name: points for name in names if name.startswith(("train/", "val/")) and (points := _points(rows, name))}
-    return tuple(_drawn(found))
+BUCKETS = 240  # of a long line, each drawn by its lowest and its highest number
+FEW = 12  # points that are marked on their line
 
 
-def _points(rows: Sequence[Mapping[str, str]], name: str) -> Points:
-    return [(float(row["step"]), float(row[name])) for row in rows if row.get(name)]
+@dataclass(frozen=True)
+class Line:
+    """One line, with places of its own."""
+
+    label: str
+    x: Tensor  # [N]
+    y: Tensor  # [N]
 
 
-def _drawn(found: Mapping[str, Points]) -> Iterator[Curves]:
-    train, val = found.get("train/loss", ()), found.get("val/loss", ())
-    if train:
-        yield _curves("training loss", {"train": train}, "It falls fast, then slowly; a jump up is a step too far.")
-    if train and len(val) > 1:
-        lines = {"train": _meanwhile(train, val), "val": val}
-        yield _curves(
-            "loss, trained on and not", lines, "Where val rises while train falls, the model learns by heart."
-        )
-    for name, points in found.items():
-        if name not in ("train/loss", "val/loss") or (name == "val/loss" and not (train and len(val) > 1)):
-            yield _curves(name.replace("/", " "), {name: points}, "One point for each time that it was measured.")
+def curves(panel: Curves) -> Markup:
+    """Each line in a colour of its own, and the band around the first."""
+    lines = [Line(label, panel.places, line) for label, line in panel.lines.items()]
+    return plot(panel, lines, panel.band)
 
 
-def _meanwhile(train: Points, val: Points) -> Points:
-    """The mean of the training loss between one validation and the next, at the latter."""
-    steps = [-1.0, *(step for step, _ in val)]
-    spans = [[loss for step, loss in train if low < step <= high] for low, high in pairwise(steps)]
+def plot(panel: Curves, lines: Sequence[Line], band: tuple[Tensor, Tensor] | None = None) -> Markup:
+    """Lines under the names of the panel's axes."""
+    held = [line.y for line in lines] + list(band or ())
+    x, y = spanning(line.x for line in lines), widened(spanning(held))
+    if 0 <= y.low < 0.4 * y.high:  # near enough that the axis may begin at 0
+        y = spanning([*held, torch.tensor([0.0, y.high])])
+    frame = framed(x, y, panel.x, panel.y)
+    drawn = [_band(frame, panel.places, *band)] if band else []
+    for number, line in enumerate(lines):
+        drawn += _line(frame, line, number, colour(number, len(lines)))
+    names = [(colour(number, len(lines)), line.label) for number, line in enumerate(lines)]
+    return stacked(legend(names), frame.draw(*drawn, title=panel.title))
+
+
+def points(panel: Points) -> Markup:
+    """Dots by group, the note in a corner."""
+    xs, ys = zip(*panel.groups.values(), strict=True) if panel.groups else ((), ())
+    x, y = widened(spanning(xs)), widened(spanning(ys, log=panel.steep))
+    if panel.square:
+        reach = max(abs(end) for scale in (x, y) for end in (scale.low, scale.high))
+        x, y = (spanning([torch.tensor([-one, one])]) for one in (reach * 1.95, reach))  # the frame is wider than high
+    frame = framed(x, y, panel.x, panel.y)
+    count = len(panel.groups)
+    drawn = [_dots(frame, *pair, number, colour(number, count)) for number, pair in enumerate(panel.groups.values())]
+    if panel.note:
+        drawn.append(tag("text", panel.note, x=frame.x.end, y=12, class_="name end"))
+    names = [(colour(number, count), label) for number, label in enumerate(panel.groups)]
+    return stacked(legend(names), frame.draw(*drawn, title=panel.title))
+
+
+def _line(frame: Frame, line: Line, number: int, look: str) -> list[Markup]:
+    x, y = thinned(line.x.double(), line.y.double())
+    where = _placed(frame, x, y)
+    marks = [tag("path", d=_path(where), class_=f"line {look}", data_series=str(number), data_label=line.label)]
+    if len(where) <= FEW:
+        marks += [
+            tag("circle", cx=p[0], cy=p[1], r=2.6, class_=f"dot {look}", data_series=str(number)) for p in where if p
+        ]
+    return marks
+
+
+def _dots(frame: Frame, x: Tensor, y: Tensor, number: int, look: str) -> Markup:
+    where = _placed(frame, x.double(), y.double())
+    path = "".join(f"M{p[0]:.1f} {p[1]:.1f}h0" for p in where if p)
+    return tag("path", d=path, class_=f"dots {look}", data_series=str(number))
+
+
+def _band(frame: Frame, x: Tensor, low: Tensor, high: Tensor) -> Markup:
+    there = _placed(frame, x.double(), high.double())
+    back = _placed(frame, x.double(), low.double())[::-1]
+    path = "L".join(f"{p[0]:.1f} {p[1]:.1f}" for p in [*there, *back] if p)
+    return tag("path", d=f"M{path}Z" if path else "", class_="band s0")
+
+
+def _placed(frame: Frame, x: Tensor, y: Tensor) -> list[tuple[float, float] | None]:
+    """Where points lie on the paper, None where there is no number."""
+    seen = x.isfinite() & y.isfinite() & ((y > 0) | (not frame.y.log))
     return [
-        (high, sum(span) / len(span) if span else float("nan")) for high, span in zip(steps[1:], spans, strict=True)
+        (frame.x(a), frame.y(b)) if there else None
+        for a, b, there in zip(x.tolist(), y.tolist(), seen.tolist(), strict=True)
     ]
 
 
-def _curves(title: str, lines: Mapping[str, Points], says: str) -> Curves:
-    """Lines over the same steps."""
-    first = next(iter(lines.values()))
-    places = _thinned([step for step, _ in first])
-    drawn = {name: _thinned([value for _, value in points]) for name, points in lines.items()}
-    return Curves(title=title, x="step", y=title.split(",")[0], says=says, places=places, lines=drawn)
+def _path(where: Sequence[tuple[float, float] | None]) -> str:
+    """A line that is broken where there is no number; a number alone is a dot."""
+    words, begun = [], False
+    for point in where:
+        if point is not None:
+            words.append(f"{'L' if begun else 'M'}{point[0]:.1f} {point[1]:.1f}{'' if begun else 'h0'}")
+        begun = point is not None
+    return "".join(words)
 
 
-def _thinned(values: Sequence[float]) -> Tensor:
-    """At most so many numbers, each the mean of as many neighbours."""
-    run = -(-len(values) // MOST)
-    return torch.stack([part.mean() for part in torch.tensor(values).split(run)])
-
-
-def extrapolation(result: Mapping[str, Any], trained: int) -> tuple[Curves, ...]:
-    """Curves of what `zoo eval` found at other resolutions or lengths; `trained` is the size of training."""
-    return tuple(
-        panel for kind in ("resolutions", "lengths") if kind in result for panel in _swept(result, kind, trained)
-    )
-
-
-def _swept(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curves]:
-    sizes = {int(size): metrics for size, metrics in result[kind].items()} | {trained: result["metrics"]}
-    refused = sorted(size for size, metrics in sizes.items() if "refused" in metrics)
-    known = {size: sizes[size] for size in sorted(sizes) if size not in refused}
-    x = "resolution in pixels" if kind == "resolutions" else "length of windows in tokens"
-    told = f"Trained at {trained}" + (f"; refused at {', '.join(map(str, refused))}" if refused else "")
-    for name in result["metrics"]:
-        values = {size: float(metrics[name]) for size, metrics in known.items() if name in metrics}
-        yield Curves(
-            title=f"{name.replace('/', ' ')} at other {kind}", x=x, y=name, says=f"{told}: what is level there carries on.",
-            places=torch.tensor([float(size) for size in values]), lines={name: torch.tensor([*values.values()])},
-        )  # fmt: skip
+def thinned(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """A long line by the lowest and the highest number of each of its stretches, in their order."""
+    if len(x) <= 2 * BUCKETS:
+        return x, y
+    kept = []
+    for stretch in torch.arange(len(x)).chunk(BUCKETS):
+        values = y[stretch]
+        kept += [
+            values.nan_to_num(torch.inf).argmin() + stretch[0],
+            values.nan_to_num(-torch.inf).argmax() + stretch[0],
+        ]
+    places = torch.cat([torch.stack(kept), torch.tensor([0, len(x) - 1])]).unique()
+    return x[places], y[places]

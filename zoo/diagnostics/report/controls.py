@@ -1,0 +1,80 @@
+"""Does the model use position at all? What becomes of its metrics when the places of tokens are changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zoo.diagnostics.report import digits
+from zoo.diagnostics.report.bars import bar
+from zoo.diagnostics.report.contents import Control, Report, Run
+from zoo.diagnostics.report.drawing import figure, titled
+from zoo.diagnostics.report.markup import Markup, tag
+
+FINITE = (float("-inf"), float("inf"))
+
+
+def controls(report: Report) -> Markup | None:
+    """A table for each metric: a row for each control, a column for each run."""
+    runs = [run for run in report.runs if run.controls]
+    metrics = dict.fromkeys(name for run in runs for control in run.controls for name in control.metrics)
+    figures = [_figure(metric, runs) for metric in metrics]
+    return tag("div", *figures, class_="figures") if figures else None
+
+
+def _figure(metric: str, runs: Sequence[Run]) -> Markup:
+    names = dict.fromkeys(control.name for run in runs for control in run.controls)
+    most = max((abs(number) for run in runs for number in _numbers(run, metric)), default=0.0)
+    top = tag("tr", tag("th", "places", scope="col"), *(tag("th", run.name, scope="col") for run in runs))
+    rows = (
+        tag("tr", tag("th", name, scope="row"), *(_cell(run, name, metric, most) for run in runs)) for name in names
+    )
+    head = tag("thead", top) if len(runs) > 1 else None
+    table = tag("table", head, tag("tbody", *rows), class_="controls")
+    return figure(_says(metric, runs), titled(metric, tag("div", table, class_="wide")))
+
+
+def _numbers(run: Run, metric: str) -> list[float]:
+    found = (control.metrics[metric] for control in run.controls if metric in control.metrics)
+    return [number for number in found if FINITE[0] < number < FINITE[1]]
+
+
+def _cell(run: Run, name: str, metric: str, most: float) -> Markup:
+    control = _named(run, name)
+    if control is None:
+        return tag("td", digits.NOTHING)
+    if metric not in control.metrics:
+        return tag("td", f"refused: {control.refused}" if control.refused else digits.NOTHING, class_="refused")
+    number = control.metrics[metric]
+    first = run.controls[0]
+    change = None if control is first else _change(number, first.metrics.get(metric, float("nan")))
+    words = tag("span", digits.value(number), tag("small", change) if change else None, class_="number")
+    return tag("td", tag("div", bar(number, most), words, class_="control"))
+
+
+def _named(run: Run, name: str) -> Control | None:
+    return next((control for control in run.controls if control.name == name), None)
+
+
+def _change(number: float, before: float) -> str | None:
+    if number - before != number - before:
+        return None
+    sign = "+" if number >= before else ""
+    return f"{sign}{digits.value(number - before, 2)}" if number != before else "\u00b10"
+
+
+def _says(metric: str, runs: Sequence[Run]) -> str:
+    """What happened, with its numbers; how much is much is for the reader to judge."""
+    told = [words for run in runs if (words := _told(run, metric, len(runs) > 1))]
+    how = "The less a change of places changes the number, the less the model makes of them."
+    return " ".join([*told, how])
+
+
+def _told(run: Run, metric: str, several: bool) -> str:
+    first = run.controls[0]
+    others = [(control, control.metrics[metric]) for control in run.controls[1:] if metric in control.metrics]
+    if metric not in first.metrics or not others:
+        return ""
+    before = first.metrics[metric]
+    control, number = max(others, key=lambda pair: abs(pair[1] - before))
+    of = f"{run.name}: " if several else ""
+    return f"{of}{digits.value(before)} with places as they are, {digits.value(number)} with them {control.name}, which changes most."

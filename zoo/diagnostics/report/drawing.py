@@ -1,0 +1,35 @@
+"""Every kind of panel as inline SVG, and figures: drawings with a sentence that says what one should see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zoo.diagnostics.report import bars, curves, maps
+from zoo.diagnostics.report.markup import Markup, tag
+from zoo.panels import Curves, Map, Mosaic, Numbers, Panel, Points
+
+
+def draw(panel: Panel) -> Markup:
+    """A panel without its title and its sentence."""
+    drawings: Mapping[type[Panel], Callable[[Any], Markup]] = {
+        Curves: curves.curves, Points: curves.points, Map: maps.whole, Mosaic: maps.mosaic, Numbers: bars.numbers,
+    }  # fmt: skip
+    return drawings[type(panel)](panel)
+
+
+def sentence(panel: Panel) -> str:
+    """What one should see, or what there is to see where nobody said it."""
+    return panel.says or f"{panel.y[:1].upper()}{panel.y[1:]} over {panel.x}."
+
+
+def titled(title: str, *content: Markup) -> Markup:
+    """A drawing under its title."""
+    return tag("div", tag("h3", title), *content, class_="panel")
+
+
+def figure(says: str, *panels: Markup) -> Markup:
+    """One or several panels above the sentence that holds for all."""
+    classes = "several" if len(panels) > 1 else None
+    body = tag("div", *panels, class_="panels") if len(panels) > 1 else panels[0]
+    return tag("figure", body, tag("figcaption", says), class_=classes)

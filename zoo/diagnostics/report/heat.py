@@ -1,0 +1,65 @@
+"""Tables of a number for each head in each layer, coloured by how large it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from zoo.diagnostics.report import digits, maps
+from zoo.diagnostics.report.colours import LEVELS, RAMPS
+from zoo.diagnostics.report.contents import Measure
+from zoo.diagnostics.report.markup import Markup, tag
+
+MANY, CROWD = 8, 16  # heads, from which the numbers fit into wide tables alone, or into none
+
+
+def tables(measures: Mapping[str, Measure]) -> Markup:
+    """One measure of several runs, {run: measure}, on one scale; runs are named where there are several."""
+    values = torch.cat([measure.values.double().flatten() for measure in measures.values()])
+    ends, look = _ends(values)
+    first = next(iter(measures.values()))
+    drawn = (_table(one, name if len(measures) > 1 else None, ends, look) for name, one in measures.items())
+    told = tag("p", class_="told", aria_live="polite", data_unit=first.unit)
+    return tag("div", tag("div", *drawn, class_="heats"), maps.scale(ends, first.unit, look), told, class_="drawing")
+
+
+def _ends(values: Tensor) -> tuple[tuple[float, float], str]:
+    """The scale, and its colours: around 0 where there are both signs, else from the least to the most."""
+    seen = values[values.isfinite()]
+    if not seen.numel():
+        return (0.0, 1.0), "weights"
+    low, high = float(seen.min()), float(seen.max())
+    if low < 0 < high:
+        return (-max(-low, high), max(-low, high)), "signed"
+    if low >= 0 and (low < 0.5 * high or low == high):
+        low = 0.0
+    return (low, high if high > low else low + 1.0), "weights"
+
+
+def _table(measure: Measure, run: str | None, ends: tuple[float, float], look: str) -> Markup:
+    heads = measure.values.shape[1]
+    size = "crowd" if heads > CROWD else "many" if heads > MANY else None
+    caption = tag("caption", run, class_=None if run else "unseen") if run else None
+    top = tag("tr", tag("th", "layer", scope="col"), *(tag("th", str(head + 1), scope="col") for head in range(heads)))
+    rows = (
+        tag("tr", tag("th", str(layer + 1), scope="row"), *(_cell(number, ends, look) for number in row))
+        for layer, row in enumerate(measure.values.tolist())
+    )
+    label = f"{measure.title}: rows are layers, columns are heads"
+    names = " ".join(filter(None, ["heat", size]))
+    return tag(
+        "table", caption, tag("thead", top), tag("tbody", *rows),
+        class_=names, role="grid", aria_label=label, data_run=run or "",
+    )  # fmt: skip
+
+
+def _cell(number: float, ends: tuple[float, float], look: str) -> Markup:
+    if number != number:
+        return tag("td", digits.NOTHING, class_="nothing", tabindex="-1", data_value=digits.NOTHING)
+    level = round((LEVELS - 1) * min(max((number - ends[0]) / (ends[1] - ends[0]), 0.0), 1.0))
+    strong = level > 9 if look == "weights" else abs(level - LEVELS // 2) > 4
+    classes = f"{RAMPS[look].letter}{level}{' strong' if strong else ''}"
+    words = tag("span", digits.short(number))
+    return tag("td", words, class_=classes, tabindex="-1", data_value=digits.value(number, 3))

@@ -1,0 +1,58 @@
+"""The head of the page: which runs, which encodings, and the first facts and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from zoo.diagnostics.report import digits
+from zoo.diagnostics.report.contents import Report, Run
+from zoo.diagnostics.report.markup import Markup, tag
+
+
+def title(report: Report) -> str:
+    return " and ".join(run.name for run in report.runs) or "nothing"
+
+
+def opening(report: Report) -> Markup:
+    """One run as a card of facts, several as a table with a column each."""
+    over = tag("p", f"zoo {report.version} \u00b7 attention diagnostics \u00b7 {report.made}", class_="over")
+    body = _card(report.runs[0]) if len(report.runs) == 1 else _table(report.runs)
+    return tag("header", over, tag("h1", title(report)), body, id="top")
+
+
+def names(run: Run) -> Markup:
+    """The encodings of a run, in their order."""
+    return tag(
+        "span", *(tag("span", name, class_="encoding") for name in run.encoding or ("none",)), class_="encodings"
+    )
+
+
+def _card(run: Run) -> Markup:
+    metrics = (_pair(name, digits.value(number)) for name, number in run.metrics.items())
+    facts = (_pair(name, words) for name, words in {**run.facts, "checkpoint": run.checkpoint}.items())
+    return tag(
+        "div", tag("p", names(run)), tag("dl", *metrics, class_="metrics"), tag("dl", *facts, class_="facts")
+    )  # fmt: skip
+
+
+def _pair(name: str, words: str) -> Markup:
+    return tag("div", tag("dt", name), tag("dd", words))
+
+
+def _table(runs: Sequence[Run]) -> Markup:
+    top = tag("tr", tag("td"), *(tag("th", run.name, scope="col") for run in runs))
+    rows = [_row("encoding", [names(run) for run in runs])]
+    rows += _rows([{name: digits.value(number) for name, number in run.metrics.items()} for run in runs], "number")
+    rows += _rows([run.facts for run in runs])
+    rows.append(_row("checkpoint", [run.checkpoint for run in runs]))
+    return tag("div", tag("table", tag("thead", top), tag("tbody", *rows), class_="runs"), class_="wide")
+
+
+def _rows(columns: Sequence[Mapping[str, str]], look: str | None = None) -> list[Markup]:
+    """A row for each key of any column."""
+    keys = dict.fromkeys(key for column in columns for key in column)
+    return [_row(key, [column.get(key, digits.NOTHING) for column in columns], look) for key in keys]
+
+
+def _row(name: str, cells: Sequence[str], look: str | None = None) -> Markup:
+    return tag("tr", tag("th", name, scope="row"), *(tag("td", cell, class_=look) for cell in cells))

@@ -1,0 +1,49 @@
+"""A report as one HTML file that needs nothing else, and its numbers as JSON beside it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from zoo.diagnostics.report import colours, looks, opening, plain, sections
+from zoo.diagnostics.report.contents import Report
+from zoo.diagnostics.report.markup import escape
+
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
+
+
+def write(report: Report, path: Path) -> None:
+    """The page to `path`, and the same numbers to the file of that name that ends in .json."""
+    path.write_text(html(report), encoding="utf-8", newline="\n")
+    path.with_suffix(".json").write_text(plain.text(report), encoding="utf-8")
+
+
+def html(report: Report) -> str:
+    """The page: no request goes out from it, and nothing that is shown is run."""
+    contents, body = sections.drawn(report)
+    script = _file("page.js")
+    return Template(_file("page.html")).substitute(
+        policy=POLICY.format(_hash(script)), title=escape(opening.title(report)), style=_file("page.css"),
+        ramps=colours.style(), filters=colours.filters(), contents=contents, body=body,
+        data=data(looks.data(report.runs)), script=script,
+    )  # fmt: skip
+
+
+def data(thing: object) -> str:
+    """JSON that may stand inside a script element: nothing in it ends the element or begins a comment."""
+    return json.dumps(thing, separators=(",", ":"), allow_nan=False).translate(
+        {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
+    )
+
+
+def _file(name: str) -> str:
+    return files("zoo.diagnostics.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    """By which the policy knows the one script that may run."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,0 +1,91 @@
+"""The sections of the page, in the order in which they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from zoo.diagnostics.report import heat, opening, viewer
+from zoo.diagnostics.report.contents import Measure, Report, Run
+from zoo.diagnostics.report.controls import controls
+from zoo.diagnostics.report.drawing import figure, titled
+from zoo.diagnostics.report.gallery import gallery
+from zoo.diagnostics.report.markup import Markup, tag
+from zoo.diagnostics.report.recipes import recipes
+from zoo.panels import Panel
+
+Body = Callable[[Report], Markup | None]
+
+
+@dataclass(frozen=True)
+class Section:
+    """`key` is its address in the page; `lead` says how to read it. Without a body it is left out."""
+
+    key: str
+    title: str
+    lead: str
+    body: Body
+
+
+def _panels(pick: Callable[[Run], Sequence[Panel]]) -> Body:
+    return lambda report: gallery({run.name: pick(run) for run in report.runs})
+
+
+def measures(report: Report) -> Markup | None:
+    """A figure for each measure, with a table for each run that has it."""
+    found: dict[str, dict[str, Measure]] = {}
+    for run in report.runs:
+        for measure in run.measures:
+            found.setdefault(measure.name, {})[run.name] = measure
+    figures = [_measure(of) for of in found.values()]
+    return tag("div", *figures, class_="figures") if figures else None
+
+
+def _measure(runs: Mapping[str, Measure]) -> Markup:
+    first = next(iter(runs.values()))
+    return figure(first.says or f"{first.title} of each head.", titled(first.title, heat.tables(runs)))
+
+
+SECTIONS = (
+    Section(
+        "controls", "Does the model use position at all?",
+        "The same test, with the places of the tokens changed and everything else as it was.", controls,
+    ),
+    Section(
+        "looks", "Where heads look",
+        "The weights with which one token, the query, gathers from the others.", viewer.section,
+    ),
+    Section(
+        "measures", "Measures by layer and head",
+        "Rows are layers, the first on top; columns are heads. Hover a cell, or move to it with the arrow keys, for its number.",
+        measures,
+    ),
+    Section(
+        "profiles", "Weight against offset",
+        "How much heads look at what lies how far away, whatever stands there.", _panels(lambda run: run.profiles),
+    ),
+    Section(
+        "encoding", "The encoding", "What it has learned, and what it does to the scores.",
+        _panels(lambda run: run.encodings),
+    ),
+    Section("training", "Training", "As it was logged.", _panels(lambda run: run.training)),
+    Section(
+        "extrapolation", "Beyond what it was trained on", "The same model at other sizes.",
+        _panels(lambda run: run.extrapolation),
+    ),
+    Section("recipe", "Recipe", "Fitting it again repeats the run.", recipes),
+)  # fmt: skip
+
+
+def drawn(report: Report) -> tuple[Markup, Markup]:
+    """The list of contents, and the sections under the opening."""
+    bodies = [(section, body) for section in SECTIONS if (body := section.body(report))]
+    links = (tag("li", tag("a", section.title, href=f"#{section.key}")) for section, _ in bodies)
+    parts = (
+        tag(
+            "section", tag("h2", section.title), tag("p", section.lead, class_="lead"), body,
+            id=section.key, aria_label=section.title,
+        )
+        for section, body in bodies
+    )  # fmt: skip
+    return tag("ul", *links), Markup(opening.opening(report) + "\n".join(parts))

@@ -1,0 +1,51 @@
+"""The bare frame of the viewer; the page's script fills it in and answers to mouse, touch and keys."""
+
+from __future__ import annotations
+
+from zoo.diagnostics.report.contents import Report
+from zoo.diagnostics.report.drawing import figure
+from zoo.diagnostics.report.markup import Markup, tag
+
+HOW = (
+    "Hover a token to ask where it looks; click or tap to hold it, and hover others for their numbers. "
+    "Or focus the picture and move with the arrow keys; Escape lets go."
+)
+SAYS = (
+    "Strong colours are where the query gathers from. A head that follows places moves along with the query; one that "
+    "follows content stays where the content is."
+)
+PICKERS = ("run", "sample", "layer", "head")
+
+
+def section(report: Report) -> Markup | None:
+    """Nothing where no run has weights."""
+    if all(run.attended is None for run in report.runs):
+        return None
+    pickers = (tag("label", tag("span", name), tag("select", name=name)) for name in PICKERS)
+    body = tag(
+        "div", tag("div", *pickers, class_="pickers"), tag("div", _stage(), _side(), class_="view"),
+        tag("noscript", "Where heads look is drawn by a script, which this browser does not run."), class_="looks",
+    )  # fmt: skip
+    return figure(SAYS, body)
+
+
+def _stage() -> Markup:
+    stage = tag(
+        "div", class_="stage", tabindex="0", role="application", aria_label="Query", aria_describedby="how looks-says"
+    )
+    low, high = tag("span", "0"), tag("span", class_="largest")
+    scale = tag("p", low, tag("i", class_="ramp"), high, tag("span", class_="unit"), class_="scale")
+    strength = tag(
+        "label", tag("span", "colour"), tag("input", type="range", min="0", max="100", value="70", name="strength")
+    )
+    return tag(
+        "div", stage, tag("div", scale, strength, class_="under"), tag("p", class_="told", id="looks-says", aria_live="polite"),
+        tag("p", HOW, class_="how", id="how"), tag("p", class_="how some"),
+    )  # fmt: skip
+
+
+def _side() -> Markup:
+    return tag(
+        "div", tag("h3", "All heads for this query"), tag("div", class_="matrix", role="grid", aria_label="Layers and heads"),
+        tag("h3", "It looks most at"), tag("ol", class_="most"), class_="side",
+    )  # fmt: skip
