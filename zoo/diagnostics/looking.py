@@ -21,6 +21,9 @@ from zoo.attention.context import Context
 from zoo.attention.layer import SelfAttention
 from zoo.errors import Invalid
 
+Queries = int | Sequence[int] | None
+"""How many queries, or those in which slots; None: all."""
+
 
 @dataclass(frozen=True)
 class Look:
@@ -40,11 +43,11 @@ class Look:
 
 
 def look(
-    model: nn.Module, inputs: Sequence[Any], queries: int | None = None, layers: Sequence[int] | None = None
+    model: nn.Module, inputs: Sequence[Any], queries: Queries = None, layers: Sequence[int] | None = None
 ) -> list[Look]:
     """Looks at some layers of a model called with `inputs`, by default at all layers and at the queries of all tokens.
 
-    Of many tokens, as many `queries` are chosen, from the first to the last one evenly.
+    Of many tokens, as many `queries` are chosen, from the first to the last one evenly, or those in these slots.
 
     The model computes as in an evaluation, uncompiled, without gradients, and is left as it was. Raises Invalid("layers")
     where a layer is not there, and where the model has no attention of ours.
@@ -108,8 +111,12 @@ def spread(count: int, most: int | None = None) -> list[int]:
     return [round(n * (count - 1) / max(most - 1, 1)) for n in range(most)]
 
 
-def _look(attention: SelfAttention, tokens: Tokens, chain: Chain, queries: int | None) -> Look:
-    chosen = torch.tensor(spread(len(tokens), queries), device=tokens.x.device)
+def _slots(count: int, queries: Queries) -> list[int]:
+    return spread(count, queries) if queries is None or isinstance(queries, int) else list(queries)
+
+
+def _look(attention: SelfAttention, tokens: Tokens, chain: Chain, queries: Queries) -> Look:
+    chosen = torch.tensor(_slots(len(tokens), queries), device=tokens.x.device)
     if attention.linear:
         call = attention.describe_linear(tokens, chain, Context(), chosen)[1]
         return Look(attention.dims.layer, attention, chain, call.terms, chosen, linear.weights(call), None)

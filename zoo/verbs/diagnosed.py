@@ -18,10 +18,11 @@ from zoo.diagnostics import measures
 from zoo.diagnostics.looking import Look, look
 from zoo.diagnostics.places import CHANGES, Change, changed
 from zoo.diagnostics.report.contents import Attended, Control, Run
-from zoo.diagnostics.report.trends import extrapolation, training
+from zoo.diagnostics.report.found import findings
 from zoo.diagnostics.report.measured import measured
 from zoo.diagnostics.report.profiles import profiles
 from zoo.diagnostics.report.shown import Layout, layout
+from zoo.diagnostics.report.trends import extrapolation, training
 from zoo.diagnostics.report.verdict import verdict
 from zoo.errors import DataError, Invalid, RecipeError
 from zoo.panels import Curves
@@ -83,8 +84,8 @@ def diagnosed(subject: Subject, wanted: Wanted) -> Run:
         name=subject.name, checkpoint=str(subject.path), recipe=recipe.yaml(), unit=unit,
         encoding=tuple(choice.name for choice in recipe.model.options.get("encoding", ())),
         facts=_facts(subject, plan, looks[0], unit, tests) | _tested(data.title, data.count("test"), wanted.limit),
-        metrics=tests[0].metrics, training=_training(subject.path), measures=measured(looks, content, shifted, unit), profiles=profiles(looks, unit),
-        attended=attended, encodings=(), controls=tuple(tests), extrapolation=_extrapolation(subject),
+        metrics=tests[0].metrics, training=_training(subject.path), measures=measured(looks, content, shifted), profiles=profiles(looks),
+        attended=attended, encodings=findings(looks), controls=tuple(tests), extrapolation=_extrapolation(subject),
     )  # fmt: skip
 
 

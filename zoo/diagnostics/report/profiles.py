@@ -4,63 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
 
+from zoo.attention import Tokens
+from zoo.attention.attend import mask
 from zoo.diagnostics import measures
 from zoo.diagnostics.looking import Look
-from zoo.diagnostics.report.measured import Pairs
-from zoo.panels import Curves, Mosaic, Panel
+from zoo.panels import Curves, Mosaic, Panel, named
 
 FARTHEST = 256  # tokens or patches to either side that are drawn
 
 
-def profiles(looks: Sequence[Look], unit: str) -> tuple[Panel, ...]:
+def profiles(looks: Sequence[Look]) -> tuple[Panel, ...]:
     """A panel for each layer; of clips one along time and one within frames."""
-    return tuple(panel for look in looks for panel in _panels(look, Pairs.of(look), unit))
+    return tuple(panel for look in looks for panel in _panels(look, f"layer {look.layer}"))
 
 
-def _panels(look: Look, pairs: Pairs, unit: str) -> Iterator[Panel]:
-    axes = pairs.offsets.shape[-1]
-    title = f"layer {look.layer}"
+def _panels(look: Look, title: str) -> Iterator[Panel]:
+    axes = look.terms.keys.index.shape[-1]
     if axes == 1:
-        yield _curves(look, pairs, title, f"how many {unit} the key stands behind the query")
+        yield _curves(look, slice(None), title, "tokens that the key stands before the query")
     elif axes == 2:
-        yield _mosaic(look, pairs, title, unit)
+        yield _mosaic(look, slice(None), title)
     else:
-        yield _curves(
-            look, _along(pairs, slice(0, 1)), f"{title}, in time", "how many time steps the key stands before the query"
-        )
-        yield _mosaic(look, _along(pairs, slice(1, None)), f"{title}, within frames", unit)
+        yield _curves(look, slice(0, 1), f"{title}, in time", "frames that the key stands before the query")
+        yield _mosaic(look, slice(1, None), f"{title}, within frames")
 
 
-def _along(pairs: Pairs, axes: slice) -> Pairs:
-    """The same pairs by some of their axes."""
-    return Pairs(pairs.offsets[..., axes], pairs.queries, pairs.keys, pairs.visible)
-
-
-def _profile(look: Look, pairs: Pairs) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Offsets along each axis and mean weights [H, ...], of tokens on the grid: a class token may stand between them."""
-    whole = (pairs.offsets == pairs.offsets.round()).all(-1)[:, None]
-    near = (pairs.offsets.abs() <= FARTHEST).all(-1)[:, None]
-    places, values = measures.profile(look.weights, pairs.offsets, pairs.visible, pairs.where & whole & near)
+def _profile(look: Look, axes: slice) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Offsets along some axes, query less key, and mean weights [H, ...] of pairs of tokens that stand on the grid."""
+    queries, keys = look.terms.queries, look.terms.keys
+    offsets = measures.offsets(queries.index, keys.index)[..., axes]
+    near = (offsets.abs() <= FARTHEST).all(-1)[:, None]
+    where = measures.both(_on_grid(queries), _on_grid(keys)) & near
+    places, values = measures.profile(look.weights, offsets, mask(look.terms), where)
     return tuple(one.float().cpu() for one in places), values.float().cpu()
 
 
-def _curves(look: Look, pairs: Pairs, title: str, x: str) -> Curves:
-    (places,), values = _profile(look, pairs)
+def _on_grid(tokens: Tokens) -> Tensor:
+    """bool [1|B, N]: those with a place that is no point between the others, as a class token's may be."""
+    whole = (tokens.index == tokens.index.round()).all(-1)
+    return whole if tokens.placed is None else whole & tokens.placed
+
+
+def _curves(look: Look, axes: slice, title: str, x: str) -> Curves:
+    (places,), values = _profile(look, axes)
     met = values.isfinite().any(0)
-    lines = {f"head {head}": line for head, line in enumerate(values[:, met])}
     return Curves(
-        title=title, x=x, y="mean weight", places=places[met], lines=lines,
+        title=title, x=x, y="mean weight", places=places[met], lines=named(values[:, met]),
         says="A peak at 0 looks at itself, one beside it at a neighbour; a flat line takes no notice of distance.",
     )  # fmt: skip
 
 
-def _mosaic(look: Look, pairs: Pairs, title: str, unit: str) -> Mosaic:
-    (rows, columns), values = _profile(look, pairs)
-    flipped = values.flip(1, 2)  # an offset is query less key: a key to the right has a negative one
+def _mosaic(look: Look, axes: slice, title: str) -> Mosaic:
+    (rows, columns), values = _profile(look, axes)
+    turned = torch.flip(values, (1, 2))  # a key further right has a smaller offset
     return Mosaic(
-        title=title, x=f"{unit} to the right", y=f"{unit} downwards", values=flipped, unit="mean weight",
-        labels=tuple(f"head {head}" for head in range(len(values))), mark=(len(rows) // 2, len(columns) // 2),
-        says="The query stands at the mark, and each point is a key so far from it: a bright middle is a local head.",
+        title=title, x="patches to the right of the query", y="patches below the query", values=turned,
+        labels=tuple(named(turned)), unit="mean weight", mark=(len(rows) // 2, len(columns) // 2),
+        says="The query stands at the mark, each cell is a key so far from it: a bright middle is a local head.",
     )  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Tokens
-from zoo.diagnostics.looking import resting, watched
+from zoo.diagnostics import looking
 from zoo.samples import Vocabulary
 
 HIDDEN = "[mask]"
@@ -35,7 +35,10 @@ class Layout:
 def layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) -> Layout:
     """The layout of what the model makes of inputs; queries are those of `extra` and at most so many of the grid."""
     seen: list[tuple[int, Tokens]] = []
-    with watched(model, lambda layer, tokens, *_: seen.append((layer.dims.layer, tokens))), resting(model):
+    with (
+        looking.watched(model, lambda layer, tokens, *_: seen.append((layer.dims.layer, tokens))),
+        looking.resting(model),
+    ):
         model(*inputs)
     tokens = seen[0][1]
     grid = _grid(tokens)
@@ -49,14 +52,8 @@ def spread(grid: Sequence[int], most: int) -> list[int]:
     counts = list(grid)
     while prod(counts) > most:
         counts[counts.index(max(counts))] -= 1
-    along = [_even(size, count) for size, count in zip(grid, counts, strict=True)]
+    along = [looking.spread(size, count) for size, count in zip(grid, counts, strict=True)]
     return [_flat(place, grid) for place in product(*along)]
-
-
-def _even(size: int, count: int) -> list[int]:
-    if count == 1:
-        return [(size - 1) // 2]
-    return [round(at * (size - 1) / (count - 1)) for at in range(count)]
 
 
 def _flat(place: Sequence[int], grid: Sequence[int]) -> int:

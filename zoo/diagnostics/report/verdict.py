@@ -24,7 +24,7 @@ def verdict(controls: Sequence[Control], metric: str, causal: bool) -> str:
 def _instead(causal: bool) -> str:
     if causal:
         return (
-            "Its encoding reads none, but goes by the order of tokens at most, which the causal mask alone tells too: "
-            "these controls say nothing of how far it knows order"
+            "Its encoding reads none. What the model knows of order comes from sums along the text or from the causal mask "
+            "alone, and these controls cannot tell how much that is"
         )
     return "Its encoding reads none, or the model has learned to do without: it takes its tokens for a set"
