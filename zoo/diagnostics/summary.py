@@ -8,6 +8,7 @@ from functools import partial
 
 from torch import Tensor
 
+from zoo.attention.attend import mask
 from zoo.diagnostics import measures
 from zoo.diagnostics.looking import Look
 
@@ -57,7 +58,7 @@ def _spread() -> Iterator[Kind]:
     yield Kind(
         "total", "Attention in all", "sum of weights",
         "1 for a softmax; less where a head may keep what it does not spend, as in stick-breaking.",
-        _mean(lambda look: measures.total(look.weights)),
+        _mean(_total),
     )  # fmt: skip
 
 
@@ -114,6 +115,11 @@ def _of_scores(comparable: bool) -> Iterator[Kind]:
 def _mean(measure: Callable[[Look], Tensor]) -> Callable[[Look], Tensor]:
     """Over samples and queries of what gives [B, H, N]."""
     return lambda look: measure(look).nanmean((0, 2))
+
+
+def _total(look: Look) -> Tensor:
+    """[B, H, N], NaN for padding, which sees nothing."""
+    return measures.total(look.weights).masked_fill(~mask(look.terms).any(-1), float("nan"))
 
 
 def _scores(look: Look) -> Tensor:

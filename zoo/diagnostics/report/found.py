@@ -1,16 +1,49 @@
-"""What the encodings of a model say of themselves, layer by layer."""
+"""What a report says of encodings: what they do, what they found in each layer, and what they add to words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from zoo.diagnostics.looking import Look
+from zoo.attention import Tokens
+from zoo.diagnostics.looking import Look, resting
+from zoo.diagnostics.report import trained
+from zoo.models.block import Block
+from zoo.models.trunk import Trunk
 from zoo.panels import Panel
+
+
+def encodings(model: nn.Module, inputs: Sequence[Any], looks: Sequence[Look], grid: Sequence[int]) -> tuple[Panel, ...]:
+    """What encodings do, then what they found, then the correlations of words and positions where they are added."""
+    return (*_doings(looks, grid), *findings(looks), *_correlations(model, inputs, looks))
+
+
+def _doings(looks: Sequence[Look], grid: Sequence[int]) -> Iterator[Panel]:
+    """Of the first layer that was looked at; the others' are the same only where all layers share one encoding."""
+    first = looks[0]
+    for panel in trained.panels(first.chain, grid, first.terms.causal):
+        yield panel if first.chain.shared else replace(panel, title=f"{panel.title}, layer {first.layer}")
+
+
+def _correlations(model: nn.Module, inputs: Sequence[Any], looks: Sequence[Look]) -> tuple[Panel, ...]:
+    if looks[0].scores is None:  # linear attention multiplies features of words and positions
+        return ()
+    trunk = next(module for module in model.modules() if isinstance(module, Trunk))
+    seen: list[Tokens] = []
+    hooks = [one.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for one in (trunk, trunk.blocks[0])]
+    try:
+        with resting(model):
+            model(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    first = trunk.blocks[0]
+    assert isinstance(first, Block)
+    return trained.correlations(first, *seen)
 
 
 def findings(looks: Sequence[Look]) -> tuple[Panel, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -12,6 +13,8 @@ from torch import Tensor
 from zoo.panels import Curves
 
 MOST = 400  # points of a curve
+NONE = float("nan")
+ATTENTION = re.compile(r"attention/\d+/.+")
 Points = Sequence[tuple[float, float]]
 
 
@@ -19,59 +22,75 @@ def training(rows: Sequence[Mapping[str, str]]) -> tuple[Curves, ...]:
     """Curves over steps of what stands in `metrics.csv`, given as its rows: losses together, each other metric by itself."""
     names = dict.fromkeys(name for row in rows for name in row)
     found = {name: points for name in names if name.startswith(("train/", "val/")) and (points := _points(rows, name))}
-    return tuple(_drawn(found))
+    return (*_drawn(found), *_attention(rows, [name for name in names if ATTENTION.fullmatch(name)]))
 
 
 def _points(rows: Sequence[Mapping[str, str]], name: str) -> Points:
     return [(float(row["step"]), float(row[name])) for row in rows if row.get(name)]
 
 
+def _attention(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> Iterator[Curves]:
+    """What was measured of attention while training, a line for each layer."""
+    kinds: dict[str, dict[str, Points]] = {}
+    for name in names:
+        _, layer, kind = name.split("/", 2)
+        if points := _points(rows, name):
+            kinds.setdefault(kind, {})[f"layer {layer}"] = points
+    for kind, layers in kinds.items():
+        steps = sorted({step for points in layers.values() for step, _ in points})
+        lines = {layer: [(step, dict(points).get(step, NONE)) for step in steps] for layer, points in layers.items()}
+        told = "The mean over heads while training: where layers part, they take on different tasks."
+        yield _curves(f"attention: {kind.replace('_', ' ')}", "mean over heads", lines, told)
+
+
 def _drawn(found: Mapping[str, Points]) -> Iterator[Curves]:
     train, val = found.get("train/loss", ()), found.get("val/loss", ())
     if train:
-        yield _curves("training loss", {"train": train}, "It falls fast, then slowly; a jump up is a step too far.")
+        yield _curves(
+            "training loss", "loss", {"train": train}, "It falls fast, then slowly; a jump up is a step too far."
+        )
     if train and len(val) > 1:
         lines = {"train": _meanwhile(train, val), "val": val}
         yield _curves(
-            "loss, trained on and not", lines, "Where val rises while train falls, the model learns by heart."
+            "loss on what was trained on, and on what was not",
+            "loss",
+            lines,
+            "Where val rises while train falls, the model learns by heart.",
         )
     for name, points in found.items():
         if name not in ("train/loss", "val/loss") or (name == "val/loss" and not (train and len(val) > 1)):
-            yield _curves(name.replace("/", " "), {name: points}, "One point for each time that it was measured.")
+            yield _curves(name.replace("/", " "), name, {name: points}, "One point for each time that it was measured.")
 
 
 def _meanwhile(train: Points, val: Points) -> Points:
     """The mean of the training loss between one validation and the next, at the latter."""
     steps = [-1.0, *(step for step, _ in val)]
     spans = [[loss for step, loss in train if low < step <= high] for low, high in pairwise(steps)]
-    return [
-        (high, sum(span) / len(span) if span else float("nan")) for high, span in zip(steps[1:], spans, strict=True)
-    ]
+    return [(high, sum(span) / len(span) if span else NONE) for high, span in zip(steps[1:], spans, strict=True)]
 
 
-def _curves(title: str, lines: Mapping[str, Points], says: str) -> Curves:
+def _curves(title: str, y: str, lines: Mapping[str, Points], says: str) -> Curves:
     """Lines over the same steps."""
     first = next(iter(lines.values()))
     places = _thinned([step for step, _ in first])
     drawn = {name: _thinned([value for _, value in points]) for name, points in lines.items()}
-    return Curves(title=title, x="step", y=title.split(",")[0], says=says, places=places, lines=drawn)
+    return Curves(title=title, x="step", y=y, says=says, places=places, lines=drawn)
 
 
 def _thinned(values: Sequence[float]) -> Tensor:
     """At most so many numbers, each the mean of as many neighbours."""
     run = -(-len(values) // MOST)
-    return torch.stack([part.mean() for part in torch.tensor(values).split(run)])
+    return torch.stack([part.nanmean() for part in torch.tensor(values).split(run)])
 
 
 def extrapolation(result: Mapping[str, Any], trained: int) -> tuple[Curves, ...]:
     """Curves of what `zoo eval` found at other resolutions or lengths; `trained` is the size of training."""
-    return tuple(
-        panel for kind in ("resolutions", "lengths") if kind in result for panel in _swept(result, kind, trained)
-    )
+    kinds = [kind for kind in ("resolutions", "lengths") if kind in result]
+    return (*(panel for kind in kinds for panel in _swept(result, kind, trained)), *_by_place(result, trained))
 
 
 def _swept(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curves]:
-    sizes = {int(size): metrics for size, metrics in result[kind].items()} | {trained: result["metrics"]}
+    sizes = {int(size): metrics for size, metrics in result[kind].items()} | {int(result["size"]): result["metrics"]}
     refused = sorted(size for size, metrics in sizes.items() if "refused" in metrics)
     known = {size: sizes[size] for size in sorted(sizes) if size not in refused}
     x = "resolution in pixels" if kind == "resolutions" else "length of windows in tokens"
@@ -82,3 +101,19 @@ def _swept(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curve
             title=f"{name.replace('/', ' ')} at other {kind}", x=x, y=name, says=f"{told}: what is level there carries on.",
             places=torch.tensor([float(size) for size in values]), lines={name: torch.tensor([*values.values()])},
         )  # fmt: skip
+
+
+def _by_place(result: Mapping[str, Any], trained: int) -> Iterator[Curves]:
+    """The loss by place in the longest windows that the model followed."""
+    sweeps = {
+        int(length): found["positions"] for length, found in result.get("lengths", {}).items() if "positions" in found
+    }
+    if not sweeps:
+        return
+    longest = max(sweeps)
+    points = [(float(place), loss) for place, loss in enumerate(sweeps[longest]) if loss is not None]
+    yield Curves(
+        title=f"loss by place in windows of {longest}", x="place in the window, in tokens", y="test/loss",
+        says=f"Trained on windows of {trained}: where the curve rises past that place, the model does not carry on.",
+        places=_thinned([place for place, _ in points]), lines={"test/loss": _thinned([loss for _, loss in points])},
+    )  # fmt: skip
