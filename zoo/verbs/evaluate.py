@@ -55,8 +55,8 @@ def _measured(path: Path, recipe: Recipe, task: Task, processes: Processes) -> d
     if recipe.evaluate.lengths:
         result["lengths"] = _sweep(recipe, trainer, task, _lengths(recipe))
     if processes.first and (recipe.evaluate.resolutions or recipe.evaluate.lengths):
-        result["size"] = recipe.data.options["size" if recipe.evaluate.resolutions else "length"]
-        trained = recipe.data.options["size"] if isinstance(task.samples, Images) else task.samples.length
+        result["size"] = recipe.data.options["size" if isinstance(task.samples, Images) else "length"]
+        trained = result["size"] if isinstance(task.samples, Images) else task.samples.length
         result["figure"] = str(figures.draw(recipe, result, folder.holder(path), trained))
         (folder.holder(path) / KEPT).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result

@@ -1,0 +1,216 @@
+"""What a report holds of runs of each family, and what wrong inputs get."""
+
+import json
+import math
+
+import pytest
+import torch
+from tiny import TINY, language
+
+from zoo import __version__
+from zoo.loading import load
+from zoo.panels import Curves, Mosaic
+from zoo.run import storage
+from zoo.verbs.diagnose import reported
+from zoo.verbs.evaluate import evaluate
+from zoo.verbs.fit import fit
+
+QUICK = ["trainer.max_steps=2", "diagnostics.every=null"]
+MOVING = ["data.train=8", "data.val=8", "data.test=8", "data.frames=4", "data.size=16", "data.side=8", "data.speed=1",
+          "model.patch=4", "model.dim=16", "model.depth=1", "model.heads=2", "trainer.accelerator=cpu"]  # fmt: skip
+FAMILIES = ("digits", "clips", "decoder", "encoder")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Tiny runs: digits with a class token, clips, and a decoder and an encoder of text."""
+    folder = tmp_path_factory.mktemp("runs")
+    several = ["model.pool=class", "model.registers=2", "model.depth=2", "model.encoding=learned"]
+    fit("vit_none", [*TINY, *QUICK, *several], folder / "digits", "never")
+    fit("clip_comrope", [*MOVING, *QUICK], folder / "clips", "never")
+    letters = [*language(folder / "letters.txt"), *QUICK, "evaluate.lengths=null"]
+    fit("lm_rope", [*letters, "model.encoding=learned"], folder / "decoder", "never")
+    fit("mlm_t5", [*letters, "model.class_token=true", "model.encoding=rope"], folder / "encoder", "never")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reports(runs):
+    """{family: its run in a report}"""
+    return {name: reported([str(runs / name), "samples=3", "queries=9", "limit=2"])[0].runs[0] for name in FAMILIES}
+
+
+SHAPES = {  # grid, tokens before it, unit, weights
+    "digits": ((4, 4), ("class", "register 1", "register 2"), "patches", (3, 2, 2, 12, 19)),
+    "clips": ((2, 4, 4), (), "patches", (3, 1, 2, 8, 32)),
+    "decoder": ((16,), (), "tokens", (3, 1, 2, 9, 16)),
+    "encoder": ((16,), ("class",), "tokens", (3, 1, 2, 10, 17)),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shapes_are_those_of_the_family(family, reports):
+    run, (grid, extra, unit, shape) = reports[family], SHAPES[family]
+    found = run.attended
+    assert (found.grid, found.extra, run.unit) == (grid, extra, unit)
+    assert found.weights.shape == shape
+    assert torch.allclose(found.weights.sum(-1), torch.ones(()))
+    assert found.rollout.shape == (shape[0], *shape[3:])
+    assert len(found.queries) == shape[3]
+    assert all(measure.values.shape == shape[1:3] for measure in run.measures)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_distances_are_in_patches_of_images_and_tokens_of_texts(family, reports):
+    run, (grid, *_) = reports[family], SHAPES[family]
+    measures = {measure.name: measure for measure in run.measures}
+    far = math.hypot(*(size - 1 for size in grid))
+    assert measures["distance"].unit == run.unit
+    assert (measures["distance"].values > 0).all()
+    assert (measures["distance"].values < far).all()
+    along = [measures[name].unit for name in measures if name.startswith("distance_")]
+    assert along == {1: [], 2: ["rows", "columns"], 3: ["frames", "rows", "columns"]}[len(grid)]
+
+
+def test_offsets_are_those_of_the_grid(reports):
+    image, text = reports["digits"].profiles[0], reports["encoder"].profiles[0]
+    time, frame = reports["clips"].profiles
+    assert isinstance(image, Mosaic)
+    assert isinstance(time, Curves)
+    assert (image.values.shape, image.mark) == ((2, 7, 7), (3, 3))
+    assert (time.places.tolist(), frame.values.shape) == ([-1, 0, 1], (2, 7, 7))
+    assert text.places.tolist() == [*range(-15, 16)]
+    assert reports["decoder"].profiles[0].places.tolist() == [*range(16)]
+
+
+def test_a_key_to_the_right_is_drawn_to_the_right(reports):
+    found, panel = reports["digits"].attended, reports["digits"].profiles[0]
+    corner = found.queries.index(3)  # the first patch
+    weights = found.weights[:, 0, :, corner, 3:].unflatten(-1, (4, 4)).mean(0)  # [H, rows, columns]
+    assert torch.allclose(panel.values[:, 6, 6], weights[:, 3, 3])  # no other two patches are so far apart
+
+
+def test_samples_are_what_the_model_was_shown(reports):
+    assert [picture.shape for picture in reports["clips"].attended.samples[0].pictures] == [(16, 16, 3)] * 2
+    (picture,) = reports["digits"].attended.samples[0].pictures
+    assert (picture.min(), picture.max(), picture.dtype) == (0, 255, torch.uint8)
+    texts = [reports[family].attended.samples[0].tokens for family in ("decoder", "encoder")]
+    assert [len(text) for text in texts] == [16, 16]
+    assert "[mask]" in texts[1]
+    assert all(len(piece) == 1 for piece in texts[0])
+
+
+def test_controls_are_named_and_a_refusal_is_told(reports):
+    names = ["as they are", "shuffled", "shifted", "zeroed", "reversed"]
+    for run in reports.values():
+        assert [control.name for control in run.controls] == names
+        assert run.controls[0].metrics == run.metrics
+    shifted = reports["decoder"].controls[2]
+    assert not shifted.metrics
+    assert "24" in shifted.refused
+    assert reports["digits"].controls[1].metrics["test/loss"] != reports["digits"].metrics["test/loss"]
+    assert reports["clips"].controls[2].metrics == pytest.approx(reports["clips"].metrics)
+
+
+def test_a_relative_encoding_departs_from_nothing(reports):
+    found = {family: {m.name: m.values for m in run.measures} for family, run in reports.items()}
+    assert found["clips"]["departure"].max() < 1e-5
+    assert found["digits"]["departure"].min() > 1e-3
+    assert "departure" not in found["decoder"]  # the table is too short to move
+    assert found["encoder"]["by_content"].min() >= 0
+
+
+def test_a_report_tells_what_it_is_of(reports):
+    for run in reports.values():
+        assert {"use of places", "model", "parameters", "a sample", "data", "tested on"} == run.facts.keys()
+        assert run.encodings
+        assert run.training
+    assert "first 2 batches" in reports["digits"].facts["tested on"]
+    assert reports["digits"].facts["a sample"] == "4 x 4 patches, 16 in all; before them class, register 1, register 2"
+
+
+def test_metrics_are_those_of_an_evaluation(runs):
+    (run,) = reported([str(runs / "digits"), "controls=false"])[0].runs
+    assert run.metrics == evaluate(str(runs / "digits"), [])["metrics"]
+    assert [control.name for control in run.controls] == ["as they are"]
+
+
+def test_what_an_evaluation_found_is_kept_and_drawn(runs, zoo):
+    code, out, _ = zoo("eval", runs / "decoder", "evaluate.lengths=[8,32]", "trainer.accelerator=cpu", "--json")
+    assert code == 0
+    assert json.loads((runs / "decoder" / "evaluation.json").read_text()) == json.loads(out)
+    (run,) = reported([str(runs / "decoder"), "limit=1", "controls=false"])[0].runs
+    loss = next(panel for panel in run.extrapolation if panel.y == "test/loss")
+    assert loss.places.tolist() == [8, 16]
+    assert "refused at 32" in loss.says
+    (runs / "decoder" / "evaluation.json").write_text("{")
+    assert zoo("diagnose", runs / "decoder", "limit=1")[0] == 4
+
+
+def test_layers_and_runs_are_chosen(runs, zoo, tmp_path):
+    report, path = reported([str(runs / "digits"), str(runs / "clips/last"), "layers=0", "limit=1", "controls=false"])
+    assert [run.attended.layers for run in report.runs] == [(0,), (0,)]
+    assert [run.name for run in report.runs] == ["vit_none", "clip_comrope"]
+    assert path.resolve() == tmp_path / "diagnosis.html"
+    assert reported([str(runs / "digits"), "layers=[1]", "limit=1"])[1] == runs / "digits" / "diagnosis.html"
+
+
+def test_one_run_has_names_for_its_checkpoints(runs):
+    words = [str(runs / "digits" / name) for name in ("best", "last")]
+    report, _ = reported([*words, "limit=1", "controls=false", "samples=1"])
+    assert [run.name for run in report.runs] == ["vit_none digits best", "vit_none digits last"]
+    assert "by_position" not in {measure.name for measure in report.runs[0].measures}  # of one sample
+
+
+def test_a_page_and_its_numbers_are_written(runs, zoo, tmp_path):
+    words = ("diagnose", runs / "encoder", "to=page.html", "limit=1", "trainer.accelerator=cpu")
+    code, out, told = zoo(*words, "--json")
+    assert code == 0, told
+    assert json.loads(out) == json.loads((tmp_path / "page.json").read_text())
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    assert "testing with places reversed" in told
+
+
+def test_looking_leaves_the_weights_as_they_are(runs):
+    before = load(runs / "digits").state_dict()
+    reported([str(runs / "digits"), "limit=1"])
+    after = load(runs / "digits").state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+WRONG = {
+    "nothing": ([], 2, ["command line", "name a run"]),
+    "no run": (["nowhere"], 5, ["nowhere", "no such checkpoint"]),
+    "an empty run": (["."], 5, [".", "no checkpoint"]),
+    "a good run and none": (["{digits}", "nowhere"], 5, ["nowhere", "no such checkpoint"]),
+    "a corrupt checkpoint": (["corrupt.ckpt"], 5, ["corrupt.ckpt", "corrupt"]),
+    "another version": (["other.ckpt"], 5, ["other.ckpt", "model.depht", "of zoo 9.9", __version__]),
+    "a run twice": (["{digits}", "{digits}/best"], 2, ["named twice"]),
+    "a misspelt option": (["{digits}", "sampels=2"], 2, ["sampels", "did you mean samples?"]),
+    "no samples": (["{digits}", "samples=0"], 2, ["samples", "at least 1"]),
+    "a word for a number": (["{digits}", "queries=all"], 2, ["queries", "whole number"]),
+    "no layer": (["{digits}", "layers=[]"], 2, ["layers", "a list of none"]),
+    "a layer that is not there": (["{digits}", "layers=[0,7]"], 2, ["layers", "no layer 7", "layers 0 to 1"]),
+    "no page": (["{digits}", "to=page.pdf"], 2, ["to", "page.pdf", ".html"]),
+    "no folder": (["{digits}", "to=nowhere/page.html"], 2, ["to", "no folder nowhere"]),
+    "a misspelt key": (["{digits}", "model.depht=3"], 2, ["model.depht", "model.depth?"]),
+    "other weights": (["{digits}", "model.depth=3"], 5, ["another recipe"]),
+    "an empty test part": (["{digits}", "data.test=0.0001"], 4, ["digits", "no sample"]),
+    "absent data": (["{decoder}", "data.files=[nowhere.txt]"], 4, ["nowhere.txt"]),
+    "a size that patches do not divide": (["{digits}", "data.size=9"], 2, ["patch 4", "9 x 9"]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_inputs_are_told(case, runs, zoo, tmp_path):
+    words, expected, parts = WRONG[case]
+    content = torch.load(runs / "digits" / "checkpoints" / "best.ckpt", weights_only=True)
+    content["zoo"] |= {"version": "9.9", "recipe": {**content["zoo"]["recipe"]}}
+    content["zoo"]["recipe"]["model"] = {**content["zoo"]["recipe"]["model"], "depht": 2}
+    storage.publish(storage.serialised(content), tmp_path / "other.ckpt")
+    (tmp_path / "corrupt.ckpt").write_bytes((tmp_path / "other.ckpt").read_bytes()[:-900])
+    code, out, told = zoo("diagnose", *(word.format(**{name: runs / name for name in FAMILIES}) for word in words))
+    assert (code, out) == (expected, ""), told
+    assert "Traceback" not in told
+    for part in parts:
+        assert part in told
