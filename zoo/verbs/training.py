@@ -57,6 +57,7 @@ def train(
     finally:
         signals.remove()
     metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("test/")}
+    loggers.conclude(trainer.loggers, recipe, metrics, trainer.global_step)
     baselines = data.baselines()
     _conclude(run, metrics, baselines, saving.best, task.monitor, minutes)
     told = {} if adopted is None else {"init_from": adopted.plain()}
