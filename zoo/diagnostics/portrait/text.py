@@ -81,7 +81,10 @@ def _products(probe: Probe) -> Iterator[Panel]:
     """PE(i).PE(j) of what is added to the input."""
     added = probe.entered(torch.zeros_like(probe.noise()))[0]  # [N, D]
     if not nothing(added):
-        yield _map("Products of what is added to the input", gram(added)[None], "product", PRODUCTS)
+        yield Map(
+            title="Products of what is added to the input", x="place", y="place", says=PRODUCTS,
+            values=gram(added), unit="product", signed=True,
+        )  # fmt: skip
 
 
 def _output(probe: Probe) -> Iterator[Panel]:

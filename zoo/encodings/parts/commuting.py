@@ -13,6 +13,8 @@ from zoo.encodings.parts.seen import AXES, Panels, curves, outside, pairs, per_h
 from zoo.encodings.parts.turns import step
 from zoo.panels import Panel
 
+FARTHEST = 32  # patches that a pair is moved by
+
 
 def seen_angles(skew: Tensor, encoding: Encoding, terms: Terms) -> Panels:
     """The turns of exp(A_a) for generators [P, H, m, b, b] that need not commute, along each axis by itself."""
@@ -61,7 +63,7 @@ def departures(rotations: Callable[[Tensor], Tensor], shifts: Tensor, steps: Ten
 def seen_departures(rotations: Callable[[Tensor], Tensor], encoding: Encoding, terms: Terms) -> Panels:
     """A score's turn against how far both of its places are moved, as far as the tokens of the call reach."""
     one, pos = step(encoding, terms), terms.keys.pos.flatten(0, 1)
-    reach = int(((pos.amax(0) - pos.amin(0)) / one).round().amin())  # patches from the first to the last
+    reach = min(int(((pos.amax(0) - pos.amin(0)) / one).round().amin()), FARTHEST)  # patches from the first to the last
     if reach < 2:
         return
     counts = torch.arange(reach, device=one.device)
