@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: fit test check docs clean
+.PHONY: fit test check browser docs clean
 
 fit: .venv/installed
 	$(BIN)/zoo fit recipes/vit_comrope.yaml
@@ -14,6 +14,9 @@ check: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+browser: .venv/browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
+
 docs: .venv/docs
 	$(BIN)/python docs/pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
@@ -24,6 +27,12 @@ clean:
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --upgrade-strategy only-if-needed -c constraints.txt -e '.[dev]'
+	touch $@
+
+# a browser is fetched only where the machine has none
+.venv/browser: .venv/installed
+	$(BIN)/python -m pip install --quiet --no-compile --upgrade-strategy only-if-needed -c constraints.txt -e '.[dev,browser]'
+	command -v chromium || command -v chromium-browser || command -v google-chrome || $(BIN)/python -m playwright install chromium
 	touch $@
 
 .venv/docs: .venv/installed

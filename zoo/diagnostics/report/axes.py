@@ -39,6 +39,8 @@ class Frame:
         for number, label in self.x.ticks(6):
             x = self.x(number)
             lines.append(tag("path", d=f"M{x:.1f} {bottom:g}v4", class_="tick"))
+            if number == 0 > self.x.low:
+                lines.append(tag("path", d=f"M{x:.1f} {bottom:g}V{self.y.end:g}", class_="zero"))
             lines.append(tag("text", label, x=x, y=bottom + 17, class_="tick middle"))
         lines.append(tag("path", d=f"M{left:g} {bottom:g}H{right:g}", class_="axis"))
         return lines

@@ -46,7 +46,7 @@ def _axis(values: list[float]) -> Scale:
 def _row(name: str, number: float, axis: Scale, top: float) -> Markup:
     middle, zero = top + THICK / 2 + 3.8, axis(0.0)
     end = axis(number) if math.isfinite(number) else zero
-    sides = {"x": min(zero, end), "y": top, "width": max(abs(end - zero), 1.0), "height": THICK}
+    sides = {"x": min(zero, end), "y": top, "width": abs(end - zero), "height": THICK}
     return tag(
         "g", tag("text", name, x=axis.start - 8, y=middle, class_="tick end"), tag("rect", **sides, rx=1.5, class_="s0"),
         tag("text", digits.value(number, 3), x=max(zero, end) + 6, y=middle, class_="tick"),

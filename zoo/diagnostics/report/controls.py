@@ -30,7 +30,7 @@ def _figure(metric: str, runs: Sequence[Run]) -> Markup:
     )
     head = tag("thead", top) if len(runs) > 1 else None
     table = tag("table", head, tag("tbody", *rows), class_="controls")
-    return figure(_says(metric, runs), titled(metric, tag("div", table, class_="wide")))
+    return figure(_says(metric, runs), titled(metric, tag("div", table, class_="wide")), wide=len(runs) > 1)
 
 
 def _numbers(run: Run, metric: str) -> list[float]:

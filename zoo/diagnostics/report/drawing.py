@@ -28,8 +28,8 @@ def titled(title: str, *content: Markup) -> Markup:
     return tag("div", tag("h3", title), *content, class_="panel")
 
 
-def figure(says: str, *panels: Markup) -> Markup:
-    """One or several panels above the sentence that holds for all."""
-    classes = "several" if len(panels) > 1 else None
+def figure(says: str, *panels: Markup, wide: bool = False) -> Markup:
+    """One or several panels above the sentence that holds for all; several, or `wide` ones, take the whole width."""
+    classes = "several" if len(panels) > 1 or wide else None
     body = tag("div", *panels, class_="panels") if len(panels) > 1 else panels[0]
     return tag("figure", body, tag("figcaption", says), class_=classes)

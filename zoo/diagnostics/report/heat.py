@@ -22,7 +22,8 @@ def tables(measures: Mapping[str, Measure]) -> Markup:
     first = next(iter(measures.values()))
     drawn = (_table(one, name if len(measures) > 1 else None, ends, look) for name, one in measures.items())
     told = tag("p", class_="told", aria_live="polite", data_unit=first.unit)
-    return tag("div", tag("div", *drawn, class_="heats"), maps.scale(ends, first.unit, look), told, class_="drawing")
+    foot = tag("div", maps.scale(ends, first.unit, look), told, class_="foot")
+    return tag("div", tag("div", *drawn, class_="heats"), foot, class_="drawing")
 
 
 def _ends(values: Tensor) -> tuple[tuple[float, float], str]:
@@ -41,10 +42,10 @@ def _ends(values: Tensor) -> tuple[tuple[float, float], str]:
 def _table(measure: Measure, run: str | None, ends: tuple[float, float], look: str) -> Markup:
     heads = measure.values.shape[1]
     size = "crowd" if heads > CROWD else "many" if heads > MANY else None
-    caption = tag("caption", run, class_=None if run else "unseen") if run else None
+    caption = tag("caption", run) if run else None
     top = tag("tr", tag("th", "layer", scope="col"), *(tag("th", str(head + 1), scope="col") for head in range(heads)))
     rows = (
-        tag("tr", tag("th", str(layer + 1), scope="row"), *(_cell(number, ends, look) for number in row))
+        tag("tr", tag("th", str(layer + 1), scope="row"), *(_cell(number, ends, look, bool(size)) for number in row))
         for layer, row in enumerate(measure.values.tolist())
     )
     label = f"{measure.title}: rows are layers, columns are heads"
@@ -55,11 +56,11 @@ def _table(measure: Measure, run: str | None, ends: tuple[float, float], look: s
     )  # fmt: skip
 
 
-def _cell(number: float, ends: tuple[float, float], look: str) -> Markup:
+def _cell(number: float, ends: tuple[float, float], look: str, tight: bool) -> Markup:
     if number != number:
         return tag("td", digits.NOTHING, class_="nothing", tabindex="-1", data_value=digits.NOTHING)
     level = round((LEVELS - 1) * min(max((number - ends[0]) / (ends[1] - ends[0]), 0.0), 1.0))
     strong = level > 9 if look == "weights" else abs(level - LEVELS // 2) > 4
     classes = f"{RAMPS[look].letter}{level}{' strong' if strong else ''}"
-    words = tag("span", digits.short(number))
-    return tag("td", words, class_=classes, tabindex="-1", data_value=digits.value(number, 3))
+    words = digits.short(number).replace("0.", ".", 1) if tight and abs(number) < 1 else digits.short(number)
+    return tag("td", tag("span", words), class_=classes, tabindex="-1", data_value=digits.value(number, 3))

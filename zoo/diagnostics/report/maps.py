@@ -64,8 +64,13 @@ def mosaic(panel: Mosaic) -> Markup:
         tag("div", tag("span", label), _tile(panel, values, ends, look), class_="tile")
         for values, label in zip(panel.values, panel.labels, strict=True)
     )
-    named = tag("p", f"Down: {panel.y}. Across: {panel.x}.", class_="names")
-    return stacked(tag("div", *tiles, class_="tiles"), named, scale(ends, panel.unit, look))
+    named = tag("p", f"\u2192 {panel.x} \u2003 \u2193 {panel.y}", class_="names")
+    return stacked(tag("div", *tiles, class_=f"tiles in{_abreast(len(panel.labels))}"), named, scale(ends, panel.unit, look))
+
+
+def _abreast(count: int) -> int:
+    """How many tiles stand in a row: such that the rows are full, where that can be."""
+    return count if count <= 4 else next((abreast for abreast in (6, 4, 5) if count % abreast == 0), 4)
 
 
 def _tile(panel: Mosaic, values: Tensor, ends: tuple[float, float], look: str) -> Markup:

@@ -10,7 +10,8 @@ from zoo.diagnostics.report.markup import Markup, tag
 
 
 def title(report: Report) -> str:
-    return " and ".join(run.name for run in report.runs) or "nothing"
+    *first, last = (run.name for run in report.runs)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def opening(report: Report) -> Markup:

@@ -17,10 +17,9 @@
   const paper = (theme) => {
     root.dataset.theme = theme;
     const button = find("#theme");
-    if (button) {
-      button.textContent = theme === "dark" ? "Light" : "Dark";
-      button.setAttribute("aria-pressed", String(theme === "dark"));
-    }
+    if (!button) return;
+    button.textContent = theme === "dark" ? "Light" : "Dark";
+    button.setAttribute("aria-pressed", String(theme === "dark"));
     for (const redraw of changed) redraw();
   };
   paper(recall() ?? (system.matches ? "dark" : "light"));
@@ -249,17 +248,18 @@
       if (text) body = make("div", { className: "words" }, ...Array.from({ length: keys - start }, (_, place) => chip(start + place, shown(sample.tokens[place] ?? ""))));
       else {
         const parts = Array.from({ length: sides[0] }, (_, number) => {
-          const canvas = make("canvas");
-          canvas.dataset.frame = number;
-          return make("div", {}, canvas, ...(sides[0] > 1 ? [`frame ${number + 1}`] : []));
+          const plain = make("canvas"), canvas = make("canvas");
+          for (const one of [plain, canvas]) one.dataset.frame = number;
+          plain.dataset.plain = "";
+          return sides[0] > 1 ? [make("div", {}, plain, canvas, `frame ${number + 1}`)] : [make("div", {}, plain), make("div", {}, canvas)];
         });
-        body = make("div", { className: "frames" }, ...parts);
+        body = make("div", { className: `frames${sides[0] > 1 ? "" : " one"}` }, ...parts.flat());
       }
       stage.replaceChildren(...(start ? [extras] : []), body);
       stage.classList.toggle("some-only", chosen.size < keys);
       find(".view", frame).classList.toggle("wide-stage", text || sides[0] > 2);
       strength.parentElement.hidden = text;
-      find(".ramp", frame).className = `ramp ${text ? "weights" : "heat"}`;
+      find(".ramp", frame).className = `ramp ${text ? "weights" : "glow"}`;
       const less = chosen.size < run.of ? ` ${run.of} were measured; the page keeps ${chosen.size} so that it stays small.` : "";
       const smaller = !text && data.smaller > 1 ? ` Large pictures are shown at 1/${data.smaller} of their sides.` : "";
       const dots = text ? "those with dots under them" : "those with a dot";
@@ -269,7 +269,7 @@
       const number = Number(canvas.dataset.frame), picture = pictures[run.samples[state.sample].pictures[number]];
       const [, rows, columns] = sides, ready = picture?.complete && picture.naturalWidth > 0;
       const share = ready ? picture.naturalHeight / picture.naturalWidth : rows / columns;
-      const width = columns * Math.max(8, Math.ceil((sides[0] > 1 ? 360 : 840) / columns)), height = Math.round(width * share);
+      const width = columns * Math.max(8, Math.ceil((sides[0] > 1 ? 300 : 560) / columns)), height = Math.round(width * share);
       if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
       const context = canvas.getContext("2d"), across = width / columns, down = height / rows;
       const few = stage.classList.contains("some-only"), chosen = new Set(run.queries);
@@ -280,14 +280,14 @@
       context.clearRect(0, 0, width, height);
       context.imageSmoothingEnabled = ready && picture.naturalWidth > 64;
       if (ready) context.drawImage(picture, 0, 0, width, height);
-      for (let place = 0; place < rows * columns; place++) {
+      for (let place = 0; place < rows * columns && !("plain" in canvas.dataset); place++) {
         const slot = start + number * rows * columns + place, [x, y, w, h] = box(slot, 0);
         context.globalAlpha = ready ? Number(strength.value) / 100 : 1;
         context.fillStyle = `rgb(${colour(values[slot] / largest)})`;
         context.fillRect(x, y, w, h);
         context.globalAlpha = 0.22;
         context.strokeStyle = "#fff";
-        context.lineWidth = width / 840;
+        context.lineWidth = width / 560;
         context.strokeRect(x, y, w, h);
         if (few && chosen.has(slot)) {
           context.globalAlpha = 0.85;
@@ -299,7 +299,7 @@
       }
       context.globalAlpha = 1;
       for (const [slot, light, thick] of [[over, "#fff", 2], [state.query, "#ff5a1f", 4]]) {
-        const unit = (width / 840) * thick * (sides[0] > 1 ? 2 : 1), sidesOf = slot >= 0 ? box(slot, unit) : null;
+        const unit = (width / 560) * thick * (sides[0] > 1 ? 2 : 1), sidesOf = slot >= 0 ? box(slot, unit) : null;
         if (!sidesOf) continue;
         context.strokeStyle = "#000";
         context.lineWidth = unit * 2;
@@ -324,7 +324,7 @@
       const heads = ["mean", ...Array.from({ length: run.heads }, (_, head) => String(head))];
       matrix.classList.toggle("text", text);
       matrix.style.gridTemplateColumns = `1.6rem repeat(${heads.length}, minmax(1.1rem, 1fr))`;
-      const top = make("div", {}, make("span"), ...heads.map((head) => make("span", { textContent: head === "mean" ? "mean" : Number(head) + 1 })));
+      const top = make("div", {}, make("span"), ...heads.map((head) => make("span", head === "mean" ? { textContent: "mean", className: "mean" } : { textContent: Number(head) + 1 })));
       cells = run.layers.map((layer, place) => heads.map((head) => {
         const canvas = make("canvas", { width: text ? keys - start : sides[0] * sides[2], height: text ? 1 : sides[1], tabIndex: -1 });
         canvas.setAttribute("role", "gridcell");
@@ -372,11 +372,13 @@
       find(".largest", frame).textContent = digits(largest);
       find(".scale .unit", frame).textContent = "weight; the scale ends at the largest of this query";
     };
+    let rest = 0;  // the many small maps follow when the pointer rests
     const draw = () => {
       const values = weights(state.layer, state.head), largest = Math.max(...values) || 1;
       painted(values, largest);
-      paintMatrix();
       tell(values, largest);
+      clearTimeout(rest);
+      rest = setTimeout(paintMatrix, 40);
     };
 
     // Selects say what is chosen; the address keeps it.
@@ -417,7 +419,7 @@
     };
     const renew = () => {
       take();
-      colours = ramp(text ? "weights" : "heat");
+      colours = ramp(text ? "weights" : "glow");
       refill();
       build();
       buildMatrix();
@@ -463,7 +465,7 @@
     const centre = (slot) => {
       const chip = find(`[data-slot="${slot}"]`, stage);
       if (chip) { const box = chip.getClientRects()[0]; return [(box.left + box.right) / 2, (box.top + box.bottom) / 2]; }
-      const [number, row, column] = placed(slot), box = find(`[data-frame="${number}"]`, stage).getBoundingClientRect();
+      const [number, row, column] = placed(slot), box = find(`[data-frame="${number}"]:not([data-plain])`, stage).getBoundingClientRect();
       return [box.left + ((column + 0.5) / sides[2]) * box.width, box.top + ((row + 0.5) / sides[1]) * box.height];
     };
     // The next query in a direction; along a line of text also round its ends.
@@ -495,7 +497,7 @@
     }
     strength.addEventListener("input", soon);
     addEventListener("hashchange", () => { if (linked()) renew(); });
-    changed.push(() => { colours = ramp(text ? "weights" : "heat"); draw(); });
+    changed.push(() => { colours = ramp(text ? "weights" : "glow"); draw(); });
 
     const here = linked();
     renew();
@@ -506,14 +508,15 @@
       return place >= 0 && head < runs[number].heads ? { run: number, layer: place, head: String(head) } : null;
     };
     return {
+      settle: paintMatrix,
       has: (place) => where(place) !== null,
       show: (place) => { choose(where(place)); frame.closest("section").scrollIntoView(); stage.focus({ preventScroll: true }); },
     };
   }
 
   addEventListener("DOMContentLoaded", () => {
-    const frame = find(".looks"), looks = frame ? viewer(frame, JSON.parse(find("#data").textContent)) : null;
     paper(root.dataset.theme);
+    const frame = find(".looks"), looks = frame ? viewer(frame, JSON.parse(find("#data").textContent)) : null;
     find("#theme").addEventListener("click", () => {
       const theme = root.dataset.theme === "dark" ? "light" : "dark";
       keep(theme);
@@ -530,6 +533,7 @@
       folded = all("details:not([open])");
       for (const one of folded) one.open = true;
       paper("light");
+      looks?.settle();
     });
     addEventListener("afterprint", () => {
       for (const one of folded) one.open = false;

@@ -29,7 +29,7 @@ def html(report: Report) -> str:
     return Template(_file("page.html")).substitute(
         policy=POLICY.format(_hash(script)), title=escape(opening.title(report)), style=_file("page.css"),
         ramps=colours.style(), filters=colours.filters(), contents=contents, body=body,
-        data=data(looks.data(report.runs)), script=script,
+        data=data(looks.data(report)), script=script,
     )  # fmt: skip
 
 

@@ -11,31 +11,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.diagnostics.report.contents import Report, Sample
+from zoo.diagnostics.report import looks
+from zoo.diagnostics.report.contents import Attended, Report, Sample
 from zoo.panels import Panel
 
-DIGITS = 5  # of a number, that count
+DIGITS, FEW = 5, 3  # of a number, and of a weight, that count
 
 
 def plain(report: Report) -> dict[str, Any]:
-    """Tensors as nested lists of numbers of five digits, None where there is none; panels with their kind; no pixels."""
-    return _plain(report)
+    """Tensors as nested lists of rounded numbers, None where there is none; panels with their kind; no pixels.
+
+    Of queries it has those that the page has.
+    """
+    return _plain(looks.thinned(report))
 
 
 def text(report: Report) -> str:
     """The report as JSON."""
-    return json.dumps(plain(report), ensure_ascii=True, allow_nan=False)
+    return json.dumps(plain(report), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
-def _plain(thing: Any) -> Any:
+def _plain(thing: Any, digits: int = DIGITS) -> Any:
     if isinstance(thing, Tensor):
-        return _numbers(thing)
+        return _numbers(thing, digits)
     if isinstance(thing, Sample):
         sizes = [list(picture.shape[:2]) for picture in thing.pictures]
         return {"title": thing.title, "tokens": list(thing.tokens), "pictures": sizes}
     if is_dataclass(thing):
         kind = {"kind": type(thing).__name__.lower()} if isinstance(thing, Panel) else {}
-        return kind | {field.name: _plain(getattr(thing, field.name)) for field in fields(thing)}
+        few = FEW if isinstance(thing, Attended) else DIGITS
+        return kind | {field.name: _plain(getattr(thing, field.name), few) for field in fields(thing)}
     if isinstance(thing, Mapping):
         return {str(key): _plain(value) for key, value in thing.items()}
     if isinstance(thing, (list, tuple)):
@@ -43,19 +48,19 @@ def _plain(thing: Any) -> Any:
     return None if isinstance(thing, float) and not math.isfinite(thing) else thing
 
 
-def _numbers(tensor: Tensor) -> Any:
+def _numbers(tensor: Tensor, digits: int) -> Any:
     if not tensor.is_floating_point():
         return tensor.tolist()
     exact = tensor.detach().double().cpu()
-    rounded = _rounded(exact).tolist()
+    rounded = _rounded(exact, digits).tolist()
     return rounded if exact.isfinite().all() else _without(rounded)
 
 
-def _rounded(exact: Tensor) -> Tensor:
+def _rounded(exact: Tensor, digits: int) -> Tensor:
     """To the digits that count; whole numbers, steps among them, stay as they are."""
     power = exact.abs().clamp(min=1e-17).log10().floor()
-    up = 10.0 ** (DIGITS - 1 - power).clamp(min=0)
-    down = 10.0 ** (power - DIGITS + 1).clamp(min=0)
+    up = 10.0 ** (digits - 1 - power).clamp(min=0)
+    down = 10.0 ** (power - digits + 1).clamp(min=0)
     return torch.where(exact == exact.round(), exact, (exact * up / down).round() * down / up)
 
 

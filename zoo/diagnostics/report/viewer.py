@@ -8,7 +8,7 @@ from zoo.diagnostics.report.markup import Markup, tag
 
 HOW = (
     "Hover a token to ask where it looks; click or tap to hold it, and hover others for their numbers. "
-    "Or focus the picture and move with the arrow keys; Escape lets go."
+    "Or move with the arrow keys once the focus is there; Escape lets go."
 )
 SAYS = (
     "Strong colours are where the query gathers from. A head that follows places moves along with the query; one that "

@@ -1,0 +1,234 @@
+"""The page of a report, without a browser: one file that is whole, escaped, small, and has the numbers."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+import reports
+import torch
+
+from zoo.diagnostics.report import digits, looks, page
+from zoo.diagnostics.report.curves import thinned
+from zoo.diagnostics.report.drawing import draw
+from zoo.diagnostics.report.gallery import gallery
+from zoo.diagnostics.report.plain import plain
+from zoo.panels import Curves
+
+VOID = {"meta", "input", "br", "img"}
+
+
+class Reader(HTMLParser):
+    """What a browser would make of the page: elements with their attributes and their text, and what does not close."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.elements, self.faults = [], [], []
+        self.feed(text)
+        self.close()
+        self.faults += [element["name"] for element in self.open]
+
+    def handle_starttag(self, tag, attrs):
+        element = {"name": tag, "attributes": dict(attrs), "text": ""}
+        self.elements.append(element)
+        if tag not in VOID:
+            self.open.append(element)
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop()["name"] != tag:
+            self.faults.append(tag)
+
+    def handle_data(self, data):
+        for element in self.open:
+            element["text"] += data
+
+    def named(self, name):
+        return [element for element in self.elements if element["name"] == name]
+
+
+@pytest.fixture(scope="module")
+def made():
+    return reports.every()
+
+
+@pytest.fixture(scope="module")
+def pages(made):
+    return {name: page.html(report) for name, report in made.items()}
+
+
+@pytest.mark.parametrize("name", ["image", "text", "clip", "pair", "hostile"])
+def test_a_page_is_well_formed(pages, name):
+    read = Reader(pages[name])
+    assert read.faults == []
+    names = [element["attributes"]["id"] for element in read.elements if "id" in element["attributes"]]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", ["image", "pair", "hostile"])
+def test_nothing_in_a_page_asks_for_anything_else(pages, name):
+    read = Reader(pages[name])
+    addresses = [value for e in read.elements for key, value in e["attributes"].items() if key in ("href", "src", "srcset")]
+    assert addresses
+    assert all(address.startswith(("#", "data:image/")) for address in addresses)
+    assert not {e["name"] for e in read.elements} & {"link", "iframe", "object", "embed", "base", "form"}
+    assert "url(http" not in pages[name]
+    assert "@import" not in pages[name]
+
+
+def test_the_policy_lets_one_script_run_and_nothing_be_fetched(pages):
+    read = Reader(pages["image"])
+    (policy,) = [e["attributes"]["content"] for e in read.named("meta") if "http-equiv" in e["attributes"]]
+    (script,) = [e["text"] for e in read.named("script") if "type" not in e["attributes"]]
+    assert "default-src 'none'" in policy
+    assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
+
+
+def test_hostile_words_stay_words(pages):
+    read = Reader(pages["hostile"])
+    assert len(read.named("script")) == 2
+    assert not read.named("img")
+    assert not [key for e in read.elements for key in e["attributes"] if key.startswith("on")]
+    (code,) = read.named("code")
+    assert "</script><script>alert(1)</script><!-- <img" in code["text"]
+    assert "# </pre></details>" in code["text"]
+
+
+def test_data_for_the_script_are_json_that_ends_no_element():
+    text = page.data({"words": reports.HOSTILE})
+    assert json.loads(text)["words"] == reports.HOSTILE
+    assert text.isascii()
+    assert not set(text) & set("<>&")
+
+
+def test_weights_reach_the_script_within_half_a_level(made):
+    report = made["image"]
+    (told,) = json.loads(page.data(looks.data(report)))["runs"]
+    exact = report.runs[0].attended.weights
+    levels = torch.frombuffer(bytearray(base64.b64decode(told["weights"]["levels"])), dtype=torch.uint8)
+    low, high = torch.frombuffer(bytearray(base64.b64decode(told["weights"]["largest"])), dtype=torch.uint8).view(-1, 2).T.int()
+    rebuilt = levels.view(-1, exact.shape[-1]) / 255 * (low + 256 * high)[:, None] / 65535
+    largest = exact.amax(-1).max()
+    torch.testing.assert_close(rebuilt.view_as(exact), exact, atol=float(largest) / 500, rtol=0)
+
+
+def test_json_has_the_numbers(tmp_path, made):
+    report = made["pair"]
+    page.write(report, tmp_path / "report.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]
+    told = json.loads((tmp_path / "report.json").read_text())
+    assert told == plain(report)
+    run = told["runs"][1]
+    assert run["metrics"]["test/accuracy"] == pytest.approx(0.93222)
+    assert run["controls"][-1]["refused"] == "places of a causal model ascend"
+    assert run["measures"][1]["values"][0] == [None, 2.08, 2.6, 1.82]
+    assert run["training"][0]["places"][-1] == 3500
+    assert run["encodings"][1]["kind"] == "points"
+    assert run["attended"]["samples"][0]["pictures"] == [[8, 8]]
+
+
+PANELS = {panel.title: panel for panel in reports.encodings()}
+
+
+@pytest.mark.parametrize("title", PANELS)
+def test_every_kind_of_panel_is_drawn(title):
+    read = Reader(draw(PANELS[title]))
+    assert read.faults == []
+    drawing = {e["name"] for e in read.elements} & {"path", "rect", "image"}
+    assert drawing
+    assert "nan" not in draw(PANELS[title]).lower()
+
+
+def hollow(panel):
+    """The same panel with no number in it."""
+    def none(thing):
+        if isinstance(thing, torch.Tensor):
+            return torch.full_like(thing.double(), torch.nan)
+        return {key: none(value) for key, value in thing.items()} if isinstance(thing, dict) else torch.nan
+
+    kept = {key: none(getattr(panel, key)) for key in ("values", "lines") if hasattr(panel, key)}
+    if hasattr(panel, "groups"):
+        kept["groups"] = {key: tuple(map(none, pair)) for key, pair in panel.groups.items()}
+    return replace(panel, **kept)
+
+
+@pytest.mark.parametrize("title", PANELS)
+def test_panels_without_a_number_are_drawn_empty(title):
+    text = draw(hollow(PANELS[title]))
+    assert Reader(text).faults == []
+    assert "nan" not in text.lower()
+
+
+@pytest.mark.parametrize("name", ["image", "text", "clip", "pair"])
+def test_every_figure_has_its_sentence(pages, name):
+    bodies = re.findall(r"<figure.*?</figure>", pages[name], re.DOTALL)
+    assert len(bodies) > 12
+    assert all(re.search(r"<figcaption>[^<]{5,}</figcaption></figure>$", body) for body in bodies)
+
+
+def test_sections_come_in_their_order_and_empty_ones_not_at_all(pages, made):
+    def keys(text):
+        return [e["attributes"]["id"] for e in Reader(text).named("section")]
+
+    assert keys(pages["image"]) == "controls looks measures profiles encoding training extrapolation recipe".split()
+    (run,) = made["image"].runs
+    bare = replace(run, attended=None, extrapolation=(), controls=(), measures=())
+    text = page.html(reports.report(bare))
+    assert keys(text) == "profiles encoding training recipe".split()
+    assert 'href="#looks"' not in text
+
+
+def test_a_large_model_makes_a_page_under_three_megabytes():
+    report = reports.large()
+    assert len(page.html(report).encode()) < 3_000_000
+    (told,) = looks.data(report)["runs"]
+    assert told["of"] == 197
+    assert len(told["queries"]) == 13  # the class token, and three rows of four patches
+    assert len(plain(report)["runs"][0]["attended"]["queries"]) == 13
+
+
+def test_queries_that_are_left_lie_evenly():
+    seen = reports.attended((6, 6), ("class",), (reports.Sample(title="one"),), layers=1, heads=1)
+    assert looks.chosen(seen, 37 * 10) == [0, *(1 + 6 * row + column for row in (1, 3, 5) for column in (1, 3, 5))]
+    assert looks.chosen(seen, 1) == [0]
+    assert looks.chosen(seen, 10**6) == list(range(37))
+    some = replace(seen, queries=tuple(range(1, 37, 3)), weights=seen.weights[..., 1::3, :])
+    assert looks.chosen(some, 37 * 3) == [0, 6, 11]
+
+
+def test_lines_of_runs_share_a_drawing_where_their_units_agree():
+    first, other = (reports.training(shift)[0] for shift in (0.0, 0.1))
+    both = gallery({"one": (first,), "two": (other,)})
+    assert both.count("<svg") == 1
+    assert both.count("data-label=") == 2
+    apart = gallery({"one": (first,), "two": (replace(other, y="loss, bits"),)})
+    assert apart.count("<svg") == 2
+
+
+def test_a_long_line_keeps_its_peaks():
+    steps = torch.arange(10_000.0)
+    values = torch.sin(steps / 700)
+    values[4321], values[777] = 50.0, torch.nan
+    x, y = thinned(steps, values)
+    assert len(x) < 600
+    assert 4321.0 in x.tolist()
+    assert (x[0], x[-1]) == (0, 9999)
+
+
+def test_a_line_is_broken_where_there_is_no_number():
+    line = torch.tensor([1.0, 2.0, torch.nan, 3.0])
+    text = draw(Curves(title="one", x="step", y="loss", places=torch.arange(4), lines={"one": line}))
+    (path,) = re.findall(r'd="([^"]*)" class="line', text)
+    assert path.count("M") == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "value", "short"),
+    [(0.97222, "0.9722", "0.97"), (12345.6, "12\u202f346", "12k"), (-0.25, "\u22120.25", "\u22120.25"), (3.1e-5, "3.1\u00d710⁻⁵", "3e\u22125"),
+     (0.0, "0", "0"), (float("nan"), "\u2013", "\u2013"), (float("-inf"), "\u2212\u221e", "\u2212\u221e"), (999.7, "999.7", "1.0k")],
+    ids=str,
+)  # fmt: skip
+def test_numbers_are_short_but_say_something(number, value, short):
+    assert (digits.value(number), digits.short(number)) == (value, short)
