@@ -41,6 +41,8 @@ class Order(Sampler[Keys]):
     """
 
     def __init__(self, count: int, together: int, share: Share, seed: int | None, shuffled: bool = True) -> None:
+        if not count:
+            raise DataError("there is no sample to read: a split of the data, or a share of one, is empty")
         if min(count, together) < share.processes:
             what = f"{count} samples" if count < together else f"a batch of {together}"
             raise DataError(f"{what} cannot be dealt out to {share.processes} processes")
