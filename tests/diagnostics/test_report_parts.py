@@ -1,0 +1,157 @@
+"""What a report is made of, by hand."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from language import SAMPLES, decoder, encoder, text
+
+from zoo.diagnostics.looking import look
+from zoo.diagnostics.report.contents import Control
+from zoo.diagnostics.report.found import findings
+from zoo.diagnostics.report.measured import measured
+from zoo.diagnostics.report.profiles import profiles
+from zoo.diagnostics.report.shown import layout, pictures, pieces, spread
+from zoo.diagnostics.report.trends import extrapolation, training
+from zoo.diagnostics.report.verdict import verdict
+
+# what is shown
+
+
+def test_queries_are_spread_along_each_axis():
+    assert spread((4, 4), 16) == [*range(16)]
+    assert spread((3, 5), 6) == [0, 2, 4, 10, 12, 14]
+    assert spread((7,), 3) == [0, 3, 6]
+    assert len(spread((4, 14, 14), 64)) <= 64
+    assert spread((5, 5), 1) == [0]
+
+
+def test_a_layout_names_what_has_no_place():
+    found = layout(encoder("rope", class_token=True), (text(2, 9),), 4)
+    assert (found.extra, found.grid, found.layers, found.tokens) == (("class",), (9,), (0, 1), 10)
+    assert found.slots == (0, 1, 4, 6, 9)
+
+
+def test_pieces_tell_padding_and_what_is_hidden():
+    assert pieces(SAMPLES.vocabulary, torch.tensor([0, 10, 11, -1])) == ("a", "k", "[mask]", "")
+
+
+def test_a_clip_is_shown_by_the_middle_frame_of_each_step():
+    clip = (torch.arange(6.0) / 5)[None, :, None, None].expand(1, 6, 2, 3)
+    found = pictures(clip, 2)
+    assert [picture.shape for picture in found] == [(2, 3, 3)] * 2
+    assert [int(picture[0, 0, 0]) for picture in found] == [51, 204]  # the second of three frames, and the fifth
+
+
+def test_colours_stay_and_grey_becomes_colour():
+    (picture,) = pictures(torch.tensor([0.0, 0.5, 2.0])[:, None, None], 1)
+    assert picture[0, 0].tolist() == [0, 128, 255]
+    (picture,) = pictures(torch.full((1, 1, 1), 0.2), 1)
+    assert picture[0, 0].tolist() == [51, 51, 51]
+
+
+# what is measured
+
+
+def test_a_profile_of_looking_at_the_token_before_has_one_peak():
+    (seen, _) = look(decoder("none"), (text(),))
+    before = torch.eye(12).roll(1, 0).expand(2, 2, 12, 12)
+    before = before.clone().index_fill_(2, torch.tensor([0]), 0.0)  # the first token has none before it
+    (panel,) = profiles([replace(seen, weights=before)])
+    assert panel.places.tolist() == [*range(12)]
+    assert all(line.argmax() == 1 for line in panel.lines.values())
+    assert panel.lines["head 1"][1] == 1
+
+
+def test_attention_spread_evenly_is_told_beside_each_measure():
+    seen = look(encoder("none"), (text(),))
+    found = {measure.name: measure for measure in measured(seen, None, None)}
+    assert "Spread evenly: 2.48." in found["entropy"].says  # ln 12
+    assert "Spread evenly: 3.97." in found["distance"].says  # (12^2 - 1) / (3 * 12)
+    assert "Spread evenly: 0.08." in found["self"].says
+    assert "Spread" not in found["largest_score"].says
+    assert not {"by_content", "departure"} & found.keys()
+
+
+def test_what_is_the_same_in_all_layers_is_told_once():
+    shared, own = (findings(look(decoder(name), (text(),))) for name in ("t5", "fox"))
+    titles = [panel.title for panel in (*shared, *own)]
+    assert len(titles) == len(set(titles))
+    assert not any("layer" in panel.title for panel in shared)
+    assert {panel.title[-1] for panel in own} == {"0", "1"}
+
+
+# what is told
+
+
+def control(name, loss=None, refused=""):
+    return Control(name=name, metrics={} if loss is None else {"test/loss": loss}, refused=refused)
+
+
+@pytest.mark.parametrize(
+    ("others", "causal", "parts"),
+    [
+        ([], True, ["not asked"]),
+        ([control("shuffled", 2.0)], True, ["none", "causal mask", "cannot tell"]),
+        ([control("shuffled", 2.0)], False, ["none", "a set"]),
+        ([control("shuffled", 3.5), control("shifted", refused="no")], True, ["2.0000", "shuffled 3.5000"]),
+        ([control("shifted", refused="no")], True, ["refuses every change"]),
+    ],
+    ids=["alone", "order alone", "a set", "places", "refused"],
+)
+def test_a_verdict_says_whether_places_are_used(others, causal, parts):
+    told = verdict([control("as they are", 2.0), *others], "test/loss", causal)
+    assert all(part in told for part in parts), told
+    assert "shifted" not in told
+
+
+# what was kept
+
+
+def rows(**columns):
+    length = max(map(len, columns.values()))
+    return [
+        {"step": str(at), **{key.replace("_", "/"): values[at] for key, values in columns.items() if at < len(values)}}
+        for at in range(length)
+    ]
+
+
+def test_training_and_validation_are_drawn_over_the_same_steps():
+    kept = rows(train_loss=["4", "2", "3", "1"], val_loss=["", "5", "", "6"], val_accuracy=["", "0.1", "", "0.2"])
+    first, both, accuracy = training(kept)
+    assert first.lines["train"].tolist() == [4, 2, 3, 1]
+    assert both.places.tolist() == [1, 3]
+    assert both.lines["train"].tolist() == [3, 2]
+    assert both.lines["val"].tolist() == [5, 6]
+    assert accuracy.lines["val/accuracy"].tolist() == pytest.approx([0.1, 0.2])
+
+
+def test_long_trainings_are_thinned():
+    (panel,) = training(rows(train_loss=[str(n) for n in range(1000)]))
+    assert len(panel.places) <= 400
+    assert panel.lines["train"].mean().item() == pytest.approx(499.5, abs=1)
+
+
+def test_what_was_measured_of_attention_has_a_line_for_each_layer():
+    kept = [
+        {"step": "0", "attention/0/entropy": "1", "attention/1/entropy": "2"},
+        {"step": "9", "attention/0/entropy": "3"},
+    ]
+    (panel,) = training(kept)
+    assert panel.places.tolist() == [0, 9]
+    assert panel.lines["layer 0"].tolist() == [1, 3]
+    assert panel.lines["layer 1"].isnan().tolist() == [False, True]
+
+
+def test_an_evaluation_at_other_lengths_is_drawn_with_its_own():
+    swept = {
+        "64": {"test/loss": 3.0, "positions": [9.0, None, 2.0]},
+        "16": {"test/loss": 2.0},
+        "128": {"refused": "no"},
+    }
+    result = {"metrics": {"test/loss": 1.0}, "size": 32, "lengths": swept}
+    loss, place = extrapolation(result, 32)
+    assert loss.places.tolist() == [16, 32, 64]
+    assert loss.lines["test/loss"].tolist() == [2, 1, 3]
+    assert "refused at 128" in loss.says
+    assert place.places.tolist() == [0, 2]
