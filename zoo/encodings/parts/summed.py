@@ -8,6 +8,7 @@ from torch import Tensor
 
 from zoo.attention import Encoding, Terms, Tokens, unrounded
 from zoo.encodings.parts.rotation import circle, turn
+from zoo.encodings.parts.seen import Panels, pairs, real
 from zoo.errors import Invalid
 
 
@@ -24,6 +25,12 @@ class Summed(Encoding):
     @abstractmethod
     def steps(self, tokens: Tokens) -> Tensor:
         """Angles [B, M, 1|G, K/2], at least float32, made of what the tokens noted."""
+
+    def findings(self, terms: Terms) -> Panels:
+        steps = real(self.steps(terms.keys), terms.keys)  # [.., 1|G, K/2]
+        if len(steps):
+            told = "How far a token turns each pair of channels, on average and either way: slow pairs tell far places."
+            yield pairs("Turns of tokens", "mean radians per token", steps.abs().mean(0), told)
 
     def terms(self, terms: Terms) -> Terms:
         if terms.q.shape[-1] != self.dims.head:
