@@ -25,18 +25,20 @@ def members():
             yield Member(name, axes, lambda dims, listed=listed: zoo.encoding(listed, dims))
 
 
-def described(chain, x, pos, causal, context):
-    """The call of one layer for tokens [B, N, D] at [N, P]."""
+def described(chain, x, pos, causal, context, slots=None, **facts):
+    """The call of one layer for tokens [B, N, D] at [N, P], of all queries or of those at `slots`."""
     layer = SelfAttention(chain.dims, causal=causal).to(x.dtype)
-    tokens = chain.embed(laws.Tokens.at(x, pos, ordered=causal and pos.shape[-1] == 1))
-    return layer.describe(tokens, chain, context)[1]
+    tokens = chain.embed(laws.Tokens.at(x, pos, ordered=causal and pos.shape[-1] == 1, **facts))
+    return layer.describe(tokens, chain, context, slots)[1]
 
 
 def calls(member, dtype):
-    """A chain, and its call of all tokens at once, then of the last that follow cached ones."""
+    """A chain, and its call of all tokens at once, of some of them, among padding, and of the last, after cached ones."""
     chain, causal = Chain.of(member.make()).to(dtype).eval(), member.facts.causal
     x, pos, cache = member.states().to(dtype), member.pos().float(), KeyValueCache()
     yield chain, described(chain, x, pos, causal, Context())
+    chosen, facts = torch.tensor([8, 1, 5]), {"placed": laws.unplaced(), "document": laws.document()}
+    yield chain, described(chain, x, pos, causal, Context(), chosen, **facts)
     described(chain, x[:, :FIRST], pos[:FIRST], causal, cache)
     yield chain, described(chain, x[:, FIRST:], pos[FIRST:], causal, cache)
 

@@ -266,6 +266,14 @@ class BySlot(Encoding):
         return terms.add_bias(lambda b, h, i, j: (j + 0 * i).sin())
 
 
+class TheLast(Encoding):
+    """Queries are taken for the last of the tokens, whichever they are."""
+
+    def terms(self, terms: Terms) -> Terms:
+        first = terms.k.shape[2] - terms.q.shape[2]
+        return terms.add_bias(lambda b, h, i, j: (first + i - j).sin())
+
+
 FAULTS = [
     (laws.shapes_are_kept, OneSampleWide),
     (laws.initial_gradients_are_finite, InfiniteAtFirst),
@@ -303,6 +311,7 @@ FAULTS = [
     (laws.shared_key_heads_equal_repeated_ones, FirstOfEachGroup),
     (laws.shared_key_heads_equal_repeated_ones, BySizeOfKeys),
     (laws.what_left_the_window_is_not_needed, BySlot),
+    (laws.chosen_queries_are_rows_of_the_whole, TheLast),
 ]
 
 

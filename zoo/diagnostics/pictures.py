@@ -17,24 +17,21 @@ def attended(look: Look) -> Tensor:
     """What the queries of the first sample look at, uint8 [3, height, width].
 
     On a grid a row for each of a few queries and a column for each head, a cell being the grid, with a dot on the query; of a
-    text a row of cells
-    for the heads, in each of which a line is a query and a column a key. Each line is relative to its largest weight.
+    text a row of cells for the heads, in each of which a line is a query and a column a key. Each line is relative to its
+    largest weight.
     """
-    weights = look.weights[0].abs()  # [H, Q, M]
+    weights = look.weights[0].abs().cpu()  # [H, Q, M]
     weights = weights / weights.amax(-1, keepdim=True).clamp(min=1e-12)
     sizes = _grid(look)
     if len(sizes) == 1:
-        return _joined([_picture(head) for head in weights], across=True)
-    keys = slice(None) if look.terms.keys.placed is None else look.terms.keys.placed[0]
+        return _mosaic(weights[None], torch.zeros(1, *weights.shape[1:], dtype=torch.bool))
+    keys = slice(None) if look.terms.keys.placed is None else look.terms.keys.placed[0].cpu()
     chosen = torch.linspace(0, weights.shape[1] - 1, min(QUERIES, weights.shape[1])).long().unique()
-    cells = weights[:, chosen][..., keys].unflatten(-1, sizes)  # [H, Q, (T,) rows, columns]
-    own = (look.slots[chosen, None] == torch.arange(weights.shape[-1], device=weights.device))[:, keys].unflatten(
-        -1, sizes
-    )
+    cells = weights[:, chosen][..., keys].unflatten(-1, sizes).transpose(0, 1)  # [Q, H, (T,) rows, columns]
+    own = (look.slots.cpu()[chosen, None] == torch.arange(weights.shape[-1]))[:, keys].unflatten(-1, sizes)
     if len(sizes) == 3:  # frames side by side
         cells, own = (one.movedim(-3, -2).flatten(-2) for one in (cells, own))
-    pairs = zip(cells.transpose(0, 1), own, strict=True)
-    return _joined([_joined([_picture(cell, dot) for cell in row], across=True) for row, dot in pairs], across=False)
+    return _mosaic(cells, own)
 
 
 def _grid(look: Look) -> tuple[int, ...]:
@@ -44,30 +41,28 @@ def _grid(look: Look) -> tuple[int, ...]:
     return tuple(int(size) for size in extent[0, 0])
 
 
-def _picture(values: Tensor, dot: Tensor | None = None) -> Tensor:
-    """Values [rows, columns] from 0 to 1 as colours uint8 [3, height, width], each a square of pixels.
+def _mosaic(cells: Tensor, dots: Tensor) -> Tensor:
+    """Cells [down, across, rows, columns] from 0 to 1 as one picture uint8 [3, height, width].
 
-    Where `dot`, bool [rows, columns], the square has one of another colour within.
+    A value is a square of pixels, with a smaller one of another colour within where `dots`, bool [down, rows, columns].
     """
-    stops = torch.tensor(STOPS, dtype=torch.float32, device=values.device)
+    scale = max(1, -(-SIDE // max(cells.shape[-2:])))
+    inner = torch.arange(scale)
+    inside = (inner >= scale // 3) & (inner < scale - scale // 3)
+    marked = _magnified(dots, scale) & (inside[:, None] & inside).tile(dots.shape[-2:])
+    mark = torch.tensor(MARK, dtype=torch.uint8)[:, None, None]
+    pixels = torch.where(marked[:, None, None], mark, _magnified(_coloured(cells), scale))
+    pixels = F.pad(pixels, (0, GAP, 0, GAP), value=255)  # [down, across, 3, height, width]
+    return pixels.permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2)
+
+
+def _coloured(values: Tensor) -> Tensor:
+    """Values [.., rows, columns] from 0 to 1 as colours uint8 [.., 3, rows, columns]."""
+    stops = torch.tensor(STOPS, dtype=torch.float32)
     at = values.float().nan_to_num().clamp(0, 1) * (len(stops) - 1)
     low = at.long().clamp(max=len(stops) - 2)
-    colours = stops[low].lerp(stops[low + 1], (at - low)[..., None]).movedim(-1, 0)  # [3, rows, columns]
-    scale = max(1, -(-SIDE // max(values.shape)))
-    found = _magnified(colours.round().to(torch.uint8), scale)
-    if dot is None:
-        return found
-    inner = torch.arange(scale, device=values.device)
-    inside = (inner >= scale // 3) & (inner < scale - scale // 3)
-    square = (inside[:, None] & inside).tile(values.shape)
-    return torch.where(square & _magnified(dot, scale), stops.new_tensor(MARK).to(torch.uint8)[:, None, None], found)
+    return stops[low].lerp(stops[low + 1], (at - low)[..., None]).round().to(torch.uint8).movedim(-1, -3)
 
 
 def _magnified(cells: Tensor, scale: int) -> Tensor:
     return cells.repeat_interleave(scale, -2).repeat_interleave(scale, -1)
-
-
-def _joined(cells: list[Tensor], across: bool) -> Tensor:
-    """Cells of one size beside or below one another, with white between them."""
-    pad = (0, GAP) if across else (0, 0, 0, GAP)
-    return torch.cat([F.pad(cell, pad, value=255) for cell in cells], dim=2 if across else 1)
