@@ -73,7 +73,9 @@ def _properties(theme: str) -> str:
 def _filter(name: str, colours: Sequence[str]) -> Markup:
     columns = zip(*(_channels(colour) for colour in colours), strict=True)
     tables = [" ".join(f"{channel / 255:.3f}" for channel in column) for column in columns]
-    parts = (tag(f"feFunc{letter}", type="table", tableValues=table) for letter, table in zip("RGB", tables, strict=True))
+    parts = (
+        tag(f"feFunc{letter}", type="table", tableValues=table) for letter, table in zip("RGB", tables, strict=True)
+    )
     return tag("filter", tag("feComponentTransfer", *parts), id=name, color_interpolation_filters="sRGB")
 
 

@@ -67,7 +67,9 @@ def _line(frame: Frame, line: Line, number: int, look: str) -> list[Markup]:
     where = _placed(frame, x, y)
     marks = [tag("path", d=_path(where), class_=f"line {look}", data_series=str(number), data_label=line.label)]
     if len(where) <= FEW:
-        marks += [tag("circle", cx=p[0], cy=p[1], r=2.6, class_=f"dot {look}", data_series=str(number)) for p in where if p]
+        marks += [
+            tag("circle", cx=p[0], cy=p[1], r=2.6, class_=f"dot {look}", data_series=str(number)) for p in where if p
+        ]
     return marks
 
 
@@ -110,6 +112,9 @@ def thinned(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     kept = []
     for stretch in torch.arange(len(x)).chunk(BUCKETS):
         values = y[stretch]
-        kept += [values.nan_to_num(torch.inf).argmin() + stretch[0], values.nan_to_num(-torch.inf).argmax() + stretch[0]]
+        kept += [
+            values.nan_to_num(torch.inf).argmin() + stretch[0],
+            values.nan_to_num(-torch.inf).argmax() + stretch[0],
+        ]
     places = torch.cat([torch.stack(kept), torch.tensor([0, len(x) - 1])]).unique()
     return x[places], y[places]

@@ -23,7 +23,9 @@ def opening(report: Report) -> Markup:
 
 def names(run: Run) -> Markup:
     """The encodings of a run, in their order."""
-    return tag("span", *(tag("span", name, class_="encoding") for name in run.encoding or ("none",)), class_="encodings")
+    return tag(
+        "span", *(tag("span", name, class_="encoding") for name in run.encoding or ("none",)), class_="encodings"
+    )
 
 
 def _card(run: Run) -> Markup:

@@ -35,7 +35,9 @@ def _stage() -> Markup:
     )
     low, high = tag("span", "0"), tag("span", class_="largest")
     scale = tag("p", low, tag("i", class_="ramp"), high, tag("span", class_="unit"), class_="scale")
-    strength = tag("label", tag("span", "colour"), tag("input", type="range", min="0", max="100", value="70", name="strength"))
+    strength = tag(
+        "label", tag("span", "colour"), tag("input", type="range", min="0", max="100", value="70", name="strength")
+    )
     return tag(
         "div", stage, tag("div", scale, strength, class_="under"), tag("p", class_="told", id="looks-says", aria_live="polite"),
         tag("p", HOW, class_="how", id="how"), tag("p", class_="how some"),
