@@ -7,8 +7,11 @@ import torch
 from zoo.diagnostics.report.contents import Attended, Control, Measure, Report, Run, Sample
 from zoo.panels import Curves, Map, Mosaic, Numbers, Points
 
-HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> & \"quoted\" 'too' \u2028\u2029 \x00\ud800 ${x} $title"
-TEXT = "def area(radius):\n    return 3.14 * radius ** 2\n\n\nprint(area(2.0), 'is <b>not</b> bold & that is so')\n\tand on it goes"
+HOSTILE = (
+    "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> "
+    "& \"quoted\" 'too' \u2028\u2029 \x00\ud800 ${x} $title"
+)
+TEXT = "def area(radius):\n    return 3.14 * radius ** 2\n\n\nprint(area(2.0), 'is <b>not</b> bold & so')\n\tand on it goes"
 
 
 def looking(sides, extra, layers, heads, causal=False):
@@ -52,7 +55,9 @@ def training(shift=0.0, steps=700):
     epochs = step[49::50]
     accuracy = (0.97 - shift) * (1 - (-epochs / 500).exp())
     return (
-        Curves(title="Loss", x="step", y="loss, nats", says="Falls fast, then slowly.", places=step, lines={"train": loss}),
+        Curves(
+            title="Loss", x="step", y="loss, nats", says="Falls fast, then slowly.", places=step, lines={"train": loss}
+        ),
         Curves(title="Accuracy", x="step", y="accuracy", says="Rises.", places=epochs, lines={"val": accuracy}),
     )
 
@@ -86,13 +91,14 @@ def encodings(heads=4):
     gates = {label: 0.4 + 0.15 * number for number, label in enumerate(labels)}
     kept = hills[0].where(rows + columns > -12, math.nan)
     return (
-        Curves(title="Bias on scores", x="offset, in tokens", y="added to the score", says="Falls off.", places=offsets, lines=slopes, band=band),
-        Points(title="Turn of each pair", x="pair, sorted", y="radians per token", says="Slow pairs tell far from near.", steep=True,
-               groups={"all heads": (pairs, angles)}, note="2 of 16 pairs stay"),
+        Curves(title="Bias on scores", x="offset, in tokens", y="added to the score", says="Falls off.", places=offsets,
+               lines=slopes, band=band),
+        Points(title="Turn of each pair", x="pair, sorted", y="radians per token", says="Slow pairs tell far from near.",
+               steep=True, groups={"all heads": (pairs, angles)}, note="2 of 16 pairs stay"),
         Points(title="Wave vectors", x="radians per column", y="radians per row", says="Off the axes.", square=True,
                groups={label: (angles * math.cos(n + 1), angles * math.sin(n + 1)) for n, label in enumerate(labels)}),
-        Map(title="Bias around a patch", x="columns away", y="rows away", says="Bright rings.", values=kept, unit="added to the score",
-            signed=True, mark=(0, 0), corner=(-7, -7)),
+        Map(title="Bias around a patch", x="columns away", y="rows away", says="Bright rings.", values=kept,
+            unit="added to the score", signed=True, mark=(0, 0), corner=(-7, -7)),
         Map(title="Table", x="channel", y="place", says="", values=table, unit="value", signed=True),
         Mosaic(title="Bias by head", x="columns away", y="rows away", says="Each head its own.", values=hills, labels=labels,
                unit="added to the score", mark=(0, 0), corner=(-7, -7)),
@@ -106,11 +112,14 @@ def profiles(layers, axes, unit):
         offsets = torch.arange(0, 64)
         return tuple(
             Curves(title=f"Layer {layer + 1}", x=f"offset, in {unit}", y="mean weight", says=says, places=offsets,
-                   lines={f"head {head + 1}": (-(offsets - 3 * head).square() / (8.0 + layer)).exp() * 0.4 for head in range(4)})
+                   lines={f"head {head + 1}": (-(offsets - 3 * head).square() / (8.0 + layer)).exp() for head in range(4)})
             for layer in range(layers)
         )  # fmt: skip
     rows, columns = torch.meshgrid(torch.arange(-7.0, 8), torch.arange(-7.0, 8), indexing="ij")
-    hills = [torch.stack([(-((rows - head) ** 2 + (columns + layer) ** 2) / 6).exp() for head in range(4)]) for layer in range(layers)]
+    hills = [
+        torch.stack([(-((rows - head) ** 2 + (columns + layer) ** 2) / 6).exp() for head in range(4)])
+        for layer in range(layers)
+    ]
     return tuple(
         Mosaic(title=f"Layer {layer + 1}", x="columns to the right", y="rows down", says=says, values=hill, unit="mean weight",
                labels=("head 1", "head 2", "head 3", "head 4"), corner=(-7, -7), mark=(0, 0))
@@ -119,22 +128,24 @@ def profiles(layers, axes, unit):
 
 
 def controls(first, second):
-    return tuple(
+    shares = {"as they are": 1.0, "shuffled": 0.21, "shifted": 0.99, "zeroed": 0.15}
+    measured = (
         Control(name=name, metrics={"test/accuracy": first * by, "test/loss": second / by})
-        for name, by in (("as they are", 1.0), ("shuffled", 0.21), ("shifted", 0.99), ("zeroed", 0.15))
-    ) + (Control(name="reversed", metrics={}, refused="places of a causal model ascend"),)  # fmt: skip
+        for name, by in shares.items()
+    )
+    return (*measured, Control(name="reversed", metrics={}, refused="places of a causal model ascend"))
 
 
 def run(name, seen, unit, *, encoding=("rope_axial",), recipe="seed: 0\n", layers=3, heads=4, shift=0.0):
     sizes = torch.tensor([8, 12, 16, 24, 32])
     return Run(
         name=name, checkpoint=f"runs/{name}/latest/checkpoints/best.ckpt", recipe=recipe, encoding=encoding, unit=unit,
-        facts={"model": "vit, 1.2 M parameters", "data": "digits", "trained": "3500 steps, 20 epochs", "seen": f"{heads} heads"},
+        facts={"model": "vit, 1.2 M parameters", "data": "digits", "trained": "3500 steps, 20 epochs"},
         metrics={"test/accuracy": 0.97222 - shift, "test/loss": 0.1143 + shift}, training=training(shift),
         measures=measures(layers, heads, unit), profiles=profiles(layers, len(seen.grid) if seen else 1, unit), attended=seen,
         encodings=encodings(), controls=controls(0.97222 - shift, 0.1143 + shift),
         extrapolation=(
-            Curves(title="Accuracy by size", x=f"{unit} on a side", y="accuracy", says="Holds where it was trained.", places=sizes,
+            Curves(title="Accuracy by size", x=f"{unit} on a side", y="accuracy", says="Falls beyond 8.", places=sizes,
                    lines={"test": (0.97 - shift) * (-(sizes - 8) / 60).exp()}),
         ),
     )  # fmt: skip
@@ -150,7 +161,7 @@ def image_run(name="vit_rope", **options):
 
 
 def text_run(name="lm", **options):
-    tokens = tuple((TEXT * 2)[:126]) + ("    ", HOSTILE)
+    tokens = (*(TEXT * 2)[:126], "    ", HOSTILE)
     samples = (Sample(title="python", tokens=tokens), Sample(title=HOSTILE, tokens=tokens[::-1]))
     return run(name, attended((128,), (), samples, causal=True), "tokens", **options)
 

@@ -11,9 +11,10 @@ import pytest
 import reports
 import torch
 
-from zoo.diagnostics.report import digits, looks, page
+from zoo.diagnostics.report import digits, looks, page, sections
 from zoo.diagnostics.report.curves import thinned
 from zoo.diagnostics.report.drawing import draw
+from zoo.diagnostics.report.fewer import chosen
 from zoo.diagnostics.report.gallery import gallery
 from zoo.diagnostics.report.plain import plain
 from zoo.panels import Curves
@@ -70,7 +71,9 @@ def test_a_page_is_well_formed(pages, name):
 @pytest.mark.parametrize("name", ["image", "pair", "hostile"])
 def test_nothing_in_a_page_asks_for_anything_else(pages, name):
     read = Reader(pages[name])
-    addresses = [value for e in read.elements for key, value in e["attributes"].items() if key in ("href", "src", "srcset")]
+    addresses = [
+        value for e in read.elements for key, value in e["attributes"].items() if key in ("href", "src", "srcset")
+    ]
     assert addresses
     assert all(address.startswith(("#", "data:image/")) for address in addresses)
     assert not {e["name"] for e in read.elements} & {"link", "iframe", "object", "embed", "base", "form"}
@@ -108,7 +111,9 @@ def test_weights_reach_the_script_within_half_a_level(made):
     (told,) = json.loads(page.data(looks.data(report)))["runs"]
     exact = report.runs[0].attended.weights
     levels = torch.frombuffer(bytearray(base64.b64decode(told["weights"]["levels"])), dtype=torch.uint8)
-    low, high = torch.frombuffer(bytearray(base64.b64decode(told["weights"]["largest"])), dtype=torch.uint8).view(-1, 2).T.int()
+    low, high = (
+        torch.frombuffer(bytearray(base64.b64decode(told["weights"]["largest"])), dtype=torch.uint8).view(-1, 2).T.int()
+    )
     rebuilt = levels.view(-1, exact.shape[-1]) / 255 * (low + 256 * high)[:, None] / 65535
     largest = exact.amax(-1).max()
     torch.testing.assert_close(rebuilt.view_as(exact), exact, atol=float(largest) / 500, rtol=0)
@@ -143,6 +148,7 @@ def test_every_kind_of_panel_is_drawn(title):
 
 def hollow(panel):
     """The same panel with no number in it."""
+
     def none(thing):
         if isinstance(thing, torch.Tensor):
             return torch.full_like(thing.double(), torch.nan)
@@ -172,11 +178,11 @@ def test_sections_come_in_their_order_and_empty_ones_not_at_all(pages, made):
     def keys(text):
         return [e["attributes"]["id"] for e in Reader(text).named("section")]
 
-    assert keys(pages["image"]) == "controls looks measures profiles encoding training extrapolation recipe".split()
+    assert keys(pages["image"]) == [section.key for section in sections.SECTIONS]
     (run,) = made["image"].runs
     bare = replace(run, attended=None, extrapolation=(), controls=(), measures=())
     text = page.html(reports.report(bare))
-    assert keys(text) == "profiles encoding training recipe".split()
+    assert keys(text) == ["profiles", "encoding", "training", "recipe"]
     assert 'href="#looks"' not in text
 
 
@@ -191,11 +197,11 @@ def test_a_large_model_makes_a_page_under_three_megabytes():
 
 def test_queries_that_are_left_lie_evenly():
     seen = reports.attended((6, 6), ("class",), (reports.Sample(title="one"),), layers=1, heads=1)
-    assert looks.chosen(seen, 37 * 10) == [0, *(1 + 6 * row + column for row in (1, 3, 5) for column in (1, 3, 5))]
-    assert looks.chosen(seen, 1) == [0]
-    assert looks.chosen(seen, 10**6) == list(range(37))
+    assert chosen(seen, 37 * 10) == [0, *(1 + 6 * row + column for row in (1, 3, 5) for column in (1, 3, 5))]
+    assert chosen(seen, 1) == [0]
+    assert chosen(seen, 10**6) == list(range(37))
     some = replace(seen, queries=tuple(range(1, 37, 3)), weights=seen.weights[..., 1::3, :])
-    assert looks.chosen(some, 37 * 3) == [0, 6, 11]
+    assert chosen(some, 37 * 3) == [0, 6, 11]
 
 
 def test_lines_of_runs_share_a_drawing_where_their_units_agree():
@@ -211,7 +217,7 @@ def test_a_long_line_keeps_its_peaks():
     steps = torch.arange(10_000.0)
     values = torch.sin(steps / 700)
     values[4321], values[777] = 50.0, torch.nan
-    x, y = thinned(steps, values)
+    x, _ = thinned(steps, values)
     assert len(x) < 600
     assert 4321.0 in x.tolist()
     assert (x[0], x[-1]) == (0, 9999)
@@ -226,9 +232,17 @@ def test_a_line_is_broken_where_there_is_no_number():
 
 @pytest.mark.parametrize(
     ("number", "value", "short"),
-    [(0.97222, "0.9722", "0.97"), (12345.6, "12\u202f346", "12k"), (-0.25, "\u22120.25", "\u22120.25"), (3.1e-5, "3.1\u00d710⁻⁵", "3e\u22125"),
-     (0.0, "0", "0"), (float("nan"), "\u2013", "\u2013"), (float("-inf"), "\u2212\u221e", "\u2212\u221e"), (999.7, "999.7", "1.0k")],
+    [
+        (0.97222, "0.9722", "0.97"),
+        (12345.6, "12\u202f346", "12k"),
+        (-0.25, "\u22120.25", "\u22120.25"),
+        (3.1e-5, "3.1\u00d710⁻⁵", "3e\u22125"),
+        (0.0, "0", "0"),
+        (float("nan"), "\u2013", "\u2013"),
+        (float("-inf"), "\u2212\u221e", "\u2212\u221e"),
+        (999.7, "999.7", "1.0k"),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_numbers_are_short_but_say_something(number, value, short):
     assert (digits.value(number), digits.short(number)) == (value, short)

@@ -77,4 +77,5 @@ def _told(run: Run, metric: str, several: bool) -> str:
     before = first.metrics[metric]
     control, number = max(others, key=lambda pair: abs(pair[1] - before))
     of = f"{run.name}: " if several else ""
-    return f"{of}{digits.value(before)} with places as they are, {digits.value(number)} with them {control.name}, which changes most."
+    told = f"{digits.value(before)} with places as they are, {digits.value(number)} with them {control.name}"
+    return f"{of}{told}, which changes most."

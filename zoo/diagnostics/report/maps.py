@@ -65,7 +65,9 @@ def mosaic(panel: Mosaic) -> Markup:
         for values, label in zip(panel.values, panel.labels, strict=True)
     )
     named = tag("p", f"\u2192 {panel.x} \u2003 \u2193 {panel.y}", class_="names")
-    return stacked(tag("div", *tiles, class_=f"tiles in{_abreast(len(panel.labels))}"), named, scale(ends, panel.unit, look))
+    return stacked(
+        tag("div", *tiles, class_=f"tiles in{_abreast(len(panel.labels))}"), named, scale(ends, panel.unit, look)
+    )
 
 
 def _abreast(count: int) -> int:

@@ -29,7 +29,7 @@ def together(parts: Iterable[str | None]) -> Markup:
 
 
 def tag(name: str, /, *children: str | None, **attributes: str | float | bool | None) -> Markup:
-    """An element. `class_` is written class, `data_x` data-x; None and False leave an attribute out, True writes its name alone."""
+    """An element. `class_` is written class, `data_x` data-x; None and False leave an attribute out, True is its name alone."""
     words = "".join(_attribute(key, value) for key, value in attributes.items())
     return Markup(f"<{name}{words}>" if name in VOID else f"<{name}{words}>{together(children)}</{name}>")
 

@@ -13,7 +13,11 @@ from zoo.diagnostics.report import colours, looks, opening, plain, sections
 from zoo.diagnostics.report.contents import Report
 from zoo.diagnostics.report.markup import escape
 
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
+POLICY = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'; "
+    "base-uri 'none'; form-action 'none'"
+)
+SCRIPTS = ("page", "figures", "viewer", "start")
 
 
 def write(report: Report, path: Path) -> None:
@@ -25,7 +29,7 @@ def write(report: Report, path: Path) -> None:
 def html(report: Report) -> str:
     """The page: no request goes out from it, and nothing that is shown is run."""
     contents, body = sections.drawn(report)
-    script = _file("page.js")
+    script = _script()
     return Template(_file("page.html")).substitute(
         policy=POLICY.format(_hash(script)), title=escape(opening.title(report)), style=_file("page.css"),
         ramps=colours.style(), filters=colours.filters(), contents=contents, body=body,
@@ -38,6 +42,12 @@ def data(thing: object) -> str:
     return json.dumps(thing, separators=(",", ":"), allow_nan=False).translate(
         {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
     )
+
+
+def _script() -> str:
+    """What the parts name stays within the braces."""
+    parts = "\n".join(_file(f"{name}.js") for name in SCRIPTS)
+    return f'"use strict";\n{{\n{parts}}}\n'
 
 
 def _file(name: str) -> str:

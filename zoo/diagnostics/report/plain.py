@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.diagnostics.report import looks
 from zoo.diagnostics.report.contents import Attended, Report, Sample
+from zoo.diagnostics.report.fewer import thinned
 from zoo.panels import Panel
 
 DIGITS, FEW = 5, 3  # of a number, and of a weight, that count
@@ -23,7 +23,7 @@ def plain(report: Report) -> dict[str, Any]:
 
     Of queries it has those that the page has.
     """
-    return _plain(looks.thinned(report))
+    return _plain(thinned(report))
 
 
 def text(report: Report) -> str:

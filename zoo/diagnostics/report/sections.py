@@ -57,7 +57,7 @@ SECTIONS = (
     ),
     Section(
         "measures", "Measures by layer and head",
-        "Rows are layers, the first on top; columns are heads. Hover a cell, or move to it with the arrow keys, for its number.",
+        "Rows are layers, the first on top; columns are heads. Hover a cell, or go to it with the arrow keys, for its number.",
         measures,
     ),
     Section(
