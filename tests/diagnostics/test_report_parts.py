@@ -94,7 +94,11 @@ def control(name, loss=None, refused=""):
         ([], True, ["not asked"]),
         ([control("shuffled", 2.0)], True, ["none", "causal mask", "cannot tell"]),
         ([control("shuffled", 2.0)], False, ["none", "a set"]),
-        ([control("shuffled", 3.5), control("shifted", refused="no")], True, ["2.0000", "shuffled 3.5000"]),
+        (
+            [control("zeroed", 1.0), control("shuffled", 3.5), control("shifted", refused="no")],
+            True,
+            ["from 2.0000 to 3.5000", "shuffled"],
+        ),
         ([control("shifted", refused="no")], True, ["refuses every change"]),
     ],
     ids=["alone", "order alone", "a set", "places", "refused"],

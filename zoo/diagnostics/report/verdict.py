@@ -17,8 +17,9 @@ def verdict(controls: Sequence[Control], metric: str, causal: bool) -> str:
         return "not asked" if not others else "unknown: the model refuses every change"
     if all(control.metrics == own.metrics for control in asked):
         return f"none: no metric changes at all where places do. {_instead(causal)}"
-    found = [f"{control.name} {control.metrics[metric]:.4f}" for control in asked if metric in control.metrics]
-    return f"{metric} is {own.metrics[metric]:.4f} with places as they are; {', '.join(found)}"
+    before = own.metrics[metric]
+    most = max(asked, key=lambda control: abs(control.metrics[metric] - before))
+    return f"{metric} goes from {before:.4f} to {most.metrics[metric]:.4f} with them {most.name}, which changes most"
 
 
 def _instead(causal: bool) -> str:
