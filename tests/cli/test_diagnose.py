@@ -202,6 +202,11 @@ WRONG = {
     "no folder": (["{runs}/digits", "to=nowhere/page.html"], 2, ["to", "no folder nowhere"]),
     "a misspelt key": (["{runs}/digits", "model.depht=3"], 2, ["model.depht", "model.depth?"]),
     "other weights": (["{runs}/digits", "model.depth=3"], 5, ["another recipe"]),
+    "several processes": (
+        ["{runs}/digits", "trainer.devices=2", "trainer.accelerator=cpu"],
+        2,
+        ["trainer.devices", "one"],
+    ),
     "an empty test part": (["{runs}/digits", "data.test=0.0001"], 4, ["there is no sample"]),
     "absent data": (["{runs}/decoder", "data.files=[nowhere.txt]"], 4, ["nowhere.txt"]),
     "a size that patches do not divide": (["{runs}/digits", "data.size=9"], 2, ["patch 4", "9 x 9"]),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from zoo import __version__
+from zoo.build import build_trainer
 from zoo.diagnostics.looking import check
 from zoo.diagnostics.report.contents import Report
 from zoo.errors import Fault, Invalid, RecipeError
@@ -75,6 +76,9 @@ def _subjects(paths: Sequence[Path], overrides: Sequence[str]) -> list[Subject]:
         if count > 1:
             raise RecipeError(Fault(COMMAND_LINE, str(path), "named twice", "name each checkpoint once"))
     loaded = [(path, *restore(path, [*UNLESS_SAID, *overrides])) for path in paths]
+    for _, recipe, _ in loaded:
+        if build_trainer(recipe, logger=False).world_size > 1:
+            raise RecipeError(recipe.fault("trainer.devices", "a diagnosis works in one process", "start it in one"))
     names = _names([(recipe.name, path) for path, recipe, _ in loaded])
     return [Subject(name, *one) for name, one in zip(names, loaded, strict=True)]
 
