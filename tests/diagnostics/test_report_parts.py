@@ -109,6 +109,11 @@ def test_a_verdict_says_whether_places_are_used(others, causal, parts):
     assert "shifted" not in told
 
 
+def test_a_metric_that_stays_is_no_sign_that_no_places_are_read():
+    pair = [Control(name=name, metrics={"a": 1.0, "b": b}) for name, b in (("as they are", 1.0), ("shuffled", 2.0))]
+    assert verdict(pair, "a", True) == "a stays at 1.0000 wherever tokens are put, though other metrics change"
+
+
 # what was kept
 
 

@@ -19,6 +19,8 @@ def verdict(controls: Sequence[Control], metric: str, causal: bool) -> str:
         return f"none: no metric changes at all where places do. {_instead(causal)}"
     before = own.metrics[metric]
     most = max(asked, key=lambda control: abs(control.metrics[metric] - before))
+    if most.metrics[metric] == before:
+        return f"{metric} stays at {before:.4f} wherever tokens are put, though other metrics change"
     return f"{metric} goes from {before:.4f} to {most.metrics[metric]:.4f} with them {most.name}, which changes most"
 
 
