@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from zoo.diagnostics.report.markup import Markup, tag, together
 from zoo.diagnostics.report.scales import Scale
 
-WIDTH, HEIGHT = 440.0, 250.0
+WIDTH, HEIGHT = 400.0, 232.0
 TOP, RIGHT, BOTTOM = 26.0, 14.0, 42.0
-LETTER = 6.3  # about the width of a letter of a tick
+LETTER = 7.0  # room for a letter of a tick, which is written larger where the drawing is small
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,11 @@ def titled(title: str, *content: Markup) -> Markup:
     return tag("div", tag("h3", title), *content, class_="panel")
 
 
-def figure(says: str, *panels: Markup, wide: bool = False) -> Markup:
-    """One or several panels above the sentence that holds for all; several, or `wide` ones, take the whole width."""
+def figure(says: str, *panels: Markup, wide: bool = False, columns: int = 1) -> Markup:
+    """One or several panels above the sentence that holds for all; several, or `wide` ones, take the whole width.
+
+    Panels of so many runs stand in so many columns.
+    """
     classes = "several" if len(panels) > 1 or wide else None
-    body = tag("div", *panels, class_="panels") if len(panels) > 1 else panels[0]
+    body = tag("div", *panels, class_=f"panels by{min(columns, 4)}") if len(panels) > 1 else panels[0]
     return tag("figure", body, tag("figcaption", says), class_=classes)

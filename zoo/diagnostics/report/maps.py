@@ -14,7 +14,7 @@ from zoo.diagnostics.report.pictures import address
 from zoo.diagnostics.report.scales import Scale
 from zoo.panels import Map, Mosaic
 
-MOST = 330.0  # the height of a map
+MOST = 300.0  # the height of a map
 ODD = 3.0  # sides that differ by more are drawn alike
 
 
