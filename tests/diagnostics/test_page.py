@@ -17,7 +17,7 @@ from zoo.diagnostics.report.drawing import draw
 from zoo.diagnostics.report.fewer import chosen
 from zoo.diagnostics.report.gallery import gallery
 from zoo.diagnostics.report.plain import plain
-from zoo.panels import Curves
+from zoo.panels import Curves, Map
 
 VOID = {"meta", "input", "br", "img"}
 
@@ -221,6 +221,19 @@ def test_a_long_line_keeps_its_peaks():
     assert len(x) < 600
     assert 4321.0 in x.tolist()
     assert (x[0], x[-1]) == (0, 9999)
+
+
+def test_a_wide_map_is_drawn_in_part_and_says_so():
+    wide = Map(title="one", x="key", y="query", values=torch.rand(600, 600), unit="weight", signed=False)
+    text = draw(wide)
+    assert "weight; one of 3 rows and columns is drawn" in text
+    assert len(text) < 80_000
+
+
+def test_measures_in_other_units_are_not_on_one_scale():
+    runs = [reports.run(unit, None, unit) for unit in ("patches", "tokens")]
+    figures = page.html(reports.report(*runs)).split('id="measures"')[1].split("</section>")[0].count("<figure")
+    assert figures == 5  # distances apart, the rest together
 
 
 def test_a_line_is_broken_where_there_is_no_number():

@@ -24,8 +24,8 @@ class Frame:
     def draw(self, *content: Markup, title: str) -> Markup:
         """An SVG with `content` over the grid. Attributes say how to read numbers off it."""
         return tag(
-            "svg", tag("title", title), *self._grid(), *content, *self._names(),
-            viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", class_="plot",
+            "svg", *self._grid(), *content, *self._names(),
+            viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=title, class_="plot",
             data_x=_ends(self.x), data_y=_ends(self.y),
         )  # fmt: skip
 

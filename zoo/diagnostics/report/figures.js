@@ -48,7 +48,7 @@ const levels = async (image) => {
   return context.getImageData(0, 0, canvas.width, canvas.height);
 };
 const tellable = (image) => {
-  const [low, high] = image.dataset.ends.split(" ").map(Number), [top, left] = image.dataset.corner.split(" ").map(Number);
+  const [low, high] = image.dataset.ends.split(" ").map(Number), [top, left, every] = image.dataset.corner.split(" ").map(Number);
   let pixels;
   image.addEventListener("pointermove", async (event) => {
     pixels ??= await levels(image);
@@ -57,7 +57,7 @@ const tellable = (image) => {
     const row = Math.min(Math.floor(((event.clientY - box.top) / box.height) * pixels.height), pixels.height - 1);
     const place = 4 * (row * pixels.width + column);
     const value = pixels.data[place + 3] ? Number((low + ((pixels.data[place] - 1) / 254) * (high - low)).toPrecision(2)) : "no value";
-    tip(event, `${top + row}, ${left + column}: ${value}`);
+    tip(event, `${top + row * every}, ${left + column * every}: ${value}`);
   });
   image.addEventListener("pointerleave", () => tip());
 };

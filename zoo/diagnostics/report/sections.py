@@ -32,11 +32,11 @@ def _panels(pick: Callable[[Run], Sequence[Panel]]) -> Body:
 
 
 def measures(report: Report) -> Markup | None:
-    """A figure for each measure, with a table for each run that has it."""
-    found: dict[str, dict[str, Measure]] = {}
+    """A figure for each measure and unit, with a table for each run that has it."""
+    found: dict[tuple[str, str], dict[str, Measure]] = {}
     for run in report.runs:
         for measure in run.measures:
-            found.setdefault(measure.name, {})[run.name] = measure
+            found.setdefault((measure.name, measure.unit), {})[run.name] = measure
     figures = [_measure(of) for of in found.values()]
     return tag("div", *figures, class_="figures") if figures else None
 

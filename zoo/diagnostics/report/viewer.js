@@ -126,46 +126,53 @@ function viewer(frame, data) {
   };
   const canvasPainted = (canvas, values, largest) => {
     const number = Number(canvas.dataset.frame), picture = pictures[run.samples[state.sample].pictures[number]];
-    const [, rows, columns] = sides, ready = picture?.complete && picture.naturalWidth > 0;
+    const [, rows, columns] = sides, ready = Boolean(picture?.complete && picture.naturalWidth);
     const share = ready ? picture.naturalHeight / picture.naturalWidth : rows / columns;
     const width = columns * Math.max(8, Math.ceil((sides[0] > 1 ? 300 : 560) / columns)), height = Math.round(width * share);
     if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
-    const context = canvas.getContext("2d"), across = width / columns, down = height / rows;
-    const few = stage.classList.contains("some-only"), chosen = new Set(run.queries);
-    const box = (slot, inside) => {
-      const [at, row, column] = placed(slot);
-      return at === number && slot >= start ? [column * across + inside, row * down + inside, across - 2 * inside, down - 2 * inside] : null;
+    const context = canvas.getContext("2d"), first = start + number * rows * columns;
+    const box = (slot, inside = 0) => {
+      const place = slot - first, across = width / columns, down = height / rows;
+      if (place < 0 || place >= rows * columns) return null;
+      const left = (place % columns) * across, top = Math.floor(place / columns) * down;
+      return [left + inside, top + inside, across - 2 * inside, down - 2 * inside];
     };
     context.clearRect(0, 0, width, height);
     context.imageSmoothingEnabled = ready && picture.naturalWidth > 64;
     if (ready) context.drawImage(picture, 0, 0, width, height);
-    for (let place = 0; place < rows * columns && !("plain" in canvas.dataset); place++) {
-      const slot = start + number * rows * columns + place, [x, y, w, h] = box(slot, 0);
+    if (!("plain" in canvas.dataset)) {
+      const slots = Array.from({ length: rows * columns }, (_, place) => first + place);
+      patches(context, slots.map((slot) => [slot, box(slot), values[slot] / largest]), ready);
+    }
+    context.globalAlpha = 1;
+    const unit = (width / 560) * (sides[0] > 1 ? 2 : 1);
+    outline(context, box(over, 2 * unit), "#fff", 2 * unit);
+    outline(context, box(state.query, 4 * unit), "#ff5a1f", 4 * unit);
+  };
+  const patches = (context, parts, ready) => {
+    const chosen = new Set(stage.classList.contains("some-only") ? run.queries : []);
+    context.lineWidth = context.canvas.width / 560;
+    for (const [slot, [x, y, w, h], share] of parts) {
       context.globalAlpha = ready ? Number(strength.value) / 100 : 1;
-      context.fillStyle = `rgb(${colour(values[slot] / largest)})`;
+      context.fillStyle = `rgb(${colour(share)})`;
       context.fillRect(x, y, w, h);
       context.globalAlpha = 0.22;
       context.strokeStyle = "#fff";
-      context.lineWidth = width / 560;
       context.strokeRect(x, y, w, h);
-      if (few && chosen.has(slot)) {
-        context.globalAlpha = 0.85;
-        context.fillStyle = "#fff";
-        context.beginPath();
-        context.arc(x + w / 2, y + h / 2, Math.max(2, w * 0.06), 0, 7);
-        context.fill();
-      }
+      if (!chosen.has(slot)) continue;
+      context.globalAlpha = 0.85;
+      context.fillStyle = "#fff";
+      context.beginPath();
+      context.arc(x + w / 2, y + h / 2, Math.max(2, w * 0.06), 0, 7);
+      context.fill();
     }
-    context.globalAlpha = 1;
-    for (const [slot, light, thick] of [[over, "#fff", 2], [state.query, "#ff5a1f", 4]]) {
-      const unit = (width / 560) * thick * (sides[0] > 1 ? 2 : 1), sidesOf = slot >= 0 ? box(slot, unit) : null;
-      if (!sidesOf) continue;
-      context.strokeStyle = "#000";
-      context.lineWidth = unit * 2;
-      context.strokeRect(...sidesOf);
-      context.strokeStyle = light;
-      context.lineWidth = unit;
-      context.strokeRect(...sidesOf);
+  };
+  const outline = (context, box, light, thick) => {
+    if (!box) return;
+    for (const [style, width] of [["#000", 2 * thick], [light, thick]]) {
+      context.strokeStyle = style;
+      context.lineWidth = width;
+      context.strokeRect(...box);
     }
   };
   const painted = (values, largest) => {
@@ -196,7 +203,7 @@ function viewer(frame, data) {
       });
       return Object.assign(canvas, { looks: { layer: place, head } });
     }));
-    const rows = cells.map((row, place) => make("div", {}, make("span", { textContent: run.layers[place] + 1 }), ...row));
+    const rows = cells.map((row, place) => make("div", {}, make("span", { textContent: run.layers[place] + 1, role: "rowheader" }), ...row));
     for (const row of rows) row.setAttribute("role", "row");
     top.setAttribute("aria-hidden", "true");
     matrix.replaceChildren(top, ...rows);
