@@ -15,6 +15,7 @@ from zoo import registry
 from zoo.attention.layer import SelfAttention
 from zoo.build import build_data, build_model, build_trainer, reader, sample
 from zoo.data.source import Source
+from zoo.diagnostics import looking
 from zoo.errors import DataError, Fault, Invalid, RecipeError
 from zoo.models.trunk import recompute
 from zoo.recipe import Recipe
@@ -75,6 +76,9 @@ def _made(recipe: Recipe, facts: Samples, optim: Any, blame: Blame) -> None:
         with blame.on("trainer"):
             if recipe.trainer.activation_checkpointing:
                 recompute(model)
+        with blame.on("diagnostics"):
+            if recipe.diagnostics.layers:
+                looking.check(model, recipe.diagnostics.layers)
         with blame.on("task"):
             if task is not None:
                 task(model, None, facts, **recipe.task.options)

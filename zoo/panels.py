@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -67,3 +68,20 @@ class Points(Panel):
     steep: bool = False
     square: bool = False
     note: str = ""
+
+
+def same(first: Tensor, second: Tensor) -> bool:
+    """Equal up to rounding, NaN where the other is."""
+    return torch.allclose(first, second.expand_as(first), atol=1e-6, rtol=1e-6, equal_nan=True)
+
+
+def distinct(values: Tensor) -> Tensor:
+    """Heads [H, ...] if they differ, else the first alone, which stands for all."""
+    return values[:1] if same(values, values[:1]) else values
+
+
+def named(values: Tensor, kind: str = "head") -> dict[str, Tensor]:
+    """Heads [H, ...] by name, or one that stands for all."""
+    if len(values) == 1:
+        return {"all heads": values[0]}
+    return {f"{kind} {number}": value for number, value in enumerate(values, start=1)}

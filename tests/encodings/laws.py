@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from zoo.attention.attend import attend, choose, mask, weights
+from zoo.attention.attend import attend, choose, mask, mix, weights
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context, KeyValueCache, SegmentMemory
 from zoo.attention.coordinates import grid
@@ -590,3 +590,20 @@ def what_left_the_window_is_not_needed(member: Member) -> None:
     whole = stack(x, pos)
     near(_in_parts(stack, KeyValueCache(), x, pos, 7, *[1] * (TOKENS - 7)), whole)
     near(_in_parts(stack, KeyValueCache(), x, pos, 2, 6, 4), whole)
+
+
+# 20
+
+
+@law()
+@torch.no_grad()
+def chosen_queries_are_rows_of_the_whole(member: Member) -> None:
+    slots = torch.tensor([8, 1, 5, TOKENS - 1])
+    for causal in member.masks:
+        stack, x = Stack(member, causal=causal, layers=1), member.states()
+        tokens = stack.chains[0].embed(stack.tokens(x, member.pos(), unplaced(), document()))
+        whole, chosen = (stack.layers[0].describe(tokens, stack.chains[0], Context(), s)[1] for s in (None, slots))
+        near(weights(chosen), weights(whole)[:, :, slots])
+        expected = attend(whole)[0][:, :, slots]
+        near(mix(chosen, weights(chosen))[..., : expected.shape[-1]], expected)
+        near(attend(chosen)[0], expected)

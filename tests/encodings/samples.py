@@ -47,7 +47,7 @@ class Forget(Encoding):
     def terms(self, terms: Terms) -> Terms:
         sums = terms.keys.notes["kept"].cumsum(1).mT[..., None]  # [B, H, M, 1]
         one = sums.new_ones(1, 1, 1, 1)
-        return terms.add_factor(sums[:, :, terms.shift :], one).add_factor(one, -sums)
+        return terms.add_factor(terms.rows(sums), one).add_factor(one, -sums)
 
 
 class Breaking(Encoding):
@@ -61,7 +61,7 @@ class Breaking(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         def weigh(scores: Tensor, visible: Tensor) -> Tensor:
-            before = visible & torch.ones_like(scores, dtype=torch.bool).tril(terms.shift - 1)
+            before = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i))
             z = scores.masked_fill(~before, 0)
             passed = F.softplus(z) * before
             after = passed.flip(-1).cumsum(-1).flip(-1)  # over keys from j on

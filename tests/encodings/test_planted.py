@@ -65,9 +65,7 @@ class NextToken(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         def ahead(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return (
-                terms.k[b, h, (i + terms.shift + 1).clamp(max=terms.k.shape[2] - 1), 0] * terms.offset(b, i, j)[..., 0]
-            )
+            return terms.k[b, h, (terms.slot(i) + 1).clamp(max=terms.k.shape[2] - 1), 0] * terms.offset(b, i, j)[..., 0]
 
         return terms.add_bias(ahead)
 
@@ -268,6 +266,14 @@ class BySlot(Encoding):
         return terms.add_bias(lambda b, h, i, j: (j + 0 * i).sin())
 
 
+class TheLast(Encoding):
+    """Queries are taken for the last of the tokens, whichever they are."""
+
+    def terms(self, terms: Terms) -> Terms:
+        first = terms.k.shape[2] - terms.q.shape[2]
+        return terms.add_bias(lambda b, h, i, j: (first + i - j).sin())
+
+
 FAULTS = [
     (laws.shapes_are_kept, OneSampleWide),
     (laws.initial_gradients_are_finite, InfiniteAtFirst),
@@ -305,6 +311,7 @@ FAULTS = [
     (laws.shared_key_heads_equal_repeated_ones, FirstOfEachGroup),
     (laws.shared_key_heads_equal_repeated_ones, BySizeOfKeys),
     (laws.what_left_the_window_is_not_needed, BySlot),
+    (laws.chosen_queries_are_rows_of_the_whole, TheLast),
 ]
 
 
@@ -329,7 +336,7 @@ def test_an_interpreter_that_drops_a_factor_is_caught(monkeypatch):
 
 
 def test_a_mask_aligned_top_left_is_caught(monkeypatch):
-    monkeypatch.setattr(Terms, "shift", property(lambda terms: 0))
+    monkeypatch.setattr(Terms, "slot", lambda terms, i: i)
     with pytest.raises(AssertionError):
         laws.decoding_equals_one_pass(member(RoPE))
 

@@ -47,7 +47,7 @@ class StickTooLong(StickBreaking):
 
     def terms(self, terms):
         def weigh(scores, visible):
-            seen = visible & terms.grid(lambda b, h, i, j: j < i + terms.shift)
+            seen = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i))
             passed = F.softplus(scores.masked_fill(~seen, 0)) * seen
             return torch.exp(scores.masked_fill(~seen, 0) - (passed.flip(-1).cumsum(-1).flip(-1) - passed)) * seen
 

@@ -1,9 +1,15 @@
 """What only a GPU can show: FlexAttention's gradients, and half precision in the fused kernels."""
 
+import math
+
 import pytest
 import torch
 
 import zoo
+from zoo.attention.attend import mix
+from zoo.diagnostics.looking import look
+from zoo.diagnostics.pictures import attended
+from zoo.diagnostics.probe import numbers
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -58,3 +64,17 @@ def test_what_auto_chooses_for_text_agrees_with_dense_in_value_and_gradient(name
         found[backend] = {"out": out.detach(), **gradients}
     for key, value in found["auto"].items():  # what a fused kernel drops has no gradient
         torch.testing.assert_close(value, found["dense"][key], atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_what_is_seen_of_a_layer_on_a_gpu_is_what_it_computes(name):
+    listed = ["alibi", name] if zoo.encoding_class(name).absorbs else name
+    layer = zoo.Attention(zoo.Dims(64, 4, length=128, depth=2), listed, causal=True).eval().cuda()
+    x = torch.randn(2, 128, 64, device="cuda")
+    (seen,) = look(layer, (x,), queries=9)
+    assert all(math.isfinite(value) for value in numbers(seen).values())
+    assert attended(seen).dtype == torch.uint8
+    with torch.no_grad():
+        out = mix(seen.terms, seen.weights)[..., : seen.terms.v.shape[-1]]
+        rebuilt = seen.attention.joined(out, seen.terms.queries.x)
+        torch.testing.assert_close(rebuilt, layer(x)[:, seen.slots], atol=2e-3, rtol=2e-3)

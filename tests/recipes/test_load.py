@@ -66,7 +66,7 @@ def test_plain_data_gives_the_recipe_back(made: Made) -> None:
 def test_plain_is_plain_complete_and_in_order(made: Made) -> None:
     plain = made(WHOLE).plain()
     assert list(plain) == SECTIONS
-    assert plain["diagnostics"] == {}
+    assert plain["diagnostics"] == {"every": 100, "budget": 0.02, "samples": 4, "queries": 16, "layers": None}
     assert plain["trainer"]["accelerator"] == "auto"
     assert plain["model"]["rates"] is None
     assert plain["model"]["encoding"] == [{"name": "toy_rope", "base": 9.0, "block": 8}]
@@ -196,12 +196,6 @@ def test_trainer_options_that_work_are_accepted(made: Made) -> None:
         WHOLE, "trainer={max_steps: 5, devices: '0,1', gradient_clip_val: null, precision: bf16-mixed}"
     ).trainer
     assert (options.max_epochs, options.max_steps, options.devices, options.gradient_clip_val) == (2, 5, "0,1", None)
-
-
-def test_diagnostics_has_no_keys_yet(told: Told) -> None:
-    assert told(WHOLE, "diagnostics.entropy=true") == [
-        "command line: diagnostics.entropy: unknown key; none is known here"
-    ]
 
 
 def test_invalid_values_of_a_dataclass_stand_at_their_key(told: Told) -> None:

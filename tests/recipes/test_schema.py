@@ -13,6 +13,7 @@ from zoo.errors import Invalid
 from zoo.recipe.check import Check, default
 from zoo.recipe.signature import Option, options
 from zoo.recipe.tree import plant, unfrozen
+from zoo.recipe.words import nearest
 from zoo.registry import Between, Choice, Choices
 
 Encodings = Annotated[tuple[Choice, ...], Choices("encodings")]
@@ -180,3 +181,7 @@ def test_defaults_are_typed_like_given_values() -> None:
 def test_typed_values_become_plain_again() -> None:
     value = {"a": (Choice("b", MappingProxyType({"c": (1, 2)})), Inner(0.5))}
     assert unfrozen(value) == {"a": [{"name": "b", "c": [1, 2]}, {"rate": 0.5, "sizes": [1]}]}
+
+
+def test_where_no_key_is_known_none_is_proposed() -> None:
+    assert nearest("entropy", ()) == "none is known here"

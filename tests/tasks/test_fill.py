@@ -83,3 +83,11 @@ def test_training_learns_the_cycle():
 def test_a_model_without_a_mask_is_refused():
     with pytest.raises(Invalid, match="choose model encoder"):
         Fill(decoder("rope"), OPTIM, SAMPLES)
+
+
+def test_inputs_are_what_an_evaluation_shows_the_model():
+    one, batch, seen = task(share=0.5), Windows(text(), text(), torch.zeros(2, 12, dtype=torch.long)), []
+    one.model.forward = lambda *inputs: seen.append(inputs) or torch.zeros(2, 12, 11)
+    one.test_step(batch, 0)
+    assert all(map(torch.equal, one.inputs(batch), seen[0]))
+    assert not torch.equal(seen[0][0], batch.inputs)

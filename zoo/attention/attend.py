@@ -64,7 +64,12 @@ def scores(terms: Terms) -> Tensor:
 
 def weights(terms: Terms) -> Tensor:
     """Attention weights [B, H, N, M] in at least float32; a row that may attend to nothing is zero."""
-    values, visible = scores(terms), mask(terms)
+    return weighed(terms, scores(terms))
+
+
+def weighed(terms: Terms, values: Tensor) -> Tensor:
+    """The weights that scores [B, H, N, M] of the call come to."""
+    visible = mask(terms)
     with unrounded(terms.q.device):
         if terms.weigh is not None:
             return terms.weigh(values, visible)
@@ -81,11 +86,16 @@ def mask(terms: Terms) -> Tensor:
 
 def dense(terms: Terms) -> Tensor:
     """The definition: all scores at once, [B, H, N, V + E]."""
-    mixed, values = weights(terms), _values(terms)
+    return mix(terms, weights(terms))
+
+
+def mix(terms: Terms, weights: Tensor) -> Tensor:
+    """What given weights [B, H, N, M] make of values and riders, [B, H, N, V + E]."""
+    values = _values(terms)
     with unrounded(terms.q.device):
-        out = mixed @ precise(values)
+        out = weights @ precise(values)
         if terms.readout is not None:
-            out = out + F.pad(terms.readout(mixed), (0, values.shape[-1] - terms.v.shape[-1]))
+            out = out + F.pad(terms.readout(weights), (0, values.shape[-1] - terms.v.shape[-1]))
     return out.to(values.dtype)
 
 
@@ -96,7 +106,7 @@ def sdpa(terms: Terms) -> Tensor:
     if _slim(terms):
         left, right = _channels(terms)
         q, k = torch.cat([q, *left], dim=-1), torch.cat([k, *right], dim=-1)
-    visible, square = terms.visible, terms.shift == 0
+    visible, square = terms.visible, terms.square
     diagonal = terms.causal and square and bias is None and terms.queries.document is None and not terms.windowed
     blocked = None if visible is None or diagonal else terms.grid(visible)
     if bias is not None:

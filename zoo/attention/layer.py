@@ -61,26 +61,39 @@ class SelfAttention(nn.Module):
         self.key_norm = _norm(dims, options.qk_norm)
         self.output_norm = _norm(dims, options.output_norm)
 
-    def describe(self, tokens: Tokens, chain: Chain, context: Context) -> tuple[Tokens, Terms]:
-        """The attention call for tokens with states [B, N, D], not yet computed, and the tokens with what was noted."""
+    def describe(
+        self, tokens: Tokens, chain: Chain, context: Context, slots: Tensor | None = None
+    ) -> tuple[Tokens, Terms]:
+        """The attention call for tokens with states [B, N, D], not yet computed, and the tokens with what was noted.
+
+        With `slots`, int [n], the call of those tokens' queries alone, for whoever looks at attention and has no context.
+        """
         tokens = chain.annotate(tokens)
         states, content, k, v = self._projected(tokens, context)
-        q, k = chain.turn_query(content, tokens), chain.turn_key(k, states)
+        queries = tokens
+        if slots is not None:
+            content, queries = content[:, :, slots], tokens.take(slots)
+        q, k = chain.turn_query(content, queries), chain.turn_key(k, states)
         window = None if self.window is None else self.window + chain.behind
         k, v, keys = context.keys(self.dims.layer, k, v, states, chain.settle, window)
         k, v = repeated(k, self.dims.heads), repeated(v, self.dims.heads)  # [B, H, M, K]
         scale = self.dims.head**-0.5
-        terms = Terms(q, k, v, content, tokens, keys, self.causal, scale, turn=lambda x: chain.turn_query(x, tokens))
-        return tokens, chain.terms(terms.replace(window=self.window))
+        terms = Terms(q, k, v, content, queries, keys, self.causal, scale, turn=lambda x: chain.turn_query(x, queries))
+        return tokens, chain.terms(terms.replace(window=self.window, slots=slots))
 
-    def describe_linear(self, tokens: Tokens, chain: Chain, context: Context) -> tuple[Tokens, Linear]:
+    def describe_linear(
+        self, tokens: Tokens, chain: Chain, context: Context, slots: Tensor | None = None
+    ) -> tuple[Tokens, Linear]:
         """The same of kernel elu. Raises Invalid for an encoding that linear attention has no place for."""
         tokens = chain.annotate(tokens)
         states, content, k, v = self._projected(tokens, context)
+        queries = tokens
+        if slots is not None:
+            content, queries = content[:, :, slots], tokens.take(slots)
         with unrounded(v.device):
             content, features = linear.elu(content), linear.elu(k)
-            q, k = chain.turn_query(content, tokens), chain.turn_key(features, states)
-        terms = Terms(q, k, v, content, tokens, states, self.causal, scale=1.0)
+            q, k = chain.turn_query(content, queries), chain.turn_key(features, states)
+        terms = Terms(q, k, v, content, queries, states, self.causal, scale=1.0, slots=slots)
         linear.refuse(chain, terms)
         return tokens, Linear(terms, features)
 
@@ -100,10 +113,14 @@ class SelfAttention(nn.Module):
         else:
             tokens, terms = self.describe(tokens, chain, context)
             out, riders = attend(terms, self.backend)
-        out = self.output_norm(out).transpose(1, 2).flatten(2)  # [B, N, D]
+        return tokens.replace(x=self.joined(out, tokens.x)), riders
+
+    def joined(self, out: Tensor, x: Tensor) -> Tensor:
+        """Heads' outputs [B, H, N, V] for tokens with states x [B, N, D] as one, [B, N, D]."""
+        out = self.output_norm(out).transpose(1, 2).flatten(2)
         if self.gate is not None:
-            out = out * self.gate(tokens.x).sigmoid()
-        return tokens.replace(x=self.out(out)), riders
+            out = out * self.gate(x).sigmoid()
+        return self.out(out)
 
     def _summed(self, tokens: Tokens, chain: Chain, context: Context) -> tuple[Tokens, Tensor]:
         """Tokens with what was noted, and the output [B, H, N, V] of linear attention."""

@@ -130,7 +130,7 @@ def whole(call: Linear, size: int = CHUNK) -> Tensor:
 def _seen(call: Linear, real: Tensor | None) -> tuple[Tensor, ...]:
     """q, k and both as they were, and v: [B, G, H / G or 1, M, ..], with as many queries as keys; those of padding are 0."""
     terms, groups = call.terms, call.features.shape[1]
-    missing = (0, 0, terms.shift, 0)
+    missing = (0, 0, terms.k.shape[2] - terms.q.shape[2], 0)
     q, plain_q = (F.pad(one.unflatten(1, (groups, -1)), missing) for one in (terms.q, terms.content))
     k, plain_k = terms.k[:, :, None], call.features[:, :, None]
     if real is not None:
@@ -140,7 +140,7 @@ def _seen(call: Linear, real: Tensor | None) -> tuple[Tensor, ...]:
 
 def _read(out: Tensor, norms: Tensor, terms: Terms) -> Tensor:
     """[B, H, N, V] of sums for all M tokens, [B, G, H / G, M, ..]."""
-    return _shared(out, norms)[..., terms.shift :, :].flatten(1, 2).to(terms.v.dtype)
+    return _shared(out, norms)[..., terms.last, :].flatten(1, 2).to(terms.v.dtype)
 
 
 def _shared(sums: Tensor, norms: Tensor) -> Tensor:

@@ -80,6 +80,7 @@ class Terms:
     riders: Tensor | None = None  # [B, H, M, E]
     turn: Turn = lambda x: x  # as queries at these places were turned
     window: int | None = None  # how many slots a query looks back, and ahead without a causal mask, its own included
+    slots: Tensor | None = None  # int [N] among the keys, where the queries are not the last N
 
     def replace(self, **changes: object) -> Terms:
         return replace(self, **changes)  # type: ignore[arg-type]
@@ -98,9 +99,33 @@ class Terms:
         return self.causal and self.queries.ordered and self.keys.ordered and self.keys.pos.shape[-1] == 1
 
     @property
-    def shift(self) -> int:
-        """M - N: the key slot of the first query."""
-        return self.k.shape[2] - self.q.shape[2]
+    def last(self) -> slice | Tensor:
+        """Which slots of the keys the queries stand at: the last N, unless others were chosen."""
+        return slice(self.k.shape[2] - self.q.shape[2], None) if self.slots is None else self.slots
+
+    @property
+    def square(self) -> bool:
+        """Whether every key is a query."""
+        return self.slots is None and self.k.shape[2] == self.q.shape[2]
+
+    def slot(self, i: Tensor) -> Tensor:
+        """The slot among the keys of query i."""
+        return i + (self.k.shape[2] - self.q.shape[2]) if self.slots is None else self.slots[i]
+
+    def rows(self, columns: Tensor) -> Tensor:
+        """Of a tensor [1|B, H, M, ..] over keys, what the queries have: [1|B, H, N, ..]."""
+        return columns[:, :, self.last]
+
+    def run(self, rows: Tensor) -> Tensor:
+        """Rows [B, H, N, X] of the queries as a run of tokens that ends with the last key: 0 where none was chosen."""
+        if self.slots is None:
+            return rows
+        count = self.k.shape[2]
+        return rows.new_zeros(*rows.shape[:2], count, rows.shape[-1]).index_copy(2, self.slots, rows)
+
+    def chosen(self, run: Tensor) -> Tensor:
+        """Of what was made of a `run`, the rows of the queries."""
+        return run if self.slots is None else run[:, :, self.slots]
 
     def offset(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """pos of query i minus pos of key j, [.., P]."""
@@ -112,8 +137,8 @@ class Terms:
         window, but for tokens without a place. None: all.
         """
         rules: list[Index] = []
-        if self.causal and self.q.shape[2] > 1:
-            rules.append(lambda b, h, i, j: j <= i + self.shift)
+        if self.causal and (self.q.shape[2] > 1 or self.slots is not None):
+            rules.append(lambda b, h, i, j: j <= self.slot(i))
         if self.windowed:
             rules.append(lambda b, h, i, j: self._near(b, i, j))
         queries, keys = self.queries.document, self.keys.document
@@ -129,7 +154,7 @@ class Terms:
         return self.window is not None and self.window < self.k.shape[2]
 
     def _near(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        near = (i + self.shift - j).abs() < (self.window or 0)
+        near = (self.slot(i) - j).abs() < (self.window or 0)
         for placed, n in ((self.queries.placed, i), (self.keys.placed, j)):
             near = near if placed is None else near | ~pick(placed, b, n)
         return near

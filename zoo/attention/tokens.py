@@ -58,6 +58,10 @@ class Tokens:
             return self
         return self._each(lambda one: one[:, max(one.shape[1] - count, 0) :])
 
+    def take(self, slots: Tensor) -> Tokens:
+        """The tokens at these slots [n], each of which every note covers."""
+        return self._each(lambda one: one[:, slots])
+
     def join(self, later: Tokens) -> Tokens:
         """These tokens followed by `later` ones, which must carry the same notes."""
         batch = max(self.x.shape[0], later.x.shape[0])

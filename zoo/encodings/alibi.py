@@ -10,6 +10,7 @@ from torch import Tensor
 from zoo.attention import Dims, Encoding, Terms
 from zoo.attention.terms import Index
 from zoo.encodings.parts.offsets import along
+from zoo.encodings.parts.seen import Panels, per_head
 from zoo.registry import register
 
 
@@ -38,6 +39,10 @@ class ALiBi(Encoding):
         rows, columns = (slopes[:, None, None] * (one.pos - here)[:, None] for one in (terms.queries, terms.keys))
         one = rows.new_ones(1, 1, 1, 1)
         return terms.add_factor(-rows, one).add_factor(one, columns)  # [1|B, H, N, 1], [1|B, H, M, 1]
+
+    def findings(self, terms: Terms) -> Panels:
+        told = "What a token of distance takes off a score: steep heads look near, flat ones far."
+        yield per_head("Slopes", "score per token", head_slopes(self.dims.heads, terms.keys.pos), told)
 
     def _distance(self, terms: Terms) -> Index:
         offsets = [along(terms, axis) for axis in range(self.dims.axes)]

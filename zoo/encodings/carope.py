@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Tokens
+from zoo.attention import Dims, Terms, Tokens
 from zoo.encodings.parts.ladders import check_pairs
 from zoo.encodings.parts.linear import linear
+from zoo.encodings.parts.seen import Panels, spread
 from zoo.encodings.parts.summed import Summed
 from zoo.registry import Between, register
 
@@ -33,6 +34,12 @@ class CARoPE(Summed):
 
     def annotate(self, tokens: Tokens) -> Tokens:
         return tokens.note(log_frequency=-F.softplus(linear(self.frequency, tokens.x)).log1p())  # [B, N, G]
+
+    def findings(self, terms: Terms) -> Panels:
+        base = terms.keys.notes["log_frequency"].exp()
+        told = "The frequency f that tokens choose, whose powers turn the pairs: where tokens differ, content sets the pace."
+        yield from super().findings(terms)
+        yield from spread("Chosen frequencies", "f, 0 to 1", base, terms.keys, told, kind="key head")
 
     def steps(self, tokens: Tokens) -> Tensor:
         logs = tokens.notes["log_frequency"][..., None]  # [B, M, G, 1]

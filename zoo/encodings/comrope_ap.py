@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from zoo.attention import Dims, precise
+from zoo.attention import Dims
 from zoo.encodings.parts.planes import prepare, turn_by_exponential
 from zoo.encodings.parts.rotary import Rotary
+from zoo.encodings.parts.spectrum import skew, spectrum
 from zoo.errors import Invalid
 from zoo.registry import register
 
@@ -30,10 +32,17 @@ class ComRoPEAP(Rotary):
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         heads, blocks = self.generators.shape[:2]
-        axis = torch.arange(blocks, device=pos.device) % self.dims.axes
-        times = pos[:, None, :, axis].expand(-1, heads, -1, -1)  # [1|B, G, N, m]
-        generators = precise(self.generators)
-        return prepare(generators - generators.mT, times)
+        times = pos[:, None, :, self._axis(blocks)].expand(-1, heads, -1, -1)  # [1|B, G, N, m]
+        return prepare(skew(self.generators), times)
+
+    def waves(self, like: Tensor) -> Tensor:
+        frequencies = spectrum(skew(self.generators))[0]  # [G, m, b/2]
+        own = F.one_hot(self._axis(frequencies.shape[1]), self.dims.axes).T[:, None, :, None]  # [P, 1, m, 1]
+        return (own * frequencies).flatten(-2)
+
+    def _axis(self, blocks: int) -> Tensor:
+        """Which axis each block turns with, [m]."""
+        return torch.arange(blocks, device=self.generators.device) % self.dims.axes
 
     def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
         return turn_by_exponential(x, *tables)

@@ -11,6 +11,7 @@ from zoo.attention import Dims, precise
 from zoo.encodings.parts.ladders import per_axis
 from zoo.encodings.parts.planes import prepare, turn_by_exponential
 from zoo.encodings.parts.rotary import Rotary
+from zoo.encodings.parts.spectrum import skew, spectrum
 from zoo.errors import Invalid
 from zoo.registry import register
 
@@ -41,8 +42,10 @@ class ComRoPELD(Rotary):
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         scales = precise(self.scales)[:, :, None]  # [P, G, 1, m]
         times = sum(pos[:, None, :, a, None] * scales[a] for a in range(len(scales)))  # [1|B, G, N, m]
-        generators = precise(self.generators)
-        return prepare(generators - generators.mT, times)  # type: ignore[arg-type]
+        return prepare(skew(self.generators), times)  # type: ignore[arg-type]
+
+    def waves(self, like: Tensor) -> Tensor:
+        return (precise(self.scales)[..., None] * spectrum(skew(self.generators))[0]).flatten(-2)  # [P, G, K/2]
 
     def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
         return turn_by_exponential(x, *tables)

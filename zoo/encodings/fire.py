@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Lookup, Terms, precise
 from zoo.encodings.parts.linear import linear
+from zoo.encodings.parts.seen import Panels, curves, per_head
 from zoo.registry import Between, register
 
 
@@ -37,12 +38,30 @@ class FIRE(Encoding):
         self.threshold_scale = nn.Parameter(torch.ones(()))
 
     def terms(self, terms: Terms) -> Terms:
-        tau = (precise(self.threshold_scale) * self.threshold).abs()
-        reach = self._psi(torch.maximum(terms.queries.pos[:, None], tau)) + 1e-6  # [1|B, 1, N, 1]
+        reach = self._psi(torch.maximum(terms.queries.pos[:, None], self._tau())) + 1e-6  # [1|B, 1, N, 1]
         distance = terms.grid(lambda b, h, i, j: terms.distance(b, i, j))  # [1|B, 1, N, M]
-        hidden = linear(self.net[0], (self._psi(distance) / reach)[..., None]).relu()
-        table = linear(self.net[2], hidden)[:, 0].movedim(-1, 1)  # [1|B, H, N, M]
+        table = self._of_share(self._psi(distance) / reach)[:, 0].movedim(-1, 1)  # [1|B, H, N, M]
         return terms.add_bias(Lookup(table, lambda b, h, i, j: j))
+
+    def findings(self, terms: Terms) -> Panels:
+        shares = torch.linspace(0, 1, 65, device=self.c.device)
+        told = (
+            "What is added to scores, over the share of the way back, on a scale of logarithms: 0 is the token itself."
+        )
+        yield curves(
+            "Function of the share", "share of the way", "added to scores", shares, self._of_share(shares).mT, told
+        )
+        told = "Nearer to the start than so many tokens, a share is one of them and not of what a query looks back on."
+        yield per_head("Threshold", "tokens", self._tau()[None], told)
+        told = "How fast distances are squeezed by the logarithm: near 0 not at all."
+        yield per_head("Squeeze", "c, per token", precise(self.c)[None], told)
+
+    def _of_share(self, shares: Tensor) -> Tensor:
+        """f [.., H] of shares [..]."""
+        return linear(self.net[2], linear(self.net[0], shares[..., None]).relu())
+
+    def _tau(self) -> Tensor:
+        return (precise(self.threshold_scale) * self.threshold).abs()
 
     def _psi(self, x: Tensor) -> Tensor:
         return (precise(self.c) * x).abs().log1p()

@@ -37,26 +37,29 @@ class FoPE(Rotary):
         check_pairs(dims)
         self.base, length = base, dims.tokens
         kept = sum(base ** (-2 * t / dims.head) >= 2 * math.pi / length for t in range(dims.head // 2))
-        self.waves = max(kept, 1)
-        columns = min(self.waves, max(dims.head // 4, 1))
-        chosen = torch.eye(self.waves)[torch.arange(columns) * self.waves // columns].T  # [F, columns]
-        std = gain * math.sqrt(2 / (self.waves + columns))
+        self.count = max(kept, 1)
+        columns = min(self.count, max(dims.head // 4, 1))
+        chosen = torch.eye(self.count)[torch.arange(columns) * self.count // columns].T  # [F, columns]
+        std = gain * math.sqrt(2 / (self.count + columns))
         for name in ("sine", "cosine"):
             self.register_buffer(name, chosen + std * torch.randn(dims.groups, *chosen.shape))  # [G, F, columns]
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        more = self.waves - source.waves  # longer waves than were there, of which no column has any
+        more = self.count - source.count  # longer waves than were there, of which no column has any
         if more < 0 or (source.base, source.dims.head) != (self.base, self.dims.head):
             return None
         return F.pad(value, (0, 0, 0, more)) if more else value
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        steps = torch.arange(self.waves, device=pos.device, dtype=pos.dtype)
-        angles = pos[:, None] * self.base ** (-2 * steps / self.dims.head)  # [1|B, 1, N, F]
+        angles = pos[:, None] * self.waves(pos)[0]  # [1|B, 1, N, F]
         parts = (
             wave @ matrix.to(wave.dtype) for wave, matrix in ((angles.cos(), self.cosine), (angles.sin(), self.sine))
         )
         return (torch.stack(list(parts), dim=-1),)  # [1|B, G, N, columns, 2]
+
+    def waves(self, like: Tensor) -> Tensor:
+        steps = torch.arange(self.count, device=like.device, dtype=like.dtype)
+        return (self.base ** (-2 * steps / self.dims.head))[None, None]
 
     def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
         pairs = x.unflatten(-1, (2, -1)).mT.flatten(-2)  # channels t and t + K/2 side by side

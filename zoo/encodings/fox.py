@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, Tokens
 from zoo.encodings.parts.linear import linear, normal
+from zoo.encodings.parts.seen import Panels, half_lives, spread
 from zoo.registry import register
 
 
@@ -23,8 +24,15 @@ class FoX(Encoding):
     def annotate(self, tokens: Tokens) -> Tokens:
         return tokens.note(log_forget=F.logsigmoid(linear(self.gate, tokens.x)))  # [B, N, H]
 
+    def findings(self, terms: Terms) -> Panels:
+        logs = terms.keys.notes["log_forget"]
+        told = "How much of what came before a token lets through: near 1 a head keeps the past, near 0 it starts anew."
+        yield from spread("Forget gates", "gate, 0 to 1", logs.exp(), terms.keys, told)
+        told = "How many tokens halve the weight of what came before, on average: heads of few tokens look near."
+        yield from half_lives(logs, terms.keys, told)
+
     def terms(self, terms: Terms) -> Terms:
         sums = terms.keys.notes["log_forget"].cumsum(1).mT[..., None]  # [B, H, M, 1]
         sums = sums - sums[:, :, -1:]  # from the end: small where it matters
         one = sums.new_ones(1, 1, 1, 1)
-        return terms.add_factor(sums[:, :, terms.shift :], one).add_factor(one, -sums)
+        return terms.add_factor(terms.rows(sums), one).add_factor(one, -sums)

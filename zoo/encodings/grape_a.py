@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, precise
 from zoo.encodings.alibi import head_slopes
+from zoo.encodings.parts.seen import Panels, spread
 from zoo.errors import Invalid
 from zoo.registry import register
 
@@ -50,6 +51,13 @@ class GRAPEA(Encoding):
         if keyed:
             return terms.add_factor(-rows, slopes).add_factor(one, columns * slopes)
         return terms.add_factor(-rows * slopes, one).add_factor(slopes, columns)
+
+    def findings(self, terms: Terms) -> Panels:
+        if terms.q is terms.content:  # a later link may have turned what the gates have read
+            keyed = self.by == "key"
+            slopes = self._slopes(terms.k if keyed else terms.q)[..., 0].transpose(1, 2)
+            told = "What a token of distance takes off a score, as tokens choose it: where they differ, some are kept longer."
+            yield from spread("Chosen slopes", "score per token", slopes, terms.keys if keyed else terms.queries, told)
 
     def _slopes(self, heads: Tensor) -> Tensor:
         """[B, H, M, 1] of heads [B, H, M, K]"""

@@ -8,9 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, unrounded
+from zoo.attention.attend import mask
 from zoo.encodings.alibi import head_slopes
 from zoo.encodings.parts.linear import linear
 from zoo.encodings.parts.rotation import circle, turn
+from zoo.encodings.parts.seen import Panels, pair_means, per_head
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 
@@ -41,12 +43,20 @@ class GRAPEAP(Encoding):
         sums = self._sums(terms)  # [B, H, N, M]
         return terms.add_bias(Lookup(sums, lambda b, h, i, j: j))
 
+    def findings(self, terms: Terms) -> Panels:
+        told = "What a token on the way takes off a score, on average: heads near 0 look far."
+        yield per_head("Steps of paths", "score per token", -pair_means(self._logs(terms), mask(terms)), told)
+
     def _sums(self, terms: Terms) -> Tensor:
+        logs = self._logs(terms)
+        return logs.flip(-1).cumsum(-1).flip(-1) - logs  # nearer keys first: small where it matters
+
+    def _logs(self, terms: Terms) -> Tensor:
+        """What each token up to the query adds to the scores of those before it, [B, H, N, M]."""
         with unrounded(terms.q.device):
             path = terms.keys.notes["path"].transpose(1, 2)  # [B, H, M, size]
             angles = terms.keys.pos[:, None].expand(-1, -1, -1, self.size // 2)
             edges = turn(F.rms_norm(path, (self.size,), eps=1e-6), circle(angles))
-            logs = F.logsigmoid(path[:, :, terms.shift :] @ edges.mT / self.size)
+            logs = F.logsigmoid(terms.rows(path) @ edges.mT / self.size)
             slopes = head_slopes(self.dims.heads, logs)[:, None, None]
-            logs = logs * slopes * terms.grid(lambda b, h, i, j: j <= i + terms.shift)
-            return logs.flip(-1).cumsum(-1).flip(-1) - logs  # nearer keys first: small where it matters
+            return logs * slopes * terms.grid(lambda b, h, i, j: j <= terms.slot(i))

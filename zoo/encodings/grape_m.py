@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.parts.ladders import check_pairs, ladders
+from zoo.encodings.parts.ladders import check_pairs, ladders, mixed
 from zoo.encodings.parts.planes import prepare, turn_by_exponential
 from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import circle, turn
+from zoo.encodings.parts.rotation import turn
+from zoo.encodings.parts.spectrum import skew, spectrum
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 
@@ -49,9 +50,17 @@ class GRAPEM(Rotary):
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         if self.planes is None:
-            return (circle(pos[:, None] * precise(self.log_frequencies).exp()),)  # [1|B, 1, N, K/2, 2]
-        product = precise(self.first).mT @ precise(self.second)  # [G, K, K]
-        return prepare((product - product.mT)[:, None], pos[:, None].expand(-1, self.dims.groups, -1, -1))
+            return (mixed(pos, self.waves(pos)),)  # [1|B, 1, N, K/2, 2]
+        return prepare(self._generator(), pos[:, None].expand(-1, self.dims.groups, -1, -1))
+
+    def waves(self, like: Tensor) -> Tensor:
+        if self.planes is None:
+            return precise(self.log_frequencies).exp()[None, None]
+        return spectrum(self._generator())[0].flatten(1)[None]  # [1, G, K/2]
+
+    def _generator(self) -> Tensor:
+        """[G, 1, K, K]"""
+        return skew(precise(self.first).mT @ precise(self.second))[:, None]
 
     def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
         return turn(x, *tables) if self.planes is None else turn_by_exponential(x, *tables)

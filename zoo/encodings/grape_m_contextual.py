@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Tokens, precise
+from zoo.attention import Dims, Terms, Tokens, precise
 from zoo.encodings.parts.ladders import check_pairs, ladders
 from zoo.encodings.parts.linear import linear
+from zoo.encodings.parts.seen import Panels, spread
 from zoo.encodings.parts.summed import Summed
 from zoo.registry import Between, register
 
@@ -42,6 +43,11 @@ class GRAPEMContextual(Summed):
 
     def annotate(self, tokens: Tokens) -> Tokens:
         return tokens.note(pace=F.softplus(linear(self.pace, tokens.x)))  # [B, N, 1]
+
+    def findings(self, terms: Terms) -> Panels:
+        told = "How many places a token goes ahead, 1 in RoPE: where tokens differ, content sets the pace."
+        yield from super().findings(terms)
+        yield from spread("Pace", "places per token", terms.keys.notes["pace"], terms.keys, told)
 
     def steps(self, tokens: Tokens) -> Tensor:
         return tokens.notes["pace"][..., None] * precise(self.log_frequencies).exp()  # [B, M, 1, K/2]

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Lookup, Terms, precise
 from zoo.attention.terms import Index
+from zoo.encodings.parts.seen import Panels, per_head
 from zoo.errors import Invalid
 from zoo.registry import register
 
@@ -36,6 +37,10 @@ class HeadScale(Encoding):
             biases=tuple(_times(bias, scale) for bias in terms.biases),
             factors=tuple((precise(left) * sizes, right) for left, right in terms.factors),
         )
+
+    def findings(self, terms: Terms) -> Panels:
+        told = "What multiplies a head's scores: above 1 it looks at fewer tokens, below 1 at more."
+        return [per_head("Scales", "factor of scores", self.scale, told)]
 
 
 def _times(bias: Index, scale: Tensor) -> Index:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Terms, precise
+from zoo.encodings.parts.seen import Panels, per_head
 from zoo.registry import register
 
 
@@ -32,9 +33,23 @@ class KERPLE(Encoding):
         self.kind = kind
 
     def terms(self, terms: Terms) -> Terms:
-        rate = precise(self.log_rate).exp()
+        rate, shape = self._rate_and_shape()
         if self.kind == "log":
-            scale = precise(self.log_scale).exp()
-            return terms.add_bias(lambda b, h, i, j: -scale[h] * (rate[h] * terms.distance(b, i, j)).log1p())
-        exponent = 2 * precise(self.exponent).sigmoid()
-        return terms.add_bias(lambda b, h, i, j: -rate[h] * terms.distance(b, i, j) ** exponent[h])
+            return terms.add_bias(lambda b, h, i, j: -shape[h] * (rate[h] * terms.distance(b, i, j)).log1p())
+        return terms.add_bias(lambda b, h, i, j: -rate[h] * terms.distance(b, i, j) ** shape[h])
+
+    def findings(self, terms: Terms) -> Panels:
+        rate, shape = self._rate_and_shape()
+        told = "How fast a head forgets with distance, at first; heads near 0 hardly tell near from far."
+        yield per_head("Rates", "a, per token", rate, told)
+        told = (
+            "How much a head forgets altogether."
+            if self.kind == "log"
+            else "How soon far tokens fall behind near ones."
+        )
+        yield per_head("Scales" if self.kind == "log" else "Exponents", "p", shape, told)
+
+    def _rate_and_shape(self) -> tuple[Tensor, Tensor]:
+        """a and p, [H] each"""
+        scale = precise(self.log_scale).exp() if self.kind == "log" else 2 * precise(self.exponent).sigmoid()
+        return precise(self.log_rate).exp(), scale

@@ -7,7 +7,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Tokens
+from zoo.attention import Dims, Encoding, Terms, Tokens
+from zoo.encodings.parts.seen import Panels, sizes
 from zoo.encodings.parts.table import resized, rows
 from zoo.registry import register
 
@@ -35,6 +36,10 @@ class Learned(Encoding):
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return resized(value, source.dims.sizes, self.dims.sizes, self.table)
+
+    def findings(self, terms: Terms) -> Panels:
+        told = "How large the learned vector of each place is: places seldom trained on stay as they began."
+        return [sizes("Rows of the table", self.table, self.dims.sizes, told)]
 
     def _added(self, tokens: Tokens) -> Tokens:
         found = rows(self.table, tokens, self.dims.sizes)

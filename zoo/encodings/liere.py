@@ -8,11 +8,13 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, precise
+from zoo.attention import Dims, Terms, precise
 from zoo.encodings.parts.bases import antisymmetric
+from zoo.encodings.parts.commuting import seen_angles, seen_commutators, seen_departures
 from zoo.encodings.parts.exponential import exponential
 from zoo.encodings.parts.ladders import per_axis
 from zoo.encodings.parts.rotary import Rotary
+from zoo.encodings.parts.seen import Panels
 from zoo.errors import Invalid
 from zoo.registry import register
 
@@ -42,10 +44,19 @@ class LieRE(Rotary):
         return per_axis(value, source.dims, self.dims)
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        skew = antisymmetric(precise(self.generators), self.block)  # [P, G, m, b, b]
-        times = pos[:, None, :, :, None, None, None]  # [1|B, 1, N, P, 1, 1, 1]
+        skew, times = self._skew(), pos[:, None, :, :, None, None, None]  # [1|B, 1, N, P, 1, 1, 1]
         exponents = sum(times[:, :, :, a] * skew[a, :, None] for a in range(len(skew)))  # [1|B, G, N, m, b, b]
         return (exponential(exponents),)  # type: ignore[arg-type]
+
+    def findings(self, terms: Terms) -> Panels:
+        yield from seen_angles(self._skew(), self, terms)
+        if self.dims.axes > 1:
+            yield seen_commutators(self._skew())
+            yield from seen_departures(lambda pos: self.prepare(pos)[0], self, terms)
+
+    def _skew(self) -> Tensor:
+        """[P, G, m, b, b]"""
+        return antisymmetric(precise(self.generators), self.block)
 
     def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
         (rotations,) = tables

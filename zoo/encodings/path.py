@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, precise, unrounded
+from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, precise, repeated, unrounded
 from zoo.encodings.parts.convolution import convolved
 from zoo.encodings.parts.householder import added, settled
 from zoo.encodings.parts.linear import linear, normal
+from zoo.encodings.parts.seen import Panels, spread
 from zoo.registry import Between, register
 
 
@@ -49,14 +50,15 @@ class PaTH(Encoding):
             k = settled(precise(k), *self._reflections(tokens, len(k)))
         return k, tokens.note(path_direction=rest, path_strength=strength[:, :0])
 
+    def findings(self, terms: Terms) -> Panels:
+        told = "What a token does to keys on their way to later queries: 0 lets them pass, 1 erases a direction, 2 flips it."
+        return spread("Strength", "beta, 0 to 2", terms.keys.notes["path_strength"], terms.keys, told, kind="key head")
+
     def terms(self, terms: Terms) -> Terms:
-        sharing = self.dims.heads // self.dims.groups
         with unrounded(terms.q.device):
-            w, beta = (
-                one.repeat_interleave(sharing, dim=1) for one in self._reflections(terms.keys, len(terms.q))
-            )  # [B, H, n, ..]
-            table = added(precise(terms.q), precise(terms.k), w, beta) * terms.scale  # [B, H, N, M]
-        return terms.add_bias(Lookup(table, lambda b, h, i, j: j))
+            w, beta = (repeated(one, self.dims.heads) for one in self._reflections(terms.keys, len(terms.q)))
+            table = added(terms.run(precise(terms.q)), precise(terms.k), w, beta) * terms.scale  # [B, H, .., M]
+        return terms.add_bias(Lookup(terms.chosen(table), lambda b, h, i, j: j))
 
     def _reflections(self, tokens: Tokens, batch: int) -> tuple[Tensor, Tensor]:
         """w [B, G, n, K] and beta [B, G, n] of the tokens that keys have not passed through yet, the last n."""

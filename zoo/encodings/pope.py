@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Tokens, precise
+from zoo.attention import Dims, Terms, Tokens, precise
 from zoo.encodings.parts.rotary import Rotary
 from zoo.encodings.parts.rotation import circle
+from zoo.encodings.parts.seen import Panels, pairs
 from zoo.registry import Between, register
 
 
@@ -40,10 +41,18 @@ class PoPE(Rotary):
         self.phase = nn.Parameter(-initial * torch.rand(dims.groups, dims.head))  # [G, K]
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        channels = torch.arange(self.dims.head, device=pos.device, dtype=pos.dtype)
-        angles = pos[:, None] * self.base ** (-channels / self.dims.head)  # [1|B, 1, N, K]
+        angles = pos[:, None] * self.waves(pos)[0]  # [1|B, 1, N, K]
         keys = angles + precise(self.phase)[:, None]  # [1|B, G, N, K]
         return circle(angles), circle(keys)
+
+    def waves(self, like: Tensor) -> Tensor:
+        channels = torch.arange(self.dims.head, device=like.device, dtype=like.dtype)
+        return (self.base ** (-channels / self.dims.head))[None, None]
+
+    def findings(self, terms: Terms) -> Panels:
+        told = "The angle between query and key at which a channel adds most to a score; 0 looks at the token itself."
+        yield from super().findings(terms)
+        yield pairs("Phases", "radians", self.phase, told, steep=False, x="channel")
 
     def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         return _polar(q, self.tables(tokens)[0])

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
+from zoo.encodings.parts.ladders import mixed
 from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import circle
 from zoo.encodings.parts.scaling import Scaling, scaled
 from zoo.errors import Invalid
 from zoo.registry import Between, register
@@ -38,8 +38,16 @@ class RoPE(Rotary):
             self.origin = scaling.rule != "yarn"  # which makes tokens larger wherever they are
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        steps = torch.arange(self.width // 2, device=pos.device, dtype=pos.dtype)
+        waves, size = self._scaled(pos)
+        table = mixed(pos, waves[None, None])  # [1|B, 1, N, K'/2, 2]
+        return (table if size == 1 else size * table,)
+
+    def waves(self, like: Tensor) -> Tensor:
+        return self._scaled(like)[0][None, None]
+
+    def _scaled(self, like: Tensor) -> tuple[Tensor, float]:
+        """Frequencies [K'/2], and what multiplies cos and sin."""
+        steps = torch.arange(self.width // 2, device=like.device, dtype=like.dtype)
         if self.scaling is None:
-            return (circle(pos[:, None] * self.base ** (-2 * steps / self.width)),)  # [1|B, 1, N, K'/2, 2]
-        waves, size = scaled(self.scaling, self.base, self.width, steps, self.length)
-        return (size * circle(pos[:, None] * waves),)
+            return self.base ** (-2 * steps / self.width), 1.0
+        return scaled(self.scaling, self.base, self.width, steps, self.length)

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.parts.ladders import check_pairs, ladders
+from zoo.encodings.parts.ladders import check_pairs, ladders, mixed
 from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import circle
 from zoo.registry import Between, register
 
 
@@ -31,7 +30,8 @@ class RoPEAxial(Rotary):
         self.base = base
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        axes = pos.flip(-1) if self.dims.axes == 2 else pos
-        parts = ladders(self.dims, self.base, pos)
-        angles = [axes[..., a, None] * part for a, part in enumerate(parts)]  # P of [1|B, N, K/2P]
-        return (circle(torch.cat(angles, dim=-1)[:, None]),)  # [1|B, 1, N, K/2, 2]
+        return (mixed(pos, self.waves(pos)),)  # [1|B, 1, N, K/2, 2]
+
+    def waves(self, like: Tensor) -> Tensor:
+        waves = torch.block_diag(*ladders(self.dims, self.base, like))  # [P, K/2]
+        return (waves.flip(0) if self.dims.axes == 2 else waves)[:, None]

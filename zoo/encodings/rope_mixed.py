@@ -31,7 +31,10 @@ class RoPEMixed(Rotary):
         self.frequencies = nn.Parameter(torch.cat(groups, dim=-1))  # [P, G, K/2]
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        return (mixed(pos, precise(self.frequencies)),)
+        return (mixed(pos, self.waves(pos)),)
+
+    def waves(self, like: Tensor) -> Tensor:
+        return precise(self.frequencies)
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return per_axis(value, source.dims, self.dims)

@@ -7,6 +7,7 @@ from typing import Annotated
 import torch
 
 from zoo.attention import Dims, Encoding, Terms, Tokens, unrounded
+from zoo.encodings.parts.seen import Panels, per_head
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 
@@ -37,9 +38,17 @@ class Sandwich(Encoding):
             angles = (tokens.pos - here)[:, None] * waves  # [1|B, 1, N, width/2]
             return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
-        heads = torch.arange(1, self.dims.heads + 1, device=here.device, dtype=here.dtype)[:, None, None]
-        slopes = self.dims.heads / (8 * heads)  # [H, 1, 1]
+        slopes = self._slopes(here)[:, None, None]
         one = here.new_ones(1, 1, 1, 1)
         with unrounded(here.device):
             left, right = (features(tokens) for tokens in (terms.queries, terms.keys))
             return terms.add_factor(slopes * left, right).add_factor(-slopes[None] * self.width / 2, one)
+
+    def findings(self, terms: Terms) -> Panels:
+        told = "What multiplies a head's bias of distance: large ones look near, small ones far."
+        return [per_head("Slopes", "factor of the bias", self._slopes(terms.keys.pos), told)]
+
+    def _slopes(self, like: torch.Tensor) -> torch.Tensor:
+        """[H]"""
+        heads = torch.arange(1, self.dims.heads + 1, device=like.device, dtype=like.dtype)
+        return self.dims.heads / (8 * heads)

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Tokens, precise
+from zoo.attention import Dims, Terms, Tokens, precise
 from zoo.encodings.parts.convolution import convolved
 from zoo.encodings.parts.ladders import check_pairs
 from zoo.encodings.parts.linear import linear
+from zoo.encodings.parts.seen import Panels, spread
 from zoo.encodings.parts.summed import Summed
 from zoo.registry import Between, register
 
@@ -44,6 +45,12 @@ class SelectiveRoPE(Summed):
         x = F.normalize(precise(tokens.x).unflatten(-1, (self.dims.heads, -1)), dim=-1).flatten(-2)
         tokens = tokens.note(selected=linear(self.out, linear(self.into, x)))  # [B, N, G K/2]
         return tokens if self.gate is None else tokens.note(turning=linear(self.gate, x).sigmoid())  # [B, N, G]
+
+    def findings(self, terms: Terms) -> Panels:
+        yield from super().findings(terms)
+        if self.gate is not None:
+            told = "How much of its angle a token turns by: near 0 a head leaves a token out of its count of places."
+            yield from spread("Gates", "gate, 0 to 1", terms.keys.notes["turning"], terms.keys, told, kind="key head")
 
     def steps(self, tokens: Tokens) -> Tensor:
         steps = convolved(tokens.notes["selected"], self.kernel, tokens.document)

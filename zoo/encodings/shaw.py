@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Lookup, Terms, precise
+from zoo.encodings.parts.seen import Panels, curves
 from zoo.registry import Between, register
 
 
@@ -48,3 +49,12 @@ class Shaw(Encoding):
             return shares @ precise(value)
 
         return biased.replace(readout=readout)
+
+    def findings(self, terms: Terms) -> Panels:
+        offsets = torch.arange(-self.reach, self.reach + 1)
+        told = "How large the learned vector of each offset is: a peak tells where a layer looks for place, a flat one not."
+        for what, table in {"Keys": self.key, "Values": self.value}.items():
+            if table is not None:
+                norms = precise(table).norm(dim=-1).flip(0)[None]  # rows go by key - query
+                x = "query's place - key's place, in tokens"
+                yield curves(f"{what} of offsets", x, "norm of the vector", offsets, norms, told)

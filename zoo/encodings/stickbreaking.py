@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, precise
+from zoo.attention.attend import weights
+from zoo.encodings.parts.seen import Panels, spread
 from zoo.registry import register
 
 
@@ -27,13 +29,23 @@ class StickBreaking(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         def weigh(scores: Tensor, visible: Tensor) -> Tensor:
-            seen = visible & terms.grid(lambda b, h, i, j: j < i + terms.shift + self.last)
+            seen = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i) + self.last)
             z = scores.masked_fill(~seen, 0)
             passed = F.softplus(z) * seen
             left = passed.flip(-1).cumsum(-1).flip(-1) - passed  # by the keys nearer than j
             return torch.exp(F.logsigmoid(z) - left) * seen
 
         def readout(weights: Tensor) -> Tensor:
-            return (1 - weights.sum(-1, keepdim=True)) * precise(self.remainder)[:, None]
+            return remainder(weights) * precise(self.remainder)[:, None]
 
         return terms.replace(weigh=weigh, readout=readout)
+
+    def findings(self, terms: Terms) -> Panels:
+        left = remainder(weights(terms))[..., 0].transpose(1, 2)  # [B, N, H]
+        told = "What no key took of a query's attention: near 1 a head does nothing, and its learned remainder speaks."
+        yield from spread("Left over", "share of the stick", left, terms.queries, told)
+
+
+def remainder(weights: Tensor) -> Tensor:
+    """What is left of the stick, [B, H, N, 1]."""
+    return 1 - weights.sum(-1, keepdim=True)

@@ -51,11 +51,16 @@ class String(Rotary):
         return value if name == "skew" else per_axis(value, source.dims, self.dims)
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        turns = mixed(pos, self.waves(pos))
         if self.kind == "cayley":
-            return cayley(antisymmetric(precise(self.skew), self.dims.head)), mixed(pos, precise(self.frequencies))
+            return cayley(antisymmetric(precise(self.skew), self.dims.head)), turns
+        return fourier(self.dims.head, precise(self.circulants)).expand(self.dims.groups, -1, -1), turns
+
+    def waves(self, like: Tensor) -> Tensor:
+        if self.kind == "cayley":
+            return precise(self.frequencies)
         columns = precise(self.circulants)
-        basis = fourier(self.dims.head, columns)
-        return basis.expand(self.dims.groups, -1, -1), mixed(pos, columns @ sines(basis) * (2 * self.dims.head) ** 0.5)
+        return columns @ sines(fourier(self.dims.head, columns)) * (2 * self.dims.head) ** 0.5
 
     def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
         basis, table = tables

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Self
 
 import torch
@@ -10,8 +9,10 @@ from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Lookup, Terms, precise
 from zoo.attention.terms import Index
+from zoo.encodings.parts.buckets import known
 from zoo.encodings.parts.ladders import per_axis
 from zoo.encodings.parts.offsets import along
+from zoo.encodings.parts.seen import AXES, Panels, curves
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 
@@ -38,29 +39,32 @@ class T5(Encoding):
             raise Invalid("reach", f"reach {reach} must be more than half of the {buckets} buckets")
         self.buckets, self.reach = buckets, reach
         axes = (dims.axes,) if dims.axes > 1 else ()
-        self.table = nn.Parameter(
-            torch.randn(*axes, buckets, dims.heads) * dims.dim**-0.5
-        )  # [buckets, H], [P, buckets, H]
+        table = torch.randn(*axes, buckets, dims.heads)  # [buckets, H], [P, buckets, H]
+        self.table = nn.Parameter(table * dims.dim**-0.5)
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return per_axis(value, source.dims, self.dims)
 
     def terms(self, terms: Terms) -> Terms:
-        ahead = not terms.causal or self.dims.axes > 1  # whether keys may lie ahead of their query
-        for axis, table in enumerate(precise(self.table).view(self.dims.axes, self.buckets, -1)):
-            terms = terms.add_bias(Lookup(table.mT[None, :, None], self._column(terms, axis, ahead)))
+        for axis, table in enumerate(self._tables()):
+            terms = terms.add_bias(Lookup(table.mT[None, :, None], self._column(terms, axis)))
         return terms
 
-    def _column(self, terms: Terms, axis: int, ahead: bool) -> Index:
-        every = torch.arange(-self.reach, self.reach + 1, device=terms.keys.pos.device)
-        buckets, offset = self.bucket(every, ahead), along(terms, axis)
-        return lambda b, h, i, j: buckets[(offset(b, h, i, j).round() + self.reach).clamp(0, 2 * self.reach).long()]
+    def findings(self, terms: Terms) -> Panels:
+        first, buckets = self._buckets(terms)
+        offsets = first + torch.arange(len(buckets))
+        told = "What a bucket adds to scores, over offsets: where a line falls to both sides, a head looks near."
+        for axis, table in zip(AXES[self.dims.axes], self._tables(), strict=True):
+            x = f"query's place - key's place, {axis}"
+            yield curves(f"Buckets of {axis}", x, "added to scores", offsets, table[buckets].mT, told)
 
-    def bucket(self, offset: Tensor, ahead: bool) -> Tensor:
-        """Bucket of each whole offset p_i - p_j; the logarithm is that of float32."""
-        half = self.buckets // 2 if ahead else self.buckets
-        distance = offset.abs() if ahead else offset.clamp(min=0)
-        exact = half // 2
-        scaled = (distance.clamp(min=exact).float() / exact).log() / math.log(self.reach / exact) * (half - exact)
-        bucket = torch.where(distance < exact, distance.long(), (exact + scaled.long()).clamp(max=half - 1))
-        return bucket + half * (offset < 0) if ahead else bucket
+    def _tables(self) -> Tensor:
+        return precise(self.table).view(self.dims.axes, self.buckets, -1)  # [P, buckets, H]
+
+    def _column(self, terms: Terms, axis: int) -> Index:
+        (first, buckets), offset = self._buckets(terms), along(terms, axis)
+        return lambda b, h, i, j: buckets[(offset(b, h, i, j).round() - first).clamp(0, self.reach - first).long()]
+
+    def _buckets(self, terms: Terms) -> tuple[int, Tensor]:
+        ahead = not terms.causal or self.dims.axes > 1  # whether keys may lie ahead of their query
+        return known(self.buckets, self.reach, ahead, terms.keys.pos.device)

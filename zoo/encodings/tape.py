@@ -9,8 +9,9 @@ from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, Tokens
 from zoo.encodings.parts.ladders import check_pairs, ladders
-from zoo.encodings.parts.linear import linear, normal
+from zoo.encodings.parts.linear import linear, normal, zero
 from zoo.encodings.parts.rotation import circle, turn
+from zoo.encodings.parts.seen import Panels, spread
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 
@@ -32,21 +33,23 @@ class TAPE(Encoding):
         if dims.groups != dims.heads:
             told = f"mixes frames with the weights of each query head, so {dims.heads} heads cannot share {dims.groups} keys"
             raise Invalid("name", f"tape {told}; leave key_heads out")
-        self.base = base
-        self.last = dims.depth is not None and dims.layer == dims.depth - 1
+        self.base, self.last = base, dims.depth is not None and dims.layer == dims.depth - 1
         if not self.last:
             heads, ranks = dims.heads, 4 * dims.heads
-            self.mix = nn.Linear(heads, heads, bias=False)
+            self.mix = zero(nn.Linear(heads, heads, bias=False))
             self.read = normal(nn.Linear(dims.dim, ranks, bias=False))
-            self.into = nn.Linear(heads, ranks, bias=False)
+            self.into = zero(nn.Linear(heads, ranks, bias=False))
             self.out = normal(nn.Linear(ranks, heads, bias=False))
-            nn.init.zeros_(self.mix.weight)
-            nn.init.zeros_(self.into.weight)
 
     def embed(self, tokens: Tokens) -> Tokens:
-        (ladder,) = ladders(self.dims, self.base, tokens.pos)
-        frames = circle(tokens.pos * ladder).mT[:, :, None]  # [1|B, N, 1, 2, K/2]
+        frames = circle(tokens.pos * ladders(self.dims, self.base, tokens.pos)[0]).mT[:, :, None]  # [1|B, N, 1, 2, K/2]
         return tokens.note(frames=frames.expand(-1, -1, self.dims.heads, -1, -1))
+
+    def findings(self, terms: Terms) -> Panels:
+        first, frames = (one.notes["frames"].flatten(3) for one in (self.embed(terms.keys), terms.keys))
+        told = "How far the frames of tokens have come from those of rope, in their norm: at 0 nothing was learned of context."
+        moved = (frames - first).norm(dim=-1) / first.norm(dim=-1)
+        return spread("Frames moved", "change / size", moved, terms.keys, told)
 
     def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         return turn(q, tokens.notes["frames"].transpose(1, 2).mT.contiguous())
@@ -61,9 +64,7 @@ class TAPE(Encoding):
         return terms.replace(riders=riders.expand(len(terms.k), -1, -1, -1))
 
     def update(self, tokens: Tokens, riders: Tensor) -> Tokens:
-        x = F.rms_norm(tokens.x, (self.dims.dim,))
-        frames = tokens.notes["frames"].flatten(3).mT  # [1|B, N, K, H]
-        frames = frames + linear(self.mix, riders.permute(0, 2, 3, 1))
-        gates = F.silu(linear(self.read, x))[:, :, None]  # [B, N, 1, R]
+        frames = tokens.notes["frames"].flatten(3).mT + linear(self.mix, riders.permute(0, 2, 3, 1))  # [B, N, K, H]
+        gates = F.silu(linear(self.read, F.rms_norm(tokens.x, (self.dims.dim,))))[:, :, None]  # [B, N, 1, R]
         frames = frames + linear(self.out, gates * linear(self.into, frames))
         return tokens.note(frames=frames.mT.unflatten(-1, (2, -1)))  # [B, N, H, 2, K/2]

@@ -9,6 +9,7 @@ from torch import nn
 
 from zoo.attention import Dims, Encoding, Terms, precise
 from zoo.encodings.parts.linear import normal
+from zoo.encodings.parts.seen import Panels, per_head
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 
@@ -43,3 +44,8 @@ class TransformerXL(Encoding):
         right = [columns.cos(), columns.sin()]
         content = terms.turn(self.content[:, None].expand(terms.content.shape))  # as wide as k
         return terms.add_factor(torch.cat(left, -1), torch.cat(right, -1)).add_factor(content * terms.scale, terms.k)
+
+    def findings(self, terms: Terms) -> Panels:
+        told = "How large the vector is that stands for every query: beside it, a head tells {} whatever the query is."
+        for bias, what in ((self.content, "keys"), (self.place, "distances")):
+            yield per_head(f"Bias towards {what}", "norm of the vector", precise(bias).norm(dim=-1), told.format(what))

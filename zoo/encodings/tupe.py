@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, Tokens, precise
 from zoo.encodings.parts.linear import linear, normal
+from zoo.encodings.parts.seen import Panels, per_head, sizes
 from zoo.encodings.parts.table import resized, rows
 from zoo.registry import register
 
@@ -57,6 +58,13 @@ class TUPE(Encoding):
         one = torch.ones_like(columns[:1, :, :1])
         terms = terms.replace(scale=scale).add_factor(left, right).add_factor((1 - rows) * first, one)
         return terms.add_factor(rows * second, 1 - columns)
+
+    def findings(self, terms: Terms) -> Panels:
+        told = "How large the learned vector of each place is: places seldom trained on stay as they began."
+        yield sizes("Rows of the table", self.table, self.dims.sizes, told)
+        told = "What pairs get, in place of a bias of places, that have a token without one: large ones are sought anywhere."
+        for side, values in zip(("Queries", "Keys"), self.reset, strict=True):
+            yield per_head(f"{side} without a place", "added to scores", values, told)
 
     def _heads(self, project: nn.Linear, x: Tensor) -> Tensor:
         return linear(project, x).unflatten(-1, (self.dims.heads, -1))  # [1|B, N, H, K]

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Tokens
-from zoo.encodings.parts.ladders import check_pairs
+from zoo.encodings.parts.ladders import check_pairs, ladders, mixed
 from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import circle, turn
+from zoo.encodings.parts.rotation import turn
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 
@@ -39,11 +39,14 @@ class XPos(Rotary):
         self._check(2 * self.centre, torch.float32)
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        turns = mixed(pos, self.waves(pos))  # [1|B, 1, N, K/2, 2]
         steps = torch.arange(0, self.dims.head, 2, device=pos.device, dtype=pos.dtype) / self.dims.head
-        turns = circle(pos[:, None] * self.base**-steps)  # [1|B, 1, N, K/2, 2]
         fading = ((steps + self.gamma) / (1 + self.gamma)).log() / self.span
         sizes = ((pos - self.centre)[:, None] * fading)[..., None]  # logarithms, [1|B, 1, N, K/2, 1]
         return turns * sizes.exp(), turns * (-sizes).exp()
+
+    def waves(self, like: Tensor) -> Tensor:
+        return ladders(self.dims, self.base, like)[0][None, None]
 
     def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         self._look(tokens.pos, q.dtype)

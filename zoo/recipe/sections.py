@@ -83,7 +83,16 @@ class TrainerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosticsOptions:
-    """What is measured of the attention while training."""
+    """What is measured of the attention while training: `queries` of `samples` of the validation, each `every` steps.
+
+    Looks that would take more than the share `budget` of the time are put off. `every` null: there are none.
+    """
+
+    every: Count | None = 100
+    budget: Annotated[float, Between(1e-4, 1)] = 0.02
+    samples: Count = 4
+    queries: Count = 16
+    layers: tuple[Annotated[int, Between(0)], ...] | None = None  # by number, from 0; None: all
 
 
 @dataclass(frozen=True, kw_only=True)

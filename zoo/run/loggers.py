@@ -34,6 +34,14 @@ def made(recipe: Recipe, run: Path, keep_until: int) -> list[Logger]:
     return [MetricsFile(run / "metrics.csv", keep_until=keep_until), *trackers]
 
 
+def conclude(kept: list[Logger], recipe: Recipe, metrics: dict[str, float], step: int) -> None:
+    """Tell TensorBoard what came of the recipe: a line of its table of hyperparameters."""
+    for logger in kept:
+        if isinstance(logger, TensorBoardLogger):
+            logger.log_hyperparams(recipe.plain(), metrics, step)
+            logger.finalize("success")  # or it would be written some time later
+
+
 def _tensorboard(recipe: Recipe, run: Path) -> Logger:
     return TensorBoardLogger(run, name="", version="tensorboard", default_hp_metric=False)
 

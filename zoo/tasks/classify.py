@@ -49,6 +49,9 @@ class Classify(Task):
     def forward(self, inputs: Tensor) -> Tensor:
         return self.model(inputs)
 
+    def inputs(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        return batch[:1]
+
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         inputs, labels = batch
         logits = self(inputs)
@@ -64,8 +67,8 @@ class Classify(Task):
         self._measure("test", self.test_metrics, batch)
 
     def _measure(self, part: str, metrics: MetricCollection, batch: tuple[Tensor, Tensor]) -> None:
-        inputs, labels = batch
-        logits = self(inputs)
+        labels = batch[1]
+        logits = self(*self.inputs(batch))
         metrics["loss"].update(F.cross_entropy(logits.float(), labels, reduction="none"))
         metrics["accuracy"].update(logits, labels)
         metrics["top5"].update(logits, labels)

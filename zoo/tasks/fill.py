@@ -44,6 +44,9 @@ class Fill(Task):
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         return self.model(inputs, documents)
 
+    def inputs(self, batch: Windows) -> tuple[Tensor | None, ...]:
+        return self._asked(batch)[0], batch.documents
+
     def training_step(self, batch: Windows, batch_idx: int) -> Tensor:
         draws = torch.rand(2, *batch.inputs.shape, device=batch.inputs.device)
         others = torch.randint_like(batch.inputs, self.mask)
@@ -81,10 +84,14 @@ class Fill(Task):
         return torch.where(chosen, changed, batch.inputs), torch.where(chosen, batch.inputs, NOT_ASKED)
 
     def _measure(self, tally: Tally, batch: Windows) -> None:
+        inputs, targets = self._asked(batch)
+        tally.update(self(inputs, batch.documents), targets)
+
+    def _asked(self, batch: Windows) -> tuple[Tensor, Tensor]:
+        """Inputs and targets [B, N] of an evaluation."""
         draws, others = zip(*(self._draws(window) for window in batch.inputs.cpu().numpy()), strict=True)
         device = batch.inputs.device
-        inputs, targets = self.masked(batch, torch.stack(draws, dim=1).to(device), torch.stack(others).to(device))
-        tally.update(self(inputs, batch.documents), targets)
+        return self.masked(batch, torch.stack(draws, dim=1).to(device), torch.stack(others).to(device))
 
     def _draws(self, window: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Draws [2, N] and tokens [N] of a window alone: the same in any batch, process and epoch, on any device."""

@@ -40,10 +40,13 @@ class Predict(Task):
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         return self.model(inputs, documents)
 
+    def inputs(self, batch: Windows) -> tuple[Tensor | None, ...]:
+        return batch.inputs, batch.documents
+
     def logits(self, part: str, batch: Windows) -> Tensor:
         """[B, N, V], after what the loop over `part` remembers."""
         context = self.memories[part].context(len(batch.inputs), batch.inputs.device)
-        return self.model(batch.inputs, batch.documents, context=context)
+        return self.model(*self.inputs(batch), context=context)
 
     def on_train_epoch_start(self) -> None:
         self.memories["train"].forget()

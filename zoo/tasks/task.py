@@ -9,6 +9,7 @@ import lightning as L
 import torch
 from torch import Tensor, distributed, nn
 
+from zoo.errors import Invalid
 from zoo.samples import Samples
 
 
@@ -29,6 +30,10 @@ class Task(L.LightningModule):
             from zoo.tasks.sharding import shard
 
             shard(self.model, self.device_mesh["data_parallel"])
+
+    def inputs(self, batch: Any) -> tuple[Tensor | None, ...]:
+        """What the model is called with for a batch of an evaluation. Raises Invalid where the task does not tell it."""
+        raise Invalid("name", f"{type(self).__name__.lower()} does not tell what its model is called with")
 
     def batch_state(self) -> dict[str, Any]:
         """What this process carries from one training batch to the next beside the weights, as plain data."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from zoo import transfer
 from zoo.build import build_data, build_task, build_trainer
 from zoo.check import plan
 from zoo.data.source import Source
+from zoo.diagnostics.probe import Probe
 from zoo.models.trunk import recompute
 from zoo.recipe import Recipe
 from zoo.run import checkpoints, loggers, resumption
@@ -55,6 +57,7 @@ def train(
     finally:
         signals.remove()
     metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("test/")}
+    loggers.conclude(trainer.loggers, recipe, metrics, trainer.global_step)
     baselines = data.baselines()
     _conclude(run, metrics, baselines, saving.best, task.monitor, minutes)
     told = {} if adopted is None else {"init_from": adopted.plain()}
@@ -73,9 +76,19 @@ def _task(recipe: Recipe, data: Source, processes: Processes, donor: Path | None
 
 def _trainer(recipe: Recipe, run: Path, saving: Checkpoints, signals: Signals, done: int) -> L.Trainer:
     average = [] if recipe.trainer.ema is None else [Average(recipe.trainer.ema)]
-    watchers = [*average, Progress(), Tested(), Finite(saving), saving, signals]
+    watchers = [*average, *_probes(recipe, saving.processes), Progress(), Tested(), Finite(saving), saving, signals]
     kept = loggers.made(recipe, run, done) if saving.processes.first else []
     return build_trainer(recipe, logger=kept, callbacks=watchers, plugins=[saving.storage])
+
+
+def _probes(recipe: Recipe, processes: Processes) -> list[Probe]:
+    """What looks at attention; of a trial of one batch too, whatever that takes."""
+    options = recipe.diagnostics
+    if options.every is None:
+        return []
+    if recipe.trainer.fast_dev_run:
+        options = replace(options, every=1, budget=1.0)
+    return [Probe(options, processes.told, processes.most)]
 
 
 def _modify(model: nn.Module, recipe: Recipe) -> None:

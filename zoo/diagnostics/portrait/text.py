@@ -10,12 +10,43 @@ from torch import Tensor
 
 from zoo.attention import Terms
 from zoo.attention.attend import weights
-from zoo.diagnostics.portrait.measures import distinct, middle, named, nothing, same
+from zoo.diagnostics.measures import gram
+from zoo.diagnostics.portrait.measures import middle, nothing
 from zoo.diagnostics.portrait.probe import Probe, added_to_scores, shares
 from zoo.diagnostics.portrait.turning import angles, turns
-from zoo.panels import Curves, Map, Panel, Points
+from zoo.panels import Curves, Map, Panel, Points, distinct, named, same
 
 ADDED = "added by position"
+CONTENT_BIAS = (
+    "What is added to the score of each pair of random tokens: it reads what tokens are, and a stripe is a token that keeps"
+    " later ones from looking past it, or draws them."
+)
+BIAS = (
+    "What is added to the score of each pair, whatever the tokens are: stripes along the diagonal tell that the offset counts,"
+    " what runs across them that the place does."
+)
+OFFSETS = (
+    "What is added to a score at each offset, whatever the tokens are: a line that falls to the sides looks near, a flat one"
+    " does not tell places apart."
+)
+DECAY = (
+    "How the score of two equal tokens changes with their offset: where a line falls, a far token counts for less than the"
+    " same token nearby, and ripples tell some distances apart better than others."
+)
+TURNS = (
+    "How far one token turns each pair of channels: pairs that turn fast tell near places apart, slow ones far places."
+)
+WEIGHTS = (
+    "How attention is spread over tokens that are all alike, each row beside its largest weight: a bright diagonal looks near,"
+    " an even row everywhere."
+)
+READ = "The same where tokens differ, though their queries and keys do not: what changes is what the encoding reads of them."
+INPUT = "The vector that each place adds to the input: channels that change fast tell neighbours apart, slow ones far places."
+OUTPUT = "What is read out beside the values: the more it changes along the text, the more of places the output tells."
+PRODUCTS = (
+    "What two places have in common in what they add to the input: even stripes along the diagonal tell that only their offset"
+    " counts, and a narrow one that places are told from their neighbours."
+)
 
 
 def panels(probe: Probe) -> Iterator[Panel]:
@@ -25,24 +56,35 @@ def panels(probe: Probe) -> Iterator[Panel]:
     given = same(bias, other)
     added = added_to_scores(probe.terms(probe.alike(probe.contents())), 1.0)  # [B, H, N, N]
     if not given:
-        yield _map("Bias of random tokens", bias, ADDED, signed=True)
+        yield _map("Bias of random tokens", bias, ADDED, CONTENT_BIAS)
     elif not nothing(bias):
         yield _bias(bias)
     if not (given and same(added, bias)):
-        yield _curves("Scores of equal tokens", added)
+        yield _curves("Scores of equal tokens", added, DECAY)
     yield from _spectrum(probe)
     masked = replace(probe, causal=True)
-    yield _weights("Causal weights of equal tokens", masked.terms(masked.alike(masked.contents(1))))
+    yield _weights("Causal weights of equal tokens", masked.terms(masked.alike(masked.contents(1))), WEIGHTS)
     first, second = (masked.held(masked.noise(seed), 1.0) for seed in (0, 1))
     if not same(shares(first), shares(second)):
-        yield _weights("The same of random tokens", first)
+        yield _weights("The same of random tokens", first, READ)
     yield from _output(masked)
+    yield from _products(probe)
 
 
 def _input(probe: Probe) -> Iterator[Panel]:
     added = probe.entered(torch.zeros_like(probe.noise()))[0]  # [N, D]
     if not nothing(added):
-        yield _channels("Added to the input", added)
+        yield _channels("Added to the input", added, INPUT)
+
+
+def _products(probe: Probe) -> Iterator[Panel]:
+    """PE(i).PE(j) of what is added to the input."""
+    added = probe.entered(torch.zeros_like(probe.noise()))[0]  # [N, D]
+    if not nothing(added):
+        yield Map(
+            title="Products of what is added to the input", x="place", y="place", says=PRODUCTS,
+            values=gram(added), unit="product", signed=True,
+        )  # fmt: skip
 
 
 def _output(probe: Probe) -> Iterator[Panel]:
@@ -51,29 +93,29 @@ def _output(probe: Probe) -> Iterator[Panel]:
     out = torch.zeros(1, 1, 1) if terms.readout is None else terms.readout(weights(terms))[0]  # [H, N, V]
     if not nothing(out):
         shown, head = middle(out)
-        yield _channels(f"Added to the output{head}, random tokens", shown)
+        yield _channels(f"Added to the output{head}, random tokens", shown, OUTPUT)
 
 
-def _channels(title: str, values: Tensor) -> Map:
+def _channels(title: str, values: Tensor, says: str) -> Map:
     """Vectors [N, channels] along a text."""
-    return Map(title=title, x="place, in tokens", y="channel", values=values.mT, unit="value", signed=True)
+    return Map(title=title, x="place, in tokens", y="channel", says=says, values=values.mT, unit="value", signed=True)
 
 
 def _bias(bias: Tensor) -> Panel:
     """A bias [H, N, N], as a curve over offsets if it depends on nothing else."""
     diagonals = [bias.diagonal(-offset, -2, -1) for offset in _offsets(bias)]
     if all(same(one, one[..., :1]) for one in diagonals):
-        return _curves("Bias on scores", bias[None])
-    return _map("Bias on scores", bias, ADDED, signed=True)
+        return _curves("Bias on scores", bias[None], OFFSETS)
+    return _map("Bias on scores", bias, ADDED, BIAS)
 
 
-def _curves(title: str, values: Tensor) -> Curves:
+def _curves(title: str, values: Tensor, says: str) -> Curves:
     """Means over samples and places of [B, H, N, N] at each offset; for a single line the middle 80 % of them too."""
     heads = distinct(values.transpose(0, 1)).transpose(0, 1)
     at = [heads.diagonal(-offset, -2, -1).movedim(1, 0).flatten(1) for offset in _offsets(values)]  # [H, ..] each
     low, high = (torch.stack([one[0].quantile(share) for one in at]) for share in (0.1, 0.9))
     return Curves(
-        title=title, x="query's place - key's place, in tokens", y=ADDED, places=torch.tensor(_offsets(values)),
+        title=title, x="query's place - key's place, in tokens", y=ADDED, says=says, places=torch.tensor(_offsets(values)),
         lines=named(torch.stack([one.mean(-1) for one in at], dim=-1)),
         band=None if heads.shape[1] > 1 or same(low, high) else (low, high),
     )  # fmt: skip
@@ -86,21 +128,21 @@ def _spectrum(probe: Probe) -> Iterator[Panel]:
     found = distinct(angles(turn[0]))  # [H, K/2]
     pairs, still = torch.arange(found.shape[-1]) + 1, int((found[0] < 1e-9).sum())
     yield Points(
-        title="Turn of each pair of channels", x="pair, sorted", y="radians per token", steep=True,
+        title="Turn of each pair of channels", x="pair, sorted", y="radians per token", says=TURNS, steep=True,
         groups={head: (pairs, angle.where(angle > 1e-9, torch.nan)) for head, angle in named(found).items()},
         note=f"{still} of {len(pairs)} pairs stay" if still else "",
     )  # fmt: skip
 
 
-def _weights(title: str, terms: Terms) -> Map:
-    return _map(title, shares(terms)[0], "weight / largest of its row", signed=False)
+def _weights(title: str, terms: Terms, says: str) -> Map:
+    return _map(title, shares(terms)[0], "weight / largest of its row", says, signed=False)
 
 
-def _map(title: str, heads: Tensor, unit: str, signed: bool) -> Map:
+def _map(title: str, heads: Tensor, unit: str, says: str, signed: bool = True) -> Map:
     """Pairs [H, N, N] of one head."""
     shown, head = middle(heads)
     return Map(
-        title=f"{title}{head}", x="key's place", y="query's place", values=shown, unit=unit, signed=signed
+        title=f"{title}{head}", x="key's place", y="query's place", says=says, values=shown, unit=unit, signed=signed
     )  # fmt: skip
 
 

@@ -21,3 +21,9 @@ def normal(layer: nn.Linear) -> nn.Linear:
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
     return layer
+
+
+def zero(layer: nn.Linear) -> nn.Linear:
+    """The same layer, without a bias, with weights 0."""
+    nn.init.zeros_(layer.weight)
+    return layer

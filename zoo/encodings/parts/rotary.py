@@ -7,8 +7,10 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from zoo.attention import Encoding, Tokens, unrounded
+from zoo.attention import Encoding, Terms, Tokens, unrounded
 from zoo.encodings.parts.rotation import turn
+from zoo.encodings.parts.seen import Panels
+from zoo.encodings.parts.turns import seen_waves
 
 
 class Rotary(Encoding):
@@ -24,6 +26,14 @@ class Rotary(Encoding):
     @abstractmethod
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         """Tables for coordinates [1|B, N, P]."""
+
+    def waves(self, like: Tensor) -> Tensor | None:
+        """Wave vectors [P, 1|G, pairs] in radians per unit of each coordinate; None where turns have none."""
+        return None
+
+    def findings(self, terms: Terms) -> Panels:
+        waves = self.waves(terms.keys.pos)
+        return () if waves is None else seen_waves(waves, self, terms)
 
     def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
         """Heads [B, H, N, K] turned by the tables; by default pairs (2i, 2i + 1) by a table of `circle`."""

@@ -5,6 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from zoo.attention import precise
+
+
+def skew(generators: Tensor) -> Tensor:
+    """G - G^T of matrices [..., b, b], in at least float32."""
+    matrices = precise(generators)
+    return matrices - matrices.mT
+
 
 def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
     """Frequencies w [..., b/2] and basis Q [..., b, b] of skew matrices [..., b, b]: S = Q blockdiag(w (0 -1; 1 0)) Q^T.

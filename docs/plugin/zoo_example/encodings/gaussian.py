@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from zoo.attention import Dims, Encoding, Terms, precise
+from zoo.encodings.parts.seen import Panels, per_head
 from zoo.registry import Between, register
 
 
@@ -30,3 +31,7 @@ class Gaussian(Encoding):
     def terms(self, terms: Terms) -> Terms:
         rate = (-2 * precise(self.log_width)).exp() / 2  # [H]
         return terms.add_bias(lambda b, h, i, j: -rate[h] * terms.offset(b, i, j).square().sum(-1))
+
+    def findings(self, terms: Terms) -> Panels:
+        told = "How far a head looks: at this distance a score has lost 1/2, at twice as far four times that."
+        return [per_head("Widths", "width, in tokens", precise(self.log_width).exp(), told)]

@@ -1,0 +1,166 @@
+"""What a trained encoding does: panels of it as it is, and scores taken apart into words and positions."""
+
+import math
+
+import pytest
+import torch
+
+import zoo
+from zoo.attention import Dims
+from zoo.attention.attend import scores
+from zoo.attention.chain import Chain
+from zoo.attention.context import Context
+from zoo.attention.coordinates import grid
+from zoo.attention.tokens import Tokens
+from zoo.diagnostics.report.trained import correlations, decomposed, panels
+from zoo.models.block import Block, BlockOptions
+from zoo.panels import Panel
+
+LENGTH = 10
+TEXT, IMAGE = Dims(32, 2, length=LENGTH, depth=1), Dims(32, 2, axes=2, length=(3, 4), depth=1)
+
+
+def chained(name, dims=TEXT, **options):
+    return Chain.of(zoo.encoding(name, dims, **options))
+
+
+def shown(chain, causal=False):
+    """{title: panel}"""
+    return {panel.title: panel for panel in panels(chain, chain.dims.sizes, causal)}
+
+
+def products(chain):
+    return shown(chain)["Products of what is added to the input"].values
+
+
+def test_products_of_sinusoids_depend_on_the_offset_alone():
+    found = products(chained("sinusoidal"))
+    torch.testing.assert_close(found.diagonal(), torch.full((LENGTH,), 16.0, dtype=torch.float64))  # D/2
+    waves = 10000.0 ** (-torch.arange(0, 32, 2, dtype=torch.float64) / 32)
+    expected = torch.stack([(offset * waves).cos().sum() for offset in range(LENGTH)])
+    for row in range(LENGTH):
+        torch.testing.assert_close(found[row, row:], expected[: LENGTH - row])
+
+
+def test_a_table_that_training_moved_is_shown_as_it_is():
+    chain = chained("learned")
+    with torch.no_grad():
+        chain.learned.table.zero_()[[2, 7]] = 0.5  # two places alike, and nothing elsewhere
+    expected = torch.zeros(LENGTH, LENGTH, dtype=torch.float64)
+    expected[torch.tensor([[2], [7]]), torch.tensor([2, 7])] = 8.0  # 32 channels of 1/2 times 1/2
+    torch.testing.assert_close(products(chain), expected)
+    assert shown(chain)["Added to the input"].values[:, 7].tolist() == [0.5] * 32
+
+
+def test_products_of_an_image_are_those_of_its_centre():
+    chain = chained("sinusoidal", IMAGE)
+    panel = shown(chain)["Products of what is added to an image"]
+    assert panel.mark == (1, 2)
+    assert panel.values.shape == (3, 4)
+    torch.testing.assert_close(panel.values[1, 2], torch.tensor(16.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["cope", "t5", "fox", "learned"])
+def test_the_chain_stays_as_it_was(name):
+    chain = chained(name).train()
+    before, drawn = {key: value.clone() for key, value in chain.state_dict().items()}, torch.get_rng_state()
+    assert shown(chain, causal=chain.causal)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert chain.training
+    for key, value in chain.state_dict().items():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, before[key])
+    assert all(parameter.requires_grad for parameter in chain.parameters())
+
+
+def test_parameters_that_hardly_tell_are_not_moved():
+    chain = chained("t5")
+    with torch.no_grad():
+        chain.t5.table.fill_(1e-3)
+    (line,) = shown(chain)["Bias on scores"].lines.values()
+    torch.testing.assert_close(line, torch.full_like(line, 1e-3))
+
+
+def test_a_long_text_is_shown_by_its_beginning():
+    chain = chained("alibi", Dims(32, 2, length=5000, depth=1))
+    assert shown(chain)["Bias on scores"].places.tolist() == list(range(-127, 128))
+
+
+def test_the_decay_of_rope_is_a_mean_of_cosines():
+    (line,) = shown(chained("rope", base=100.0))["Scores of equal tokens"].lines.values()
+    zero = len(line) // 2
+    assert line[zero] == 0
+    assert line[zero + 1] < 0
+    torch.testing.assert_close(line, line.flip(0))
+
+
+@pytest.mark.parametrize(
+    ("dims", "names"),
+    [
+        (TEXT, ("cape", "alibi", "tupe", "fox", "rope", "stickbreaking")),
+        (IMAGE, ("learned", "rope_axial", "liere", "t5")),
+    ],
+    ids=["text", "image"],
+)
+def test_every_panel_says_what_one_should_see(dims, names):
+    for name in names:
+        found = panels(chained(name, dims), dims.sizes, zoo.encoding_class(name).causal)
+        assert len({panel.title for panel in found}) == len(found)
+        for panel in found:
+            assert isinstance(panel, Panel)
+            assert panel.says.endswith("."), (name, panel.title)
+
+
+def block(dims=TEXT, **options):
+    """A block whose norms and projections are somewhere else than they start, without biases."""
+    made = Block(dims, BlockOptions(**options), causal=False).double()
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            parameter.copy_(torch.zeros_like(parameter) if "bias" in name else torch.randn_like(parameter))
+    return made
+
+
+def entered(chain, count=1):
+    """Tokens before and after what is added to the input."""
+    x = torch.randn(count, LENGTH, chain.dims.dim, dtype=torch.float64)
+    before = Tokens.at(x, grid((LENGTH,), x))
+    return before, chain.double().embed(before)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", [{}, {"norm": "rms"}, {"order": "post"}, {"order": "parallel"}], ids=str)
+def test_words_and_positions_add_up_to_scores(options):
+    made, chain = block(**options), chained("sinusoidal")
+    before, after = entered(chain)
+    parts = decomposed(made, before, after)
+    read = after if made.post else after.replace(x=made.attention_norm(after.x))
+    expected = scores(made.attention.describe(read, chain, Context())[1])[0]
+    torch.testing.assert_close(sum(parts.values()), expected)
+    assert all(part.abs().max() > 0.1 for part in parts.values())
+
+
+@torch.no_grad()
+def test_heads_that_share_keys_add_up_too():
+    dims = Dims(32, 4, length=LENGTH, depth=1, key_heads=2)
+    made, chain = block(dims), chained("sinusoidal", dims)
+    before, after = entered(chain)
+    read = after.replace(x=made.attention_norm(after.x))
+    expected = scores(made.attention.describe(read, chain, Context())[1])[0]
+    torch.testing.assert_close(sum(decomposed(made, before, after).values()), expected)
+
+
+@torch.no_grad()
+def test_tokens_without_a_place_are_left_out_of_correlations():
+    made, (before, after) = block(), entered(chained("sinusoidal"), count=3)
+    placed = torch.arange(LENGTH)[None] > 0
+    (panel,) = correlations(made, before.replace(placed=placed), after.replace(placed=placed))
+    assert panel.labels == ("word to word", "word to position", "position to word", "position to position")
+    assert panel.values.shape == (4, LENGTH - 1, LENGTH - 1)
+
+
+@torch.no_grad()
+def test_nothing_is_told_of_what_is_no_such_sum():
+    before, after = entered(chained("sinusoidal"))
+    assert correlations(block(), before, before) == ()
+    assert correlations(block(qk_norm=True), before, after) == ()
+    assert math.isfinite(float(correlations(block(), before, after)[0].values.sum()))

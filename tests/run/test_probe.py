@@ -1,0 +1,114 @@
+"""Attention is looked at while a model trains, which trains as if nobody looked."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+from several import run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+from torch import nn
+
+from zoo.cli import main
+from zoo.diagnostics import looking, probe
+from zoo.verbs.fit import fit
+
+OFTEN = ["diagnostics.every=5", "diagnostics.budget=1", "diagnostics.queries=3"]
+RESTLESS = [
+    "model.coordinates.jitter=0.3",
+    "model.block.dropout=0.1",
+    "trainer.max_epochs=2",
+]  # random numbers are drawn
+
+
+def trained(place, given, *more):
+    fit("vit_comrope", [*given, *RESTLESS, *more], Path(place), "never")
+    return weights(place)
+
+
+def weights(place):
+    return torch.load(Path(place, "checkpoints", "last.ckpt"), weights_only=True)["state_dict"]
+
+
+def same(one, two):
+    return one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
+
+
+def events(place):
+    found = EventAccumulator(str(Path(place, "tensorboard")), size_guidance={"histograms": 0, "images": 0})
+    return found.Reload()
+
+
+def rows(place):
+    return list(csv.DictReader(Path(place, "metrics.csv").read_text().splitlines()))
+
+
+def test_a_run_that_is_looked_at_ends_with_the_same_weights(tiny):
+    looked = trained("looked", tiny, *OFTEN)
+    assert same(looked, trained("alone", tiny, "diagnostics.every=null"))
+    assert not [name for name in rows("alone")[0] if name.startswith("attention")]
+    found = events("looked")
+    assert_logged(found)
+    assert_told(found)
+
+
+def assert_logged(found):
+    """Scalars, histograms and pictures of both layers, at the same steps."""
+    steps = [row["step"] for row in rows("looked") if row["attention/0/entropy"]]
+    assert steps == [str(step) for step in range(4, len(found.Scalars("train/loss")) * 10, 5)][: len(steps)]
+    assert len(steps) > 1
+    for layer in (0, 1):
+        for tag, kept in (("distance_row", found.Scalars), ("weights", found.Histograms), ("looks", found.Images)):
+            assert [str(one.step) for one in kept(f"attention/{layer}/{tag}")] == steps
+    assert (
+        0 < float(rows("looked")[-1]["perf/diagnostics_share"] or found.Scalars("perf/diagnostics_share")[-1].value) < 1
+    )
+
+
+def assert_told(found):
+    """What the table of hyperparameters says: the recipe, and what came of it."""
+    told = {tag: found.summary_metadata[tag] for tag in found.summary_metadata if tag.startswith("_hparams_")}
+    start = HParamsPluginData.FromString(told["_hparams_/session_start_info"].plugin_data.content).session_start_info
+    experiment = HParamsPluginData.FromString(told["_hparams_/experiment"].plugin_data.content).experiment
+    assert start.hparams["model/dim"].number_value == 16
+    assert {info.name.tag for info in experiment.metric_infos} == {"test/accuracy", "test/loss", "test/top5"}
+    assert found.Scalars("test/accuracy")[-1].value == pytest.approx(float(rows("looked")[-1]["test/accuracy"]))
+
+
+def test_two_processes_that_look_end_with_the_same_weights(tiny):
+    given = [*tiny, *RESTLESS, "data.batch_size=16"]
+
+    def work(rank):
+        for place, more in (("looked", [*OFTEN, "diagnostics.every=3"]), ("alone", ["diagnostics.every=null"])):
+            fit("vit_comrope", [*given, *more, "trainer.max_epochs=1"], Path(place), "never")
+
+    assert run(2, work) == [0, 0], Path("rank-0.log").read_text() + Path("rank-1.log").read_text()
+    assert same(weights("looked"), weights("alone"))
+    assert len([row for row in rows("looked") if row["attention/1/entropy"]]) > 1
+
+
+def test_a_trial_of_one_batch_looks_too(tiny):
+    fit("vit_comrope", [*tiny, "trainer.fast_dev_run=true"], Path("trial"), "never")
+    assert [row["step"] for row in rows("trial") if row["attention/1/self"]] == ["0"]
+
+
+def test_a_model_that_cannot_be_looked_at_is_trained_all_the_same(tiny, monkeypatch, caplog):
+    monkeypatch.setattr(probe, "check", lambda model, layers: looking.check(nn.Linear(1, 1), layers))
+    assert main(["fit", "vit_comrope", *tiny, "trainer.fast_dev_run=true", "--run-dir", "run"]) == 0
+    assert "attention is not looked at: the model has no attention layer of zoo" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("diagnostics.layers=[0,5]", "there is no layer 5; the model has layers 0 to 1"),
+        ("diagnostics.layers=[-1]", "diagnostics.layers.0: must be at least 0, got -1"),
+        ("diagnostics.every=0", "diagnostics.every: must be at least 1, got 0"),
+        ("diagnostics.budget=2", "diagnostics.budget: must be from 0.0001 to 1, got 2"),
+        ("diagnostics.evry=5", "did you mean diagnostics.every?"),
+    ],
+)
+def test_diagnostics_that_cannot_be_are_refused(given, told, tiny, capfd):
+    assert main(["fit", "vit_comrope", *tiny, given]) == 2
+    assert told in capfd.readouterr().err

@@ -1,0 +1,118 @@
+"""Attention recomputed for a few queries: what any layer of a model does with a batch, whatever computes it in training.
+
+A layer describes its attention call before anything computes it. Whoever looks describes it once more, for chosen queries,
+and takes the definition's first half: exact scores and weights. The model itself goes on with its fused kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention import Terms, Tokens, linear
+from zoo.attention.attend import scores, weighed
+from zoo.attention.chain import Chain
+from zoo.attention.context import Context
+from zoo.attention.layer import SelfAttention
+from zoo.errors import Invalid
+
+
+@dataclass(frozen=True)
+class Look:
+    """What chosen queries of one layer do: Q queries at `slots` among M keys.
+
+    Places of queries and keys, in tokens or patches, are `terms.queries.index` and `terms.keys.index`. Weights of linear
+    attention may be negative, and it has no scores.
+    """
+
+    layer: int
+    attention: SelfAttention
+    chain: Chain
+    terms: Terms
+    slots: Tensor  # int [Q]
+    weights: Tensor  # [B, H, Q, M], at least float32
+    scores: Tensor | None  # [B, H, Q, M] as they enter the normalisation, -inf where a pair may not attend
+
+
+def look(
+    model: nn.Module, inputs: Sequence[Any], queries: int | None = None, layers: Sequence[int] | None = None
+) -> list[Look]:
+    """Looks at some layers of a model called with `inputs`, by default at all layers and at the queries of all tokens.
+
+    Of many tokens, as many `queries` are chosen, from the first to the last one evenly.
+
+    The model computes as in an evaluation, uncompiled, without gradients, and is left as it was. Raises Invalid("layers")
+    where a layer is not there, and where the model has no attention of ours.
+    """
+    found: list[Look] = []
+    wanted = None if layers is None else set(layers)
+
+    def see(attention: SelfAttention, tokens: Tokens, chain: Chain, context: Context) -> None:
+        if wanted is None or attention.dims.layer in wanted:
+            found.append(_look(attention, tokens, chain, queries))
+
+    check(model, layers)
+    with watched(model, see), resting(model):
+        model(*inputs)
+    return found
+
+
+def check(model: nn.Module, layers: Sequence[int] | None) -> None:
+    """Raises Invalid where the model has no such layers."""
+    known = sorted(module.dims.layer for module in _attention(model))
+    if not known:
+        raise Invalid("layers", "the model has no attention layer of zoo to look at")
+    absent = sorted(set(layers or ()) - set(known))
+    if absent:
+        told = f"there is no layer {', '.join(map(str, absent))}"
+        raise Invalid("layers", f"{told}; the model has layers 0 to {known[-1]}")
+
+
+@contextmanager
+def watched(model: nn.Module, see: Callable[[SelfAttention, Tokens, Chain, Context], None]) -> Iterator[None]:
+    """`see` is called with what each attention layer of the model is called with, before it computes."""
+    hooks = [module.register_forward_pre_hook(lambda layer, given: see(layer, *given)) for module in _attention(model)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def resting(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode, uncompiled, without gradients; modules go back to the mode that each was in."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _attention(model: nn.Module) -> list[SelfAttention]:
+    return [module for module in model.modules() if isinstance(module, SelfAttention)]
+
+
+def spread(count: int, most: int | None = None) -> list[int]:
+    """Slots out of `count`, from the first to the last evenly, at most so many."""
+    if most is None or most >= count:
+        return list(range(count))
+    return [round(n * (count - 1) / max(most - 1, 1)) for n in range(most)]
+
+
+def _look(attention: SelfAttention, tokens: Tokens, chain: Chain, queries: int | None) -> Look:
+    chosen = torch.tensor(spread(len(tokens), queries), device=tokens.x.device)
+    if attention.linear:
+        call = attention.describe_linear(tokens, chain, Context(), chosen)[1]
+        return Look(attention.dims.layer, attention, chain, call.terms, chosen, linear.weights(call), None)
+    terms = attention.describe(tokens, chain, Context(), chosen)[1]
+    values = scores(terms)
+    return Look(attention.dims.layer, attention, chain, terms, chosen, weighed(terms, values), values)

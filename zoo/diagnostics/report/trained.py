@@ -1,0 +1,80 @@
+"""What a trained encoding does: measured as a portrait measures one that is new, and beside the words of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention import Tokens, precise, repeated
+from zoo.attention.chain import Chain
+from zoo.diagnostics import measures
+from zoo.diagnostics.portrait import panels as seen
+from zoo.diagnostics.portrait.probe import Probe
+from zoo.models.block import Block
+from zoo.panels import Mosaic, Panel
+
+MOST = {1: (128,), 2: (15, 15), 3: (1, 15, 15)}  # tokens by the number of axes: of clips one frame
+PARTS = (
+    "Parts of the first layer's scores, the mean over samples and heads: position to position tells which places attend to"
+    " which, whatever stands there; where the two parts of word and position are faint, they have little to do with each other."
+)
+
+
+@torch.no_grad()
+def panels(chain: Chain, sizes: Sequence[int], causal: bool) -> tuple[Panel, ...]:
+    """What the encodings of one layer do, their parameters as they are, to a text or a grid of `sizes`, or to its beginning.
+
+    Measured in float64 on a copy. What is added to the input is added before the first layer, whichever one is asked.
+    """
+    copy = deepcopy(chain).to("cpu", torch.float64).eval().requires_grad_(False)
+    shown = tuple(map(min, MOST[len(sizes)], sizes))
+    return tuple(seen(Probe(copy, shown, causal)))
+
+
+@torch.no_grad()
+def correlations(block: Block, before: Tokens, after: Tokens) -> tuple[Panel, ...]:
+    """The four correlations of word and position in the first block of a model (TUPE, arXiv:2006.15595, figure 2).
+
+    `before` and `after` are the tokens as `embed` found and left them. Nothing where it added nothing to them, or where
+    heads are normed, so that scores are no sum of such parts.
+    """
+    if not (after.x != before.x).any() or not isinstance(block.attention.query_norm, nn.Identity):
+        return ()
+    parts = decomposed(block, before, after)
+    values = torch.stack([part.mean(0).cpu() for part in parts.values()])
+    return (
+        Mosaic(
+            title="Correlations of word and position", x="key's place", y="query's place", says=PARTS,
+            values=values, labels=tuple(parts), unit="part of the score",
+        ),
+    )  # fmt: skip
+
+
+def decomposed(block: Block, before: Tokens, after: Tokens) -> dict[str, Tensor]:
+    """Each part [H, N, N] by name, of tokens that have a place; their sum is the scores but for what biases add to them.
+
+    What `embed` added is the position, what it found the word; both go through the norm at the scale of their sum.
+    """
+    layer, dims = block.attention, block.attention.dims
+    placed = slice(None) if after.placed is None else after.placed[0]
+    word, position = (one[:, placed] for one in (before.x, after.x - before.x))
+    through = _linear(None if block.post else block.attention_norm, after.x[:, placed])
+    query, key = (one.weight.unflatten(0, (-1, dims.head)) for one in (layer.query, layer.key))  # [H, K, D], [G, K, D]
+    return measures.correlations(through(word), through(position), query, repeated(key[None], dims.heads)[0])
+
+
+def _linear(norm: nn.Module | None, whole: Tensor) -> Callable[[Tensor], Tensor]:
+    """What a norm multiplies parts of [B, N, D] by, where the whole has the size that it has; its own bias is left out."""
+    whole = precise(whole)
+    if isinstance(norm, nn.LayerNorm):
+        centred = whole - whole.mean(-1, keepdim=True)
+        size = (centred.square().mean(-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
+        return lambda part: (part - part.mean(-1, keepdim=True)) * size
+    if isinstance(norm, nn.RMSNorm):
+        eps = torch.finfo(whole.dtype).eps if norm.eps is None else norm.eps
+        size = (whole.square().mean(-1, keepdim=True) + eps).rsqrt() * norm.weight
+        return lambda part: part * size
+    return lambda part: part

@@ -1,0 +1,162 @@
+"""What is measured of every layer: a number for each head, from a look at some queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from zoo.diagnostics import measures
+from zoo.diagnostics.looking import Look
+
+NEAR = {"tokens": 8, "patches": 2}  # how far a neighbourhood reaches
+AXES = {1: (), 2: ("row", "column"), 3: ("frame", "row", "column")}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A measure. `name` is its tag beneath that of the layer; `says` is a sentence: what one should see in it."""
+
+    name: str
+    title: str
+    unit: str
+    says: str
+    of: Callable[[Look], Tensor]  # [H]; NaN where nothing can be said
+
+
+def unit(look: Look) -> str:
+    """What places are counted in."""
+    return "tokens" if look.terms.keys.index.shape[-1] == 1 else "patches"
+
+
+def kinds(look: Look) -> Iterator[Kind]:
+    """The measures that looks like this one have."""
+    yield from _spread()
+    yield from _far(unit(look), AXES[look.terms.keys.index.shape[-1]])
+    yield from _masses(unit(look), look.terms.keys.placed is not None)
+    if look.scores is not None:
+        yield from _of_scores(_comparable(look))
+
+
+def _spread() -> Iterator[Kind]:
+    yield Kind(
+        "entropy", "Entropy", "nats", "Low where a head looks at few keys, high where it looks at all of them alike.",
+        _mean(lambda look: measures.entropy(look.weights)),
+    )  # fmt: skip
+    yield Kind(
+        "effective_rank", "Effective rank", "directions",
+        "At 1 all queries look at the same keys; the higher, the more it matters which query looks.",
+        lambda look: measures.effective_rank(look.weights).nanmean(0),
+    )  # fmt: skip
+    yield Kind(
+        "similarity", "Likeness to other heads", "cosine",
+        "At 1 the heads of a layer look at the same keys, so that some of them could be spared.", _likeness,
+    )  # fmt: skip
+    yield Kind(
+        "total", "Attention in all", "sum of weights",
+        "1 for a softmax; less where a head may keep what it does not spend, as in stick-breaking.",
+        _mean(lambda look: measures.total(look.weights)),
+    )  # fmt: skip
+
+
+def _far(counted: str, axes: tuple[str, ...]) -> Iterator[Kind]:
+    yield Kind(
+        "distance", "Attended distance", counted,
+        "How far away that lies what a query looks at: low for local heads, high for global ones.",
+        _mean(_distance),
+    )  # fmt: skip
+    for number, axis in enumerate(axes):
+        yield Kind(
+            f"distance_{axis}", f"Attended distance across {axis}s", f"{axis}s",
+            "Low here and high along another axis, a head looks along lines.", _mean(partial(_distance, axis=number)),
+        )  # fmt: skip
+
+
+def _masses(counted: str, some_unplaced: bool) -> Iterator[Kind]:
+    reach = NEAR[counted]
+    yield Kind(
+        "near", f"Share within {reach} {counted}", "of attention",
+        "The share of attention that stays in the neighbourhood of the query.", _mean(partial(_near, reach=reach)),
+    )  # fmt: skip
+    yield Kind(
+        "self", "Share on itself", "of attention", "The share of attention that a token gives to itself.",
+        _mean(lambda look: measures.mass(look.weights, measures.own(look.slots, look.weights.shape[-1]))),
+    )  # fmt: skip
+    yield Kind(
+        "first", "Share on the first token", "of attention",
+        "Near 1 the first token is a sink: where heads rest that need nothing.",
+        _mean(lambda look: measures.mass(look.weights, measures.first(look.weights))),
+    )  # fmt: skip
+    if some_unplaced:
+        yield Kind(
+            "unplaced", "Share on class and register tokens", "of attention",
+            "The share of attention that goes to tokens without a place.",
+            _mean(lambda look: measures.mass(look.weights, measures.unplaced(_placed(look)[1]))),
+        )  # fmt: skip
+
+
+def _of_scores(comparable: bool) -> Iterator[Kind]:
+    yield Kind(
+        "largest_score", "Largest score", "logit",
+        "Where it grows to hundreds, the softmax is one-hot and training may become unstable.",
+        lambda look: measures.largest(_scores(look)).nan_to_num(-float("inf")).amax(0),
+    )  # fmt: skip
+    if comparable:
+        yield Kind(
+            "by_position", "Explained by position alone", "of variance",
+            "At 1 scores are the same whatever tokens say; at 0 the two places alone tell nothing of them.",
+            lambda look: measures.explained_by_position(_scores(look)),
+        )  # fmt: skip
+
+
+def _mean(measure: Callable[[Look], Tensor]) -> Callable[[Look], Tensor]:
+    """Over samples and queries of what gives [B, H, N]."""
+    return lambda look: measure(look).nanmean((0, 2))
+
+
+def _scores(look: Look) -> Tensor:
+    assert look.scores is not None  # asked for where there are some
+    return look.scores
+
+
+def _placed(look: Look) -> tuple[Tensor, Tensor]:
+    """Which queries and keys have a place, bool [1|B, N] and [1|B, M]."""
+    queries, keys = look.terms.queries, look.terms.keys
+    shapes = queries.index.shape[:2], keys.index.shape[:2]
+    pairs = zip((queries.placed, keys.placed), shapes, strict=True)
+    rows, columns = (look.slots.new_ones(shape).bool() if placed is None else placed for placed, shape in pairs)
+    return rows, columns
+
+
+def _offsets(look: Look) -> Tensor:
+    return measures.offsets(look.terms.queries.index, look.terms.keys.index)
+
+
+def _distance(look: Look, axis: int | None = None) -> Tensor:
+    """[B, H, N], NaN for queries that have no place."""
+    rows, columns = _placed(look)
+    offsets = _offsets(look) if axis is None else _offsets(look)[..., axis : axis + 1]
+    return measures.distance(look.weights, offsets, columns).masked_fill(~rows[:, None], float("nan"))
+
+
+def _near(look: Look, reach: int) -> Tensor:
+    """[B, H, N], NaN for queries that have no place."""
+    rows, columns = _placed(look)
+    near = measures.near(_offsets(look), reach, measures.both(rows, columns))
+    return measures.mass(look.weights, near).masked_fill(~rows[:, None], float("nan"))
+
+
+def _likeness(look: Look) -> Tensor:
+    """Mean similarity of each head to the others, 1 for a head that is alone."""
+    heads = look.weights.shape[1]
+    found = measures.similarity(look.weights).nanmean(0)  # [H, H]
+    return (found.sum(-1) - found.diagonal()) / (heads - 1) if heads > 1 else found[0]
+
+
+def _comparable(look: Look) -> bool:
+    """Whether there are several samples, whose pairs stand at the same places."""
+    index = look.terms.keys.index
+    seen = _scores(look).isfinite().all(0).any(0).any(0)  # [M] keys that some query sees in every sample
+    return look.weights.shape[0] > 1 and bool((index == index[:1])[:, seen].all())

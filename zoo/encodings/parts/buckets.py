@@ -1,0 +1,24 @@
+"""Buckets of distances: near ones have one each, far ones share by their logarithm."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def known(buckets: int, reach: int, ahead: bool, device: torch.device) -> tuple[int, Tensor]:
+    """The first whole offset that is told from others, and the buckets from there up to `reach`."""
+    first = -reach if ahead else 0
+    return first, bucket(torch.arange(first, reach + 1, device=device), buckets, reach, ahead)
+
+
+def bucket(offset: Tensor, buckets: int, reach: int, ahead: bool) -> Tensor:
+    """Bucket of each whole offset p_i - p_j, where keys may lie `ahead` or not; the logarithm is that of float32."""
+    half = buckets // 2 if ahead else buckets
+    distance = offset.abs() if ahead else offset.clamp(min=0)
+    exact = half // 2
+    scaled = (distance.clamp(min=exact).float() / exact).log() / math.log(reach / exact) * (half - exact)
+    found = torch.where(distance < exact, distance.long(), (exact + scaled.long()).clamp(max=half - 1))
+    return found + half * (offset < 0) if ahead else found
