@@ -66,14 +66,14 @@ const tellable = (image) => {
 const measured = (table, looks) => {
   const rows = all("tbody tr", table).map((row) => all("td", row));
   const told = find(".told", table.closest(".drawing"));
-  const place = (cell) => ({ layer: cell.parentElement.sectionRowIndex, head: cell.cellIndex - 1, name: table.dataset.run });
+  const place = (cell) => ({ layer: Number(cell.parentElement.cells[0].textContent), head: cell.cellIndex - 1, name: table.dataset.run });
   const tell = (event) => {
     const cell = event.target.closest("td");
     if (!cell) return;
     const { layer, head, name } = place(cell);
     const run = name ? `${name}, ` : "";
     const more = looks?.has(place(cell)) ? " \u2013 click to see where it looks" : "";
-    told.textContent = `${run}layer ${layer + 1}, head ${head + 1}: ${cell.dataset.value} ${told.dataset.unit}${more}`;
+    told.textContent = `${run}layer ${layer}, head ${head + 1}: ${cell.dataset.value} ${told.dataset.unit}${more}`;
   };
   const show = (event) => {
     const cell = event.target.closest("td");

@@ -194,7 +194,7 @@ function viewer(frame, data) {
     cells = run.layers.map((layer, place) => heads.map((head) => {
       const canvas = make("canvas", { width: text ? keys - start : sides[0] * sides[2], height: text ? 1 : sides[1], tabIndex: -1 });
       canvas.setAttribute("role", "gridcell");
-      canvas.setAttribute("aria-label", `layer ${layer + 1}, ${head === "mean" ? "mean of heads" : `head ${Number(head) + 1}`}`);
+      canvas.setAttribute("aria-label", `layer ${layer}, ${head === "mean" ? "mean of heads" : `head ${Number(head) + 1}`}`);
       canvas.addEventListener("click", () => choose({ layer: place, head }));
       canvas.addEventListener("keydown", (event) => {
         if (event.key !== "Enter" && event.key !== " ") return;
@@ -203,7 +203,7 @@ function viewer(frame, data) {
       });
       return Object.assign(canvas, { looks: { layer: place, head } });
     }));
-    const rows = cells.map((row, place) => make("div", {}, make("span", { textContent: run.layers[place] + 1, role: "rowheader" }), ...row));
+    const rows = cells.map((row, place) => make("div", {}, make("span", { textContent: run.layers[place], role: "rowheader" }), ...row));
     for (const row of rows) row.setAttribute("role", "row");
     top.setAttribute("aria-hidden", "true");
     matrix.replaceChildren(top, ...rows);
@@ -256,7 +256,7 @@ function viewer(frame, data) {
   const refill = () => {
     fill(pickers.run, runs.map((one, number) => [number, one.name]), state.run);
     fill(pickers.sample, run.samples.map((one, number) => [number, `${number + 1}: ${one.title}`]), state.sample);
-    fill(pickers.layer, run.layers.map((layer, number) => [number, `layer ${layer + 1}`]), state.layer);
+    fill(pickers.layer, run.layers.map((layer, number) => [number, `layer ${layer}`]), state.layer);
     const heads = Array.from({ length: run.heads }, (_, head) => [head, `head ${head + 1}`]);
     fill(pickers.head, [["mean", "mean of heads"], ...heads, ...(run.rollout ? [["rollout", "rollout, all layers"]] : [])], state.head);
     pickers.layer.disabled = state.head === "rollout";
@@ -266,7 +266,7 @@ function viewer(frame, data) {
     clearTimeout(later);
     later = setTimeout(() => {
       const head = Number.isNaN(Number(state.head)) ? state.head : Number(state.head) + 1;
-      const words = `run=${state.run + 1}&sample=${state.sample + 1}&layer=${run.layers[state.layer] + 1}&head=${head}&query=${state.query}`;
+      const words = `run=${state.run + 1}&sample=${state.sample + 1}&layer=${run.layers[state.layer]}&head=${head}&query=${state.query}`;
       history.replaceState(null, "", `#looks?${words}`);
     }, 200);
   };
@@ -275,7 +275,7 @@ function viewer(frame, data) {
     const words = new URLSearchParams(location.hash.slice(7)), number = (key) => Number(words.get(key) ?? 1) - 1;
     state.run = Math.min(Math.max(number("run"), 0) || 0, runs.length - 1);
     state.sample = Math.max(number("sample"), 0) || 0;
-    state.layer = Math.max(runs[state.run].layers.indexOf(number("layer")), 0);
+    state.layer = Math.max(runs[state.run].layers.indexOf(number("layer") + 1), 0);
     const head = number("head");
     state.head = words.get("head") === "rollout" ? "rollout" : Number.isInteger(head) && head >= 0 && words.has("head") ? String(head) : "mean";
     state.query = Number(words.get("query") ?? -1);
