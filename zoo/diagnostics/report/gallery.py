@@ -16,9 +16,10 @@ EACH, MOST = 2, 8  # lines of each of several runs, and of all, in one drawing
 
 def gallery(runs: Mapping[str, Sequence[Panel]]) -> Markup | None:
     """Figures of the panels of runs, {run: panels}; neighbours that share a sentence share a figure."""
+    groups = groupby(_panels(runs), lambda pair: pair[0])
     figures = [
-        figure(says, *(panel for _, panel in group), columns=len(runs))
-        for says, group in groupby(_panels(runs), lambda pair: pair[0])
+        figure(says, *(panel for _, panel in group), columns=len(runs) if len(runs) > 1 else None)
+        for says, group in groups
     ]  # fmt: skip
     return tag("div", *figures, class_="figures") if figures else None
 

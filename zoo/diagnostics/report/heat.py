@@ -13,6 +13,7 @@ from zoo.diagnostics.report.contents import Measure
 from zoo.diagnostics.report.markup import Markup, tag
 
 MANY, CROWD = 8, 16  # heads, from which the numbers fit into wide tables alone, or into none
+LEAST = 1e-3  # that the strongest colour stands for: what is smaller is rounding
 
 
 def tables(measures: Mapping[str, Measure], layers: Mapping[str, Sequence[int]]) -> Markup:
@@ -38,9 +39,10 @@ def _ends(values: Tensor) -> tuple[tuple[float, float], str]:
         return (0.0, 1.0), "weights"
     low, high = float(seen.min()), float(seen.max())
     if low < 0 < high:
-        return (-max(-low, high), max(-low, high)), "signed"
+        most = max(-low, high, LEAST)
+        return (-most, most), "signed"
     if low >= 0 and (low < 0.5 * high or low == high):
-        low = 0.0
+        low, high = 0.0, max(high, LEAST)
     return (low, high if high > low else low + 1.0), "weights"
 
 

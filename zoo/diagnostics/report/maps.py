@@ -67,7 +67,7 @@ def mosaic(panel: Mosaic) -> Markup:
         tag("div", tag("span", label), _tile(panel, values, ends, look), class_="tile")
         for values, label in zip(panel.values, panel.labels, strict=True)
     )
-    named = tag("p", f"\u2192 {panel.x} \u2003 \u2193 {panel.y}", class_="names")
+    named = tag("p", tag("span", f"\u2192 {panel.x}"), tag("span", f"\u2193 {panel.y}"), class_="names")
     return stacked(
         tag("div", *tiles, class_=f"tiles in{_abreast(len(panel.labels))}"), named, scale(ends, panel.unit, look)
     )

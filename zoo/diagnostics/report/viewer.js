@@ -189,7 +189,7 @@ function viewer(frame, data) {
   const buildMatrix = () => {
     const heads = ["mean", ...Array.from({ length: run.heads }, (_, head) => String(head))];
     matrix.classList.toggle("text", text);
-    matrix.style.gridTemplateColumns = `1.6rem repeat(${heads.length}, minmax(1.1rem, 1fr))`;
+    matrix.style.gridTemplateColumns = `1.6rem repeat(${heads.length}, minmax(1.1rem, ${text ? "1fr" : sides[0] > 1 ? "8rem" : "4rem"}))`;
     const top = make("div", {}, make("span"), ...heads.map((head) => make("span", head === "mean" ? { textContent: "mean", className: "mean" } : { textContent: Number(head) + 1 })));
     cells = run.layers.map((layer, place) => heads.map((head) => {
       const canvas = make("canvas", { width: text ? keys - start : sides[0] * sides[2], height: text ? 1 : sides[1], tabIndex: -1 });
@@ -255,7 +255,7 @@ function viewer(frame, data) {
   };
   const refill = () => {
     fill(pickers.run, runs.map((one, number) => [number, one.name]), state.run);
-    fill(pickers.sample, run.samples.map((one, number) => [number, `${number + 1}: ${one.title}`]), state.sample);
+    fill(pickers.sample, run.samples.map((one, number) => [number, one.title || `sample ${number + 1}`]), state.sample);
     fill(pickers.layer, run.layers.map((layer, number) => [number, `layer ${layer}`]), state.layer);
     const heads = Array.from({ length: run.heads }, (_, head) => [head, `head ${head + 1}`]);
     fill(pickers.head, [["mean", "mean of heads"], ...heads, ...(run.rollout ? [["rollout", "rollout, all layers"]] : [])], state.head);
@@ -275,7 +275,7 @@ function viewer(frame, data) {
     const words = new URLSearchParams(location.hash.slice(7)), number = (key) => Number(words.get(key) ?? 1) - 1;
     state.run = Math.min(Math.max(number("run"), 0) || 0, runs.length - 1);
     state.sample = Math.max(number("sample"), 0) || 0;
-    state.layer = Math.max(runs[state.run].layers.indexOf(number("layer") + 1), 0);
+    state.layer = Math.max(runs[state.run].layers.indexOf(Number(words.get("layer") ?? -1)), 0);
     const head = number("head");
     state.head = words.get("head") === "rollout" ? "rollout" : Number.isInteger(head) && head >= 0 && words.has("head") ? String(head) : "mean";
     state.query = Number(words.get("query") ?? -1);
