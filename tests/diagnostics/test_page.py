@@ -200,8 +200,11 @@ def test_queries_that_are_left_lie_evenly():
     assert chosen(seen, 37 * 10) == [0, *(1 + 6 * row + column for row in (1, 3, 5) for column in (1, 3, 5))]
     assert chosen(seen, 1) == [0]
     assert chosen(seen, 10**6) == list(range(37))
-    some = replace(seen, queries=tuple(range(1, 37, 3)), weights=seen.weights[..., 1::3, :])
-    assert chosen(some, 37 * 3) == [0, 6, 11]
+    sparse = tuple(1 + 6 * row + column for row in (0, 2, 4) for column in (0, 2, 4))
+    some = replace(seen, queries=sparse, weights=seen.weights[..., sparse, :])
+    assert [some.queries[place] for place in chosen(some, 37 * 4)] == [sparse[place] for place in (0, 2, 6, 8)]
+    line = replace(seen, queries=tuple(range(1, 30)), weights=seen.weights[..., 1:30, :])
+    assert chosen(line, 37 * 3) == [0, 14, 28]
 
 
 def test_lines_of_runs_share_a_drawing_where_their_units_agree():
