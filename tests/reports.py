@@ -111,7 +111,7 @@ def profiles(layers, axes, unit):
     if axes == 1:
         offsets = torch.arange(0, 64)
         return tuple(
-            Curves(title=f"Layer {layer + 1}", x=f"offset, in {unit}", y="mean weight", says=says, places=offsets,
+            Curves(title=f"layer {layer}", x=f"offset, in {unit}", y="mean weight", says=says, places=offsets,
                    lines={f"head {head + 1}": (-(offsets - 3 * head).square() / (8.0 + layer)).exp() for head in range(4)})
             for layer in range(layers)
         )  # fmt: skip
@@ -121,7 +121,7 @@ def profiles(layers, axes, unit):
         for layer in range(layers)
     ]
     return tuple(
-        Mosaic(title=f"Layer {layer + 1}", x="columns to the right", y="rows down", says=says, values=hill, unit="mean weight",
+        Mosaic(title=f"layer {layer}", x="columns to the right", y="rows down", says=says, values=hill, unit="mean weight",
                labels=("head 1", "head 2", "head 3", "head 4"), corner=(-7, -7), mark=(0, 0))
         for layer, hill in enumerate(hills)
     )  # fmt: skip

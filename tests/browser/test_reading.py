@@ -90,10 +90,10 @@ def test_layer_and_head_are_picked_by_name(visit):
     tab = visit("image")
     seen = [heat(tab)]
     for picker, label in (
-        ("layer", "layer 3"),
+        ("layer", "layer 2"),
         ("head", "head 2"),
         ("head", "rollout, all layers"),
-        ("sample", "2: a ring, 1"),
+        ("sample", "a ring, 1"),
     ):
         tab.locator(f"select[name={picker}]").select_option(label=label)
         seen.append(heat(tab))
@@ -103,7 +103,7 @@ def test_layer_and_head_are_picked_by_name(visit):
 def test_layer_and_head_are_picked_from_the_small_maps(visit):
     tab = visit("image")
     before = heat(tab)
-    tab.get_by_role("gridcell", name="layer 2, head 3").click()
+    tab.get_by_role("gridcell", name="layer 1, head 3").click()
     assert heat(tab) != before
     assert chosen(tab, "head") == ["2"]
     tab.keyboard.press("ArrowDown")
@@ -165,11 +165,11 @@ def test_frames_of_a_clip_stand_in_a_row(visit):
 
 
 def test_a_view_has_an_address(visit):
-    tab = visit("image", "#looks?sample=2&layer=3&head=2&query=10")
+    tab = visit("image", "#looks?sample=2&layer=2&head=2&query=10")
     assert told(tab).startswith("query row 2, column 2:")
     assert chosen(tab, "sample", "layer", "head") == ["1", "2", "1"]
     tab.locator("select[name=head]").select_option("mean")
-    tab.wait_for_url("**/*#looks?run=1&sample=2&layer=3&head=mean&query=10")
+    tab.wait_for_url("**/*#looks?run=1&sample=2&layer=2&head=mean&query=10")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_table_of_heads_is_read_by_keys_and_leads_to_the_viewer(visit):
     table.locator("td[tabindex='0']").focus()
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("ArrowDown")
-    assert "vit_learned, layer 2, head 2: 2 nats" in tab.locator("#measures .told").first.inner_text()
+    assert "vit_learned, layer 1, head 2: 2 nats" in tab.locator("#measures .told").first.inner_text()
     tab.keyboard.press("Enter")
     assert chosen(tab, "run", "layer", "head") == ["1", "1", "1"]
 

@@ -17,7 +17,7 @@ from zoo.diagnostics.report.drawing import draw
 from zoo.diagnostics.report.fewer import chosen
 from zoo.diagnostics.report.gallery import gallery
 from zoo.diagnostics.report.plain import plain
-from zoo.panels import Curves
+from zoo.panels import Curves, Map
 
 VOID = {"meta", "input", "br", "img"}
 
@@ -200,8 +200,11 @@ def test_queries_that_are_left_lie_evenly():
     assert chosen(seen, 37 * 10) == [0, *(1 + 6 * row + column for row in (1, 3, 5) for column in (1, 3, 5))]
     assert chosen(seen, 1) == [0]
     assert chosen(seen, 10**6) == list(range(37))
-    some = replace(seen, queries=tuple(range(1, 37, 3)), weights=seen.weights[..., 1::3, :])
-    assert chosen(some, 37 * 3) == [0, 6, 11]
+    sparse = tuple(1 + 6 * row + column for row in (0, 2, 4) for column in (0, 2, 4))
+    some = replace(seen, queries=sparse, weights=seen.weights[..., sparse, :])
+    assert [some.queries[place] for place in chosen(some, 37 * 4)] == [sparse[place] for place in (0, 2, 6, 8)]
+    line = replace(seen, queries=tuple(range(1, 30)), weights=seen.weights[..., 1:30, :])
+    assert chosen(line, 37 * 3) == [0, 14, 28]
 
 
 def test_lines_of_runs_share_a_drawing_where_their_units_agree():
@@ -221,6 +224,19 @@ def test_a_long_line_keeps_its_peaks():
     assert len(x) < 600
     assert 4321.0 in x.tolist()
     assert (x[0], x[-1]) == (0, 9999)
+
+
+def test_a_wide_map_is_drawn_in_part_and_says_so():
+    wide = Map(title="one", x="key", y="query", values=torch.rand(600, 600), unit="weight", signed=False)
+    text = draw(wide)
+    assert "weight; one of 3 rows and columns is drawn" in text
+    assert len(text) < 80_000
+
+
+def test_measures_in_other_units_are_not_on_one_scale():
+    runs = [reports.run(unit, None, unit) for unit in ("patches", "tokens")]
+    figures = page.html(reports.report(*runs)).split('id="measures"')[1].split("</section>")[0].count("<figure")
+    assert figures == 5  # distances apart, the rest together
 
 
 def test_a_line_is_broken_where_there_is_no_number():

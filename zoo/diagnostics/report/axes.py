@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from zoo.diagnostics.report.markup import Markup, tag, together
 from zoo.diagnostics.report.scales import Scale
 
-WIDTH, HEIGHT = 440.0, 250.0
+WIDTH, HEIGHT = 400.0, 232.0
 TOP, RIGHT, BOTTOM = 26.0, 14.0, 42.0
-LETTER = 6.3  # about the width of a letter of a tick
+LETTER = 7.0  # room for a letter of a tick, which is written larger where the drawing is small
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Frame:
     def draw(self, *content: Markup, title: str) -> Markup:
         """An SVG with `content` over the grid. Attributes say how to read numbers off it."""
         return tag(
-            "svg", tag("title", title), *self._grid(), *content, *self._names(),
-            viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", class_="plot",
+            "svg", *self._grid(), *content, *self._names(),
+            viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=title, class_="plot",
             data_x=_ends(self.x), data_y=_ends(self.y),
         )  # fmt: skip
 

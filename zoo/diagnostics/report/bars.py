@@ -26,7 +26,7 @@ def numbers(panel: Numbers) -> Markup:
     head = tag("text", panel.y, x=2, y=12, class_="name")
     high = TOP + STEP * len(rows)
     return stacked(
-        tag("svg", tag("title", panel.title), head, *rows, role="img", class_="bars", viewBox=f"0 0 {WIDTH:g} {high:g}")
+        tag("svg", head, *rows, role="img", aria_label=panel.title, class_="bars", viewBox=f"0 0 {WIDTH:g} {high:g}")
     )
 
 

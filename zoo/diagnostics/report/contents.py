@@ -13,7 +13,10 @@ from zoo.panels import Curves, Panel
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """A number of each head in each layer [L, H]. `says` is a sentence: what one should see."""
+    """A number of each head in each layer [L, H]. `says` is a sentence: what one should see.
+
+    Rows are the layers of the run's `attended`, or all from 0 on where nothing is kept of that.
+    """
 
     name: str
     title: str

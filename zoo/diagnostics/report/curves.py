@@ -13,7 +13,7 @@ from zoo.diagnostics.report.markup import Markup, tag
 from zoo.diagnostics.report.scales import spanning, widened
 from zoo.panels import Curves, Points
 
-BUCKETS = 240  # of a long line, each drawn by its lowest and its highest number
+BUCKETS = 160  # of a long line, each drawn by its lowest and its highest number
 FEW = 12  # points that are marked on their line
 
 

@@ -28,8 +28,13 @@ def titled(title: str, *content: Markup) -> Markup:
     return tag("div", tag("h3", title), *content, class_="panel")
 
 
-def figure(says: str, *panels: Markup, wide: bool = False) -> Markup:
-    """One or several panels above the sentence that holds for all; several, or `wide` ones, take the whole width."""
+def figure(says: str, *panels: Markup, wide: bool = False, columns: int | None = None) -> Markup:
+    """One or several panels above the sentence that holds for all; several, or `wide` ones, take the whole width.
+
+    Without a number of columns there are as many as fit, or two where that leaves no gap.
+    """
     classes = "several" if len(panels) > 1 or wide else None
-    body = tag("div", *panels, class_="panels") if len(panels) > 1 else panels[0]
+    columns = columns or (2 if len(panels) in (2, 4) else None)
+    look = f"panels by{min(columns, 4)}" if columns else "panels"
+    body = tag("div", *panels, class_=look) if len(panels) > 1 else panels[0]
     return tag("figure", body, tag("figcaption", says), class_=classes)

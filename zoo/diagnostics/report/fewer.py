@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
 from itertools import product
 from math import prod
 
 import torch
 
 from zoo.diagnostics.report.contents import Attended, Report
+
+Place = tuple[int, ...]
 
 ROOM = 1_600_000  # bytes of weights in the page, of all runs together
 
@@ -31,35 +33,43 @@ def _thin(attended: Attended, room: int) -> Attended:
 
 def chosen(attended: Attended, room: int) -> list[int]:
     """Which queries are shown, evenly over the grid: as many as there is room for, at least one."""
-    count = len(attended.queries)
+    count, extra = len(attended.queries), len(attended.extra)
     most = max(1, min(count, room * count // max(attended.weights.numel(), 1)))
     if most == count:
         return list(range(count))
-    extra = len(attended.extra)
-    slots = {*range(extra), *(extra + slot for slot in _lattice(attended.grid, most - extra))}
-    if len(slots) <= most and slots <= set(attended.queries):
-        return [place for place, slot in enumerate(attended.queries) if slot in slots]
+    places = [_place(slot - extra, attended.grid) if slot >= extra else None for slot in attended.queries]
+    on_grid = [place for place in places if place is not None]
+    kept = _sparser(on_grid, most - (count - len(on_grid)))
+    if kept:
+        return [number for number, place in enumerate(places) if place is None or place in kept]
     return sorted(set(torch.linspace(0, count - 1, most).round().long().tolist()))
 
 
-def _lattice(grid: tuple[int, ...], most: int) -> list[int]:
-    """At most so many slots of a grid, as far apart along each axis as along the others."""
-    if most < 1:
-        return []
-    counts = [1] * len(grid)
-    while room := [
-        a for a, side in enumerate(grid) if counts[a] < side and prod(counts) * (counts[a] + 1) <= most * counts[a]
-    ]:
-        counts[max(room, key=lambda axis: grid[axis] / counts[axis])] += 1
-    along = (_middles(side, count) for side, count in zip(grid, counts, strict=True))
-    return [_slot(at, grid) for at in product(*along)]
+def _sparser(places: Sequence[Place], most: int) -> set[Place]:
+    """At most so many places of a grid, as far apart along each axis as along the others; none if they are no grid."""
+    axes = [sorted(set(axis)) for axis in zip(*places, strict=True)]
+    if most < 1 or prod(map(len, axes)) != len(places):
+        return set()
+    counts = [1] * len(axes)
+    while room := [a for a, axis in enumerate(axes) if counts[a] < len(axis) and _more(counts, a) <= most]:
+        counts[max(room, key=lambda a: len(axes[a]) / counts[a])] += 1
+    return set(product(*(_middles(axis, count) for axis, count in zip(axes, counts, strict=True))))
 
 
-def _middles(side: int, count: int) -> list[int]:
-    """Of so many equal parts of a side."""
-    return [(2 * part + 1) * side // (2 * count) for part in range(count)]
+def _more(counts: Sequence[int], axis: int) -> int:
+    """How many places there are with one more along an axis."""
+    return prod(counts) // counts[axis] * (counts[axis] + 1)
 
 
-def _slot(at: tuple[int, ...], grid: tuple[int, ...]) -> int:
-    """The number of a place, row by row."""
-    return reduce(lambda slot, step: slot * step[1] + step[0], zip(at, grid, strict=True), 0)
+def _middles(axis: Sequence[int], count: int) -> list[int]:
+    """Of so many equal parts of an axis."""
+    return [axis[(2 * part + 1) * len(axis) // (2 * count)] for part in range(count)]
+
+
+def _place(slot: int, grid: tuple[int, ...]) -> Place:
+    """Where a slot lies that is counted row by row."""
+    place: Place = ()
+    for side in reversed(grid):
+        slot, at = divmod(slot, side)
+        place = (at, *place)
+    return place

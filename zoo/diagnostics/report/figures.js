@@ -48,7 +48,7 @@ const levels = async (image) => {
   return context.getImageData(0, 0, canvas.width, canvas.height);
 };
 const tellable = (image) => {
-  const [low, high] = image.dataset.ends.split(" ").map(Number), [top, left] = image.dataset.corner.split(" ").map(Number);
+  const [low, high] = image.dataset.ends.split(" ").map(Number), [top, left, every] = image.dataset.corner.split(" ").map(Number);
   let pixels;
   image.addEventListener("pointermove", async (event) => {
     pixels ??= await levels(image);
@@ -57,7 +57,7 @@ const tellable = (image) => {
     const row = Math.min(Math.floor(((event.clientY - box.top) / box.height) * pixels.height), pixels.height - 1);
     const place = 4 * (row * pixels.width + column);
     const value = pixels.data[place + 3] ? Number((low + ((pixels.data[place] - 1) / 254) * (high - low)).toPrecision(2)) : "no value";
-    tip(event, `${top + row}, ${left + column}: ${value}`);
+    tip(event, `${top + row * every}, ${left + column * every}: ${value}`);
   });
   image.addEventListener("pointerleave", () => tip());
 };
@@ -66,14 +66,14 @@ const tellable = (image) => {
 const measured = (table, looks) => {
   const rows = all("tbody tr", table).map((row) => all("td", row));
   const told = find(".told", table.closest(".drawing"));
-  const place = (cell) => ({ layer: cell.parentElement.sectionRowIndex, head: cell.cellIndex - 1, name: table.dataset.run });
+  const place = (cell) => ({ layer: Number(cell.parentElement.cells[0].textContent), head: cell.cellIndex - 1, name: table.dataset.run });
   const tell = (event) => {
     const cell = event.target.closest("td");
     if (!cell) return;
     const { layer, head, name } = place(cell);
     const run = name ? `${name}, ` : "";
     const more = looks?.has(place(cell)) ? " \u2013 click to see where it looks" : "";
-    told.textContent = `${run}layer ${layer + 1}, head ${head + 1}: ${cell.dataset.value} ${told.dataset.unit}${more}`;
+    told.textContent = `${run}layer ${layer}, head ${head + 1}: ${cell.dataset.value} ${told.dataset.unit}${more}`;
   };
   const show = (event) => {
     const cell = event.target.closest("td");

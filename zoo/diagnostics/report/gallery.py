@@ -11,14 +11,15 @@ from zoo.diagnostics.report.drawing import draw, figure, sentence, titled
 from zoo.diagnostics.report.markup import Markup, tag
 from zoo.panels import Curves, Panel
 
-MOST = 8  # lines of several runs in one drawing
+EACH, MOST = 2, 8  # lines of each of several runs, and of all, in one drawing
 
 
 def gallery(runs: Mapping[str, Sequence[Panel]]) -> Markup | None:
     """Figures of the panels of runs, {run: panels}; neighbours that share a sentence share a figure."""
+    groups = groupby(_panels(runs), lambda pair: pair[0])
     figures = [
-        figure(says, *(panel for _, panel in group))
-        for says, group in groupby(_panels(runs), lambda pair: pair[0])
+        figure(says, *(panel for _, panel in group), columns=len(runs) if len(runs) > 1 else None)
+        for says, group in groups
     ]  # fmt: skip
     return tag("div", *figures, class_="figures") if figures else None
 
@@ -59,4 +60,5 @@ def _joined(panels: Mapping[str, Panel]) -> list[Line]:
         for run, panel in curved.items()
         for label, line in panel.lines.items()
     ]
-    return lines if len(lines) <= MOST else []
+    few = all(len(panel.lines) <= EACH for panel in curved.values()) and len(lines) <= MOST
+    return lines if few else []

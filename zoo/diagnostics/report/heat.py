@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,14 +13,20 @@ from zoo.diagnostics.report.contents import Measure
 from zoo.diagnostics.report.markup import Markup, tag
 
 MANY, CROWD = 8, 16  # heads, from which the numbers fit into wide tables alone, or into none
+LEAST = 1e-3  # that the strongest colour stands for: what is smaller is rounding
 
 
-def tables(measures: Mapping[str, Measure]) -> Markup:
-    """One measure of several runs, {run: measure}, on one scale; runs are named where there are several."""
+def tables(measures: Mapping[str, Measure], layers: Mapping[str, Sequence[int]]) -> Markup:
+    """One measure of several runs, {run: measure}, on one scale; runs are named where there are several.
+
+    `layers` are the numbers of the rows.
+    """
     values = torch.cat([measure.values.double().flatten() for measure in measures.values()])
     ends, look = _ends(values)
     first = next(iter(measures.values()))
-    drawn = (_table(one, name if len(measures) > 1 else None, ends, look) for name, one in measures.items())
+    drawn = (
+        _table(one, layers[name], name if len(measures) > 1 else None, ends, look) for name, one in measures.items()
+    )
     told = tag("p", class_="told", aria_live="polite", data_unit=first.unit)
     foot = tag("div", maps.scale(ends, first.unit, look), told, class_="foot")
     return tag("div", tag("div", *drawn, class_="heats"), foot, class_="drawing")
@@ -33,20 +39,21 @@ def _ends(values: Tensor) -> tuple[tuple[float, float], str]:
         return (0.0, 1.0), "weights"
     low, high = float(seen.min()), float(seen.max())
     if low < 0 < high:
-        return (-max(-low, high), max(-low, high)), "signed"
+        most = max(-low, high, LEAST)
+        return (-most, most), "signed"
     if low >= 0 and (low < 0.5 * high or low == high):
-        low = 0.0
+        low, high = 0.0, max(high, LEAST)
     return (low, high if high > low else low + 1.0), "weights"
 
 
-def _table(measure: Measure, run: str | None, ends: tuple[float, float], look: str) -> Markup:
+def _table(measure: Measure, layers: Sequence[int], run: str | None, ends: tuple[float, float], look: str) -> Markup:
     heads = measure.values.shape[1]
     size = "crowd" if heads > CROWD else "many" if heads > MANY else None
     caption = tag("caption", run) if run else None
     top = tag("tr", tag("th", "layer", scope="col"), *(tag("th", str(head + 1), scope="col") for head in range(heads)))
     rows = (
-        tag("tr", tag("th", str(layer + 1), scope="row"), *(_cell(number, ends, look, bool(size)) for number in row))
-        for layer, row in enumerate(measure.values.tolist())
+        tag("tr", tag("th", str(layer), scope="row"), *(_cell(number, ends, look, bool(size)) for number in row))
+        for layer, row in zip(layers, measure.values.tolist(), strict=True)
     )
     label = f"{measure.title}: rows are layers, columns are heads"
     names = " ".join(filter(None, ["heat", size]))

@@ -14,7 +14,8 @@ from zoo.diagnostics.report.pictures import address
 from zoo.diagnostics.report.scales import Scale
 from zoo.panels import Map, Mosaic
 
-MOST = 330.0  # the height of a map
+MOST = 300.0  # the height of a map
+SIDE = 256  # values along a side that are drawn
 ODD = 3.0  # sides that differ by more are drawn alike
 
 
@@ -51,9 +52,11 @@ def ramp(signed: bool) -> str:
 
 def whole(panel: Map) -> Markup:
     """One map with its axes."""
-    ends = bounds(panel.values, panel.signed)
-    look = ramp(panel.signed)
-    return stacked(_axes(panel, picture(panel.values, ends), ends, look), scale(ends, panel.unit, look))
+    ends, look = bounds(panel.values, panel.signed), ramp(panel.signed)
+    every = -(-max(panel.values.shape) // SIDE)
+    data = picture(panel.values[::every, ::every], ends)
+    unit = panel.unit if every == 1 else f"{panel.unit}; one of {every} rows and columns is drawn"
+    return stacked(_axes(panel, data, every, ends, look), scale(ends, unit, look))
 
 
 def mosaic(panel: Mosaic) -> Markup:
@@ -64,7 +67,7 @@ def mosaic(panel: Mosaic) -> Markup:
         tag("div", tag("span", label), _tile(panel, values, ends, look), class_="tile")
         for values, label in zip(panel.values, panel.labels, strict=True)
     )
-    named = tag("p", f"\u2192 {panel.x} \u2003 \u2193 {panel.y}", class_="names")
+    named = tag("p", tag("span", f"\u2192 {panel.x}"), tag("span", f"\u2193 {panel.y}"), class_="names")
     return stacked(
         tag("div", *tiles, class_=f"tiles in{_abreast(len(panel.labels))}"), named, scale(ends, panel.unit, look)
     )
@@ -83,7 +86,7 @@ def _tile(panel: Mosaic, values: Tensor, ends: tuple[float, float], look: str) -
     return tag("svg", drawn, _mark(panel.mark, x, y), viewBox=f"0 0 100 {high:g}", class_="map")
 
 
-def _axes(panel: Map, data: str, ends: tuple[float, float], look: str) -> Markup:
+def _axes(panel: Map, data: str, every: int, ends: tuple[float, float], look: str) -> Markup:
     rows, columns = panel.values.shape
     x, y = _scale(panel.corner[1], columns), _scale(panel.corner[0], rows)
     left = 14 + LETTER * max(len(label) for _, label in _whole(y, 6))
@@ -95,18 +98,18 @@ def _axes(panel: Map, data: str, ends: tuple[float, float], look: str) -> Markup
         tag("text", panel.y, x=2, y=12, class_="name"),
         tag("text", panel.x, x=left + width / 2, y=y.end + 35, class_="name middle"),
     ]
-    drawn = (_image(data, (x, y), ends, look), _mark(panel.mark, x, y), *texts, *names)
+    drawn = (_image(data, (x, y), ends, look, every), _mark(panel.mark, x, y), *texts, *names)
     return tag(
-        "svg", tag("title", panel.title), *drawn, role="img", class_="map", viewBox=f"0 0 {WIDTH:g} {height + 66:g}"
+        "svg", *drawn, role="img", aria_label=panel.title, class_="map", viewBox=f"0 0 {WIDTH:g} {height + 66:g}"
     )
 
 
-def _image(data: str, axes: tuple[Scale, Scale], ends: tuple[float, float], look: str) -> Markup:
+def _image(data: str, axes: tuple[Scale, Scale], ends: tuple[float, float], look: str, every: int = 1) -> Markup:
     x, y = axes
     return tag(
         "image", href=data, x=x.start, y=y.start, width=x.end - x.start, height=y.end - y.start,
         preserveAspectRatio="none", class_=look, data_ends=f"{ends[0]:.6g} {ends[1]:.6g}",
-        data_corner=f"{y.low + 0.5:g} {x.low + 0.5:g}",
+        data_corner=f"{y.low + 0.5:g} {x.low + 0.5:g} {every}",
     )  # fmt: skip
 
 

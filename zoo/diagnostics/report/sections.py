@@ -32,18 +32,26 @@ def _panels(pick: Callable[[Run], Sequence[Panel]]) -> Body:
 
 
 def measures(report: Report) -> Markup | None:
-    """A figure for each measure, with a table for each run that has it."""
-    found: dict[str, dict[str, Measure]] = {}
+    """A figure for each measure and unit, with a table for each run that has it."""
+    found: dict[tuple[str, str], dict[str, Measure]] = {}
     for run in report.runs:
         for measure in run.measures:
-            found.setdefault(measure.name, {})[run.name] = measure
-    figures = [_measure(of) for of in found.values()]
+            found.setdefault((measure.name, measure.unit), {})[run.name] = measure
+    layers = {run.name: _layers(run) for run in report.runs}
+    figures = [_measure(of, layers) for of in found.values()]
     return tag("div", *figures, class_="figures") if figures else None
 
 
-def _measure(runs: Mapping[str, Measure]) -> Markup:
+def _layers(run: Run) -> Sequence[int]:
+    """Numbers of the layers that were measured."""
+    if run.attended is not None:
+        return run.attended.layers
+    return range(max((len(measure.values) for measure in run.measures), default=0))
+
+
+def _measure(runs: Mapping[str, Measure], layers: Mapping[str, Sequence[int]]) -> Markup:
     first = next(iter(runs.values()))
-    return figure(first.says or f"{first.title} of each head.", titled(first.title, heat.tables(runs)))
+    return figure(first.says or f"{first.title} of each head.", titled(first.title, heat.tables(runs, layers)))
 
 
 SECTIONS = (

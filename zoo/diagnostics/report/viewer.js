@@ -126,46 +126,53 @@ function viewer(frame, data) {
   };
   const canvasPainted = (canvas, values, largest) => {
     const number = Number(canvas.dataset.frame), picture = pictures[run.samples[state.sample].pictures[number]];
-    const [, rows, columns] = sides, ready = picture?.complete && picture.naturalWidth > 0;
+    const [, rows, columns] = sides, ready = Boolean(picture?.complete && picture.naturalWidth);
     const share = ready ? picture.naturalHeight / picture.naturalWidth : rows / columns;
     const width = columns * Math.max(8, Math.ceil((sides[0] > 1 ? 300 : 560) / columns)), height = Math.round(width * share);
     if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
-    const context = canvas.getContext("2d"), across = width / columns, down = height / rows;
-    const few = stage.classList.contains("some-only"), chosen = new Set(run.queries);
-    const box = (slot, inside) => {
-      const [at, row, column] = placed(slot);
-      return at === number && slot >= start ? [column * across + inside, row * down + inside, across - 2 * inside, down - 2 * inside] : null;
+    const context = canvas.getContext("2d"), first = start + number * rows * columns;
+    const box = (slot, inside = 0) => {
+      const place = slot - first, across = width / columns, down = height / rows;
+      if (place < 0 || place >= rows * columns) return null;
+      const left = (place % columns) * across, top = Math.floor(place / columns) * down;
+      return [left + inside, top + inside, across - 2 * inside, down - 2 * inside];
     };
     context.clearRect(0, 0, width, height);
     context.imageSmoothingEnabled = ready && picture.naturalWidth > 64;
     if (ready) context.drawImage(picture, 0, 0, width, height);
-    for (let place = 0; place < rows * columns && !("plain" in canvas.dataset); place++) {
-      const slot = start + number * rows * columns + place, [x, y, w, h] = box(slot, 0);
+    if (!("plain" in canvas.dataset)) {
+      const slots = Array.from({ length: rows * columns }, (_, place) => first + place);
+      patches(context, slots.map((slot) => [slot, box(slot), values[slot] / largest]), ready);
+    }
+    context.globalAlpha = 1;
+    const unit = (width / 560) * (sides[0] > 1 ? 2 : 1);
+    outline(context, box(over, 2 * unit), "#fff", 2 * unit);
+    outline(context, box(state.query, 4 * unit), "#ff5a1f", 4 * unit);
+  };
+  const patches = (context, parts, ready) => {
+    const chosen = new Set(stage.classList.contains("some-only") ? run.queries : []);
+    context.lineWidth = context.canvas.width / 560;
+    for (const [slot, [x, y, w, h], share] of parts) {
       context.globalAlpha = ready ? Number(strength.value) / 100 : 1;
-      context.fillStyle = `rgb(${colour(values[slot] / largest)})`;
+      context.fillStyle = `rgb(${colour(share)})`;
       context.fillRect(x, y, w, h);
       context.globalAlpha = 0.22;
       context.strokeStyle = "#fff";
-      context.lineWidth = width / 560;
       context.strokeRect(x, y, w, h);
-      if (few && chosen.has(slot)) {
-        context.globalAlpha = 0.85;
-        context.fillStyle = "#fff";
-        context.beginPath();
-        context.arc(x + w / 2, y + h / 2, Math.max(2, w * 0.06), 0, 7);
-        context.fill();
-      }
+      if (!chosen.has(slot)) continue;
+      context.globalAlpha = 0.85;
+      context.fillStyle = "#fff";
+      context.beginPath();
+      context.arc(x + w / 2, y + h / 2, Math.max(2, w * 0.06), 0, 7);
+      context.fill();
     }
-    context.globalAlpha = 1;
-    for (const [slot, light, thick] of [[over, "#fff", 2], [state.query, "#ff5a1f", 4]]) {
-      const unit = (width / 560) * thick * (sides[0] > 1 ? 2 : 1), sidesOf = slot >= 0 ? box(slot, unit) : null;
-      if (!sidesOf) continue;
-      context.strokeStyle = "#000";
-      context.lineWidth = unit * 2;
-      context.strokeRect(...sidesOf);
-      context.strokeStyle = light;
-      context.lineWidth = unit;
-      context.strokeRect(...sidesOf);
+  };
+  const outline = (context, box, light, thick) => {
+    if (!box) return;
+    for (const [style, width] of [["#000", 2 * thick], [light, thick]]) {
+      context.strokeStyle = style;
+      context.lineWidth = width;
+      context.strokeRect(...box);
     }
   };
   const painted = (values, largest) => {
@@ -182,12 +189,12 @@ function viewer(frame, data) {
   const buildMatrix = () => {
     const heads = ["mean", ...Array.from({ length: run.heads }, (_, head) => String(head))];
     matrix.classList.toggle("text", text);
-    matrix.style.gridTemplateColumns = `1.6rem repeat(${heads.length}, minmax(1.1rem, 1fr))`;
+    matrix.style.gridTemplateColumns = `1.6rem repeat(${heads.length}, minmax(1.1rem, ${text ? "1fr" : sides[0] > 1 ? "8rem" : "4rem"}))`;
     const top = make("div", {}, make("span"), ...heads.map((head) => make("span", head === "mean" ? { textContent: "mean", className: "mean" } : { textContent: Number(head) + 1 })));
     cells = run.layers.map((layer, place) => heads.map((head) => {
       const canvas = make("canvas", { width: text ? keys - start : sides[0] * sides[2], height: text ? 1 : sides[1], tabIndex: -1 });
       canvas.setAttribute("role", "gridcell");
-      canvas.setAttribute("aria-label", `layer ${layer + 1}, ${head === "mean" ? "mean of heads" : `head ${Number(head) + 1}`}`);
+      canvas.setAttribute("aria-label", `layer ${layer}, ${head === "mean" ? "mean of heads" : `head ${Number(head) + 1}`}`);
       canvas.addEventListener("click", () => choose({ layer: place, head }));
       canvas.addEventListener("keydown", (event) => {
         if (event.key !== "Enter" && event.key !== " ") return;
@@ -196,7 +203,7 @@ function viewer(frame, data) {
       });
       return Object.assign(canvas, { looks: { layer: place, head } });
     }));
-    const rows = cells.map((row, place) => make("div", {}, make("span", { textContent: run.layers[place] + 1 }), ...row));
+    const rows = cells.map((row, place) => make("div", {}, make("span", { textContent: run.layers[place], role: "rowheader" }), ...row));
     for (const row of rows) row.setAttribute("role", "row");
     top.setAttribute("aria-hidden", "true");
     matrix.replaceChildren(top, ...rows);
@@ -248,8 +255,8 @@ function viewer(frame, data) {
   };
   const refill = () => {
     fill(pickers.run, runs.map((one, number) => [number, one.name]), state.run);
-    fill(pickers.sample, run.samples.map((one, number) => [number, `${number + 1}: ${one.title}`]), state.sample);
-    fill(pickers.layer, run.layers.map((layer, number) => [number, `layer ${layer + 1}`]), state.layer);
+    fill(pickers.sample, run.samples.map((one, number) => [number, one.title || `sample ${number + 1}`]), state.sample);
+    fill(pickers.layer, run.layers.map((layer, number) => [number, `layer ${layer}`]), state.layer);
     const heads = Array.from({ length: run.heads }, (_, head) => [head, `head ${head + 1}`]);
     fill(pickers.head, [["mean", "mean of heads"], ...heads, ...(run.rollout ? [["rollout", "rollout, all layers"]] : [])], state.head);
     pickers.layer.disabled = state.head === "rollout";
@@ -259,7 +266,7 @@ function viewer(frame, data) {
     clearTimeout(later);
     later = setTimeout(() => {
       const head = Number.isNaN(Number(state.head)) ? state.head : Number(state.head) + 1;
-      const words = `run=${state.run + 1}&sample=${state.sample + 1}&layer=${run.layers[state.layer] + 1}&head=${head}&query=${state.query}`;
+      const words = `run=${state.run + 1}&sample=${state.sample + 1}&layer=${run.layers[state.layer]}&head=${head}&query=${state.query}`;
       history.replaceState(null, "", `#looks?${words}`);
     }, 200);
   };
@@ -268,7 +275,7 @@ function viewer(frame, data) {
     const words = new URLSearchParams(location.hash.slice(7)), number = (key) => Number(words.get(key) ?? 1) - 1;
     state.run = Math.min(Math.max(number("run"), 0) || 0, runs.length - 1);
     state.sample = Math.max(number("sample"), 0) || 0;
-    state.layer = Math.max(runs[state.run].layers.indexOf(number("layer")), 0);
+    state.layer = Math.max(runs[state.run].layers.indexOf(Number(words.get("layer") ?? -1)), 0);
     const head = number("head");
     state.head = words.get("head") === "rollout" ? "rollout" : Number.isInteger(head) && head >= 0 && words.has("head") ? String(head) : "mean";
     state.query = Number(words.get("query") ?? -1);

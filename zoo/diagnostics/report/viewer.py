@@ -31,7 +31,12 @@ def section(report: Report) -> Markup | None:
 
 def _stage() -> Markup:
     stage = tag(
-        "div", class_="stage", tabindex="0", role="application", aria_label="Query", aria_describedby="how looks-says"
+        "div",
+        class_="stage",
+        tabindex="0",
+        role="application",
+        aria_label="Query: arrow keys move it",
+        aria_describedby="how looks-says",
     )
     low, high = tag("span", "0"), tag("span", class_="largest")
     scale = tag("p", low, tag("i", class_="ramp"), high, tag("span", class_="unit"), class_="scale")
