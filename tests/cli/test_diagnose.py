@@ -90,7 +90,7 @@ def test_offsets_are_those_of_the_grid(reports):
     time, frame = reports["clips"].profiles
     assert isinstance(image, Mosaic)
     assert isinstance(time, Curves)
-    assert (image.values.shape, image.mark, image.corner) == ((2, 7, 7), (3, 3), (-3, -3))
+    assert (image.values.shape, image.mark, image.corner) == ((2, 7, 7), (0, 0), (-3, -3))
     assert (time.places.tolist(), frame.values.shape) == ([-1, 0, 1], (2, 7, 7))
     assert text.places.tolist() == [*range(-15, 16)]
     assert reports["decoder"].profiles[0].places.tolist() == [*range(16)]

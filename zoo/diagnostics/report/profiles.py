@@ -60,10 +60,9 @@ def _curves(look: Look, axes: slice, title: str, x: str) -> Curves:
 def _mosaic(look: Look, axes: slice, title: str) -> Mosaic:
     (rows, columns), values = _profile(look, axes)
     turned = torch.flip(values, (1, 2))  # a key further right has a smaller offset
-    middle = len(rows) // 2, len(columns) // 2
     return Mosaic(
         title=title, x="patches to the right of the query", y="patches below the query", values=turned,
-        labels=tuple(named(turned)), unit="mean weight", mark=middle,
-        corner=(-middle[0], -middle[1]),
+        labels=tuple(named(turned)), unit="mean weight",
+        mark=(0, 0), corner=(-(len(rows) // 2), -(len(columns) // 2)),
         says="The query stands at the mark, each cell is a key so far from it: a bright middle is a local head.",
     )  # fmt: skip
