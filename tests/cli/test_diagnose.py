@@ -133,11 +133,12 @@ def test_a_relative_encoding_departs_from_nothing(reports):
     assert found["encoder"]["by_content"].min() >= 0
 
 
-def test_a_report_tells_what_it_is_of(reports):
+def test_a_report_tells_what_it_is_of(runs, reports):
     for run in reports.values():
         assert {"use of places", "model", "parameters", "a sample", "data", "tested on"} == run.facts.keys()
         assert run.encodings
     assert [panel.title for panel in reports["digits"].training][:2] == ["training loss", "val accuracy"]
+    assert reports["digits"].recipe == (runs / "digits" / "recipe.yaml").read_text()
     assert "first 2 batches" in reports["digits"].facts["tested on"]
     assert reports["digits"].facts["a sample"] == "4 x 4 patches, 16 in all; before them class, register 1, register 2"
 

@@ -69,7 +69,7 @@ def diagnosed(subject: Subject, wanted: Wanted) -> Run:
         tests = [*controls(recipe, task, data, wanted.limit, CHANGES if wanted.controls else {})]
     told = _tested(data.title, data.count("test"), wanted.limit)
     return Run(
-        name=subject.name, checkpoint=str(subject.path), recipe=recipe.yaml(), unit=subject.unit,
+        name=subject.name, checkpoint=str(subject.path), recipe=kept.recipe(subject.path, recipe), unit=subject.unit,
         encoding=tuple(choice.name for choice in recipe.model.options.get("encoding", ())),
         facts=_facts(subject, seen, tests) | told, metrics=tests[0].metrics, training=kept.training(subject.path),
         measures=measured(seen.looks, seen.content, seen.shifted), profiles=profiles(seen.looks), attended=attended,

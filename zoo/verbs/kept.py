@@ -12,11 +12,19 @@ from typing import Any
 from zoo.diagnostics.report import trends
 from zoo.errors import DataError
 from zoo.panels import Curves
+from zoo.recipe import Recipe
 from zoo.run import folder, metrics
 from zoo.samples import Images, Samples
 from zoo.verbs.evaluate import KEPT
 
 log = logging.getLogger("zoo")
+
+
+def recipe(checkpoint: Path, found: Recipe) -> str:
+    """The recipe of training as YAML: that of the run directory, else the one found, where an evaluation takes over no trainer."""
+    file = folder.holder(checkpoint) / "recipe.yaml"
+    inside = checkpoint.resolve().parent.name == "checkpoints"
+    return file.read_text(encoding="utf-8") if inside and file.is_file() else found.yaml()
 
 
 def training(checkpoint: Path) -> tuple[Curves, ...]:
