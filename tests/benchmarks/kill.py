@@ -20,7 +20,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import sklearn.datasets  # noqa: F401
 import torch
 import torch.utils.tensorboard
 from tiny import TINY
