@@ -221,11 +221,3 @@ def test_show_a_recipe(zoo):
     assert re.search(r"encoding.comrope_ld +[\d,]+\n", out)
     assert "tokens per sample: 68" in out or "tokens per sample: 20" in out
     assert "on cpu: sdpa" in out
-
-
-@pytest.mark.parametrize("name", package.encoding_names())
-def test_show_an_encoding(name, zoo):
-    code, out, _ = zoo("show", name, "picture=null", "seconds=0")
-    assert code == 0
-    for word in ("options", "facts", "axes", "coordinates"):
-        assert f"\n{word}" in out or f"  {word}" in out
