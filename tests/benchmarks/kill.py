@@ -115,11 +115,15 @@ def main(kills: int, seed: int) -> None:
     print(f"{done} kills, {saving} of them in the middle of a file, in {runs} runs: each ended as if it had not been")
 
 
-if __name__ == "__main__":
-    elsewhere = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory(dir=elsewhere) as other:
+def elsewhere(kills: int = 50, seed: int = 0) -> None:
+    """`main` in a folder of its own, and with nothing left of it in $TMPDIR."""
+    memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory(dir=memory) as other:
         os.environ["TMPDIR"], tempfile.tempdir = other, None
         os.chdir(home)
-        given = [int(word) for word in sys.argv[1:]]
-        main(*given, *[50, 0][len(given) :])
+        main(kills, seed)
         assert not list(Path(other).iterdir()), "something was left in $TMPDIR"
+
+
+if __name__ == "__main__":
+    elsewhere(*map(int, sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import signal
 import subprocess
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from several import alone, codes, start
 from tiny import TINY
 
 import zoo as package
+from zoo.cli import main
 from zoo.tasks.classify import Classify
 
 
@@ -154,18 +157,18 @@ def test_a_loss_that_is_not_finite_stops_before_the_optimiser(zoo, monkeypatch):
     assert all(torch.isfinite(value).all() for value in weights["state_dict"].values() if value.is_floating_point())
 
 
-def test_a_signal_saves_and_stops(process, tmp_path):
-    running = process("fit", "vit_comrope", *TINY, "trainer.max_epochs=5000", "--run-dir", "run")
+def test_a_signal_saves_and_stops(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["fit", "vit_comrope", *TINY, "trainer.max_epochs=5000", "--run-dir", "run"]
+    (running,) = start(1, lambda rank: main(words), alone)
     deadline = time.monotonic() + 90
-    while not (tmp_path / "run" / "checkpoints" / "last.ckpt").exists():
-        assert time.monotonic() < deadline
-        assert running.poll() is None, running.stderr.read()
+    while not (tmp_path / "run" / "checkpoints" / "last.ckpt").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    running.send_signal(signal.SIGTERM)
-    _, told = running.communicate(timeout=60)
-    assert running.returncode == 143
-    assert re.search(r"stopped by SIGTERM at step \d+; saved run/checkpoints/last.ckpt", told)
-    assert "Traceback" not in told
+    os.kill(running, signal.SIGTERM)
+    told = codes([running]), Path("rank-0.log").read_text()
+    assert told[0] == [143], told
+    assert re.search(r"stopped by SIGTERM at step \d+; saved run/checkpoints/last.ckpt", told[1])
+    assert "Traceback" not in told[1]
     torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)
 
 
