@@ -6,8 +6,8 @@ import numpy as np
 
 ROOT = Path(__file__).parent.parent
 TINY = [
-    "model.dim=16", "model.depth=1", "model.heads=2", "model.patch=4", "model.encoding=rope_axial", "data.test=0.45",
-    "data.val=0.45", "data.batch_size=32", "trainer.max_epochs=1", "trainer.accelerator=cpu",
+    "model.dim=16", "model.depth=1", "model.heads=2", "model.patch=4", "model.encoding=rope_axial", "data.test=0.4",
+    "data.val=0.4", "data.batch_size=64", "trainer.max_epochs=1", "trainer.accelerator=cpu",
 ]  # fmt: skip
 LANGUAGE = [
     "model.dim=16", "model.depth=1", "model.heads=2", "data.length=16", "data.batch_size=8", "trainer.max_epochs=1",
