@@ -22,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 import torch.utils.tensorboard
-from tiny import TINY
+from tiny import MORE, TINY
 
 from zoo.run import checkpoints
 from zoo.verbs.fit import fit
 
-RECIPE = [*TINY, "model.depth=2", "model.encoding=rope_mixed", "model.block.dropout=0.1", "trainer.max_epochs=3"]
+RECIPE = [*TINY, *MORE]
 STATE = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "random", "loader", "best", "global_step", "epoch")
 SLOW = 0.05  # seconds, for each file and each folder that has to be safe on the disk
 
