@@ -5,7 +5,9 @@ What zoo keeps of texts goes to a folder of the tests' own.
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 import torch
@@ -25,6 +27,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _metadata_read_once() -> Iterator[None]:
+    """Lightning asks for each trainer, twice, what every installed package adds to it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.metadata, "entry_points", cache(importlib.metadata.entry_points))
         yield
 
 

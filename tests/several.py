@@ -33,6 +33,11 @@ def slurm(rank, count):
         "SLURM_NTASKS_PER_NODE": 1, "SLURM_LOCALID": 0, "SLURM_NODEID": rank, "SLURM_NODELIST": "localhost"}  # fmt: skip
 
 
+def alone(rank, count):
+    """Nothing: no launcher starts it."""
+    return {}
+
+
 def start(count, work, launcher=torchrun):
     """Processes that each do `work(rank)` and end with its exit code; what they tell goes to rank-N.log."""
     meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": _port()}

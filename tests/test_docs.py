@@ -18,8 +18,8 @@ from zoo.recipe import load
 ROOT = Path(__file__).parent.parent
 LITTLE = ["model.dim=16", "model.heads=2", "trainer.precision=32-true", "trainer.accumulate_grad_batches=1"]
 SMALL = {
-    "digits": ["data.test=0.45", "data.val=0.45"],
-    "python_docs": ["data.test=0.02", "data.val=0.02", "data.length=32"],
+    "digits": ["data.test=0.02", "data.val=0.02"],
+    "python_docs": ["data.test=0.004", "data.val=0.004", "data.length=32"],
     "flipflop": ["data.test=50", "data.val=50", "data.length=16"],
     "moving_digits": ["data.train=64", "data.test=32", "data.val=32"],
     "images": [
@@ -37,7 +37,7 @@ SMALL = {
     "text_stream": ["data.path=made", "data.tokenizer=words.json", "data.length=32", "data.samples=16", "data.workers=0",
         *LITTLE],
 }  # fmt: skip
-COUNTS = {"digits": 809, "python_docs": 291, "flipflop": 50, "moving_digits": 32, "images": 4, "marked": 50, "text_table": 13,
+COUNTS = {"digits": 36, "python_docs": 59, "flipflop": 50, "moving_digits": 32, "images": 4, "marked": 50, "text_table": 13,
     "text_stream": 8}  # fmt: skip
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

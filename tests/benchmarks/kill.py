@@ -20,15 +20,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import sklearn.datasets  # noqa: F401
 import torch
 import torch.utils.tensorboard
-from tiny import TINY
+from tiny import MORE, TINY
 
 from zoo.run import checkpoints
 from zoo.verbs.fit import fit
 
-RECIPE = [*TINY, "model.depth=2", "model.encoding=rope_mixed", "model.block.dropout=0.1", "trainer.max_epochs=3"]
+RECIPE = [*TINY, *MORE]
 STATE = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "random", "loader", "best", "global_step", "epoch")
 SLOW = 0.05  # seconds, for each file and each folder that has to be safe on the disk
 
@@ -116,11 +115,15 @@ def main(kills: int, seed: int) -> None:
     print(f"{done} kills, {saving} of them in the middle of a file, in {runs} runs: each ended as if it had not been")
 
 
-if __name__ == "__main__":
-    elsewhere = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory(dir=elsewhere) as other:
+def elsewhere(kills: int = 50, seed: int = 0) -> None:
+    """`main` in a folder of its own, and with nothing left of it in $TMPDIR."""
+    memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory(dir=memory) as other:
         os.environ["TMPDIR"], tempfile.tempdir = other, None
         os.chdir(home)
-        given = [int(word) for word in sys.argv[1:]]
-        main(*given, *[50, 0][len(given) :])
+        main(kills, seed)
         assert not list(Path(other).iterdir()), "something was left in $TMPDIR"
+
+
+if __name__ == "__main__":
+    elsewhere(*map(int, sys.argv[1:]))

@@ -71,7 +71,7 @@ def drawn(folder, numbers):
 def test_files_of_digits_are_what_the_model_was_tested_on(runs, predicted, tmp_path):
     order = np.random.default_rng(0).permutation(1797)[:30]  # how the seed 0 draws the test part
     drawn(tmp_path / "drawn", order)
-    source = Digits(0, test=0.45, val=0.45)
+    source = Digits(0, test=0.4, val=0.4)
     source.setup("test")
     images, _ = source.parts["test"].__getitems__(list(range(30)))
     expected = load(runs / "digits")(images).softmax(-1)

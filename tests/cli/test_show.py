@@ -1,11 +1,35 @@
 """`zoo show ENCODING`: what it costs in sizes and options of one's own, its time, its picture, and what is refused."""
 
 import re
+from functools import cache
 
 import pytest
 from PIL import Image
 
+from zoo import encoding_names
+from zoo.verbs import explained
+
 QUIET = ("picture=null", "seconds=0")
+USERS = cache(explained.users)
+
+
+@pytest.fixture(autouse=True)
+def _recipes_read_once(monkeypatch):
+    """Every encoding is shown here: ask only once which recipes name them."""
+    monkeypatch.setattr(explained, "users", USERS)
+
+
+@pytest.mark.parametrize("name", encoding_names())
+def test_an_encoding_is_shown(name, zoo):
+    code, out, _ = zoo("show", name, *QUIET)
+    assert code == 0
+    for word in ("options", "facts", "axes", "coordinates"):
+        assert f"\n{word}" in out or f"  {word}" in out
+
+
+def test_recipes_that_name_it_are_told(zoo):
+    _, out, _ = zoo("show", "comrope_ld", *QUIET)
+    assert re.search(r"^recipes\n(  \w+\n)*  vit_comrope\n", out, re.MULTILINE)
 
 
 def test_parameters_are_those_of_the_sizes_and_options(zoo):

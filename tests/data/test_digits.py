@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from zoo.data.digits import Digits
+from zoo.data.digits import Digits, scanned
 from zoo.errors import Invalid
 
 
@@ -66,3 +66,11 @@ def test_a_loader_goes_on_in_the_middle_of_an_epoch():
 def test_shares_that_leave_nothing_to_train_on_are_refused():
     with pytest.raises(Invalid, match=r"val 0.6 and test 0.5"):
         Digits(0, val=0.6, test=0.5)
+
+
+def test_what_is_read_is_what_scikit_learn_loads():
+    from sklearn.datasets import load_digits
+
+    images, labels = scanned()
+    assert torch.equal(images[:, 0] * 16, torch.from_numpy(load_digits().images).float())
+    assert torch.equal(labels, torch.from_numpy(load_digits().target))

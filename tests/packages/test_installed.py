@@ -67,7 +67,7 @@ def test_it_lists_what_there_is(environment):
 
 
 def test_recipes_of_the_wheel_and_of_the_plug_in_train(environment, told):
-    assert '"count": 809' in told["fit vit_comrope"]
+    assert '"count": 719' in told["fit vit_comrope"]
     assert '"count": 48' in told["fit vit_gaussian"]
     for recipe in ("vit_comrope", "vit_gaussian"):
         assert (environment.home / "runs" / recipe / "latest" / "checkpoints" / "best.ckpt").is_file()

@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from tiny import TINY
-
-MORE = ["model.depth=2", "model.encoding=rope_mixed", "model.block.dropout=0.1", "trainer.max_epochs=3"]
+from tiny import MORE, TINY
 
 
 @pytest.fixture

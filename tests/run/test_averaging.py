@@ -19,7 +19,7 @@ from zoo.verbs.fit import fit
 
 DECAY = 0.7
 SHORT = [
-    *TINY, "model.encoding=rope_mixed", "model.block.dropout=0.1", "data.batch_size=64", "trainer.max_epochs=2",
+    *TINY, "model.encoding=rope_mixed", "model.block.dropout=0.1", "data.batch_size=128", "trainer.max_epochs=2",
 ]  # fmt: skip
 
 

@@ -1,16 +1,17 @@
 """SIGKILL at random moments loses nothing. `python tests/benchmarks/kill.py 50` takes longer and is surer."""
 
-import os
+import importlib
 import re
-import subprocess
-import sys
+from pathlib import Path
 
+from several import alone, run
 from tiny import ROOT
 
 
-def test_kills_lose_nothing():
-    command = [sys.executable, str(ROOT / "tests" / "benchmarks" / "kill.py"), "3"]
-    given = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    found = subprocess.run(command, env=given, capture_output=True, text=True, timeout=300)
-    assert found.returncode == 0, found.stderr
-    assert re.match(r"3 kills, \d+ of them in the middle of a file, in \d+ runs: each ended", found.stdout)
+def test_kills_lose_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "tests" / "benchmarks")
+    kill = importlib.import_module("kill")
+    ended, told = run(1, lambda rank: kill.elsewhere(3), alone), Path("rank-0.log").read_text()
+    assert ended == [0], told
+    assert re.match(r"3 kills, \d+ of them in the middle of a file, in \d+ runs: each ended", told)

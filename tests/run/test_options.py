@@ -13,7 +13,7 @@ from zoo.errors import CheckpointError, RecipeError
 from zoo.run import checkpoints
 from zoo.verbs.fit import fit
 
-ONE = ["trainer.max_epochs=1", "data.batch_size=64", "model.depth=1"]
+ONE = ["trainer.max_epochs=1", "data.batch_size=128", "model.depth=1"]
 
 
 @pytest.fixture

@@ -53,13 +53,14 @@ def broken_run(overrides, monkeypatch, change):
     return str(stopped.value), checkpoints.read(Path("run/replay.pt"))
 
 
-@pytest.mark.parametrize(
-    "more", ["trainer.accumulate_grad_batches=2", "trainer.compile=true", "trainer.precision=bf16-mixed"]
-)
+@pytest.mark.parametrize("more", [
+    ["trainer.accumulate_grad_batches=2"], ["trainer.precision=bf16-mixed"],
+    ["trainer.compile=true", "data.batch_size=32"],  # in the first epoch, before a validation is compiled too
+], ids=["accumulated", "bfloat16", "compiled"])  # fmt: skip
 def test_the_first_module_is_named(more, tiny, monkeypatch):
     compiled = torch.nn.Module.compile
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiled(module, backend="eager"))
-    told, content = broken_run([*tiny, "trainer.max_epochs=6", more], monkeypatch, spoil)
+    told, content = broken_run([*tiny, "trainer.max_epochs=6", *more], monkeypatch, spoil)
     assert f"first: what {PLACE} gives; batch, random states and weights are in run/replay.pt" in told
     assert content["replay"]["first"] == f"what {PLACE} gives"
     assert content["replay"]["step"] == STEP

@@ -2,11 +2,13 @@
 
 import errno
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 import torch
+from tiny import MORE, TINY
 
 import zoo
 from zoo.errors import CheckpointError, Stopped, ZooError
@@ -29,6 +31,31 @@ def same(one, two):
     return one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing stopped: its folder, and what it gave."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    return run, fit("vit_comrope", [*TINY, *MORE], run, "never")
+
+
+@pytest.fixture(scope="module")
+def halted(tmp_path_factory):
+    """The folder of a run that was stopped in its second epoch: `best` is of step 6 and `last` of step 8."""
+    run = tmp_path_factory.mktemp("halted") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Signals, "on_train_batch_start", stop_at(8))
+        with pytest.raises(Stopped):
+            fit("vit_comrope", [*TINY, *MORE], run, "never")
+    return run
+
+
+@pytest.fixture
+def stopped(tiny, halted):
+    """The run that was stopped, as `broken`."""
+    shutil.copytree(halted, "broken")
+    return tiny
+
+
 def test_a_run_that_accumulates_stops_between_steps(tiny, weights, monkeypatch):
     tiny.append("trainer.accumulate_grad_batches=4")  # of six in an epoch
     fit("vit_comrope", tiny, Path("whole"), "never")
@@ -41,22 +68,19 @@ def test_a_run_that_accumulates_stops_between_steps(tiny, weights, monkeypatch):
 
 
 @pytest.mark.parametrize("step", [2, 6, 8])  # in the first epoch, at the end of it, in the second
-def test_a_stopped_run_ends_as_if_it_had_not_been(step, tiny, weights, monkeypatch):
-    whole = fit("vit_comrope", tiny, Path("whole"), "never")
+def test_a_stopped_run_ends_as_if_it_had_not_been(step, whole, tiny, weights, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Signals, "on_train_batch_start", stop_at(step))
         with pytest.raises(Stopped, match=f"SIGTERM at step {step}; saved broken/checkpoints/last.ckpt") as stopped:
             fit("vit_comrope", tiny, Path("broken"), "never")
     assert stopped.value.code == 143
     resumed = fit("vit_comrope", tiny, Path("broken"), "auto")
-    assert same(weights("whole/checkpoints/last.ckpt"), weights("broken/checkpoints/last.ckpt"))
-    assert same(weights("whole/checkpoints/best.ckpt"), weights("broken/checkpoints/best.ckpt"))
-    assert resumed["metrics"] == whole["metrics"]
+    for name in ("last", "best"):
+        assert same(weights(whole[0] / f"checkpoints/{name}.ckpt"), weights(f"broken/checkpoints/{name}.ckpt"))
+    assert resumed["metrics"] == whole[1]["metrics"]
 
 
-def test_a_run_stopped_in_validation_validates_anew(tiny, weights, monkeypatch):
-    whole = fit("vit_comrope", tiny, Path("whole"), "never")
-
+def test_a_run_stopped_in_validation_validates_anew(whole, tiny, weights, monkeypatch):
     def stop(self, trainer, pl_module, batch, batch_idx, *_):
         if trainer.current_epoch == 1 and batch_idx == 3:
             self._note(signal.SIGTERM, None)
@@ -65,16 +89,18 @@ def test_a_run_stopped_in_validation_validates_anew(tiny, weights, monkeypatch):
         patch.setattr(Signals, "on_validation_batch_start", stop)
         with pytest.raises(Stopped, match="SIGTERM at step 12"):
             fit("vit_comrope", tiny, Path("broken"), "never")
-    assert fit("vit_comrope", tiny, Path("broken"), "auto")["metrics"] == whole["metrics"]
+    assert fit("vit_comrope", tiny, Path("broken"), "auto")["metrics"] == whole[1]["metrics"]
     for name in ("last", "best"):
-        assert same(weights(f"whole/checkpoints/{name}.ckpt"), weights(f"broken/checkpoints/{name}.ckpt"))
+        assert same(weights(whole[0] / f"checkpoints/{name}.ckpt"), weights(f"broken/checkpoints/{name}.ckpt"))
     steps = [
-        [row.split(",")[:2] for row in Path(run, "metrics.csv").read_text().splitlines()] for run in ("whole", "broken")
+        [row.split(",")[:2] for row in Path(run, "metrics.csv").read_text().splitlines()]
+        for run in (whole[0], "broken")
     ]
     assert steps[0] == steps[1]
 
 
 def test_resuming_a_finished_run_trains_no_more(tiny, weights):
+    tiny.append("trainer.max_epochs=1")
     first = fit("vit_comrope", tiny, None, "never")
     before = weights("runs/vit_comrope/latest/checkpoints/last.ckpt")
     again = fit("vit_comrope", tiny, None, "auto")
@@ -84,6 +110,7 @@ def test_resuming_a_finished_run_trains_no_more(tiny, weights):
 
 
 def test_auto_starts_anew_where_the_recipe_changed(tiny):
+    tiny.append("trainer.max_epochs=1")
     first = fit("vit_comrope", tiny, None, "never")
     second = fit("vit_comrope", [*tiny, "model.depth=1"], None, "auto")
     assert Path(first["run"]).resolve() != Path(second["run"]).resolve()
@@ -95,30 +122,19 @@ def test_a_checkpoint_of_another_recipe_is_refused(tiny):
         fit("vit_comrope", [*tiny, "model.depth=1"], None, "one")
 
 
-@pytest.fixture
-def stopped(tiny, monkeypatch):
-    """A run with `best` of step 6 and `last` of step 8, and the weights it should end with."""
-    fit("vit_comrope", tiny, Path("whole"), "never")
-    with monkeypatch.context() as patch:
-        patch.setattr(Signals, "on_train_batch_start", stop_at(8))
-        with pytest.raises(Stopped):
-            fit("vit_comrope", tiny, Path("broken"), "never")
-    return tiny
-
-
 @pytest.mark.parametrize(("damaged", "step"), [("last", 6), ("best", 8)])
-def test_auto_takes_the_newest_that_is_whole(damaged, step, stopped, weights, caplog, monkeypatch):
+def test_auto_takes_the_newest_that_is_whole(damaged, step, whole, stopped, weights, caplog):
     Path(f"broken/checkpoints/{damaged}.ckpt").write_bytes(b"PK")
     with caplog.at_level("INFO", "zoo"):
         fit("vit_comrope", stopped, Path("broken"), "auto")
     assert f"skipped broken/checkpoints/{damaged}.ckpt: corrupt" in caplog.text
     assert f"going on from broken/checkpoints/{'best' if damaged == 'last' else 'last'}.ckpt" in caplog.text
-    assert same(weights("whole/checkpoints/last.ckpt"), weights("broken/checkpoints/last.ckpt"))
+    assert same(weights(whole[0] / "checkpoints/last.ckpt"), weights("broken/checkpoints/last.ckpt"))
     assert checkpoints.read(Path("broken/checkpoints/best.ckpt"))["global_step"] > step
 
 
-def test_a_run_killed_between_its_last_two_files_has_both(tiny, weights):
-    fit("vit_comrope", tiny, Path("run"), "never")
+def test_a_run_killed_between_its_last_two_files_has_both(whole, tiny, weights):
+    shutil.copytree(whole[0], "run")
     Path("run/checkpoints/best.ckpt").write_bytes(Path("run/checkpoints/last.ckpt").read_bytes())
     Path("run/checkpoints/last.ckpt").unlink()
     fit("vit_comrope", tiny, Path("run"), "auto")
@@ -140,11 +156,10 @@ def test_auto_takes_over_what_was_killed_before_it_saved(tiny):
     assert zoo.load_recipe("run/recipe.yaml").name == "recipe"
 
 
-def test_saving_in_the_background_changes_nothing(tiny, weights):
-    fit("vit_comrope", tiny, Path("one"), "never")
-    fit("vit_comrope", [*tiny, "trainer.save=async"], Path("two"), "never")
+def test_saving_in_the_background_changes_nothing(whole, tiny, weights):
+    fit("vit_comrope", [*tiny, "trainer.save=async"], Path("run"), "never")
     for name in ("last", "best"):
-        assert same(weights(f"one/checkpoints/{name}.ckpt"), weights(f"two/checkpoints/{name}.ckpt"))
+        assert same(weights(whole[0] / f"checkpoints/{name}.ckpt"), weights(f"run/checkpoints/{name}.ckpt"))
 
 
 @pytest.mark.parametrize("save", ["sync", "async"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +26,18 @@ from zoo.samples import Images, Samples
 
 COUNT = 1797
 SIDE = 8  # pixels
+
+
+@cache
+def scanned() -> tuple[Tensor, Tensor]:
+    """Images [1797, 1, 8, 8], black 0 and white 1, and labels [1797], read once: not to be changed in place.
+
+    The file is read without importing scikit-learn, which takes longer than the rest of a short run.
+    """
+    place = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    table = np.loadtxt(str(place), delimiter=",")
+    images = torch.from_numpy(table[:, :-1]).float().view(COUNT, 1, SIDE, SIDE) / 16
+    return images, torch.from_numpy(table[:, -1]).long()
 
 
 @register
@@ -50,12 +64,9 @@ class Digits(Source):
         self.samples = Images(channels=1, height=size, width=size, classes=10)
 
     def setup(self, stage: str) -> None:
-        from sklearn.datasets import load_digits
-
-        raw = load_digits()
-        images = self._resized(torch.from_numpy(raw.images).float()[:, None] / 16)
+        raw, labels = scanned()
+        images = self._resized(raw)
         images = (images - images.mean()) / images.std()
-        labels = torch.from_numpy(raw.target)
         order = torch.from_numpy(np.random.default_rng(self.seed).permutation(COUNT))
         counts = {name: round(share * COUNT) for name, share in self.shares.items()}
         test, val, train = order.split([counts["test"], counts["val"], COUNT - sum(counts.values())])
@@ -67,10 +78,8 @@ class Digits(Source):
 
     def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:
         """Files are made grey images of 8 x 8 first, as the digits are; ink is white."""
-        from sklearn.datasets import load_digits
-
         refuse_others(samples, 1)
-        every = self._resized(torch.from_numpy(load_digits().images).float()[:, None] / 16)
+        every = self._resized(scanned()[0])
         mean, deviation = every.mean(), every.std()
 
         def finished(given: Given) -> Given:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from zoo.data.digits import COUNT
+from zoo.data.digits import COUNT, scanned
 from zoo.data.order import Loader
 from zoo.data.source import Source
 from zoo.errors import Invalid
@@ -55,14 +55,13 @@ class MovingDigits(Source):
         self.samples = Clips(channels=1, height=size, width=size, classes=classes, frames=frames)
 
     def setup(self, stage: str) -> None:
-        from sklearn.datasets import load_digits
-
-        raw = load_digits()
-        images = torch.from_numpy(raw.images).float()[:, None] / 16  # [1797, 1, 8, 8]
+        images, labels = scanned()
         order = np.random.default_rng(self.seed).permutation(COUNT)
         ends = np.cumsum([round(share * COUNT) for share in SHARES[:-1]])
         self.parts = {
-            part: Moving(images[own], raw.target[own], self.motion, self.label, self.sizes[part], (self.seed, number))
+            part: Moving(
+                images[own], labels.numpy()[own], self.motion, self.label, self.sizes[part], (self.seed, number)
+            )
             for number, (part, own) in enumerate(zip(PARTS, np.split(order, ends), strict=True))
         }
 

@@ -55,6 +55,10 @@ class Wanted(NamedTuple):
 def diagnosed(subject: Subject, wanted: Wanted) -> Run:
     """Look at a checkpoint, and test it. Raises RecipeError where it cannot follow its data."""
     recipe, task = subject.recipe, subject.task.to(device(subject.recipe))
+    curves = (
+        kept.training(subject.path),
+        kept.extrapolation(subject.path, task.samples),
+    )  # told before long work if unreadable
     data = build_data(recipe)
     with _blamed(recipe, "data"):
         batch = probed(task, data, wanted.samples)
@@ -71,9 +75,9 @@ def diagnosed(subject: Subject, wanted: Wanted) -> Run:
     return Run(
         name=subject.name, checkpoint=str(subject.path), recipe=kept.recipe(subject.path, recipe), unit=subject.unit,
         encoding=tuple(choice.name for choice in recipe.model.options.get("encoding", ())),
-        facts=_facts(subject, seen, tests) | told, metrics=tests[0].metrics, training=kept.training(subject.path),
+        facts=_facts(subject, seen, tests) | told, metrics=tests[0].metrics, training=curves[0],
         measures=measured(seen.looks, seen.content, seen.shifted), profiles=profiles(seen.looks), attended=attended,
-        encodings=panels, controls=tuple(tests), extrapolation=kept.extrapolation(subject.path, task.samples),
+        encodings=panels, controls=tuple(tests), extrapolation=curves[1],
     )  # fmt: skip
 
 

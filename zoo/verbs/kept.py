@@ -21,7 +21,7 @@ log = logging.getLogger("zoo")
 
 
 def recipe(checkpoint: Path, found: Recipe) -> str:
-    """The recipe of training as YAML: that of the run directory, else the one found, where an evaluation takes over no trainer."""
+    """The recipe of training as YAML: that of the run directory, else the one found, which has no trainer of training."""
     file = folder.holder(checkpoint) / "recipe.yaml"
     inside = checkpoint.resolve().parent.name == "checkpoints"
     return file.read_text(encoding="utf-8") if inside and file.is_file() else found.yaml()
