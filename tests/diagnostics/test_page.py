@@ -207,6 +207,14 @@ def test_queries_that_are_left_lie_evenly():
     assert chosen(line, 37 * 3) == [0, 14, 28]
 
 
+def test_controls_that_change_nothing_are_said_to(made):
+    (run,) = made["image"].runs
+    same = tuple(replace(control, metrics={"test/loss": 0.5}, refused="") for control in run.controls)
+    text = page.html(reports.report(replace(run, controls=same)))
+    assert "0.5 wherever tokens are placed." in text
+    assert text.count("<small>\u00b10</small>") == 4
+
+
 def test_lines_of_runs_share_a_drawing_where_their_units_agree():
     first, other = (reports.training(shift)[0] for shift in (0.0, 0.1))
     both = gallery({"one": (first,), "two": (other,)})

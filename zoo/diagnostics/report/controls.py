@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from zoo.diagnostics.report import digits
@@ -9,8 +10,6 @@ from zoo.diagnostics.report.bars import bar
 from zoo.diagnostics.report.contents import Control, Report, Run
 from zoo.diagnostics.report.drawing import figure, titled
 from zoo.diagnostics.report.markup import Markup, tag
-
-FINITE = (float("-inf"), float("inf"))
 
 
 def controls(report: Report) -> Markup | None:
@@ -35,7 +34,7 @@ def _figure(metric: str, runs: Sequence[Run]) -> Markup:
 
 def _numbers(run: Run, metric: str) -> list[float]:
     found = (control.metrics[metric] for control in run.controls if metric in control.metrics)
-    return [number for number in found if FINITE[0] < number < FINITE[1]]
+    return [number for number in found if math.isfinite(number)]
 
 
 def _cell(run: Run, name: str, metric: str, most: float) -> Markup:
@@ -56,10 +55,13 @@ def _named(run: Run, name: str) -> Control | None:
 
 
 def _change(number: float, before: float) -> str | None:
-    if number - before != number - before:
+    by = number - before
+    if not math.isfinite(by):
         return None
-    sign = "+" if number >= before else ""
-    return f"{sign}{digits.value(number - before, 2)}" if number != before else "\u00b10"
+    if abs(by) < 5e-5:
+        return "\u00b10" if by == 0 else "\u22480"
+    words = f"{by:.4f}".replace("-", digits.MINUS) if abs(by) < 1e-3 else digits.value(by, 2)
+    return f"+{words}" if by > 0 else words
 
 
 def _says(metric: str, runs: Sequence[Run]) -> str:
@@ -75,7 +77,9 @@ def _told(run: Run, metric: str, several: bool) -> str:
     if metric not in first.metrics or not others:
         return ""
     before = first.metrics[metric]
-    control, number = max(others, key=lambda pair: abs(pair[1] - before))
     of = f"{run.name}: " if several else ""
+    if all(number == before for _, number in others):
+        return f"{of}{digits.value(before)} wherever tokens are placed."
+    control, number = max(others, key=lambda pair: abs(pair[1] - before))
     told = f"{digits.value(before)} with places as they are, {digits.value(number)} with them {control.name}"
     return f"{of}{told}, which changes most."

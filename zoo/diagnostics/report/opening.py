@@ -8,6 +8,8 @@ from zoo.diagnostics.report import digits
 from zoo.diagnostics.report.contents import Report, Run
 from zoo.diagnostics.report.markup import Markup, tag
 
+LONG = 60  # letters that take a line of their own
+
 
 def title(report: Report) -> str:
     *first, last = (run.name for run in report.runs)
@@ -37,7 +39,7 @@ def _card(run: Run) -> Markup:
 
 
 def _pair(name: str, words: str) -> Markup:
-    return tag("div", tag("dt", name), tag("dd", words))
+    return tag("div", tag("dt", name), tag("dd", words), class_="long" if len(words) > LONG else None)
 
 
 def _table(runs: Sequence[Run]) -> Markup:
