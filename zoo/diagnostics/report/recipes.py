@@ -16,5 +16,6 @@ def recipes(report: Report) -> Markup | None:
 def _folded(name: str, lines: list[str], shared: set[str]) -> Markup:
     text = together(line + "\n" if line in shared else tag("mark", line + "\n") for line in lines)
     own = sum(line not in shared for line in lines)
-    note = f", {own} lines that not all runs have are marked" if own else ""
-    return tag("details", tag("summary", f"{name}: {len(lines)} lines{note}"), tag("pre", tag("code", text)))
+    note = f", those that not all runs have are marked: {own}" if own else ""
+    count = "one line" if len(lines) == 1 else f"{len(lines)} lines"
+    return tag("details", tag("summary", f"{name}: {count}{note}"), tag("pre", tag("code", text)))

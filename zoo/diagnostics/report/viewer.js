@@ -110,6 +110,7 @@ function viewer(frame, data) {
         const plain = make("canvas"), canvas = make("canvas");
         for (const one of [plain, canvas]) one.dataset.frame = number;
         plain.dataset.plain = "";
+        if (sample.pictures[number] === undefined) plain.hidden = true;
         return sides[0] > 1 ? [make("div", {}, plain, canvas, `frame ${number + 1}`)] : [make("div", {}, plain), make("div", {}, canvas)];
       });
       body = make("div", { className: `frames${sides[0] > 1 ? "" : " one"}` }, ...parts.flat());
