@@ -5,7 +5,7 @@ import shutil
 import pytest
 import reports
 
-from zoo.diagnostics.report import page
+from zoo.diagnostics.page import writing
 
 pytestmark = pytest.mark.browser
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -31,7 +31,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     made = reports.every() | {"large": reports.large()}
     for name, report in made.items():
-        (folder / f"{name}.html").write_text(page.html(report))
+        (folder / f"{name}.html").write_text(writing.html(report))
     return folder
 
 

@@ -11,12 +11,13 @@ import pytest
 import reports
 import torch
 
-from zoo.diagnostics.report import digits, looks, page, sections
-from zoo.diagnostics.report.curves import thinned
-from zoo.diagnostics.report.drawing import draw
-from zoo.diagnostics.report.fewer import chosen
-from zoo.diagnostics.report.gallery import gallery
-from zoo.diagnostics.report.plain import plain
+from zoo.diagnostics.drawing import digits
+from zoo.diagnostics.drawing.curves import thinned
+from zoo.diagnostics.drawing.figures import draw
+from zoo.diagnostics.page import looks, sections, writing
+from zoo.diagnostics.page.fewer import chosen
+from zoo.diagnostics.page.gallery import gallery
+from zoo.diagnostics.page.plain import plain
 from zoo.panels import Curves, Map
 
 VOID = {"meta", "input", "br", "img"}
@@ -57,7 +58,7 @@ def made():
 
 @pytest.fixture(scope="module")
 def pages(made):
-    return {name: page.html(report) for name, report in made.items()}
+    return {name: writing.html(report) for name, report in made.items()}
 
 
 @pytest.mark.parametrize("name", ["image", "text", "clip", "pair", "hostile"])
@@ -101,7 +102,7 @@ def test_hostile_words_stay_words(pages):
 
 
 def test_data_for_the_script_are_json_that_ends_no_element():
-    text = page.data({"words": reports.HOSTILE})
+    text = writing.data({"words": reports.HOSTILE})
     assert json.loads(text)["words"] == reports.HOSTILE
     assert text.isascii()
     assert not set(text) & set("<>&")
@@ -109,7 +110,7 @@ def test_data_for_the_script_are_json_that_ends_no_element():
 
 def test_weights_reach_the_script_within_half_a_level(made):
     report = made["image"]
-    (told,) = json.loads(page.data(looks.data(report)))["runs"]
+    (told,) = json.loads(writing.data(looks.data(report)))["runs"]
     exact = report.runs[0].attended.weights
     levels = torch.frombuffer(bytearray(base64.b64decode(told["weights"]["levels"])), dtype=torch.uint8)
     low, high = (
@@ -122,7 +123,7 @@ def test_weights_reach_the_script_within_half_a_level(made):
 
 def test_json_has_the_numbers(tmp_path, made):
     report = made["pair"]
-    page.write(report, tmp_path / "report.html")
+    writing.write(report, tmp_path / "report.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]
     told = json.loads((tmp_path / "report.json").read_text())
     assert told == plain(report)
@@ -182,14 +183,14 @@ def test_sections_come_in_their_order_and_empty_ones_not_at_all(pages, made):
     assert keys(pages["image"]) == [section.key for section in sections.SECTIONS]
     (run,) = made["image"].runs
     bare = replace(run, attended=None, extrapolation=(), controls=(), measures=())
-    text = page.html(reports.report(bare))
+    text = writing.html(reports.report(bare))
     assert keys(text) == ["profiles", "encoding", "training", "recipe"]
     assert 'href="#looks"' not in text
 
 
 def test_a_large_model_makes_a_page_under_three_megabytes():
     report = reports.large()
-    assert len(page.html(report).encode()) < 3_000_000
+    assert len(writing.html(report).encode()) < 3_000_000
     (told,) = looks.data(report)["runs"]
     assert told["of"] == 197
     assert len(told["queries"]) == 13  # the class token, and three rows of four patches
@@ -211,7 +212,7 @@ def test_queries_that_are_left_lie_evenly():
 def test_controls_that_change_nothing_are_said_to(made):
     (run,) = made["image"].runs
     same = tuple(replace(control, metrics={"test/loss": 0.5}, refused="") for control in run.controls)
-    text = page.html(reports.report(replace(run, controls=same)))
+    text = writing.html(reports.report(replace(run, controls=same)))
     assert "0.5 wherever tokens are placed." in text
     assert text.count("<small>\u00b10</small>") == 4
 
@@ -244,7 +245,7 @@ def test_a_wide_map_is_drawn_in_part_and_says_so():
 
 def test_measures_in_other_units_are_not_on_one_scale():
     runs = [reports.run(unit, None, unit) for unit in ("patches", "tokens")]
-    figures = page.html(reports.report(*runs)).split('id="measures"')[1].split("</section>")[0].count("<figure")
+    figures = writing.html(reports.report(*runs)).split('id="measures"')[1].split("</section>")[0].count("<figure")
     assert figures == 5  # distances apart, the rest together
 
 
@@ -271,3 +272,12 @@ def test_a_line_is_broken_where_there_is_no_number():
 )
 def test_numbers_are_short_but_say_something(number, value, short):
     assert (digits.value(number), digits.short(number)) == (value, short)
+
+
+def test_a_page_that_cannot_be_written_spoils_none(made, tmp_path, monkeypatch):
+    page = tmp_path / "page.html"
+    page.write_text("as it was")
+    monkeypatch.setattr(writing.plain, "text", lambda report: "\ud800")  # no UTF-8
+    with pytest.raises(UnicodeEncodeError):
+        writing.write(made["image"], page)
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("page.html", "as it was")]

@@ -49,10 +49,10 @@ class DiagnoseOptions:
 
 def diagnose(words: Sequence[str]) -> Path:
     """Write the page of one or several runs, and the same numbers as JSON beside it; returns the page's path."""
-    from zoo.diagnostics.report import page
+    from zoo.diagnostics.page import writing
 
     report, path = reported(words)
-    page.write(report, path)
+    writing.write(report, path)
     return path
 
 

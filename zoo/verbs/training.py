@@ -123,4 +123,4 @@ def _conclude(
     for name, loss in baselines.items():
         log.info("a %s model has test/loss %.4f", name, loss)
     log.info("run directory: %s", run)
-    log.info("next: zoo eval %s    tensorboard --logdir %s", run, run)
+    log.info("next: zoo eval %s    zoo diagnose %s    tensorboard --logdir %s", run, run, run)

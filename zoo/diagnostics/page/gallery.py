@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from zoo.diagnostics.report import curves
-from zoo.diagnostics.report.curves import Line
-from zoo.diagnostics.report.drawing import draw, figure, sentence, titled
-from zoo.diagnostics.report.markup import Markup, tag
+from zoo.diagnostics.drawing import curves
+from zoo.diagnostics.drawing.curves import Line
+from zoo.diagnostics.drawing.figures import draw, figure, sentence, titled
+from zoo.diagnostics.drawing.markup import Markup, tag
 from zoo.panels import Curves, Panel
 
 EACH, MOST = 2, 8  # lines of each of several runs, and of all, in one drawing

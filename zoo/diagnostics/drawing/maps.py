@@ -7,11 +7,11 @@ from io import BytesIO
 import torch
 from torch import Tensor
 
-from zoo.diagnostics.report import digits
-from zoo.diagnostics.report.axes import LETTER, WIDTH, stacked
-from zoo.diagnostics.report.markup import Markup, tag
-from zoo.diagnostics.report.pictures import address
-from zoo.diagnostics.report.scales import Scale
+from zoo.diagnostics.drawing import digits
+from zoo.diagnostics.drawing.axes import LETTER, WIDTH, stacked
+from zoo.diagnostics.drawing.markup import Markup, tag
+from zoo.diagnostics.drawing.pictures import address
+from zoo.diagnostics.drawing.scales import Scale
 from zoo.panels import Map, Mosaic
 
 MOST = 300.0  # the height of a map

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from zoo.diagnostics.report import digits
-from zoo.diagnostics.report.axes import LETTER, WIDTH, stacked
-from zoo.diagnostics.report.markup import Markup, tag
-from zoo.diagnostics.report.scales import Scale
+from zoo.diagnostics.drawing import digits
+from zoo.diagnostics.drawing.axes import LETTER, WIDTH, stacked
+from zoo.diagnostics.drawing.markup import Markup, tag
+from zoo.diagnostics.drawing.scales import Scale
 from zoo.panels import Numbers
 
 STEP, THICK, TOP = 22.0, 12.0, 26.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from zoo.diagnostics.report import heat, opening, viewer
+from zoo.diagnostics.drawing.figures import figure, titled
+from zoo.diagnostics.drawing.markup import Markup, tag
+from zoo.diagnostics.page import heat, opening, viewer
+from zoo.diagnostics.page.controls import controls
+from zoo.diagnostics.page.gallery import gallery
+from zoo.diagnostics.page.recipes import recipes
 from zoo.diagnostics.report.contents import Measure, Report, Run
-from zoo.diagnostics.report.controls import controls
-from zoo.diagnostics.report.drawing import figure, titled
-from zoo.diagnostics.report.gallery import gallery
-from zoo.diagnostics.report.markup import Markup, tag
-from zoo.diagnostics.report.recipes import recipes
 from zoo.panels import Panel
 
 Body = Callable[[Report], Markup | None]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from zoo.diagnostics.report import digits
+from zoo.diagnostics.drawing import digits
 
 
 @dataclass(frozen=True)

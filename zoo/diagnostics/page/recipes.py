@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from zoo.diagnostics.drawing.markup import Markup, tag, together
 from zoo.diagnostics.report.contents import Report
-from zoo.diagnostics.report.markup import Markup, tag, together
 
 
 def recipes(report: Report) -> Markup | None:

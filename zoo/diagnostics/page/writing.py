@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from zoo.diagnostics.report import colours, looks, opening, plain, sections
+from zoo.diagnostics.drawing import colours
+from zoo.diagnostics.drawing.markup import escape
+from zoo.diagnostics.page import looks, opening, plain, sections
 from zoo.diagnostics.report.contents import Report
-from zoo.diagnostics.report.markup import escape
 
 POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'; "
@@ -22,8 +24,16 @@ SCRIPTS = ("page", "figures", "viewer", "start")
 
 def write(report: Report, path: Path) -> None:
     """The page to `path`, and the same numbers to the file of that name that ends in .json."""
-    path.write_text(html(report), encoding="utf-8", newline="\n")
-    path.with_suffix(".json").write_text(plain.text(report), encoding="utf-8")
+    texts = {path: html(report), path.with_suffix(".json"): plain.text(report)}
+    fresh = {one: one.with_name(f".{one.name}-{os.getpid()}") for one in texts}
+    try:
+        for one, text in texts.items():
+            fresh[one].write_text(text, encoding="utf-8", newline="\n")
+        for one in texts:
+            fresh[one].replace(one)
+    finally:  # what stood there stays where a disk is full
+        for one in fresh.values():
+            one.unlink(missing_ok=True)
 
 
 def html(report: Report) -> str:
@@ -51,7 +61,7 @@ def _script() -> str:
 
 
 def _file(name: str) -> str:
-    return files("zoo.diagnostics.report").joinpath(name).read_text(encoding="utf-8")
+    return files("zoo.diagnostics.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(script: str) -> str:

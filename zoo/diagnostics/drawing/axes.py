@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zoo.diagnostics.report.markup import Markup, tag, together
-from zoo.diagnostics.report.scales import Scale
+from zoo.diagnostics.drawing.markup import Markup, tag, together
+from zoo.diagnostics.drawing.scales import Scale
 
 WIDTH, HEIGHT = 400.0, 232.0
 TOP, RIGHT, BOTTOM = 26.0, 14.0, 42.0

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from zoo.diagnostics.report.axes import Frame, colour, framed, legend, stacked
-from zoo.diagnostics.report.markup import Markup, tag
-from zoo.diagnostics.report.scales import spanning, widened
+from zoo.diagnostics.drawing.axes import Frame, colour, framed, legend, stacked
+from zoo.diagnostics.drawing.markup import Markup, tag
+from zoo.diagnostics.drawing.scales import spanning, widened
 from zoo.panels import Curves, Points
 
 BUCKETS = 160  # of a long line, each drawn by its lowest and its highest number

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.diagnostics.report import pictures
+from zoo.diagnostics.drawing import pictures
+from zoo.diagnostics.page.fewer import thinned
 from zoo.diagnostics.report.contents import Attended, Report, Run
-from zoo.diagnostics.report.fewer import thinned
 
 
 def data(report: Report) -> dict[str, Any]:

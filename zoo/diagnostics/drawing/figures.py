@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zoo.diagnostics.report import bars, curves, maps
-from zoo.diagnostics.report.markup import Markup, tag
+from zoo.diagnostics.drawing import bars, curves, maps
+from zoo.diagnostics.drawing.markup import Markup, tag
 from zoo.panels import Curves, Map, Mosaic, Numbers, Panel, Points
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from zoo.diagnostics.report import digits, maps
-from zoo.diagnostics.report.colours import LEVELS, RAMPS
+from zoo.diagnostics.drawing import digits, maps
+from zoo.diagnostics.drawing.colours import LEVELS, RAMPS
+from zoo.diagnostics.drawing.markup import Markup, tag
 from zoo.diagnostics.report.contents import Measure
-from zoo.diagnostics.report.markup import Markup, tag
 
 MANY, CROWD = 8, 16  # heads, from which the numbers fit into wide tables alone, or into none
 LEAST = 1e-3  # that the strongest colour stands for: what is smaller is rounding

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from zoo.diagnostics.drawing.figures import figure
+from zoo.diagnostics.drawing.markup import Markup, tag
 from zoo.diagnostics.report.contents import Report
-from zoo.diagnostics.report.drawing import figure
-from zoo.diagnostics.report.markup import Markup, tag
 
 HOW = (
     "Hover a token to ask where it looks; click or tap to hold it, and hover others for their numbers. "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zoo.diagnostics.report.markup import Markup, tag
+from zoo.diagnostics.drawing.markup import Markup, tag
 
 LEVELS = 17  # of a cell of a table, odd so that 0 has its own
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from zoo.diagnostics.report import digits
-from zoo.diagnostics.report.bars import bar
+from zoo.diagnostics.drawing import digits
+from zoo.diagnostics.drawing.bars import bar
+from zoo.diagnostics.drawing.figures import figure, titled
+from zoo.diagnostics.drawing.markup import Markup, tag
 from zoo.diagnostics.report.contents import Control, Report, Run
-from zoo.diagnostics.report.drawing import figure, titled
-from zoo.diagnostics.report.markup import Markup, tag
 
 
 def controls(report: Report) -> Markup | None:

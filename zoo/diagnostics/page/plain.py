@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.diagnostics.page.fewer import thinned
 from zoo.diagnostics.report.contents import Attended, Report, Sample
-from zoo.diagnostics.report.fewer import thinned
 from zoo.panels import Panel
 
 DIGITS, FEW = 5, 3  # of a number, and of a weight, that count

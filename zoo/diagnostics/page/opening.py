@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from zoo.diagnostics.report import digits
+from zoo.diagnostics.drawing import digits
+from zoo.diagnostics.drawing.markup import Markup, tag
 from zoo.diagnostics.report.contents import Report, Run
-from zoo.diagnostics.report.markup import Markup, tag
 
 LONG = 60  # letters that take a line of their own
 
