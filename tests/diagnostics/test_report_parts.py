@@ -127,7 +127,7 @@ def rows(**columns):
 
 def test_training_and_validation_are_drawn_over_the_same_steps():
     kept = rows(train_loss=["4", "2", "3", "1"], val_loss=["", "5", "", "6"], val_accuracy=["", "0.1", "", "0.2"])
-    first, both, accuracy = training(kept)
+    first, both, accuracy = training(kept, "tokens")
     assert first.lines["train"].tolist() == [4, 2, 3, 1]
     assert both.places.tolist() == [1, 3]
     assert both.lines["train"].tolist() == [3, 2]
@@ -136,7 +136,7 @@ def test_training_and_validation_are_drawn_over_the_same_steps():
 
 
 def test_long_trainings_are_thinned():
-    (panel,) = training(rows(train_loss=[str(n) for n in range(1000)]))
+    (panel,) = training(rows(train_loss=[str(n) for n in range(1000)]), "tokens")
     assert len(panel.places) <= 400
     assert panel.lines["train"].mean().item() == pytest.approx(499.5, abs=1)
 
@@ -146,7 +146,7 @@ def test_what_was_measured_of_attention_has_a_line_for_each_layer():
         {"step": "0", "attention/0/entropy": "1", "attention/1/entropy": "2"},
         {"step": "9", "attention/0/entropy": "3"},
     ]
-    (panel,) = training(kept)
+    (panel,) = training(kept, "tokens")
     assert panel.places.tolist() == [0, 9]
     assert panel.lines["layer 0"].tolist() == [1, 3]
     assert panel.lines["layer 1"].isnan().tolist() == [False, True]

@@ -113,7 +113,7 @@ def numbers(look: Look) -> dict[str, float]:
     for panel in look.chain.findings(look.terms):
         if isinstance(panel, Numbers):
             values = [*panel.values.values()]
-            told[panel.title.replace(": ", "/").replace(" ", "_")] = sum(values) / max(len(values), 1)
+            told[panel.title.replace(": ", "/").replace(" ", "_").lower()] = sum(values) / max(len(values), 1)
     return {name: value for name, value in told.items() if value == value}  # NaN: there is nothing to say
 
 

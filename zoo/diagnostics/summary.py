@@ -41,6 +41,12 @@ def kinds(look: Look) -> Iterator[Kind]:
         yield from _of_scores(_comparable(look))
 
 
+def titles(counted: str) -> dict[str, str]:
+    """Titles of all measures by name, where places are counted in tokens or patches."""
+    every = (*_spread(), *_far(counted, AXES[3]), *_masses(counted, some_unplaced=True), *_of_scores(comparable=True))
+    return {kind.name: kind.title for kind in every}
+
+
 def _spread() -> Iterator[Kind]:
     yield Kind(
         "entropy", "Entropy", "nats", "Low where a head looks at few keys, high where it looks at all of them alike.",

@@ -55,10 +55,8 @@ class Wanted(NamedTuple):
 def diagnosed(subject: Subject, wanted: Wanted) -> Run:
     """Look at a checkpoint, and test it. Raises RecipeError where it cannot follow its data."""
     recipe, task = subject.recipe, subject.task.to(device(subject.recipe))
-    curves = (
-        kept.training(subject.path),
-        kept.extrapolation(subject.path, task.samples),
-    )  # told before long work if unreadable
+    # first, so that what cannot be read is told before long work
+    training, extrapolation = kept.training(subject.path, subject.unit), kept.extrapolation(subject.path, task.samples)
     data = build_data(recipe)
     with _blamed(recipe, "data"):
         batch = probed(task, data, wanted.samples)
@@ -75,9 +73,9 @@ def diagnosed(subject: Subject, wanted: Wanted) -> Run:
     return Run(
         name=subject.name, checkpoint=str(subject.path), recipe=kept.recipe(subject.path, recipe), unit=subject.unit,
         encoding=tuple(choice.name for choice in recipe.model.options.get("encoding", ())),
-        facts=_facts(subject, seen, tests) | told, metrics=tests[0].metrics, training=curves[0],
+        facts=_facts(subject, seen, tests) | told, metrics=tests[0].metrics, training=training,
         measures=measured(seen.looks, seen.content, seen.shifted), profiles=profiles(seen.looks), attended=attended,
-        encodings=panels, controls=tuple(tests), extrapolation=curves[1],
+        encodings=panels, controls=tuple(tests), extrapolation=extrapolation,
     )  # fmt: skip
 
 

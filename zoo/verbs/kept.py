@@ -27,11 +27,11 @@ def recipe(checkpoint: Path, found: Recipe) -> str:
     return file.read_text(encoding="utf-8") if inside and file.is_file() else found.yaml()
 
 
-def training(checkpoint: Path) -> tuple[Curves, ...]:
+def training(checkpoint: Path, unit: str) -> tuple[Curves, ...]:
     """Curves of what was logged in training, none where it is not there. Raises DataError where it cannot be read."""
     file = folder.holder(checkpoint) / "metrics.csv"
     with _readable(file):
-        return trends.training(metrics.read(file)[1]) if file.is_file() else ()
+        return trends.training(metrics.read(file)[1], unit) if file.is_file() else ()
 
 
 def extrapolation(checkpoint: Path, samples: Samples) -> tuple[Curves, ...]:

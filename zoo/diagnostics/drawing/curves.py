@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zoo.diagnostics.drawing.axes import Frame, colour, framed, legend, stacked
 from zoo.diagnostics.drawing.markup import Markup, tag
-from zoo.diagnostics.drawing.scales import spanning, widened
+from zoo.diagnostics.drawing.scales import calm, spanning, widened
 from zoo.panels import Curves, Points
 
 BUCKETS = 160  # of a long line, each drawn by its lowest and its highest number
@@ -35,7 +35,7 @@ def curves(panel: Curves) -> Markup:
 def plot(panel: Curves, lines: Sequence[Line], band: tuple[Tensor, Tensor] | None = None) -> Markup:
     """Lines under the names of the panel's axes."""
     held = [line.y for line in lines] + list(band or ())
-    x, y = spanning(line.x for line in lines), widened(spanning(held))
+    x, y = spanning(line.x for line in lines), calm(widened(spanning(held)))
     if 0 <= y.low < 0.4 * y.high:  # near enough that the axis may begin at 0
         y = spanning([*held, torch.tensor([0.0, y.high])])
     frame = framed(x, y, panel.x, panel.y)

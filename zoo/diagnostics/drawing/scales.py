@@ -80,6 +80,13 @@ def widened(scale: Scale, share: float = 0.04) -> Scale:
     return replace(scale, low=scale.low - by, high=scale.high + by)
 
 
+def calm(scale: Scale, least: float = 0.1) -> Scale:
+    """Spanning a tenth of the largest number at least, so that a thousandth does not look like a cliff."""
+    wanted = least * max(abs(scale.low), abs(scale.high))
+    room = max(0.0, wanted - (scale.high - scale.low)) / 2
+    return replace(scale, low=scale.low - room, high=scale.high + room)
+
+
 def _step(rough: float) -> float:
     """The next round number: 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(rough))

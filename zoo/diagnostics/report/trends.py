@@ -10,37 +10,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.diagnostics.summary import titles
 from zoo.panels import Curves
 
-MOST = 400  # points of a curve
+MOST, BINS = 400, 48  # points of a curve; of one whose points are single tokens' losses
 NONE = float("nan")
 ATTENTION = re.compile(r"attention/\d+/.+")
 Points = Sequence[tuple[float, float]]
 
 
-def training(rows: Sequence[Mapping[str, str]]) -> tuple[Curves, ...]:
-    """Curves over steps of what stands in `metrics.csv`, given as its rows: losses together, each other metric by itself."""
+def training(rows: Sequence[Mapping[str, str]], unit: str) -> tuple[Curves, ...]:
+    """Curves over steps of what stands in `metrics.csv`, given as its rows: losses together, each other metric by itself.
+
+    Places are counted in `unit`, tokens or patches.
+    """
     names = dict.fromkeys(name for row in rows for name in row)
     found = {name: points for name in names if name.startswith(("train/", "val/")) and (points := _points(rows, name))}
-    return (*_drawn(found), *_attention(rows, [name for name in names if ATTENTION.fullmatch(name)]))
+    return (*_drawn(found), *_attention(rows, [name for name in names if ATTENTION.fullmatch(name)], titles(unit)))
 
 
 def _points(rows: Sequence[Mapping[str, str]], name: str) -> Points:
     return [(float(row["step"]), float(row[name])) for row in rows if row.get(name)]
 
 
-def _attention(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> Iterator[Curves]:
-    """What was measured of attention while training, a line for each layer."""
+def _attention(rows: Sequence[Mapping[str, str]], names: Sequence[str], titles: Mapping[str, str]) -> Iterator[Curves]:
+    """What was measured of attention while training, a line for each layer; nothing of what stayed the same in all."""
     kinds: dict[str, dict[str, Points]] = {}
     for name in names:
         _, layer, kind = name.split("/", 2)
         if points := _points(rows, name):
             kinds.setdefault(kind, {})[f"layer {layer}"] = points
     for kind, layers in kinds.items():
+        if len({value for points in layers.values() for _, value in points}) == 1:
+            continue
         steps = sorted({step for points in layers.values() for step, _ in points})
         lines = {layer: [(step, dict(points).get(step, NONE)) for step in steps] for layer, points in layers.items()}
         told = "The mean over heads while training: where layers part, they take on different tasks."
-        yield _curves(f"attention: {kind.replace('_', ' ')}", "mean over heads", lines, told)
+        yield _curves(titles.get(kind, kind.replace("_", " ")), "mean over heads", lines, told)
 
 
 def _drawn(found: Mapping[str, Points]) -> Iterator[Curves]:
@@ -77,9 +83,9 @@ def _curves(title: str, y: str, lines: Mapping[str, Points], says: str) -> Curve
     return Curves(title=title, x="step", y=y, says=says, places=places, lines=drawn)
 
 
-def _thinned(values: Sequence[float]) -> Tensor:
+def _thinned(values: Sequence[float], most: int = MOST) -> Tensor:
     """At most so many numbers, each the mean of as many neighbours."""
-    run = -(-len(values) // MOST)
+    run = -(-len(values) // most)
     return torch.stack([part.nanmean() for part in torch.tensor(values).split(run)])
 
 
@@ -115,5 +121,6 @@ def _by_place(result: Mapping[str, Any], trained: int) -> Iterator[Curves]:
     yield Curves(
         title=f"loss by place in windows of {longest}", x="place in the window, in tokens", y="test/loss",
         says=f"Trained on windows of {trained}: where the curve rises past that place, the model does not carry on.",
-        places=_thinned([place for place, _ in points]), lines={"test/loss": _thinned([loss for _, loss in points])},
+        places=_thinned([place for place, _ in points], BINS),
+        lines={"test/loss": _thinned([loss for _, loss in points], BINS)},
     )  # fmt: skip
