@@ -4,7 +4,8 @@ import pytest
 import torch
 from language import decoder, text
 
-from zoo.attention import Tokens
+import zoo
+from zoo.attention import Dims, Tokens
 from zoo.diagnostics.places import CHANGES, changed, moved
 from zoo.errors import Invalid
 
@@ -108,3 +109,8 @@ def test_what_is_relative_does_not_see_a_shift(encoding):
 def test_a_table_that_is_too_short_refuses():
     with changed(model := decoder("learned"), CHANGES["shifted"]), pytest.raises(Invalid, match="12"):
         model(text())
+
+
+def test_a_model_without_a_trunk_is_refused():
+    with pytest.raises(Invalid, match="no trunk"), changed(zoo.Attention(Dims(16, 2), "rope"), CHANGES["zeroed"]):
+        pass

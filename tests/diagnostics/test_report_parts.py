@@ -111,7 +111,21 @@ def test_a_verdict_says_whether_places_are_used(others, causal, parts):
 
 def test_a_metric_that_stays_is_no_sign_that_no_places_are_read():
     pair = [Control(name=name, metrics={"a": 1.0, "b": b}) for name, b in (("as they are", 1.0), ("shuffled", 2.0))]
-    assert verdict(pair, "a", True) == "a stays at 1.0000 wherever tokens are put, though other metrics change"
+    assert verdict(pair, "a", True) == "a stays at 1.0000 wherever tokens are put, up to rounding"
+
+
+@pytest.mark.parametrize("others", [("nan", "2"), ("2", "nan")], ids=str)
+def test_a_metric_that_is_no_number_is_told_as_such(others):
+    pair = [control("shuffled", float(others[0])), control("zeroed", float(others[1]))]
+    lost = "shuffled" if others[0] == "nan" else "zeroed"
+    assert (
+        verdict([control("as they are", 1.0), *pair], "test/loss", True) == f"test/loss is no number with places {lost}"
+    )
+
+
+def test_rounding_is_no_use_of_places():
+    pair = [control("as they are", 0.9), control("shuffled", 0.9000001)]
+    assert verdict(pair, "test/loss", True).endswith("up to rounding")
 
 
 # what was kept

@@ -7,6 +7,8 @@ import torch
 
 import zoo
 from zoo.attention.encoding import Dims
+from zoo.build import build_model
+from zoo.diagnostics import measures
 from zoo.diagnostics.looking import look
 from zoo.diagnostics.pictures import GAP, MARK, STOPS, attended
 from zoo.diagnostics.probe import numbers
@@ -73,7 +75,7 @@ def test_a_picture_of_a_text_has_a_cell_for_each_head():
     seen = even(queries=4)
     picture = attended(seen)
     cell = 96 // 8  # pixels of a weight
-    assert picture.shape == (3, 4 * cell + GAP, 2 * (8 * cell + GAP))
+    assert picture.shape == (3, 4 * 2 * cell + GAP, 2 * (8 * cell + GAP))
     assert tuple(picture[:, 0, 0].tolist()) == STOPS[-1]  # all weights are the largest
     assert tuple(picture[:, -1, -1].tolist()) == (255, 255, 255)
 
@@ -91,3 +93,58 @@ def test_a_picture_of_a_clip_has_its_frames_side_by_side():
     picture = attended(even(3, (2, 2, 2), queries=1))
     cell = 96 // 4
     assert picture.shape == (3, 2 * cell + GAP, 2 * (4 * cell + GAP))
+
+
+def vit(*overrides, size=8, patch=2):
+    """What a vision transformer of noise shows of two images."""
+    words = ["model.dim=16", "model.heads=2", "model.depth=1", f"model.patch={patch}", "model.encoding=rope_axial"]
+    made = build_model(zoo.load_recipe("vit_comrope", [*words, *overrides]))
+    (seen,) = look(made, (torch.randn(2, 1, size, size),))
+    return seen
+
+
+@pytest.mark.parametrize("place", ["none", "centre"])
+def test_class_and_register_tokens_are_no_patches_wherever_they_stand(place):
+    seen = vit("model.pool=class", f"model.class_place={place}", "model.registers=1", size=6)
+    found = measured(seen)
+    torch.testing.assert_close(found["unplaced"], seen.weights[..., :2].sum(-1).mean((0, 2)))
+    assert seen.grid[1].tolist() == [[False, False, *[True] * 9]]
+    assert attended(seen).shape[0] == 3
+    assert found["distance"].max() < 2**0.5 * 2
+
+
+def test_a_model_without_extra_tokens_has_no_share_on_them():
+    assert "unplaced" not in measured(vit())
+
+
+@pytest.mark.parametrize(("document", "first"), [([0] * 6, [0] * 6), ([0, 0, 0, 1, 1, 1], [0, 0, 0, 3, 3, 3]),
+    ([-1, -1, 0, 0, 0, 0], [None, None, 2, 2, 2, 2])], ids=["one", "packed", "padded"])  # fmt: skip
+def test_the_first_token_is_that_of_a_query_s_own_document(document, first):
+    document = torch.tensor([document])
+    same = document[:, :, None] == document[:, None]
+    found = measures.first(torch.rand(1, 2, 6, 6), same)[0, 0]
+    expected = [[key == slot for key in range(6)] for slot in first]
+    real = document[0] >= 0
+    assert found[real].tolist() == torch.tensor(expected)[real].tolist()
+
+
+def test_what_is_not_finite_is_left_out_of_numbers_and_pictures():
+    layer = zoo.Attention(Dims(16, 2), "none", causal=True)
+    with torch.no_grad():
+        layer.layer.key.weight.fill_(math.nan)
+    (seen,) = look(layer, (torch.randn(2, 8, 16),))
+    assert all(math.isfinite(value) for value in numbers(seen).values())
+    assert attended(seen).shape[0] == 3
+
+
+def test_pictures_of_long_texts_stay_small():
+    layer = zoo.Attention(Dims(48, 6), "none", causal=True)
+    (seen,) = look(layer, (torch.randn(1, 1500, 48),), queries=16)
+    picture = attended(seen)
+    assert picture.shape == (3, 2 * (96 + GAP), 4 * (192 + GAP))
+
+
+def test_layers_of_one_number_are_counted():
+    model = torch.nn.Sequential(*(zoo.Attention(Dims(16, 2), "none") for _ in range(3)))
+    assert [one.layer for one in look(model, (torch.randn(1, 4, 16),))] == [0, 1, 2]
+    assert [one.layer for one in look(model, (torch.randn(1, 4, 16),), layers=[2])] == [2]

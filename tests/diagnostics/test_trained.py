@@ -127,6 +127,11 @@ def entered(chain, count=1):
     return before, chain.double().embed(before)
 
 
+def described(made, chain, tokens):
+    """The call of the block's attention."""
+    return made.attention.describe(tokens.replace(x=made.attention_norm(tokens.x)), chain, Context())[1]
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("options", [{}, {"norm": "rms"}, {"order": "post"}, {"order": "parallel"}], ids=str)
 def test_words_and_positions_add_up_to_scores(options):
@@ -153,14 +158,28 @@ def test_heads_that_share_keys_add_up_too():
 def test_tokens_without_a_place_are_left_out_of_correlations():
     made, (before, after) = block(), entered(chained("sinusoidal"), count=3)
     placed = torch.arange(LENGTH)[None] > 0
-    (panel,) = correlations(made, before.replace(placed=placed), after.replace(placed=placed))
+    call = described(made, chained("sinusoidal"), after)
+    (panel,) = correlations(made, before.replace(placed=placed), after.replace(placed=placed), call)
     assert panel.labels == ("word to word", "word to position", "position to word", "position to position")
     assert panel.values.shape == (4, LENGTH - 1, LENGTH - 1)
 
 
 @torch.no_grad()
 def test_nothing_is_told_of_what_is_no_such_sum():
-    before, after = entered(chained("sinusoidal"))
-    assert correlations(block(), before, before) == ()
-    assert correlations(block(qk_norm=True), before, after) == ()
-    assert math.isfinite(float(correlations(block(), before, after)[0].values.sum()))
+    chain, made, mixing = chained("sinusoidal"), block(), block(shift=True)
+    before, after = entered(chain)
+    call = described(made, chain, after)
+    assert correlations(made, before, before, call) == ()
+    assert correlations(block(qk_norm=True), before, after, call) == ()
+    assert correlations(mixing, before, after, described(mixing, chain, after)) == ()
+    assert math.isfinite(float(correlations(made, before, after, call)[0].values.sum()))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("other", ["rope", "pope", "head_scale"])
+def test_nothing_is_told_of_heads_that_another_link_turns_or_scales(other):
+    chain, made = Chain.of(zoo.encoding(["sinusoidal", other], TEXT)).double(), block()
+    before, after = entered(chain)
+    for parameter in chain.parameters():
+        parameter.mul_(1.5)
+    assert correlations(made, before, after, described(made, chain, after)) == ()

@@ -8,7 +8,7 @@ import torch
 from laws import Member
 
 import zoo
-from zoo.attention import Dims
+from zoo.attention import Dims, Tokens
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context, KeyValueCache
 from zoo.attention.layer import SelfAttention
@@ -231,3 +231,32 @@ def test_a_stick_that_nobody_breaks_is_left_whole():
         terms = described(chain, torch.randn(1, 8, 32), torch.arange(8.0)[:, None], True, Context())
         (panel,) = chain.findings(terms.replace(q=0 * terms.q))
     torch.testing.assert_close(panel.groups["mean"][1], torch.full((2,), (1 - 0.5**8) / 0.5 / 8))
+
+
+@torch.no_grad()
+def test_padding_counts_nothing():
+    layer = zoo.Attention(Dims(16, 2), "cope", causal=True).eval()
+    x, document = torch.randn(1, 12, 16), torch.tensor([[0] * 6 + [-1] * 6])
+    told = []
+    for tokens in (
+        Tokens.at(x[:, :6], torch.arange(6.0)[:, None]),
+        Tokens.at(x, torch.arange(12.0)[:, None], None, document),
+    ):
+        chain = Chain.of(layer.encoding)
+        call = layer.layer.describe(tokens, chain, Context())[1]
+        told.append({panel.title: panel.values for panel in chain.findings(call)})
+    for title, values in told[0].items():
+        assert told[1][title] == pytest.approx(values), title
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("convention", "radians"), [("symmetric", 2 / 16), ("growing", 1 / 15), ("fraction", 1 / 16)])
+def test_turns_are_those_of_the_document_whatever_stands_beside_it(convention, radians):
+    chain = Chain.of(zoo.encoding({"name": "rope", "coordinates": convention}, Dims(16, 1, length=16)))
+    extent = torch.tensor([1.0] + [16.0] * 16)[None, :, None]  # a class token first
+    index = torch.cat([torch.zeros(1), torch.arange(16.0)])[:, None]
+    tokens = Tokens.at(torch.zeros(1, 17, 16), index, torch.arange(17) > 0).replace(extent=extent)
+    call = SelfAttention(chain.dims).describe(tokens, chain, Context())[1]
+    (panel,) = chain.findings(call)
+    (points,) = panel.groups.values()
+    assert float(points[1][0]) == pytest.approx(radians)

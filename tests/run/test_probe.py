@@ -88,8 +88,10 @@ def test_two_processes_that_look_end_with_the_same_weights(tiny):
     assert len([row for row in rows("looked") if row["attention/1/entropy"]]) > 1
 
 
-def test_a_trial_of_one_batch_looks_too(tiny):
-    fit("vit_comrope", [*tiny, "trainer.fast_dev_run=true"], Path("trial"), "never")
+@pytest.mark.parametrize("given", [[], ["trainer.precision=bf16-true"], ["model.pool=class", "model.class_place=centre"]],
+    ids=["plain", "rounded", "centred"])  # fmt: skip
+def test_a_trial_of_one_batch_looks_too(given, tiny):
+    fit("vit_comrope", [*tiny, *given, "trainer.fast_dev_run=true"], Path("trial"), "never")
     assert [row["step"] for row in rows("trial") if row["attention/1/self"]] == ["0"]
 
 

@@ -41,6 +41,20 @@ class Look:
     weights: Tensor  # [B, H, Q, M], at least float32
     scores: Tensor | None  # [B, H, Q, M] as they enter the normalisation, -inf where a pair may not attend
 
+    @property
+    def grid(self) -> tuple[Tensor, Tensor]:
+        """Which queries and which keys are pieces of the text or of the image, bool [1|B, Q] and [1|B, M].
+
+        Class and register tokens are none, whether or not they have a place.
+        """
+        keys, count = self.terms.keys, self.weights.shape[-1]
+        found = self.slots.new_ones(1, count).bool() if keys.placed is None else keys.placed
+        if keys.extent is not None and keys.index.shape[-1] > 1:
+            extra = count - int(keys.extent[0, 0].prod())  # they stand first
+            if int(found[0].sum()) > count - extra:
+                found = found & (torch.arange(count, device=found.device) >= extra)
+        return found[:, self.slots], found
+
 
 def look(
     model: nn.Module, inputs: Sequence[Any], queries: Queries = None, layers: Sequence[int] | None = None
@@ -53,27 +67,41 @@ def look(
     where a layer is not there, and where the model has no attention of ours.
     """
     found: list[Look] = []
-    wanted = None if layers is None else set(layers)
-
-    def see(attention: SelfAttention, tokens: Tokens, chain: Chain, context: Context) -> None:
-        if wanted is None or attention.dims.layer in wanted:
-            found.append(_look(attention, tokens, chain, queries))
-
-    check(model, layers)
-    with watched(model, see), resting(model):
-        model(*inputs)
+    watch(model, inputs, found.append, queries, layers)
     return found
 
 
-def check(model: nn.Module, layers: Sequence[int] | None) -> None:
-    """Raises Invalid where the model has no such layers."""
-    known = sorted(module.dims.layer for module in _attention(model))
+def watch(
+    model: nn.Module, inputs: Sequence[Any], see: Callable[[Look], None], queries: Queries = None,
+    layers: Sequence[int] | None = None,
+) -> None:  # fmt: skip
+    """The same, layer by layer: what `see` does not keep of a look is forgotten before the next layer computes."""
+    numbers = check(model, layers)
+    wanted = set(numbers.values()) if layers is None else set(layers)
+
+    def noted(attention: SelfAttention, tokens: Tokens, chain: Chain, context: Context) -> None:
+        if numbers[attention] in wanted:
+            see(_look(numbers[attention], attention, tokens, chain, queries))
+
+    with watched(model, noted), resting(model):
+        model(*inputs)
+
+
+def check(model: nn.Module, layers: Sequence[int] | None) -> dict[SelfAttention, int]:
+    """The model's layers with their numbers, those that they have or, where these are not one each, by order.
+
+    Raises Invalid where it has no such `layers`.
+    """
+    known = _attention(model)
     if not known:
         raise Invalid("layers", "the model has no attention layer of zoo to look at")
-    absent = sorted(set(layers or ()) - set(known))
+    own = [module.dims.layer for module in known]
+    numbers = own if len(set(own)) == len(own) else range(len(own))
+    absent = sorted(set(layers or ()) - set(numbers))
     if absent:
         told = f"there is no layer {', '.join(map(str, absent))}"
-        raise Invalid("layers", f"{told}; the model has layers 0 to {known[-1]}")
+        raise Invalid("layers", f"{told}; the model has layers 0 to {max(numbers)}")
+    return dict(zip(known, numbers, strict=True))
 
 
 @contextmanager
@@ -115,11 +143,11 @@ def _slots(count: int, queries: Queries) -> list[int]:
     return spread(count, queries) if queries is None or isinstance(queries, int) else list(queries)
 
 
-def _look(attention: SelfAttention, tokens: Tokens, chain: Chain, queries: Queries) -> Look:
+def _look(number: int, attention: SelfAttention, tokens: Tokens, chain: Chain, queries: Queries) -> Look:
     chosen = torch.tensor(_slots(len(tokens), queries), device=tokens.x.device)
     if attention.linear:
         call = attention.describe_linear(tokens, chain, Context(), chosen)[1]
-        return Look(attention.dims.layer, attention, chain, call.terms, chosen, linear.weights(call), None)
+        return Look(number, attention, chain, call.terms, chosen, linear.weights(call), None)
     terms = attention.describe(tokens, chain, Context(), chosen)[1]
     values = scores(terms)
-    return Look(attention.dims.layer, attention, chain, terms, chosen, weighed(terms, values), values)
+    return Look(number, attention, chain, terms, chosen, weighed(terms, values), values)

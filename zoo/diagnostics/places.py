@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention.tokens import Tokens
+from zoo.errors import Invalid
 from zoo.models.trunk import Trunk
 
 SEED = 0  # of the order that shuffles
@@ -23,11 +24,13 @@ Change = Callable[[Tokens], Tensor]
 def changed(model: nn.Module, change: Change) -> Iterator[None]:
     """Within it the model's tokens stand in other places, from before the first layer on; contents and masks stay.
 
-    An encoding that cannot follow raises Invalid when the model is called.
+    An encoding that cannot follow raises Invalid when the model is called. Raises Invalid for a model that has no trunk, in
+    front of which its tokens could be moved.
     """
-    hooks = [
-        module.register_forward_pre_hook(_moving(change)) for module in model.modules() if isinstance(module, Trunk)
-    ]
+    trunks = [module for module in model.modules() if isinstance(module, Trunk)]
+    if not trunks:
+        raise Invalid("controls", "the model has no trunk of zoo, in front of which its tokens could be moved")
+    hooks = [trunk.register_forward_pre_hook(_moving(change)) for trunk in trunks]
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from zoo.diagnostics import pictures
 from zoo.diagnostics.cadence import Cadence
-from zoo.diagnostics.looking import Look, check, look
+from zoo.diagnostics.looking import Look, check, watch
 from zoo.diagnostics.summary import kinds
 from zoo.errors import Invalid
 from zoo.panels import Numbers
@@ -44,12 +45,13 @@ class Probe(L.Callback):
         self.due: int | None = None  # never
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
+        self.first, self.start = trainer.global_step, time.monotonic()
         with isolate_rng():
             problem = self._begin(trainer, pl_module)
         if self.most(bool(problem)):
             log.info("attention is not looked at: %s", problem or "another process cannot")
             return
-        self.first, self.start = trainer.global_step, time.monotonic()
+        self.cadence.spent = time.monotonic() - self.start
         every = self.cadence.every
         self.due = (self.first // every + 1) * every
 
@@ -63,10 +65,10 @@ class Probe(L.Callback):
         self.due = self.agreed(self.cadence.next(step, step - self.first, elapsed))
         if self.due > step:  # it would take too much of the time by now
             return
-        began = time.monotonic()
+        began = _now(trainer)
         with isolate_rng():
             self._look(trainer, pl_module, step - 1)  # as the losses of this step are counted
-        self.cadence.took(time.monotonic() - began)
+        self.cadence.took(_now(trainer) - began)
         self.due = step + self.cadence.every
         share = self.cadence.share(time.monotonic() - self.start)
         self._log(trainer, {"perf/diagnostics_share": share}, step - 1)
@@ -77,7 +79,9 @@ class Probe(L.Callback):
             check(task.model, self.options.layers)
             with _not_training(trainer):
                 batch = next(iter(trainer.datamodule.val_dataloader()))  # type: ignore[attr-defined]
-                batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+                batch = trainer.strategy.batch_to_device(
+                    trainer.precision_plugin.convert_input(batch), dataloader_idx=0
+                )
                 inputs = task.inputs(batch)
         except Invalid as error:
             return str(error)
@@ -88,17 +92,19 @@ class Probe(L.Callback):
 
     def _look(self, trainer: L.Trainer, task: Task, step: int) -> None:
         assert self.inputs is not None
-        with trainer.precision_plugin.forward_context():
-            found = look(task.model, self.inputs, self.options.queries, self.options.layers)
-        if not trainer.is_global_zero:
-            return
         scalars: dict[str, float] = {}
-        for one in found:
-            scalars |= {f"attention/{one.layer}/{name}": value for name, value in numbers(one).items()}
-        self._log(trainer, scalars, step)
-        for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger):
-                _draw(logger.experiment, found, step)
+        writers = [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+
+        def see(one: Look) -> None:
+            if trainer.is_global_zero:
+                scalars.update({f"attention/{one.layer}/{name}": value for name, value in numbers(one).items()})
+                for writer in writers:
+                    _draw(writer, one, step)
+
+        with trainer.precision_plugin.forward_context():
+            watch(task.model, self.inputs, see, self.options.queries, self.options.layers)
+        if trainer.is_global_zero:
+            self._log(trainer, scalars, step)
 
     def _log(self, trainer: L.Trainer, metrics: Mapping[str, float], step: int) -> None:
         for logger in trainer.loggers:
@@ -114,16 +120,22 @@ def numbers(look: Look) -> dict[str, float]:
         if isinstance(panel, Numbers):
             values = [*panel.values.values()]
             told[panel.title.replace(": ", "/").replace(" ", "_").lower()] = sum(values) / max(len(values), 1)
-    return {name: value for name, value in told.items() if value == value}  # NaN: there is nothing to say
+    return {name: value for name, value in told.items() if math.isfinite(value)}  # else there is nothing to say
 
 
-def _draw(writer: Any, looks: list[Look], step: int) -> None:
-    for one in looks:
-        tag = f"attention/{one.layer}"
-        writer.add_histogram(f"{tag}/weights", one.weights[one.weights != 0].cpu(), step)
-        if one.scores is not None:
-            writer.add_histogram(f"{tag}/scores", one.scores[one.scores.isfinite()].cpu(), step)
-        writer.add_image(f"{tag}/looks", pictures.attended(one).cpu(), step)
+def _draw(writer: Any, look: Look, step: int) -> None:
+    tag = f"attention/{look.layer}"
+    for name, values in (("weights", look.weights), ("scores", look.scores)):
+        if values is not None and len(told := values[values.isfinite() & (values != 0)]):
+            writer.add_histogram(f"{tag}/{name}", told.cpu(), step)
+    writer.add_image(f"{tag}/looks", pictures.attended(look), step)
+
+
+def _now(trainer: L.Trainer) -> float:
+    """The time at which a device has done what it was told so far."""
+    if trainer.strategy.root_device.type == "cuda":
+        torch.cuda.synchronize(trainer.strategy.root_device)
+    return time.monotonic()
 
 
 @contextmanager

@@ -36,7 +36,7 @@ def kinds(look: Look) -> Iterator[Kind]:
     """The measures that looks like this one have."""
     yield from _spread()
     yield from _far(unit(look), AXES[look.terms.keys.index.shape[-1]])
-    yield from _masses(unit(look), look.terms.keys.placed is not None)
+    yield from _masses(unit(look), not bool(look.grid[1].all()))
     if look.scores is not None:
         yield from _of_scores(_comparable(look))
 
@@ -94,13 +94,13 @@ def _masses(counted: str, some_unplaced: bool) -> Iterator[Kind]:
     yield Kind(
         "first", "Share on the first token", "of attention",
         "Near 1 the first token is a sink: where heads rest that need nothing.",
-        _mean(lambda look: measures.mass(look.weights, measures.first(look.weights))),
+        _mean(_first),
     )  # fmt: skip
     if some_unplaced:
         yield Kind(
             "unplaced", "Share on class and register tokens", "of attention",
             "The share of attention that goes to tokens without a place.",
-            _mean(lambda look: measures.mass(look.weights, measures.unplaced(_placed(look)[1]))),
+            _mean(lambda look: measures.mass(look.weights, measures.unplaced(look.grid[1]))),
         )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def _of_scores(comparable: bool) -> Iterator[Kind]:
     yield Kind(
         "largest_score", "Largest score", "logit",
         "Where it grows to hundreds, the softmax is one-hot and training may become unstable.",
-        lambda look: measures.largest(_scores(look)).nan_to_num(-float("inf")).amax(0),
+        _largest,
     )  # fmt: skip
     if comparable:
         yield Kind(
@@ -128,18 +128,21 @@ def _total(look: Look) -> Tensor:
     return measures.total(look.weights).masked_fill(~mask(look.terms).any(-1), float("nan"))
 
 
+def _largest(look: Look) -> Tensor:
+    found = measures.largest(_scores(look)).nan_to_num(-float("inf")).amax(0)
+    return found.masked_fill(found.isinf(), float("nan"))
+
+
 def _scores(look: Look) -> Tensor:
     assert look.scores is not None  # asked for where there are some
     return look.scores
 
 
-def _placed(look: Look) -> tuple[Tensor, Tensor]:
-    """Which queries and keys have a place, bool [1|B, N] and [1|B, M]."""
-    queries, keys = look.terms.queries, look.terms.keys
-    shapes = queries.index.shape[:2], keys.index.shape[:2]
-    pairs = zip((queries.placed, keys.placed), shapes, strict=True)
-    rows, columns = (look.slots.new_ones(shape).bool() if placed is None else placed for placed, shape in pairs)
-    return rows, columns
+def _first(look: Look) -> Tensor:
+    """[B, H, N], of the first token of each query's document."""
+    queries, keys = look.terms.queries.document, look.terms.keys.document
+    same = None if queries is None or keys is None else queries[:, :, None] == keys[:, None]
+    return measures.mass(look.weights, measures.first(look.weights, same))
 
 
 def _offsets(look: Look) -> Tensor:
@@ -147,15 +150,15 @@ def _offsets(look: Look) -> Tensor:
 
 
 def _distance(look: Look, axis: int | None = None) -> Tensor:
-    """[B, H, N], NaN for queries that have no place."""
-    rows, columns = _placed(look)
+    """[B, H, N], NaN for queries that are no piece of the text or the image."""
+    rows, columns = look.grid
     offsets = _offsets(look) if axis is None else _offsets(look)[..., axis : axis + 1]
     return measures.distance(look.weights, offsets, columns).masked_fill(~rows[:, None], float("nan"))
 
 
 def _near(look: Look, reach: int) -> Tensor:
-    """[B, H, N], NaN for queries that have no place."""
-    rows, columns = _placed(look)
+    """[B, H, N], NaN for queries that are no piece of the text or the image."""
+    rows, columns = look.grid
     near = measures.near(_offsets(look), reach, measures.both(rows, columns))
     return measures.mass(look.weights, near).masked_fill(~rows[:, None], float("nan"))
 

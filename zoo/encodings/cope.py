@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Terms, attend, precise
-from zoo.encodings.parts.seen import Panels, pair_means, per_head
+from zoo.encodings.parts.seen import Panels, pair_means, per_head, row_means
 from zoo.registry import Between, register
 
 
@@ -46,7 +46,7 @@ class CoPE(Encoding):
         told = "How much of a place a token that is seen counts for: near 1 a head counts tokens, near 0 it skips most."
         yield per_head("Gates", "mean gate, 0 to 1", pair_means(gates, visible), told)
         told = "What a query has counted at the first key that it sees: far below the number of keys, a head counts few things."
-        yield per_head("Counts reached", "places", counts.amax(-1).mean((0, 2)), told)
+        yield per_head("Counts reached", "places", row_means(counts.amax(-1), visible), told)
         told = (
             f"Share of pairs beyond the last of {len(self.table)} places, which look alike: where large, more may help."
         )

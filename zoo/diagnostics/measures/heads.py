@@ -13,7 +13,9 @@ def effective_rank(weights: Tensor) -> Tensor:
 
     From 1, all queries look alike, to the smaller of N and M; NaN for a head without any weight.
     """
-    values = torch.linalg.svdvals(precise(weights))
+    weights = precise(weights)
+    known = weights.isfinite().all((-2, -1), keepdim=True)
+    values = torch.linalg.svdvals(weights.where(known, 0))  # of zeros, NaN comes below
     return torch.special.entr(values / values.sum(-1, keepdim=True)).sum(-1).exp()
 
 

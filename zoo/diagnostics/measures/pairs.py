@@ -6,9 +6,14 @@ import torch
 from torch import Tensor
 
 
-def first(weights: Tensor) -> Tensor:
-    """The key in slot 0, [1, 1, 1, M], where heads that need nothing rest (Xiao et al. 2023, arXiv:2309.17453)."""
-    return (torch.arange(weights.shape[-1], device=weights.device) == 0)[None, None, None]
+def first(weights: Tensor, same: Tensor | None = None) -> Tensor:
+    """The first key of a query's document, where heads that need nothing rest (Xiao et al. 2023, arXiv:2309.17453).
+
+    [1|B, 1, 1|N, M]. `same`, bool [1|B, N, M], tells the keys of each query's document; by default there is one.
+    """
+    if same is None:
+        same = weights.new_ones(1, 1, weights.shape[-1]).bool()
+    return (same & (same.cumsum(-1) == 1))[:, None]
 
 
 def unplaced(placed: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Tokens
-from zoo.diagnostics.looking import Look, resting
+from zoo.diagnostics.looking import Look, look, resting
 from zoo.diagnostics.report import trained
 from zoo.models.block import Block
 from zoo.models.trunk import Trunk
@@ -30,9 +30,9 @@ def _doings(looks: Sequence[Look], grid: Sequence[int]) -> Iterator[Panel]:
 
 
 def _correlations(model: nn.Module, inputs: Sequence[Any], looks: Sequence[Look]) -> tuple[Panel, ...]:
-    if looks[0].scores is None:  # linear attention multiplies features of words and positions
+    trunk = next((module for module in model.modules() if isinstance(module, Trunk)), None)
+    if trunk is None or looks[0].scores is None:  # linear attention multiplies features of words and positions
         return ()
-    trunk = next(module for module in model.modules() if isinstance(module, Trunk))
     seen: list[Tokens] = []
     hooks = [one.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for one in (trunk, trunk.blocks[0])]
     try:
@@ -43,15 +43,17 @@ def _correlations(model: nn.Module, inputs: Sequence[Any], looks: Sequence[Look]
             hook.remove()
     first = trunk.blocks[0]
     assert isinstance(first, Block)
-    return trained.correlations(first, *seen)
+    (call,) = look(model, inputs, 1, [first.attention.dims.layer])
+    before, after = seen
+    return trained.correlations(first, before, after, call.terms)
 
 
 def findings(looks: Sequence[Look]) -> tuple[Panel, ...]:
     """The findings of each layer's encodings, those that are the same in all layers once; kinds of panels together."""
     kinds: dict[str, list[tuple[int, Panel]]] = {}
-    for look in looks:
-        for panel in look.chain.findings(look.terms):
-            kinds.setdefault(panel.title, []).append((look.layer, panel))
+    for one in looks:
+        for panel in one.chain.findings(one.terms):
+            kinds.setdefault(panel.title, []).append((one.layer, panel))
     return tuple(panel for kind in kinds.values() for panel in _told(kind))
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from zoo.attention import Tokens
 from zoo.attention.attend import mask
 from zoo.diagnostics import measures
 from zoo.diagnostics.looking import Look
@@ -37,15 +36,9 @@ def _profile(look: Look, axes: slice) -> tuple[tuple[Tensor, ...], Tensor]:
     queries, keys = look.terms.queries, look.terms.keys
     offsets = measures.offsets(queries.index, keys.index)[..., axes]
     near = (offsets.abs() <= FARTHEST).all(-1)[:, None]
-    where = measures.both(_on_grid(queries), _on_grid(keys)) & near
+    where = measures.both(*look.grid) & near
     places, values = measures.profile(look.weights, offsets, mask(look.terms), where)
     return tuple(one.float().cpu() for one in places), values.float().cpu()
-
-
-def _on_grid(tokens: Tokens) -> Tensor:
-    """bool [1|B, N]: those with a place that is no point between the others, as a class token's may be."""
-    whole = (tokens.index == tokens.index.round()).all(-1)
-    return whole if tokens.placed is None else whole & tokens.placed
 
 
 def _curves(look: Look, axes: slice, title: str, x: str) -> Curves:

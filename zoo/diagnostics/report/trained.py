@@ -8,7 +8,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Tokens, precise, repeated
+from zoo.attention import Terms, Tokens, precise, repeated
 from zoo.attention.chain import Chain
 from zoo.diagnostics import measures
 from zoo.diagnostics.portrait import panels as seen
@@ -35,13 +35,13 @@ def panels(chain: Chain, sizes: Sequence[int], causal: bool) -> tuple[Panel, ...
 
 
 @torch.no_grad()
-def correlations(block: Block, before: Tokens, after: Tokens) -> tuple[Panel, ...]:
+def correlations(block: Block, before: Tokens, after: Tokens, terms: Terms) -> tuple[Panel, ...]:
     """The four correlations of word and position in the first block of a model (TUPE, arXiv:2006.15595, figure 2).
 
-    `before` and `after` are the tokens as `embed` found and left them. Nothing where it added nothing to them, or where
-    heads are normed, so that scores are no sum of such parts.
+    `before` and `after` are the tokens as `embed` found and left them, `terms` is a call of the block's attention. Nothing
+    where nothing was added to the tokens, or where scores are no sum of such parts.
     """
-    if not (after.x != before.x).any() or not isinstance(block.attention.query_norm, nn.Identity):
+    if not (after.x != before.x).any() or not _plain(block, terms):
         return ()
     parts = decomposed(block, before, after)
     values = torch.stack([part.mean(0).cpu() for part in parts.values()])
@@ -51,6 +51,15 @@ def correlations(block: Block, before: Tokens, after: Tokens) -> tuple[Panel, ..
             values=values, labels=tuple(parts), unit="part of the score",
         ),
     )  # fmt: skip
+
+
+def _plain(block: Block, terms: Terms) -> bool:
+    """Whether queries and keys are projections of the tokens, not normed, mixed, turned or scaled by anything."""
+    layer = block.attention
+    if layer.shift is not None or not isinstance(layer.query_norm, nn.Identity):
+        return False
+    unturned = terms.q.shape == terms.content.shape and torch.equal(terms.q, terms.content)
+    return unturned and terms.scale == layer.dims.head**-0.5
 
 
 def decomposed(block: Block, before: Tokens, after: Tokens) -> dict[str, Tensor]:

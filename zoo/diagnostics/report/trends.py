@@ -44,7 +44,8 @@ def _attention(rows: Sequence[Mapping[str, str]], names: Sequence[str], titles: 
         if len({value for points in layers.values() for _, value in points}) == 1:
             continue
         steps = sorted({step for points in layers.values() for step, _ in points})
-        lines = {layer: [(step, dict(points).get(step, NONE)) for step in steps] for layer, points in layers.items()}
+        known = {layer: dict(points) for layer, points in layers.items()}
+        lines = {layer: [(step, found.get(step, NONE)) for step in steps] for layer, found in known.items()}
         told = "The mean over heads while training: where layers part, they take on different tasks."
         yield _curves(titles.get(kind, kind.replace("_", " ")), "mean over heads", lines, told)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from zoo.diagnostics.report.contents import Control
 
 AS_THEY_ARE = "as they are"
+ROUNDING = 1e-5
 
 
 def verdict(controls: Sequence[Control], metric: str, causal: bool) -> str:
@@ -18,10 +20,14 @@ def verdict(controls: Sequence[Control], metric: str, causal: bool) -> str:
     if all(control.metrics == own.metrics for control in asked):
         return f"none: no metric changes at all where places do. {_instead(causal)}"
     before = own.metrics[metric]
+    lost = [control.name for control in asked if not math.isfinite(control.metrics[metric])]
+    if lost or not math.isfinite(before):
+        return f"{metric} is no number with places {', '.join(lost or [own.name])}"
     most = max(asked, key=lambda control: abs(control.metrics[metric] - before))
-    if most.metrics[metric] == before:
-        return f"{metric} stays at {before:.4f} wherever tokens are put, though other metrics change"
-    return f"{metric} goes from {before:.4f} to {most.metrics[metric]:.4f} with them {most.name}, which changes most"
+    after = most.metrics[metric]
+    if math.isclose(after, before, rel_tol=ROUNDING):
+        return f"{metric} stays at {before:.4f} wherever tokens are put, up to rounding"
+    return f"{metric} goes from {before:.4f} to {after:.4f} with them {most.name}, which changes most"
 
 
 def _instead(causal: bool) -> str:

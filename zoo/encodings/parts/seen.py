@@ -79,6 +79,12 @@ def pair_means(values: Tensor, visible: Tensor) -> Tensor:
     return (values * pairs).sum((0, 2, 3)) / pairs.sum((0, 2, 3)).clamp(min=1)
 
 
+def row_means(values: Tensor, visible: Tensor) -> Tensor:
+    """Means [H] of values [B, H, N] over the queries that see anything, given what they see, bool [1|B, 1, N, M]."""
+    rows = visible.any(-1).expand_as(values)
+    return (values * rows).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1)
+
+
 def sizes(title: str, table: Tensor, grid: Sequence[int], says: str) -> Panel:
     """The norm of each row of a table [tokens, D], along a text, over an image, or frame by frame."""
     norms = outside(table).norm(dim=-1).view(*grid)

@@ -27,7 +27,11 @@ def step(encoding: Encoding, terms: Terms) -> Tensor:
     """
     if terms.keys.extent is None and encoding.dims.length is None:
         return torch.ones_like(terms.keys.pos[0, 0])
-    return spacing(terms.keys, encoding.coordinates, encoding.dims.length).flatten(0, 1)[0]  # type: ignore[arg-type]
+    found, extent = spacing(terms.keys, encoding.coordinates, encoding.dims.length), terms.keys.extent  # type: ignore[arg-type]
+    if extent is None or found[..., 0].numel() == 1:
+        return found[0, 0]
+    longest = extent.expand_as(found).prod(-1).argmax()  # a class token beside documents is a document of its own
+    return found.flatten(0, 1)[longest]
 
 
 def seen_waves(waves: Tensor, encoding: Encoding, terms: Terms) -> Panels:
