@@ -6,13 +6,11 @@ import math
 import pytest
 import torch
 from tiny import TINY, language
+from untrained import made
 
 from zoo import __version__
-from zoo.build import build_task
-from zoo.loading import load_recipe
 from zoo.panels import Curves, Mosaic
 from zoo.run import storage
-from zoo.run.checkpoints import about
 from zoo.verbs.diagnose import reported
 from zoo.verbs.evaluate import evaluate
 from zoo.verbs.fit import fit
@@ -34,17 +32,6 @@ def runs(tmp_path_factory):
     made(folder / "decoder", "lm_rope", [*letters, "model.encoding=learned"])
     made(folder / "encoder", "mlm_t5", [*letters, "model.class_token=true", "model.encoding=rope"])
     return folder
-
-
-def made(run, name, overrides):
-    """A checkpoint of random weights, so large that attention is not close to uniform."""
-    recipe = load_recipe(name, overrides)
-    task = build_task(recipe)
-    for parameter in task.parameters():
-        parameter.data.normal_(std=0.3)
-    (run / "checkpoints").mkdir(parents=True)
-    content = {"zoo": about(recipe, task.samples), "state_dict": task.state_dict()}
-    storage.publish(storage.serialised(content), run / "checkpoints" / "best.ckpt")
 
 
 @pytest.fixture(scope="module")
