@@ -1,6 +1,8 @@
 """What a diagnosis and its kin say of runs that are damaged, stopped, or cannot be read or written."""
 
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 from tiny import language
@@ -32,3 +34,79 @@ def test_a_signal_while_testing_stops_with_its_code(verb, number, run, zoo, monk
 def test_a_signal_at_the_last_moment_of_testing_stops_too(run, zoo, monkeypatch):
     monkeypatch.setattr(Predict, "on_test_end", lambda *given: signal.raise_signal(signal.SIGTERM), raising=False)
     assert zoo("eval", run, CPU)[0] == 143
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """The same run, to be damaged."""
+    return Path(shutil.copytree(run, tmp_path / "copy"))
+
+
+@pytest.fixture
+def untested(monkeypatch):
+    """Long work is a failure."""
+    monkeypatch.setattr("zoo.verbs.diagnosed.controls", lambda *given: pytest.fail("it was tested"))
+    monkeypatch.setattr("zoo.verbs.diagnosed.looked", lambda *given: pytest.fail("it was looked at"))
+
+
+@pytest.mark.parametrize("name", ["evaluation", "environment"])
+def test_numbers_take_no_other_files_place(name, copy, zoo, untested):
+    other = copy / f"{name}.json"
+    other.write_text("{}")
+    code, _, told = zoo("diagnose", copy, f"to={copy / name}.html")
+    assert code == 2
+    assert f"{name}.json is there already and holds no diagnosis" in told
+    assert [*copy.glob("*.html")] == []
+    assert other.read_text() == "{}"
+
+
+def test_a_diagnosis_takes_the_place_of_one_before_it_in_any_case_of_letters(copy, zoo):
+    words = ("diagnose", copy, f"to={copy / 'page.HTML'}", "limit=1", "controls=false", "samples=1", CPU)
+    assert [zoo(*words)[0] for _ in range(2)] == [0, 0]
+    assert {path.name for path in copy.iterdir()} == {"checkpoints", "page.HTML", "page.json"}
+
+
+def test_a_folder_that_takes_no_file_is_told_before_long_work(copy, zoo, untested, monkeypatch):
+    monkeypatch.setattr(Path, "touch", refused)
+    code, _, told = zoo("diagnose", copy)
+    assert code == 2
+    assert "diagnosis.html cannot be written, Permission denied" in told
+    assert zoo("diagnose", copy, f"to={'x' * 300}.html")[0] == 2
+    (copy / "diagnosis.html").mkdir()
+    assert "diagnosis.html is a folder" in zoo("diagnose", copy)[2]
+
+
+def refused(*given, **more):
+    raise PermissionError(13, "Permission denied", "somewhere")
+
+
+def test_what_lies_beside_any_run_is_read_before_long_work(run, copy, zoo, untested):
+    (copy / "evaluation.json").write_text('{"checkpoint": "best.ckpt", "lengths": {"8": {}}}')
+    code, _, told = zoo("diagnose", run, copy, CPU)
+    assert code == 4
+    assert "evaluation.json: not as zoo writes it, it has no key size" in told
+
+
+@pytest.mark.parametrize("content", ["", "nonsense\n"])
+def test_metrics_of_which_nothing_can_be_drawn_are_told_of(content, copy, zoo, caplog, monkeypatch):
+    caplog.set_level("INFO", "zoo")
+    (copy / "metrics.csv").write_text(content)
+    (copy / "evaluation.json").write_text('{"checkpoint": "best.ckpt"}')
+    assert zoo("diagnose", copy, "limit=1", "controls=false", CPU)[0] == 0
+    left = [line.split(":")[0].split("/")[-1] for line in caplog.messages if "nothing in it can be drawn" in line]
+    assert left == ["metrics.csv", "evaluation.json"]
+
+
+def test_metrics_that_cannot_be_read_are_told_alike(copy, zoo, untested, monkeypatch):
+    (copy / "metrics.csv").write_bytes(b"\xff\n")
+    undecodable = zoo("diagnose", copy)
+    (copy / "metrics.csv").unlink()
+    (copy / "metrics.csv").mkdir()
+    folder = zoo("diagnose", copy)
+    (copy / "metrics.csv").rmdir()
+    (copy / "metrics.csv").touch()
+    monkeypatch.setattr("zoo.run.metrics.read", refused)
+    unreadable = zoo("diagnose", copy)
+    assert [code for code, _, _ in (undecodable, folder, unreadable)] == [4, 4, 4]
+    assert "metrics.csv: cannot be read, Permission denied" in unreadable[2]
+    assert "metrics.csv: cannot be read, Is a directory" in folder[2]

@@ -20,13 +20,14 @@ from zoo.recipe.tree import COMMAND_LINE
 from zoo.registry import Between
 from zoo.run import checkpoints, folder
 from zoo.verbs.diagnosed import Subject, Wanted, diagnosed
+from zoo.verbs.destination import destination
 from zoo.verbs.evaluate import UNLESS_SAID
+from zoo.verbs.kept import beside
 from zoo.verbs.options import parted, typed
 from zoo.verbs.paths import parted as parted_paths
 
 log = logging.getLogger("zoo")
 
-PAGE = "diagnosis.html"
 Count = Annotated[int, Between(1)]
 
 
@@ -64,11 +65,13 @@ def reported(words: Sequence[str]) -> tuple[Report, Path]:
     if not places:
         raise RecipeError(Fault(COMMAND_LINE, "", "nothing to diagnose", "name a run directory or a checkpoint"))
     subjects = _subjects([checkpoints.locate(place) for place in places], overrides)
-    path = _page(options, subjects)
+    path = destination(options.to, [one.path for one in subjects])
     _check_layers(options, subjects)
+    lying = [beside(one.path, one.recipe, one.task.samples) for one in subjects]
     wanted = Wanted(options.samples, options.queries, options.chosen, options.controls, options.limit)
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return Report(version=__version__, made=made, runs=tuple(diagnosed(one, wanted) for one in subjects)), path
+    runs = tuple(diagnosed(one, found, wanted) for one, found in zip(subjects, lying, strict=True))
+    return Report(version=__version__, made=made, runs=runs), path
 
 
 def _subjects(paths: Sequence[Path], overrides: Sequence[str]) -> list[Subject]:
@@ -95,17 +98,6 @@ def _names(known: Sequence[tuple[str, Path]]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{recipe} {number + 1}" for number, (recipe, _) in enumerate(known)]
-
-
-def _page(options: DiagnoseOptions, subjects: Sequence[Subject]) -> Path:
-    if options.to is None:
-        return folder.holder(subjects[0].path) / PAGE if len(subjects) == 1 else Path(PAGE)
-    path = Path(options.to)
-    if path.suffix not in (".html", ".htm") or path.is_dir():
-        raise RecipeError(Fault(COMMAND_LINE, "to", f"{path} is not the name of a page", "let it end with .html"))
-    if not path.parent.is_dir():
-        raise RecipeError(Fault(COMMAND_LINE, "to", f"there is no folder {path.parent}", "name one that exists"))
-    return path
 
 
 def _check_layers(options: DiagnoseOptions, subjects: Sequence[Subject]) -> None:

@@ -20,9 +20,9 @@ from zoo.errors import Invalid, RecipeError
 from zoo.recipe import Recipe
 from zoo.samples import Images
 from zoo.tasks.task import Task
-from zoo.verbs import kept
 from zoo.verbs.controls import controls
 from zoo.verbs.device import device
+from zoo.verbs.kept import Kept
 from zoo.verbs.looked import Looked, looked
 from zoo.verbs.probed import probed, samples
 
@@ -52,11 +52,9 @@ class Wanted(NamedTuple):
     limit: int | None
 
 
-def diagnosed(subject: Subject, wanted: Wanted) -> Run:
+def diagnosed(subject: Subject, beside: Kept, wanted: Wanted) -> Run:
     """Look at a checkpoint, and test it. Raises RecipeError where it cannot follow its data."""
     recipe, task = subject.recipe, subject.task.to(device(subject.recipe))
-    # first, so that what cannot be read is told before long work
-    training, extrapolation = kept.training(subject.path, subject.unit), kept.extrapolation(subject.path, task.samples)
     data = build_data(recipe)
     with _blamed(recipe, "data"):
         batch = probed(task, data, wanted.samples)
@@ -71,11 +69,11 @@ def diagnosed(subject: Subject, wanted: Wanted) -> Run:
         tests = [*controls(recipe, task, data, wanted.limit, CHANGES if wanted.controls else {})]
     told = _tested(data.title, data.count("test"), wanted.limit)
     return Run(
-        name=subject.name, checkpoint=str(subject.path), recipe=kept.recipe(subject.path, recipe), unit=subject.unit,
+        name=subject.name, checkpoint=str(subject.path), recipe=beside.recipe, unit=subject.unit,
         encoding=tuple(choice.name for choice in recipe.model.options.get("encoding", ())),
-        facts=_facts(subject, seen, tests) | told, metrics=tests[0].metrics, training=training,
+        facts=_facts(subject, seen, tests) | told, metrics=tests[0].metrics, training=beside.training,
         measures=measured(seen.looks, seen.content, seen.shifted), profiles=profiles(seen.looks), attended=attended,
-        encodings=panels, controls=tuple(tests), extrapolation=extrapolation,
+        encodings=panels, controls=tuple(tests), extrapolation=beside.extrapolation,
     )  # fmt: skip
 
 
