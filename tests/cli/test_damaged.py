@@ -1,13 +1,16 @@
 """What a diagnosis and its kin say of runs that are damaged, stopped, or cannot be read or written."""
 
+import math
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
+import torch
 from tiny import language
 from untrained import made
 
+from zoo.run import storage
 from zoo.tasks.predict import Predict
 
 CPU = "trainer.accelerator=cpu"
@@ -110,3 +113,68 @@ def test_metrics_that_cannot_be_read_are_told_alike(copy, zoo, untested, monkeyp
     assert [code for code, _, _ in (undecodable, folder, unreadable)] == [4, 4, 4]
     assert "metrics.csv: cannot be read, Permission denied" in unreadable[2]
     assert "metrics.csv: cannot be read, Is a directory" in folder[2]
+
+
+def changed(file, change):
+    """Write a checkpoint anew, sealed as zoo does, with something of it changed."""
+    content = torch.load(file, weights_only=True)
+    change(content)
+    storage.publish(storage.serialised(content), file)
+
+
+def test_weights_that_are_not_finite_are_told(copy, zoo, untested):
+    changed(
+        copy / "checkpoints" / "best.ckpt", lambda content: next(iter(content["state_dict"].values())).fill_(math.nan)
+    )
+    code, _, told = zoo("diagnose", copy)
+    assert code == 3
+    assert "has weights that are infinite or NaN" in told
+
+
+STRANGE = {
+    "no recipe": (lambda content: content["zoo"].pop("recipe"), "it has no recipe"),
+    "a list": (lambda content: content.update(zoo=[1]), "it has no recipe"),
+    "a text for a recipe": (lambda content: content["zoo"].update(recipe="rope"), "it has no recipe"),
+    "no name": (lambda content: content["zoo"].pop("name"), "it has no name of its recipe"),
+    "a recipe of nothing": (lambda content: content["zoo"].update(recipe={}), "model: missing"),
+    "weights that are none": (lambda content: content.update(state_dict={"a": 1}), "it has no weights"),
+    "an unknown key": (lambda content: content["zoo"]["recipe"].update(depht=2), "depht: unknown key"),
+    "an unknown encoding": (
+        lambda content: content["zoo"]["recipe"]["model"].update(encoding="mine"),
+        "there is no 'mine' among encodings; if that comes from a plug-in, add --plugin MODULE\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STRANGE)
+def test_checkpoints_that_say_something_else_of_themselves_are_told(case, copy, zoo, untested):
+    change, part = STRANGE[case]
+    changed(copy / "checkpoints" / "best.ckpt", change)
+    for verb in ("diagnose", "eval"):
+        code, _, told = zoo(verb, copy, CPU)
+        assert code == 5
+        assert "best.ckpt: " in told
+        assert part in told
+
+
+def test_a_wrong_override_is_no_fault_of_the_checkpoint(copy, zoo):
+    assert zoo("eval", copy, "data.name=digits")[0] == 2  # keys that the checkpoint has are unknown then
+    assert zoo("eval", copy, "model.encoding=mine")[0] == 2
+
+
+@pytest.mark.parametrize("verb", ["diagnose", "eval", "generate"])
+def test_the_newest_run_of_a_name_is_offered(verb, copy, zoo, tmp_path):
+    copy.rename(tmp_path / "old")
+    (tmp_path / "runs" / "lm_rope").mkdir(parents=True)
+    (tmp_path / "runs" / "lm_rope" / "latest").symlink_to(tmp_path / "old")
+    code, _, told = zoo(verb, "lm_rope")
+    assert code == 5
+    assert told.endswith("lm_rope: no such checkpoint; did you mean runs/lm_rope/latest?\n")
+    assert "empty name" in zoo(verb, "")[2]
+
+
+def test_a_run_that_cannot_be_looked_into_is_told_as_a_checkpoint_is(copy, zoo, monkeypatch):
+    monkeypatch.setattr(Path, "is_file", refused)
+    code, _, told = zoo("eval", copy)
+    assert code == 5
+    assert told.endswith("copy: cannot be looked into, Permission denied\n")

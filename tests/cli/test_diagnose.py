@@ -126,7 +126,8 @@ def test_a_report_tells_what_it_is_of(runs, reports):
         assert run.encodings
     assert [panel.title for panel in reports["digits"].training][:2] == ["training loss", "val accuracy"]
     assert reports["digits"].recipe == (runs / "digits" / "recipe.yaml").read_text()
-    assert "first 2 batches" in reports["digits"].facts["tested on"]
+    assert reports["digits"].facts["tested on"] == "2 batches of 64; the test part has 719"
+    assert reports["clips"].facts["tested on"] == "8 samples"  # two batches are all of it
     assert reports["digits"].facts["a sample"] == "4 x 4 patches, 16 in all; before them class, register 1, register 2"
 
 
@@ -157,6 +158,13 @@ def test_layers_and_runs_are_chosen(runs, zoo, tmp_path):
     assert [run.name for run in report.runs] == ["vit_none", "clip_comrope"]
     assert path.resolve() == tmp_path / "diagnosis.html"
     assert reported([str(runs / "digits"), "layers=[1]", "limit=1"])[1] == runs / "digits" / "diagnosis.html"
+
+
+def test_one_query_looks_from_the_middle_and_says_what_it_can(runs):
+    (run,) = reported([str(runs / "decoder"), "limit=1", "controls=false", "queries=1"])[0].runs
+    assert run.attended.queries == (7,)
+    assert run.facts["tested on"].startswith("1 batch of 8; ")
+    assert not any(measure.values.isnan().all() for measure in run.measures)
 
 
 def test_one_run_has_names_for_its_checkpoints(runs):

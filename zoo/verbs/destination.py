@@ -21,10 +21,8 @@ def destination(to: str | None, checkpoints: Sequence[Path]) -> Path:
 
     Raises RecipeError where it cannot be written, or where its numbers would take the place of another file.
     """
-    if to is None:
-        page = folder.holder(checkpoints[0]) / PAGE if len(checkpoints) == 1 else Path(PAGE)
-    else:
-        page = _named(Path(to))
+    untold = folder.holder(checkpoints[0]) / PAGE if len(checkpoints) == 1 else Path(PAGE)
+    page = untold if to is None else _named(Path(to))
     try:
         _check(page, page.with_suffix(".json"))
     except OSError as error:

@@ -14,13 +14,14 @@ from zoo import __version__
 from zoo.build import build_trainer
 from zoo.diagnostics.looking import check
 from zoo.diagnostics.report.contents import Report
-from zoo.errors import Fault, Invalid, RecipeError
+from zoo.errors import Fault, Invalid, NonFiniteError, RecipeError
 from zoo.loading import restore
 from zoo.recipe.tree import COMMAND_LINE
 from zoo.registry import Between
-from zoo.run import checkpoints, folder
-from zoo.verbs.diagnosed import Subject, Wanted, diagnosed
+from zoo.run import checkpoints, folder, storage
+from zoo.tasks.task import Task
 from zoo.verbs.destination import destination
+from zoo.verbs.diagnosed import Subject, Wanted, diagnosed
 from zoo.verbs.evaluate import UNLESS_SAID
 from zoo.verbs.kept import beside
 from zoo.verbs.options import parted, typed
@@ -62,8 +63,9 @@ def reported(words: Sequence[str]) -> tuple[Report, Path]:
     places, changes = parted_paths(words)
     told, overrides = parted(changes, [DiagnoseOptions])
     options = DiagnoseOptions(**typed(told, [DiagnoseOptions])[0])
-    if not places:
-        raise RecipeError(Fault(COMMAND_LINE, "", "nothing to diagnose", "name a run directory or a checkpoint"))
+    if not places or "" in words:
+        problem = "an empty name" if places else "nothing to diagnose"
+        raise RecipeError(Fault(COMMAND_LINE, "", problem, "name a run directory or a checkpoint"))
     subjects = _subjects([checkpoints.locate(place) for place in places], overrides)
     path = destination(options.to, [one.path for one in subjects])
     _check_layers(options, subjects)
@@ -79,11 +81,20 @@ def _subjects(paths: Sequence[Path], overrides: Sequence[str]) -> list[Subject]:
         if count > 1:
             raise RecipeError(Fault(COMMAND_LINE, str(path), "named twice", "name each checkpoint once"))
     loaded = [(path, *restore(path, [*UNLESS_SAID, *overrides])) for path in paths]
-    for _, recipe, _ in loaded:
+    for path, recipe, task in loaded:
+        _check_weights(path, task)
         if build_trainer(recipe, logger=False).world_size > 1:
             raise RecipeError(recipe.fault("trainer.devices", "a diagnosis works in one process", "start it in one"))
     names = _names([(recipe.name, path) for path, recipe, _ in loaded])
     return [Subject(name, *one) for name, one in zip(names, loaded, strict=True)]
+
+
+def _check_weights(path: Path, task: Task) -> None:
+    """Raises NonFiniteError where there is nothing to look at but NaN."""
+    broken = next((name for name, weight in task.named_parameters() if not weight.isfinite().all()), None)
+    if broken is not None:
+        good = storage.kept(path.parent, path)
+        raise NonFiniteError(f"{path}: {broken} has weights that are infinite or NaN; {good}")
 
 
 def _names(known: Sequence[tuple[str, Path]]) -> list[str]:

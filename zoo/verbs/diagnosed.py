@@ -67,12 +67,13 @@ def diagnosed(subject: Subject, beside: Kept, wanted: Wanted) -> Run:
     panels = encodings(task.model, inputs, seen.looks, seen.layout.grid)
     with _blamed(recipe, "data"):
         tests = [*controls(recipe, task, data, wanted.limit, CHANGES if wanted.controls else {})]
-    told = _tested(data.title, data.count("test"), wanted.limit)
+    told = _tested(data.title, data.count("test"), recipe.data.options.get("batch_size"), wanted.limit)
+    found = [one for one in measured(seen.looks, seen.content, seen.shifted) if not one.values.isnan().all()]
     return Run(
         name=subject.name, checkpoint=str(subject.path), recipe=beside.recipe, unit=subject.unit,
         encoding=tuple(choice.name for choice in recipe.model.options.get("encoding", ())),
         facts=_facts(subject, seen, tests) | told, metrics=tests[0].metrics, training=beside.training,
-        measures=measured(seen.looks, seen.content, seen.shifted), profiles=profiles(seen.looks), attended=attended,
+        measures=tuple(found), profiles=profiles(seen.looks), attended=attended,
         encodings=panels, controls=tuple(tests), extrapolation=beside.extrapolation,
     )  # fmt: skip
 
@@ -109,6 +110,8 @@ def _facts(subject: Subject, seen: Looked, tests: Sequence[Control]) -> dict[str
     }
 
 
-def _tested(data: str, count: int, limit: int | None) -> dict[str, str]:
-    told = f"{count:,} samples" if limit is None else f"the first {limit:,} batches of {count:,} samples"
-    return {"data": data, "tested on": told}
+def _tested(data: str, count: int, size: int | None, limit: int | None) -> dict[str, str]:
+    if limit is None or limit * (size or 0) >= count:
+        return {"data": data, "tested on": f"{count:,} samples"}
+    batches = f"{limit:,} batch{'' if limit == 1 else 'es'}" + (f" of {size:,}" if size else "")
+    return {"data": data, "tested on": f"{batches}; the test part has {count:,}"}
