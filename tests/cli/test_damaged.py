@@ -178,3 +178,16 @@ def test_a_run_that_cannot_be_looked_into_is_told_as_a_checkpoint_is(copy, zoo, 
     code, _, told = zoo("eval", copy)
     assert code == 5
     assert told.endswith("copy: cannot be looked into, Permission denied\n")
+
+
+def test_a_length_that_a_table_has_not_is_told_before_anything_is_looked_at(run, copy, zoo, untested, tmp_path, caplog):
+    caplog.set_level("INFO", "zoo")
+    made(
+        tmp_path / "table",
+        "lm_rope",
+        [*language(tmp_path / "words.txt"), "evaluate.lengths=null", "model.encoding=learned"],
+    )
+    code, _, told = zoo("diagnose", tmp_path / "table", "data.length=32", CPU)
+    assert code == 2
+    assert "nothing was started" in told
+    assert caplog.messages == []

@@ -133,7 +133,7 @@ def test_json_has_the_weights_as_bytes(made):
 
 def test_of_many_samples_the_first_are_shown_and_the_page_says_so():
     samples = tuple(reports.Sample(title=str(n), tokens=("a",) * 30) for n in range(2_000))
-    few = reports.attended((30,), (), samples[:1], layers=2, heads=2)
+    few = reports.attended((30,), (), samples[:1])
     many = replace(few, samples=samples, weights=few.weights.expand(2_000, -1, -1, -1, -1), rollout=None)
     report = reports.report(reports.run("lm", many, "tokens"))
     (told,) = looks.data(report)["runs"]

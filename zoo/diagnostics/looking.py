@@ -53,16 +53,24 @@ def look(
     where a layer is not there, and where the model has no attention of ours.
     """
     found: list[Look] = []
+    each(model, inputs, found.append, queries, layers)
+    return found
+
+
+def each(
+    model: nn.Module, inputs: Sequence[Any], see: Callable[[Look], None], queries: Queries = None,
+    layers: Sequence[int] | None = None,
+) -> None:  # fmt: skip
+    """As `look`, but `see` is called with one layer's look after the other's, so that not all are held at once."""
     wanted = None if layers is None else set(layers)
 
-    def see(attention: SelfAttention, tokens: Tokens, chain: Chain, context: Context) -> None:
+    def describe(attention: SelfAttention, tokens: Tokens, chain: Chain, context: Context) -> None:
         if wanted is None or attention.dims.layer in wanted:
-            found.append(_look(attention, tokens, chain, queries))
+            see(_look(attention, tokens, chain, queries))
 
     check(model, layers)
-    with watched(model, see), resting(model):
+    with watched(model, describe), resting(model):
         model(*inputs)
-    return found
 
 
 def check(model: nn.Module, layers: Sequence[int] | None) -> None:

@@ -15,6 +15,7 @@ from zoo.diagnostics.report.contents import Attended, Control, Run, Sample
 from zoo.diagnostics.report.found import encodings
 from zoo.diagnostics.report.measured import measured
 from zoo.diagnostics.report.profiles import profiles
+from zoo.diagnostics.report.shown import layout
 from zoo.diagnostics.report.verdict import verdict
 from zoo.errors import Invalid, RecipeError
 from zoo.recipe import Recipe
@@ -60,9 +61,10 @@ def diagnosed(subject: Subject, beside: Kept, wanted: Wanted) -> Run:
         batch = probed(task, data, wanted.samples)
     with _blamed(recipe, "task"):
         inputs = task.inputs(batch)
-    log.info("%s: looking at %d samples", subject.name, len(batch[0]))
     with _blamed(recipe, "model"):
-        seen = looked(task.model, inputs, wanted.queries, wanted.layers)
+        plan = layout(task.model, inputs, wanted.queries)
+    log.info("%s: looking at %d samples", subject.name, len(batch[0]))
+    seen = looked(task.model, inputs, plan, wanted.layers)
     attended = _attended(seen, samples(task, data, batch, inputs, seen.layout.grid))
     panels = encodings(task.model, inputs, seen.looks, seen.layout.grid)
     with _blamed(recipe, "data"):
