@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from zoo.build import build_task
 from zoo.check import check
 from zoo.errors import CheckpointError, RecipeError
 from zoo.recipe import Recipe
-from zoo.recipe.tree import COMMAND_LINE
 from zoo.run import checkpoints
 from zoo.tasks.task import Task
 
@@ -51,15 +50,26 @@ def restore(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, Task]:
 
 def _recipe(about: Mapping[str, Any], overrides: Sequence[str], path: Path) -> Recipe:
     """The recipe that a checkpoint carries, changed by overrides."""
+
+    def changed(by: Sequence[str]) -> Recipe:
+        return recipe.from_plain(about["recipe"], by, origin=str(path), name=about["name"])
+
     try:
-        return recipe.from_plain(about["recipe"], overrides, origin=str(path), name=about["name"])
+        return changed(overrides)
+    except RecipeError:
+        _check(lambda: changed(()), about, path)
+        raise
+
+
+def _check(unchanged: Callable[[], Recipe], about: Mapping[str, Any], path: Path) -> None:
+    """Raises CheckpointError where the recipe as it is carried cannot be read, whatever overrides say."""
+    try:
+        unchanged()
     except RecipeError as error:
-        own = [fault for fault in error.faults if fault.place != COMMAND_LINE]
-        if not own or about.get("version") == __version__:
-            raise
-        raise CheckpointError(
-            f"{path}: its recipe cannot be read, {own[0].key}: {own[0].problem}; {_versions(about)}"
-        ) from None
+        fault = error.faults[0]
+        other = "" if about.get("version") == __version__ else f"{_versions(about)}; "
+        told = f"{path}: its recipe cannot be read, {fault.key}: {fault.problem}; {other}"
+        raise CheckpointError(f"{told}if that comes from a plug-in, add --plugin MODULE") from None
 
 
 def _versions(about: Mapping[str, Any]) -> str:

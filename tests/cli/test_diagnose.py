@@ -6,16 +6,19 @@ import math
 import pytest
 import torch
 from tiny import TINY, language
+from untrained import made
 
 from zoo import __version__
-from zoo.build import build_task
-from zoo.loading import load_recipe
+from zoo.diagnostics.looking import look
+from zoo.diagnostics.measures import rollout
+from zoo.diagnostics.report.shown import layout
+from zoo.loading import load
 from zoo.panels import Curves, Mosaic
 from zoo.run import storage
-from zoo.run.checkpoints import about
 from zoo.verbs.diagnose import reported
 from zoo.verbs.evaluate import evaluate
 from zoo.verbs.fit import fit
+from zoo.verbs.looked import looked
 
 MOVING = ["data.train=8", "data.val=8", "data.test=8", "data.frames=4", "data.size=16", "data.side=8", "data.speed=1",
           "model.patch=4", "model.dim=16", "model.depth=1", "model.heads=2", "trainer.accelerator=cpu"]  # fmt: skip
@@ -32,19 +35,9 @@ def runs(tmp_path_factory):
     letters = [*language(folder / "letters.txt"), "evaluate.lengths=null"]
     made(folder / "clips", "clip_comrope", MOVING)
     made(folder / "decoder", "lm_rope", [*letters, "model.encoding=learned"])
+    made(folder / "deep", "lm_rope", [*letters, "model.depth=3"])
     made(folder / "encoder", "mlm_t5", [*letters, "model.class_token=true", "model.encoding=rope"])
     return folder
-
-
-def made(run, name, overrides):
-    """A checkpoint of random weights, so large that attention is not close to uniform."""
-    recipe = load_recipe(name, overrides)
-    task = build_task(recipe)
-    for parameter in task.parameters():
-        parameter.data.normal_(std=0.3)
-    (run / "checkpoints").mkdir(parents=True)
-    content = {"zoo": about(recipe, task.samples), "state_dict": task.state_dict()}
-    storage.publish(storage.serialised(content), run / "checkpoints" / "best.ckpt")
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +132,8 @@ def test_a_report_tells_what_it_is_of(runs, reports):
         assert run.encodings
     assert [panel.title for panel in reports["digits"].training][:2] == ["training loss", "val accuracy"]
     assert reports["digits"].recipe == (runs / "digits" / "recipe.yaml").read_text()
-    assert "first 2 batches" in reports["digits"].facts["tested on"]
+    assert reports["digits"].facts["tested on"] == "2 batches of 64; the test part has 719"
+    assert reports["clips"].facts["tested on"] == "8 samples"  # two batches are all of it
     assert reports["digits"].facts["a sample"] == "4 x 4 patches, 16 in all; before them class, register 1, register 2"
 
 
@@ -172,6 +166,24 @@ def test_layers_and_runs_are_chosen(runs, zoo, tmp_path):
     assert reported([str(runs / "digits"), "layers=[1]", "limit=1"])[1] == runs / "digits" / "diagnosis.html"
 
 
+def test_one_query_looks_from_the_middle_and_says_what_it_can(runs):
+    (run,) = reported([str(runs / "decoder"), "limit=1", "controls=false", "queries=1"])[0].runs
+    assert run.attended.queries == (7,)
+    assert run.facts["tested on"].startswith("1 batch of 8; ")
+    assert not any(measure.values.isnan().all() for measure in run.measures)
+
+
+def test_a_rollout_is_made_in_one_pass(runs):
+    words = torch.randint(0, 9, (2, 16))
+    model, calls = load(runs / "deep").model, []
+    plan = layout(model, (words,), 4)
+    model.register_forward_pre_hook(lambda *given: calls.append(1))
+    found = looked(model, (words,), plan, [0])
+    assert len(calls) == 4  # as it is, with all in one place, moved alike, and of all layers for the rollout
+    means = [one.weights.mean(1, keepdim=True) for one in look(model, (words,))]
+    assert torch.equal(found.rollout, rollout(means)[:, list(plan.slots)])
+
+
 def test_one_run_has_names_for_its_checkpoints(runs):
     words = [str(runs / "digits" / name) for name in ("best", "last")]
     report, _ = reported([*words, "limit=1", "controls=false", "samples=1"])
@@ -202,6 +214,8 @@ WRONG = {
     "a word for a number": (["{runs}/digits", "queries=all"], 2, ["queries", "whole number"]),
     "no layer": (["{runs}/digits", "layers=[]"], 2, ["layers", "a list of none"]),
     "a layer that is not there": (["{runs}/digits", "layers=[0,7]"], 2, ["layers", "no layer 7", "layers 0 to 1"]),
+    "a word for a layer": (["{runs}/digits", "layers=x"], 2, ["layers", "whole number", "got 'x'\n"]),
+    "a fraction for a layer": (["{runs}/digits", "layers=1.5"], 2, ["layers", "whole number", "got 1.5\n"]),
     "no page": (["{runs}/digits", "to=page.pdf"], 2, ["to", "page.pdf", ".html"]),
     "no folder": (["{runs}/digits", "to=nowhere/page.html"], 2, ["to", "no folder nowhere"]),
     "a misspelt key": (["{runs}/digits", "model.depht=3"], 2, ["model.depht", "model.depth?"]),

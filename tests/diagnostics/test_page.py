@@ -17,7 +17,7 @@ from zoo.diagnostics.drawing.figures import draw
 from zoo.diagnostics.page import looks, sections, writing
 from zoo.diagnostics.page.fewer import chosen
 from zoo.diagnostics.page.gallery import gallery
-from zoo.diagnostics.page.plain import plain
+from zoo.diagnostics.page.plain import plain, text
 from zoo.panels import Curves, Map
 
 VOID = {"meta", "input", "br", "img"}
@@ -112,13 +112,36 @@ def test_weights_reach_the_script_within_half_a_level(made):
     report = made["image"]
     (told,) = json.loads(writing.data(looks.data(report)))["runs"]
     exact = report.runs[0].attended.weights
-    levels = torch.frombuffer(bytearray(base64.b64decode(told["weights"]["levels"])), dtype=torch.uint8)
-    low, high = (
-        torch.frombuffer(bytearray(base64.b64decode(told["weights"]["largest"])), dtype=torch.uint8).view(-1, 2).T.int()
-    )
-    rebuilt = levels.view(-1, exact.shape[-1]) / 255 * (low + 256 * high)[:, None] / 65535
     largest = exact.amax(-1).max()
-    torch.testing.assert_close(rebuilt.view_as(exact), exact, atol=float(largest) / 500, rtol=0)
+    torch.testing.assert_close(decoded(told["weights"], exact.shape), exact, atol=float(largest) / 500, rtol=0)
+
+
+def decoded(told, shape):
+    """Weights from their bytes."""
+    levels = torch.frombuffer(bytearray(base64.b64decode(told["levels"])), dtype=torch.uint8)
+    low, high = torch.frombuffer(bytearray(base64.b64decode(told["largest"])), dtype=torch.uint8).view(-1, 2).T.int()
+    return (levels.view(-1, shape[-1]) / 255 * (low + 256 * high)[:, None] / 65535).view(*shape)
+
+
+def test_json_has_the_weights_as_bytes(made):
+    seen, told = made["text"].runs[0].attended, plain(made["text"])["runs"][0]["attended"]
+    for name in ("weights", "rollout"):
+        exact, found = getattr(seen, name), told[name]
+        assert found["shape"] == list(exact.shape)
+        torch.testing.assert_close(decoded(found, found["shape"]), exact, atol=float(exact.max()) / 500, rtol=0)
+
+
+def test_of_many_samples_the_first_are_shown_and_the_page_says_so():
+    samples = tuple(reports.Sample(title=str(n), tokens=("a",) * 30) for n in range(2_000))
+    few = reports.attended((30,), (), samples[:1])
+    many = replace(few, samples=samples, weights=few.weights.expand(2_000, -1, -1, -1, -1), rollout=None)
+    report = reports.report(reports.run("lm", many, "tokens"))
+    (told,) = looks.data(report)["runs"]
+    assert (len(told["samples"]), told["of"]) == (32, 30)
+    text = writing.html(report)
+    assert "measured on 2,000 samples, of which the first 32 are shown" in text
+    assert len(text) < 3_000_000
+    assert "samples, of which" not in writing.html(reports.report(reports.run("lm", few, "tokens")))
 
 
 def test_json_has_the_numbers(tmp_path, made):
@@ -195,6 +218,7 @@ def test_a_large_model_makes_a_page_under_three_megabytes():
     assert told["of"] == 197
     assert len(told["queries"]) == 13  # the class token, and three rows of four patches
     assert len(plain(report)["runs"][0]["attended"]["queries"]) == 13
+    assert len(text(report)) < 3_000_000
 
 
 def test_queries_that_are_left_lie_evenly():

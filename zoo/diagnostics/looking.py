@@ -133,10 +133,12 @@ def _attention(model: nn.Module) -> list[SelfAttention]:
 
 
 def spread(count: int, most: int | None = None) -> list[int]:
-    """Slots out of `count`, from the first to the last evenly, at most so many."""
+    """Slots out of `count`, from the first to the last evenly, at most so many; one alone lies in the middle."""
     if most is None or most >= count:
         return list(range(count))
-    return [round(n * (count - 1) / max(most - 1, 1)) for n in range(most)]
+    if most == 1:
+        return [(count - 1) // 2]
+    return [round(n * (count - 1) / (most - 1)) for n in range(most)]
 
 
 def _slots(count: int, queries: Queries) -> list[int]:

@@ -107,7 +107,9 @@ class Check:
     def sequence(self, annotation: Any, node: Node, key: str) -> Any:
         members = get_args(annotation)
         if not isinstance(node.value, list):
-            alone = node.value is not None and not isinstance(node.value, dict)
+            trial = Check(self.told)
+            trial.value(annotation, Node([node], node.place), key)
+            alone = node.value is not None and not trial.faults
             return self.mismatch(annotation, node, key, f"write [{value(node.value)}]" if alone else "")
         if get_origin(annotation) is not tuple or members[-1] is Ellipsis:
             members = members[:1] * len(node.value)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from zoo import __version__
 from zoo.data.corpora.vocabulary import from_plain
@@ -60,16 +61,24 @@ def recalled(content: Mapping[str, Any], path: Path) -> Samples | None:
 
 def locate(place: str | Path) -> Path:
     """The checkpoint that a run directory (its best, else its last), `RUN/last`, `RUN/best` or a file names."""
-    path = Path(place)
+    if not str(place):
+        raise CheckpointError("an empty name is no checkpoint; name a run directory or a checkpoint")
+    try:
+        return _located(Path(place), str(place))
+    except OSError as error:
+        raise CheckpointError(f"{place}: cannot be looked into, {error.strerror or error}") from None
+
+
+def _located(path: Path, told: str) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
         for name in ("best", "last"):
             if (found := path / "checkpoints" / f"{name}.ckpt").is_file():
                 return found
-        raise CheckpointError(
-            f"{place}: no checkpoint in it; a run directory holds checkpoints/best.ckpt and last.ckpt"
-        )
+        raise CheckpointError(f"{told}: no checkpoint in it; a run directory holds checkpoints/best.ckpt and last.ckpt")
+    if (newest := Path("runs") / path / "latest").is_dir():
+        raise CheckpointError(f"{path}: no such checkpoint; did you mean {newest}?")
     if path.name in ("last", "best"):
         named = path.parent / "checkpoints" / f"{path.name}.ckpt"
         if named.is_file():
@@ -91,7 +100,20 @@ def read(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: unreadable, {_brief(error)}; {_good(path)}") from None
     if not isinstance(content, dict) or not {"zoo", "state_dict"} <= content.keys():
         raise CheckpointError(f"{path}: not a checkpoint of zoo, it carries no recipe; {_good(path)}")
+    if strange := [*_strange(content["zoo"], content["state_dict"])]:
+        raise CheckpointError(f"{path}: not as zoo writes it, it has no {strange[0]}; {_good(path)}")
     return content
+
+
+def _strange(about: Any, weights: Any) -> Iterator[str]:
+    """What is not there, or is something else."""
+    said = about if isinstance(about, dict) else {}
+    if not isinstance(said.get("recipe"), dict):
+        yield "recipe"
+    if not isinstance(said.get("name"), str):
+        yield "name of its recipe"
+    if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
+        yield "weights"
 
 
 def _brief(error: Exception) -> str:

@@ -14,19 +14,21 @@ from zoo import __version__
 from zoo.build import build_trainer
 from zoo.diagnostics.looking import check
 from zoo.diagnostics.report.contents import Report
-from zoo.errors import Fault, Invalid, RecipeError
+from zoo.errors import Fault, Invalid, NonFiniteError, RecipeError
 from zoo.loading import restore
 from zoo.recipe.tree import COMMAND_LINE
 from zoo.registry import Between
-from zoo.run import checkpoints, folder
+from zoo.run import checkpoints, folder, storage
+from zoo.tasks.task import Task
+from zoo.verbs.destination import destination
 from zoo.verbs.diagnosed import Subject, Wanted, diagnosed
 from zoo.verbs.evaluate import UNLESS_SAID
+from zoo.verbs.kept import beside
 from zoo.verbs.options import parted, typed
 from zoo.verbs.paths import parted as parted_paths
 
 log = logging.getLogger("zoo")
 
-PAGE = "diagnosis.html"
 Count = Annotated[int, Between(1)]
 
 
@@ -61,14 +63,17 @@ def reported(words: Sequence[str]) -> tuple[Report, Path]:
     places, changes = parted_paths(words)
     told, overrides = parted(changes, [DiagnoseOptions])
     options = DiagnoseOptions(**typed(told, [DiagnoseOptions])[0])
-    if not places:
-        raise RecipeError(Fault(COMMAND_LINE, "", "nothing to diagnose", "name a run directory or a checkpoint"))
+    if not places or "" in words:
+        problem = "an empty name" if places else "nothing to diagnose"
+        raise RecipeError(Fault(COMMAND_LINE, "", problem, "name a run directory or a checkpoint"))
     subjects = _subjects([checkpoints.locate(place) for place in places], overrides)
-    path = _page(options, subjects)
+    path = destination(options.to, [one.path for one in subjects])
     _check_layers(options, subjects)
+    lying = [beside(one.path, one.recipe, one.task.samples) for one in subjects]
     wanted = Wanted(options.samples, options.queries, options.chosen, options.controls, options.limit)
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return Report(version=__version__, made=made, runs=tuple(diagnosed(one, wanted) for one in subjects)), path
+    runs = tuple(diagnosed(one, found, wanted) for one, found in zip(subjects, lying, strict=True))
+    return Report(version=__version__, made=made, runs=runs), path
 
 
 def _subjects(paths: Sequence[Path], overrides: Sequence[str]) -> list[Subject]:
@@ -76,11 +81,20 @@ def _subjects(paths: Sequence[Path], overrides: Sequence[str]) -> list[Subject]:
         if count > 1:
             raise RecipeError(Fault(COMMAND_LINE, str(path), "named twice", "name each checkpoint once"))
     loaded = [(path, *restore(path, [*UNLESS_SAID, *overrides])) for path in paths]
-    for _, recipe, _ in loaded:
+    for path, recipe, task in loaded:
+        _check_weights(path, task)
         if build_trainer(recipe, logger=False).world_size > 1:
             raise RecipeError(recipe.fault("trainer.devices", "a diagnosis works in one process", "start it in one"))
     names = _names([(recipe.name, path) for path, recipe, _ in loaded])
     return [Subject(name, *one) for name, one in zip(names, loaded, strict=True)]
+
+
+def _check_weights(path: Path, task: Task) -> None:
+    """Raises NonFiniteError where there is nothing to look at but NaN."""
+    broken = next((name for name, weight in task.named_parameters() if not weight.isfinite().all()), None)
+    if broken is not None:
+        good = storage.kept(path.parent, path)
+        raise NonFiniteError(f"{path}: {broken} has weights that are infinite or NaN; {good}")
 
 
 def _names(known: Sequence[tuple[str, Path]]) -> list[str]:
@@ -95,17 +109,6 @@ def _names(known: Sequence[tuple[str, Path]]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{recipe} {number + 1}" for number, (recipe, _) in enumerate(known)]
-
-
-def _page(options: DiagnoseOptions, subjects: Sequence[Subject]) -> Path:
-    if options.to is None:
-        return folder.holder(subjects[0].path) / PAGE if len(subjects) == 1 else Path(PAGE)
-    path = Path(options.to)
-    if path.suffix not in (".html", ".htm") or path.is_dir():
-        raise RecipeError(Fault(COMMAND_LINE, "to", f"{path} is not the name of a page", "let it end with .html"))
-    if not path.parent.is_dir():
-        raise RecipeError(Fault(COMMAND_LINE, "to", f"there is no folder {path.parent}", "name one that exists"))
-    return path
 
 
 def _check_layers(options: DiagnoseOptions, subjects: Sequence[Subject]) -> None:

@@ -15,14 +15,15 @@ from zoo.diagnostics.report.contents import Attended, Control, Run, Sample
 from zoo.diagnostics.report.found import encodings
 from zoo.diagnostics.report.measured import measured
 from zoo.diagnostics.report.profiles import profiles
+from zoo.diagnostics.report.shown import layout
 from zoo.diagnostics.report.verdict import verdict
 from zoo.errors import Invalid, RecipeError
 from zoo.recipe import Recipe
 from zoo.samples import Images
 from zoo.tasks.task import Task
-from zoo.verbs import kept
 from zoo.verbs.controls import controls
 from zoo.verbs.device import device
+from zoo.verbs.kept import Kept
 from zoo.verbs.looked import Looked, looked
 from zoo.verbs.probed import probed, samples
 
@@ -52,30 +53,30 @@ class Wanted(NamedTuple):
     limit: int | None
 
 
-def diagnosed(subject: Subject, wanted: Wanted) -> Run:
+def diagnosed(subject: Subject, beside: Kept, wanted: Wanted) -> Run:
     """Look at a checkpoint, and test it. Raises RecipeError where it cannot follow its data."""
     recipe, task = subject.recipe, subject.task.to(device(subject.recipe))
-    # first, so that what cannot be read is told before long work
-    training, extrapolation = kept.training(subject.path, subject.unit), kept.extrapolation(subject.path, task.samples)
     data = build_data(recipe)
     with _blamed(recipe, "data"):
         batch = probed(task, data, wanted.samples)
     with _blamed(recipe, "task"):
         inputs = task.inputs(batch)
-    log.info("%s: looking at %d samples", subject.name, len(batch[0]))
     with _blamed(recipe, "model"):
-        seen = looked(task.model, inputs, wanted.queries, wanted.layers)
+        plan = layout(task.model, inputs, wanted.queries)
+    log.info("%s: looking at %d samples", subject.name, len(batch[0]))
+    seen = looked(task.model, inputs, plan, wanted.layers)
     attended = _attended(seen, samples(task, data, batch, inputs, seen.layout.grid))
     panels = encodings(task.model, inputs, seen.looks, seen.layout.grid)
     with _blamed(recipe, "data"):
         tests = [*controls(recipe, task, data, wanted.limit, CHANGES if wanted.controls else {})]
-    told = _tested(data.title, data.count("test"), wanted.limit)
+    told = _tested(data.title, data.count("test"), recipe.data.options.get("batch_size"), wanted.limit)
+    found = [one for one in measured(seen.looks, seen.content, seen.shifted) if not one.values.isnan().all()]
     return Run(
-        name=subject.name, checkpoint=str(subject.path), recipe=kept.recipe(subject.path, recipe), unit=subject.unit,
+        name=subject.name, checkpoint=str(subject.path), recipe=beside.recipe, unit=subject.unit,
         encoding=tuple(choice.name for choice in recipe.model.options.get("encoding", ())),
-        facts=_facts(subject, seen, tests) | told, metrics=tests[0].metrics, training=training,
-        measures=measured(seen.looks, seen.content, seen.shifted), profiles=profiles(seen.looks), attended=attended,
-        encodings=panels, controls=tuple(tests), extrapolation=extrapolation,
+        facts=_facts(subject, seen, tests) | told, metrics=tests[0].metrics, training=beside.training,
+        measures=tuple(found), profiles=profiles(seen.looks), attended=attended,
+        encodings=panels, controls=tuple(tests), extrapolation=beside.extrapolation,
     )  # fmt: skip
 
 
@@ -111,6 +112,8 @@ def _facts(subject: Subject, seen: Looked, tests: Sequence[Control]) -> dict[str
     }
 
 
-def _tested(data: str, count: int, limit: int | None) -> dict[str, str]:
-    told = f"{count:,} samples" if limit is None else f"the first {limit:,} batches of {count:,} samples"
-    return {"data": data, "tested on": told}
+def _tested(data: str, count: int, size: int | None, limit: int | None) -> dict[str, str]:
+    if limit is None or limit * (size or 0) >= count:
+        return {"data": data, "tested on": f"{count:,} samples"}
+    batches = f"{limit:,} batch{'' if limit == 1 else 'es'}" + (f" of {size:,}" if size else "")
+    return {"data": data, "tested on": f"{batches}; the test part has {count:,}"}

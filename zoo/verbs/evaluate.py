@@ -18,6 +18,7 @@ from zoo.recipe import Recipe
 from zoo.run import checkpoints, folder
 from zoo.run.processes import Processes
 from zoo.run.progress import Tested
+from zoo.run.stopping import stoppable
 from zoo.samples import Images, Passages, Samples, Text
 from zoo.tasks.task import Task
 from zoo.verbs import figures
@@ -105,9 +106,10 @@ def table(result: dict[str, Any]) -> str:
 
 
 def tested(trainer: L.Trainer, task: Task, data: Source) -> dict[str, Any]:
-    """count, metrics, and where the task tells it, the loss by position."""
+    """count, metrics, and where the task tells it, the loss by position. Raises Stopped where a signal comes."""
     adopt(task, data)
-    (metrics,) = trainer.test(task, datamodule=data, verbose=False)
+    with stoppable(trainer):
+        (metrics,) = trainer.test(task, datamodule=data, verbose=False)
     told = {"count": data.count("test"), "metrics": {name: float(value) for name, value in metrics.items()}}
     positions = getattr(task, "positions", None)
     if not positions or not isinstance(data.samples, Text):

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zoo.diagnostics.report import trends
 from zoo.errors import DataError
@@ -20,38 +20,70 @@ from zoo.verbs.evaluate import KEPT
 log = logging.getLogger("zoo")
 
 
-def recipe(checkpoint: Path, found: Recipe) -> str:
-    """The recipe of training as YAML: that of the run directory, else the one found, which has no trainer of training."""
-    file = folder.holder(checkpoint) / "recipe.yaml"
+class Kept(NamedTuple):
+    """What lies beside a checkpoint."""
+
+    recipe: str  # as YAML
+    training: tuple[Curves, ...]
+    extrapolation: tuple[Curves, ...]
+
+
+def beside(checkpoint: Path, found: Recipe, samples: Samples) -> Kept:
+    """None of the curves where nothing is kept. Raises DataError where it cannot be read.
+
+    The recipe is that of the run directory, else the one found in the checkpoint, which has no trainer of training.
+    """
+    run = folder.holder(checkpoint)
+    unit = "patches" if isinstance(samples, Images) else "tokens"
+    trained = samples.height if isinstance(samples, Images) else samples.length
+    return Kept(
+        recipe=_recipe(run / "recipe.yaml", checkpoint, found),
+        training=_training(run / "metrics.csv", unit),
+        extrapolation=_extrapolation(run / KEPT, checkpoint, trained),
+    )
+
+
+def _recipe(file: Path, checkpoint: Path, found: Recipe) -> str:
     inside = checkpoint.resolve().parent.name == "checkpoints"
-    return file.read_text(encoding="utf-8") if inside and file.is_file() else found.yaml()
-
-
-def training(checkpoint: Path, unit: str) -> tuple[Curves, ...]:
-    """Curves of what was logged in training, none where it is not there. Raises DataError where it cannot be read."""
-    file = folder.holder(checkpoint) / "metrics.csv"
     with _readable(file):
-        return trends.training(metrics.read(file)[1], unit) if file.is_file() else ()
+        return file.read_text(encoding="utf-8") if inside and file.is_file() else found.yaml()
 
 
-def extrapolation(checkpoint: Path, samples: Samples) -> tuple[Curves, ...]:
-    """Curves of what `zoo eval` found of this very checkpoint. Raises DataError where it cannot be read."""
-    file = folder.holder(checkpoint) / KEPT
-    if not file.is_file():
-        return ()
+def _training(file: Path, unit: str) -> tuple[Curves, ...]:
     with _readable(file):
+        curves = trends.training(metrics.read(file)[1], unit) if file.exists() else ()
+        return _told(file, curves)
+
+
+def _extrapolation(file: Path, checkpoint: Path, trained: int) -> tuple[Curves, ...]:
+    """Of this very checkpoint."""
+    with _readable(file):
+        if not file.exists():
+            return ()
         result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if Path(result["checkpoint"]).name != checkpoint.name:
             log.info("%s is of %s, so it is left out", file, result["checkpoint"])
             return ()
-        return trends.extrapolation(result, samples.height if isinstance(samples, Images) else samples.length)
+        return _told(file, trends.extrapolation(result, trained))
+
+
+def _told(file: Path, curves: tuple[Curves, ...]) -> tuple[Curves, ...]:
+    if not curves and file.exists():
+        log.info("%s: nothing in it can be drawn, so it is left out", file)
+    return curves
 
 
 @contextmanager
 def _readable(file: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{file}: not as zoo writes it ({str(error)[:80]}); remove it, or have it written anew"
-        ) from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read, {error.strerror or error}") from None
+    except KeyError as error:
+        raise _strange(file, f"it has no key {error.args[0]}") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _strange(file, str(error)[:80]) from None
+
+
+def _strange(file: Path, problem: str) -> DataError:
+    return DataError(f"{file}: not as zoo writes it, {problem}; remove it, or have it written anew")

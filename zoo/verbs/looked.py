@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from zoo.diagnostics import measures
-from zoo.diagnostics.looking import Look, look
+from zoo.diagnostics.looking import Look, look, watch
 from zoo.diagnostics.places import CHANGES, Change, changed
-from zoo.diagnostics.report.shown import Layout, layout
+from zoo.diagnostics.report.shown import Layout
 from zoo.errors import Invalid
 
 log = logging.getLogger("zoo")
@@ -37,9 +37,8 @@ class Looked(NamedTuple):
         return torch.stack([one.weights.float().cpu() for one in self.looks], dim=1)
 
 
-def looked(model: nn.Module, inputs: Inputs, queries: int, layers: Chosen) -> Looked:
-    """Looks from at most so many places. Raises Invalid where the model cannot follow the inputs."""
-    plan = layout(model, inputs, queries)
+def looked(model: nn.Module, inputs: Inputs, plan: Layout, layers: Chosen) -> Looked:
+    """Looks from the queries that the layout names."""
     looks = look(model, inputs, plan.slots, layers)
     content, shifted = (_moved(model, inputs, plan, layers, CHANGES[name]) for name in ("zeroed", "shifted"))
     return Looked(plan, looks, content, shifted, _rollout(model, inputs, plan, looks[0]))
@@ -59,5 +58,6 @@ def _rollout(model: nn.Module, inputs: Inputs, plan: Layout, first: Look) -> Ten
     if batch * heads * plan.tokens**2 > WHOLE:
         log.info("no rollout: %d tokens have too many pairs", plan.tokens)
         return None
-    means = [look(model, inputs, None, [layer])[0].weights.float().abs().mean(1, keepdim=True) for layer in plan.layers]
+    means: list[Tensor] = []
+    watch(model, inputs, lambda seen: means.append(seen.weights.float().abs().mean(1, keepdim=True)))
     return measures.rollout(means)[:, list(plan.slots)].cpu()

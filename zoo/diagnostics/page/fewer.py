@@ -1,4 +1,4 @@
-"""Fewer queries than were measured, where all would make the page too large."""
+"""Fewer samples and queries than were measured, where all would make the page too large."""
 
 from __future__ import annotations
 
@@ -14,13 +14,29 @@ from zoo.diagnostics.report.contents import Attended, Report
 Place = tuple[int, ...]
 
 ROOM = 1_600_000  # bytes of weights in the page, of all runs together
+TOKENS, MOST = 40_000, 32  # of samples in the page, of all runs together, and samples of each
+FEWEST = 4  # queries that a sample is worth showing with
 
 
 def thinned(report: Report) -> Report:
-    """The report with as many queries as there is room for."""
-    room = ROOM // max(sum(run.attended is not None for run in report.runs), 1)
-    runs = (run if run.attended is None else replace(run, attended=_thin(run.attended, room)) for run in report.runs)
+    """The report with as many samples and queries as there is room for."""
+    several = max(sum(run.attended is not None for run in report.runs), 1)
+    runs = (
+        run if run.attended is None else replace(run, attended=_thin(_first(run.attended, several), ROOM // several))
+        for run in report.runs
+    )
     return replace(report, runs=tuple(runs))
+
+
+def _first(attended: Attended, several: int) -> Attended:
+    """The first samples, so few that there is room for some queries of each, at least one; of several runs."""
+    samples, layers, heads, queries, keys = attended.weights.shape
+    weights = layers * heads * min(queries, FEWEST + len(attended.extra)) * keys
+    most = max(1, min(samples, MOST, ROOM // (several * weights), TOKENS // (several * keys)))
+    return replace(
+        attended, samples=attended.samples[:most], weights=attended.weights[:most],
+        rollout=None if attended.rollout is None else attended.rollout[:most],
+    )  # fmt: skip
 
 
 def _thin(attended: Attended, room: int) -> Attended:

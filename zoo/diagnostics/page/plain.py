@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 
 from zoo.diagnostics.page.fewer import thinned
+from zoo.diagnostics.page.looks import coded
 from zoo.diagnostics.report.contents import Attended, Report, Sample
 from zoo.panels import Panel
 
-DIGITS, FEW = 5, 3  # of a number, and of a weight, that count
+DIGITS = 5  # of a number that count
 
 
 def plain(report: Report) -> dict[str, Any]:
     """Tensors as nested lists of rounded numbers, None where there is none; panels with their kind; no pixels.
 
-    Of queries it has those that the page has.
+    Of samples and queries it has those that the page has, and their weights as bytes, as the page has them.
     """
     return _plain(thinned(report))
 
@@ -31,16 +32,18 @@ def text(report: Report) -> str:
     return json.dumps(plain(report), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
-def _plain(thing: Any, digits: int = DIGITS) -> Any:
+def _plain(thing: Any) -> Any:
     if isinstance(thing, Tensor):
-        return _numbers(thing, digits)
+        return _numbers(thing)
     if isinstance(thing, Sample):
         sizes = [list(picture.shape[:2]) for picture in thing.pictures]
         return {"title": thing.title, "tokens": list(thing.tokens), "pictures": sizes}
+    if isinstance(thing, Attended):
+        told = {field.name: getattr(thing, field.name) for field in fields(thing)}
+        return {name: _coded(one) if isinstance(one, Tensor) else _plain(one) for name, one in told.items()}
     if is_dataclass(thing):
         kind = {"kind": type(thing).__name__.lower()} if isinstance(thing, Panel) else {}
-        few = FEW if isinstance(thing, Attended) else DIGITS
-        return kind | {field.name: _plain(getattr(thing, field.name), few) for field in fields(thing)}
+        return kind | {field.name: _plain(getattr(thing, field.name)) for field in fields(thing)}
     if isinstance(thing, Mapping):
         return {str(key): _plain(value) for key, value in thing.items()}
     if isinstance(thing, (list, tuple)):
@@ -48,19 +51,23 @@ def _plain(thing: Any, digits: int = DIGITS) -> Any:
     return None if isinstance(thing, float) and not math.isfinite(thing) else thing
 
 
-def _numbers(tensor: Tensor, digits: int) -> Any:
+def _coded(weights: Tensor) -> dict[str, Any]:
+    return {"shape": list(weights.shape), **coded(weights)}
+
+
+def _numbers(tensor: Tensor) -> Any:
     if not tensor.is_floating_point():
         return tensor.tolist()
     exact = tensor.detach().double().cpu()
-    rounded = _rounded(exact, digits).tolist()
+    rounded = _rounded(exact).tolist()
     return rounded if exact.isfinite().all() else _without(rounded)
 
 
-def _rounded(exact: Tensor, digits: int) -> Tensor:
+def _rounded(exact: Tensor) -> Tensor:
     """To the digits that count; whole numbers, steps among them, stay as they are."""
     power = exact.abs().clamp(min=1e-17).log10().floor()
-    up = 10.0 ** (digits - 1 - power).clamp(min=0)
-    down = 10.0 ** (power - digits + 1).clamp(min=0)
+    up = 10.0 ** (DIGITS - 1 - power).clamp(min=0)
+    down = 10.0 ** (power - DIGITS + 1).clamp(min=0)
     return torch.where(exact == exact.round(), exact, (exact * up / down).round() * down / up)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from zoo.diagnostics.drawing.figures import figure
 from zoo.diagnostics.drawing.markup import Markup, tag
+from zoo.diagnostics.page.fewer import thinned
 from zoo.diagnostics.report.contents import Report
 
 HOW = (
@@ -23,10 +26,19 @@ def section(report: Report) -> Markup | None:
         return None
     pickers = (tag("label", tag("span", name), tag("select", name=name)) for name in PICKERS)
     body = tag(
-        "div", tag("div", *pickers, class_="pickers"), tag("div", _stage(), _side(), class_="view"),
+        "div", tag("div", *pickers, class_="pickers"), *_fewer(report), tag("div", _stage(), _side(), class_="view"),
         tag("noscript", "Where heads look is drawn by a script, which this browser does not run."), class_="looks",
     )  # fmt: skip
     return figure(SAYS, body)
+
+
+def _fewer(report: Report) -> Iterator[Markup]:
+    """Of each run whose samples are not all shown, that they are not."""
+    for run, kept in zip(report.runs, thinned(report).runs, strict=True):
+        all_of, shown = (0 if one.attended is None else len(one.attended.samples) for one in (run, kept))
+        if shown < all_of:
+            of = f"{run.name}: " if len(report.runs) > 1 else ""
+            yield tag("p", f"{of}measured on {all_of:,} samples, of which the first {shown} are shown.", class_="how")
 
 
 def _stage() -> Markup:
