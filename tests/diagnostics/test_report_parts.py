@@ -1,5 +1,6 @@
 """What a report is made of, by hand."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 from language import SAMPLES, decoder, encoder, text
 
 from zoo.diagnostics.looking import look
+from zoo.diagnostics.places import CHANGES, changed
 from zoo.diagnostics.report.contents import Control
-from zoo.diagnostics.report.found import findings
+from zoo.diagnostics.report.found import encodings, findings
 from zoo.diagnostics.report.measured import measured
 from zoo.diagnostics.report.profiles import profiles
 from zoo.diagnostics.report.shown import layout, pictures, pieces, spread
@@ -66,11 +68,28 @@ def test_a_profile_of_looking_at_the_token_before_has_one_peak():
 def test_attention_spread_evenly_is_told_beside_each_measure():
     seen = look(encoder("none"), (text(),))
     found = {measure.name: measure for measure in measured(seen, None, None)}
-    assert "Spread evenly: 2.48." in found["entropy"].says  # ln 12
-    assert "Spread evenly: 3.97." in found["distance"].says  # (12^2 - 1) / (3 * 12)
-    assert "Spread evenly: 0.08." in found["self"].says
-    assert "Spread" not in found["largest_score"].says
+    even = {name: measure.even for name, measure in found.items()}
+    assert even["entropy"] == pytest.approx(math.log(12))
+    assert even["distance"] == pytest.approx((12**2 - 1) / (3 * 12))
+    assert even["self"] == pytest.approx(1 / 12)
+    assert even["largest_score"] is None
     assert not {"by_content", "departure"} & found.keys()
+
+
+def test_a_token_without_a_place_is_no_departure_from_relativity():
+    model, given = encoder("rope", class_token=True), (text(),)
+    with changed(model, CHANGES["shifted"]):
+        shifted = look(model, given)
+    found = {measure.name: measure.values for measure in measured(look(model, given)[:1], None, shifted[:1])}
+    assert found["departure"].max() < 1e-5
+
+
+def test_turns_that_an_encoding_tells_are_drawn_once():
+    model, given = decoder("rope"), (text(),)
+    titles = [panel.title for panel in encodings(model, given, look(model, given), (12,))]
+    assert "rope: Frequencies of turns" in titles
+    assert "Turn of each pair of channels" not in titles
+    assert "Scores of equal tokens" in titles
 
 
 def test_what_is_the_same_in_all_layers_is_told_once():
@@ -107,6 +126,11 @@ def test_a_verdict_says_whether_places_are_used(others, causal, parts):
     told = verdict([control("as they are", 2.0), *others], "test/loss", causal)
     assert all(part in told for part in parts), told
     assert "shifted" not in told
+
+
+def test_what_no_digit_tells_apart_is_no_change():
+    pair = [Control(name=name, metrics={"a": a}) for name, a in (("as they are", 3.4), ("reversed", 3.40001))]
+    assert verdict(pair, "a", True) == "a stays at 3.4000 wherever tokens are put, but for less than 0.00005"
 
 
 def test_a_metric_that_stays_is_no_sign_that_no_places_are_read():
@@ -148,6 +172,7 @@ def test_what_was_measured_of_attention_has_a_line_for_each_layer():
     ]
     (panel,) = training(kept, "tokens")
     assert panel.places.tolist() == [0, 9]
+    assert (panel.title, panel.y) == ("Entropy", "nats")
     assert panel.lines["layer 0"].tolist() == [1, 3]
     assert panel.lines["layer 1"].isnan().tolist() == [False, True]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from zoo.diagnostics.report.contents import Control
 
 AS_THEY_ARE = "as they are"
+SAME = 0.00005  # a change that is smaller says nothing
 
 
 def verdict(controls: Sequence[Control], metric: str, causal: bool) -> str:
@@ -19,8 +20,10 @@ def verdict(controls: Sequence[Control], metric: str, causal: bool) -> str:
         return f"none: no metric changes at all where places do. {_instead(causal)}"
     before = own.metrics[metric]
     most = max(asked, key=lambda control: abs(control.metrics[metric] - before))
-    if most.metrics[metric] == before:
-        return f"{metric} stays at {before:.4f} wherever tokens are put, though other metrics change"
+    by = abs(most.metrics[metric] - before)
+    if by < SAME:
+        told = "though other metrics change" if by == 0 else f"but for less than {SAME:.5f}"
+        return f"{metric} stays at {before:.4f} wherever tokens are put, {told}"
     return f"{metric} goes from {before:.4f} to {most.metrics[metric]:.4f} with them {most.name}, which changes most"
 
 
