@@ -21,7 +21,7 @@ from zoo.diagnostics.page.plain import plain
 from zoo.diagnostics.report.contents import Control, Measure
 from zoo.panels import Curves, Map
 
-VOID = {"meta", "input", "br", "img"}
+VOID = {"meta", "input", "br", "img", "wbr"}
 
 
 class Reader(HTMLParser):

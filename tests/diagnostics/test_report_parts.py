@@ -7,6 +7,7 @@ import pytest
 import torch
 from language import SAMPLES, decoder, encoder, text
 
+from zoo.data.corpora.vocabulary import Bytes
 from zoo.diagnostics.looking import look
 from zoo.diagnostics.places import CHANGES, changed
 from zoo.diagnostics.report.contents import Control
@@ -36,6 +37,14 @@ def test_a_layout_names_what_has_no_place():
 
 def test_pieces_tell_padding_and_what_is_hidden():
     assert pieces(SAMPLES.vocabulary, torch.tensor([0, 10, 11, -1])) == ("a", "k", "[mask]", "")
+
+
+def test_a_character_of_several_bytes_stands_at_the_first():
+    words = Bytes()
+    broken = [*words.encode("aé→"), 0xFF, *words.encode("b🙂"), *words.encode("é")[1:], -1]
+    shown = ("a", "é", "…", "→", "…", "…", "\u2039FF\u203a", "b", "🙂", "…", "…", "…", "\u2039A9\u203a", "")
+    assert pieces(words, torch.tensor(broken)) == shown
+    assert pieces(words, torch.tensor([0xC3, 256])) == ("\u2039C3\u203a", "[mask]")
 
 
 def test_a_clip_is_shown_by_the_middle_frame_of_each_step():

@@ -18,7 +18,7 @@ AXES: Mapping[int, Mapping[str, str]] = {
     1: {},
     2: SIDES,
     3: {"step": "steps in time", **SIDES},
-}  # a step is of one frame or more
+}  # a step is some frames
 
 
 @dataclass(frozen=True)

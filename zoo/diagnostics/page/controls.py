@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from zoo.diagnostics.drawing import digits
 from zoo.diagnostics.drawing.bars import bar
 from zoo.diagnostics.drawing.figures import figure, titled
-from zoo.diagnostics.drawing.markup import Markup, tag
+from zoo.diagnostics.drawing.markup import Markup, breaking, tag
 from zoo.diagnostics.report.contents import Control, Report, Run
 from zoo.diagnostics.report.verdict import SAME
 
@@ -24,7 +24,7 @@ def controls(report: Report) -> Markup | None:
 def _figure(metric: str, runs: Sequence[Run]) -> Markup:
     names = dict.fromkeys(control.name for run in runs for control in run.controls)
     most = max((abs(number) for run in runs for number in _numbers(run, metric)), default=0.0)
-    top = tag("tr", tag("th", "places", scope="col"), *(tag("th", run.name, scope="col") for run in runs))
+    top = tag("tr", tag("th", "places", scope="col"), *(tag("th", breaking(run.name), scope="col") for run in runs))
     rows = (
         tag("tr", tag("th", name, scope="row"), *(_cell(run, name, metric, most) for run in runs)) for name in names
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from zoo.diagnostics.drawing import digits, maps
 from zoo.diagnostics.drawing.colours import LEVELS, RAMPS
-from zoo.diagnostics.drawing.markup import Markup, tag
+from zoo.diagnostics.drawing.markup import Markup, breaking, tag
 from zoo.diagnostics.drawing.scales import Scale, calm
 from zoo.diagnostics.report.contents import Measure
 
@@ -40,7 +40,7 @@ def _rounded(values: Tensor) -> Tensor:
 
 
 def _ends(values: Tensor) -> tuple[tuple[float, float], str]:
-    """The scale, and its colours: around 0 where there are both signs, else from the least to the most, where these are apart."""
+    """The scale, and its colours: around 0 where there are both signs, else from the least to the most if these are apart."""
     seen = values[values.isfinite()]
     if not seen.numel():
         return (0.0, 1.0), "weights"
@@ -57,7 +57,7 @@ def _ends(values: Tensor) -> tuple[tuple[float, float], str]:
 def _table(measure: Measure, layers: Sequence[int], run: str | None, ends: tuple[float, float], look: str) -> Markup:
     heads = measure.values.shape[1]
     size = "crowd" if heads > CROWD else "many" if heads > MANY else None
-    caption = tag("caption", run) if run else None
+    caption = tag("caption", breaking(run)) if run else None
     top = tag("tr", tag("th", "layer", scope="col"), *(tag("th", str(head + 1), scope="col") for head in range(heads)))
     rows = (
         tag("tr", tag("th", str(layer), scope="row"), *(_cell(number, ends, look, bool(size)) for number in row))

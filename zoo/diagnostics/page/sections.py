@@ -69,8 +69,8 @@ def _even(runs: Mapping[str, Measure]) -> str:
 SECTIONS = (
     Section(
         "controls", "Does the model use position at all?",
-        "The same test, with the places of the tokens changed and everything else as it was. The less that changes a number, the "
-        "less the model makes of places.",
+        "The same test, with the places of the tokens changed and everything else as it was. The less that changes a "
+        "number, the less the model makes of places.",
         controls,
     ),
     Section(
@@ -79,7 +79,10 @@ SECTIONS = (
     ),
     Section(
         "measures", "Measures by layer and head",
-        "Rows are layers, the first on top; columns are heads. Hover a cell, or go to it with the arrow keys, for its number.",
+        Markup(
+            "Rows are layers, the first on top; columns are heads. "
+            + tag("span", "Hover a cell, or go to it with the arrow keys, for its number.", class_="screen")
+        ),
         measures,
     ),
     Section(

@@ -64,8 +64,8 @@ def _drawn(found: Mapping[str, Points]) -> Iterator[Curves]:
             "loss on what was trained on, and on what was not",
             "loss",
             lines,
-            "Where val rises while train falls, the model learns by heart. Dropout, augmentation and smoothed labels, where there "
-            "are some, make the loss of training larger, and count in training alone.",
+            "Where val rises while train falls, the model learns by heart. Dropout, augmentation and smoothed labels, where "
+            "there are some, make the loss of training larger, and count in training alone.",
         )
     for name, points in found.items():
         if name not in ("train/loss", "val/loss") or (name == "val/loss" and not (train and len(val) > 1)):
