@@ -166,6 +166,18 @@ def text_run(name="lm", **options):
     return run(name, attended((128,), (), samples, causal=True), "tokens", **options)
 
 
+def written(tokens=1200):
+    """A long text from right to left, with letters that have no width."""
+    words = (*"שלום", "\u0301", "\u200b", " ")
+    sample = Sample(title="hello", tokens=(words * tokens)[:tokens])
+    queries = (0, 1, 2, 3, *range(12, tokens, 12), tokens - 1)
+    weights = torch.eye(tokens)[list(queries)][None, None, None]
+    seen = Attended(
+        samples=(sample,), grid=(tokens,), extra=(), layers=(0,), queries=queries, weights=weights, rollout=None
+    )  # fmt: skip
+    return report(run("written", seen, "tokens", layers=1, heads=1))
+
+
 def clip_run(name="clips"):
     sample = Sample(title="a moving ring", pictures=tuple(drawn(24, 24, n / 6 - 0.3) for n in range(4)))
     return run(name, attended((4, 6, 6), ("class", "register"), (sample,)), "patches")

@@ -1,5 +1,6 @@
 """A report in Chromium, from a file: what a reader sees and does, by mouse, by keys, in the dark and on a telephone."""
 
+import re
 import shutil
 
 import pytest
@@ -29,7 +30,7 @@ def chromium():
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    made = reports.every() | {"large": reports.large()}
+    made = reports.every() | {"large": reports.large(), "written": reports.written()}
     for name, report in made.items():
         (folder / f"{name}.html").write_text(writing.html(report))
     return folder
@@ -61,7 +62,9 @@ def visit(chromium, files):
 
 def told(tab):
     tab.evaluate(SETTLED)
-    return tab.locator("#looks-says").inner_text()
+    return re.sub(
+        "[\u2068\u2069]", "", tab.locator("#looks-says").inner_text()
+    )  # what keeps a token's letters together
 
 
 def heat(tab):
@@ -117,11 +120,11 @@ def test_the_pointer_asks_and_a_click_holds(visit):
     side = canvas.bounding_box()["width"] / 8
 
     def at(row, column):
-        return {"x": (column - 0.5) * side, "y": (row - 0.5) * side}
+        return {"x": (column + 0.5) * side, "y": (row + 0.5) * side}
 
-    canvas.hover(position=at(2, 3))
+    canvas.hover(position=at(1, 2))
     before, first = heat(tab), told(tab)
-    assert first.startswith("query row 2, column 3: looks most at ")
+    assert first.startswith("query row 1, column 2: looks most at ")
     canvas.hover(position=at(7, 7))
     assert heat(tab) != before
     canvas.click(position=at(5, 1))
@@ -137,8 +140,8 @@ def test_arrow_keys_move_the_query(visit):
     before, start = heat(tab), told(tab)
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("ArrowDown")
-    assert start.startswith("query row 4, column 4:")
-    assert told(tab).startswith("query row 5, column 5:")
+    assert start.startswith("query row 3, column 3:")
+    assert told(tab).startswith("query row 4, column 4:")
     assert heat(tab) != before
     tab.keyboard.press("Home")
     assert told(tab).startswith("query class:")
@@ -149,11 +152,36 @@ def test_arrow_keys_go_through_a_text_line_by_line(visit):
     tab.locator('[data-slot="0"]').click()
     tab.locator(".stage").focus()
     tab.keyboard.press("ArrowRight")
-    assert told(tab).startswith("query token 2 “e”:")
+    assert told(tab).startswith("query token 1 “e”:")
     tab.keyboard.press("ArrowDown")
-    assert told(tab).startswith("query token 20 ")  # that under it
+    assert told(tab).startswith("query token 19 ")  # that under it
     assert tab.locator(".chip.query").count() == 1
     assert "↵" in tab.locator(".words").inner_text()
+
+
+def test_a_text_from_right_to_left_stands_in_the_order_of_its_tokens(visit):
+    tab = visit("written")
+    chips = [tab.locator(f'[data-slot="{slot}"]') for slot in range(4)]
+    places = [chip.bounding_box()["x"] for chip in chips]
+    assert places == sorted(places)
+    chips[0].click()
+    tab.locator(".stage").focus()
+    tab.keyboard.press("ArrowRight")
+    assert told(tab).startswith("query token 1 “ל”:")
+    assert tab.locator('[data-slot="4"]').inner_text() == "U+0301"
+    assert tab.locator('[data-slot="5"]').inner_text() == "U+200B"
+
+
+def test_a_long_text_scrolls_beside_what_is_told_of_it(visit):
+    tab = visit("written")
+    tab.locator(".words").scroll_into_view_if_needed()
+    seen = "['.words', '#looks-says'].map((one) => innerHeight - document.querySelector(one).getBoundingClientRect().bottom)"
+    for key, slot in (("End", 1199), ("Home", 0)):
+        tab.locator(".stage").focus()
+        tab.keyboard.press(key)
+        query, around = (tab.locator(one).bounding_box() for one in (f'[data-slot="{slot}"]', ".words"))
+        assert around["y"] <= query["y"] <= around["y"] + around["height"]
+        assert min(tab.evaluate(seen)) > 0
 
 
 def test_frames_of_a_clip_stand_in_a_row(visit):
@@ -166,7 +194,7 @@ def test_frames_of_a_clip_stand_in_a_row(visit):
 
 def test_a_view_has_an_address(visit):
     tab = visit("image", "#looks?sample=2&layer=2&head=2&query=10")
-    assert told(tab).startswith("query row 2, column 2:")
+    assert told(tab).startswith("query row 1, column 1:")
     assert chosen(tab, "sample", "layer", "head") == ["1", "2", "1"]
     tab.locator("select[name=head]").select_option("mean")
     tab.wait_for_url("**/*#looks?run=1&sample=2&layer=2&head=mean&query=10")
@@ -176,7 +204,7 @@ def test_a_view_has_an_address(visit):
     "address", ["#looks?layer=99&head=-3&query=x&run=7&sample=zz", "#looks?head=constructor", "#looks?"]
 )
 def test_an_address_that_is_wrong_shows_something(visit, address):
-    assert told(visit("image", address)).startswith("query row 4, column 4:")
+    assert told(visit("image", address)).startswith("query row 3, column 3:")
 
 
 def test_a_table_of_heads_is_read_by_keys_and_leads_to_the_viewer(visit):
@@ -223,7 +251,7 @@ def test_queries_that_the_page_has_no_room_for_are_told_of(visit):
     assert "13 of 197 tokens can be the query" in tab.locator(".some").inner_text()
     canvas = tab.locator(".stage canvas:not([data-plain])")
     canvas.click(position={"x": 3, "y": 3})
-    assert told(tab).startswith("query row 2, column 3:")  # the nearest
+    assert told(tab).startswith("query row 1, column 2:")  # the nearest
 
 
 def test_printing_opens_what_is_folded_and_keeps_what_is_seen(visit):

@@ -75,7 +75,7 @@ def test_distances_are_in_patches_of_images_and_tokens_of_texts(family, reports)
     assert (measures["distance"].values > 0).all()
     assert (measures["distance"].values < far).all()
     along = [measures[name].unit for name in measures if name.startswith("distance_")]
-    assert along == {1: [], 2: ["rows", "columns"], 3: ["frames", "rows", "columns"]}[len(grid)]
+    assert along == {1: [], 2: ["rows", "columns"], 3: ["steps in time", "rows", "columns"]}[len(grid)]
 
 
 def test_offsets_are_those_of_the_grid(reports):

@@ -14,13 +14,14 @@ import torch
 from zoo.diagnostics.drawing import digits
 from zoo.diagnostics.drawing.curves import thinned
 from zoo.diagnostics.drawing.figures import draw
-from zoo.diagnostics.page import looks, sections, writing
+from zoo.diagnostics.page import heat, looks, sections, writing
 from zoo.diagnostics.page.fewer import chosen
 from zoo.diagnostics.page.gallery import gallery
 from zoo.diagnostics.page.plain import plain, text
+from zoo.diagnostics.report.contents import Control, Measure
 from zoo.panels import Curves, Map
 
-VOID = {"meta", "input", "br", "img"}
+VOID = {"meta", "input", "br", "img", "wbr"}
 
 
 class Reader(HTMLParser):
@@ -241,6 +242,34 @@ def test_controls_that_change_nothing_are_said_to(made):
     assert text.count("<small>\u00b10</small>") == 4
 
 
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        (3.40002, "3.4 wherever tokens are placed, but for less than 0.00005."),
+        (3.4002, "3.4 with places as they are, 3.4002 with them reversed, which changes most."),
+        (5.0, "3.4 with places as they are, 5 with them reversed, which changes most."),
+    ],
+    ids=["rounding", "little", "much"],
+)
+def test_numbers_that_are_compared_differ(made, after, told):
+    pair = [
+        Control(name=name, metrics={"test/loss": loss}) for name, loss in (("as they are", 3.4), ("reversed", after))
+    ]
+    text = writing.html(reports.report(replace(made["image"].runs[0], controls=tuple(pair))))
+    assert f"<figcaption>{told}</figcaption>" in text
+
+
+def test_noise_is_not_coloured():
+    def levels(*numbers):
+        measure = Measure(name="one", title="One", unit="nats", says="It is.", values=torch.tensor([numbers]))
+        return re.findall(r'class="w(\d+)(?: strong)?"[^>]*><span>([^<]*)', heat.tables({"run": measure}, {"run": [0]}))
+
+    (low, _), (high, _) = levels(3.19, 3.20)
+    assert int(high) - int(low) <= 1
+    assert levels(4e-7, 0.0) == [("0", "0"), ("0", "0")]
+    assert [level for level, _ in levels(3.0, 4.0)] == ["0", "16"]
+
+
 def test_lines_of_runs_share_a_drawing_where_their_units_agree():
     first, other = (reports.training(shift)[0] for shift in (0.0, 0.1))
     both = gallery({"one": (first,), "two": (other,)})
@@ -271,6 +300,13 @@ def test_measures_in_other_units_are_not_on_one_scale():
     runs = [reports.run(unit, None, unit) for unit in ("patches", "tokens")]
     figures = writing.html(reports.report(*runs)).split('id="measures"')[1].split("</section>")[0].count("<figure")
     assert figures == 5  # distances apart, the rest together
+
+
+def test_even_attention_is_told_of_each_run_by_its_own():
+    one = replace(reports.measures(1, 2, "tokens")[0], even=2.4849)
+    assert sections.measured({"a": one, "b": one}, {"a": [0], "b": [0]}).count("Spread evenly: 2.48.") == 1
+    told = sections.measured({"a": one, "b": replace(one, even=0.5)}, {"a": [0], "b": [0]})
+    assert "Spread evenly: 2.48 in a, 0.50 in b." in told
 
 
 def test_a_line_is_broken_where_there_is_no_number():

@@ -1,14 +1,17 @@
 """What a report is made of, by hand."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from language import SAMPLES, decoder, encoder, text
 
+from zoo.data.corpora.vocabulary import Bytes
 from zoo.diagnostics.looking import look
+from zoo.diagnostics.places import CHANGES, changed
 from zoo.diagnostics.report.contents import Control
-from zoo.diagnostics.report.found import findings
+from zoo.diagnostics.report.found import encodings, findings
 from zoo.diagnostics.report.measured import measured
 from zoo.diagnostics.report.profiles import profiles
 from zoo.diagnostics.report.shown import layout, pictures, pieces, spread
@@ -34,6 +37,14 @@ def test_a_layout_names_what_has_no_place():
 
 def test_pieces_tell_padding_and_what_is_hidden():
     assert pieces(SAMPLES.vocabulary, torch.tensor([0, 10, 11, -1])) == ("a", "k", "[mask]", "")
+
+
+def test_a_character_of_several_bytes_stands_at_the_first():
+    words = Bytes()
+    broken = [*words.encode("aé→"), 0xFF, *words.encode("b🙂"), *words.encode("é")[1:], -1]
+    shown = ("a", "é", "…", "→", "…", "…", "\u2039FF\u203a", "b", "🙂", "…", "…", "…", "\u2039A9\u203a", "")
+    assert pieces(words, torch.tensor(broken)) == shown
+    assert pieces(words, torch.tensor([0xC3, 256])) == ("\u2039C3\u203a", "[mask]")
 
 
 def test_a_clip_is_shown_by_the_middle_frame_of_each_step():
@@ -66,11 +77,28 @@ def test_a_profile_of_looking_at_the_token_before_has_one_peak():
 def test_attention_spread_evenly_is_told_beside_each_measure():
     seen = look(encoder("none"), (text(),))
     found = {measure.name: measure for measure in measured(seen, None, None)}
-    assert "Spread evenly: 2.48." in found["entropy"].says  # ln 12
-    assert "Spread evenly: 3.97." in found["distance"].says  # (12^2 - 1) / (3 * 12)
-    assert "Spread evenly: 0.08." in found["self"].says
-    assert "Spread" not in found["largest_score"].says
+    even = {name: measure.even for name, measure in found.items()}
+    assert even["entropy"] == pytest.approx(math.log(12))
+    assert even["distance"] == pytest.approx((12**2 - 1) / (3 * 12))
+    assert even["self"] == pytest.approx(1 / 12)
+    assert even["largest_score"] is None
     assert not {"by_content", "departure"} & found.keys()
+
+
+def test_a_token_without_a_place_is_no_departure_from_relativity():
+    model, given = encoder("rope", class_token=True), (text(),)
+    with changed(model, CHANGES["shifted"]):
+        shifted = look(model, given)
+    found = {measure.name: measure.values for measure in measured(look(model, given)[:1], None, shifted[:1])}
+    assert found["departure"].max() < 1e-5
+
+
+def test_turns_that_an_encoding_tells_are_drawn_once():
+    model, given = decoder("rope"), (text(),)
+    titles = [panel.title for panel in encodings(model, given, look(model, given), (12,))]
+    assert "rope: Frequencies of turns" in titles
+    assert "Turn of each pair of channels" not in titles
+    assert "Scores of equal tokens" in titles
 
 
 def test_what_is_the_same_in_all_layers_is_told_once():
@@ -109,9 +137,14 @@ def test_a_verdict_says_whether_places_are_used(others, causal, parts):
     assert "shifted" not in told
 
 
+def test_what_no_digit_tells_apart_is_no_change():
+    pair = [Control(name=name, metrics={"a": a}) for name, a in (("as they are", 3.4), ("reversed", 3.40001))]
+    assert verdict(pair, "a", True) == "a stays at 3.4000 wherever tokens are put, but for less than 0.00005"
+
+
 def test_a_metric_that_stays_is_no_sign_that_no_places_are_read():
     pair = [Control(name=name, metrics={"a": 1.0, "b": b}) for name, b in (("as they are", 1.0), ("shuffled", 2.0))]
-    assert verdict(pair, "a", True) == "a stays at 1.0000 wherever tokens are put, up to rounding"
+    assert verdict(pair, "a", True) == "a stays at 1.0000 wherever tokens are put, though other metrics change"
 
 
 @pytest.mark.parametrize("others", [("nan", "2"), ("2", "nan")], ids=str)
@@ -125,7 +158,7 @@ def test_a_metric_that_is_no_number_is_told_as_such(others):
 
 def test_rounding_is_no_use_of_places():
     pair = [control("as they are", 0.9), control("shuffled", 0.9000001)]
-    assert verdict(pair, "test/loss", True).endswith("up to rounding")
+    assert verdict(pair, "test/loss", True).endswith("but for less than 0.00005")
 
 
 # what was kept
@@ -162,6 +195,7 @@ def test_what_was_measured_of_attention_has_a_line_for_each_layer():
     ]
     (panel,) = training(kept, "tokens")
     assert panel.places.tolist() == [0, 9]
+    assert (panel.title, panel.y) == ("Entropy", "nats")
     assert panel.lines["layer 0"].tolist() == [1, 3]
     assert panel.lines["layer 1"].isnan().tolist() == [False, True]
 

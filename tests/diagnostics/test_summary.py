@@ -53,9 +53,9 @@ def test_distances_on_a_grid_are_in_patches():
     assert {kind.name: kind.unit for kind in kinds(seen)}["distance_column"] == "columns"
 
 
-def test_distances_in_a_clip_are_told_for_frames_too():
+def test_distances_in_a_clip_are_told_along_time_too():
     found = measured(even(3, (4, 1, 2)))
-    torch.testing.assert_close(found["distance_frame"], torch.full((2,), 1.25))
+    torch.testing.assert_close(found["distance_step"], torch.full((2,), 1.25))
     torch.testing.assert_close(found["distance_column"], torch.full((2,), 0.5))
 
 

@@ -86,6 +86,13 @@ def test_a_long_text_is_shown_by_its_beginning():
     assert shown(chain)["Bias on scores"].places.tolist() == list(range(-127, 128))
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_weights_are_masked_where_the_model_masks_them(causal):
+    ((title, panel),) = [pair for pair in shown(chained("rope"), causal).items() if "eights of equal" in pair[0]]
+    assert title.startswith("Causal") is causal
+    assert bool(panel.values[0, 1:].isnan().all()) is causal
+
+
 def test_the_decay_of_rope_is_a_mean_of_cosines():
     (line,) = shown(chained("rope", base=100.0))["Scores of equal tokens"].lines.values()
     zero = len(line) // 2

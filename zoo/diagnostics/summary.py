@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +13,12 @@ from zoo.diagnostics import measures
 from zoo.diagnostics.looking import Look
 
 NEAR = {"tokens": 8, "patches": 2}  # how far a neighbourhood reaches
-AXES = {1: (), 2: ("row", "column"), 3: ("frame", "row", "column")}
+SIDES = {"row": "rows", "column": "columns"}
+AXES: Mapping[int, Mapping[str, str]] = {
+    1: {},
+    2: SIDES,
+    3: {"step": "steps in time", **SIDES},
+}  # a step is some frames
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,10 @@ def kinds(look: Look) -> Iterator[Kind]:
         yield from _of_scores(_comparable(look))
 
 
-def titles(counted: str) -> dict[str, str]:
-    """Titles of all measures by name, where places are counted in tokens or patches."""
+def named(counted: str) -> dict[str, Kind]:
+    """All measures by name, where places are counted in tokens or patches."""
     every = (*_spread(), *_far(counted, AXES[3]), *_masses(counted, some_unplaced=True), *_of_scores(comparable=True))
-    return {kind.name: kind.title for kind in every}
+    return {kind.name: kind for kind in every}
 
 
 def _spread() -> Iterator[Kind]:
@@ -68,15 +73,15 @@ def _spread() -> Iterator[Kind]:
     )  # fmt: skip
 
 
-def _far(counted: str, axes: tuple[str, ...]) -> Iterator[Kind]:
+def _far(counted: str, axes: Mapping[str, str]) -> Iterator[Kind]:
     yield Kind(
         "distance", "Attended distance", counted,
         "How far away that lies what a query looks at: low for local heads, high for global ones.",
         _mean(_distance),
     )  # fmt: skip
-    for number, axis in enumerate(axes):
+    for number, (axis, steps) in enumerate(axes.items()):
         yield Kind(
-            f"distance_{axis}", f"Attended distance across {axis}s", f"{axis}s",
+            f"distance_{axis}", f"Attended distance across {steps}", steps,
             "Low here and high along another axis, a head looks along lines.", _mean(partial(_distance, axis=number)),
         )  # fmt: skip
 

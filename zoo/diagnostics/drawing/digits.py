@@ -21,6 +21,15 @@ def value(number: float, digits: int = 4) -> str:
     return f"{number:.{digits}g}".replace("-", MINUS)
 
 
+def apart(one: float, other: float) -> tuple[str, str]:
+    """Two numbers, with as many digits as it takes to tell them apart."""
+    for digits in range(4, 9):
+        words = value(one, digits), value(other, digits)
+        if words[0] != words[1]:
+            break
+    return words
+
+
 def short(number: float) -> str:
     """In four or five letters, for the cells of a table."""
     if not math.isfinite(number):

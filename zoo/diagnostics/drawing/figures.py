@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zoo.diagnostics.drawing import bars, curves, maps
-from zoo.diagnostics.drawing.markup import Markup, tag
+from zoo.diagnostics.drawing.markup import Markup, breaking, tag
 from zoo.panels import Curves, Map, Mosaic, Numbers, Panel, Points
 
 
@@ -25,7 +25,7 @@ def sentence(panel: Panel) -> str:
 
 def titled(title: str, *content: Markup) -> Markup:
     """A drawing under its title."""
-    return tag("div", tag("h3", title), *content, class_="panel")
+    return tag("div", tag("h3", breaking(title)), *content, class_="panel")
 
 
 def figure(says: str, *panels: Markup, wide: bool = False, columns: int | None = None) -> Markup:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # what HTML or UTF-8 cannot hold
-VOID = ("input", "img", "br")
+VOID = ("input", "img", "br", "wbr")
 
 
 class Markup(str):
@@ -21,6 +21,13 @@ def escape(text: str) -> Markup:
     if isinstance(text, Markup):
         return text
     return Markup(html.escape(UNSEEN.sub("\ufffd", text)))
+
+
+def breaking(text: str) -> Markup:
+    """A name that may go on in the next line after each / and _; Markup as it is."""
+    if isinstance(text, Markup):
+        return text
+    return Markup(re.sub("([/_])(?=.)", r"\1<wbr>", escape(text), flags=re.DOTALL))
 
 
 def together(parts: Iterable[str | None]) -> Markup:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from zoo.diagnostics.drawing import digits
 from zoo.diagnostics.drawing.bars import bar
 from zoo.diagnostics.drawing.figures import figure, titled
-from zoo.diagnostics.drawing.markup import Markup, tag
+from zoo.diagnostics.drawing.markup import Markup, breaking, tag
 from zoo.diagnostics.report.contents import Control, Report, Run
+from zoo.diagnostics.report.verdict import SAME
 
 
 def controls(report: Report) -> Markup | None:
@@ -23,7 +24,7 @@ def controls(report: Report) -> Markup | None:
 def _figure(metric: str, runs: Sequence[Run]) -> Markup:
     names = dict.fromkeys(control.name for run in runs for control in run.controls)
     most = max((abs(number) for run in runs for number in _numbers(run, metric)), default=0.0)
-    top = tag("tr", tag("th", "places", scope="col"), *(tag("th", run.name, scope="col") for run in runs))
+    top = tag("tr", tag("th", "places", scope="col"), *(tag("th", breaking(run.name), scope="col") for run in runs))
     rows = (
         tag("tr", tag("th", name, scope="row"), *(_cell(run, name, metric, most) for run in runs)) for name in names
     )
@@ -58,7 +59,7 @@ def _change(number: float, before: float) -> str | None:
     by = number - before
     if not math.isfinite(by):
         return None
-    if abs(by) < 5e-5:
+    if abs(by) < SAME:
         return "\u00b10" if by == 0 else "\u22480"
     words = f"{by:.4f}".replace("-", digits.MINUS) if abs(by) < 1e-3 else digits.value(by, 2)
     return f"+{words}" if by > 0 else words
@@ -67,8 +68,7 @@ def _change(number: float, before: float) -> str | None:
 def _says(metric: str, runs: Sequence[Run]) -> str:
     """What happened, with its numbers; how much is much is for the reader to judge."""
     told = [words for run in runs if (words := _told(run, metric, len(runs) > 1))]
-    how = "The less a change of places changes the number, the less the model makes of them."
-    return " ".join([*told, how])
+    return " ".join(told) or "There is no other number to compare with."
 
 
 def _told(run: Run, metric: str, several: bool) -> str:
@@ -81,5 +81,7 @@ def _told(run: Run, metric: str, several: bool) -> str:
     if all(number == before for _, number in others):
         return f"{of}{digits.value(before)} wherever tokens are placed."
     control, number = max(others, key=lambda pair: abs(pair[1] - before))
-    told = f"{digits.value(before)} with places as they are, {digits.value(number)} with them {control.name}"
-    return f"{of}{told}, which changes most."
+    if abs(number - before) < SAME:
+        return f"{of}{digits.value(before)} wherever tokens are placed, but for less than {SAME:.5f}."
+    first_words, most_words = digits.apart(before, number)
+    return f"{of}{first_words} with places as they are, {most_words} with them {control.name}, which changes most."

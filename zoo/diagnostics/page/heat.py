@@ -9,11 +9,13 @@ from torch import Tensor
 
 from zoo.diagnostics.drawing import digits, maps
 from zoo.diagnostics.drawing.colours import LEVELS, RAMPS
-from zoo.diagnostics.drawing.markup import Markup, tag
+from zoo.diagnostics.drawing.markup import Markup, breaking, tag
+from zoo.diagnostics.drawing.scales import Scale, calm
 from zoo.diagnostics.report.contents import Measure
 
 MANY, CROWD = 8, 16  # heads, from which the numbers fit into wide tables alone, or into none
 LEAST = 1e-3  # that the strongest colour stands for: what is smaller is rounding
+NOTHING = 1e-5  # what is smaller is 0 but for rounding
 
 
 def tables(measures: Mapping[str, Measure], layers: Mapping[str, Sequence[int]]) -> Markup:
@@ -21,7 +23,7 @@ def tables(measures: Mapping[str, Measure], layers: Mapping[str, Sequence[int]])
 
     `layers` are the numbers of the rows.
     """
-    values = torch.cat([measure.values.double().flatten() for measure in measures.values()])
+    values = torch.cat([_rounded(measure.values).flatten() for measure in measures.values()])
     ends, look = _ends(values)
     first = next(iter(measures.values()))
     drawn = (
@@ -32,8 +34,13 @@ def tables(measures: Mapping[str, Measure], layers: Mapping[str, Sequence[int]])
     return tag("div", tag("div", *drawn, class_="heats"), foot, class_="drawing")
 
 
+def _rounded(values: Tensor) -> Tensor:
+    values = values.double()
+    return values.where(~(values.abs() < NOTHING), 0.0)
+
+
 def _ends(values: Tensor) -> tuple[tuple[float, float], str]:
-    """The scale, and its colours: around 0 where there are both signs, else from the least to the most."""
+    """The scale, and its colours: around 0 where there are both signs, else from the least to the most if these are apart."""
     seen = values[values.isfinite()]
     if not seen.numel():
         return (0.0, 1.0), "weights"
@@ -43,17 +50,18 @@ def _ends(values: Tensor) -> tuple[tuple[float, float], str]:
         return (-most, most), "signed"
     if low >= 0 and (low < 0.5 * high or low == high):
         low, high = 0.0, max(high, LEAST)
-    return (low, high if high > low else low + 1.0), "weights"
+    even = calm(Scale(low, high))
+    return (even.low, even.high), "weights"
 
 
 def _table(measure: Measure, layers: Sequence[int], run: str | None, ends: tuple[float, float], look: str) -> Markup:
     heads = measure.values.shape[1]
     size = "crowd" if heads > CROWD else "many" if heads > MANY else None
-    caption = tag("caption", run) if run else None
+    caption = tag("caption", breaking(run)) if run else None
     top = tag("tr", tag("th", "layer", scope="col"), *(tag("th", str(head + 1), scope="col") for head in range(heads)))
     rows = (
         tag("tr", tag("th", str(layer), scope="row"), *(_cell(number, ends, look, bool(size)) for number in row))
-        for layer, row in zip(layers, measure.values.tolist(), strict=True)
+        for layer, row in zip(layers, _rounded(measure.values).tolist(), strict=True)
     )
     label = f"{measure.title}: rows are layers, columns are heads"
     names = " ".join(filter(None, ["heat", size]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from zoo.diagnostics.drawing import digits
-from zoo.diagnostics.drawing.markup import Markup, tag
+from zoo.diagnostics.drawing.markup import Markup, breaking, tag
 from zoo.diagnostics.report.contents import Report, Run
 
 LONG = 60  # letters that take a line of their own
@@ -20,7 +20,7 @@ def opening(report: Report) -> Markup:
     """One run as a card of facts, several as a table with a column each."""
     over = tag("p", f"zoo {report.version} \u00b7 attention diagnostics \u00b7 {report.made}", class_="over")
     body = _card(report.runs[0]) if len(report.runs) == 1 else _table(report.runs)
-    return tag("header", over, tag("h1", title(report)), body, id="top")
+    return tag("header", over, tag("h1", breaking(title(report))), body, id="top")
 
 
 def names(run: Run) -> Markup:
@@ -39,16 +39,29 @@ def _card(run: Run) -> Markup:
 
 
 def _pair(name: str, words: str) -> Markup:
-    return tag("div", tag("dt", name), tag("dd", words), class_="long" if len(words) > LONG else None)
+    return tag(
+        "div", tag("dt", breaking(name)), tag("dd", breaking(words)), class_="long" if len(words) > LONG else None
+    )
 
 
 def _table(runs: Sequence[Run]) -> Markup:
-    top = tag("tr", tag("td"), *(tag("th", run.name, scope="col") for run in runs))
+    top = tag("tr", tag("td"), *(tag("th", breaking(run.name), scope="col") for run in runs))
     rows = [_row("encoding", [names(run) for run in runs])]
     rows += _rows([{name: digits.value(number) for name, number in run.metrics.items()} for run in runs], "number")
-    rows += _rows([run.facts for run in runs])
+    long = dict.fromkeys(key for run in runs for key, words in run.facts.items() if len(words) > LONG)
+    rows += _rows([{key: words for key, words in run.facts.items() if key not in long} for run in runs])
     rows.append(_row("checkpoint", [run.checkpoint for run in runs]))
-    return tag("div", tag("table", tag("thead", top), tag("tbody", *rows), class_="runs"), class_="wide")
+    table = tag("div", tag("table", tag("thead", top), tag("tbody", *rows), class_="runs"), class_="wide")
+    return tag("div", table, tag("dl", *(_sentences(key, runs) for key in long), class_="told-of") if long else None)
+
+
+def _sentences(key: str, runs: Sequence[Run]) -> Markup:
+    """What is too long for the cells of a table, a paragraph for each run, or one where all are told the same."""
+    told = {run.name: run.facts[key] for run in runs if key in run.facts}
+    same = len(told) == len(runs) and len(set(told.values())) == 1
+    lines = ({"": told.popitem()[1]} if same else told).items()
+    words = (tag("p", tag("b", breaking(name), ": ") if name else None, breaking(line)) for name, line in lines)
+    return tag("div", tag("dt", breaking(key)), tag("dd", *words))
 
 
 def _rows(columns: Sequence[Mapping[str, str]], look: str | None = None) -> list[Markup]:
@@ -58,4 +71,6 @@ def _rows(columns: Sequence[Mapping[str, str]], look: str | None = None) -> list
 
 
 def _row(name: str, cells: Sequence[str], look: str | None = None) -> Markup:
-    return tag("tr", tag("th", name, scope="row"), *(tag("td", cell, class_=look) for cell in cells))
+    return tag(
+        "tr", tag("th", breaking(name), scope="row"), *(tag("td", breaking(cell), class_=look) for cell in cells)
+    )

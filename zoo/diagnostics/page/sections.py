@@ -38,7 +38,7 @@ def measures(report: Report) -> Markup | None:
         for measure in run.measures:
             found.setdefault((measure.name, measure.unit), {})[run.name] = measure
     layers = {run.name: _layers(run) for run in report.runs}
-    figures = [_measure(of, layers) for of in found.values()]
+    figures = [measured(of, layers) for of in found.values()]
     return tag("div", *figures, class_="figures") if figures else None
 
 
@@ -49,15 +49,29 @@ def _layers(run: Run) -> Sequence[int]:
     return range(max((len(measure.values) for measure in run.measures), default=0))
 
 
-def _measure(runs: Mapping[str, Measure], layers: Mapping[str, Sequence[int]]) -> Markup:
+def measured(runs: Mapping[str, Measure], layers: Mapping[str, Sequence[int]]) -> Markup:
+    """One measure of runs, {run: measure}; `layers` are the numbers of the rows."""
     first = next(iter(runs.values()))
-    return figure(first.says or f"{first.title} of each head.", titled(first.title, heat.tables(runs, layers)))
+    told = f"{first.says or f'{first.title} of each head.'}{_even(runs)}"
+    return figure(told, titled(first.title, heat.tables(runs, layers)))
+
+
+def _even(runs: Mapping[str, Measure]) -> str:
+    """What attention that is spread evenly has in each run, once where all have the same."""
+    found = {name: f"{one.even:.2f}" for name, one in runs.items() if one.even is not None}
+    if not found:
+        return ""
+    if len(found) == len(runs) and len(set(found.values())) == 1:
+        return f" Spread evenly: {found.popitem()[1]}."
+    return f" Spread evenly: {', '.join(f'{number} in {name}' for name, number in found.items())}."
 
 
 SECTIONS = (
     Section(
         "controls", "Does the model use position at all?",
-        "The same test, with the places of the tokens changed and everything else as it was.", controls,
+        "The same test, with the places of the tokens changed and everything else as it was. The less that changes a "
+        "number, the less the model makes of places.",
+        controls,
     ),
     Section(
         "looks", "Where heads look",
@@ -65,7 +79,10 @@ SECTIONS = (
     ),
     Section(
         "measures", "Measures by layer and head",
-        "Rows are layers, the first on top; columns are heads. Hover a cell, or go to it with the arrow keys, for its number.",
+        Markup(
+            "Rows are layers, the first on top; columns are heads. "
+            + tag("span", "Hover a cell, or go to it with the arrow keys, for its number.", class_="screen")
+        ),
         measures,
     ),
     Section(

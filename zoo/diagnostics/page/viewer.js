@@ -16,9 +16,11 @@ const ramp = (name) => {
     return stops[first].map((channel, number) => Math.round(channel + (stops[first + 1][number] - channel) * (place - first)));
   });
 };
+const HIDDEN = /^[\p{M}\p{Cf}\p{Zl}\p{Zp}\x7f-\x9f]+$/u;  // what has no width of its own
 const SEEN = { "\n": "\u21b5\n", "\t": "\u21e5\t", "\r": "\u240d", " ": "\u00b7" };
 const shown = (token) => {
   if (token === "") return "\u2205";
+  if (HIDDEN.test(token)) return Array.from(token, (letter) => `U+${letter.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`).join(" ");
   const text = /^ +$/.test(token) ? "\u00b7".repeat(token.length) : token;
   return text.replace(/[\n\t\r]/g, (letter) => SEEN[letter]).replace(/[\0-\x08\x0b\x0c\x0e-\x1f]/g, (letter) => String.fromCharCode(0x2400 + letter.charCodeAt(0)));
 };
@@ -37,16 +39,16 @@ function viewer(frame, data) {
   const pictures = data.pictures.map((source) => Object.assign(new Image(), { src: source }));
   let run, keys, start, sides, text, opened = [], colours, held = false, over = -1, cells = [];
 
-  // What a slot is: (frame, row, column) on the grid, or a token without a place.
+  // What a slot is: (step, row, column) on the grid, or a token without a place.
   const placed = (slot) => {
     const [, rows, columns] = sides, number = slot - start;
     return [Math.floor(number / (rows * columns)), Math.floor(number / columns) % rows, number % columns];
   };
   const name = (slot) => {
     if (slot < start) return run.extra[slot];
-    if (text) return `token ${slot - start + 1} \u201c${shown(run.samples[state.sample].tokens[slot - start] ?? "").replace(/\n/g, "")}\u201d`;
+    if (text) return `token ${slot - start} \u201c\u2068${shown(run.samples[state.sample].tokens[slot - start] ?? "").replace(/\n/g, "")}\u2069\u201d`;
     const [number, row, column] = placed(slot);
-    return `${sides[0] > 1 ? `frame ${number + 1}, ` : ""}row ${row + 1}, column ${column + 1}`;
+    return `${sides[0] > 1 ? `step ${number}, ` : ""}row ${row}, column ${column}`;
   };
 
   const take = () => {
@@ -111,7 +113,7 @@ function viewer(frame, data) {
         for (const one of [plain, canvas]) one.dataset.frame = number;
         plain.dataset.plain = "";
         if (sample.pictures[number] === undefined) plain.hidden = true;
-        return sides[0] > 1 ? [make("div", {}, plain, canvas, `frame ${number + 1}`)] : [make("div", {}, plain), make("div", {}, canvas)];
+        return sides[0] > 1 ? [make("div", {}, plain, canvas, `step ${number}`)] : [make("div", {}, plain), make("div", {}, canvas)];
       });
       body = make("div", { className: `frames${sides[0] > 1 ? "" : " one"}` }, ...parts.flat());
     }
@@ -190,7 +192,8 @@ function viewer(frame, data) {
   const buildMatrix = () => {
     const heads = ["mean", ...Array.from({ length: run.heads }, (_, head) => String(head))];
     matrix.classList.toggle("text", text);
-    matrix.style.gridTemplateColumns = `1.6rem repeat(${heads.length}, minmax(1.1rem, ${text ? "1fr" : sides[0] > 1 ? "8rem" : "4rem"}))`;
+    const widest = text ? "1fr" : sides[0] > 1 ? "8rem" : "4rem";
+    matrix.style.gridTemplateColumns = `1.6rem minmax(2.1rem, ${widest}) repeat(${run.heads}, minmax(1.1rem, ${widest}))`;
     const top = make("div", {}, make("span"), ...heads.map((head) => make("span", head === "mean" ? { textContent: "mean", className: "mean" } : { textContent: Number(head) + 1 })));
     cells = run.layers.map((layer, place) => heads.map((head) => {
       const canvas = make("canvas", { width: text ? keys - start : sides[0] * sides[2], height: text ? 1 : sides[1], tabIndex: -1 });
@@ -290,6 +293,7 @@ function viewer(frame, data) {
     build();
     buildMatrix();
     draw();
+    reveal();
   };
   const choose = (changes) => {
     const anew = "run" in changes || "sample" in changes;
@@ -347,6 +351,14 @@ function viewer(frame, data) {
     const order = run.queries.indexOf(state.query) + right;
     return best >= 0 || !right ? best : run.queries[order] ?? -1;
   };
+  // A long text scrolls by itself; the page stays where it is.
+  const reveal = () => {
+    const box = find(".words", stage), chip = box && find(`[data-slot="${state.query}"]`, box);
+    if (!chip) return;
+    const { top, bottom } = chip.getBoundingClientRect(), around = box.getBoundingClientRect();
+    if (top < around.top + 8) box.scrollTop -= around.top + 30 - top;
+    if (bottom > around.bottom - 8) box.scrollTop += bottom - around.bottom + 30;
+  };
   stage.addEventListener("keydown", (event) => {
     const ends = { Home: run.queries[0], End: run.queries.at(-1) };
     if (event.key === "Escape") { held = false; return; }
@@ -357,6 +369,7 @@ function viewer(frame, data) {
     held = true;
     over = -1;
     choose({ query });
+    reveal();
   });
   for (const [key, select] of Object.entries(pickers)) {
     select.addEventListener("change", () => choose({ [key]: key === "head" ? select.value : Number(select.value) }));

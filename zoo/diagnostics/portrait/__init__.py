@@ -49,9 +49,9 @@ def probed(choices: Sequence[Choice], dims: Dims) -> Probe:
     return probe(made, sizes, causal)
 
 
-def panels(probe: Probe) -> Iterator[Panel]:
-    """What there is to see, the most telling first."""
-    return (text if probe.dims.axes == 1 else image).panels(probe)
+def panels(probe: Probe, *, masked: bool = True) -> Iterator[Panel]:
+    """What there is to see, the most telling first; `masked` shows weights over a text behind a causal mask in any case."""
+    return text.panels(probe, masked) if probe.dims.axes == 1 else image.panels(probe)
 
 
 def _usual(choices: Sequence[Choice]) -> list[Dims]:

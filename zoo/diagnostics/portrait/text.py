@@ -37,7 +37,7 @@ TURNS = (
     "How far one token turns each pair of channels: pairs that turn fast tell near places apart, slow ones far places."
 )
 WEIGHTS = (
-    "How attention is spread over tokens that are all alike, each row beside its largest weight: a bright diagonal looks near,"
+    "How attention is spread over tokens that are all alike, each row beside its largest weight: a strong diagonal looks near,"
     " an even row everywhere."
 )
 READ = "The same where tokens differ, though their queries and keys do not: what changes is what the encoding reads of them."
@@ -49,8 +49,8 @@ PRODUCTS = (
 )
 
 
-def panels(probe: Probe) -> Iterator[Panel]:
-    """The panels that have something to show, the most telling first."""
+def panels(probe: Probe, masked: bool) -> Iterator[Panel]:
+    """The panels that have something to show, the most telling first; `masked`: weights are causal in any case."""
     yield from _input(probe)
     bias, other = (added_to_scores(probe.held(probe.noise(seed), 0.0), 0.0)[0] for seed in (0, 1))  # [H, N, N]
     given = same(bias, other)
@@ -62,12 +62,13 @@ def panels(probe: Probe) -> Iterator[Panel]:
     if not (given and same(added, bias)):
         yield _curves("Scores of equal tokens", added, DECAY)
     yield from _spectrum(probe)
-    masked = replace(probe, causal=True)
-    yield _weights("Causal weights of equal tokens", masked.terms(masked.alike(masked.contents(1))), WEIGHTS)
-    first, second = (masked.held(masked.noise(seed), 1.0) for seed in (0, 1))
+    shown = replace(probe, causal=probe.causal or masked)
+    title = f"{'Causal weights' if shown.causal else 'Weights'} of equal tokens"
+    yield _weights(title, shown.terms(shown.alike(shown.contents(1))), WEIGHTS)
+    first, second = (shown.held(shown.noise(seed), 1.0) for seed in (0, 1))
     if not same(shares(first), shares(second)):
         yield _weights("The same of random tokens", first, READ)
-    yield from _output(masked)
+    yield from _output(shown)
     yield from _products(probe)
 
 

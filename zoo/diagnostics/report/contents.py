@@ -15,6 +15,7 @@ from zoo.panels import Curves, Panel
 class Measure:
     """A number of each head in each layer [L, H]. `says` is a sentence: what one should see.
 
+    `even` is what attention would have that is spread evenly over all that a query may see, None where that tells nothing.
     Rows are the layers of the run's `attended`, or all from 0 on where nothing is kept of that.
     """
 
@@ -23,6 +24,7 @@ class Measure:
     unit: str
     says: str
     values: Tensor  # [L, H]
+    even: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,12 +14,18 @@ from zoo.diagnostics.looking import Look, look, resting
 from zoo.diagnostics.report import trained
 from zoo.models.block import Block
 from zoo.models.trunk import Trunk
-from zoo.panels import Panel
+from zoo.panels import Panel, Points
 
 
 def encodings(model: nn.Module, inputs: Sequence[Any], looks: Sequence[Look], grid: Sequence[int]) -> tuple[Panel, ...]:
-    """What encodings do, then what they found, then the correlations of words and positions where they are added."""
-    return (*_doings(looks, grid), *findings(looks), *_correlations(model, inputs, looks))
+    """What encodings do, then what they found, then the correlations of words and positions where they are added.
+
+    Turns that an encoding tells of itself are not measured from outside once more.
+    """
+    told = findings(looks)
+    turned = {panel.y for panel in told if isinstance(panel, Points)}
+    doings = [panel for panel in _doings(looks, grid) if not (isinstance(panel, Points) and panel.y in turned)]
+    return (*doings, *told, *_correlations(model, inputs, looks))
 
 
 def _doings(looks: Sequence[Look], grid: Sequence[int]) -> Iterator[Panel]:

@@ -33,10 +33,11 @@ def _alone(looks: Sequence[Look]) -> Iterator[Measure]:
         values = torch.stack([kind.of(look) for look in looks])
         if kind.name == "total" and torch.allclose(values, torch.ones_like(values), atol=1e-4):
             continue  # as of every softmax
-        told = f" Spread evenly: {kind.of(even)[0]:.2f}." if kind.name.split("_")[0] in COMPARED else ""
+        compared = kind.name.split("_")[0] in COMPARED
         yield Measure(
-            name=kind.name, title=kind.title, unit=kind.unit, says=kind.says + told, values=values.float().cpu()
-        )
+            name=kind.name, title=kind.title, unit=kind.unit, says=kind.says, values=values.float().cpu(),
+            even=float(kind.of(even)[0]) if compared else None,
+        )  # fmt: skip
 
 
 def _even(look: Look) -> Look:
@@ -63,12 +64,17 @@ def _against(looks: Sequence[Look], content: Others, shifted: Others) -> Iterato
 
 
 def _pairs(looks: Sequence[Look], others: Others) -> list[tuple[Tensor, Tensor]]:
-    """Scores of each layer and the others'; none where linear attention has none."""
+    """Scores of each layer and the others', as far as both tokens have a place; none where linear attention has none."""
     return [
-        (one.scores, other.scores)
+        (_on_places(one, one.scores), other.scores)
         for one, other in zip(looks, others or (), strict=others is not None)
         if one.scores is not None and other.scores is not None
     ]
+
+
+def _on_places(look: Look, scores: Tensor) -> Tensor:
+    """A class token has no place that could change, and turns beside it leave it where it is."""
+    return scores.masked_fill(~measures.both(*look.grid), -torch.inf)
 
 
 def _each(pairs: Sequence[tuple[Tensor, Tensor]], measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

@@ -16,7 +16,7 @@ FARTHEST = 256  # tokens or patches to either side that are drawn
 
 
 def profiles(looks: Sequence[Look]) -> tuple[Panel, ...]:
-    """A panel for each layer; of clips one along time and one within frames."""
+    """A panel for each layer; of clips one in time and one in space."""
     return tuple(panel for look in looks for panel in _panels(look, f"layer {look.layer}"))
 
 
@@ -27,8 +27,8 @@ def _panels(look: Look, title: str) -> Iterator[Panel]:
     elif axes == 2:
         yield _mosaic(look, slice(None), title)
     else:
-        yield _curves(look, slice(0, 1), f"{title}, in time", "frames that the key stands before the query")
-        yield _mosaic(look, slice(1, None), f"{title}, within frames")
+        yield _curves(look, slice(0, 1), f"{title}, in time", "steps in time that the key stands before the query")
+        yield _mosaic(look, slice(1, None), f"{title}, in space")
 
 
 def _profile(look: Look, axes: slice) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -57,5 +57,5 @@ def _mosaic(look: Look, axes: slice, title: str) -> Mosaic:
         title=title, x="patches to the right of the query", y="patches below the query", values=turned,
         labels=tuple(named(turned)), unit="mean weight",
         mark=(0, 0), corner=(-(len(rows) // 2), -(len(columns) // 2)),
-        says="The query stands at the mark, each cell is a key so far from it: a bright middle is a local head.",
+        says="The query stands at the mark, each cell is a key so far from it: a strong middle is a local head.",
     )  # fmt: skip

@@ -16,6 +16,9 @@ from zoo.samples import Vocabulary
 
 HIDDEN = "[mask]"
 PADDING = ""
+UNKNOWN = "\ufffd"  # what bytes decode to that are no character
+FOLLOWING = "\u2026"  # the rest of a character whose first token shows it
+MOST = 4  # bytes of a character
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,33 @@ def _extra(model: nn.Module, count: int) -> tuple[str, ...]:
 
 
 def pieces(vocabulary: Vocabulary, row: Tensor) -> tuple[str, ...]:
-    """Each of the tokens [N] decoded by itself; -1 is padding, the number after the last token hides one."""
-    return tuple(_piece(vocabulary, int(token)) for token in row)
+    """Each of the tokens [N] decoded by itself; -1 is padding, the number after the last token hides one.
+
+    A character of several tokens stands at the first of them, at the others three dots; bytes of none are told as such.
+    """
+    tokens: list[int] = row.tolist()
+    found = [_piece(vocabulary, token) for token in tokens]
+    for place, piece in enumerate(found):
+        if UNKNOWN in piece and (joined := _joined(vocabulary, tokens[place : place + MOST], piece)):
+            found[place : place + len(joined)] = joined
+    return tuple(
+        _byte(vocabulary, *pair) if UNKNOWN in pair[1] else pair[1] for pair in zip(tokens, found, strict=True)
+    )
+
+
+def _joined(vocabulary: Vocabulary, tokens: Sequence[int], piece: str) -> list[str]:
+    """Pieces of the fewest of the tokens that are whole characters; none if none are."""
+    for count in range(2, len(tokens) + 1):
+        if not all(0 <= token < len(vocabulary) for token in tokens[:count]):
+            return []
+        text = vocabulary.decode(tokens[:count])
+        if UNKNOWN not in text:
+            return [text, *[FOLLOWING] * (count - 1)]
+    return []
+
+
+def _byte(vocabulary: Vocabulary, token: int, piece: str) -> str:
+    return f"\u2039{token:02X}\u203a" if vocabulary.unit == "byte" else piece
 
 
 def _piece(vocabulary: Vocabulary, token: int) -> str:

@@ -31,7 +31,7 @@ def panels(chain: Chain, sizes: Sequence[int], causal: bool) -> tuple[Panel, ...
     """
     copy = deepcopy(chain).to("cpu", torch.float64).eval().requires_grad_(False)
     shown = tuple(map(min, MOST[len(sizes)], sizes))
-    return tuple(seen(Probe(copy, shown, causal)))
+    return tuple(seen(Probe(copy, shown, causal), masked=False))
 
 
 @torch.no_grad()

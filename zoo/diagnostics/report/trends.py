@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.diagnostics.summary import titles
+from zoo.diagnostics.summary import Kind, named
 from zoo.panels import Curves
 
 MOST, BINS = 400, 48  # points of a curve; of one whose points are single tokens' losses
@@ -26,14 +26,14 @@ def training(rows: Sequence[Mapping[str, str]], unit: str) -> tuple[Curves, ...]
     """
     names = dict.fromkeys(name for row in rows for name in row)
     found = {name: points for name in names if name.startswith(("train/", "val/")) and (points := _points(rows, name))}
-    return (*_drawn(found), *_attention(rows, [name for name in names if ATTENTION.fullmatch(name)], titles(unit)))
+    return (*_drawn(found), *_attention(rows, [name for name in names if ATTENTION.fullmatch(name)], named(unit)))
 
 
 def _points(rows: Sequence[Mapping[str, str]], name: str) -> Points:
     return [(float(row["step"]), float(row[name])) for row in rows if row.get(name)]
 
 
-def _attention(rows: Sequence[Mapping[str, str]], names: Sequence[str], titles: Mapping[str, str]) -> Iterator[Curves]:
+def _attention(rows: Sequence[Mapping[str, str]], names: Sequence[str], known: Mapping[str, Kind]) -> Iterator[Curves]:
     """What was measured of attention while training, a line for each layer; nothing of what stayed the same in all."""
     kinds: dict[str, dict[str, Points]] = {}
     for name in names:
@@ -44,10 +44,13 @@ def _attention(rows: Sequence[Mapping[str, str]], names: Sequence[str], titles: 
         if len({value for points in layers.values() for _, value in points}) == 1:
             continue
         steps = sorted({step for points in layers.values() for step, _ in points})
-        known = {layer: dict(points) for layer, points in layers.items()}
-        lines = {layer: [(step, found.get(step, NONE)) for step in steps] for layer, found in known.items()}
+        found = {layer: dict(points) for layer, points in layers.items()}
+        lines = {layer: [(step, points.get(step, NONE)) for step in steps] for layer, points in found.items()}
         told = "The mean over heads while training: where layers part, they take on different tasks."
-        yield _curves(titles.get(kind, kind.replace("_", " ")), "mean over heads", lines, told)
+        title, y = (
+            (known[kind].title, known[kind].unit) if kind in known else (kind.replace("_", " "), "mean over heads")
+        )
+        yield _curves(title, y, lines, told)
 
 
 def _drawn(found: Mapping[str, Points]) -> Iterator[Curves]:
@@ -62,7 +65,8 @@ def _drawn(found: Mapping[str, Points]) -> Iterator[Curves]:
             "loss on what was trained on, and on what was not",
             "loss",
             lines,
-            "Where val rises while train falls, the model learns by heart.",
+            "Where val rises while train falls, the model learns by heart. Dropout, augmentation and smoothed labels, where "
+            "there are some, make the loss of training larger, and count in training alone.",
         )
     for name, points in found.items():
         if name not in ("train/loss", "val/loss") or (name == "val/loss" and not (train and len(val) > 1)):
@@ -100,7 +104,7 @@ def _swept(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curve
     sizes = {int(size): metrics for size, metrics in result[kind].items()} | {int(result["size"]): result["metrics"]}
     refused = sorted(size for size, metrics in sizes.items() if "refused" in metrics)
     known = {size: sizes[size] for size in sorted(sizes) if size not in refused}
-    x = "resolution in pixels" if kind == "resolutions" else "length of windows in tokens"
+    x = "resolution in pixels" if kind == "resolutions" else "length in tokens"
     told = f"Trained at {trained}" + (f"; refused at {', '.join(map(str, refused))}" if refused else "")
     for name in result["metrics"]:
         values = {size: float(metrics[name]) for size, metrics in known.items() if name in metrics}

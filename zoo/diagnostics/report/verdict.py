@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from zoo.diagnostics.report.contents import Control
 
 AS_THEY_ARE = "as they are"
-ROUNDING = 1e-5
+SAME = 0.00005  # a change that is smaller says nothing
 
 
 def verdict(controls: Sequence[Control], metric: str, causal: bool) -> str:
@@ -24,10 +24,11 @@ def verdict(controls: Sequence[Control], metric: str, causal: bool) -> str:
     if lost or not math.isfinite(before):
         return f"{metric} is no number with places {', '.join(lost or [own.name])}"
     most = max(asked, key=lambda control: abs(control.metrics[metric] - before))
-    after = most.metrics[metric]
-    if math.isclose(after, before, rel_tol=ROUNDING):
-        return f"{metric} stays at {before:.4f} wherever tokens are put, up to rounding"
-    return f"{metric} goes from {before:.4f} to {after:.4f} with them {most.name}, which changes most"
+    by = abs(most.metrics[metric] - before)
+    if by < SAME:
+        told = "though other metrics change" if by == 0 else f"but for less than {SAME:.5f}"
+        return f"{metric} stays at {before:.4f} wherever tokens are put, {told}"
+    return f"{metric} goes from {before:.4f} to {most.metrics[metric]:.4f} with them {most.name}, which changes most"
 
 
 def _instead(causal: bool) -> str:

@@ -13,7 +13,7 @@ from zoo.panels import Curves, Map, Mosaic, Numbers, Panel, Points, distinct, na
 
 Panels = Iterable[Panel]
 
-AXES = {1: ("text",), 2: ("rows", "columns"), 3: ("frames", "rows", "columns")}  # what is counted along each axis
+AXES = {1: ("text",), 2: ("rows", "columns"), 3: ("time", "rows", "columns")}  # what is counted along each axis
 SHARES = {"a tenth lies below": 0.1, "half lies below": 0.5, "nine tenths lie below": 0.9}
 
 

@@ -41,8 +41,10 @@ def seen_waves(waves: Tensor, encoding: Encoding, terms: Terms) -> Panels:
         yield pairs("Frequencies of turns", "radians per token", found[0], FREQUENCIES)
         return
     if len(found) == 3:
-        told = "How far one frame turns each pair of channels; a pair that is not drawn does not tell frames apart."
-        yield pairs("Turns from frame to frame", "radians per frame", found[0], told)
+        told = (
+            "How far one step in time turns each pair of channels; a pair that is not drawn does not tell steps apart."
+        )
+        yield pairs("Turns along time", "radians per step", found[0], told)
     groups = {head: (one[1], one[0]) for head, one in named(distinct(found[-2:].transpose(0, 1))).items()}
     yield Points(
         title="Wave vectors of turns", x="radians per column", y="radians per row", says=WAVES, groups=groups, square=True
