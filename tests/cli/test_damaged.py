@@ -191,3 +191,14 @@ def test_a_length_that_a_table_has_not_is_told_before_anything_is_looked_at(run,
     assert code == 2
     assert "nothing was started" in told
     assert caplog.messages == []
+
+
+def test_attention_that_overflows_is_told(copy, zoo):
+    def grow(content):
+        for name, weight in content["state_dict"].items():
+            weight.mul_(1e25 if "attention" in name else 1)
+
+    changed(copy / "checkpoints" / "best.ckpt", grow)
+    code, _, told = zoo("diagnose", copy, "limit=1", "controls=false", CPU)
+    assert code == 3
+    assert "best.ckpt: attention in layer 0 is infinite or NaN" in told

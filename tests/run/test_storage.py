@@ -15,7 +15,7 @@ from zoo.errors import CheckpointError, ZooError
 from zoo.run import checkpoints, storage
 from zoo.run.saving import Storage
 
-CONTENT = {"zoo": {"recipe": {}}, "state_dict": {"weight": torch.arange(100.0)}, "global_step": 3}
+CONTENT = {"zoo": {"recipe": {}, "name": "tiny"}, "state_dict": {"weight": torch.arange(100.0)}, "global_step": 3}
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from zoo.diagnostics.report.measured import measured
 from zoo.diagnostics.report.profiles import profiles
 from zoo.diagnostics.report.shown import layout
 from zoo.diagnostics.report.verdict import verdict
-from zoo.errors import Invalid, RecipeError
+from zoo.errors import Invalid, NonFiniteError, RecipeError
 from zoo.recipe import Recipe
 from zoo.samples import Images
 from zoo.tasks.task import Task
@@ -54,7 +54,7 @@ class Wanted(NamedTuple):
 
 
 def diagnosed(subject: Subject, beside: Kept, wanted: Wanted) -> Run:
-    """Look at a checkpoint, and test it. Raises RecipeError where it cannot follow its data."""
+    """Look at a checkpoint, and test it. Raises RecipeError where it cannot follow its data, and NonFiniteError."""
     recipe, task = subject.recipe, subject.task.to(device(subject.recipe))
     data = build_data(recipe)
     with _blamed(recipe, "data"):
@@ -65,6 +65,7 @@ def diagnosed(subject: Subject, beside: Kept, wanted: Wanted) -> Run:
         plan = layout(task.model, inputs, wanted.queries)
     log.info("%s: looking at %d samples", subject.name, len(batch[0]))
     seen = looked(task.model, inputs, plan, wanted.layers)
+    _check(subject, seen)
     attended = _attended(seen, samples(task, data, batch, inputs, seen.layout.grid))
     panels = encodings(task.model, inputs, seen.looks, seen.layout.grid)
     with _blamed(recipe, "data"):
@@ -78,6 +79,13 @@ def diagnosed(subject: Subject, beside: Kept, wanted: Wanted) -> Run:
         measures=tuple(found), profiles=profiles(seen.looks), attended=attended,
         encodings=panels, controls=tuple(tests), extrapolation=beside.extrapolation,
     )  # fmt: skip
+
+
+def _check(subject: Subject, seen: Looked) -> None:
+    """Raises NonFiniteError where finite weights of a model are so large that there is no attention to measure."""
+    broken = next((one.layer for one in seen.looks if not one.weights.isfinite().all()), None)
+    if broken is not None:
+        raise NonFiniteError(f"{subject.path}: attention in layer {broken} is infinite or NaN")
 
 
 @contextmanager
