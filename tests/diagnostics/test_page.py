@@ -243,13 +243,19 @@ def test_names_go_on_in_the_next_line_between_their_words():
 
 
 def test_what_is_long_stands_under_the_table_of_runs(made):
-    told = [f"{letter} long verdict, {'on and ' * 9}on" for letter in "ab"]
+    told = [f"{letter} long verdict, {'on and ' * 15}on" for letter in "ab"]
     runs = [replace(run, facts={"verdict": words}) for run, words in zip(made["pair"].runs, told, strict=True)]
     table, under = opening.opening(reports.report(*runs)).split("</table>")
     assert "verdict" not in table
     assert all(words in under for words in told)
     alike = opening.opening(reports.report(*(replace(run, facts={"verdict": told[0]}) for run in runs)))
     assert alike.count(told[0]) == 1
+
+
+def test_a_heading_says_what_the_title_says(made):
+    for report in (made["image"], made["pair"], reports.report(*[reports.run(name, None, "tokens") for name in "abc"])):
+        (heading,) = Reader(opening.opening(report)).named("h1")
+        assert heading["text"] == opening.title(report)
 
 
 def test_noise_is_not_coloured():
