@@ -14,7 +14,8 @@ import torch
 from zoo.diagnostics.drawing import digits
 from zoo.diagnostics.drawing.curves import thinned
 from zoo.diagnostics.drawing.figures import draw
-from zoo.diagnostics.page import heat, looks, sections, writing
+from zoo.diagnostics.drawing.markup import Markup, breaking
+from zoo.diagnostics.page import heat, looks, opening, sections, writing
 from zoo.diagnostics.page.fewer import chosen
 from zoo.diagnostics.page.gallery import gallery
 from zoo.diagnostics.page.plain import plain, text
@@ -257,6 +258,28 @@ def test_numbers_that_are_compared_differ(made, after, told):
     ]
     text = writing.html(reports.report(replace(made["image"].runs[0], controls=tuple(pair))))
     assert f"<figcaption>{told}</figcaption>" in text
+
+
+def test_names_go_on_in_the_next_line_between_their_words():
+    assert breaking("test/bits_per_<b>") == "test/<wbr>bits_<wbr>per_<wbr>&lt;b&gt;"
+    assert breaking("end/") == "end/"
+    assert breaking(Markup("<a_b>")) == "<a_b>"
+
+
+def test_what_is_long_stands_under_the_table_of_runs(made):
+    told = [f"{letter} long verdict, {'on and ' * 15}on" for letter in "ab"]
+    runs = [replace(run, facts={"verdict": words}) for run, words in zip(made["pair"].runs, told, strict=True)]
+    table, under = opening.opening(reports.report(*runs)).split("</table>")
+    assert "verdict" not in table
+    assert all(words in under for words in told)
+    alike = opening.opening(reports.report(*(replace(run, facts={"verdict": told[0]}) for run in runs)))
+    assert alike.count(told[0]) == 1
+
+
+def test_a_heading_says_what_the_title_says(made):
+    for report in (made["image"], made["pair"], reports.report(*[reports.run(name, None, "tokens") for name in "abc"])):
+        (heading,) = Reader(opening.opening(report)).named("h1")
+        assert heading["text"] == opening.title(report)
 
 
 def test_noise_is_not_coloured():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zoo.diagnostics.drawing.markup import Markup, tag, together
+from zoo.diagnostics.drawing.markup import Markup, breaking, tag, together
 from zoo.diagnostics.drawing.scales import Scale
 
 WIDTH, HEIGHT = 400.0, 232.0
@@ -64,7 +64,7 @@ def legend(labels: list[tuple[str, str]]) -> Markup | None:
     if len(labels) < 2:
         return None
     items = (
-        tag("li", tag("i", class_=f"swatch {colour}"), label, data_series=str(number))
+        tag("li", tag("i", class_=f"swatch {colour}"), breaking(label), data_series=str(number))
         for number, (colour, label) in enumerate(labels)
     )
     return tag("ul", *items, class_="legend")

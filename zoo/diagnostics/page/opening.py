@@ -9,6 +9,7 @@ from zoo.diagnostics.drawing.markup import Markup, breaking, tag
 from zoo.diagnostics.report.contents import Report, Run
 
 LONG = 60  # letters that take a line of their own
+ROW = 200  # letters of a row of a table, of all its cells
 
 
 def title(report: Report) -> str:
@@ -16,11 +17,21 @@ def title(report: Report) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def _heading(report: Report) -> Markup:
+    """The title, each name in one line if that holds it, its comma with it."""
+    *first, last = (breaking(run.name) for run in report.runs)
+    names = [
+        tag("span", name, "," if place < len(first) else None, class_="name") for place, name in enumerate(first, 1)
+    ]
+    listed = [part for name in names for part in (name, " ")]
+    return tag("h1", *listed, "and " if first else None, tag("span", last, class_="name"))
+
+
 def opening(report: Report) -> Markup:
     """One run as a card of facts, several as a table with a column each."""
     over = tag("p", f"zoo {report.version} \u00b7 attention diagnostics \u00b7 {report.made}", class_="over")
     body = _card(report.runs[0]) if len(report.runs) == 1 else _table(report.runs)
-    return tag("header", over, tag("h1", breaking(title(report))), body, id="top")
+    return tag("header", over, _heading(report), body, id="top")
 
 
 def names(run: Run) -> Markup:
@@ -48,7 +59,7 @@ def _table(runs: Sequence[Run]) -> Markup:
     top = tag("tr", tag("td"), *(tag("th", breaking(run.name), scope="col") for run in runs))
     rows = [_row("encoding", [names(run) for run in runs])]
     rows += _rows([{name: digits.value(number) for name, number in run.metrics.items()} for run in runs], "number")
-    long = dict.fromkeys(key for run in runs for key, words in run.facts.items() if len(words) > LONG)
+    long = dict.fromkeys(key for run in runs for key, words in run.facts.items() if len(words) > ROW // len(runs))
     rows += _rows([{key: words for key, words in run.facts.items() if key not in long} for run in runs])
     rows.append(_row("checkpoint", [run.checkpoint for run in runs]))
     table = tag("div", tag("table", tag("thead", top), tag("tbody", *rows), class_="runs"), class_="wide")
