@@ -46,12 +46,6 @@ class Probe(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
         self.first, self.start = trainer.global_step, time.monotonic()
-        with isolate_rng():
-            problem = self._begin(trainer, pl_module)
-        if self.most(bool(problem)):
-            log.info("attention is not looked at: %s", problem or "another process cannot")
-            return
-        self.cadence.spent = time.monotonic() - self.start
         every = self.cadence.every
         self.due = (self.first // every + 1) * every
 
@@ -63,7 +57,7 @@ class Probe(L.Callback):
             return
         elapsed = time.monotonic() - self.start
         self.due = self.agreed(self.cadence.next(step, step - self.first, elapsed))
-        if self.due > step:  # it would take too much of the time by now
+        if self.due > step or not self._begun(trainer, pl_module):  # it would take too much of the time by now
             return
         began = _now(trainer)
         with isolate_rng():
@@ -72,6 +66,20 @@ class Probe(L.Callback):
         self.due = step + self.cadence.every
         share = self.cadence.share(time.monotonic() - self.start)
         self._log(trainer, {"perf/diagnostics_share": share}, step - 1)
+
+    def _begun(self, trainer: L.Trainer, task: Task) -> bool:
+        """Whether there is something to look at, the same in all processes; what short trainings never see is not read."""
+        if self.inputs is not None:
+            return True
+        began = time.monotonic()
+        with isolate_rng():
+            problem = self._begin(trainer, task)
+        self.cadence.spent += time.monotonic() - began
+        if self.most(bool(problem)):
+            log.info("attention is not looked at: %s", problem or "another process cannot")
+            self.due = None
+            return False
+        return True
 
     def _begin(self, trainer: L.Trainer, task: Task) -> str:
         """Take the samples that are looked at; says why not, where there are none."""
