@@ -157,8 +157,11 @@ def _offsets(look: Look) -> Tensor:
 def _distance(look: Look, axis: int | None = None) -> Tensor:
     """[B, H, N], NaN for queries that are no piece of the text or the image."""
     rows, columns = look.grid
-    offsets = _offsets(look) if axis is None else _offsets(look)[..., axis : axis + 1]
-    return measures.distance(look.weights, offsets, columns).masked_fill(~rows[:, None], float("nan"))
+    if axis is None:
+        found = measures.distance(look.weights, _offsets(look), columns)
+    else:
+        found = measures.distance_by_axis(look.weights, _offsets(look), columns)[..., axis]
+    return found.masked_fill(~rows[:, None], float("nan"))
 
 
 def _near(look: Look, reach: int) -> Tensor:

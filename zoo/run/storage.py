@@ -39,15 +39,16 @@ def publish(file: io.BytesIO, path: Path) -> None:
     seal = SEALED + hashlib.sha256(file.getbuffer()).hexdigest().encode()
     file.seek(-len(UNSEALED), os.SEEK_END)
     file.write(seal)
-    _write(file, path)
+    write(file, path)
 
 
 def copy(path: Path, target: Path) -> None:
     """Have the contents of a sealed file under another name too. Raises as `verified` and `publish` do."""
-    _write(verified(path), target)
+    write(verified(path), target)
 
 
-def _write(file: io.BytesIO, path: Path) -> None:
+def write(file: io.BytesIO, path: Path) -> None:
+    """Write into a file beside `path` until it is safe on the disk. Raises ZooError as `publish` does."""
     fresh = path.with_name(f".{path.name}{WRITING}")
     try:
         with fresh.open("wb") as target:

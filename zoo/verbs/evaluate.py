@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from zoo.data.source import Source
 from zoo.errors import Invalid, RecipeError
 from zoo.loading import restore
 from zoo.recipe import Recipe
-from zoo.run import checkpoints, folder
+from zoo.run import checkpoints, folder, storage
 from zoo.run.processes import Processes
 from zoo.run.progress import Tested
 from zoo.run.stopping import stoppable
@@ -59,7 +60,8 @@ def _measured(path: Path, recipe: Recipe, task: Task, processes: Processes) -> d
         result["size"] = recipe.data.options["size" if isinstance(task.samples, Images) else "length"]
         trained = result["size"] if isinstance(task.samples, Images) else task.samples.length
         result["figure"] = str(figures.draw(recipe, result, folder.holder(path), trained))
-        (folder.holder(path) / KEPT).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        kept = io.BytesIO((json.dumps(result, indent=2) + "\n").encode())
+        storage.write(kept, folder.holder(path) / KEPT)
     return result
 
 

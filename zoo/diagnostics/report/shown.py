@@ -37,17 +37,16 @@ class Layout:
 
 def layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) -> Layout:
     """The layout of what the model makes of inputs; queries are those of `extra` and at most so many of the grid."""
-    seen: list[tuple[int, Tokens]] = []
-    with (
-        looking.watched(model, lambda layer, tokens, *_: seen.append((layer.dims.layer, tokens))),
-        looking.resting(model),
-    ):
+    seen: list[Tokens] = []
+    with looking.watched(model, lambda _, tokens, *more: seen.append(tokens)), looking.resting(model):
         model(*inputs)
-    tokens = seen[0][1]
+    tokens = seen[0]
     grid = _grid(tokens)
     count = len(tokens) - prod(grid)
     chosen = [count + slot for slot in spread(grid, most)]
-    return Layout(tuple(sorted({layer for layer, _ in seen})), _extra(model, count), grid, (*range(count), *chosen))
+    return Layout(
+        tuple(sorted(looking.check(model, None).values())), _extra(model, count), grid, (*range(count), *chosen)
+    )
 
 
 def spread(grid: Sequence[int], most: int) -> list[int]:
