@@ -484,7 +484,7 @@ def a_masked_row_gives_nothing(member: Member) -> None:
             stack = Stack(member, causal=causal, layers=1)
             terms = stack.terms(member.states(), member.pos(), None, document())
             out, _ = attend(terms, backend)
-            rest = torch.zeros_like(out) if terms.readout is None else terms.readout(weights(terms))
+            rest = torch.zeros_like(out) if terms.readout is None else terms.readout(weights(terms), terms.whole)
             near(out[:, :, padding], rest[:, :, padding])
             out.square().sum().backward()
             assert finite(stack)

@@ -7,8 +7,7 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Terms, dense, precise
-from zoo.attention.pairs import Span
+from zoo.attention import Dims, Encoding, Span, Terms, dense, precise
 from zoo.encodings.parts.seen import Panels, pair_means, per_head, row_means
 from zoo.registry import Between, register
 

@@ -7,8 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Terms
-from zoo.attention.pairs import Span
+from zoo.attention import Dims, Encoding, Span, Terms
 from zoo.encodings.parts.linear import linear
 from zoo.errors import Invalid
 from zoo.registry import Between, register

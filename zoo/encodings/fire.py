@@ -7,8 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Block, Dims, Encoding, Terms, precise
-from zoo.attention.pairs import Span
+from zoo.attention import Block, Dims, Encoding, Span, Terms, precise
 from zoo.encodings.parts.linear import linear
 from zoo.encodings.parts.seen import Panels, curves, per_head
 from zoo.registry import Between, register

@@ -7,9 +7,8 @@ from typing import Annotated
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Terms, Tokens, unrounded
+from zoo.attention import Dims, Encoding, Terms, Tokens, tabled, unrounded
 from zoo.attention.dense import mask
-from zoo.attention.pairs import tabled
 from zoo.encodings.alibi import head_slopes
 from zoo.encodings.parts.linear import linear
 from zoo.encodings.parts.rotation import circle, turn

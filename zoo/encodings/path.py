@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Terms, Tokens, precise, repeated, unrounded
-from zoo.attention.pairs import tabled
+from zoo.attention import Dims, Encoding, Terms, Tokens, precise, repeated, tabled, unrounded
 from zoo.encodings.parts.convolution import convolved
 from zoo.encodings.parts.householder import added, settled
 from zoo.encodings.parts.linear import linear, normal

@@ -7,8 +7,7 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Lookup, Terms, precise
-from zoo.attention.pairs import Span
+from zoo.attention import Dims, Encoding, Lookup, Span, Terms, precise
 from zoo.encodings.parts.seen import Panels, curves
 from zoo.registry import Between, register
 

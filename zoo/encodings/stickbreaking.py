@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Terms, precise
+from zoo.attention import Dims, Encoding, Span, Terms, precise
 from zoo.attention.dense import weights
-from zoo.attention.pairs import Span
 from zoo.encodings.parts.seen import Panels, spread
 from zoo.registry import register
 

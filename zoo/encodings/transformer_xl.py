@@ -7,8 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Block, Dims, Encoding, Terms, precise
-from zoo.attention.pairs import Span
+from zoo.attention import Block, Dims, Encoding, Span, Terms, precise, unrounded
 from zoo.encodings.parts.linear import normal
 from zoo.encodings.parts.offsets import steps
 from zoo.encodings.parts.seen import Panels, per_head
@@ -43,18 +42,17 @@ class TransformerXL(Encoding):
         if terms.consecutive:
             return terms.add_bias(self._by_step(terms, precise(sought) * terms.scale, weight))
         sine, cosine = precise(sought @ weight).mul(terms.scale).chunk(2, dim=-1)
-        rows, columns = (
-            one.pos[:, None] * self._ladder(terms) for one in (terms.queries, terms.keys)
-        )  # [1|B, 1, N, D/2]
+        rows, columns = (self._angles(one.pos[:, None]) for one in (terms.queries, terms.keys))  # [1|B, 1, N, D/2]
         left = [sine * rows.sin() + cosine * rows.cos(), cosine * rows.sin() - sine * rows.cos()]
         right = [columns.cos(), columns.sin()]
         return terms.add_factor(torch.cat(left, -1), torch.cat(right, -1))
 
     def _by_step(self, terms: Terms, sought: Tensor, weight: Tensor) -> Block:
         """The part of place where offsets are whole numbers from 0 to M - 1: one projected wave for each."""
-        count, step = len(terms.keys), steps(terms)
-        waves = torch.arange(count, device=sought.device, dtype=terms.keys.pos.dtype)[:, None] * self._ladder(terms)
-        projected = precise(weight) @ torch.cat([waves.sin(), waves.cos()], dim=-1).mT  # [H, K, M]
+        pos, step = terms.keys.pos, steps(terms)
+        angles = self._angles(torch.arange(len(terms.keys), device=pos.device, dtype=pos.dtype)[:, None])
+        with unrounded(pos.device):
+            projected = precise(weight) @ torch.cat([angles.sin(), angles.cos()], dim=-1).mT  # [H, K, M]
 
         def block(span: Span) -> Tensor:
             by_step = span.of_rows(sought) @ projected[..., : span.columns.stop]
@@ -62,9 +60,9 @@ class TransformerXL(Encoding):
 
         return Block(block)
 
-    def _ladder(self, terms: Terms) -> Tensor:
-        even = torch.arange(0, self.dims.dim, 2, device=terms.keys.pos.device, dtype=terms.keys.pos.dtype)
-        return self.base ** (-even / self.dims.dim)
+    def _angles(self, places: Tensor) -> Tensor:
+        even = torch.arange(0, self.dims.dim, 2, device=places.device, dtype=places.dtype)
+        return places * self.base ** (-even / self.dims.dim)  # [.., D/2]
 
     def findings(self, terms: Terms) -> Panels:
         told = "How large the vector is that stands for every query: beside it, a head tells {} whatever the query is."
