@@ -142,12 +142,11 @@ def test_a_cached_key_is_never_touched_again():
     attention, chain = layer()
     cache, steps = KeyValueCache(), parts(tokens(0, 6), 4, 1, 1)
     run(attention, chain, steps[0], cache)
-    k, v, _ = cache._layers[0]
-    before = k.clone(), v.clone()
+    before = [one.rows.clone() for one in (cache._layers[0].k, cache._layers[0].v)]
     for step in steps[1:]:
         run(attention, chain, step, cache)
-    assert torch.equal(cache._layers[0][0][:, :, :4], before[0])
-    assert torch.equal(cache._layers[0][1][:, :, :4], before[1])
+    assert torch.equal(cache._layers[0].k.rows[:, :, :4], before[0])
+    assert torch.equal(cache._layers[0].v.rows[:, :, :4], before[1])
 
 
 def test_keys_are_kept_as_they_settle_and_read_as_they_were():
@@ -159,7 +158,7 @@ def test_keys_are_kept_as_they_settle_and_read_as_they_were():
     k, _, keys = cache.keys(0, heads, heads, tokens(2, 2).note(spent=torch.ones(1, 2)), settle)
     assert torch.equal(k, torch.cat([(10 * heads.float()).half(), heads], 2))
     assert keys.notes["spent"].shape == (1, 2)
-    assert cache._layers[0][0].dtype == torch.float32
+    assert cache._layers[0].k.rows.dtype == torch.float32
 
 
 def test_a_note_may_cover_the_last_tokens_alone():

@@ -112,9 +112,9 @@ def test_a_cache_keeps_what_later_queries_see(name):
 def test_a_cache_rolls(window):
     parts, cache = layer(window=window), KeyValueCache()
     run(parts, torch.randn(2, N, 16).double(), cache, 7, 1, 1, 1)
-    k, v, tokens = cache._layers[0]
-    assert k.shape[2] == v.shape[2] == len(tokens) == window - 1
-    assert tokens.pos[0, :, 0].tolist() == list(range(N - window + 1, N))
+    kept = cache._layers[0]
+    assert len(kept.k) == len(kept.v) == len(kept.tokens) == window - 1
+    assert kept.tokens.pos[0, :, 0].tolist() == list(range(N - window + 1, N))
     assert cache.seen == N
     copied = cache.copy()
     run(parts, torch.randn(2, 1, 16).double(), copied, 1)
@@ -124,7 +124,7 @@ def test_a_cache_rolls(window):
 def test_a_cache_keeps_all_where_a_token_without_a_place_may_see_it():
     parts, cache, x = layer(window=3), KeyValueCache(), torch.randn(2, N, 16).double()
     run(parts, x, cache, 5, 5, placed=torch.arange(N) != 1)
-    assert len(cache._layers[0][2]) == N
+    assert len(cache._layers[0].tokens) == N
     rolled = KeyValueCache()
     run(parts, x, rolled, N)
     run(parts, x[:, :1], rolled, 1, placed=torch.tensor([True]))
