@@ -103,8 +103,9 @@ class Kept:
 class KeyValueCache(Context):
     """Remembers keys and values, finished: a cached key is never touched again, unless an encoding settles keys.
 
-    A step appends to what is remembered in place, so that its cost is that of reading it. What such a one makes of them is kept as it gives it (in at least float32, as it is changed again and again), and read
-    in the dtype of the pass. Of linear attention, the sums of its keys are remembered.
+    What such a one makes of them is kept as it gives it (in at least float32, as it is changed again and again), and read
+    in the dtype of the pass. Where no gradients are recorded a step appends in place, so that it costs no more than reading
+    what is remembered. Of linear attention, the sums of its keys are remembered.
     """
 
     def __init__(self) -> None:

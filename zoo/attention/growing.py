@@ -64,7 +64,7 @@ class Growing:
         """Whether the room is ours to write to, and wide enough."""
         tensor = self.room.tensor
         free = self.room.written == self.end and self.end + rows.shape[self.axis] <= tensor.shape[self.axis]
-        wide = tensor.shape[0] >= rows.shape[0] and torch.promote_types(tensor.dtype, rows.dtype) == tensor.dtype
+        wide = tensor.shape[0] >= rows.shape[0] and _wider(tensor, rows) == tensor.dtype
         return free and wide and (torch.is_inference_mode_enabled() or not tensor.is_inference())
 
     def _moved(self, rows: Tensor) -> Growing:
@@ -72,6 +72,10 @@ class Growing:
         old = self.rows
         shape = list(old.shape)
         shape[0], shape[self.axis] = max(len(old), len(rows)), 2 * (len(self) + rows.shape[self.axis])
-        tensor = old.new_empty(shape, dtype=torch.promote_types(old.dtype, rows.dtype))
+        tensor = old.new_empty(shape, dtype=_wider(old, rows))
         tensor.narrow(self.axis, 0, len(self)).copy_(old)
         return Growing(Room(tensor, len(self)), self.axis, 0, len(self))
+
+
+def _wider(one: Tensor, other: Tensor) -> torch.dtype:
+    return one.dtype if one.dtype == other.dtype else torch.promote_types(one.dtype, other.dtype)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.attention.tokens import Tokens, pick, precise, unrounded
+from zoo.attention.tokens import Tokens, changed, pick, precise, unrounded
 
 Index = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(b, h, i, j) -> one number per index. Index tensors broadcast; i and j are slots of queries and keys, not positions."""
@@ -83,7 +83,7 @@ class Terms:
     slots: Tensor | None = None  # int [N] among the keys, where the queries are not the last N
 
     def replace(self, **changes: object) -> Terms:
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return changed(self, changes)
 
     def add_bias(self, index: Index) -> Terms:
         """The same call with a bias added to its scores, pair by pair."""
