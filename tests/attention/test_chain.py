@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import zoo
-from zoo.attention.attend import scores, weights
+from zoo.attention.dense import scores, weights
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims, Encoding

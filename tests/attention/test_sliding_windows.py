@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import zoo
-from zoo.attention.attend import attend, choose, mask
+from zoo.attention.attend import attend, choose
+from zoo.attention.dense import mask
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context, KeyValueCache, SegmentMemory
 from zoo.attention.layer import SelfAttention

@@ -7,7 +7,7 @@ import torch
 
 import zoo
 from zoo.attention import Dims
-from zoo.attention.attend import scores
+from zoo.attention.dense import scores
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context
 from zoo.attention.coordinates import grid

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from zoo.attention.attend import attend, choose, mask, mix, weights
+from zoo.attention.attend import attend, choose
+from zoo.attention.dense import mask, mix, weights
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context, KeyValueCache, SegmentMemory
 from zoo.attention.coordinates import grid

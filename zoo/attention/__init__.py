@@ -1,7 +1,8 @@
 """Attention as data: the protocol that encodings are written in."""
 
 from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.terms import Lookup, Terms, repeated
+from zoo.attention.pairs import Block, Lookup
+from zoo.attention.terms import Terms, repeated
 from zoo.attention.tokens import Tokens, precise, unrounded
 
-__all__ = ["Dims", "Encoding", "Lookup", "Terms", "Tokens", "precise", "repeated", "unrounded"]
+__all__ = ["Block", "Dims", "Encoding", "Lookup", "Terms", "Tokens", "precise", "repeated", "unrounded"]

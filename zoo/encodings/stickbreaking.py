@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, precise
-from zoo.attention.attend import weights
+from zoo.attention.dense import weights
+from zoo.attention.pairs import Span
 from zoo.encodings.parts.seen import Panels, spread
 from zoo.registry import register
 
@@ -28,14 +29,14 @@ class StickBreaking(Encoding):
         self.remainder = nn.Parameter(torch.zeros(dims.heads, dims.head))  # [H, K]
 
     def terms(self, terms: Terms) -> Terms:
-        def weigh(scores: Tensor, visible: Tensor) -> Tensor:
-            seen = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i) + self.last)
+        def weigh(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
+            seen = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i) + self.last, span)
             z = scores.masked_fill(~seen, 0)
             passed = F.softplus(z) * seen
             left = passed.flip(-1).cumsum(-1).flip(-1) - passed  # by the keys nearer than j
             return torch.exp(F.logsigmoid(z) - left) * seen
 
-        def readout(weights: Tensor) -> Tensor:
+        def readout(weights: Tensor, span: Span) -> Tensor:
             return remainder(weights) * precise(self.remainder)[:, None]
 
         return terms.replace(weigh=weigh, readout=readout)

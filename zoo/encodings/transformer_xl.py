@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Terms, precise
+from zoo.attention import Block, Dims, Encoding, Terms, precise
+from zoo.attention.pairs import Span
 from zoo.encodings.parts.linear import normal
+from zoo.encodings.parts.offsets import steps
 from zoo.encodings.parts.seen import Panels, per_head
 from zoo.errors import Invalid
 from zoo.registry import Between, register
@@ -34,16 +36,35 @@ class TransformerXL(Encoding):
         self.place = nn.Parameter(torch.randn(dims.heads, dims.head) * 0.02)
 
     def terms(self, terms: Terms) -> Terms:
+        content = terms.turn(self.content[:, None].expand(terms.content.shape))  # as wide as k
+        sought = terms.content + self.place[:, None].to(terms.content.dtype)  # [B, H, N, K]
         weight = self.project.weight.unflatten(0, (self.dims.heads, -1)).to(terms.content.dtype)  # [H, K, D]
-        sought = (terms.content + self.place[:, None].to(terms.content.dtype)) @ weight  # [B, H, N, D]
-        sine, cosine = precise(sought).mul(terms.scale).chunk(2, dim=-1)
-        steps = torch.arange(0, self.dims.dim, 2, device=terms.keys.pos.device, dtype=terms.keys.pos.dtype)
-        ladder = self.base ** (-steps / self.dims.dim)
-        rows, columns = (one.pos[:, None] * ladder for one in (terms.queries, terms.keys))  # [1|B, 1, N, D/2]
+        terms = terms.replace(q=terms.q + content.to(terms.q.dtype))
+        if terms.consecutive:
+            return terms.add_bias(self._by_step(terms, precise(sought) * terms.scale, weight))
+        sine, cosine = precise(sought @ weight).mul(terms.scale).chunk(2, dim=-1)
+        rows, columns = (
+            one.pos[:, None] * self._ladder(terms) for one in (terms.queries, terms.keys)
+        )  # [1|B, 1, N, D/2]
         left = [sine * rows.sin() + cosine * rows.cos(), cosine * rows.sin() - sine * rows.cos()]
         right = [columns.cos(), columns.sin()]
-        content = terms.turn(self.content[:, None].expand(terms.content.shape))  # as wide as k
-        return terms.add_factor(torch.cat(left, -1), torch.cat(right, -1)).add_factor(content * terms.scale, terms.k)
+        return terms.add_factor(torch.cat(left, -1), torch.cat(right, -1))
+
+    def _by_step(self, terms: Terms, sought: Tensor, weight: Tensor) -> Block:
+        """The part of place where offsets are whole numbers from 0 to M - 1: one projected wave for each."""
+        count, step = len(terms.keys), steps(terms)
+        waves = torch.arange(count, device=sought.device, dtype=terms.keys.pos.dtype)[:, None] * self._ladder(terms)
+        projected = precise(weight) @ torch.cat([waves.sin(), waves.cos()], dim=-1).mT  # [H, K, M]
+
+        def block(span: Span) -> Tensor:
+            by_step = span.of_rows(sought) @ projected[..., : span.columns.stop]
+            return by_step.gather(-1, terms.grid(step, span).expand(*by_step.shape[:3], -1))
+
+        return Block(block)
+
+    def _ladder(self, terms: Terms) -> Tensor:
+        even = torch.arange(0, self.dims.dim, 2, device=terms.keys.pos.device, dtype=terms.keys.pos.dtype)
+        return self.base ** (-even / self.dims.dim)
 
     def findings(self, terms: Terms) -> Panels:
         told = "How large the vector is that stands for every query: beside it, a head tells {} whatever the query is."

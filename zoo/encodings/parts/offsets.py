@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from zoo.attention import Terms
-from zoo.attention.terms import Index
+from zoo.attention.pairs import Index
 from zoo.attention.tokens import pick
+
+
+def steps(terms: Terms) -> Index:
+    """The same for consecutive tokens, as whole numbers: 0 for keys ahead, which a causal mask hides."""
+    return lambda b, h, i, j: (terms.slot(i) - j).clamp(min=0)
 
 
 def along(terms: Terms, axis: int) -> Index:
