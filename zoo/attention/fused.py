@@ -52,10 +52,7 @@ def slim(terms: Terms) -> bool:
     """Whether the factors are narrow enough to be cheaper as channels than as a mask."""
     if not terms.factors or terms.q.dtype == torch.float16:  # positions overflow float16
         return False
-    single = torch.finfo(terms.q.dtype).bits >= 32
-    if single and terms.q.shape[2] == 1:  # for whom a mask is small, and channels would copy every key
-        return False
-    parts = 1 if single else len(_PRODUCTS)
+    parts = 1 if torch.finfo(terms.q.dtype).bits >= 32 else len(_PRODUCTS)
     return parts * sum(left.shape[-1] for left, right in terms.factors if right.shape[2] > 1) <= 2 * terms.q.shape[-1]
 
 
