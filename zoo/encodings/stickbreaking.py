@@ -12,6 +12,8 @@ from zoo.attention.pairs import Span
 from zoo.encodings.parts.seen import Panels, spread
 from zoo.registry import register
 
+LEAST = -80.0  # below it float32 is about to underflow, where exp takes ten times as long
+
 
 @register
 class StickBreaking(Encoding):
@@ -34,7 +36,8 @@ class StickBreaking(Encoding):
             z = scores.masked_fill(~seen, 0)
             passed = F.softplus(z) * seen
             left = passed.flip(-1).cumsum(-1).flip(-1) - passed  # by the keys nearer than j
-            return torch.exp(F.logsigmoid(z) - left) * seen
+            logs = -F.softplus(-z) - left
+            return logs.clamp(min=LEAST).exp() * seen
 
         def readout(weights: Tensor, span: Span) -> Tensor:
             return remainder(weights) * precise(self.remainder)[:, None]
