@@ -92,6 +92,8 @@ def test_the_last_tokens_keep_their_facts():
 
 # contexts
 
+recorded_or_not = pytest.mark.parametrize("recorded", [True, False])  # what is not is appended in place
+
 
 def layer(encoding="rope", causal=True, index=0):
     dims = Dims(D, 2, layer=index, length=64)
@@ -142,12 +144,11 @@ def test_a_cached_key_is_never_touched_again():
     attention, chain = layer()
     cache, steps = KeyValueCache(), parts(tokens(0, 6), 4, 1, 1)
     run(attention, chain, steps[0], cache)
-    k, v, _ = cache._layers[0]
-    before = k.clone(), v.clone()
+    before = [one.rows.clone() for one in (cache._layers[0].k, cache._layers[0].v)]
     for step in steps[1:]:
         run(attention, chain, step, cache)
-    assert torch.equal(cache._layers[0][0][:, :, :4], before[0])
-    assert torch.equal(cache._layers[0][1][:, :, :4], before[1])
+    assert torch.equal(cache._layers[0].k.rows[:, :, :4], before[0])
+    assert torch.equal(cache._layers[0].v.rows[:, :, :4], before[1])
 
 
 def test_keys_are_kept_as_they_settle_and_read_as_they_were():
@@ -159,7 +160,7 @@ def test_keys_are_kept_as_they_settle_and_read_as_they_were():
     k, _, keys = cache.keys(0, heads, heads, tokens(2, 2).note(spent=torch.ones(1, 2)), settle)
     assert torch.equal(k, torch.cat([(10 * heads.float()).half(), heads], 2))
     assert keys.notes["spent"].shape == (1, 2)
-    assert cache._layers[0][0].dtype == torch.float32
+    assert cache._layers[0].k.rows.dtype == torch.float32
 
 
 def test_a_note_may_cover_the_last_tokens_alone():
@@ -169,12 +170,14 @@ def test_a_note_may_cover_the_last_tokens_alone():
     assert at.last(3).notes["short"].tolist() == [[0, 1]]
 
 
-def test_a_left_padded_batch_decodes_as_its_samples_do():
+@recorded_or_not
+def test_a_left_padded_batch_decodes_as_its_samples_do(recorded):
     attention, chain = layer()
     padding = torch.tensor([[0] * 6, [-1, -1] + [0] * 4])
     at = tokens(0, 6, batch=2, document=padding)
     cache = KeyValueCache()
-    out = torch.cat([run(attention, chain, step, cache) for step in parts(at, 3, 1, 1, 1)], 1)
+    with torch.set_grad_enabled(recorded):
+        out = torch.cat([run(attention, chain, step, cache) for step in parts(at, 3, 1, 1, 1)], 1)
     alone = run(attention, chain, Tokens.at(at.x[1:, 2:], at.pos[0, 2:]), Context())
     torch.testing.assert_close(out[1:, 2:], alone, atol=EXACT, rtol=EXACT)
     torch.testing.assert_close(
@@ -182,20 +185,64 @@ def test_a_left_padded_batch_decodes_as_its_samples_do():
     )
 
 
-def test_a_class_token_stays_unplaced_in_the_cache():
+@recorded_or_not
+def test_a_class_token_stays_unplaced_in_the_cache(recorded):
     attention, chain = layer()
     at = tokens(0, 5, placed=torch.arange(5) > 0)
     cache = KeyValueCache()
-    out = torch.cat([run(attention, chain, step, cache) for step in parts(at, 2, 1, 2)], 1)
+    with torch.set_grad_enabled(recorded):
+        out = torch.cat([run(attention, chain, step, cache) for step in parts(at, 2, 1, 2)], 1)
     torch.testing.assert_close(out, run(attention, chain, at, Context()), atol=EXACT, rtol=EXACT)
 
 
-def test_tokens_added_after_a_class_token_need_not_say_that_they_have_a_place():
+@recorded_or_not
+def test_tokens_added_after_a_class_token_need_not_say_that_they_have_a_place(recorded):
     attention, chain = layer()
     at, cache = tokens(0, 5, placed=torch.arange(5) > 0), KeyValueCache()
-    first, rest = parts(at, 2, 3)
-    out = torch.cat([run(attention, chain, step, cache) for step in (first, rest.replace(placed=None))], 1)
+    first, second, third = parts(at, 2, 2, 1)
+    with torch.set_grad_enabled(recorded):
+        steps = [first, second.replace(placed=None), third.replace(placed=None)]
+        out = torch.cat([run(attention, chain, step, cache) for step in steps], 1)
     torch.testing.assert_close(out, run(attention, chain, at, Context()), atol=EXACT, rtol=EXACT)
+
+
+@torch.no_grad()
+def test_facts_that_come_later_hold_of_later_tokens_alone():
+    attention, chain = layer()
+    at, cache = tokens(0, 6, batch=2), KeyValueCache()
+    first, *steps = parts(at, 3, 1, 1, 1)
+    own = torch.tensor([[0], [1]])
+    out = [run(attention, chain, first, cache), *(run(attention, chain, s.replace(document=own), cache) for s in steps)]
+    document = torch.tensor([[0] * 6, [0] * 3 + [1] * 3])
+    whole = run(attention, chain, at.replace(document=document), Context())
+    torch.testing.assert_close(torch.cat(out, 1), whole, atol=EXACT, rtol=EXACT)
+
+
+@torch.no_grad()
+def test_a_copy_and_its_origin_go_on_apart():
+    attention, chain = layer()
+    at, other, cache = tokens(0, 6), tokens(0, 6), KeyValueCache()
+    run(attention, chain, _cut(at, 0, 3), cache)
+    run(attention, chain, _cut(at, 3, 1), cache)  # leaves room, which both have
+    copied = cache.copy()
+    run(attention, chain, _cut(at, 4, 1), cache)
+    run(attention, chain, _cut(other, 4, 1), copied)
+    out = run(attention, chain, _cut(at, 5, 1), cache)
+    torch.testing.assert_close(out, run(attention, chain, at, Context())[:, 5:], atol=EXACT, rtol=EXACT)
+
+
+def test_gradients_pass_a_cache_that_was_filled_without():
+    attention, chain = layer()
+    at, cache = tokens(0, 6), KeyValueCache()
+    first, *steps = parts(at, 3, 1, 1, 1)
+    with torch.no_grad():
+        run(attention, chain, first, cache)
+        run(attention, chain, steps[0], cache)
+    out = torch.cat([run(attention, chain, step, cache) for step in steps[1:]], 1)
+    with torch.no_grad():
+        run(attention, chain, tokens(6, 1), cache)
+    out.square().sum().backward()
+    assert (attention.value.weight.grad != 0).any()
 
 
 def test_a_memory_forgets_beyond_its_length():

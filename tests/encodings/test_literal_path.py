@@ -136,13 +136,13 @@ def decoded(attention, x, counts, document=None):
 @OPTIONS
 def test_kept_keys_have_passed_all_tokens_after_them(options):
     attention, x = layer(**options), torch.randn(1, 7, 16, dtype=torch.float64)
-    k, _, tokens = decoded(attention, x, [3, 1, 1, 2])[1]._layers[0]
+    kept = decoded(attention, x, [3, 1, 1, 2])[1]._layers[0]
     raw = attention.layer.key(x).unflatten(-1, (2, 8))  # [1, M, H, K]
     for head in range(2):
         matrices = literal_path.matrices(attention.encoding, x[0], head, 8)
         for j in range(7):
-            near(k[0, head, j], literal_path.passed(raw[0, j, head], matrices, j, 6))
-    rows = {name: note.shape[1] for name, note in tokens.notes.items()}
+            near(kept.k.rows[0, head, j], literal_path.passed(raw[0, j, head], matrices, j, 6))
+    rows = {name: note.shape[1] for name, note in kept.tokens.notes.items()}
     assert rows == {"path_direction": min(options.get("convolution", 3) - 1, 7), "path_strength": 0}
 
 
@@ -193,7 +193,7 @@ def test_kept_keys_do_not_wear_in_half_precision():
         step = encoding.annotate(Tokens.at(tokens.x[:, t : t + 1], torch.tensor([[float(t)]])))
         read, _, _ = cache.keys(0, k[:, :, t : t + 1], k[:, :, t : t + 1], step, encoding.settle)
     assert read.dtype == torch.bfloat16
-    near(cache._layers[0][0], once, 1e-5)
+    near(cache._layers[0].k.rows, once, 1e-5)
 
 
 # faults

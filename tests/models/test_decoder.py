@@ -48,6 +48,12 @@ def test_decoding_step_by_step_is_one_pass(name):
     torch.testing.assert_close(torch.cat(parts, dim=1), model(inputs))
 
 
+def test_the_last_logits_are_those_of_all():
+    model, inputs = decoder("rope"), text()
+    assert model(inputs, last=1).shape == (2, 1, 11)
+    torch.testing.assert_close(model(inputs, last=3), model(inputs)[:, -3:])
+
+
 @each
 def test_memory_of_full_length_is_one_pass(name):
     model, inputs, memory = decoder(name), text(), SegmentMemory(12)

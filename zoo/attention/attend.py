@@ -12,6 +12,7 @@ from zoo.attention.dense import dense
 from zoo.attention.fused import flex, sdpa, slim
 from zoo.attention.pairs import Block
 from zoo.attention.terms import Terms
+from zoo.attention.tokens import precise
 from zoo.errors import Invalid
 
 BACKENDS = ("auto", "dense", "chunked", "sdpa", "flex")
@@ -28,6 +29,8 @@ def choose(terms: Terms, device: str | None = None) -> tuple[str, str]:
         return "flex", "a bias for each pair, fused as an index function"
     if terms.biases:
         return "chunked", "a bias for each pair"
+    if _lone(terms) and (terms.factors or terms.q.shape[-1] != terms.v.shape[-1]):
+        return "chunked", "a query alone, for which no key is copied to be made wider"
     if terms.factors and not slim(terms):
         return "chunked", "a factor of large rank"
     if terms.windowed:
@@ -47,3 +50,8 @@ def attend(terms: Terms, backend: str = "auto") -> tuple[Tensor, Tensor | None]:
     out = {"dense": dense, "chunked": chunked, "sdpa": sdpa, "flex": flex}[name](terms)
     width = terms.v.shape[-1]
     return out[..., :width], None if terms.riders is None else out[..., width:]
+
+
+def _lone(terms: Terms) -> bool:
+    """Whether there is one query, and nothing to convert before its products with keys are precise."""
+    return terms.q.shape[2] == 1 and precise(terms.k) is terms.k

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from zoo.attention.growing import Growing
 from zoo.attention.linear import State
-from zoo.attention.tokens import Tokens
+from zoo.attention.tokens import Tokens, joined
 from zoo.errors import Invalid
 
 Settle = Callable[[Tensor, Tokens], tuple[Tensor, Tokens]]
@@ -61,17 +63,55 @@ class Context:
         vars(self).update(vars(other))
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Keys, values and their tokens, to which more can be appended in place."""
+
+    k: Growing  # [B, G, M, K]
+    v: Growing  # [B, G, M, V]
+    tokens: Tokens
+    facts: Mapping[str, Growing] = field(default_factory=dict)  # of the tokens, what has room
+
+    @classmethod
+    def of(cls, k: Tensor, v: Tensor, tokens: Tokens) -> Kept:
+        return cls(Growing.of(k, 2), Growing.of(v, 2), tokens)
+
+    def followed(self, k: Tensor, v: Tensor, tokens: Tokens) -> Kept:
+        """The same and those of later tokens."""
+        facts: dict[str, Growing] = {}
+
+        def join(name: str, first: Tensor, second: Tensor) -> Tensor:
+            if not first.numel():
+                return joined(first, second)
+            facts[name] = self.facts.get(name, Growing.of(first, 1)).append(second)
+            return facts[name].rows
+
+        return Kept(self.k.append(k), self.v.append(v), self.tokens.join(tokens, join), facts)
+
+    def settled(self, k: Tensor, tokens: Tokens) -> Kept:
+        """The same with keys and tokens as an encoding leaves them."""
+        return replace(self, k=Growing.of(k, 2), tokens=tokens, facts={})
+
+    def last(self, count: int) -> Kept:
+        """What is of the last `count` tokens."""
+        if count == len(self.tokens):
+            return self
+        facts = {name: fact.last(count) for name, fact in self.facts.items()}
+        return Kept(self.k.last(count), self.v.last(count), self.tokens.last(count), facts)
+
+
 class KeyValueCache(Context):
     """Remembers keys and values, finished: a cached key is never touched again, unless an encoding settles keys.
 
     What such a one makes of them is kept as it gives it (in at least float32, as it is changed again and again), and read
-    in the dtype of the pass. Of linear attention, the sums of its keys are remembered.
+    in the dtype of the pass. Where no gradients are recorded a step appends in place, so that it costs no more than reading
+    what is remembered. Of linear attention, the sums of its keys are remembered.
     """
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
         self._states: dict[int, State] = {}
-        self._layers: dict[int, tuple[Tensor, Tensor, Tokens]] = {}
+        self._layers: dict[int, Kept] = {}
         self._last: dict[int, tuple[Tensor, Tokens]] = {}
 
     def before(self, layer: int, heads: Tensor, tokens: Tokens) -> Tensor:
@@ -89,14 +129,17 @@ class KeyValueCache(Context):
         seen, tokens, dtype = self._counts.get(layer, 0), tokens.bare(), k.dtype
         self._count(layer, tokens)
         if layer in self._layers:
-            old_k, old_v, old_tokens = self._layers[layer]
-            if len(old_tokens) < seen and tokens.placed is not None and not tokens.placed.all():
+            before = self._layers[layer]
+            if len(before.tokens) < seen and tokens.placed is not None and not tokens.placed.all():
                 raise Invalid("placed", "a token without a place sees all, and what left the window is forgotten")
-            k, v, tokens = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2), old_tokens.join(tokens)
+            kept = before.followed(k, v, tokens)
+        else:
+            kept = Kept.of(k, v, tokens)
+        k, tokens = kept.k.rows, kept.tokens
         settled, told = settle(k, tokens)
-        first = len(tokens) - _in_sight(tokens, window)
-        self._layers[layer] = settled[:, :, first:], v[:, :, first:], told.last(len(tokens) - first)
-        return k.to(dtype), v, tokens
+        changed = settled is not k or told is not tokens
+        self._layers[layer] = (kept.settled(settled, told) if changed else kept).last(_in_sight(tokens, window))
+        return k.to(dtype), kept.v.rows, tokens
 
     def state(self, layer: int) -> State | None:
         return self._states.get(layer)

@@ -13,7 +13,7 @@ from operator import and_
 from torch import Tensor
 
 from zoo.attention.pairs import Bias, Block, Index, Lookup, Readout, Rescore, Span, Turn, at, row
-from zoo.attention.tokens import Tokens, pick, precise, unrounded
+from zoo.attention.tokens import Tokens, changed, pick, precise, unrounded
 
 
 def repeated(heads: Tensor, count: int) -> Tensor:
@@ -49,7 +49,7 @@ class Terms:
     slots: Tensor | None = None  # int [N] among the keys, where the queries are not the last N
 
     def replace(self, **changes: object) -> Terms:
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return changed(self, changes)
 
     def add_bias(self, bias: Bias) -> Terms:
         """The same call with a bias added to its scores: a function of pairs one by one, or of blocks of them."""

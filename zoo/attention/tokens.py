@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+Data = TypeVar("Data")
+Join = Callable[[str, Tensor, Tensor], Tensor]
+"""(name of a fact, its rows [1|B, N, ...] of some tokens, those of later ones) -> the rows of all."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Tokens:
         return self.x.shape[1]
 
     def replace(self, **changes: object) -> Tokens:
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return changed(self, changes)
 
     def note(self, **notes: Tensor) -> Tokens:
         """The same tokens with facts [1|B, N, ...] added that travel into caches."""
@@ -64,16 +69,12 @@ class Tokens:
         """The tokens at these slots [n], each of which every note covers."""
         return self._each(lambda one: one[:, slots]).replace(consecutive=False)
 
-    def join(self, later: Tokens) -> Tokens:
-        """These tokens followed by `later` ones, which must carry the same notes."""
-        batch = max(self.x.shape[0], later.x.shape[0])
+    def join(self, later: Tokens, join: Join = lambda name, first, second: joined(first, second)) -> Tokens:
+        """These tokens followed by `later` ones, which must carry the same notes. `join` makes one fact out of two."""
+        same = self.pos is self.index and later.pos is later.index
+        index = join("index", self.index, later.index)
 
-        def joined(first: Tensor, second: Tensor) -> Tensor:
-            if first.shape[0] != second.shape[0]:
-                first, second = (one.expand(batch, *one.shape[1:]) for one in (first, second))
-            return torch.cat([first, second], dim=1)
-
-        def optional(first: Tensor | None, second: Tensor | None, default: int | bool) -> Tensor | None:
+        def optional(name: str, first: Tensor | None, second: Tensor | None, default: int | bool) -> Tensor | None:
             if first is None and second is None:
                 return None
             first, second = (
@@ -82,17 +83,17 @@ class Tokens:
                 else one
                 for tokens, one in ((self, first), (later, second))
             )
-            return joined(first, second)
+            return join(name, first, second)
 
         return Tokens(
-            joined(self.x, later.x),
-            joined(self.index, later.index),
+            join("x", self.x, later.x),
+            index,
             later.extent,
-            joined(self.pos, later.pos),
-            optional(self.placed, later.placed, True),
-            optional(self.document, later.document, 0),
+            index if same else join("pos", self.pos, later.pos),
+            optional("placed", self.placed, later.placed, True),
+            optional("document", self.document, later.document, 0),
             self.ordered and later.ordered,
-            {name: joined(note, later.notes[name]) for name, note in self.notes.items()},
+            {name: join(f"notes.{name}", note, later.notes[name]) for name, note in self.notes.items()},
             consecutive=self.consecutive and later.consecutive,
         )
 
@@ -106,17 +107,34 @@ class Tokens:
 
     def _each(self, change) -> Tokens:  # type: ignore[no-untyped-def]
         """`change` applied to whatever has a token axis; tables, which belong to exactly these tokens, are left out."""
+        index = change(self.index)
         return Tokens(
             change(self.x),
-            change(self.index),
+            index,
             self.extent if self.extent is None or self.extent.shape[1] == 1 else change(self.extent),
-            change(self.pos),
+            index if self.pos is self.index else change(self.pos),
             None if self.placed is None else change(self.placed),
             None if self.document is None else change(self.document),
             self.ordered,
             {name: change(note) for name, note in self.notes.items()},
             consecutive=self.consecutive,
         )
+
+
+def changed(data: Data, changes: Mapping[str, object]) -> Data:
+    """What `dataclasses.replace` gives of plain data, in a quarter of the time: a step makes fifty of these."""
+    assert changes.keys() <= vars(data).keys(), f"no such field among {sorted(changes)}"
+    made = object.__new__(type(data))
+    vars(made).update(vars(data), **changes)
+    return made
+
+
+def joined(first: Tensor, second: Tensor, axis: int = 1) -> Tensor:
+    """Rows [1|B, .., n, ..] followed by others."""
+    if first.shape[0] != second.shape[0]:
+        batch = max(first.shape[0], second.shape[0])
+        first, second = (one.expand(batch, *one.shape[1:]) for one in (first, second))
+    return torch.cat([first, second], dim=axis)
 
 
 def precise(tensor: Tensor) -> Tensor:

@@ -96,8 +96,11 @@ class Branch(nn.Module):
         self.rate = options.drop_path * dims.layer / max((dims.depth or 1) - 1, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.dropout(x if self.scale is None else x * self.scale)
-        if self.rate == 0 or not self.training:
+        x = x if self.scale is None else x * self.scale
+        if not self.training:
+            return x
+        x = self.dropout(x)
+        if self.rate == 0:
             return x
         kept = x.new_empty(len(x), 1, 1).bernoulli_(1 - self.rate)
         return x * kept / (1 - self.rate)

@@ -70,12 +70,15 @@ class Decoder(nn.Module):
         return tokens.replace(consecutive=consecutive and moved is index)
 
     def forward(
-        self, inputs: Tensor, documents: Tensor | None = None, index: Tensor | None = None, context: Context | None = None
+        self, inputs: Tensor, documents: Tensor | None = None, index: Tensor | None = None, context: Context | None = None,
+        last: int | None = None,
     ) -> Tensor:  # fmt: skip
         """Logits [B, N, V] of inputs int64 [B, N].
 
         Tokens see only those of their own number in `documents` int64 [B, N]; -1 is padding, on either side. `index` [N]
         or [B, N] are places that grow within each document; by default the context's tokens are counted on, or each
-        document from 0. Raises Invalid where documents follow tokens of a context and `index` is missing.
+        document from 0. With `last` only so many last tokens have their logits made. Raises Invalid where documents follow
+        tokens of a context and `index` is missing.
         """
-        return self.words.logits(self.trunk(self.tokens(inputs, documents, index, context), context).x)
+        x = self.trunk(self.tokens(inputs, documents, index, context), context).x
+        return self.words.logits(x if last is None else x[:, -last:])

@@ -10,24 +10,26 @@ from torch import Tensor, nn
 from zoo.attention.context import Context
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def continued(
     model: nn.Module, prompt: Sequence[int], context: Context | None, generator: torch.Generator, *,
     temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0,
 ) -> Iterator[int]:  # fmt: skip
     """Tokens that follow a prompt, without end. Without a context the whole text is read again for each.
 
+    The model takes `context` and `last`, as `Decoder` does. What the context remembers is of inference mode.
+
     Raises Invalid where the model can go no further.
     """
     device = next(model.parameters()).device
     text = torch.tensor([prompt], device=device)
-    logits = model(text, context=context)
+    logits = model(text, context=context, last=1)
     while True:
         token = drawn(logits[0, -1], generator, temperature, top_k, top_p)
         yield token
         new = torch.tensor([[token]], device=device)
         text = new if context is not None else torch.cat([text, new], dim=1)
-        logits = model(text, context=context)
+        logits = model(text, context=context, last=1)
 
 
 def drawn(logits: Tensor, generator: torch.Generator, temperature: float, top_k: int | None, top_p: float) -> int:

@@ -57,7 +57,7 @@ def _override(word: str) -> str:
 
 def _prompt(recipe: Recipe, model: nn.Module, facts: Any) -> list[int]:
     """The prompt as tokens. Raises Invalid, with a whole key, where there is nothing to continue, or no way to."""
-    if not isinstance(facts, Text) or "context" not in inspect.signature(model.forward).parameters:
+    if not isinstance(facts, Text) or not _writes(model):
         raise Invalid("model.name", f"{recipe.model.name} does not write text from left to right; a decoder does")
     if not recipe.generate.cache and getattr(model, "memory", None):
         told = "the model remembers segments, so it cannot read the whole text again for each token; leave it true"
@@ -69,6 +69,11 @@ def _prompt(recipe: Recipe, model: nn.Module, facts: Any) -> list[int]:
     if not prompt:
         raise Invalid("generate.prompt", "there is no text to continue; write prompt=...")
     return prompt
+
+
+def _writes(model: nn.Module) -> bool:
+    """Whether it goes on from what it remembers, and tells the last token's logits alone."""
+    return {"context", "last"} <= inspect.signature(model.forward).parameters.keys()
 
 
 def _sample(

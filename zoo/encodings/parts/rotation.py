@@ -20,6 +20,8 @@ def turn(x: Tensor, table: Tensor) -> Tensor:
     width = 2 * table.shape[-2]
     if width < x.shape[-1]:
         return torch.cat([turn(x[..., :width], table), x[..., width:]], dim=-1)
+    if not torch.is_grad_enabled():
+        return multiply(x, table)
     return _Turn.apply(x, table)  # type: ignore[no-untyped-call]
 
 

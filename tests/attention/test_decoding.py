@@ -1,0 +1,54 @@
+"""A query alone, as decoding has it: what computes it, and that it copies no key."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import zoo
+from zoo.attention.attend import choose
+from zoo.attention.context import KeyValueCache
+from zoo.attention.terms import Terms
+from zoo.attention.tokens import Tokens
+
+
+def call(n=1, m=9, value=8, dtype=torch.float32):
+    q, k, v = (torch.randn(1, 2, *size).to(dtype) for size in ((n, 8), (m, 8), (m, value)))
+    keys = Tokens.at(torch.zeros(1, m, 0, dtype=dtype), torch.arange(float(m))[:, None])
+    return Terms(q, k, v, q, keys.last(n), keys, True, 8**-0.5)
+
+
+def sloped(terms):
+    return terms.add_factor(terms.q.new_ones(1, 1, 1, 1), terms.k[..., :1])
+
+
+def test_keys_are_made_wider_for_many_queries_alone():
+    assert choose(sloped(call(n=9)))[0] == "sdpa"
+    assert choose(sloped(call()))[0] == choose(call(value=16))[0] == "chunked"
+    assert choose(call())[0] == "sdpa"
+    assert choose(sloped(call(dtype=torch.bfloat16)))[0] == "sdpa"  # they would be copied all the same
+
+
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that is made; views are not."""
+
+    def __init__(self):
+        super().__init__()
+        self.most = 0
+
+    def __torch_dispatch__(self, call, types, args=(), kwargs=None):
+        found = call(*args, **(kwargs or {}))
+        given = {one.untyped_storage().data_ptr() for one in args if isinstance(one, torch.Tensor)}
+        if isinstance(found, torch.Tensor) and found.untyped_storage().data_ptr() not in given:
+            self.most = max(self.most, found.numel())
+        return found
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["none", "rope", "alibi", "fox", "pope", "t5"])
+def test_a_step_makes_nothing_as_large_as_the_keys(name):
+    layer, cache, largest = zoo.Attention(zoo.Dims(64, 2), name, causal=True), KeyValueCache(), Largest()
+    layer(torch.randn(1, 500, 64), context=cache)
+    layer(torch.randn(1, 1, 64), context=cache)  # which makes room
+    with largest:
+        layer(torch.randn(1, 1, 64), context=cache)
+    assert largest.most < 502 * 64 / 2

@@ -1,0 +1,118 @@
+"""Greedy decoding with a cache: tokens per second, beside x-transformers where it is installed, and how the context tells.
+
+    python tests/benchmarks/decoding.py [rounds] [tokens] [encoding ...]
+
+A decoder of D 512, H 8, 6 layers and 256 words, rope unless told otherwise (a+b lists two), batch 1, float32, two threads;
+`tokens` after a prompt of 512. Rounds are interleaved, so that a machine that changes its pace changes it for all: ratios
+are medians over rounds, and the prompt's own pass is in them. Milliseconds per token at a context are those of the
+quickest round, since nothing is quicker by chance.
+"""
+
+import importlib.util
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from itertools import islice
+
+import torch
+
+import zoo
+from zoo.attention.context import KeyValueCache
+from zoo.data.corpora.vocabulary import Bytes
+from zoo.models.decoder import Decoder
+from zoo.models.sampling import continued
+from zoo.samples import Text
+
+DIM, HEADS, DEPTH, LENGTH, PROMPT = 512, 8, 6, 1024, 512
+CONTEXTS = (256, 4096)
+PART = 512  # tokens of a long prompt that are read at once
+STEPS = 8  # tokens of a round at each context
+
+Run = Callable[[int], object]
+
+
+def decoder(names: list[str]) -> Decoder:
+    links = {name: lambda dims, name=name: zoo.encoding(name, dims) for name in names}
+    return Decoder(Text(LENGTH, Bytes()), dim=DIM, depth=DEPTH, heads=HEADS, encoding=links).eval()
+
+
+def ours(model: Decoder, prompt: torch.Tensor) -> Run:
+    """What generates so many tokens."""
+    given = prompt[0].tolist()
+    return lambda count: list(islice(continued(model, given, KeyValueCache(), torch.Generator(), temperature=0), count))
+
+
+def theirs(prompt: torch.Tensor) -> Run | None:
+    """The same of x-transformers, with its cache, rotations and fused attention; None where it is not installed."""
+    if importlib.util.find_spec("x_transformers") is None:
+        return None
+    from x_transformers import AutoregressiveWrapper, TransformerWrapper
+    from x_transformers import Decoder as Layers
+
+    layers = Layers(dim=DIM, depth=DEPTH, heads=HEADS, attn_dim_head=DIM // HEADS, rotary_pos_emb=True, attn_flash=True)
+    model = AutoregressiveWrapper(TransformerWrapper(num_tokens=256, max_seq_len=4 * LENGTH, attn_layers=layers)).eval()
+    return lambda count: model.generate(prompt, count, temperature=0.0, cache_kv=True)
+
+
+def seconds(run: Run, tokens: int) -> float:
+    """Per token."""
+    start = time.perf_counter()
+    run(tokens)
+    return (time.perf_counter() - start) / tokens
+
+
+def rates(runs: dict[str, Run], rounds: int, tokens: int) -> dict[str, list[float]]:
+    """Tokens per second of each, round by round."""
+    for run in runs.values():
+        run(4)
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            found[name].append(1 / seconds(run, tokens))
+    return found
+
+
+@torch.inference_mode()
+def at_contexts(model: Decoder, rounds: int) -> list[float]:
+    """Seconds per token after each of CONTEXTS, and `rounds` times STEPS more."""
+    caches, token = [KeyValueCache() for _ in CONTEXTS], torch.zeros(1, 1, dtype=torch.long)
+    for cache, length in zip(caches, CONTEXTS, strict=True):
+        for part in torch.randint(256, (1, length)).split(PART, dim=1):
+            model(part, context=cache, last=1)
+        model(token, context=cache)
+
+    def steps(count: int, cache: KeyValueCache) -> None:
+        for _ in range(count):
+            model(token, context=cache)
+
+    found = [[seconds(lambda n, one=cache: steps(n, one), STEPS) for cache in caches] for _ in range(rounds)]
+    return [min(column) for column in zip(*found, strict=True)]
+
+
+def main(rounds: int, tokens: int, encodings: list[str]) -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(2)
+    prompt = torch.randint(256, (1, PROMPT))
+    models = {name: decoder(name.split("+")) for name in encodings}
+    runs, peer = {name: ours(model, prompt) for name, model in models.items()}, theirs(prompt)
+    if peer is not None:
+        runs["x-transformers"] = peer
+    found = rates(runs, rounds, tokens)
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {rounds} rounds of {tokens} tokens after {PROMPT}"
+    )
+    for name, own in found.items():
+        ratios = [a / b for a, b in zip(own, found.get("x-transformers", own), strict=True)]
+        told = f"   {statistics.median(ratios):5.2f} times x-transformers" if peer is not None else ""
+        print(f"{name:20s} {statistics.median(own):7.1f} tokens a second{told}")
+    for name, model in models.items():
+        near, far = at_contexts(model, rounds)
+        print(
+            f"{name:20s} {near * 1e3:7.2f} ms at {CONTEXTS[0]}, {far * 1e3:7.2f} ms at {CONTEXTS[1]}: {far / near:.2f} times"
+        )
+
+
+if __name__ == "__main__":
+    numbers = [int(word) for word in sys.argv[1:3]]
+    main(*(numbers + [3, 256][len(numbers) :]), sys.argv[3:] or ["rope"])
