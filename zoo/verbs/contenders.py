@@ -1,0 +1,84 @@
+"""The encodings that a comparison names on the command line, and those of them that its sizes allow."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any
+
+from zoo.attention.encoding import Links
+from zoo.bench.contender import Contender, refusal
+from zoo.bench.ours import every, ours
+from zoo.bench.shapes import Setting
+from zoo.errors import Fault, RecipeError
+from zoo.recipe.check import Check
+from zoo.recipe.source import parse
+from zoo.recipe.tree import COMMAND_LINE, Node, plain
+from zoo.registry import Choice
+
+log = logging.getLogger("zoo")
+
+
+def asked(words: Sequence[str]) -> list[Contender]:
+    """A contender for each word: `rope`, `kerple+dape`, `[alibi,dape]`, `{name: liere, block: 4}`; all of them for none.
+
+    Raises RecipeError with every name and option that is not known.
+    """
+    faults: list[Fault] = []
+    found = [ours(choices) for word in words if (choices := _choices(word, faults))]
+    if faults:
+        raise RecipeError(*faults)
+    return list({one.name: one for one in found}.values()) if words else every()
+
+
+def lined_up(
+    contenders: Sequence[Contender], against: str | None, setting: Setting, lengths: Sequence[int]
+) -> tuple[list[Contender], dict[str, str]]:
+    """The reference, then those that the sizes allow; and why others are left out. Raises RecipeError if there is none."""
+    settings = [setting.at(length) for length in lengths]
+    if why := refusal(ours([Choice("none")]), settings):
+        raise RecipeError(Fault(COMMAND_LINE, "--lengths", why))
+    (reference,) = asked([setting.shape.reference if against is None else against])
+    if why := refusal(reference, settings):
+        raise RecipeError(Fault(COMMAND_LINE, "against", why, f"name an encoding for {setting.shape.kind}s"))
+    refused = {one.name: refusal(one, settings) for one in contenders if one.name != reference.name}
+    left_out = {name: why for name, why in refused.items() if why}
+    able = [one for one in contenders if one.name in refused and one.name not in left_out]
+    if left_out and not able:
+        raise RecipeError(*(Fault(COMMAND_LINE, name, why) for name, why in left_out.items()))
+    if left_out:
+        log.info("%s: %s left out, which the sizes do not allow", setting.shape.kind, ", ".join(left_out))
+    return [reference, *able], left_out
+
+
+def _choices(word: str, faults: list[Fault]) -> tuple[Choice, ...]:
+    """What a word names, with the options that it gives alone; none where it has faults."""
+    found: list[Fault] = []
+    check, node = Check(), _node(word, found)
+    choices: Any = () if found else check.value(Links, node, "")
+    found += check.faults
+    names = [] if found else [one.name for one in choices]
+    if len(set(names)) < len(names):
+        found.append(Fault(COMMAND_LINE, "", "an encoding stands twice in a list", "list it once"))
+    if not found and not names:
+        found.append(Fault(COMMAND_LINE, "", "no encoding", "see zoo list encodings"))
+    faults += [Fault(COMMAND_LINE, word, fault.problem, fault.remedy) for fault in found]
+    return () if found else tuple(map(_given, _entries(node), choices))
+
+
+def _node(word: str, faults: list[Fault]) -> Node:
+    if word.lstrip().startswith(("[", "{")):
+        return parse(word, lambda line: COMMAND_LINE, faults)
+    return Node([Node(name.strip(), COMMAND_LINE) for name in word.split("+")], COMMAND_LINE)
+
+
+def _entries(node: Node) -> list[Node]:
+    return node.value if isinstance(node.value, list) else [node]
+
+
+def _given(entry: Node, choice: Choice) -> Choice:
+    """A choice with the options that its entry gives, not all that there are."""
+    told = plain(entry)
+    keys = [key for key in told if key != "name"] if isinstance(told, dict) else []
+    return Choice(choice.name, MappingProxyType({key: choice.options[key] for key in keys}))
