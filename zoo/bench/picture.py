@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Okabe and Ito's colours, which colour-blind people tell apart, without yellow, which is faint on white
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-STYLES = ("-", "--", ":", "-.")
-OURS, PEERS, REFERENCE, GREY = "#0072B2", "#D55E00", "#4d4d4d", "#999999"
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+OURS, PEERS, REFERENCE, GREY, FAINT = "#0072B2", "#D55E00", "#4d4d4d", "#888888", "#dddddd"
 TITLES: Mapping[str, str] = {
     "train": "step", "memory": "peak memory", "decode": "decoding", "context": "a token", "layer": "a layer",
 }  # fmt: skip
@@ -29,16 +28,14 @@ def draw(result: Result, path: Path) -> None:
     from matplotlib.figure import Figure
 
     rows = pooled(result.rows)
-    measures = [measure for measure in TITLES if of(rows, measure)]
-    drawn = [(measure, lengths(of(rows, measure), measure)) for measure in measures]
-    tallest = max((len({row.name for row in of(rows, measure)}) for measure in measures), default=1)
-    size = (1.0 + 5.2 * max(len(drawn), 1), max(3.6, 1.6 + 0.24 * tallest))
-    figure = Figure(figsize=size, layout="constrained", dpi=130)
-    for axes, (measure, places) in zip(figure.subplots(1, max(len(drawn), 1), squeeze=False)[0], drawn, strict=False):
+    panels = [(found, lengths(found, measure)) for measure in TITLES if (found := of(rows, measure))] or [([], [])]
+    most = max((len(found) for found, places in panels if len(places) < 2), default=0)
+    figure = Figure(figsize=(1.0 + 5.2 * len(panels), max(4.2, 1.6 + 0.24 * most)), layout="constrained", dpi=130)
+    for axes, (found, places) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         if len(places) > 1:
-            _curves(axes, result, of(rows, measure), places)
+            _curves(axes, result, found, places, _coloured(result, panels[0][0]))
         else:
-            _bars(axes, result, of(rows, measure))
+            _bars(axes, result, found)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(_title(result), fontsize=9, x=0.01, ha="left")
     figure.savefig(path)
@@ -82,34 +79,55 @@ def _bar(row: Row, result: Result) -> str:
     return PEERS if row.peer else REFERENCE if row.name == result.against else OURS
 
 
-def _curves(axes: Axes, result: Result, rows: Sequence[Row], places: Sequence[int]) -> None:
-    """Each model's time or memory over lengths, named at its end, where the largest stands highest."""
+def _curves(axes: Axes, result: Result, rows: Sequence[Row], places: Sequence[int], colours: Mapping[str, str]) -> None:
+    """Each model's time or memory over lengths; those with a colour are named at their end, others stand in grey."""
+    from matplotlib.ticker import LogLocator
+
     memory = rows[0].unit == "bytes"
     found: dict[str, list[tuple[int, float]]] = {}
     for row in sorted(rows, key=lambda row: row.length):
         found.setdefault(row.name, []).append((row.length, median(row.values) * (1 / MB if memory else 1e3)))
-    order = sorted(found, key=lambda name: found[name][-1][1])
-    for number, name in enumerate(order):
-        style, colour = STYLES[number // len(COLOURS) % len(STYLES)], COLOURS[number % len(COLOURS)]
-        axes.plot(*zip(*found[name], strict=True), style, color=colour, marker="o", markersize=3, linewidth=1.3)
-    axes.set(xscale="log", yscale="log")
+    for name, points in found.items():
+        colour = colours.get(name, FAINT)
+        axes.plot(
+            *zip(*points, strict=True),
+            color=colour,
+            marker="o",
+            markersize=3,
+            linewidth=1.4,
+            zorder=2 + (name in colours),
+        )
+    axes.set(xscale="log", yscale="log", title=f"{TITLES[rows[0].measure]} over lengths")
     axes.set_xlabel("pixels along a side" if result.shape["kind"] == "image" else "tokens")
-    axes.set_ylabel(f"{TITLES[rows[0].measure]}, {'MB at most' if memory else 'ms'}")
+    axes.set_ylabel("MB at most" if memory else "ms")
     axes.set_xticks(places, [f"{place:,}" for place in places])
+    axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:,g}")  # plain numbers, whose fonts every machine has
     axes.minorticks_off()
-    axes.set_xlim(places[0] / 1.08, places[-1] * 1.08)
-    _named(axes, [(name, found[name][-1]) for name in order])
+    ends = sorted((points[-1][1], name) for name, points in found.items() if name in colours)
+    _named(axes, ends, colours, rest=len(found) - len(ends))
 
 
-def _named(axes: Axes, ends: Sequence[tuple[str, tuple[int, float]]]) -> None:
-    """Names beside the right edge, evenly apart where their curves end too close to each other."""
+def _named(axes: Axes, ends: Sequence[tuple[float, str]], colours: Mapping[str, str], rest: int) -> None:
+    """Names beside the right edge, at the height of the last value, apart where these lie too close."""
     low, high = axes.get_ylim()
-    shares = [log(value / low) / log(high / low) for _, (_, value) in ends]
-    step = min(0.042, 1 / max(len(ends), 1))
+    shares = [log(value / low) / log(high / low) for value, _ in ends]
     for index in range(1, len(shares)):
-        shares[index] = max(shares[index], shares[index - 1] + step)
-    over = max(shares, default=0) - 1
-    shares = [share - max(over, 0) * (index + 1) / len(shares) for index, share in enumerate(shares)]
-    for number, ((name, _), share) in enumerate(zip(ends, shares, strict=True)):
-        colour = COLOURS[number % len(COLOURS)]
-        axes.annotate(name, (1.01, share), xycoords="axes fraction", fontsize=7.5, va="center", color=colour)
+        shares[index] = max(shares[index], shares[index - 1] + 0.055)
+    for (_, name), share in zip(ends, shares, strict=True):
+        axes.annotate(name, (1.01, share), xycoords="axes fraction", fontsize=8, va="center", color=colours[name])
+    if rest:
+        axes.annotate(
+            f"{rest} others in grey", (0.02, 0.97), xycoords="axes fraction", fontsize=8, va="top", color=GREY
+        )
+
+
+def _coloured(result: Result, rows: Sequence[Row]) -> dict[str, str]:
+    """A colour for each model where there are few; else for the reference and some from the quickest to the slowest."""
+    longest = max((row.length for row in rows), default=0)
+    order = [row.name for row in of(rows, rows[0].measure, longest)] if rows else []
+    if len(order) > len(COLOURS):
+        order.remove(result.against)
+        share = (len(order) - 1) / (len(COLOURS) - 2)
+        order = [result.against, *(order[round(number * share)] for number in range(len(COLOURS) - 1))]
+    return dict(zip(order, COLOURS, strict=False))

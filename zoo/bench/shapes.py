@@ -51,7 +51,7 @@ def _text(dim: int, depth: int, heads: int, batch: int = 2, length: int = 1024) 
 
 SHAPES: Mapping[str, Shape] = MappingProxyType(
     {
-        "vit_toy": _image(dim=24, depth=2, heads=2, batch=2, length=32, patch=8, outputs=10),
+        "vit_toy": _image(dim=32, depth=2, heads=2, batch=2, length=32, patch=8, outputs=10),
         "vit_s": _image(dim=384, depth=12, heads=6),
         "vit_b": _image(dim=768, depth=12, heads=12),
         "lm_toy": _text(dim=32, depth=2, heads=2, length=32),

@@ -130,7 +130,7 @@ def _value(row: Row) -> str:
 
 def _left_out(result: Result) -> Iterator[str]:
     if result.left_out:
-        yield "Left out:\n\n" + "\n".join(f"- {name}: {why}" for name, why in result.left_out.items())
+        yield f"Left out, since the sizes do not allow them (bench.json says why): {', '.join(result.left_out)}"
 
 
 def _faults(rows: Sequence[Row]) -> Iterator[str]:

@@ -28,7 +28,7 @@ from zoo.bench.turns import Pace
 from zoo.errors import Fault, RecipeError
 from zoo.recipe.tree import COMMAND_LINE
 from zoo.registry import Between, nearest
-from zoo.verbs.contenders import asked, lined_up
+from zoo.verbs.contenders import lined_up
 from zoo.verbs.options import typed
 from zoo.verbs.place import place
 from zoo.verbs.ticker import Ticker
@@ -64,7 +64,7 @@ def bench(words: Sequence[str], shape: str, device: str, lengths: str | None) ->
     options = BenchOptions(**typed(told, [BenchOptions])[0])
     setting = _setting(options, shape, device)
     sizes = _lengths(lengths) or (setting.shape.length,)
-    chosen, left_out = lined_up(asked([word for word in words if word not in told]), options.against, setting, sizes)
+    chosen, left_out = lined_up([word for word in words if word not in told], options.against, setting, sizes)
     measures = _measures(options, setting)
     folder = place(options.to)
     if options.peers:

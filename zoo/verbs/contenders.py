@@ -33,22 +33,25 @@ def asked(words: Sequence[str]) -> list[Contender]:
 
 
 def lined_up(
-    contenders: Sequence[Contender], against: str | None, setting: Setting, lengths: Sequence[int]
+    words: Sequence[str], against: str | None, setting: Setting, lengths: Sequence[int]
 ) -> tuple[list[Contender], dict[str, str]]:
-    """The reference, then those that the sizes allow; and why others are left out. Raises RecipeError if there is none."""
+    """The reference, then those of `words` that the sizes allow, and why others are left out, which is said of named ones.
+
+    Raises RecipeError if there is none.
+    """
     settings = [setting.at(length) for length in lengths]
     if why := refusal(ours([Choice("none")]), settings):
         raise RecipeError(Fault(COMMAND_LINE, "--lengths", why))
     (reference,) = asked([setting.shape.reference if against is None else against])
     if why := refusal(reference, settings):
         raise RecipeError(Fault(COMMAND_LINE, "against", why, f"name an encoding for {setting.shape.kind}s"))
-    refused = {one.name: refusal(one, settings) for one in contenders if one.name != reference.name}
-    left_out = {name: why for name, why in refused.items() if why}
-    able = [one for one in contenders if one.name in refused and one.name not in left_out]
+    others = [one for one in asked(words) if one.name != reference.name]
+    left_out = {one.name: why for one in others if (why := refusal(one, settings))}
+    able = [one for one in others if one.name not in left_out]
     if left_out and not able:
         raise RecipeError(*(Fault(COMMAND_LINE, name, why) for name, why in left_out.items()))
-    if left_out:
-        log.info("%s: %s left out, which the sizes do not allow", setting.shape.kind, ", ".join(left_out))
+    for name, why in left_out.items() if words else ():
+        log.info("%s is left out: %s", name, why)
     return [reference, *able], left_out
 
 
