@@ -17,9 +17,10 @@ import zoo
 from zoo import registry
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims, Encoding
+from zoo.bench.ours import alone
 from zoo.diagnostics.portrait import draw
 from zoo.recipe import Recipe, load, recipe_files
-from zoo.verbs.costs import Sizes, alone, interpreter, parameters, sized
+from zoo.verbs.costs import Sizes, interpreter, parameters, sized
 from zoo.verbs.explained import choosable, counted, declared
 
 DOCS = Path(__file__).parent

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -47,9 +47,10 @@ class Numbers:
         return {"count": str(self.count)}
 
 
-def alone(cls: type[Encoding]) -> tuple[Choice, ...]:
+def alone(cls: type[Encoding], options: Mapping[str, Any] | None = None) -> list[Choice]:
     """The shortest list that an encoding can stand in."""
-    return (BIASED, Choice(cls.name)) if cls.absorbs else (Choice(cls.name),)
+    choice = Choice(cls.name, options or {})
+    return [BIASED, choice] if cls.absorbs else [choice]
 
 
 def every() -> list[Contender]:
