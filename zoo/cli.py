@@ -6,7 +6,6 @@ import argparse
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -180,10 +179,10 @@ def _bench(known: argparse.Namespace) -> None:
     from zoo.bench.table import table
     from zoo.verbs.bench import bench
 
-    result = bench(known.overrides, known.shape, known.device, known.lengths)
+    result, stopped = bench(known.overrides, known.shape, known.device, known.lengths)
     print(json.dumps(result.plain(), indent=1) if known.json else table(result))
-    if result.partial:
-        raise Stopped(signal.SIGINT, "stopped by SIGINT; what was done before is written, and says so")
+    if stopped is not None:
+        raise Stopped(stopped, f"stopped by {stopped.name}; what was done before is written, and says so")
 
 
 def _launch(known: argparse.Namespace) -> None:

@@ -40,11 +40,11 @@ class Contender:
 
 
 def refusal(contender: Contender, settings: Sequence[Setting]) -> str | None:
-    """Why a model cannot be made, or None where it can; nothing is allocated."""
+    """Why a model cannot be made or run, or None where it can; nothing is allocated and nothing computed."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), torch.no_grad():
             for setting in settings:
-                contender.make(setting)
+                contender.make(setting)(setting.shape.inputs())
     except Invalid as error:
         return str(error)
     return None

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 Kind = Literal["image", "text"]
 Precision = Literal["32-true", "bf16-mixed"]
 
@@ -35,6 +38,12 @@ class Shape:
     def unit(self) -> str:
         """What is counted per second."""
         return "images" if self.kind == "image" else "tokens"
+
+    def inputs(self) -> Tensor:
+        """What a model reads, of no content: images [B, 3, L, L] or tokens [B, L]."""
+        if self.kind == "image":
+            return torch.zeros(self.batch, 3, self.length, self.length)
+        return torch.zeros(self.batch, self.length, dtype=torch.int64)
 
 
 def _image(

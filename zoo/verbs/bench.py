@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from signal import Signals
 from typing import Annotated, Literal
 
 import torch
@@ -31,6 +32,7 @@ from zoo.registry import Between, nearest
 from zoo.verbs.contenders import lined_up
 from zoo.verbs.options import typed
 from zoo.verbs.place import place
+from zoo.verbs.stops import stopping
 from zoo.verbs.ticker import Ticker
 
 Count = Annotated[int, Between(1)]
@@ -58,8 +60,8 @@ class BenchOptions:
     to: str = "bench"  # the folder of bench.json, bench.md and bench.png
 
 
-def bench(words: Sequence[str], shape: str, device: str, lengths: str | None) -> Result:
-    """Measure, and write the files; a result that was stopped is `partial`. What can be wrong is told before."""
+def bench(words: Sequence[str], shape: str, device: str, lengths: str | None) -> tuple[Result, Signals | None]:
+    """Measure, and write the files; a result is `partial` where a signal stopped it. What can be wrong is told before."""
     told = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
     options = BenchOptions(**typed(told, [BenchOptions])[0])
     setting = _setting(options, shape, device)
@@ -73,21 +75,12 @@ def bench(words: Sequence[str], shape: str, device: str, lengths: str | None) ->
         groups(chosen, chosen[0].name, options.together), measures, sizes, setting,
         Pace(rounds=options.rounds, seconds=options.seconds, warm=options.warm), Ticker(),
     )  # fmt: skip
-    partial = _run(comparison)
-    result = _result(options, shape, setting, chosen, left_out, comparison, partial)
-    files.write(result, folder)
-    return result
-
-
-def _run(comparison: Comparison) -> bool:
-    """Whether it was stopped."""
-    try:
+    with stopping() as received:
         comparison.run()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        comparison.tell("")
-    return False
+    comparison.tell("")
+    result = _result(options, shape, setting, chosen, left_out, comparison, bool(received))
+    files.write(result, folder)
+    return result, next(iter(received), None)
 
 
 def _setting(options: BenchOptions, name: str, device: str) -> Setting:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any
 
-from zoo.attention.encoding import Links
 from zoo.bench.contender import Contender, refusal
 from zoo.bench.ours import every, ours
 from zoo.bench.shapes import Setting
 from zoo.errors import Fault, RecipeError
 from zoo.recipe.check import Check
+from zoo.recipe.choices import choice
 from zoo.recipe.source import parse
 from zoo.recipe.tree import COMMAND_LINE, Node, plain
 from zoo.registry import Choice
@@ -58,26 +57,26 @@ def lined_up(
 def _choices(word: str, faults: list[Fault]) -> tuple[Choice, ...]:
     """What a word names, with the options that it gives alone; none where it has faults."""
     found: list[Fault] = []
-    check, node = Check(), _node(word, found)
-    choices: Any = () if found else check.value(Links, node, "")
+    check, entries = Check(), _entries(word, found)
+    choices = [choice(check, "encodings", entry, "") for entry in entries]
     found += check.faults
     names = [] if found else [one.name for one in choices]
     if len(set(names)) < len(names):
         found.append(Fault(COMMAND_LINE, "", "an encoding stands twice in a list", "list it once"))
     if not found and not names:
         found.append(Fault(COMMAND_LINE, "", "no encoding", "see zoo list encodings"))
-    faults += [Fault(COMMAND_LINE, word, fault.problem, fault.remedy) for fault in found]
-    return () if found else tuple(map(_given, _entries(node), choices))
+    faults += [Fault(COMMAND_LINE, word, fault.problem, fault.remedy) for fault in dict.fromkeys(found)]
+    return () if found else tuple(map(_given, entries, choices))
 
 
-def _node(word: str, faults: list[Fault]) -> Node:
-    if word.lstrip().startswith(("[", "{")):
-        return parse(word, lambda line: COMMAND_LINE, faults)
-    return Node([Node(name.strip(), COMMAND_LINE) for name in word.split("+")], COMMAND_LINE)
-
-
-def _entries(node: Node) -> list[Node]:
-    return node.value if isinstance(node.value, list) else [node]
+def _entries(word: str, faults: list[Fault]) -> list[Node]:
+    """The nodes of a list, or of a list of one."""
+    if not word.lstrip().startswith(("[", "{")):
+        return [Node(name.strip(), COMMAND_LINE) for name in word.split("+")]
+    before = len(faults)
+    node = parse(word, lambda line: COMMAND_LINE, faults)
+    entries = node.value if isinstance(node.value, list) else [node]
+    return entries if len(faults) == before else []
 
 
 def _given(entry: Node, choice: Choice) -> Choice:

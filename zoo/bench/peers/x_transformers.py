@@ -14,7 +14,7 @@ from zoo.bench.shapes import Setting, Shape
 
 NAME, MODULE = "x-transformers", "x_transformers"
 OPTIONS: Mapping[str, Mapping[str, bool]] = MappingProxyType(
-    {  # each on the fastest way that the library has for it
+    {  # flash attention where the library allows it
         "rope": {"rotary_pos_emb": True, "attn_flash": True},
         "alibi": {"alibi_pos_bias": True, "attn_flash": True},
         "fox": {"attn_data_dependent_alibi": True, "attn_flash": True},
