@@ -66,8 +66,8 @@ def bench(words: Sequence[str], shape: str, device: str, lengths: str | None) ->
     options = BenchOptions(**typed(told, [BenchOptions])[0])
     setting = _setting(options, shape, device)
     sizes = _lengths(lengths) or (setting.shape.length,)
-    chosen, left_out = lined_up([word for word in words if word not in told], options.against, setting, sizes)
     measures = _measures(options, setting)
+    chosen, left_out = lined_up([word for word in words if word not in told], options.against, setting, sizes)
     folder = place(options.to)
     if options.peers:
         chosen += peers(setting.shape, [one.name for one in chosen])

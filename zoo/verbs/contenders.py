@@ -13,19 +13,19 @@ from zoo.errors import Fault, RecipeError
 from zoo.recipe.check import Check
 from zoo.recipe.choices import choice
 from zoo.recipe.source import parse
-from zoo.recipe.tree import COMMAND_LINE, Node, plain
+from zoo.recipe.tree import COMMAND_LINE, Node, gathered, plain
 from zoo.registry import Choice
 
 log = logging.getLogger("zoo")
 
 
-def asked(words: Sequence[str]) -> list[Contender]:
+def asked(words: Sequence[str], key: str | None = None) -> list[Contender]:
     """A contender for each word: `rope`, `kerple+dape`, `[alibi,dape]`, `{name: liere, block: 4}`; all of them for none.
 
-    Raises RecipeError with every name and option that is not known.
+    Raises RecipeError with every name and option that is not known, blamed on the `key` that they are told by.
     """
     faults: list[Fault] = []
-    found = [ours(choices) for word in words if (choices := _choices(word, faults))]
+    found = [ours(choices) for word in words if (choices := _choices(word, key or word, faults))]
     if faults:
         raise RecipeError(*faults)
     return list({one.name: one for one in found}.values()) if words else every()
@@ -41,7 +41,7 @@ def lined_up(
     settings = [setting.at(length) for length in lengths]
     if why := refusal(ours([Choice("none")]), settings):
         raise RecipeError(Fault(COMMAND_LINE, "--lengths", why))
-    (reference,) = asked([setting.shape.reference if against is None else against])
+    (reference,) = asked([against or setting.shape.reference], "against")
     if why := refusal(reference, settings):
         raise RecipeError(Fault(COMMAND_LINE, "against", why, f"name an encoding for {setting.shape.kind}s"))
     others = [one for one in asked(words) if one.name != reference.name]
@@ -54,7 +54,7 @@ def lined_up(
     return [reference, *able], left_out
 
 
-def _choices(word: str, faults: list[Fault]) -> tuple[Choice, ...]:
+def _choices(word: str, key: str, faults: list[Fault]) -> tuple[Choice, ...]:
     """What a word names, with the options that it gives alone; none where it has faults."""
     found: list[Fault] = []
     check, entries = Check(), _entries(word, found)
@@ -65,7 +65,7 @@ def _choices(word: str, faults: list[Fault]) -> tuple[Choice, ...]:
         found.append(Fault(COMMAND_LINE, "", "an encoding stands twice in a list", "list it once"))
     if not found and not names:
         found.append(Fault(COMMAND_LINE, "", "no encoding", "see zoo list encodings"))
-    faults += [Fault(COMMAND_LINE, word, fault.problem, fault.remedy) for fault in dict.fromkeys(found)]
+    faults += [Fault(COMMAND_LINE, key, fault.problem, fault.remedy) for fault in dict.fromkeys(found)]
     return () if found else tuple(map(_given, entries, choices))
 
 
@@ -73,10 +73,10 @@ def _entries(word: str, faults: list[Fault]) -> list[Node]:
     """The nodes of a list, or of a list of one."""
     if not word.lstrip().startswith(("[", "{")):
         return [Node(name.strip(), COMMAND_LINE) for name in word.split("+")]
-    before = len(faults)
-    node = parse(word, lambda line: COMMAND_LINE, faults)
-    entries = node.value if isinstance(node.value, list) else [node]
-    return entries if len(faults) == before else []
+    node = Node([], COMMAND_LINE)
+    with gathered(faults):
+        node = parse(word, lambda line: COMMAND_LINE, faults)
+    return node.value if isinstance(node.value, list) else [node]
 
 
 def _given(entry: Node, choice: Choice) -> Choice:
