@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import recorded
+import timed
 
 import zoo
 from zoo import registry
@@ -64,6 +65,7 @@ def pages() -> dict[Path, str]:
     recipes = {name: load(name) for name in recipe_files()}
     names = zoo.encoding_names()
     found = {DOCS / "encodings.md": index(names), DOCS / "results.md": recorded.results(recipes)}
+    found[DOCS / "speed.md"] = timed.speed(DOCS / "speed.md")
     return found | {DOCS / "encodings" / f"{name}.md": page(name, recipes) for name in names}
 
 

@@ -1,7 +1,9 @@
 """A result as a table, as a file that is read again, and as a picture."""
 
+import importlib
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -22,8 +24,17 @@ PEER = replace(ROW, name="theirs alibi", peer="theirs", rival="alibi", rival_rat
 
 def result(*rows, **changes):
     machine = {"device": "cpu", "processor": "a processor", "cores": 2, "threads": 1, "torch": "2"}
-    known = {"zoo": "0", "made": "now", "machine": machine, "shape": {"name": "lm_toy", **vars(SHAPES["lm_toy"])},
-             "options": {"rounds": 3, "tokens": 3, "prompt": 8}, "against": "rope", "left_out": {}, "rows": rows}  # fmt: skip
+    known = {
+        "zoo": "0",
+        "made": "now",
+        "command": "zoo bench",
+        "machine": machine,
+        "shape": {"name": "lm_toy", **vars(SHAPES["lm_toy"])},
+        "options": {"rounds": 3, "tokens": 3, "prompt": 8},
+        "against": "rope",
+        "left_out": {},
+        "rows": rows,
+    }
     return Result(**{**known, **changes})
 
 
@@ -88,3 +99,16 @@ def test_what_holds_no_benchmark_is_not_read(tmp_path):
     with pytest.raises(DataError, match=r"bench\.json: holds no benchmark"):
         Result.read(tmp_path / "bench.json")
     assert others(tmp_path) == ["bench.json"]
+
+
+def test_a_recorded_result_is_a_section_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs"))
+    page, folder = tmp_path / "speed.md", tmp_path / "speed"
+    page.write_text("written\n\n## Recorded\n\nold")
+    folder.mkdir()
+    write(result(REFERENCE, ROW), folder)
+    made = importlib.import_module("timed").speed(page)
+    assert made.startswith("written\n\n## Recorded\n\nMade by")
+    assert "### bench\n\n    zoo bench\n" in made
+    assert "#### Training, 32 tokens" in made
+    assert made.endswith("](speed/bench.png)\n")

@@ -85,8 +85,13 @@ def _vit(setting: Setting, choices: Sequence[Choice]) -> ViT:
     samples = Images(3, shape.length, shape.length, shape.outputs)
     return ViT(
         samples, dim=shape.dim, depth=shape.depth, heads=shape.heads, patch=shape.patch, pool="class",
-        encoding={one.name: waiting(one) for one in choices}, coordinates=Perturbation(jitter=setting.jitter),
+        encoding={one.name: waiting(one) for one in choices}, coordinates=_perturbation(setting),
     )  # fmt: skip
+
+
+def _perturbation(setting: Setting) -> Perturbation:
+    """What is done to places in training."""
+    return Perturbation(jitter=setting.jitter)
 
 
 def _decoder(setting: Setting, choices: Sequence[Choice]) -> Decoder:
@@ -95,7 +100,7 @@ def _decoder(setting: Setting, choices: Sequence[Choice]) -> Decoder:
     counted = {one.name: waiting(Choice(one.name, {"coordinates": "index", **one.options})) for one in choices}
     return Decoder(
         Text(shape.length, Numbers(shape.outputs)), dim=shape.dim, depth=shape.depth, heads=shape.heads,
-        encoding=counted, coordinates=Perturbation(jitter=setting.jitter),
+        encoding=counted, coordinates=_perturbation(setting),
     )  # fmt: skip
 
 

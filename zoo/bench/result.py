@@ -47,6 +47,7 @@ class Result:
 
     zoo: str
     made: str
+    command: str
     machine: Mapping[str, Any]
     shape: Mapping[str, Any]  # its sizes, and its `name`
     options: Mapping[str, Any]

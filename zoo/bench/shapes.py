@@ -79,7 +79,7 @@ class Setting:
 
     shape: Shape
     device: str = "cpu"
-    jitter: float = 0.0  # of coordinates in training, in patches or tokens, drawn for each sample
+    jitter: float = 0.0  # of coordinates in training, in patches or tokens
 
     def at(self, length: int) -> Setting:
         """The same, with images or texts of another length."""

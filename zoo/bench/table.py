@@ -29,10 +29,10 @@ def heading(result: Result) -> str:
     jitter = f", places jittered by {result.options['jitter']}" if result.options.get("jitter") else ""
     peers = "".join(f", {name} {version}" for name, version in machine.get("peers", {}).items())
     lines = [
-        f"{shape['name']}: {sizes}; {run}{jitter}",
-        f"{told(machine)}; torch {machine['torch']}, zoo {result.zoo}{peers}; {result.made}",
-        f"ratios to {result.against} within each round, medians and in brackets quartiles; "
-        f"rounds {result.options['rounds']} at least",
+        f"{shape['name']}: {sizes}; {run}{jitter}.",
+        f"{told(machine)}; torch {machine['torch']}, zoo {result.zoo}{peers}; {result.made}.",
+        f"Ratios to {result.against} within each round: medians, and quartiles in brackets; "
+        f"{result.options['rounds']} rounds at least.",
     ]
     return "\n".join([*(["PARTIAL: stopped before its end"] if result.partial else []), *lines])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -78,7 +79,9 @@ def bench(words: Sequence[str], shape: str, device: str, lengths: str | None) ->
     with stopping() as received:
         comparison.run()
     comparison.tell("")
-    result = _result(options, shape, setting, chosen, left_out, comparison, bool(received))
+    result = _result(
+        _command(words, shape, device, lengths), options, shape, setting, chosen, left_out, comparison, bool(received)
+    )
     files.write(result, folder)
     return result, next(iter(received), None)
 
@@ -96,6 +99,12 @@ def _setting(options: BenchOptions, name: str, device: str) -> Setting:
     shape = replace(SHAPES[name], **{key: value for key, value in told.items() if value is not None})  # type: ignore[arg-type]
     found = "cuda" if torch.cuda.is_available() else "cpu"
     return Setting(shape=shape, device=found if device == "auto" else device, jitter=options.jitter)
+
+
+def _command(words: Sequence[str], shape: str, device: str, lengths: str | None) -> str:
+    """What repeats it."""
+    flags = ["--shape", shape, "--device", device, *(["--lengths", lengths] if lengths else [])]
+    return shlex.join(["zoo", "bench", *words, *flags])
 
 
 def _lengths(text: str | None) -> tuple[int, ...]:
@@ -127,11 +136,12 @@ def _measures(options: BenchOptions, setting: Setting) -> list[Measure]:
 
 
 def _result(
-    options: BenchOptions, name: str, setting: Setting, chosen: Sequence[Contender], left_out: dict[str, str],
+    command: str, options: BenchOptions, name: str, setting: Setting, chosen: Sequence[Contender], left_out: dict[str, str],
     comparison: Comparison, partial: bool,
 ) -> Result:  # fmt: skip
     return Result(
         zoo=__version__,
+        command=command,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         machine={**machine(setting.device), "peers": versions(chosen)},
         shape={"name": name, **asdict(setting.shape)},
