@@ -65,7 +65,8 @@ def _trained(result: Result, rows: Sequence[Row]) -> Iterator[str]:
         times, weights = ({row.name: row for row in of(rows, measure, length)} for measure in ("train", "memory"))
         head = ["model", "parameters", "step ms", "ratio", f"{unit}/s", "peak MB", "ratio", "attention"]
         lines = [_training(times.get(name), weights.get(name)) for name in {**times, **weights}]
-        yield f"## Training, {_length(result, length)}\n\n{grid(head, lines)}"
+        if lines:
+            yield f"## Training, {_length(result, length)}\n\n{grid(head, lines)}"
 
 
 def _training(time: Row | None, weight: Row | None) -> list[str]:

@@ -20,21 +20,25 @@ class Training:
         torch.manual_seed(0)
         self.model = contender.make(setting).to(setting.device).train()
         self.inputs, self.targets = (one.to(setting.device) for one in batch(shape))
-        self.plan = contender.plan(self.model, self.inputs, setting.device) if contender.plan else ""
         self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=RATE)
         self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
         self.device, self.rounded = setting.device, shape.precision == "bf16-mixed"
+        with torch.no_grad(), self._rounding():
+            self.plan = contender.plan(self.model, self.inputs, setting.device) if contender.plan else ""
         if shape.compile:
             self.model.compile()
 
     def step(self) -> None:
         """One step; gradients are gone after it."""
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.rounded):
+        with self._rounding():
             logits = self.model(self.inputs)
             loss = F.cross_entropy(logits.flatten(0, -2), self.targets.flatten())
         loss.backward()
         self.optimiser.step()
         self.optimiser.zero_grad()
+
+    def _rounding(self) -> torch.autocast:
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.rounded)
 
     def held(self) -> int:
         """Bytes that stay between steps: weights, buffers and what the optimiser remembers."""
