@@ -1,6 +1,7 @@
 """What `zoo bench` measures on a GPU."""
 
 import pytest
+import torch
 
 from zoo.bench.measures.memory import Memory
 from zoo.bench.measures.train import Train
@@ -8,7 +9,7 @@ from zoo.bench.ours import ours
 from zoo.bench.shapes import SHAPES, Setting
 from zoo.registry import Choice
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 SETTING = Setting(shape=SHAPES["lm_toy"], device="cuda")
 
 
