@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from zoo import registry
 from zoo.attention import attend as interpreters
+from zoo.attention import dense
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context
 from zoo.attention.coordinates import CONVENTIONS, grid
@@ -134,7 +135,7 @@ def scores(
     N < M the queries are the last N. pos [M, P] or [B, M, P] are coordinates as the encoding takes them, x [B, M, D] token
     states for encodings that read them, placed bool [M] or [B, M]. Pairs that a causal mask hides are -inf.
     """
-    return interpreters.scores(_terms(encoding, q, k, None, pos, x, causal, placed))
+    return dense.scores(_terms(encoding, q, k, None, pos, x, causal, placed))
 
 
 def weights(
@@ -142,7 +143,7 @@ def weights(
     placed: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention weights [B, H, N, M]; arguments as in `scores`."""
-    return interpreters.weights(_terms(encoding, q, k, None, pos, x, causal, placed))
+    return dense.weights(_terms(encoding, q, k, None, pos, x, causal, placed))
 
 
 def attend(
@@ -242,7 +243,7 @@ class Attention(nn.Module):
         if len(pos) != count:
             raise Invalid("pos", f"{count} tokens are not the grid {dims.length}; pass their coordinates as pos")
         tokens = Tokens.at(x, pos, placed, document, ordered=dims.axes == 1)
-        return tokens.replace(extent=tokens.pos.new_tensor([[sizes]]))
+        return tokens.replace(extent=tokens.pos.new_tensor([[sizes]]), consecutive=dims.axes == 1)
 
 
 _encoding = encoding  # the name is shadowed by arguments above

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import zoo
-from zoo.attention.attend import scores, weights
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
+from zoo.attention.dense import scores, weights
 from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens
@@ -136,7 +136,7 @@ def test_a_later_link_reads_the_biases_before_it():
 def test_a_link_may_absorb_the_biases_before_it():
     one = Changing(terms=lambda t: t.add_bias(lambda b, h, i, j: 1.0 + 0 * (i + j)))
     absorbing = Changing(
-        terms=lambda t: t.replace(biases=(), factors=(), rescore=lambda s, _, a=t: s + 5 * a.grid(a.bias()))
+        terms=lambda t: t.replace(biases=(), factors=(), rescore=lambda s, _, span, a=t: s + 5 * a.added(span))
     )
     described, bare = chain(one, absorbing).terms(call()), call()
     described = described.replace(q=bare.q, k=bare.k)
@@ -274,7 +274,7 @@ def factored(terms):
 
 
 def rescored(terms):
-    return terms.replace(rescore=lambda scores, visible: scores + scores.sum(-1, keepdim=True))
+    return terms.replace(rescore=lambda scores, visible, span: scores + scores.sum(-1, keepdim=True))
 
 
 @pytest.mark.parametrize("rewrite", [biased, factored, rescored])
@@ -289,10 +289,10 @@ def test_scores_of_unplaced_pairs_stay(rewrite):
 
 def test_nothing_is_read_out_of_unplaced_pairs():
     seen = []
-    reading = Changing(terms=lambda t: t.replace(readout=lambda shares: seen.append(shares) or shares @ t.v))
+    reading = Changing(terms=lambda t: t.replace(readout=lambda shares, span: seen.append(shares) or shares @ t.v))
     described = chain(reading).terms(call(PLACED))
     shares = weights(described)
-    described.readout(shares)
+    described.readout(shares, described.whole)
     assert torch.equal(seen[0], shares * BOTH)
 
 
@@ -333,7 +333,7 @@ class Tripled(Encoding):
 
     def terms(self, terms):
         bias = terms.added()
-        rescore = lambda scores, visible: 3 * (scores if bias is None else scores + bias)  # noqa: E731
+        rescore = lambda scores, visible, span: 3 * (scores if bias is None else scores + bias)  # noqa: E731
         return terms.replace(biases=(), factors=(), rescore=rescore)
 
 

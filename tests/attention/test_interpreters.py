@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zoo.attention import attend as interpreters
-from zoo.attention.attend import attend, choose, scores, weights
-from zoo.attention.terms import Lookup, Terms
+from zoo.attention import fused
+from zoo.attention.attend import attend, choose
+from zoo.attention.dense import scores, weights
+from zoo.attention.pairs import Lookup
+from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
 
@@ -156,13 +158,13 @@ def test_factors_keep_their_precision_far_out(rewrite, dtype, tolerance):
 
 
 def test_factors_in_one_channel_would_lose_it(monkeypatch):
-    monkeypatch.setattr(interpreters, "_split", lambda left, right, dtype: [(left.to(dtype), right.to(dtype))])
+    monkeypatch.setattr(fused, "_split", lambda left, right, dtype: [(left.to(dtype), right.to(dtype))])
     assert far(slope_as_two_factors, torch.bfloat16) > 10 * BFLOAT16
 
 
 def test_splits_add_up():
     left, right = 8192 * torch.rand(1, 1, 64, 2), torch.rand(1, 1, 64, 2)
-    pairs = interpreters._split(left, right, torch.bfloat16)
+    pairs = fused._split(left, right, torch.bfloat16)
     assert all(a.dtype == b.dtype == torch.bfloat16 for a, b in pairs)
     total = sum(a.double() @ b.double().mT for a, b in pairs)
     torch.testing.assert_close(total, left.double() @ right.double().mT, atol=0, rtol=1e-6)
@@ -172,7 +174,7 @@ def test_a_factor_constant_along_rows_takes_no_channel():
     terms = call(4)
     huge = torch.full((1, 1, 4, 1), 1e30).double()
     with_it = terms.add_factor(huge, huge[:, :, :1])
-    assert interpreters._channels(with_it) == ([], [])
+    assert fused._channels(with_it) == ([], [])
     assert torch.equal(attend(with_it, "sdpa")[0], attend(terms, "sdpa")[0])
     assert (scores(with_it) > 1e29).all()
 
@@ -181,7 +183,7 @@ def test_a_factor_constant_along_columns_keeps_its_channel():
     terms = call(4)
     _, columns = sides(terms)
     with_it = terms.add_factor(columns.new_ones(1, 1, 1, 1), columns)
-    assert [one.shape for one in interpreters._channels(with_it)[1]] == [(B, H, M, 1)]
+    assert [one.shape for one in fused._channels(with_it)[1]] == [(B, H, M, 1)]
     assert not torch.allclose(attend(with_it, "sdpa")[0], attend(terms, "sdpa")[0])
 
 
@@ -198,7 +200,7 @@ def test_float16_takes_factors_as_a_mask():
 def test_rescored_scores_enter_the_softmax():
     terms = call(causal=True)
     plain_scores = scores(terms)
-    squared = terms.replace(rescore=lambda values, visible: values * values.sum(-1, keepdim=True))
+    squared = terms.replace(rescore=lambda values, visible, span: values * values.sum(-1, keepdim=True))
     whole = terms.q @ terms.k.mT * terms.scale
     expected = (whole * whole.sum(-1, keepdim=True)).masked_fill(plain_scores.isinf(), float("-inf"))
     torch.testing.assert_close(scores(squared), expected, atol=EXACT, rtol=EXACT)
@@ -208,14 +210,14 @@ def test_rescored_scores_enter_the_softmax():
 def test_rescoring_sees_biases_and_what_is_visible():
     seen = []
     terms = slope(slope_as_one_factor(call(causal=True)))
-    scores(terms.replace(rescore=lambda values, visible: seen.append((values, visible)) or values))
+    scores(terms.replace(rescore=lambda values, visible, span: seen.append((values, visible)) or values))
     bias = terms.grid(terms.bias())
     torch.testing.assert_close(seen[0][0], terms.q @ terms.k.mT * terms.scale + bias, atol=EXACT, rtol=EXACT)
     assert torch.equal(seen[0][1], torch.ones(1, 1, M, M, dtype=torch.bool).tril())
 
 
 def test_own_weights_replace_the_softmax():
-    terms = call(4, causal=True).replace(weigh=lambda values, visible: values.sigmoid())
+    terms = call(4, causal=True).replace(weigh=lambda values, visible, span: values.sigmoid())
     torch.testing.assert_close(weights(terms), scores(terms).sigmoid(), atol=EXACT, rtol=EXACT)
     torch.testing.assert_close(attend(terms)[0], scores(terms).sigmoid() @ terms.v, atol=EXACT, rtol=EXACT)
 
@@ -223,13 +225,13 @@ def test_own_weights_replace_the_softmax():
 def test_what_is_read_out_is_added():
     vectors = torch.randn(M, V).double()
     terms = call(4)
-    read = terms.replace(readout=lambda shares: shares @ vectors)
+    read = terms.replace(readout=lambda shares, span: shares @ vectors)
     expected = attend(terms)[0] + weights(terms) @ vectors
     torch.testing.assert_close(attend(read)[0], expected, atol=EXACT, rtol=EXACT)
 
 
 def test_riders_do_not_see_the_readout():
-    terms = ridden(call(4)).replace(readout=lambda shares: shares.new_ones(B, H, 4, V))
+    terms = ridden(call(4)).replace(readout=lambda shares, span: shares.new_ones(B, H, 4, V))
     torch.testing.assert_close(attend(terms)[1], weights(terms) @ terms.riders, atol=EXACT, rtol=EXACT)
 
 
@@ -242,7 +244,7 @@ def test_a_fused_interpreter_refuses_whole_rows(field, backend):
 
 
 def test_an_unknown_interpreter_is_refused():
-    with pytest.raises(Invalid, match="no backend 'flash'; known are auto, dense, sdpa, flex"):
+    with pytest.raises(Invalid, match="no backend 'flash'; known are auto, dense, chunked, sdpa, flex"):
         attend(call(), "flash")
 
 
@@ -254,14 +256,14 @@ def test_an_unknown_interpreter_is_refused():
     [
         (plain, "cpu", "sdpa", "nothing but q, k and v"),
         (plain, "cuda", "sdpa", "nothing but q, k and v"),
-        (slope, "cpu", "sdpa", "as a mask"),
+        (slope, "cpu", "chunked", "a bias for each pair"),
         (slope, "cuda", "flex", "index function"),
         (slope_as_one_factor, "cpu", "sdpa", "no mask"),
         (slope_as_one_factor, "cuda", "sdpa", "no mask"),
-        (wide_factor, "cpu", "sdpa", "large rank, as a mask"),
+        (wide_factor, "cpu", "chunked", "large rank"),
         (ridden, "cuda", "sdpa", "nothing but"),
-        (lambda terms: terms.replace(rescore=max), "cuda", "dense", "rescore needs whole rows"),
-        (lambda terms: terms.replace(weigh=max, readout=max), "cpu", "dense", "weigh and readout needs whole rows"),
+        (lambda terms: terms.replace(rescore=max), "cuda", "chunked", "rescore needs whole rows"),
+        (lambda terms: terms.replace(weigh=max, readout=max), "cpu", "chunked", "weigh and readout needs whole rows"),
     ],
 )
 def test_the_choice_is_read_off_the_fields(rewrite, device, name, reason):
@@ -278,9 +280,9 @@ def test_a_slim_factor_needs_no_mask(monkeypatch):
         masks.append((blocked, options["is_causal"]))
         return kernel(q, k, v, blocked, **options)
 
-    monkeypatch.setattr(interpreters.F, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(fused.F, "scaled_dot_product_attention", watched)
     attend(slope_as_two_factors(call(causal=True)))
-    attend(slope(call(causal=True)))
+    attend(slope(call(causal=True)), "sdpa")
     attend(call(4, causal=True))
     assert masks[0] == (None, True)
     assert [blocked is not None and not causal for blocked, causal in masks[1:]] == [True, True]

@@ -73,7 +73,7 @@ def test_the_output_is_projected_attention():
 def test_the_interpreter_can_be_chosen():
     class Doubled(Encoding):
         def terms(self, terms):
-            return terms.replace(rescore=lambda scores, visible: 2 * scores)
+            return terms.replace(rescore=lambda scores, visible, span: 2 * scores)
 
     layer, at, _ = described(backend="sdpa")
     with pytest.raises(Invalid, match="use dense"):

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import zoo
-from zoo.attention.attend import attend, choose, mask
+from zoo.attention.attend import attend, choose
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context, KeyValueCache, SegmentMemory
+from zoo.attention.dense import mask
 from zoo.attention.layer import SelfAttention
 from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens
@@ -83,7 +84,7 @@ def test_the_interpreter_is_told_by_the_device():
     assert choose(call(3), "cpu") == ("sdpa", "a window, as a mask")
     assert choose(call(3), "cuda") == ("flex", "a window, as blocks")
     wide = call(3).add_factor(torch.zeros(1, 1, N, 40).double(), torch.zeros(1, 1, N, 40).double())
-    assert choose(wide, "cuda")[0] == "sdpa"
+    assert choose(wide, "cuda")[0] == "chunked"
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import zoo
-from zoo.attention.attend import mix
+from zoo.attention.dense import mix
 from zoo.attention.encoding import Dims
 from zoo.attention.layer import SelfAttention
 from zoo.build import build_model

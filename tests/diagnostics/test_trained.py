@@ -7,10 +7,10 @@ import torch
 
 import zoo
 from zoo.attention import Dims
-from zoo.attention.attend import scores
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context
 from zoo.attention.coordinates import grid
+from zoo.attention.dense import scores
 from zoo.attention.tokens import Tokens
 from zoo.diagnostics.report.trained import correlations, decomposed, panels
 from zoo.models.block import Block, BlockOptions

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import zoo
-from zoo.attention.attend import attend, choose, mask, mix, weights
+from zoo.attention import chunked as chunking
+from zoo.attention.attend import ROWS, attend
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context, KeyValueCache, SegmentMemory
 from zoo.attention.coordinates import grid
+from zoo.attention.dense import mask, mix, weights
 from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.layer import SelfAttention
 from zoo.attention.terms import Terms
@@ -126,6 +129,7 @@ class Stack(nn.Module):
             SelfAttention(chain.dims, causal=causal, backend=backend, window=window) for chain in chains
         )
         perturb(self.double().eval(), self.chains)
+        self.even = True  # tokens that are one place apart say so
 
     def forward(
         self, x: Tensor, pos: Tensor, placed: Tensor | None = None, document: Tensor | None = None,
@@ -140,7 +144,9 @@ class Stack(nn.Module):
 
     def tokens(self, x: Tensor, pos: Tensor, placed: Tensor | None, document: Tensor | None) -> Tokens:
         """Tokens as a model of text makes them under a causal mask, or a model of images."""
-        return Tokens.at(x, pos, placed, document, ordered=self.layers[0].causal and pos.shape[-1] == 1)
+        tokens = Tokens.at(x, pos, placed, document, ordered=self.layers[0].causal and pos.shape[-1] == 1)
+        even = document is None and not pos.is_meta and bool((tokens.pos.diff(dim=1) == 1).all())
+        return tokens.replace(consecutive=tokens.ordered and even and self.even)
 
     def terms(self, x: Tensor, pos: Tensor, placed: Tensor | None = None, document: Tensor | None = None) -> Terms:
         """The attention call of the first layer."""
@@ -148,8 +154,9 @@ class Stack(nn.Module):
         return self.layers[0].describe(tokens, self.chains[0], Context())[1]  # type: ignore[no-any-return]
 
     def fused(self, x: Tensor, pos: Tensor) -> bool:
-        """Whether an interpreter other than the slow one can compute this."""
-        return choose(self.terms(x, pos))[0] != "dense"
+        """Whether PyTorch's kernels can compute this."""
+        terms = self.terms(x, pos)
+        return all(getattr(terms, field) is None for field in ROWS)
 
 
 @torch.no_grad()
@@ -276,6 +283,18 @@ def dense_and_sdpa_agree(member: Member) -> None:
 
 
 @law()
+def dense_and_chunks_agree(member: Member) -> None:
+    for causal in member.masks:
+        stack, x = Stack(member, causal=causal), member.states().requires_grad_()
+        for where in ((member.pos(),), (member.pos(), unplaced(), document())):
+            whole = _results(stack, "dense", x, *where)
+            with patch.multiple(chunking, LEAST=5, ROOM={"cpu": 0}):
+                parts = _results(stack, "chunked", x, *where)
+            for one, other in zip(whole, parts, strict=True):
+                near(one, other)
+
+
+@law()
 @torch.no_grad()
 def dense_and_flex_agree(member: Member) -> None:
     for causal in member.masks:
@@ -294,6 +313,15 @@ def dense_and_flex_agree(member: Member) -> None:
 def _grows(member: Member) -> bool:
     """Whether a causal model may have it: what reads the whole text before the first layer is another beside a longer text."""
     return not member.facts.whole
+
+
+@law(_grows)
+def differences_of_slots_are_offsets(member: Member) -> None:
+    stack, x = Stack(member, causal=True), member.states().requires_grad_()
+    told = _results(stack, "auto", x, member.pos())
+    stack.even = False
+    for one, other in zip(told, _results(stack, "auto", x, member.pos()), strict=True):
+        near(one, other)
 
 
 @law(_grows)
@@ -456,7 +484,7 @@ def a_masked_row_gives_nothing(member: Member) -> None:
             stack = Stack(member, causal=causal, layers=1)
             terms = stack.terms(member.states(), member.pos(), None, document())
             out, _ = attend(terms, backend)
-            rest = torch.zeros_like(out) if terms.readout is None else terms.readout(weights(terms))
+            rest = torch.zeros_like(out) if terms.readout is None else terms.readout(weights(terms), terms.whole)
             near(out[:, :, padding], rest[:, :, padding])
             out.square().sum().backward()
             assert finite(stack)

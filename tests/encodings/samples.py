@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.pairs import Span
 from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens, precise
 
@@ -60,14 +61,14 @@ class Breaking(Encoding):
         self.remainder = nn.Parameter(torch.zeros(dims.heads, dims.head))
 
     def terms(self, terms: Terms) -> Terms:
-        def weigh(scores: Tensor, visible: Tensor) -> Tensor:
-            before = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i))
+        def weigh(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
+            before = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i), span)
             z = scores.masked_fill(~before, 0)
             passed = F.softplus(z) * before
             after = passed.flip(-1).cumsum(-1).flip(-1)  # over keys from j on
             return torch.exp(z - after) * before
 
-        def readout(weights: Tensor) -> Tensor:
+        def readout(weights: Tensor, span: Span) -> Tensor:
             return (1 - weights.sum(-1, keepdim=True)) * precise(self.remainder)[:, None]
 
         return terms.replace(weigh=weigh, readout=readout)
@@ -87,12 +88,11 @@ class Vectors(Encoding):
         def bucket(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return terms.offset(b, i, j)[..., 0].round().long().clamp(-4, 4) + 4
 
-        def readout(weights: Tensor) -> Tensor:
-            read = precise(self.read)[buckets]  # [1|B, N, M, K]
+        def readout(weights: Tensor, span: Span) -> Tensor:
+            read = precise(self.read)[terms.grid(bucket, span)[:, 0]]  # [1|B, n, m, K]
             return torch.einsum("bhnm,bnmk->bhnk", weights, read.expand(len(weights), -1, -1, -1))
 
         products = precise(terms.content) @ precise(self.sought).T * terms.scale  # [B, H, N, 9]
-        buckets = terms.grid(bucket)[:, 0]  # [1|B, N, M]
         biased = terms.add_bias(lambda b, h, i, j: products[b, h, i, bucket(b, h, i, j)])
         return biased.replace(readout=readout)
 
@@ -108,7 +108,7 @@ class Mixing(Encoding):
         self.net = nn.Linear(dims.heads, dims.heads, bias=False)
 
     def terms(self, terms: Terms) -> Terms:
-        def rescore(scores: Tensor, visible: Tensor) -> Tensor:
+        def rescore(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
             return scores + torch.einsum("bgnm,hg->bhnm", scores, precise(self.net.weight)).tanh()
 
         return terms.replace(rescore=rescore)

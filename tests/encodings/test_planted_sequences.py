@@ -28,9 +28,9 @@ class GatesAhead(CoPE):
     def terms(self, terms):
         z = terms.content @ self.table.mT
 
-        def rescore(scores, visible):
+        def rescore(scores, visible, span):
             counts = scores.sigmoid().flip(-1).cumsum(-1).flip(-1)
-            return scores + z.gather(-1, counts.long())
+            return scores + span.of_rows(z).gather(-1, counts.long())
 
         return terms.replace(rescore=rescore)
 
@@ -46,8 +46,8 @@ class StickTooLong(StickBreaking):
     """The key itself is left out of what its stick has lost."""
 
     def terms(self, terms):
-        def weigh(scores, visible):
-            seen = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i))
+        def weigh(scores, visible, span):
+            seen = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i), span)
             passed = F.softplus(scores.masked_fill(~seen, 0)) * seen
             return torch.exp(scores.masked_fill(~seen, 0) - (passed.flip(-1).cumsum(-1).flip(-1) - passed)) * seen
 
@@ -58,8 +58,8 @@ class CountsOfOthers(CoPE):
     """Counts that begin with the row, whatever document that was."""
 
     def terms(self, terms):
-        def rescore(scores, visible):
-            return scores * (1 + 0.1 * scores.sigmoid().cumsum(-1)) + terms.content @ self.table.mT[:, :1]
+        def rescore(scores, visible, span):
+            return scores * (1 + 0.1 * scores.sigmoid().cumsum(-1)) + span.of_rows(terms.content) @ self.table.mT[:, :1]
 
         return terms.replace(rescore=rescore)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import zoo
-from zoo.attention.attend import mix
+from zoo.attention.dense import mix
 from zoo.diagnostics.looking import look
 from zoo.diagnostics.pictures import attended
 from zoo.diagnostics.probe import numbers

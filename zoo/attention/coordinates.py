@@ -42,7 +42,7 @@ def place(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Toke
     else:
         pos = (index + 0.5) / extent
         pos = 2 * pos - 1 if convention == "symmetric" else pos
-    return tokens.replace(pos=pos)
+    return tokens.replace(pos=pos, consecutive=False)
 
 
 def spacing(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Tensor:

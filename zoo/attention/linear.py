@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.attention.attend import mask
+from zoo.attention.dense import mask
 from zoo.attention.encoding import Encoding
 from zoo.attention.running import continued, running, runs_of
 from zoo.attention.terms import Terms, repeated

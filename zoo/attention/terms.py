@@ -6,48 +6,14 @@ R rank of a factor, E riders; `1|B` where a dimension broadcasts. Heads come sec
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from zoo.attention.pairs import Bias, Block, Index, Lookup, Readout, Rescore, Span, Turn, at, row
 from zoo.attention.tokens import Tokens, pick, precise, unrounded
-
-Index = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(b, h, i, j) -> one number per index. Index tensors broadcast; i and j are slots of queries and keys, not positions."""
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """An index function that reads a table along its last axis: table[b, h, i, column(b, h, i, j)]."""
-
-    table: Tensor  # [1|B, 1|H, 1|N, R]
-    column: Index  # to integers from 0 to R - 1
-
-    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return _row(self.table, b, h, i, self.column(b, h, i, j))
-
-    def confined(self, where: Index) -> Lookup:
-        """The same where `where` holds, else 0."""
-        beyond = self.table.shape[-1]
-        return Lookup(
-            F.pad(self.table, (0, 1)),
-            lambda b, h, i, j: self.column(b, h, i, j).where(where(b, h, i, j), beyond),
-        )
-
-
-Turn = Callable[[Tensor], Tensor]
-"""[1|B, H, N, K] -> [1|B, H, N, K]"""
-
-Rescore = Callable[[Tensor, Tensor], Tensor]
-"""(scores [B, H, N, M], visible bool [1|B, 1, N, M]) -> tensor like scores: new scores, or weights."""
-
-Readout = Callable[[Tensor], Tensor]
-"""weights [B, H, N, M] -> [B, H, N, V], added to the output."""
 
 
 def repeated(heads: Tensor, count: int) -> Tensor:
@@ -72,7 +38,7 @@ class Terms:
     keys: Tokens
     causal: bool
     scale: float
-    biases: tuple[Index, ...] = ()
+    biases: tuple[Bias, ...] = ()
     factors: tuple[tuple[Tensor, Tensor], ...] = ()
     rescore: Rescore | None = None
     weigh: Rescore | None = None
@@ -85,9 +51,9 @@ class Terms:
     def replace(self, **changes: object) -> Terms:
         return replace(self, **changes)  # type: ignore[arg-type]
 
-    def add_bias(self, index: Index) -> Terms:
-        """The same call with a bias added to its scores, pair by pair."""
-        return replace(self, biases=(*self.biases, index))
+    def add_bias(self, bias: Bias) -> Terms:
+        """The same call with a bias added to its scores: a function of pairs one by one, or of blocks of them."""
+        return replace(self, biases=(*self.biases, bias))
 
     def add_factor(self, left: Tensor, right: Tensor) -> Terms:
         """The same call with the bias left right^T added to its scores."""
@@ -97,6 +63,11 @@ class Terms:
     def ordered(self) -> bool:
         """Whether no visible key lies ahead of its query: the offset of a pair is its distance."""
         return self.causal and self.queries.ordered and self.keys.ordered and self.keys.pos.shape[-1] == 1
+
+    @property
+    def consecutive(self) -> bool:
+        """Whether no visible key lies ahead of its query, and the offset of a pair is the difference of its slots."""
+        return self.ordered and self.keys.consecutive
 
     @property
     def last(self) -> slice | Tensor:
@@ -163,42 +134,40 @@ class Terms:
         """|offset| on the one axis of a text."""
         return self.offset(b, i, j)[..., 0].abs()
 
+    @property
+    def whole(self) -> Span:
+        """All pairs."""
+        return self.span(slice(0, self.q.shape[2]), slice(0, self.k.shape[2]))
+
+    def span(self, rows: slice, columns: slice) -> Span:
+        """The pairs of some queries and some keys."""
+        return Span(rows, columns, self.q.shape[0], self.q.shape[1], self.q.device)
+
     def bias(self) -> Index | None:
         """The sum of biases and factors as one index function."""
-        parts = [*self.biases, *(_expanded(left, right) for left, right in self.factors)]
+        biases = (self._single(one) if isinstance(one, Block) else one for one in self.biases)
+        parts = [*biases, *(_expanded(left, right) for left, right in self.factors)]
         if not parts:
             return None
         return lambda b, h, i, j: sum(part(b, h, i, j) for part in parts)  # type: ignore[return-value]
 
-    def grid(self, index: Index) -> Tensor:
-        """An index function evaluated for all pairs: [1|B, 1|H, N, M]."""
-        if isinstance(index, Lookup):
-            return self._gathered(index)
-        sizes = (*self.q.shape[:3], self.k.shape[2])
-        shapes = ((-1, 1, 1, 1), (1, -1, 1, 1), (1, 1, -1, 1), (1, 1, 1, -1))
-        values = index(*(torch.arange(n, device=self.q.device).view(s) for n, s in zip(sizes, shapes, strict=True)))
-        return values.expand(torch.broadcast_shapes(values.shape, (1, 1, sizes[2], sizes[3])))
+    def _single(self, block: Block) -> Index:
+        return block.index or Lookup(block.function(self.whole), lambda b, h, i, j: j)
 
-    def _gathered(self, lookup: Lookup) -> Tensor:
-        columns = self.grid(lookup.column)  # [1|B, 1|H, N, M]
-        shape = torch.broadcast_shapes(columns.shape[:3], lookup.table.shape[:3])
-        return lookup.table.expand(*shape, -1).gather(-1, columns.expand(*shape, -1))
+    def grid(self, bias: Bias, span: Span | None = None) -> Tensor:
+        """A function of pairs evaluated for those of a span, or for all: [1|B, 1|H, N, M]."""
+        return at(bias, span or self.whole)
 
-    def added(self) -> Tensor | None:
-        """The sum of biases and factors for all pairs, [1|B, 1|H, N, M]."""
+    def added(self, span: Span | None = None) -> Tensor | None:
+        """The sum of biases and factors for the pairs of a span, or for all, [1|B, 1|H, N, M]."""
+        span = span or self.whole
         with unrounded(self.q.device):
-            parts = [self.grid(index) for index in self.biases]
-            parts += [precise(left) @ precise(right).mT for left, right in self.factors]
+            parts = [at(bias, span) for bias in self.biases]
+            parts += [precise(span.of_rows(left)) @ precise(span.of_columns(right)).mT for left, right in self.factors]
             return sum(parts[1:], parts[0]) if parts else None
-
-
-def _row(table: Tensor, b: Tensor, h: Tensor, n: Tensor, *columns: Tensor) -> Tensor:
-    """table[b, h, n] or table[b, h, n, columns], where an axis of size 1 stands for all."""
-    batch, heads, rows, _ = table.shape
-    return table[(b if batch > 1 else 0 * b, h if heads > 1 else 0 * h, n if rows > 1 else 0 * n, *columns)]
 
 
 def _expanded(left: Tensor, right: Tensor) -> Index:
     """A factor as an index function."""
     left, right = precise(left), precise(right)
-    return lambda b, h, i, j: (_row(left, b, h, i) * _row(right, b, h, j)).sum(-1)
+    return lambda b, h, i, j: (row(left, b, h, i) * row(right, b, h, j)).sum(-1)

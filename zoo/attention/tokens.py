@@ -15,8 +15,9 @@ class Tokens:
 
     `extent` None says that `index` holds coordinates already, to which no convention applies; `placed` None that every
     token has a place; `document` None that there is one document and no padding. `ordered` says that within a document
-    coordinates grow from slot to slot, so that under a causal mask no key lies ahead of its query. A note may cover the last
-    n tokens alone, where an encoding needs no more of those before.
+    coordinates grow from slot to slot, so that under a causal mask no key lies ahead of its query, `consecutive` that they
+    grow by one each time, so that the offset of a pair is the difference of its slots. A note may cover the last n tokens
+    alone, where an encoding needs no more of those before.
     """
 
     x: Tensor  # [B, N, D]
@@ -28,6 +29,7 @@ class Tokens:
     ordered: bool = False
     notes: Mapping[str, Tensor] = field(default_factory=dict)  # {name: [1|B, N or the last n, ...]} travels into caches
     tables: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)  # this pass and these tokens only
+    consecutive: bool = False
 
     @classmethod
     def at(
@@ -60,7 +62,7 @@ class Tokens:
 
     def take(self, slots: Tensor) -> Tokens:
         """The tokens at these slots [n], each of which every note covers."""
-        return self._each(lambda one: one[:, slots])
+        return self._each(lambda one: one[:, slots]).replace(consecutive=False)
 
     def join(self, later: Tokens) -> Tokens:
         """These tokens followed by `later` ones, which must carry the same notes."""
@@ -91,6 +93,7 @@ class Tokens:
             optional(self.document, later.document, 0),
             self.ordered and later.ordered,
             {name: joined(note, later.notes[name]) for name, note in self.notes.items()},
+            consecutive=self.consecutive and later.consecutive,
         )
 
     def detach(self) -> Tokens:
@@ -112,6 +115,7 @@ class Tokens:
             None if self.document is None else change(self.document),
             self.ordered,
             {name: change(note) for name, note in self.notes.items()},
+            consecutive=self.consecutive,
         )
 
 

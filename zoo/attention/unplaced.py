@@ -7,7 +7,8 @@ from torch import Tensor
 
 from zoo.attention import coordinates
 from zoo.attention.encoding import Encoding
-from zoo.attention.terms import Index, Lookup, Rescore, Terms
+from zoo.attention.pairs import Rescore, Span, times
+from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens, pick
 
 
@@ -42,17 +43,13 @@ def confined(old: Terms, new: Terms) -> Terms:
     def both(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return pick(rows, b, i) & pick(columns, b, j)
 
-    def narrowed(index: Index) -> Index:
-        if isinstance(index, Lookup):
-            return index.confined(both)
-        return lambda b, h, i, j: index(b, h, i, j) * both(b, h, i, j)
-
     def rescored(rescore: Rescore) -> Rescore:
-        absorbed = _without(old, new).added()
+        absorbed = _without(old, new)
 
-        def confined(scores: Tensor, visible: Tensor) -> Tensor:
-            left = scores if absorbed is None else scores + absorbed
-            return torch.where(new.grid(both), rescore(scores, visible), left)
+        def confined(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
+            bias = absorbed.added(span)
+            left = scores if bias is None else scores + bias
+            return torch.where(new.grid(both, span), rescore(scores, visible, span), left)
 
         return confined
 
@@ -65,13 +62,13 @@ def confined(old: Terms, new: Terms) -> Terms:
     known = _parts(old)
     readout = new.readout
     changes: dict[str, object] = {
-        "biases": tuple(b if id(b) in known else narrowed(b) for b in new.biases),
+        "biases": tuple(b if id(b) in known else times(b, both) for b in new.biases),
         "factors": tuple(f if id(f) in known else factored(f) for f in new.factors),
     }
     if new.rescore is not None and new.rescore is not old.rescore:
         changes["rescore"] = rescored(new.rescore)
     if readout is not None and readout is not old.readout:
-        changes["readout"] = lambda weights: readout(weights * new.grid(both))
+        changes["readout"] = lambda weights, span: readout(weights * new.grid(both, span), span)
     return new.replace(**changes)
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Terms, Tokens, linear
-from zoo.attention.attend import scores, weighed
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context
+from zoo.attention.dense import scores, weighed
 from zoo.attention.layer import SelfAttention
 from zoo.errors import Invalid
 

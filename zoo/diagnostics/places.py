@@ -47,7 +47,7 @@ def moved(tokens: Tokens, change: Change) -> Tokens:
     index = change(tokens)
     if tokens.placed is not None:
         index = index.where(tokens.placed[..., None], tokens.index)
-    return tokens.replace(index=index, pos=index, ordered=False)
+    return tokens.replace(index=index, pos=index, ordered=False, consecutive=False)
 
 
 def shuffle(tokens: Tokens) -> Tensor:

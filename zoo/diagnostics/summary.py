@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import Tensor
 
-from zoo.attention.attend import mask
+from zoo.attention.dense import mask
 from zoo.diagnostics import measures
 from zoo.diagnostics.looking import Look
 

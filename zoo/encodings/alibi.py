@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Encoding, Terms
-from zoo.attention.terms import Index
+from zoo.attention.pairs import Index
 from zoo.encodings.parts.offsets import along
 from zoo.encodings.parts.seen import Panels, per_head
 from zoo.registry import register

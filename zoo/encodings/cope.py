@@ -7,7 +7,7 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Terms, attend, precise
+from zoo.attention import Dims, Encoding, Span, Terms, dense, precise
 from zoo.encodings.parts.seen import Panels, pair_means, per_head, row_means
 from zoo.registry import Between, register
 
@@ -33,16 +33,16 @@ class CoPE(Encoding):
     def terms(self, terms: Terms) -> Terms:
         z = precise(terms.content @ self.table.mT.to(terms.content.dtype))  # [B, H, N, positions]
 
-        def rescore(scores: Tensor, visible: Tensor) -> Tensor:
-            counts = self._counts(terms, scores, visible)[1].clamp(max=len(self.table) - 1)  # [B, H, N, M]
-            below, above = (z.gather(-1, edge.long()) for edge in (counts.floor(), counts.ceil()))
+        def rescore(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
+            counts = self._counts(terms, scores, visible, span)[1].clamp(max=len(self.table) - 1)  # [B, H, n, m]
+            below, above = (span.of_rows(z).gather(-1, edge.long()) for edge in (counts.floor(), counts.ceil()))
             return scores + below.lerp(above, counts - counts.floor())
 
         return terms.replace(rescore=rescore)
 
     def findings(self, terms: Terms) -> Panels:
-        visible, scores = attend.mask(terms), attend.scores(terms.replace(rescore=None))
-        gates, counts = self._counts(terms, scores, visible)
+        visible, scores = dense.mask(terms), dense.scores(terms.replace(rescore=None))
+        gates, counts = self._counts(terms, scores, visible, terms.whole)
         told = "How much of a place a token that is seen counts for: near 1 a head counts tokens, near 0 it skips most."
         yield per_head("Gates", "mean gate, 0 to 1", pair_means(gates, visible), told)
         told = "What a query has counted at the first key that it sees: far below the number of keys, a head counts few things."
@@ -53,8 +53,8 @@ class CoPE(Encoding):
         cut = (counts > len(self.table) - 1).to(counts.dtype)
         yield per_head("Counts that are cut", "share of pairs", pair_means(cut, visible), told)
 
-    def _counts(self, terms: Terms, scores: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+    def _counts(self, terms: Terms, scores: Tensor, visible: Tensor, span: Span) -> tuple[Tensor, Tensor]:
         """Gates, and their sums from each key to the query, [B, H, N, M]."""
-        past = terms.grid(lambda b, h, i, j: j <= terms.slot(i))
+        past = terms.grid(lambda b, h, i, j: j <= terms.slot(i), span)
         gates = scores.sigmoid() * (visible & past)
         return gates, gates.flip(-1).cumsum(-1).flip(-1)

@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Terms
+from zoo.attention import Dims, Encoding, Span, Terms
 from zoo.encodings.parts.linear import linear
 from zoo.errors import Invalid
 from zoo.registry import Between, register
@@ -28,11 +28,11 @@ class DAPE(Encoding):
         self.net = nn.Sequential(nn.Linear(2 * dims.heads, hidden), nn.LeakyReLU(), nn.Linear(hidden, dims.heads))
 
     def terms(self, terms: Terms) -> Terms:
-        bias = terms.added()
-        if bias is None:
+        if not terms.biases and not terms.factors:
             raise Invalid("encoding", "dape adapts the biases of the links before it, and there is none: [alibi, dape]")
 
-        def rescore(scores: Tensor, visible: Tensor) -> Tensor:
+        def rescore(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
+            bias: Tensor = terms.added(span)  # type: ignore[assignment]
             pairs = torch.cat([scores, bias.expand_as(scores)], dim=1).movedim(1, -1)  # [B, N, M, 2H]
             return scores + bias + linear(self.net[2], self.net[1](linear(self.net[0], pairs))).movedim(-1, 1)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Lookup, Terms, precise
+from zoo.attention import Block, Dims, Encoding, Span, Terms, precise
 from zoo.encodings.parts.linear import linear
 from zoo.encodings.parts.seen import Panels, curves, per_head
 from zoo.registry import Between, register
@@ -39,9 +39,12 @@ class FIRE(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         reach = self._psi(torch.maximum(terms.queries.pos[:, None], self._tau())) + 1e-6  # [1|B, 1, N, 1]
-        distance = terms.grid(lambda b, h, i, j: terms.distance(b, i, j))  # [1|B, 1, N, M]
-        table = self._of_share(self._psi(distance) / reach)[:, 0].movedim(-1, 1)  # [1|B, H, N, M]
-        return terms.add_bias(Lookup(table, lambda b, h, i, j: j))
+
+        def block(span: Span) -> Tensor:
+            distance = terms.grid(lambda b, h, i, j: terms.distance(b, i, j), span)  # [1|B, 1, n, m]
+            return self._of_share(self._psi(distance) / span.of_rows(reach))[:, 0].movedim(-1, 1)  # [1|B, H, n, m]
+
+        return terms.add_bias(Block(block))
 
     def findings(self, terms: Terms) -> Panels:
         shares = torch.linspace(0, 1, 65, device=self.c.device)

@@ -7,8 +7,8 @@ from typing import Annotated
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, unrounded
-from zoo.attention.attend import mask
+from zoo.attention import Dims, Encoding, Terms, Tokens, tabled, unrounded
+from zoo.attention.dense import mask
 from zoo.encodings.alibi import head_slopes
 from zoo.encodings.parts.linear import linear
 from zoo.encodings.parts.rotation import circle, turn
@@ -41,7 +41,7 @@ class GRAPEAP(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         sums = self._sums(terms)  # [B, H, N, M]
-        return terms.add_bias(Lookup(sums, lambda b, h, i, j: j))
+        return terms.add_bias(tabled(sums))
 
     def findings(self, terms: Terms) -> Panels:
         told = "What a token on the way takes off a score, on average: heads near 0 look far."

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from zoo.attention import Dims, Encoding, Lookup, Terms, precise
-from zoo.attention.terms import Index
+from zoo.attention import Dims, Encoding, Terms, precise
+from zoo.attention.pairs import times
 from zoo.encodings.parts.seen import Panels, per_head
 from zoo.errors import Invalid
 from zoo.registry import register
@@ -34,17 +34,10 @@ class HeadScale(Encoding):
         sizes = scale[:, None, None]  # [H, 1, 1]
         return terms.replace(
             q=(terms.q * sizes).to(terms.q.dtype),
-            biases=tuple(_times(bias, scale) for bias in terms.biases),
+            biases=tuple(times(bias, lambda b, h, i, j: scale[h]) for bias in terms.biases),
             factors=tuple((precise(left) * sizes, right) for left, right in terms.factors),
         )
 
     def findings(self, terms: Terms) -> Panels:
         told = "What multiplies a head's scores: above 1 it looks at fewer tokens, below 1 at more."
         return [per_head("Scales", "factor of scores", self.scale, told)]
-
-
-def _times(bias: Index, scale: Tensor) -> Index:
-    """A bias times a number per head; one that reads a table goes on reading one."""
-    if isinstance(bias, Lookup):
-        return Lookup(bias.table * scale[:, None, None], bias.column)
-    return lambda b, h, i, j: bias(b, h, i, j) * scale[h]

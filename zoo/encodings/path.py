@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, precise, repeated, unrounded
+from zoo.attention import Dims, Encoding, Terms, Tokens, precise, repeated, tabled, unrounded
 from zoo.encodings.parts.convolution import convolved
 from zoo.encodings.parts.householder import added, settled
 from zoo.encodings.parts.linear import linear, normal
@@ -58,7 +58,7 @@ class PaTH(Encoding):
         with unrounded(terms.q.device):
             w, beta = (repeated(one, self.dims.heads) for one in self._reflections(terms.keys, len(terms.q)))
             table = added(terms.run(precise(terms.q)), precise(terms.k), w, beta) * terms.scale  # [B, H, .., M]
-        return terms.add_bias(Lookup(terms.chosen(table), lambda b, h, i, j: j))
+        return terms.add_bias(tabled(terms.chosen(table)))
 
     def _reflections(self, tokens: Tokens, batch: int) -> tuple[Tensor, Tensor]:
         """w [B, G, n, K] and beta [B, G, n] of the tokens that keys have not passed through yet, the last n."""

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import torch
 
-from zoo.attention import Dims, Encoding, Terms, Tokens, unrounded
+from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, unrounded
+from zoo.encodings.parts.offsets import steps
 from zoo.encodings.parts.seen import Panels, per_head
 from zoo.errors import Invalid
 from zoo.registry import Between, register
@@ -31,8 +32,11 @@ class Sandwich(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         here = terms.keys.pos[:, -1:]  # angles from the end are small where they matter
-        steps = torch.arange(2, self.width + 2, 2, device=here.device, dtype=here.dtype)
-        waves = 10000 ** (-steps / self.width)
+        waves = 10000 ** (-torch.arange(2, self.width + 2, 2, device=here.device, dtype=here.dtype) / self.width)
+        if terms.consecutive:
+            offsets = torch.arange(len(terms.keys), device=here.device, dtype=here.dtype)
+            waned = (offsets[:, None] * waves).cos().sum(-1) - self.width / 2  # [M]
+            return terms.add_bias(Lookup((self._slopes(here)[:, None] * waned)[None, :, None], steps(terms)))
 
         def features(tokens: Tokens) -> torch.Tensor:
             angles = (tokens.pos - here)[:, None] * waves  # [1|B, 1, N, width/2]

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Lookup, Terms, precise
+from zoo.attention import Dims, Encoding, Lookup, Span, Terms, precise
 from zoo.encodings.parts.seen import Panels, curves
 from zoo.registry import Between, register
 
@@ -43,8 +43,8 @@ class Shaw(Encoding):
         if value is None:
             return biased
 
-        def readout(weights: Tensor) -> Tensor:
-            columns = terms.grid(column).expand(weights.shape)
+        def readout(weights: Tensor, span: Span) -> Tensor:
+            columns = terms.grid(column, span).expand(weights.shape)
             shares = weights.new_zeros(*weights.shape[:3], len(value)).scatter_add(-1, columns, weights)
             return shares @ precise(value)
 

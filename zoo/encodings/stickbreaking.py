@@ -6,10 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Terms, precise
-from zoo.attention.attend import weights
+from zoo.attention import Dims, Encoding, Span, Terms, precise
+from zoo.attention.dense import weights
 from zoo.encodings.parts.seen import Panels, spread
 from zoo.registry import register
+
+LEAST = -80.0  # below it float32 is about to underflow, where exp takes ten times as long
 
 
 @register
@@ -28,14 +30,15 @@ class StickBreaking(Encoding):
         self.remainder = nn.Parameter(torch.zeros(dims.heads, dims.head))  # [H, K]
 
     def terms(self, terms: Terms) -> Terms:
-        def weigh(scores: Tensor, visible: Tensor) -> Tensor:
-            seen = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i) + self.last)
+        def weigh(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
+            seen = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i) + self.last, span)
             z = scores.masked_fill(~seen, 0)
             passed = F.softplus(z) * seen
             left = passed.flip(-1).cumsum(-1).flip(-1) - passed  # by the keys nearer than j
-            return torch.exp(F.logsigmoid(z) - left) * seen
+            logs = -F.softplus(-z) - left
+            return logs.clamp(min=LEAST).exp() * seen
 
-        def readout(weights: Tensor) -> Tensor:
+        def readout(weights: Tensor, span: Span) -> Tensor:
             return remainder(weights) * precise(self.remainder)[:, None]
 
         return terms.replace(weigh=weigh, readout=readout)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Lookup, Terms, precise
-from zoo.attention.terms import Index
+from zoo.attention.pairs import Index
 from zoo.encodings.parts.buckets import known
 from zoo.encodings.parts.ladders import per_axis
 from zoo.encodings.parts.offsets import along

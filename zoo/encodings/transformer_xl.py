@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Terms, precise
+from zoo.attention import Dims, Encoding, Terms, precise, unrounded
 from zoo.encodings.parts.linear import normal
+from zoo.encodings.parts.offsets import by_step
 from zoo.encodings.parts.seen import Panels, per_head
 from zoo.errors import Invalid
 from zoo.registry import Between, register
@@ -34,16 +35,33 @@ class TransformerXL(Encoding):
         self.place = nn.Parameter(torch.randn(dims.heads, dims.head) * 0.02)
 
     def terms(self, terms: Terms) -> Terms:
+        terms = self._towards_keys(terms)
+        sought = terms.content + self.place[:, None].to(terms.content.dtype)  # [B, H, N, K]
         weight = self.project.weight.unflatten(0, (self.dims.heads, -1)).to(terms.content.dtype)  # [H, K, D]
-        sought = (terms.content + self.place[:, None].to(terms.content.dtype)) @ weight  # [B, H, N, D]
-        sine, cosine = precise(sought).mul(terms.scale).chunk(2, dim=-1)
-        steps = torch.arange(0, self.dims.dim, 2, device=terms.keys.pos.device, dtype=terms.keys.pos.dtype)
-        ladder = self.base ** (-steps / self.dims.dim)
-        rows, columns = (one.pos[:, None] * ladder for one in (terms.queries, terms.keys))  # [1|B, 1, N, D/2]
+        if terms.consecutive:
+            return terms.add_bias(by_step(terms, precise(sought) * terms.scale, self._projected(terms, weight)))
+        sine, cosine = precise(sought @ weight).mul(terms.scale).chunk(2, dim=-1)
+        rows, columns = (self._angles(one.pos[:, None]) for one in (terms.queries, terms.keys))  # [1|B, 1, N, D/2]
         left = [sine * rows.sin() + cosine * rows.cos(), cosine * rows.sin() - sine * rows.cos()]
         right = [columns.cos(), columns.sin()]
-        content = terms.turn(self.content[:, None].expand(terms.content.shape))  # as wide as k
-        return terms.add_factor(torch.cat(left, -1), torch.cat(right, -1)).add_factor(content * terms.scale, terms.k)
+        return terms.add_factor(torch.cat(left, -1), torch.cat(right, -1))
+
+    def _towards_keys(self, terms: Terms) -> Terms:
+        if terms.q is terms.content:  # nothing turns heads, so that all queries are told the same
+            one = terms.content.new_ones(1, 1, 1, 1)
+            return terms.add_factor(one, terms.k @ self.content[:, :, None].to(terms.k.dtype) * terms.scale)
+        return terms.add_factor(terms.turn(self.content[:, None].expand(terms.content.shape)) * terms.scale, terms.k)
+
+    def _projected(self, terms: Terms, weight: Tensor) -> Tensor:
+        """W R_r of the offsets 0 to M - 1, [H, K, M]."""
+        pos = terms.keys.pos
+        angles = self._angles(torch.arange(len(terms.keys), device=pos.device, dtype=pos.dtype)[:, None])
+        with unrounded(pos.device):
+            return precise(weight) @ torch.cat([angles.sin(), angles.cos()], dim=-1).mT
+
+    def _angles(self, places: Tensor) -> Tensor:
+        even = torch.arange(0, self.dims.dim, 2, device=places.device, dtype=places.dtype)
+        return places * self.base ** (-even / self.dims.dim)  # [.., D/2]
 
     def findings(self, terms: Terms) -> Panels:
         told = "How large the vector is that stands for every query: beside it, a head tells {} whatever the query is."

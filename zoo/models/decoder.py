@@ -59,14 +59,15 @@ class Decoder(nn.Module):
         seen, count = (0 if context is None else context.seen), inputs.shape[1]
         if index is None and documents is not None and seen:
             raise Invalid("index", "documents that follow remembered tokens need their places; pass index")
+        consecutive = index is None and documents is None
         if index is None:
             later = torch.arange(seen, seen + count, device=inputs.device)
             index = later if documents is None else places(documents)
         x = self.words.read(inputs)
         index = index[..., None].to(torch.promote_types(x.dtype, torch.float32))  # [1|B, N, 1]
-        if self.training:
-            index = self.perturbation(index)
-        return Tokens.at(x, index, document=documents, ordered=True)
+        moved = self.perturbation(index) if self.training else index
+        tokens = Tokens.at(x, moved, document=documents, ordered=True)
+        return tokens.replace(consecutive=consecutive and moved is index)
 
     def forward(
         self, inputs: Tensor, documents: Tensor | None = None, index: Tensor | None = None, context: Context | None = None

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Terms, Tokens
-from zoo.attention.attend import mask, scores, weights
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context
 from zoo.attention.coordinates import grid
+from zoo.attention.dense import mask, scores, weights
 from zoo.attention.encoding import Encoding
 from zoo.attention.layer import LayerOptions, SelfAttention
 

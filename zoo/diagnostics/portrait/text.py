@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Terms
-from zoo.attention.attend import weights
+from zoo.attention.dense import weights
 from zoo.diagnostics.measures import gram
 from zoo.diagnostics.portrait.measures import middle, nothing
 from zoo.diagnostics.portrait.probe import Probe, added_to_scores, shares
@@ -91,7 +91,7 @@ def _products(probe: Probe) -> Iterator[Panel]:
 def _output(probe: Probe) -> Iterator[Panel]:
     """What is read out beside the values."""
     terms = probe.terms(probe.noise())
-    out = torch.zeros(1, 1, 1) if terms.readout is None else terms.readout(weights(terms))[0]  # [H, N, V]
+    out = torch.zeros(1, 1, 1) if terms.readout is None else terms.readout(weights(terms), terms.whole)[0]  # [H, N, V]
     if not nothing(out):
         shown, head = middle(out)
         yield _channels(f"Added to the output{head}, random tokens", shown, OUTPUT)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from zoo.attention.attend import mask
+from zoo.attention.dense import mask
 from zoo.diagnostics import measures
 from zoo.diagnostics.looking import Look
 from zoo.diagnostics.report.contents import Measure

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from zoo.attention.attend import mask
+from zoo.attention.dense import mask
 from zoo.diagnostics import measures
 from zoo.diagnostics.looking import Look
 from zoo.panels import Curves, Mosaic, Panel, named
