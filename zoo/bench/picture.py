@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import log
+from math import ceil, log
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which colour-blind people tell apart, without yellow, which is faint on white
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 OURS, PEERS, REFERENCE, GREY, FAINT = "#0072B2", "#D55E00", "#4d4d4d", "#888888", "#dddddd"
+NARROW = 4.0  # times the least, which an axis over lengths shows at least
 TITLES: Mapping[str, str] = {
-    "train": "step", "memory": "peak memory", "decode": "decoding", "context": "a token", "layer": "a layer",
+    "train": "step", "memory": "peak memory", "decode": "decoding after a prompt", "context": "a token", "layer": "a layer",
 }  # fmt: skip
 
 
@@ -30,8 +31,13 @@ def draw(result: Result, path: Path) -> None:
     rows = pooled(result.rows)
     panels = [(found, lengths(found, measure)) for measure in TITLES if (found := of(rows, measure))] or [([], [])]
     most = max((len(found) for found, places in panels if len(places) < 2), default=0)
-    figure = Figure(figsize=(1.0 + 5.2 * len(panels), max(4.2, 1.6 + 0.24 * most)), layout="constrained", dpi=130)
-    for axes, (found, places) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    columns, down = min(len(panels), 2), ceil(len(panels) / 2)
+    size = (1.0 + 5.2 * columns, down * max(3.8, 1.6 + 0.24 * most))
+    figure = Figure(figsize=size, layout="constrained", dpi=130)
+    places_for = figure.subplots(down, columns, squeeze=False).flatten()
+    for spare in places_for[len(panels) :]:
+        spare.remove()
+    for axes, (found, places) in zip(places_for, panels, strict=False):
         if len(places) > 1:
             _curves(axes, result, found, places, _coloured(result, panels[0][0]))
         else:
@@ -72,7 +78,7 @@ def _subtitle(result: Result, rows: Sequence[Row]) -> str:
     if not rows:
         return "nothing to compare"
     unit = "pixels" if result.shape["kind"] == "image" else "tokens"
-    return f"{TITLES[rows[0].measure]} at {rows[0].length:,} {unit}"
+    return f"{TITLES[rows[0].measure]}, {rows[0].length:,} {unit}"
 
 
 def _bar(row: Row, result: Result) -> str:
@@ -97,7 +103,11 @@ def _curves(axes: Axes, result: Result, rows: Sequence[Row], places: Sequence[in
             linewidth=1.4,
             zorder=2 + (name in colours),
         )
-    axes.set(xscale="log", yscale="log", title=f"{TITLES[rows[0].measure]} over lengths")
+    axes.set(xscale="log", yscale="log")
+    low, high = axes.get_ylim()
+    room = max(1.0, (NARROW * low / high) ** 0.5)  # so that a few percent do not look like a cliff
+    axes.set_ylim(low / room, high * room)
+    axes.set_title(f"{TITLES[rows[0].measure]}, over lengths", loc="left", fontsize=10)
     axes.set_xlabel("pixels along a side" if result.shape["kind"] == "image" else "tokens")
     axes.set_ylabel("MB at most" if memory else "ms")
     axes.set_xticks(places, [f"{place:,}" for place in places])
@@ -126,8 +136,8 @@ def _coloured(result: Result, rows: Sequence[Row]) -> dict[str, str]:
     """A colour for each model where there are few; else for the reference and some from the quickest to the slowest."""
     longest = max((row.length for row in rows), default=0)
     order = [row.name for row in of(rows, rows[0].measure, longest)] if rows else []
-    if len(order) > len(COLOURS):
-        order.remove(result.against)
-        share = (len(order) - 1) / (len(COLOURS) - 2)
-        order = [result.against, *(order[round(number * share)] for number in range(len(COLOURS) - 1))]
-    return dict(zip(order, COLOURS, strict=False))
+    others = [name for name in order if name != result.against]
+    if len(others) >= len(COLOURS):
+        share = (len(others) - 1) / (len(COLOURS) - 2)
+        others = [others[round(number * share)] for number in range(len(COLOURS) - 1)]
+    return dict(zip([result.against, *others], COLOURS, strict=False))
