@@ -12,14 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import recorded
+import timed
 
 import zoo
 from zoo import registry
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims, Encoding
+from zoo.bench.ours import alone
 from zoo.diagnostics.portrait import draw
 from zoo.recipe import Recipe, load, recipe_files
-from zoo.verbs.costs import Sizes, alone, interpreter, parameters, sized
+from zoo.verbs.costs import Sizes, interpreter, parameters, sized
 from zoo.verbs.explained import choosable, counted, declared
 
 DOCS = Path(__file__).parent
@@ -63,6 +65,7 @@ def pages() -> dict[Path, str]:
     recipes = {name: load(name) for name in recipe_files()}
     names = zoo.encoding_names()
     found = {DOCS / "encodings.md": index(names), DOCS / "results.md": recorded.results(recipes)}
+    found[DOCS / "speed.md"] = timed.speed(DOCS / "speed.md")
     return found | {DOCS / "encodings" / f"{name}.md": page(name, recipes) for name in names}
 
 

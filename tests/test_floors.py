@@ -11,6 +11,7 @@ FLOORS = [
     {"attention"},
     {"models", "encodings"},
     {"functions"},
+    {"bench"},
     {"recipe", "tasks", "data", "launch"},
     {"diagnostics"},
     {"run"},

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from zoo import __version__, registry
-from zoo.errors import Fault, RecipeError, ZooError
+from zoo.errors import Fault, RecipeError, Stopped, ZooError
 
 KINDS = ("encodings", "recipes", "data", "tasks", "models")
 
@@ -91,6 +91,19 @@ def _parser() -> argparse.ArgumentParser:
     diagnose = _verb(verbs, "diagnose", _diagnose, "a page about what the attention of trained models does", json=True)
     diagnose.add_argument("overrides", nargs="*", metavar="RUN|key=value", help="runs or checkpoints; samples=4, ...")
 
+    bench = _verb(verbs, "bench", _bench, "time and memory of encodings on this machine, beside each other", json=True)
+    bench.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="ENCODING|key=value",
+        help="rope kerple+dape ...; rounds=5 measures=[train,decode] ...",
+    )
+    bench.add_argument(
+        "--shape", default="lm_small", metavar="NAME", help="vit_s, vit_b, lm_small, lm_base, lm_wide, ..."
+    )
+    bench.add_argument("--device", default="auto", metavar="auto|cpu|cuda")
+    bench.add_argument("--lengths", metavar="N,N,...", help="tokens of texts, or pixels along a side of images")
+
     launch = _verb(verbs, "launch", _launch, "the script that starts a recipe on a cluster, and goes on with it")
     launch.add_argument("engine", metavar="slurm|torchrun")
     launch.add_argument("recipe", metavar="RECIPE")
@@ -160,6 +173,16 @@ def _diagnose(known: argparse.Namespace) -> None:
 
     path = diagnose(known.overrides)
     print(path.with_suffix(".json").read_text(encoding="utf-8") if known.json else path)
+
+
+def _bench(known: argparse.Namespace) -> None:
+    from zoo.bench.table import table
+    from zoo.verbs.bench import bench
+
+    result, stopped = bench(known.overrides, known.shape, known.device, known.lengths)
+    print(json.dumps(result.plain(), indent=1) if known.json else table(result))
+    if stopped is not None:
+        raise Stopped(stopped, f"stopped by {stopped.name}; what was done before is written, and says so")
 
 
 def _launch(known: argparse.Namespace) -> None:

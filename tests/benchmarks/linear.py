@@ -3,65 +3,41 @@
     python tests/benchmarks/linear.py [rounds]
 
 D 256, H 4, batch 1, float32, one thread, no positions. Rounds are interleaved; medians over them are printed. Memory is what
-the process held at most beyond what it held before (Linux).
+torch has allocated at most beyond what it held before.
 """
 
-import ctypes
-import gc
-import re
 import statistics
 import sys
-import time
-from pathlib import Path
 
 import torch
 
 import zoo
-from zoo.attention.chain import Chain
-from zoo.attention.context import Context
 from zoo.attention.layer import SelfAttention
 from zoo.attention.linear import KERNELS
-from zoo.attention.tokens import Tokens
+from zoo.bench.clock import rounds
+from zoo.bench.measures.layer import passing
+from zoo.bench.memory import peak
 
-DIMS = zoo.Dims(256, 4)
 LENGTHS = (512, 2048, 8192)
 
 
-def held(field: str) -> float:
-    """MiB of this process, VmRSS now or VmHWM at most."""
-    return int(re.search(rf"{field}:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+def layer(kernel: str, length: int) -> zoo.Attention:
+    made = zoo.Attention(zoo.Dims(256, 4, length=length), "none", causal=True)
+    made.layer = SelfAttention(made.layer.dims, causal=True, kernel=kernel)
+    return made
 
 
-def step(layer: SelfAttention, tokens: Tokens) -> tuple[float, float]:
-    """Seconds, and MiB at most."""
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # give back what is free
-    Path("/proc/self/clear_refs").write_text("5")  # forget the most so far
-    before, start = held("VmRSS"), time.perf_counter()
-    chain = Chain(DIMS, {})
-    layer(tokens, chain, Context())[0].x.square().mean().backward()
-    layer.zero_grad()
-    return time.perf_counter() - start, held("VmHWM") - before
-
-
-def main(rounds: int) -> None:
+def main(count: int) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    layers = {kernel: SelfAttention(DIMS, causal=True, kernel=kernel) for kernel in KERNELS}
-    print(f"torch {torch.__version__}, {rounds} rounds\ntokens  kernel    median ms   ratio   most MiB")
+    print(f"torch {torch.__version__}, {count} rounds\ntokens  kernel    median ms   ratio   most MiB")
     for length in LENGTHS:
-        tokens = Tokens.at(torch.randn(1, length, 256), torch.arange(float(length))[:, None])
-        found: dict[str, list[tuple[float, float]]] = {kernel: [] for kernel in KERNELS}
-        for round_ in range(rounds + 1):
-            for kernel, layer in layers.items():
-                measured = step(layer, tokens)
-                if round_:
-                    found[kernel].append(measured)
-        medians = {
-            kernel: [statistics.median(column) for column in zip(*found[kernel], strict=True)] for kernel in KERNELS
-        }
-        for kernel, (seconds, most) in medians.items():
-            print(f"{length:6d}  {kernel:8s} {seconds * 1e3:10.1f} {seconds / medians['softmax'][0]:7.2f} {most:10.1f}")
+        runs = {kernel: passing(layer(kernel, length), 1, "cpu") for kernel in KERNELS}
+        medians = [statistics.median(column) for column in zip(*rounds([*runs.values()], count), strict=True)]
+        plain = medians[[*runs].index("softmax")]
+        for (kernel, run), seconds in zip(runs.items(), medians, strict=True):
+            most = peak(run, "cpu") / 2**20
+            print(f"{length:6d}  {kernel:8s} {seconds * 1e3:10.1f} {seconds / plain:7.2f} {most:10.1f}")
 
 
 if __name__ == "__main__":

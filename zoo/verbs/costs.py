@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
-from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Tokens
 from zoo.attention.attend import choose
@@ -17,11 +15,12 @@ from zoo.attention.chain import Chain
 from zoo.attention.context import Context
 from zoo.attention.coordinates import grid
 from zoo.attention.layer import SelfAttention
+from zoo.bench.clock import rounds
+from zoo.bench.measures.layer import passing
 from zoo.errors import Invalid
 from zoo.functions import Attention, encoding
 from zoo.registry import Between, Choice
 
-BIASED = Choice("alibi")  # stands before an encoding that takes up the biases of others
 TEXT, SIDE = 512, 14  # tokens along the one axis of a text, and along each of several
 MOST, LONGEST = 2**20, 4096  # tokens that are counted for, and that a layer is timed with
 BATCH, ROUNDS = 2, 3  # samples that a layer is timed with, and rounds at least
@@ -51,12 +50,6 @@ def sized(sizes: Sizes, cls: type[Encoding]) -> Dims:
     if dims.tokens > MOST:
         raise Invalid("length", f"{dims.tokens:,} tokens are more than {MOST:,}")
     return dims
-
-
-def alone(cls: type[Encoding], options: Mapping[str, Any] | None = None) -> list[Choice]:
-    """The shortest list that an encoding can stand in."""
-    choice = Choice(cls.name, options or {})
-    return [BIASED, choice] if cls.absorbs else [choice]
 
 
 def parameters(choices: Sequence[Choice], dims: Dims) -> tuple[int, list[int]]:
@@ -93,34 +86,8 @@ def times(choices: Sequence[Choice], dims: Dims, seconds: float) -> str:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dims = replace(dims, depth=max(dims.depth or 0, 2))  # the last layer may have less to do
     layers = [Attention(dims, one, causal=dims.axes == 1).to(device) for one in (choices, [Choice("none")])]
-    x = torch.randn(BATCH, dims.tokens, dims.dim, device=device)
-    found = _rounds(layers, x, seconds)
+    found = [*rounds([passing(layer, BATCH, device) for layer in layers], ROUNDS, seconds)]
     ours, plain = (statistics.median(each) for each in zip(*found, strict=True))
     where = "a GPU" if device == "cuda" else f"a CPU, torch's threads: {torch.get_num_threads()}"
     told = f"{ours * 1e3:.2f} against {plain * 1e3:.2f} ms, forward and backward of a layer, batch {BATCH}"
     return f"{ours / plain:.2f} of that without an encoding ({told}, medians of {len(found)} rounds on {where})"
-
-
-def _rounds(layers: Sequence[nn.Module], x: Tensor, seconds: float) -> list[list[float]]:
-    """Times [rounds, layers], in turn, so that a machine that changes its pace changes it for all."""
-    for layer in layers:
-        _step(layer, x)
-    end, found = time.perf_counter() + seconds, list[list[float]]()
-    while time.perf_counter() < end or len(found) < ROUNDS:
-        found.append([_step(layer, x) for layer in layers])
-    return found
-
-
-def _step(layer: nn.Module, x: Tensor) -> float:
-    x = x.clone().requires_grad_()
-    layer.zero_grad()
-    _wait(x)
-    start = time.perf_counter()
-    layer(x).square().mean().backward()
-    _wait(x)
-    return time.perf_counter() - start
-
-
-def _wait(x: Tensor) -> None:
-    if x.is_cuda:
-        torch.cuda.synchronize()

@@ -13,13 +13,14 @@ from typing import Annotated
 from zoo import registry
 from zoo.attention import Encoding
 from zoo.attention.encoding import Dims
+from zoo.bench.ours import alone
 from zoo.diagnostics.portrait import draw
 from zoo.errors import Fault, Invalid, RecipeError
 from zoo.recipe.signature import EveryEncoding, Option, extras, options
 from zoo.recipe.tree import COMMAND_LINE
 from zoo.recipe.words import expected, value
 from zoo.registry import Between, Choice
-from zoo.verbs.costs import Sizes, alone, interpreter, parameters, sized, times
+from zoo.verbs.costs import Sizes, interpreter, parameters, sized, times
 from zoo.verbs.options import typed
 
 

@@ -1,0 +1,114 @@
+"""A result as a table, as a file that is read again, and as a picture."""
+
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from zoo.bench.files import others, write
+from zoo.bench.result import Result, Row, spread
+from zoo.bench.shapes import SHAPES
+from zoo.bench.table import grid, pooled, table
+from zoo.errors import DataError
+
+ROW = Row(
+    measure="train", unit="seconds", length=32, name="alibi", peer=None, rival=None, group=0, parameters=1234, plan="sdpa",
+    values=(0.001, 0.002, 0.003), ratios=(1.0, 1.5, 2.0), rival_ratios=(), amount=64, rate="tokens",
+)  # fmt: skip
+REFERENCE = replace(ROW, name="rope", ratios=(1.0, 1.0, 1.0))
+PEER = replace(ROW, name="theirs alibi", peer="theirs", rival="alibi", rival_ratios=(1.8, 1.9, 2.0))
+
+
+def result(*rows, **changes):
+    machine = {"device": "cpu", "processor": "a processor", "cores": 2, "threads": 1, "torch": "2"}
+    known = {
+        "zoo": "0",
+        "made": "now",
+        "command": "zoo bench",
+        "machine": machine,
+        "shape": {"name": "lm_toy", **vars(SHAPES["lm_toy"])},
+        "options": {"rounds": 3, "tokens": 3, "prompt": 8},
+        "against": "rope",
+        "left_out": {},
+        "rows": rows,
+    }
+    return Result(**{**known, **changes})
+
+
+def test_a_table_tells_medians_ratios_and_peers():
+    text = table(result(REFERENCE, ROW, PEER))
+    assert "| alibi        |      1,234 |     2.0 | 1.50 (1.25 to 1.75) | 32,000.0 |" in text
+    assert "| theirs alibi | train   |     32 | 2.0 ms | 2.0 ms | 1.90 (1.85 to 1.95) |" in text
+    assert "a processor, 2 cores, 1 threads" in text
+
+
+def test_what_was_stopped_or_failed_says_so():
+    failed = replace(ROW, values=(), ratios=(), fault="out of memory")
+    text = table(result(REFERENCE, failed, partial=True, left_out={"cope": "no"}))
+    assert text.startswith("PARTIAL")
+    assert "- alibi, train at 32: out of memory" in text
+    assert "Left out" in text
+
+
+def test_decoding_has_a_column_for_each_context():
+    rows = [
+        replace(REFERENCE, measure="decode"),
+        *(replace(REFERENCE, measure="context", length=n) for n in (256, 4096)),
+    ]
+    assert "ms per token at 4,096 | 4,096 over 256 |" in table(result(*rows))
+
+
+def test_the_reference_of_all_groups_is_one_row():
+    (row,) = pooled([REFERENCE, replace(REFERENCE, group=1)])
+    assert len(row.values) == 6
+
+
+def test_quartiles_need_two_values():
+    assert spread([1.0]) is None
+    assert spread([1.0, 2.0, 3.0]) == (1.5, 2.5)
+
+
+def test_a_grid_is_as_wide_as_its_words():
+    assert grid(["model", "ms"], [["a", "1.0"]]) == "| model |  ms |\n| ----- | --: |\n| a     | 1.0 |"
+
+
+@pytest.mark.parametrize("lengths", [(32,), (32, 64)], ids=["bars", "curves"])
+def test_files_are_written_and_read_again(lengths, tmp_path, caplog):
+    rows = [replace(row, length=length) for row in (REFERENCE, ROW, PEER) for length in lengths]
+    rows += [replace(row, name=f"{row.name}{n}", rival=None, rival_ratios=()) for row in rows for n in range(9)]
+    made = result(*rows)
+    write(made, tmp_path)
+    assert Result.read(tmp_path / "bench.json").rows == made.rows
+    assert json.loads((tmp_path / "bench.json").read_text())["rows"][0]["median"] == 0.002
+    with Image.open(tmp_path / "bench.png") as picture:
+        assert picture.height > 400
+    assert not caplog.records  # no font is missing
+    assert others(tmp_path) == []
+
+
+def test_a_picture_of_nothing_is_drawn(tmp_path):
+    write(result(), tmp_path)
+    assert (tmp_path / "bench.png").exists()
+
+
+def test_what_holds_no_benchmark_is_not_read(tmp_path):
+    (tmp_path / "bench.json").write_text("{}")
+    with pytest.raises(DataError, match=r"bench\.json: holds no benchmark"):
+        Result.read(tmp_path / "bench.json")
+    assert others(tmp_path) == ["bench.json"]
+
+
+def test_a_recorded_result_is_a_section_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs"))
+    page, folder = tmp_path / "speed.md", tmp_path / "speed"
+    page.write_text("written\n\n## Recorded\n\nold")
+    folder.mkdir()
+    write(result(REFERENCE, ROW), folder)
+    made = importlib.import_module("timed").speed(page)
+    assert made.startswith("written\n\n## Recorded\n\nMade by")
+    assert "### bench\n\n    zoo bench\n" in made
+    assert "#### Training, 32 tokens" in made
+    assert made.endswith("](speed/bench.png)\n")

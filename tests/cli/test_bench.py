@@ -1,0 +1,96 @@
+"""`zoo bench`: what it writes, and what is refused before anything is measured."""
+
+import json
+from pathlib import Path
+from signal import SIGTERM, raise_signal
+
+import pytest
+
+from zoo.verbs.ticker import Ticker
+
+QUICK = ("--shape", "lm_toy", "--device", "cpu", "rounds=2", "peers=false")
+
+
+def test_encodings_are_compared(zoo):
+    code, out, _ = zoo("bench", "fox", "[alibi, dape]", *QUICK)
+    assert code == 0
+    assert {"rope", "fox", "alibi+dape"} <= {*out.split()}
+    assert {path.name for path in Path("bench").iterdir()} == {"bench.json", "bench.md", "bench.png"}
+    assert Path("bench/bench.md").read_text() == out
+
+
+def test_the_result_is_one_json_object(zoo):
+    _, out, _ = zoo("bench", "{name: fire, hidden: 4}", *QUICK, "--json", "--lengths", "64,32", "measures=train")
+    found = json.loads(out)
+    assert found == json.loads(Path("bench/bench.json").read_text())
+    assert [(row["name"], row["length"]) for row in found["rows"]] == [
+        ("rope", 32), ("fire(hidden=4)", 32), ("rope", 64), ("fire(hidden=4)", 64)
+    ]  # fmt: skip
+    row = found["rows"][1]
+    assert len(row["values"]) == len(row["ratios"]) == 2
+    assert found["machine"]["threads"] >= 1
+
+
+def test_decoding_is_measured(zoo):
+    sizes = ("prompt=4", "tokens=2", "contexts=[4,8]", "rounds=1")
+    code, out, _ = zoo("bench", "none", *QUICK, "measures=decode", *sizes)
+    assert code == 0
+    assert "## Decoding, 2 tokens after 4" in out
+
+
+def test_what_does_not_apply_is_told_and_left_out(zoo, caplog):
+    code, out, _ = zoo("bench", "fox", "alibi", "peers=false", "--shape", "vit_toy", "measures=layer", "rounds=1")
+    assert code == 0
+    assert "fox is left out: fox takes 1 axis, not 2" in caplog.text
+    assert "Left out, since the sizes do not allow them (bench.json says why): fox" in out
+
+
+def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
+    monkeypatch.setattr(Ticker, "__call__", lambda self, text: raise_signal(SIGTERM) if "round 3" in text else None)
+    code, out, told = zoo("bench", "alibi", *QUICK, "rounds=9")
+    assert code == 143
+    assert out.startswith("PARTIAL")
+    assert "stopped by SIGTERM" in told
+    assert json.loads(Path("bench/bench.json").read_text())["partial"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["rop"], "rop: there is no 'rop' among encodings; did you mean rope?"),
+        (["{name: liere, blok: 4}"], "unknown key; did you mean block?"),
+        (["{name: "], "{name: : bad YAML"),
+        (["fox+fox"], "an encoding stands twice in a list"),
+        (["dape"], "dape: dape adapts the biases of the links before it"),
+        (["rope_axial"], "rope_axial: rope_axial takes 2 or 3 axes, not 1"),
+        (["rope", "against=fix"], "against: there is no 'fix' among encodings; did you mean fox?"),
+        (["rope", "against=dape"], "against: dape adapts"),
+        (["roundz=3"], "roundz: unknown key; did you mean rounds?"),
+        (["rounds=0"], "rounds: must be at least 1"),
+        (["rope", "measures=[]"], "measures: a list of none"),
+        (["--shape", "lm_toi"], "--shape: there is no shape 'lm_toi'; did you mean lm_toy?"),
+        (["--shape", "vit_toy", "--lengths", "33"], "--lengths: patch 8 does not divide images of 33 x 33"),
+        (["none", "--shape", "vit_toy", "measures=decode"], "measures: images are not decoded"),
+        (["--lengths", "1,x"], "--lengths: '1,x' is no list of lengths"),
+        (["--device", "tpu"], "--device: there is no device 'tpu'"),
+        (["rope", "to=no/such/folder"], "to: no/such/folder cannot be written, No such file or directory"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_a_mistake_is_told(words, told, zoo):
+    code, out, error = zoo("bench", *words, *(() if "--shape" in words else ("--shape", "lm_toy")))
+    assert (code, out) == (2, "")
+    assert told in error
+    assert not Path("bench").exists()
+
+
+def test_a_gpu_that_is_not_there_is_told(zoo, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert zoo("bench", "--device", "cuda")[0] == 2
+
+
+def test_a_folder_with_other_files_is_refused(zoo, tmp_path):
+    (tmp_path / "notes.txt").touch()
+    code, _, told = zoo("bench", "rope", *QUICK, "to=.")
+    assert code == 2
+    assert "to: . holds other files, notes.txt among them" in told

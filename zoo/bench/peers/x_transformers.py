@@ -1,0 +1,51 @@
+"""x-transformers, https://github.com/lucidrains/x-transformers: decoders with the positions that zoo has too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from torch import Tensor, nn
+
+from zoo.bench.contender import Contender
+from zoo.bench.shapes import Setting, Shape
+
+NAME, MODULE = "x-transformers", "x_transformers"
+OPTIONS: Mapping[str, Mapping[str, bool]] = MappingProxyType(
+    {  # flash attention where the library allows it
+        "rope": {"rotary_pos_emb": True, "attn_flash": True},
+        "alibi": {"alibi_pos_bias": True, "attn_flash": True},
+        "fox": {"attn_data_dependent_alibi": True, "attn_flash": True},
+        "t5": {"rel_pos_bias": True},
+        "cope": {"attn_use_cope": True},
+    }
+)
+
+
+def contenders(shape: Shape, library: Any) -> list[Contender]:
+    """One for each encoding of zoo's that the library has; none for images."""
+    if shape.kind != "text":
+        return []
+    return [
+        Contender(
+            name=f"{NAME} {rival}", peer=NAME, rival=rival, make=partial(_make, library, options),
+            generate=partial(_generate, library),
+        )
+        for rival, options in OPTIONS.items()
+    ]  # fmt: skip
+
+
+def _make(library: Any, options: Mapping[str, bool], setting: Setting) -> nn.Module:
+    shape = setting.shape
+    layers = library.Decoder(
+        dim=shape.dim, depth=shape.depth, heads=shape.heads, attn_dim_head=shape.dim // shape.heads, verbose=False, **options
+    )  # fmt: skip
+    return library.TransformerWrapper(
+        num_tokens=shape.outputs, max_seq_len=shape.length, use_abs_pos_emb=False, tie_embedding=True, attn_layers=layers
+    )  # fmt: skip
+
+
+def _generate(library: Any, model: nn.Module, prompt: Tensor, count: int) -> Tensor:
+    return library.AutoregressiveWrapper(model).generate(prompt, count, temperature=0.0, cache_kv=True)

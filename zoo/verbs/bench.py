@@ -1,0 +1,153 @@
+"""`zoo bench`: what each encoding costs on this machine, against plain attention and against other libraries."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from signal import Signals
+from typing import Annotated, Literal
+
+import torch
+
+from zoo import __version__
+from zoo.bench import files
+from zoo.bench.comparison import Comparison
+from zoo.bench.contender import Contender
+from zoo.bench.groups import groups
+from zoo.bench.machine import machine
+from zoo.bench.measures.decode import Decode, Later
+from zoo.bench.measures.layer import Layer
+from zoo.bench.measures.memory import Memory
+from zoo.bench.measures.train import Train
+from zoo.bench.peers.installed import contenders as peers
+from zoo.bench.peers.installed import versions
+from zoo.bench.result import Result
+from zoo.bench.shapes import SHAPES, Precision, Setting
+from zoo.bench.trial import Measure
+from zoo.bench.turns import Pace
+from zoo.errors import Fault, RecipeError
+from zoo.recipe.tree import COMMAND_LINE
+from zoo.registry import Between, nearest
+from zoo.verbs.contenders import lined_up
+from zoo.verbs.options import typed
+from zoo.verbs.place import place
+from zoo.verbs.stops import stopping
+from zoo.verbs.ticker import Ticker
+
+Count = Annotated[int, Between(1)]
+Name = Literal["train", "memory", "decode", "layer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """What `zoo bench` measures and how; None for what the shape says."""
+
+    measures: tuple[Name, ...] | Name = ("train", "memory")
+    against: str | None = None  # an encoding, or a list of them written with +; None: none for images, rope for texts
+    rounds: Count = 5  # at least
+    seconds: Annotated[float, Between(0)] = 0.0  # more rounds while those of a group took less
+    warm: Annotated[int, Between(0)] = 1  # rounds before, which do not count
+    together: Annotated[int, Between(2)] = 8  # models that are held at once and take turns, the reference among them
+    batch: Count | None = None
+    precision: Precision | None = None
+    compile: bool | None = None
+    jitter: Annotated[float, Between(0)] = 0.0  # of places in training
+    peers: bool = True  # whether other libraries are compared with, where they are installed
+    prompt: Count = 512  # tokens, of `decode`
+    tokens: Count = 256
+    contexts: tuple[Count, ...] = (256, 4096)  # where `decode` measures single tokens too
+    to: str = "bench"  # the folder of bench.json, bench.md and bench.png
+
+
+def bench(words: Sequence[str], shape: str, device: str, lengths: str | None) -> tuple[Result, Signals | None]:
+    """Measure, and write the files; a result is `partial` where a signal stopped it. What can be wrong is told before."""
+    told = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
+    options = BenchOptions(**typed(told, [BenchOptions])[0])
+    setting = _setting(options, shape, device)
+    sizes = _lengths(lengths) or (setting.shape.length,)
+    measures = _measures(options, setting)
+    chosen, left_out = lined_up([word for word in words if word not in told], options.against, setting, sizes)
+    folder = place(options.to)
+    if options.peers:
+        chosen += peers(setting.shape, [one.name for one in chosen])
+    comparison = Comparison(
+        groups(chosen, chosen[0].name, options.together), measures, sizes, setting,
+        Pace(rounds=options.rounds, seconds=options.seconds, warm=options.warm), Ticker(),
+    )  # fmt: skip
+    with stopping() as received:
+        comparison.run()
+    comparison.tell("")
+    result = _result(
+        _command(words, shape, device, lengths), options, shape, setting, chosen, left_out, comparison, bool(received)
+    )
+    files.write(result, folder)
+    return result, next(iter(received), None)
+
+
+def _setting(options: BenchOptions, name: str, device: str) -> Setting:
+    if name not in SHAPES:
+        raise RecipeError(Fault(COMMAND_LINE, "--shape", f"there is no shape {name!r}", nearest(name, SHAPES)))
+    if device not in ("auto", "cpu", "cuda"):
+        raise RecipeError(
+            Fault(COMMAND_LINE, "--device", f"there is no device {device!r}", "known are auto, cpu, cuda")
+        )
+    if device == "cuda" and not torch.cuda.is_available():
+        raise RecipeError(Fault(COMMAND_LINE, "--device", "torch finds no GPU here", "write --device cpu"))
+    told = {"batch": options.batch, "precision": options.precision, "compile": options.compile}
+    shape = replace(SHAPES[name], **{key: value for key, value in told.items() if value is not None})  # type: ignore[arg-type]
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    return Setting(shape=shape, device=found if device == "auto" else device, jitter=options.jitter)
+
+
+def _command(words: Sequence[str], shape: str, device: str, lengths: str | None) -> str:
+    """What repeats it."""
+    flags = ["--shape", shape, "--device", device, *(["--lengths", lengths] if lengths else [])]
+    return shlex.join(["zoo", "bench", *words, *flags])
+
+
+def _lengths(text: str | None) -> tuple[int, ...]:
+    words = [] if text is None else text.split(",")
+    if not all(word.strip().isdecimal() and int(word) for word in words):
+        remedy = "write whole numbers with commas between: --lengths 512,1024,4096"
+        raise RecipeError(Fault(COMMAND_LINE, "--lengths", f"{text!r} is no list of lengths", remedy))
+    return tuple(sorted({int(word) for word in words}))
+
+
+def _measures(options: BenchOptions, setting: Setting) -> list[Measure]:
+    names = (options.measures,) if isinstance(options.measures, str) else tuple(dict.fromkeys(options.measures))
+    if not names:
+        raise RecipeError(Fault(COMMAND_LINE, "measures", "a list of none", "known are train, memory, decode, layer"))
+    if "decode" in names and setting.shape.kind != "text":
+        raise RecipeError(
+            Fault(COMMAND_LINE, "measures", "images are not decoded", "leave decode out, or choose lm_small")
+        )
+    runs = options.rounds + options.warm + 1
+    known: dict[str, list[Measure]] = {
+        "train": [Train(setting.shape.unit)],
+        "memory": [Memory()],
+        "decode": [Decode(prompt=options.prompt, tokens=options.tokens)],
+        "layer": [Layer()],
+    }
+    if options.contexts:
+        known["decode"].append(Later(contexts=options.contexts, steps=16, runs=runs))
+    return [measure for name in names for measure in known[name]]
+
+
+def _result(
+    command: str, options: BenchOptions, name: str, setting: Setting, chosen: Sequence[Contender], left_out: dict[str, str],
+    comparison: Comparison, partial: bool,
+) -> Result:  # fmt: skip
+    return Result(
+        zoo=__version__,
+        command=command,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        machine={**machine(setting.device), "peers": versions(chosen)},
+        shape={"name": name, **asdict(setting.shape)},
+        options=asdict(options),
+        against=chosen[0].name,
+        left_out=left_out,
+        rows=tuple(comparison.rows),
+        partial=partial,
+    )
