@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from zoo.attention import fused
 from zoo.attention.attend import attend, choose
@@ -295,3 +296,19 @@ def test_scores_are_never_rounded_by_autocast():
     assert values.dtype == torch.float32
     exact = terms.q.float() @ terms.k.float().mT * terms.scale
     torch.testing.assert_close(values, exact)
+
+
+def test_flex_is_compiled_once_for_a_shape(monkeypatch):
+    counter = CompileCounterWithBackend("eager")
+    for name in ("flex_attention", "create_block_mask"):
+        monkeypatch.setattr(fused, name, torch.compile(getattr(fused, name), backend=counter))
+    outs = [attend(slope(call(128, 128, torch.float32, causal=True)), "flex")[0] for _ in range(3)]
+    assert counter.frame_count == 2
+    assert not torch.equal(outs[0], outs[1])
+    torch._dynamo.reset()
+
+
+def test_documents_that_differ_have_masks_of_their_own():
+    for document in (torch.tensor([[0] * 5 + [1] * 5, [0] * 3 + [1] * 7]), torch.tensor([[0] * 5 + [1] * 5])):
+        terms = call(causal=True, document=document)
+        torch.testing.assert_close(attend(terms, "flex")[0], attend(terms, "dense")[0], atol=EXACT, rtol=EXACT)

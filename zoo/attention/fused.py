@@ -37,15 +37,26 @@ def sdpa(terms: Terms) -> Tensor:
 
 
 def flex(terms: Terms) -> Tensor:
-    """FlexAttention: biases as a score modification, visibility as a block mask. Compiled where there is a kernel."""
-    q, v = terms.q, carried(terms)
+    """FlexAttention: biases as a score modification, visibility as a block mask. Compiled where there is a kernel.
+
+    A compiler keeps what it made for a shape and for the code of a bias, and makes it no second time.
+    """
+    q, v, own = terms.q, carried(terms), terms.q.is_cuda and not torch.compiler.is_compiling()
+    attention = torch.compile(flex_attention) if own else flex_attention
+    blocks = torch.compile(create_block_mask) if own else create_block_mask  # which then never holds all pairs
     bias, visible, block_mask = terms.bias(), terms.visible, None
     if visible is not None:
-        sizes = (q.shape[0], None, q.shape[2], terms.k.shape[2])
-        block_mask = create_block_mask(visible, *sizes, device=q.device.type)
+        sizes = (_masks(terms), None, q.shape[2], terms.k.shape[2])
+        block_mask = blocks(visible, *sizes, device=q.device.type)
     modify = None if bias is None else lambda score, b, h, i, j: score + bias(b, h, i, j).to(score.dtype)
-    kernel = torch.compile(flex_attention) if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
-    return kernel(q, terms.k, v, score_mod=modify, block_mask=block_mask, scale=terms.scale)
+    return attention(q, terms.k, v, score_mod=modify, block_mask=block_mask, scale=terms.scale)
+
+
+def _masks(terms: Terms) -> int | None:
+    """How many samples a mask tells apart; None for one mask for all."""
+    facts = (fact for tokens in (terms.queries, terms.keys) for fact in (tokens.document, tokens.placed))
+    count = max((len(fact) for fact in facts if fact is not None), default=1)
+    return count if count > 1 else None
 
 
 def slim(terms: Terms) -> bool:
