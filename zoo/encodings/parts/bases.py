@@ -38,5 +38,6 @@ def sines(basis: Tensor) -> Tensor:
 
 
 def rebased(x: Tensor, bases: Tensor) -> Tensor:
-    """x [B, H, N, K] times a matrix [H, K, K] per head; samples and tokens are one dimension, so that nothing is copied."""
-    return torch.einsum("bhnk,hkl->bhnl", x, bases.to(x.dtype))
+    """x [B, H, N, K] times matrices [H, m, K/m, K/m] per head; samples and tokens are one dimension, so that nothing is copied."""
+    count = bases.shape[1]
+    return torch.einsum("bhnmk,hmkl->bhnml", x.unflatten(-1, (count, -1)), bases.to(x.dtype)).flatten(-2)
