@@ -40,4 +40,5 @@ def sines(basis: Tensor) -> Tensor:
 def rebased(x: Tensor, bases: Tensor) -> Tensor:
     """x [B, H, N, K] times matrices [H, m, K/m, K/m] per head; samples and tokens are one dimension, so that nothing is copied."""
     count = bases.shape[1]
-    return torch.einsum("bhnmk,hmkl->bhnml", x.unflatten(-1, (count, -1)), bases.to(x.dtype)).flatten(-2)
+    product = torch.einsum("bhnmk,hmkl->bnhml", x.unflatten(-1, (count, -1)), bases.to(x.dtype))
+    return product.flatten(-2).transpose(1, 2)  # tokens before heads, as projections lie

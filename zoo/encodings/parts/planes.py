@@ -21,82 +21,93 @@ from zoo.encodings.parts.rotation import circle, multiply, torques
 from zoo.encodings.parts.spectrum import gaps, matrix, planes, spectrum
 
 WIDTH = 16  # channels of a product: of 8 the overhead is larger, of 64 most are products with zeros
-NEAR = {torch.float64: 1e-5, torch.float32: 0.02}  # angles between planes that turn alike: rounding is as large as the series' rest
+NEAR = {torch.float64: 1e-5, torch.float32: 0.02}  # of two planes: rounding is then as large as what a series leaves out
 
 
 def prepare(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
     """What `turn_by_exponential` needs of S = skew [H, m, b, b] and t = times [1|B, H, N, m], made once for q and k."""
-    with torch.no_grad():
-        frequencies, basis = spectrum(skew)
-        table = circle((times[..., None] * frequencies[:, None]).flatten(-2))  # [1|B, H, N, K/2, 2]
-        return skew, times, frequencies, basis, table, _diagonal(basis)
+    frequencies, basis, *moments = _Spectrum.apply(skew, times.detach())  # type: ignore[no-untyped-call]
+    angles = (times[..., None] * frequencies[:, None]).flatten(-2)
+    return circle(angles.detach()), angles, _diagonal(basis), times, *moments
 
 
-def turn_by_exponential(x: Tensor, skew: Tensor, times: Tensor, *tables: Tensor) -> Tensor:
+def turn_by_exponential(x: Tensor, *tables: Tensor) -> Tensor:
     """Q^T exp(t S) x for x [B, H, N, K], block by block.
 
     Differentiable in x, skew and times, provided that all that is made of the result are products of two such results.
     """
-    return _Turn.apply(x, skew, times, *tables)  # type: ignore[no-untyped-call]
+    return _Turn.apply(x, *tables)  # type: ignore[no-untyped-call]
 
 
 class _Turn(torch.autograd.Function):
-    """x -> Q^T exp(t S) x, with gradients to x, S and t."""
+    """x -> rot(angles) Q^T x, with gradients to x, to the angles, and to moments, which are the sums over tokens of
+    t^k g x^T, k = 0, 1, 2, block by block, g being the gradient to Q^T x."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, skew: Tensor, times: Tensor, *tables: Tensor) -> Tensor:
-        frequencies, basis, table, wide = tables
-        turned = multiply(rebased(x, wide), table)  # [B, H, N, K]
-        ctx.save_for_backward(turned, times, frequencies, basis, table, wide)
+    def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor, *others: Tensor) -> Tensor:
+        turned = multiply(rebased(x, others[0]), table)  # [B, H, N, K]
+        ctx.save_for_backward(turned, table, *others)
         return turned
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        turned, times, frequencies, basis, table, wide = ctx.saved_tensors
-        back = multiply(gradient, table, -1)
-        to_x = rebased(back, wide.mT) if ctx.needs_input_grad[0] else None
-        if not any(ctx.needs_input_grad[1:3]):
-            return to_x, *(None,) * 6
-        torque = torques(turned, gradient, table.shape[:-1]).unflatten(-1, frequencies.shape[1:])  # [1|B, H, N, m, b/2]
-        inner = _inner(back, multiply(turned, table, -1), torque, times, frequencies)
-        to_times = (torque * frequencies[:, None]).sum(-1).sum_to_size(times.shape)
-        return to_x, basis @ inner @ basis.mT, to_times, *(None,) * 4
+        turned, table, basis, times, *moments = ctx.saved_tensors
+        g = multiply(gradient, table, -1)
+        to_x = rebased(g, basis.mT) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[2]:
+            return to_x, *(None,) * (4 + len(moments))
+        x = multiply(turned, table, -1)
+        to_angles = torques(x, g, table.shape[:-1]).to(table.dtype)
+        found = (_moment(g, x, times, power, basis) for power in range(len(moments)))
+        return to_x, None, to_angles, None, None, *found
 
 
-def _inner(g: Tensor, x: Tensor, torque: Tensor, times: Tensor, frequencies: Tensor) -> Tensor:
-    """The gradient to S in its basis, [H, m, b, b], from x and the gradient to it, [B, H, N, K], both in the basis."""
-    moment = _moment(g, x, None, frequencies)
-    apart = gaps(frequencies)
-    found = planes(moment - moment.mT) * (-0.5j / apart)
-    reach = times.abs().amax((0, 2))[..., None, None, None]  # [H, m, 1, 1, 1]
-    near = apart.abs() * reach <= NEAR.get(g.dtype, 0.3)
-    if torch.compiler.is_compiling() or g.device.type != "cpu" or near.any():  # asking a GPU would wait for it
-        first, second = (planes(_moment(g, x, times**power, frequencies)) for power in (1, 2))
-        found = torch.where(near, first - 0.5j * apart * second, found)
-    own = torch.diag_embed((times[..., None] * torque).sum((0, 2)))  # how each plane's own frequency changes
-    return matrix(found - 1j * torch.stack([own, torch.zeros_like(own)], dim=-3))
+class _Spectrum(torch.autograd.Function):
+    """S -> frequencies, basis and, to be learned through, zeros in the stead of what moments are the gradients to.
+
+    Moments past the first tell planes that turn alike. On a CPU they are left out where there are none: to ask a GPU would
+    be to wait for it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
+        frequencies, basis = spectrum(skew)
+        apart = gaps(frequencies)  # [H, m, 2, b/2, b/2]
+        near = apart.abs() * times.abs().amax((0, 2))[..., None, None, None] <= NEAR[skew.dtype]
+        some = torch.compiler.is_compiling() or skew.device.type != "cpu" or bool(near.any())
+        ctx.save_for_backward(apart, near, basis)
+        ctx.mark_non_differentiable(basis)
+        return frequencies, basis, *(torch.zeros_like(_diagonal(basis)) for _ in range(3 if some else 1))
+
+    @staticmethod
+    def backward(ctx: Any, frequencies: Tensor, _: Tensor, *moments: Tensor) -> tuple[Tensor, None]:
+        apart, near, basis = ctx.saved_tensors
+        first, *others = (_blocks(moment, basis.shape) for moment in moments)
+        found = planes(first - first.mT) * (-0.5j / apart)
+        if others:
+            found = torch.where(near, planes(others[0]) - 0.5j * apart * planes(others[1]), found)
+        own = torch.diag_embed(frequencies)
+        inner = matrix(found - 1j * torch.stack([own, torch.zeros_like(own)], dim=-3))
+        return basis @ inner @ basis.mT, None
 
 
-def _moment(g: Tensor, x: Tensor, weights: Tensor | None, frequencies: Tensor) -> Tensor:
-    """g x^T of heads [B, H, N, K], block by block, times weights [1|B, H, N, m], summed over samples and tokens: [H, m, b, b]."""
-    blocks = frequencies.shape[1]
-    g, x = g.to(frequencies.dtype), x.to(frequencies.dtype)
-    if weights is not None:
-        x = (x.unflatten(-1, (blocks, -1)) * weights[..., None]).flatten(-2)
-    count = _together(blocks, 2 * frequencies.shape[-1])
-    g, x = (one.unflatten(-1, (blocks // count, -1)) for one in (g, x))
-    wide = torch.einsum("bhnmi,bhnmj->hmij", g, x)  # [H, m / r, r b, r b]
-    split = wide.unflatten(-1, (count, -1)).unflatten(-3, (count, -1))  # [H, m / r, r, b, r, b]
-    return split.diagonal(dim1=2, dim2=4).movedim(-1, 2).flatten(1, 2)
+def _moment(g: Tensor, x: Tensor, times: Tensor, power: int, basis: Tensor) -> Tensor:
+    """Sums over samples and tokens of t^power g x^T, in blocks as wide as those of the basis."""
+    g, x = g.to(times.dtype), x.to(times.dtype)
+    if power:
+        x = (x.unflatten(-1, (times.shape[-1], -1)) * times[..., None] ** power).flatten(-2)
+    g, x = (one.unflatten(-1, (basis.shape[1], -1)) for one in (g, x))
+    return torch.einsum("bhnmi,bhnmj->hmij", g, x)
 
 
 def _diagonal(blocks: Tensor) -> Tensor:
     """Blocks [H, m, b, b] as fewer and wider ones, [H, m / r, r b, r b], with r of them on the diagonal of each."""
-    count = _together(*blocks.shape[1:3])
+    count = gcd(blocks.shape[1], max(WIDTH // blocks.shape[-1], 1))
     one = torch.eye(count, device=blocks.device, dtype=blocks.dtype)
     return torch.einsum("hmrij,rs->hmrisj", blocks.unflatten(1, (-1, count)), one).flatten(4).flatten(2, 3)
 
 
-def _together(blocks: int, size: int) -> int:
-    """How many of the blocks make one of a width that is multiplied fast."""
-    return gcd(blocks, max(WIDTH // size, 1))
+def _blocks(wide: Tensor, shape: torch.Size) -> Tensor:
+    """The blocks of a `shape` [H, m, b, b] on the diagonals of wider ones."""
+    split = wide.unflatten(-1, (-1, shape[-1])).unflatten(-3, (-1, shape[-1]))  # [H, m / r, r, b, r, b]
+    return split.diagonal(dim1=2, dim2=4).movedim(-1, 2).flatten(1, 2)
