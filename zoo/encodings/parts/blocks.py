@@ -6,6 +6,7 @@ larger ones, and those on a GPU, as batches of matrix products. Results are the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from zoo.attention import precise
 
 SMALL = 8  # rows up to which elements are faster: at 8 a third of the time of batches, at 16 two and a half times
+CACHED = 2**17  # numbers in what is multiplied at once
 
 
 def small(matrices: Tensor) -> bool:
@@ -21,21 +23,36 @@ def small(matrices: Tensor) -> bool:
     return matrices.shape[-1] <= SMALL and matrices.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def outermost(matrices: Tensor) -> Tensor:
-    """The same [..., b, b], lying in memory as they are multiplied fastest."""
+def parts(matrices: Tensor) -> tuple[Tensor, ...]:
+    """Matrices [..., b, b] as several [n, b, b] that are multiplied fastest: small ones as few as a cache holds."""
     if not small(matrices):
-        return matrices.contiguous()
-    return matrices.movedim((-2, -1), (0, 1)).contiguous().movedim((0, 1), (-2, -1))
+        return (matrices.flatten(0, -3),)
+    elements = matrices.movedim((-2, -1), (0, 1)).flatten(2).contiguous()  # [b, b, all]
+    return tuple(part.movedim(2, 0) for part in elements.split(max(CACHED // len(elements) ** 2, 1), dim=2))
+
+
+def joined(parts: Sequence[Tensor], shape: torch.Size) -> Tensor:
+    """What was made of the `parts` of matrices of a shape [..., b, b], in that shape."""
+    if len(parts) == 1:
+        return parts[0].unflatten(0, shape[:-2])
+    elements = torch.cat([part.movedim(0, 2) for part in parts], dim=2)
+    return elements.unflatten(2, shape[:-2]).movedim((0, 1), (-2, -1))
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """a @ b for [..., b, b]."""
-    if not small(a):
-        return a @ b
-    out = a[..., :, :1] * b[..., :1, :]
-    for k in range(1, a.shape[-1]):
-        out.addcmul_(a[..., :, k : k + 1], b[..., k : k + 1, :])
-    return out
+    return _added(a[..., :, :1] * b[..., :1, :], a, b, 1) if small(a) else a @ b
+
+
+def plus_product(onto: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """onto + a @ b for [..., b, b]; what was there may be overwritten."""
+    return _added(onto, a, b, 0) if small(a) else onto + a @ b
+
+
+def _added(onto: Tensor, a: Tensor, b: Tensor, first: int) -> Tensor:
+    for k in range(first, a.shape[-1]):
+        onto.addcmul_(a[..., :, k : k + 1], b[..., k : k + 1, :])
+    return onto
 
 
 def turn_blocks(x: Tensor, rotations: Tensor) -> Tensor:
