@@ -65,7 +65,7 @@ class Decoder(nn.Module):
         x = self.words.read(inputs)
         index = index[..., None].to(torch.promote_types(x.dtype, torch.float32))  # [1|B, N, 1]
         if self.training:
-            index = self.perturbation(index)
+            index = self.perturbation(index, len(x))
         return Tokens.at(x, index, document=documents, ordered=True)
 
     def forward(
