@@ -191,7 +191,9 @@ def test_all_three_perturbations_spare_frames_and_keep_the_order_of_text():
 # each sample for itself
 
 
-@pytest.mark.parametrize("options", [{"jitter": 0.3}, {"stretch": 2.0}, {"shift": 1.0}], ids=lambda options: next(iter(options)))
+@pytest.mark.parametrize(
+    "options", [{"jitter": 0.3}, {"stretch": 2.0}, {"shift": 1.0}], ids=lambda options: next(iter(options))
+)
 def test_samples_draw_alike_unless_each_draws_for_itself(options):
     index = grid((3, 4), LIKE)
     assert Perturbation(**options)(index, 4).shape == index.shape

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from zoo.attention import Dims, Terms, precise
 from zoo.encodings.parts.bases import antisymmetric
-from zoo.encodings.parts.blocks import turn_blocks
+from zoo.encodings.parts.blockwise import turn_blocks
 from zoo.encodings.parts.commuting import seen_angles, seen_commutators, seen_departures
 from zoo.encodings.parts.exponential import exponential
 from zoo.encodings.parts.ladders import per_axis

@@ -10,25 +10,24 @@ so that a matrix of zeros or of low rank is as good as any other.
 
 from __future__ import annotations
 
-from math import gcd
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from zoo.encodings.parts.bases import rebased
+from zoo.encodings.parts.bases import blocks, diagonal, rebased
 from zoo.encodings.parts.rotation import circle, multiply, torques
 from zoo.encodings.parts.spectrum import gaps, matrix, planes, spectrum
 
-WIDTH = 16  # channels of a product: of 8 the overhead is larger, of 64 most are products with zeros
-NEAR = {torch.float64: 1e-5, torch.float32: 0.02}  # of two planes: rounding is then as large as what a series leaves out
+# the angle below which planes turn alike: there rounding is as large as what the series leaves out
+NEAR = {torch.float64: 1e-5, torch.float32: 0.02}
 
 
 def prepare(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
     """What `turn_by_exponential` needs of S = skew [H, m, b, b] and t = times [1|B, H, N, m], made once for q and k."""
     frequencies, basis, *moments = _Spectrum.apply(skew, times.detach())  # type: ignore[no-untyped-call]
     angles = (times[..., None] * frequencies[:, None]).flatten(-2)
-    return circle(angles.detach()), angles, _diagonal(basis), times, *moments
+    return circle(angles.detach()), angles, diagonal(basis), times, *moments
 
 
 def turn_by_exponential(x: Tensor, *tables: Tensor) -> Tensor:
@@ -77,12 +76,12 @@ class _Spectrum(torch.autograd.Function):
         some = torch.compiler.is_compiling() or skew.device.type != "cpu" or bool(near.any())
         ctx.save_for_backward(apart, near, basis)
         ctx.mark_non_differentiable(basis)
-        return frequencies, basis, *(torch.zeros_like(_diagonal(basis)) for _ in range(3 if some else 1))
+        return frequencies, basis, *(torch.zeros_like(diagonal(basis)) for _ in range(3 if some else 1))
 
     @staticmethod
     def backward(ctx: Any, frequencies: Tensor, _: Tensor, *moments: Tensor) -> tuple[Tensor, None]:
         apart, near, basis = ctx.saved_tensors
-        first, *others = (_blocks(moment, basis.shape) for moment in moments)
+        first, *others = (blocks(moment, basis.shape) for moment in moments)
         found = planes(first - first.mT) * (-0.5j / apart)
         if others:
             found = torch.where(near, planes(others[0]) - 0.5j * apart * planes(others[1]), found)
@@ -98,16 +97,3 @@ def _moment(g: Tensor, x: Tensor, times: Tensor, power: int, basis: Tensor) -> T
         x = (x.unflatten(-1, (times.shape[-1], -1)) * times[..., None] ** power).flatten(-2)
     g, x = (one.unflatten(-1, (basis.shape[1], -1)) for one in (g, x))
     return torch.einsum("bhnmi,bhnmj->hmij", g, x)
-
-
-def _diagonal(blocks: Tensor) -> Tensor:
-    """Blocks [H, m, b, b] as fewer and wider ones, [H, m / r, r b, r b], with r of them on the diagonal of each."""
-    count = gcd(blocks.shape[1], max(WIDTH // blocks.shape[-1], 1))
-    one = torch.eye(count, device=blocks.device, dtype=blocks.dtype)
-    return torch.einsum("hmrij,rs->hmrisj", blocks.unflatten(1, (-1, count)), one).flatten(4).flatten(2, 3)
-
-
-def _blocks(wide: Tensor, shape: torch.Size) -> Tensor:
-    """The blocks of a `shape` [H, m, b, b] on the diagonals of wider ones."""
-    split = wide.unflatten(-1, (-1, shape[-1])).unflatten(-3, (-1, shape[-1]))  # [H, m / r, r, b, r, b]
-    return split.diagonal(dim1=2, dim2=4).movedim(-1, 2).flatten(1, 2)
