@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 SMALL = 8  # rows up to which elements are faster: at 8 a third of the time of batches, at 16 two and a half times
-CACHED = 2**17  # numbers in what is multiplied at once
+CACHED = 2**19  # numbers in what is multiplied at once: fewer and each operation's own cost tells
 
 
 def small(matrices: Tensor) -> bool:
