@@ -186,3 +186,31 @@ def test_all_three_perturbations_spare_frames_and_keep_the_order_of_text():
     assert (every(clip)[:, 1:] != clip[:, 1:]).all()
     still = Perturbation(stretch=2.0, shift=3.0)(torch.arange(20.0)[:, None])
     assert (still.diff(dim=0) > 0).all()
+
+
+# each sample for itself
+
+
+@pytest.mark.parametrize(
+    "options", [{"jitter": 0.3}, {"stretch": 2.0}, {"shift": 1.0}], ids=lambda options: next(iter(options))
+)
+def test_samples_draw_alike_unless_each_draws_for_itself(options):
+    index = grid((3, 4), LIKE)
+    assert Perturbation(**options)(index, 4).shape == index.shape
+    moved = Perturbation(**options, per_sample=True)(index, 4)
+    assert moved.shape == (4, *index.shape)
+    for sample in range(1, 4):
+        assert (moved[sample] != moved[0]).any()
+
+
+def test_a_sample_is_still_moved_and_stretched_as_a_whole():
+    index = grid((3, 4), LIKE)
+    moves = Perturbation(shift=1.0, per_sample=True)(index, 3) - index
+    torch.testing.assert_close(moves, moves[:, :1].expand_as(moves))
+    moved = Perturbation(stretch=2.0, per_sample=True)(index, 3)
+    torch.testing.assert_close(moved.mean(1), index.mean(0).expand(3, -1))
+
+
+def test_samples_that_draw_nothing_are_refused():
+    with pytest.raises(Invalid, match="set jitter, stretch or shift"):
+        Perturbation(per_sample=True)

@@ -121,7 +121,7 @@ def test_the_waves_of_generators_are_those_that_tables_turn_by(name):
     torch.manual_seed(1)
     encoding = zoo.encoding(name, Dims(64, 2, axes=2, length=(2, 3)), block=8).double()
     with torch.no_grad():
-        still, moved = encoding.prepare(torch.tensor([[[0.0, 0.0], [0.3, 0.2]]], dtype=torch.float64))[4][0].unbind(1)
+        still, moved = encoding.prepare(torch.tensor([[[0.0, 0.0], [0.3, 0.2]]], dtype=torch.float64))[0][0].unbind(1)
         angles = (torch.tensor([0.3, 0.2], dtype=torch.float64)[:, None, None] * encoding.waves(still)).sum(0)
     torch.testing.assert_close(moved, torch.stack([angles.cos(), angles.sin()], dim=-1))
 

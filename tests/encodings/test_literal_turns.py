@@ -153,16 +153,16 @@ class OnlyQueries(String):
     """The basis forgotten for keys: still relative, and still a rotation."""
 
     def turn_key(self, k, tokens):
-        _, table = self._prepared(tokens).tables[self.name]
-        return turn(k, table)
+        _, *turns = self._prepared(tokens).tables[self.name]
+        return turn(k, *turns)
 
 
 class NotOrthogonal(String):
     """Q applied as (I - S)(I - S)^T."""
 
     def prepare(self, pos):
-        basis, table = super().prepare(pos)
-        return basis + 0.1 * basis.mT, table
+        basis, *turns = super().prepare(pos)
+        return basis + 0.1 * basis.mT, *turns
 
 
 @pytest.mark.parametrize("fault", [OnlyQueries, NotOrthogonal])
@@ -177,8 +177,8 @@ class Transposed(String):
     """The inverse basis, which no law can tell from the basis."""
 
     def prepare(self, pos):
-        basis, table = super().prepare(pos)
-        return basis.mT, table
+        basis, *turns = super().prepare(pos)
+        return basis.mT, *turns
 
 
 def test_the_inverse_of_the_basis_is_caught_by_the_reference():

@@ -78,8 +78,7 @@ class Detached(RoPEMixed):
 
 class DroppedByZero(RoPEMixed):
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        (table,) = super().prepare(pos)
-        return (table.detach() + 0 * table,)
+        return tuple(table.detach() + 0 * self.frequencies.sum() for table in super().prepare(pos))
 
 
 class InfiniteAtFirst(Encoding):

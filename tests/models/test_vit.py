@@ -61,6 +61,14 @@ def test_jitter_moves_coordinates_in_training_only():
     assert 0.1 < (moved - still).abs().max() <= 0.5
 
 
+def test_jitter_of_each_sample_places_no_class_token():
+    model = vit("rope_mixed", pool="class", coordinates=Perturbation(jitter=1.0, per_sample=True))
+    tokens = model.train().tokens(torch.randn(2, 3, 16, 24))
+    assert (tokens.index[0, 1:] != tokens.index[1, 1:]).all()
+    assert torch.equal(tokens.index[:, 0], (tokens.extent[0] - 1).expand(2, -1) / 2)
+    assert model(torch.randn(2, 3, 16, 24)).isfinite().all()
+
+
 def test_an_image_moved_with_its_places_is_the_same_to_mean_pooling():
     model = vit("none").eval()
     model.head.weight.data.normal_()

@@ -74,41 +74,61 @@ def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
     return index + draw.clamp(-0.5, 0.5)  # the clamp only catches rounding at the very edge
 
 
-def stretch(index: Tensor, most: float) -> Tensor:
-    """Indices [.., N, P] stretched about the centre of their grid by one factor exp(U(-log most, log most)) for all axes."""
+def stretch(index: Tensor, most: float, each: bool = False) -> Tensor:
+    """Indices [.., N, P] stretched about the centre of their grid by one factor exp(U(-log most, log most)) for all axes.
+
+    Of indices [B, N, P], by one for all samples, unless `each` has its own.
+    """
     centre = (index.amin(-2, keepdim=True) + index.amax(-2, keepdim=True)) / 2
-    draw = torch.rand((), dtype=index.dtype, device=index.device) * 2 - 1
+    shape = (*index.shape[:-2], 1, 1) if each else ()
+    draw = torch.rand(shape, dtype=index.dtype, device=index.device) * 2 - 1
     return centre + (index - centre) * torch.exp(draw * math.log(most))
 
 
-def shift(index: Tensor, most: float) -> Tensor:
-    """Indices [.., P] moved by one draw of U(-most, most) patches for each axis."""
-    draw = torch.rand(index.shape[-1], dtype=index.dtype, device=index.device) * 2 - 1
+def shift(index: Tensor, most: float, each: bool = False) -> Tensor:
+    """Indices [.., N, P] moved by one draw of U(-most, most) patches for each axis, and for `each` sample if asked."""
+    shape = (*index.shape[:-2], 1, index.shape[-1]) if each else index.shape[-1:]
+    draw = torch.rand(shape, dtype=index.dtype, device=index.device) * 2 - 1
     return index + draw * most
 
 
 @dataclass(frozen=True, kw_only=True)
 class Perturbation:
-    """What training does to coordinates, drawn once per pass for all samples: jitter, then stretch, then shift.
+    """What training does to coordinates: jitter, then stretch, then shift.
 
     `jitter` is sigma, in patches, for each token by itself (ComRoPE). `stretch` is the largest factor by which a grid grows
     or shrinks about its centre, and `shift` the farthest it moves along each axis, in patches (CAPE, arXiv:2106.03143;
     DINOv3, arXiv:2508.10104). Rows and columns move; the frames of a clip do not.
+
+    Drawn once per pass for all samples, so that rotations are made once for them; with `per_sample` each draws for itself.
     """
 
     jitter: Annotated[float, Between(0)] = 0.0
     stretch: Annotated[float, Between(1)] = 1.0
     shift: Annotated[float, Between(0)] = 0.0
+    per_sample: bool = False
 
-    def __call__(self, index: Tensor) -> Tensor:
-        if not self.jitter and self.stretch == 1 and not self.shift:
+    def __post_init__(self) -> None:
+        if self.per_sample and self.still:
+            raise Invalid("per_sample", "nothing is drawn for any sample; set jitter, stretch or shift")
+
+    @property
+    def still(self) -> bool:
+        """Whether it leaves all as it is."""
+        return not self.jitter and self.stretch == 1 and not self.shift
+
+    def __call__(self, index: Tensor, samples: int = 1) -> Tensor:
+        """Indices [N, P] or [1|B, N, P], moved; those of each of the samples, [B, N, P], where they draw for themselves."""
+        if self.still:
             return index
-        still = 1 if index.shape[-1] == 3 else 0
-        frames, moving = index[..., :still], index[..., still:]
+        if self.per_sample:
+            index = index.expand(samples, *index.shape[-2:])
+        first = 1 if index.shape[-1] == 3 else 0
+        frames, moving = index[..., :first], index[..., first:]
         if self.jitter:
             moving = jitter(moving, [self.jitter] * moving.shape[-1])
         if self.stretch > 1:
-            moving = stretch(moving, self.stretch)
+            moving = stretch(moving, self.stretch, self.per_sample)
         if self.shift:
-            moving = shift(moving, self.shift)
+            moving = shift(moving, self.shift, self.per_sample)
         return torch.cat([frames, moving], dim=-1)

@@ -91,7 +91,7 @@ def _vit(setting: Setting, choices: Sequence[Choice]) -> ViT:
 
 def _perturbation(setting: Setting) -> Perturbation:
     """What is done to places in training."""
-    return Perturbation(jitter=setting.jitter)
+    return Perturbation(jitter=setting.jitter, per_sample=setting.jitter > 0)
 
 
 def _decoder(setting: Setting, choices: Sequence[Choice]) -> Decoder:

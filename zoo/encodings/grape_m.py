@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.parts.ladders import check_pairs, ladders, mixed
+from zoo.encodings.parts.ladders import angles, check_pairs, ladders
 from zoo.encodings.parts.planes import prepare, turn_by_exponential
 from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import turn
+from zoo.encodings.parts.rotation import turn, turning
 from zoo.encodings.parts.spectrum import skew, spectrum
 from zoo.errors import Invalid
 from zoo.registry import Between, register
@@ -50,7 +50,7 @@ class GRAPEM(Rotary):
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         if self.planes is None:
-            return (mixed(pos, self.waves(pos)),)  # [1|B, 1, N, K/2, 2]
+            return turning(angles(pos, self.waves(pos)))  # [1|B, 1, N, K/2]
         return prepare(self._generator(), pos[:, None].expand(-1, self.dims.groups, -1, -1))
 
     def waves(self, like: Tensor) -> Tensor:

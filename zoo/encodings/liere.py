@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from zoo.attention import Dims, Terms, precise
 from zoo.encodings.parts.bases import antisymmetric
+from zoo.encodings.parts.blockwise import turn_blocks
 from zoo.encodings.parts.commuting import seen_angles, seen_commutators, seen_departures
 from zoo.encodings.parts.exponential import exponential
 from zoo.encodings.parts.ladders import per_axis
@@ -44,9 +45,10 @@ class LieRE(Rotary):
         return per_axis(value, source.dims, self.dims)
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        skew, times = self._skew(), pos[:, None, :, :, None, None, None]  # [1|B, 1, N, P, 1, 1, 1]
-        exponents = sum(times[:, :, :, a] * skew[a, :, None] for a in range(len(skew)))  # [1|B, G, N, m, b, b]
-        return (exponential(exponents),)  # type: ignore[arg-type]
+        skew, times = self._skew()[:, None], pos[..., None, None, None]  # [P, 1, G, m, b, b], [1|B, N, P, 1, 1, 1]
+        parts = [times[:, :, a, None] * skew[a] for a in range(len(skew))]
+        rotations = exponential(sum(parts[1:], parts[0]))  # [1|B, N, G, m, b, b], tokens before heads
+        return (rotations.transpose(1, 2),)
 
     def findings(self, terms: Terms) -> Panels:
         yield from seen_angles(self._skew(), self, terms)
@@ -59,12 +61,4 @@ class LieRE(Rotary):
         return antisymmetric(precise(self.generators), self.block)
 
     def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
-        (rotations,) = tables
-        blocks, width = rotations.shape[3], rotations.shape[3] * self.block
-        rotations = rotations.to(x.dtype)
-        turned = x[..., :width].unflatten(-1, (blocks, self.block))  # [B, H, N, m, b]
-        if len(rotations) == 1:
-            turned = torch.einsum("hnmij,bhnmj->bhnmi", rotations[0], turned)
-        else:
-            turned = torch.einsum("bhnmij,bhnmj->bhnmi", rotations, turned)
-        return torch.cat([turned.flatten(-2), x[..., width:]], dim=-1)
+        return turn_blocks(x, *tables)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.parts.ladders import mixed
+from zoo.encodings.parts.ladders import angles
 from zoo.encodings.parts.rotary import Rotary
+from zoo.encodings.parts.rotation import circle
 from zoo.encodings.parts.scaling import Scaling, scaled
 from zoo.errors import Invalid
 from zoo.registry import Between, register
@@ -39,7 +40,7 @@ class RoPE(Rotary):
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         waves, size = self._scaled(pos)
-        table = mixed(pos, waves[None, None])  # [1|B, 1, N, K'/2, 2]
+        table = circle(angles(pos, waves[None, None]))  # [1|B, 1, N, K'/2, 2]
         return (table if size == 1 else size * table,)
 
     def waves(self, like: Tensor) -> Tensor:

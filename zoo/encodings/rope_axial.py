@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.parts.ladders import check_pairs, ladders, mixed
+from zoo.encodings.parts.ladders import angles, check_pairs, ladders
 from zoo.encodings.parts.rotary import Rotary
+from zoo.encodings.parts.rotation import circle
 from zoo.registry import Between, register
 
 
@@ -30,7 +31,7 @@ class RoPEAxial(Rotary):
         self.base = base
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        return (mixed(pos, self.waves(pos)),)  # [1|B, 1, N, K/2, 2]
+        return (circle(angles(pos, self.waves(pos))),)  # [1|B, 1, N, K/2, 2]
 
     def waves(self, like: Tensor) -> Tensor:
         waves = torch.block_diag(*ladders(self.dims, self.base, like))  # [P, K/2]

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.parts.ladders import check_pairs, ladders, mixed, per_axis
+from zoo.encodings.parts.ladders import angles, check_pairs, ladders, per_axis
 from zoo.encodings.parts.rotary import Rotary
+from zoo.encodings.parts.rotation import turning
 from zoo.registry import Between, register
 
 
@@ -31,7 +32,7 @@ class RoPEMixed(Rotary):
         self.frequencies = nn.Parameter(torch.cat(groups, dim=-1))  # [P, G, K/2]
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        return (mixed(pos, self.waves(pos)),)
+        return turning(angles(pos, self.waves(pos)))
 
     def waves(self, like: Tensor) -> Tensor:
         return precise(self.frequencies)

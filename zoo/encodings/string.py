@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
 from zoo.encodings.parts.bases import antisymmetric, cayley, fourier, rebased, sines
-from zoo.encodings.parts.ladders import check_pairs, ladders, mixed, per_axis
+from zoo.encodings.parts.ladders import angles, check_pairs, ladders, per_axis
 from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import turn
+from zoo.encodings.parts.rotation import turn, turning
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 
@@ -51,10 +51,10 @@ class String(Rotary):
         return value if name == "skew" else per_axis(value, source.dims, self.dims)
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        turns = mixed(pos, self.waves(pos))
+        turns = turning(angles(pos, self.waves(pos)))
         if self.kind == "cayley":
-            return cayley(antisymmetric(precise(self.skew), self.dims.head)), turns
-        return fourier(self.dims.head, precise(self.circulants)).expand(self.dims.groups, -1, -1), turns
+            return cayley(antisymmetric(precise(self.skew), self.dims.head)), *turns
+        return fourier(self.dims.head, precise(self.circulants)).expand(self.dims.groups, -1, -1), *turns
 
     def waves(self, like: Tensor) -> Tensor:
         if self.kind == "cayley":
@@ -63,5 +63,5 @@ class String(Rotary):
         return columns @ sines(fourier(self.dims.head, columns)) * (2 * self.dims.head) ** 0.5
 
     def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
-        basis, table = tables
-        return turn(rebased(x, basis), table)  # the left Q cancels between query and key
+        basis, *turns = tables
+        return turn(rebased(x, basis[:, None]), *turns)  # the left Q cancels between query and key

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Tokens
-from zoo.encodings.parts.ladders import check_pairs, ladders, mixed
+from zoo.encodings.parts.ladders import angles, check_pairs, ladders
 from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import turn
+from zoo.encodings.parts.rotation import circle, turn
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 
@@ -39,7 +39,7 @@ class XPos(Rotary):
         self._check(2 * self.centre, torch.float32)
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        turns = mixed(pos, self.waves(pos))  # [1|B, 1, N, K/2, 2]
+        turns = circle(angles(pos, self.waves(pos)))  # [1|B, 1, N, K/2, 2]
         steps = torch.arange(0, self.dims.head, 2, device=pos.device, dtype=pos.dtype) / self.dims.head
         fading = ((steps + self.gamma) / (1 + self.gamma)).log() / self.span
         sizes = ((pos - self.centre)[:, None] * fading)[..., None]  # logarithms, [1|B, 1, N, K/2, 1]

@@ -65,7 +65,7 @@ class Decoder(nn.Module):
             index = later if documents is None else places(documents)
         x = self.words.read(inputs)
         index = index[..., None].to(torch.promote_types(x.dtype, torch.float32))  # [1|B, N, 1]
-        moved = self.perturbation(index) if self.training else index
+        moved = self.perturbation(index, len(x)) if self.training else index
         tokens = Tokens.at(x, moved, document=documents, ordered=True)
         return tokens.replace(consecutive=consecutive and moved is index)
 

@@ -62,7 +62,7 @@ class Encoder(nn.Module):
         if documents is not None:
             extent = lengths(documents)[..., None].to(index.dtype)  # [B, N, 1]
         if self.training:
-            index = self.perturbation(index)
+            index = self.perturbation(index, len(x))
         placed = None
         if self.class_token is not None:
             x = torch.cat([self.class_token.to(x.dtype).expand(len(x), -1, -1), x], dim=1)

@@ -76,17 +76,16 @@ class ViT(nn.Module):
         x = self.embed(images).flatten(2).mT  # [B, N, D]
         index = grids.grid(sizes, x)
         if self.training:
-            index = self.perturbation(index)
+            index = self.perturbation(index, len(x))
         extra = [token.expand(len(x), -1, -1) for token in (self.class_token, self.registers) if token is not None]
         count = sum(token.shape[1] for token in extra)
         extent = index.new_tensor([[sizes]])  # [1, 1, P]
         placed = None
         if count:
             x = torch.cat([*(token.to(x.dtype) for token in extra), x], dim=1)
-            index = torch.cat(
-                [((extent[0] - 1) / 2).expand(count, -1), index]
-            )  # at the centre, in case they are placed
-            placed = torch.arange(len(index), device=x.device) >= count
+            centre = ((extent[0] - 1) / 2).expand(*index.shape[:-2], count, -1)
+            index = torch.cat([centre, index], dim=-2)  # at the centre, in case they are placed
+            placed = torch.arange(x.shape[1], device=x.device) >= count
             if self.centred:
                 placed[0] = True  # the class token stands first
         return Tokens.at(x, index, placed).replace(extent=extent)

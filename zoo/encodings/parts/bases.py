@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+WIDTH = 16  # channels of a product: of 8 the overhead is larger, of 64 most are products with zeros
+
 
 def antisymmetric(triangles: Tensor, size: int) -> Tensor:
     """U - U^T [..., K, K] for strict upper triangles U [..., K (K - 1) / 2], row-major."""
@@ -38,5 +40,20 @@ def sines(basis: Tensor) -> Tensor:
 
 
 def rebased(x: Tensor, bases: Tensor) -> Tensor:
-    """x [B, H, N, K] times a matrix [H, K, K] per head; samples and tokens are one dimension, so that nothing is copied."""
-    return torch.einsum("bhnk,hkl->bhnl", x, bases.to(x.dtype))
+    """x [B, H, N, K] times matrices [H, m, K/m, K/m] per head, tokens before heads in memory, as projections lie."""
+    count = bases.shape[1]
+    product = torch.einsum("bhnmk,hmkl->bnhml", x.unflatten(-1, (count, -1)), bases.to(x.dtype))
+    return product.flatten(-2).transpose(1, 2)
+
+
+def diagonal(blocks: Tensor) -> Tensor:
+    """Blocks [H, m, b, b] as fewer and wider ones, [H, m / r, r b, r b], with r of them on the diagonal of each."""
+    count = math.gcd(blocks.shape[1], max(WIDTH // blocks.shape[-1], 1))
+    one = torch.eye(count, device=blocks.device, dtype=blocks.dtype)
+    return torch.einsum("hmrij,rs->hmrisj", blocks.unflatten(1, (-1, count)), one).flatten(4).flatten(2, 3)
+
+
+def blocks(wide: Tensor, shape: torch.Size) -> Tensor:
+    """The blocks of a `shape` [H, m, b, b] on the diagonals of wider ones."""
+    split = wide.unflatten(-1, (-1, shape[-1])).unflatten(-3, (-1, shape[-1]))  # [H, m / r, r, b, r, b]
+    return split.diagonal(dim1=2, dim2=4).movedim(-1, 2).flatten(1, 2)

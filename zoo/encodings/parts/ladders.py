@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.parts.rotation import circle
 from zoo.errors import Invalid
 
 
@@ -42,6 +41,7 @@ def ladders(dims: Dims, base: float, like: Tensor, pairs: int | None = None) -> 
     return [base ** (-2 * dims.axes / dims.head * (part - part[0]).to(like.dtype)) for part in parts]
 
 
-def mixed(pos: Tensor, waves: Tensor) -> Tensor:
-    """The table that `turn` takes of wave vectors [P, G, pairs], each turning by sum_a p_a waves[a]: [1|B, G, N, pairs, 2]."""
-    return circle(sum(pos[:, None, :, a, None] * waves[a, :, None] for a in range(len(waves))))  # type: ignore[arg-type]
+def angles(pos: Tensor, waves: Tensor) -> Tensor:
+    """Angles of wave vectors [P, G, pairs], each turning by sum_a p_a waves[a], at [1|B, N, P]: [1|B, G, N, pairs]."""
+    parts = [pos[:, None, :, a, None] * waves[a, :, None] for a in range(len(waves))]
+    return sum(parts[1:], parts[0])

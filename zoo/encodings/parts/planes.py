@@ -1,8 +1,11 @@
 """Turning by exp(t S) = Q rot(t w) Q^T, S skew-symmetric, with a derivative that is exact everywhere.
 
-A score contains Q^T Q = 1 between a query and a key, so the left Q is never applied. The derivative of Q itself is
-infinite where eigenvalues coincide, that of the exponential is not: it is taken directly (Najfeld and Havel 1995), token
-by token in the planes, so that a matrix of zeros or of low rank is as good as any other.
+A score contains Q^T Q = 1 between a query and a key, so the left Q is never applied. For the same reason the gradients to
+queries and to keys, each times what was turned, are each other's transposes when summed over tokens: what a change of Q
+contributes there is nothing. What remains is a product per head, q^T times its gradient before turning, divided by how much
+faster one plane turns than another (the derivative of an eigenvector). That is infinite for planes that turn alike, where
+the derivative of the exponential itself is not (Najfeld and Havel 1995): there it is taken as a series in the difference,
+so that a matrix of zeros or of low rank is as good as any other.
 """
 
 from __future__ import annotations
@@ -12,78 +15,85 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.encodings.parts.bases import rebased
-from zoo.encodings.parts.rotation import circle, multiply
-from zoo.encodings.parts.spectrum import spectrum, weights
+from zoo.encodings.parts.bases import blocks, diagonal, rebased
+from zoo.encodings.parts.rotation import circle, multiply, torques
+from zoo.encodings.parts.spectrum import gaps, matrix, planes, spectrum
+
+# the angle below which planes turn alike: there rounding is as large as what the series leaves out
+NEAR = {torch.float64: 1e-5, torch.float32: 0.02}
 
 
 def prepare(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
     """What `turn_by_exponential` needs of S = skew [H, m, b, b] and t = times [1|B, H, N, m], made once for q and k."""
-    with torch.no_grad():
-        frequencies, basis = spectrum(skew)
-        table = circle((times[..., None] * frequencies[:, None]).flatten(-2))  # [1|B, H, N, K/2, 2]
-    if not (torch.is_grad_enabled() and (skew.requires_grad or times.requires_grad)):
-        return skew, times, frequencies, basis, table
-    return skew, times, frequencies, basis, table, *weights(times.detach().transpose(1, 2), frequencies)
+    frequencies, basis, *moments = _Spectrum.apply(skew, times.detach())  # type: ignore[no-untyped-call]
+    angles = (times[..., None] * frequencies[:, None]).flatten(-2)
+    return circle(angles.detach()), angles, diagonal(basis), times, *moments
 
 
-def turn_by_exponential(
-    x: Tensor, skew: Tensor, times: Tensor, frequencies: Tensor, basis: Tensor, table: Tensor, *weights: Tensor
-) -> Tensor:
+def turn_by_exponential(x: Tensor, *tables: Tensor) -> Tensor:
     """Q^T exp(t S) x for x [B, H, N, K], block by block.
 
     Differentiable in x, skew and times, provided that all that is made of the result are products of two such results.
     """
-    return _Turn.apply(x, skew, times, frequencies, basis, table, *weights)  # type: ignore[no-untyped-call]
+    return _Turn.apply(x, *tables)  # type: ignore[no-untyped-call]
 
 
 class _Turn(torch.autograd.Function):
-    """x -> Q^T exp(t S) x, with gradients to x, S and t."""
+    """x -> rot(angles) Q^T x, with gradients to x, to the angles, and to moments, which are the sums over tokens of
+    t^k g x^T, k = 0, 1, 2, block by block, g being the gradient to Q^T x."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        skew: Tensor,
-        times: Tensor,
-        frequencies: Tensor,
-        basis: Tensor,
-        table: Tensor,
-        *weights: Tensor,
-    ) -> Tensor:
-        turned = multiply(rebased(x, _diagonal(basis)), table)  # [B, H, N, K]
-        ctx.save_for_backward(turned, times, frequencies, basis, table, *weights)
+    def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor, *others: Tensor) -> Tensor:
+        turned = multiply(rebased(x, others[0]), table)  # [B, H, N, K]
+        ctx.save_for_backward(turned, table, *others)
         return turned
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        turned, times, frequencies, basis, table, *weights = ctx.saved_tensors
-        nothing = (None,) * (3 + len(weights))
-        to_x = rebased(multiply(gradient, table, -1), _diagonal(basis).mT) if ctx.needs_input_grad[0] else None
-        if not weights:
-            return to_x, None, None, *nothing
-        blocks = (basis.shape[1], basis.shape[2])
-        g, y = (one.to(basis.dtype).unflatten(-1, blocks) for one in (gradient, turned))
-        if times.shape[0] == 1:  # samples are summed at once; tokens before heads is how they lie in memory
-            products = torch.einsum("bhnmi,bhnmj->nhmij", g, y)[None]
-        else:
-            products = torch.einsum("bhnmi,bhnmj->bnhmij", g, y)
-        # conj(g_r) y_s and g_r y_s of planes r and s as complex numbers, [1|B, N, H, m, b/2, b/2]
-        first, second = torch.view_as_complex(products.unflatten(-1, (-1, 2))).unflatten(-2, (-1, 2)).unbind(-2)
-        straight, crossed = first - 1j * second, first + 1j * second
-        to_times = -(straight.imag.diagonal(dim1=-2, dim2=-1) * frequencies).sum(-1).transpose(1, 2)
-        inner = _real((straight * weights[0]).sum((0, 1)), (crossed.conj() * weights[1]).sum((0, 1)))
-        return to_x, basis @ inner @ basis.mT, to_times, *nothing
+        turned, table, basis, times, *moments = ctx.saved_tensors
+        g = multiply(gradient, table, -1)
+        to_x = rebased(g, basis.mT) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[2]:
+            return to_x, *(None,) * (4 + len(moments))
+        x = multiply(turned, table, -1)
+        to_angles = torques(x, g, table.shape[:-1]).to(table.dtype)
+        found = (_moment(g, x, times, power, basis) for power in range(len(moments)))
+        return to_x, None, to_angles, None, None, *found
 
 
-def _real(a: Tensor, c: Tensor) -> Tensor:
-    """The gradient to a real matrix [.., b, b], from those to its parts a, c [.., b/2, b/2] with z -> a z + c conj(z)."""
-    plus, minus = a + c, a - c
-    top, bottom = torch.stack([plus.real, minus.imag], dim=-1), torch.stack([-plus.imag, minus.real], dim=-1)
-    return torch.stack([top, bottom], dim=-3).flatten(-2).flatten(-3, -2) / 2
+class _Spectrum(torch.autograd.Function):
+    """S -> frequencies, basis and, to be learned through, zeros in the stead of what moments are the gradients to.
+
+    Moments past the first tell planes that turn alike. On a CPU they are left out where there are none: to ask a GPU would
+    be to wait for it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
+        frequencies, basis = spectrum(skew)
+        apart = gaps(frequencies)  # [H, m, 2, b/2, b/2]
+        near = apart.abs() * times.abs().amax((0, 2))[..., None, None, None] <= NEAR[skew.dtype]
+        some = torch.compiler.is_compiling() or skew.device.type != "cpu" or bool(near.any())
+        ctx.save_for_backward(apart, near, basis)
+        ctx.mark_non_differentiable(basis)
+        return frequencies, basis, *(torch.zeros_like(diagonal(basis)) for _ in range(3 if some else 1))
+
+    @staticmethod
+    def backward(ctx: Any, frequencies: Tensor, _: Tensor, *moments: Tensor) -> tuple[Tensor, None]:
+        apart, near, basis = ctx.saved_tensors
+        first, *others = (blocks(moment, basis.shape) for moment in moments)
+        found = planes(first - first.mT) * (-0.5j / apart)
+        if others:
+            found = torch.where(near, planes(others[0]) - 0.5j * apart * planes(others[1]), found)
+        own = torch.diag_embed(frequencies)
+        inner = matrix(found - 1j * torch.stack([own, torch.zeros_like(own)], dim=-3))
+        return basis @ inner @ basis.mT, None
 
 
-def _diagonal(blocks: Tensor) -> Tensor:
-    """Blocks [H, m, b, b] on the diagonal of [H, K, K]."""
-    one = torch.eye(blocks.shape[1], device=blocks.device, dtype=blocks.dtype)
-    return torch.einsum("hmij,mn->hminj", blocks, one).flatten(3).flatten(1, 2)
+def _moment(g: Tensor, x: Tensor, times: Tensor, power: int, basis: Tensor) -> Tensor:
+    """Sums over samples and tokens of t^power g x^T, in blocks as wide as those of the basis."""
+    g, x = g.to(times.dtype), x.to(times.dtype)
+    if power:
+        x = (x.unflatten(-1, (times.shape[-1], -1)) * times[..., None] ** power).flatten(-2)
+    g, x = (one.unflatten(-1, (basis.shape[1], -1)) for one in (g, x))
+    return torch.einsum("bhnmi,bhnmj->hmij", g, x)

@@ -15,35 +15,42 @@ def circle(angles: Tensor) -> Tensor:
     return torch.stack([angles.cos(), angles.sin()], dim=-1)
 
 
-def turn(x: Tensor, table: Tensor) -> Tensor:
-    """Pairs (2i, 2i + 1) of x [B, H, N, K] turned: (a, b) -> (a cos - b sin, a sin + b cos). Channels beyond stay."""
+def turning(angles: Tensor) -> tuple[Tensor, ...]:
+    """What `turn` takes of angles [1|B, 1|H, N, pairs]: their table, and where they learn themselves, by a shorter way."""
+    return (circle(angles.detach()), angles) if angles.requires_grad else (circle(angles),)
+
+
+def turn(x: Tensor, table: Tensor, angles: Tensor | None = None) -> Tensor:
+    """Pairs (2i, 2i + 1) of x [B, H, N, K] turned: (a, b) -> (a cos - b sin, a sin + b cos). Channels beyond stay.
+
+    With `angles` a gradient goes to them and none to the table, which has to be their circle.
+    """
     width = 2 * table.shape[-2]
     if width < x.shape[-1]:
-        return torch.cat([turn(x[..., :width], table), x[..., width:]], dim=-1)
+        return torch.cat([turn(x[..., :width], table, angles), x[..., width:]], dim=-1)
     if not torch.is_grad_enabled():
         return multiply(x, table)
-    return _Turn.apply(x, table)  # type: ignore[no-untyped-call]
+    return _Turn.apply(x, table, angles)  # type: ignore[no-untyped-call]
 
 
 class _Turn(torch.autograd.Function):
     """Turning by a table, whose gradient is summed over samples as soon as it is made."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, table: Tensor) -> Tensor:
-        ctx.save_for_backward(x, table)
-        return multiply(x, table)
+    def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor | None) -> Tensor:
+        turned = multiply(x, table)
+        _, by_table, by_angles = ctx.needs_input_grad
+        ctx.shape = None if angles is None else angles.shape
+        ctx.save_for_backward(table, x if by_table else None, turned if by_angles else None)  # nothing that is not read
+        return turned
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-        x, table = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        table, x, turned = ctx.saved_tensors
         to_x = multiply(gradient, table, -1)
-        if not ctx.needs_input_grad[1]:
-            return to_x, None
-        if torch.compiler.is_compiling():
-            (a, b), (c, d) = _pairs(x), _pairs(gradient)
-            return to_x, torch.stack([a * c + b * d, a * d - b * c], dim=-1).sum_to_size(table.shape)
-        products = (_complex(x).conj() * _complex(gradient)).sum_to_size(table.shape[:-1])
-        return to_x, torch.view_as_real(products).to(table.dtype)
+        to_table = None if x is None else _products(x, gradient, table.shape[:-1]).to(table.dtype)
+        to_angles = None if turned is None else torques(turned, gradient, ctx.shape).to(table.dtype)
+        return to_x, to_table, to_angles
 
 
 def multiply(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
@@ -62,6 +69,24 @@ def multiply(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
     )  # tokens before heads, as projections lie
     torch.mul(z, turns if sign > 0 else turns.conj(), out=out)
     return torch.view_as_real(out).flatten(-2).to(x.dtype)
+
+
+def torques(turned: Tensor, gradient: Tensor, shape: torch.Size) -> Tensor:
+    """The gradient to angles, of a `shape` [1|B, 1|H, N, pairs], of heads [B, H, N, K] that they turned.
+
+    It is the same whether the heads and the gradient to them are both seen turned, or both turned back.
+    """
+    return _products(turned, gradient, shape)[..., 1]
+
+
+def _products(x: Tensor, gradient: Tensor, shape: torch.Size) -> Tensor:
+    """conj(x) times the gradient, of pairs as complex numbers, summed to a shape [.., pairs]: [.., pairs, 2]."""
+    if torch.compiler.is_compiling():
+        (a, b), (c, d) = _pairs(x), _pairs(gradient)
+        return torch.stack([a * c + b * d, a * d - b * c], dim=-1).sum_to_size((*shape, 2))
+    batch, heads, tokens, pairs = shape
+    products = (_complex(x).conj() * _complex(gradient)).transpose(1, 2)  # [B, N, H, pairs], as they lie in memory
+    return torch.view_as_real(products.sum_to_size(batch, tokens, heads, pairs)).transpose(1, 2)
 
 
 def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -35,17 +35,29 @@ def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
     return frequencies.to(skew.dtype), basis.to(skew.dtype)
 
 
-def weights(times: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    """What a change of S contributes over t [1|B, N, H, m], for each two planes [1|B, N, H, m, b/2, b/2], complex.
+def planes(matrices: Tensor) -> Tensor:
+    """What sums over tokens of g x^T, [..., b, b], say of maps z -> a z + c conj(z) of planes as complex numbers.
 
-    With the planes as complex numbers, dS sends z to a z + c conj(z). Of what has been turned by exp(t S), that adds
-    t exp(i d) sin(d) / d over t, with d = t (w_r - w_s) / 2 for a, and d = t (w_r + w_s) / 2 for c.
+    conj(g_r) x_s, the gradient to a, and conj(g_r) conj(x_s), that to c: [..., 2, b/2, b/2].
     """
-    t, rows, columns = times[..., None, None], frequencies[..., :, None] / 2, frequencies[..., None, :] / 2
-    return _weight(t, t * (rows - columns)), _weight(t, t * (rows + columns))
+    rows = torch.view_as_complex(matrices.unflatten(-1, (-1, 2))).unflatten(-2, (-1, 2))  # [..., b/2, 2, b/2]
+    first, second = rows.unbind(-2)
+    return torch.stack([first - 1j * second, (first + 1j * second).conj()], dim=-3)
 
 
-def _weight(t: Tensor, d: Tensor) -> Tensor:
-    sine = d.sin()
-    size = torch.where(d == 0, t, t * sine / d)
-    return torch.complex(size * d.cos(), size * sine)
+def gaps(frequencies: Tensor) -> Tensor:
+    """What `planes` of a skew matrix change by as S turns them, w_r - w_s and w_r + w_s, [..., 2, b/2, b/2].
+
+    A plane that turns as fast as itself is no gap: infinite there.
+    """
+    rows, columns = frequencies[..., :, None], frequencies[..., None, :]
+    same = torch.eye(frequencies.shape[-1], device=frequencies.device, dtype=torch.bool)
+    return torch.stack([rows - columns, rows + columns], dim=-3).masked_fill(same, torch.inf)
+
+
+def matrix(parts: Tensor) -> Tensor:
+    """The gradient to a real matrix [..., b, b], from that to its `planes`, [..., 2, b/2, b/2]."""
+    a, c = parts.unbind(-3)
+    plus, minus = a + c, a - c
+    top, bottom = torch.stack([plus.real, minus.imag], dim=-1), torch.stack([-plus.imag, minus.real], dim=-1)
+    return torch.stack([top, bottom], dim=-3).flatten(-2).flatten(-3, -2) / 2

@@ -1,0 +1,54 @@
+"""Turning by exponentials: gradients agree with those of `torch.linalg.matrix_exp`, wherever planes turn alike."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from zoo.encodings.parts.planes import prepare, turn_by_exponential
+from zoo.encodings.parts.spectrum import skew
+
+HEADS, BLOCKS, SIZE, TOKENS = 2, 4, 4, 5
+TURN = torch.block_diag(*[torch.tensor([[0.0, -1.0], [0.0, 0.0]])] * (SIZE // 2)).double()
+SCALES = {"random": 1.0, "alike": 1e-3, "small": 2e-3, "tiny": 1e-7, "zero": 0.0}
+
+
+def called(kind, batch):
+    """Generators, times, queries and keys."""
+    generators = SCALES[kind] * torch.randn(HEADS, BLOCKS, SIZE, SIZE, dtype=torch.float64)
+    times = torch.randn(batch, HEADS, TOKENS, BLOCKS, dtype=torch.float64)
+    q, k = torch.randn(2, 3, HEADS, TOKENS, BLOCKS * SIZE, dtype=torch.float64)
+    return generators + (TURN if kind == "alike" else 0), times, q, k
+
+
+def literal(generators, times, q, k):
+    rotations = torch.linalg.matrix_exp(times[..., None, None] * skew(generators)[:, None])
+    q, k = ((rotations @ x.unflatten(-1, (BLOCKS, SIZE))[..., None]).flatten(-3) for x in (q, k))
+    return q @ k.mT
+
+
+def turned(generators, times, q, k):
+    tables = prepare(skew(generators), times)
+    return turn_by_exponential(q, *tables) @ turn_by_exponential(k, *tables).mT
+
+
+@pytest.mark.parametrize("batch", [1, 3], ids=["shared", "per sample"])
+@pytest.mark.parametrize("kind", SCALES)
+def test_gradients_are_those_of_the_exponential(kind, batch):
+    inputs = [one.requires_grad_() for one in called(kind, batch)]
+    there, here = literal(*inputs), turned(*inputs)
+    towards = torch.randn_like(there)
+    torch.testing.assert_close(here, there)
+    gradients = (torch.autograd.grad(one, inputs, towards) for one in (here, there))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-8, rtol=1e-8)
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_single_precision_is_close(kind):
+    exact = [one.requires_grad_() for one in called(kind, 1)]
+    rounded = [one.detach().float().requires_grad_() for one in exact]
+    towards = torch.randn(3, HEADS, TOKENS, TOKENS)
+    wanted = torch.autograd.grad(literal(*exact), exact, towards.double())[0]
+    found = torch.autograd.grad(turned(*rounded), rounded, towards)[0]
+    assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max()

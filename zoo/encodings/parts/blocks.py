@@ -1,0 +1,52 @@
+"""Products of many small square matrices.
+
+A CPU multiplies small matrices fastest element by element, for all of them at once, with the elements outermost in memory;
+larger ones, and those on a GPU, as batches of matrix products. Results are the same, and so are the shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+SMALL = 8  # rows up to which elements are faster: at 8 a third of the time of batches, at 16 two and a half times
+CACHED = 2**19  # numbers in what is multiplied at once: fewer and each operation's own cost tells
+
+
+def small(matrices: Tensor) -> bool:
+    """Whether matrices [..., b, b] are multiplied element by element."""
+    return matrices.shape[-1] <= SMALL and matrices.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def parts(matrices: Tensor) -> tuple[Tensor, ...]:
+    """Matrices [..., b, b] as several [n, b, b] that are multiplied fastest: small ones as few as a cache holds."""
+    if not small(matrices):
+        return (matrices.flatten(0, -3),)
+    elements = matrices.movedim((-2, -1), (0, 1)).flatten(2).contiguous()  # [b, b, all]
+    return tuple(part.movedim(2, 0) for part in elements.split(max(CACHED // len(elements) ** 2, 1), dim=2))
+
+
+def joined(parts: Sequence[Tensor], shape: torch.Size) -> Tensor:
+    """What was made of the `parts` of matrices of a shape [..., b, b], in that shape."""
+    if len(parts) == 1:
+        return parts[0].unflatten(0, shape[:-2])
+    elements = torch.cat([part.movedim(0, 2) for part in parts], dim=2)
+    return elements.unflatten(2, shape[:-2]).movedim((0, 1), (-2, -1))
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b for [..., b, b]."""
+    return _added(a[..., :, :1] * b[..., :1, :], a, b, 1) if small(a) else a @ b
+
+
+def plus_product(onto: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """onto + a @ b for [..., b, b]; what was there may be overwritten."""
+    return _added(onto, a, b, 0) if small(a) else onto + a @ b
+
+
+def _added(onto: Tensor, a: Tensor, b: Tensor, first: int) -> Tensor:
+    for k in range(first, a.shape[-1]):
+        onto.addcmul_(a[..., :, k : k + 1], b[..., k : k + 1, :])
+    return onto
