@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "zoo"
 FLOORS = [
-    {"errors", "registry", "samples", "panels"},
+    {"errors", "registry", "samples", "panels", "heap"},
     {"attention"},
     {"models", "encodings"},
     {"functions"},

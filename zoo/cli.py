@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zoo import __version__, registry
+from zoo import __version__, heap, registry
 from zoo.errors import Fault, RecipeError, Stopped, ZooError
 
 KINDS = ("encodings", "recipes", "data", "tasks", "models")
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if known.plugin:
             sys.path.insert(0, os.getcwd())  # a package beside the user is found like an installed one
             os.environ[registry.PLUGINS] = ",".join(known.plugin)
+        heap.keep()
         known.run(known)
     except ZooError as error:
         if str(error) and not (isinstance(error, RecipeError) and _repeated()):

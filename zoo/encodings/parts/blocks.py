@@ -38,15 +38,18 @@ def joined(parts: Sequence[Tensor], shape: torch.Size) -> Tensor:
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """a @ b for [..., b, b]."""
-    return _added(a[..., :, :1] * b[..., :1, :], a, b, 1) if small(a) else a @ b
+    if not small(a):
+        return a @ b
+    (column, *columns), (row, *rows) = a.split(1, dim=-1), b.split(1, dim=-2)
+    return _added(column * row, columns, rows)
 
 
 def plus_product(onto: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """onto + a @ b for [..., b, b]; what was there may be overwritten."""
-    return _added(onto, a, b, 0) if small(a) else onto + a @ b
+    return _added(onto, a.split(1, dim=-1), b.split(1, dim=-2)) if small(a) else onto + a @ b
 
 
-def _added(onto: Tensor, a: Tensor, b: Tensor, first: int) -> Tensor:
-    for k in range(first, a.shape[-1]):
-        onto.addcmul_(a[..., :, k : k + 1], b[..., k : k + 1, :])
+def _added(onto: Tensor, columns: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
+    for column, row in zip(columns, rows, strict=True):
+        onto.addcmul_(column, row)
     return onto
