@@ -1,0 +1,95 @@
+"""Attention in chunks of queries: the definition, in memory that grows with the keys and not with the pairs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import zoo
+from zoo.attention import chunked as chunking
+
+TOKENS = 48
+
+
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch):
+    monkeypatch.setattr(chunking, "LEAST", 5)
+    monkeypatch.setattr(chunking, "ROOM", {"cpu": 0})
+
+
+def layer(*names):
+    return zoo.Attention(zoo.Dims(32, 4, length=TOKENS, depth=2), list(names), causal=True).double()
+
+
+def step(model, x):
+    """Output, and gradients of x and of all parameters."""
+    x = x.clone().requires_grad_()
+    out = model(x)
+    return [out, *torch.autograd.grad(out.square().sum(), [x, *model.parameters()])]
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that an operation gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        given = function(*args, **(kwargs or {}))
+        found = [
+            one.numel() for one in (given if isinstance(given, tuple) else (given,)) if isinstance(one, torch.Tensor)
+        ]
+        self.numbers = max([self.numbers, *found])
+        return given
+
+
+LISTS = {
+    "cope": [{"name": "cope", "positions": 4}],
+    "stickbreaking": ["stickbreaking"],
+    "dape": ["kerple", {"name": "dape", "hidden": 4}],
+    "fire": [{"name": "fire", "hidden": 4}],
+    "shaw": [{"name": "shaw", "reach": 2}],
+    "sandwich": ["sandwich"],
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_no_tensor_has_a_number_for_each_pair(name):
+    model, x = layer(*LISTS[name]), torch.randn(2, TOKENS, 32).double()
+    with Largest() as seen:
+        step(model, x)
+    model.layer.backend = "dense"
+    with Largest() as all_pairs:
+        step(model, x)
+    assert all_pairs.numbers >= 2 * 4 * TOKENS**2
+    assert seen.numbers < all_pairs.numbers / 3
+
+
+def test_gradients_add_up_over_several_passes():
+    model, x = layer("cope"), torch.randn(2, TOKENS, 32).double()
+    once = step(model, x)[2:]
+    for _ in range(2):
+        model(x).square().sum().backward()
+    for one, parameter in zip(once, model.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, 2 * one)
+
+
+def test_a_graph_that_is_kept_gives_the_same_gradients_again():
+    model, x = layer("kerple"), torch.randn(2, TOKENS, 32).double().requires_grad_()
+    loss = model(x).square().sum()
+    first = torch.autograd.grad(loss, x, retain_graph=True)[0]
+    torch.testing.assert_close(torch.autograd.grad(loss, x)[0], first)
+
+
+def test_a_compiler_captures_the_chunks(monkeypatch):
+    monkeypatch.setattr(chunking, "LEAST", TOKENS // 2)
+    model, x = layer("kerple"), torch.randn(2, TOKENS, 32).double()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    out, expected = compiled(x), model(x)
+    torch.testing.assert_close(out, expected)
+    parameters = list(model.parameters())
+    for one, other in zip(*(torch.autograd.grad(y.square().sum(), parameters) for y in (out, expected)), strict=True):
+        torch.testing.assert_close(one, other)
+    torch._dynamo.reset()
