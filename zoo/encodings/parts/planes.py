@@ -44,18 +44,17 @@ class _Turn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor, *others: Tensor) -> Tensor:
-        turned = multiply(rebased(x, others[0]), table)  # [B, H, N, K]
-        ctx.save_for_backward(turned, table, *others)
-        return turned
+        seen = rebased(x, others[0])  # [B, H, N, K]
+        ctx.save_for_backward(seen, table, *others)
+        return multiply(seen, table)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        turned, table, basis, times, *moments = ctx.saved_tensors
+        x, table, basis, times, *moments = ctx.saved_tensors
         g = multiply(gradient, table, -1)
         to_x = rebased(g, basis.mT) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[2]:
             return to_x, *(None,) * (4 + len(moments))
-        x = multiply(turned, table, -1)
         to_angles = torques(x, g, table.shape[:-1]).to(table.dtype)
         found = (_moment(g, x, times, power, basis) for power in range(len(moments)))
         return to_x, None, to_angles, None, None, *found
