@@ -93,3 +93,43 @@ def test_a_compiler_captures_the_chunks(monkeypatch):
     for one, other in zip(*(torch.autograd.grad(y.square().sum(), parameters) for y in (out, expected)), strict=True):
         torch.testing.assert_close(one, other)
     torch._dynamo.reset()
+
+
+def test_second_derivatives_are_those_of_the_definition():
+    model, x = layer("kerple"), torch.randn(2, TOKENS, 32).double().requires_grad_()
+    found = []
+    for backend in ("auto", "dense"):
+        model.layer.backend = backend
+        (slope,) = torch.autograd.grad((x + model(x)).square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(slope.square().sum(), x)[0])
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("name", ["dape", "stickbreaking", "fire"])
+def test_gradients_are_those_of_the_parameters_that_were_called_with(name):
+    model, x = layer(*LISTS[name]), torch.randn(2, TOKENS, 32).double()
+    given = {key: (value.detach() + 0.1).requires_grad_() for key, value in model.named_parameters()}
+    found = []
+    for backend in ("auto", "dense"):
+        model.layer.backend = backend
+        out = torch.func.functional_call(model, given, x)
+        found.append(torch.autograd.grad(out.square().sum(), list(given.values())))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_pass_that_failed_leaves_nothing_to_the_next(monkeypatch):
+    model, x = layer("kerple"), torch.randn(2, TOKENS, 32).double().requires_grad_()
+    loss, calls, mix = model(x).square().sum(), [], chunking.mix
+
+    def failing(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise MemoryError
+        return mix(*args)
+
+    monkeypatch.setattr(chunking, "mix", failing)
+    with pytest.raises(MemoryError):
+        torch.autograd.grad(loss, x, retain_graph=True)
+    expected = torch.autograd.grad(model(x).square().sum(), x)[0]
+    torch.testing.assert_close(torch.autograd.grad(loss, x)[0], expected)

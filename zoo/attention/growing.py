@@ -56,8 +56,8 @@ class Growing:
         if not self._takes(rows):
             return self._moved(rows).append(rows)
         count = rows.shape[self.axis]
+        self.room.written += count  # said before it is so: another thread may have forked from here too
         self.room.tensor.narrow(self.axis, self.end, count).copy_(rows)
-        self.room.written += count
         return Growing(self.room, self.axis, self.begin, self.end + count)
 
     def _takes(self, rows: Tensor) -> bool:

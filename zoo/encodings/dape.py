@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Span, Terms
-from zoo.encodings.parts.linear import linear
+from zoo.encodings.parts.linear import held
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 
@@ -31,9 +31,11 @@ class DAPE(Encoding):
         if not terms.biases and not terms.factors:
             raise Invalid("encoding", "dape adapts the biases of the links before it, and there is none: [alibi, dape]")
 
+        first, second = held(self.net[0]), held(self.net[2])
+
         def rescore(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
             bias: Tensor = terms.added(span)  # type: ignore[assignment]
             pairs = torch.cat([scores, bias.expand_as(scores)], dim=1).movedim(1, -1)  # [B, N, M, 2H]
-            return scores + bias + linear(self.net[2], self.net[1](linear(self.net[0], pairs))).movedim(-1, 1)
+            return scores + bias + second(self.net[1](first(pairs))).movedim(-1, 1)
 
         return terms.replace(biases=(), factors=(), rescore=rescore)

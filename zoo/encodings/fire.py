@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from zoo.attention import Block, Dims, Encoding, Span, Terms, precise
-from zoo.encodings.parts.linear import linear
+from zoo.encodings.parts.linear import held
 from zoo.encodings.parts.seen import Panels, curves, per_head
 from zoo.registry import Between, register
 
@@ -38,33 +39,34 @@ class FIRE(Encoding):
         self.threshold_scale = nn.Parameter(torch.ones(()))
 
     def terms(self, terms: Terms) -> Terms:
-        reach = self._psi(torch.maximum(terms.queries.pos[:, None], self._tau())) + 1e-6  # [1|B, 1, N, 1]
+        of_share, psi = self._of_share(), self._psi()
+        reach = psi(torch.maximum(terms.queries.pos[:, None], self._tau())) + 1e-6  # [1|B, 1, N, 1]
 
         def block(span: Span) -> Tensor:
             distance = terms.grid(lambda b, h, i, j: terms.distance(b, i, j), span)  # [1|B, 1, n, m]
-            return self._of_share(self._psi(distance) / span.of_rows(reach))[:, 0].movedim(-1, 1)  # [1|B, H, n, m]
+            return of_share(psi(distance) / span.of_rows(reach))[:, 0].movedim(-1, 1)  # [1|B, H, n, m]
 
         return terms.add_bias(Block(block))
 
     def findings(self, terms: Terms) -> Panels:
         shares = torch.linspace(0, 1, 65, device=self.c.device)
-        told = (
-            "What is added to scores, over the share of the way back, on a scale of logarithms: 0 is the token itself."
+        lines, told = (
+            self._of_share()(shares).mT,
+            "What is added to scores, by logarithms of the way back: 0 is the token.",
         )
-        yield curves(
-            "Function of the share", "share of the way", "added to scores", shares, self._of_share(shares).mT, told
-        )
+        yield curves("Function of the share", "share of the way", "added to scores", shares, lines, told)
         told = "Nearer to the start than so many tokens, a share is one of them and not of what a query looks back on."
         yield per_head("Threshold", "tokens", self._tau()[None], told)
         told = "How fast distances are squeezed by the logarithm: near 0 not at all."
         yield per_head("Squeeze", "c, per token", precise(self.c)[None], told)
 
-    def _of_share(self, shares: Tensor) -> Tensor:
+    def _of_share(self) -> Callable[[Tensor], Tensor]:
         """f [.., H] of shares [..]."""
-        return linear(self.net[2], linear(self.net[0], shares[..., None]).relu())
+        first, second = held(self.net[0]), held(self.net[2])
+        return lambda shares: second(first(shares[..., None]).relu())
 
     def _tau(self) -> Tensor:
         return (precise(self.threshold_scale) * self.threshold).abs()
 
-    def _psi(self, x: Tensor) -> Tensor:
-        return (precise(self.c) * x).abs().log1p()
+    def _psi(self) -> Callable[[Tensor], Tensor]:
+        return lambda x, c=precise(self.c): (c * x).abs().log1p()

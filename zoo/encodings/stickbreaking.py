@@ -38,8 +38,10 @@ class StickBreaking(Encoding):
             logs = -F.softplus(-z) - left
             return logs.clamp(min=LEAST).exp() * seen
 
+        spared = precise(self.remainder)[:, None]  # [H, 1, K]
+
         def readout(weights: Tensor, span: Span) -> Tensor:
-            return remainder(weights) * precise(self.remainder)[:, None]
+            return remainder(weights) * spared
 
         return terms.replace(weigh=weigh, readout=readout)
 

@@ -81,4 +81,4 @@ class Decoder(nn.Module):
         tokens of a context and `index` is missing.
         """
         x = self.trunk(self.tokens(inputs, documents, index, context), context).x
-        return self.words.logits(x if last is None else x[:, -last:])
+        return self.words.logits(x if last is None else x[:, max(x.shape[1] - last, 0) :])

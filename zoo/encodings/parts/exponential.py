@@ -10,7 +10,7 @@ from torch import Tensor
 from zoo.encodings.parts.blocks import joined, parts, plus_product, product, small
 from zoo.encodings.parts.series import phi, series
 
-SQUARINGS = 12  # where the count cannot be read off the norms: a compiler, a GPU that must not wait for its host
+SQUARINGS = 16  # where the count cannot be read off the norms: a compiler, a GPU that must not wait for its host
 
 
 def exponential(skew: Tensor) -> Tensor:
@@ -75,5 +75,5 @@ def _scaled(skew: Tensor) -> tuple[Tensor, Tensor | None, int]:
     if skew.device.type == "cpu" and not torch.compiler.is_compiling():
         count = int(needed)
         return skew * 0.5**count, None, count
-    needed = needed.clamp(max=SQUARINGS)
-    return skew * torch.exp2(-needed), needed, SQUARINGS
+    reduced = torch.where(needed > SQUARINGS, torch.nan, torch.exp2(-needed))  # seen, and not merely wrong
+    return skew * reduced, needed, SQUARINGS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -10,9 +12,19 @@ from zoo.attention import precise, unrounded
 
 def linear(layer: nn.Module, x: Tensor) -> Tensor:
     """layer(x) for an nn.Linear."""
+    return held(layer)(x)
+
+
+def held(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    """The map of an nn.Linear with the parameters that it has now, for what is computed again when others may stand there."""
     assert isinstance(layer, nn.Linear)
-    with unrounded(x.device):
-        return F.linear(precise(x), precise(layer.weight), None if layer.bias is None else precise(layer.bias))
+    weight, bias = precise(layer.weight), None if layer.bias is None else precise(layer.bias)
+
+    def mapped(x: Tensor) -> Tensor:
+        with unrounded(x.device):
+            return F.linear(precise(x), weight, bias)
+
+    return mapped
 
 
 def normal(layer: nn.Linear) -> nn.Linear:
