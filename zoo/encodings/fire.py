@@ -24,9 +24,7 @@ class FIRE(Encoding):
 
     shared = False
     row_constant = ("net.2.bias",)
-    axes_because = (
-        "a distance is a share of what the query looks back on, which a grid does not have; alibi and t5 take grids"
-    )
+    axes_because = "a distance is a share of what the query looks back on, and a grid has none; alibi and t5 take grids"
 
     def __init__(
         self, dims: Dims, *, hidden: Annotated[int, Between(1)] = 32, initial_c: float = 0.1,
@@ -39,12 +37,12 @@ class FIRE(Encoding):
         self.threshold_scale = nn.Parameter(torch.ones(()))
 
     def terms(self, terms: Terms) -> Terms:
-        of_share, psi = self._of_share(), self._psi()
-        reach = psi(torch.maximum(terms.queries.pos[:, None], self._tau())) + 1e-6  # [1|B, 1, N, 1]
+        of_share, c = self._of_share(), precise(self.c)
+        reach = (c * torch.maximum(terms.queries.pos[:, None], self._tau())).abs().log1p() + 1e-6  # [1|B, 1, N, 1]
 
         def block(span: Span) -> Tensor:
             distance = terms.grid(lambda b, h, i, j: terms.distance(b, i, j), span)  # [1|B, 1, n, m]
-            return of_share(psi(distance) / span.of_rows(reach))[:, 0].movedim(-1, 1)  # [1|B, H, n, m]
+            return of_share((c * distance).abs().log1p() / span.of_rows(reach))[:, 0].movedim(-1, 1)  # [1|B, H, n, m]
 
         return terms.add_bias(Block(block))
 
@@ -67,6 +65,3 @@ class FIRE(Encoding):
 
     def _tau(self) -> Tensor:
         return (precise(self.threshold_scale) * self.threshold).abs()
-
-    def _psi(self) -> Callable[[Tensor], Tensor]:
-        return lambda x, c=precise(self.c): (c * x).abs().log1p()
