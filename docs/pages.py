@@ -36,7 +36,7 @@ FACTS = f"""
 Parameters are those of a model of {Sizes().depth} layers, width {Sizes().dim} and {Sizes().heads} heads, trained on 512
 tokens, or on patches 14 by 14 where one axis is not accepted. *Fused* says how attention is computed, under a causal
 mask where there is one axis: with nothing but q, k and v; with factors that ride on q and k; with a bias for each pair
-(FlexAttention on a GPU, a mask on a CPU); or over whole rows of scores, which no fused kernel does. Decoding with a cache is
+(FlexAttention on a GPU, chunks of queries elsewhere); or over whole rows of scores, in chunks too. Decoding with a cache is
 exact for all that run under a causal mask.
 
 | encoding | axes | relative | needs a causal mask | layers | coordinates | parameters | fused |

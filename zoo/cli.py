@@ -180,7 +180,7 @@ def _bench(known: argparse.Namespace) -> None:
     from zoo.bench.table import table
     from zoo.verbs.bench import bench
 
-    result, stopped = bench(known.overrides, known.shape, known.device, known.lengths)
+    result, stopped = bench(known.overrides, known.shape, known.device, known.lengths, known.plugin or [])
     print(json.dumps(result.plain(), indent=1) if known.json else table(result))
     if stopped is not None:
         raise Stopped(stopped, f"stopped by {stopped.name}; what was done before is written, and says so")

@@ -150,7 +150,7 @@ def attend(
     encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, *, x: Tensor | None = None, causal: bool = False,
     placed: Tensor | None = None, backend: str = "auto",
 ) -> Tensor:  # fmt: skip
-    """Attention output [B, H, N, V] for values v [B, G, M, V], by an interpreter: auto, dense, sdpa or flex."""
+    """Attention output [B, H, N, V] for values v [B, G, M, V], by an interpreter: auto, dense, chunked, sdpa or flex."""
     return interpreters.attend(_terms(encoding, q, k, v, pos, x, causal, placed), backend)[0]
 
 

@@ -36,6 +36,11 @@ def test_a_refusal_says_why():
     assert refusal(named("none"), [IMAGE.at(33)]) == "patch 8 does not divide images of 33 x 33"
 
 
+def test_what_torch_cannot_count_is_a_refusal():
+    assert "\n" not in refusal(named("rope"), [TEXT.at(10**30)])
+    assert refusal(named("rope"), [TEXT.at(10**30)]).startswith("TypeError: ")
+
+
 @pytest.mark.parametrize("setting", [TEXT, IMAGE], ids=["text", "image"])
 @pytest.mark.parametrize("measure", [Train("tokens"), Layer()], ids=["train", "layer"])
 def test_a_run_takes_time(measure, setting):

@@ -42,7 +42,7 @@ def test_a_table_tells_medians_ratios_and_peers():
     text = table(result(REFERENCE, ROW, PEER))
     assert "| alibi        |      1,234 |     2.0 | 1.50 (1.25 to 1.75) | 32,000.0 |" in text
     assert "| theirs alibi | train   |     32 | 2.0 ms | 2.0 ms | 1.90 (1.85 to 1.95) |" in text
-    assert "a processor, 2 cores, 1 threads" in text
+    assert "a processor, 2 cores, 1 thread;" in text
 
 
 def test_what_was_stopped_or_failed_says_so():
@@ -69,6 +69,18 @@ def test_the_reference_of_all_groups_is_one_row():
 def test_quartiles_need_two_values():
     assert spread([1.0]) is None
     assert spread([1.0, 2.0, 3.0]) == (1.5, 2.5)
+
+
+def test_a_column_that_says_nothing_is_left_out():
+    assert "peak MB" not in table(result(REFERENCE, ROW))
+    assert "peak MB" in table(result(REFERENCE, replace(REFERENCE, measure="memory", unit="bytes")))
+
+
+def test_plans_are_told_below_the_numbers():
+    other = replace(ROW, name="t5", plan="chunked (why)")
+    assert "computed by\n\n- sdpa: alibi, rope\n- chunked (why): t5" in table(result(ROW, REFERENCE, other)).replace(
+        "rope, alibi", "alibi, rope"
+    )
 
 
 def test_a_grid_is_as_wide_as_its_words():

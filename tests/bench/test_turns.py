@@ -17,6 +17,12 @@ from zoo.bench.turns import Pace
 SETTING = Setting(shape=SHAPES["lm_toy"])
 
 
+@pytest.fixture(autouse=True)
+def _nothing_to_give_back(monkeypatch):
+    """Collecting garbage takes longer than these tests, which hold no model."""
+    monkeypatch.setattr("zoo.bench.turns._give_back", lambda device: None)
+
+
 def contender(name, rival=None):
     return Contender(name=name, make=lambda setting: None, rival=rival, peer="theirs" if rival else None)
 

@@ -42,7 +42,7 @@ def test_what_does_not_apply_is_told_and_left_out(zoo, caplog):
     code, out, _ = zoo("bench", "fox", "alibi", "peers=false", "--shape", "vit_toy", "measures=layer", "rounds=1")
     assert code == 0
     assert "fox is left out: fox takes 1 axis, not 2" in caplog.text
-    assert "Left out, since the sizes do not allow them (bench.json says why): fox" in out
+    assert "Left out, since they do not apply (bench.json says why): fox" in out
 
 
 def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
@@ -66,12 +66,15 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
         (["rope", "against=fix"], "against: there is no 'fix' among encodings; did you mean fox?"),
         (["rope", "against=dape"], "against: dape adapts"),
         (["roundz=3"], "roundz: unknown key; did you mean rounds?"),
-        (["rounds=0"], "rounds: must be at least 1"),
+        (["rounds=0"], "rounds: must be from 1 to"),
         (["rope", "measures=[]"], "measures: a list of none"),
         (["--shape", "lm_toi"], "--shape: there is no shape 'lm_toi'; did you mean lm_toy?"),
         (["--shape", "vit_toy", "--lengths", "33"], "--lengths: patch 8 does not divide images of 33 x 33"),
         (["none", "--shape", "vit_toy", "measures=decode"], "measures: images are not decoded"),
         (["--lengths", "1,x"], "--lengths: '1,x' is no list of lengths"),
+        (["--lengths", "9" * 30], "is no list of lengths from 1 to"),
+        (["rope", "--lengths", "16777217"], "is no list of lengths from 1 to 16777216"),
+        (["rope", "batch=99999999999"], "batch: must be from 1 to 16777216"),
         (["--device", "tpu"], "--device: there is no device 'tpu'"),
         (["rope", "to=no/such/folder"], "to: no/such/folder cannot be written, No such file or directory"),
     ],
@@ -82,6 +85,17 @@ def test_a_mistake_is_told(words, told, zoo):
     assert (code, out) == (2, "")
     assert told in error
     assert not Path("bench").exists()
+
+
+def test_all_mistakes_are_told_at_once(zoo):
+    words = ("rop", "roundz=3", "rounds=0", "--shape", "lm_toi", "--device", "tpu", "--lengths", "x")
+    _, _, error = zoo("bench", *words)
+    assert error.startswith("zoo: 6 faults")
+
+
+def test_the_command_repeats_it(zoo):
+    _, out, _ = zoo("bench", "rope", *QUICK, "measures=train", "--plugin", "zoo", "--json")
+    assert "--plugin zoo" in json.loads(out)["command"]
 
 
 def test_a_gpu_that_is_not_there_is_told(zoo, monkeypatch):

@@ -62,7 +62,7 @@ def test_time_is_told_against_none(zoo):
 def test_a_list_is_shown_where_one_is_needed(zoo):
     code, out, _ = zoo("show", "dape", "dim=16", "heads=2", "length=8", "hidden=3", "picture=null", "seconds=0.01")
     assert code == 0
-    assert "attention on cpu: dense (rescore needs whole rows of scores)" in out
+    assert "attention on cpu: chunked (rescore needs whole rows of scores)" in out
     assert "time: " in out
 
 

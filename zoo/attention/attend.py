@@ -1,4 +1,4 @@
-"""The interpreters of an attention call: `dense` defines it, `sdpa` and `flex` compute it fused where they can.
+"""The interpreters of an attention call: `dense` defines it, `chunked` takes it in parts, `sdpa` and `flex` compute it fused.
 
 Which one runs is read off the fields of Terms, never off an encoding.
 """

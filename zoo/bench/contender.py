@@ -47,4 +47,6 @@ def refusal(contender: Contender, settings: Sequence[Setting]) -> str | None:
                 contender.make(setting)(setting.shape.inputs())
     except Invalid as error:
         return str(error)
+    except Exception as error:  # of a plug-in, or of torch, which cannot count so far: told as what fails later is
+        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     return None

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,8 +28,13 @@ def machine(device: str) -> dict[str, object]:
 def told(machine: dict[str, object] | object) -> str:
     """In one line."""
     assert isinstance(machine, dict)
-    cores = f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads"
+    cores = f"{machine['processor']}, {counted(machine['cores'], 'core')}, {counted(machine['threads'], 'thread')}"
     return f"{machine['gpu']} ({cores})" if "gpu" in machine else cores
+
+
+def counted(number: Any, name: str) -> str:
+    """So many of something."""
+    return f"{number:,} {name}" + ("" if number == 1 else "s")
 
 
 def _processor() -> str:

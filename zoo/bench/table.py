@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from zoo.bench.machine import told
+from zoo.bench.machine import counted, told
 from zoo.bench.result import Result, Row, spread
 
 MB = 2**20
@@ -32,7 +32,7 @@ def heading(result: Result) -> str:
         f"{shape['name']}: {sizes}; {run}{jitter}.",
         f"{told(machine)}; torch {machine['torch']}, zoo {result.zoo}{peers}; {result.made}.",
         f"Ratios to {result.against} within each round: medians, and quartiles in brackets; "
-        f"{result.options['rounds']} rounds at least.",
+        f"{counted(result.options['rounds'], 'round')} at least.",
     ]
     return "\n".join([*(["PARTIAL: stopped before its end"] if result.partial else []), *lines])
 
@@ -63,10 +63,11 @@ def _trained(result: Result, rows: Sequence[Row]) -> Iterator[str]:
     unit = "images" if result.shape["kind"] == "image" else "tokens"
     for length in lengths(rows, "train", "memory"):
         times, weights = ({row.name: row for row in of(rows, measure, length)} for measure in ("train", "memory"))
-        head = ["model", "parameters", "step ms", "ratio", f"{unit}/s", "peak MB", "ratio", "attention"]
+        head = ["model", "parameters", "step ms", "ratio", f"{unit}/s", "peak MB", "ratio"]
         lines = [_training(times.get(name), weights.get(name)) for name in {**times, **weights}]
         if lines:
-            yield f"## Training, {_length(result, length)}\n\n{grid(head, lines)}"
+            yield f"## Training, {_length(result, length)}\n\n{grid(*_filled(head, lines))}"
+            yield from _plans([{**weights, **times}[name] for name in {**times, **weights}])
 
 
 def _training(time: Row | None, weight: Row | None) -> list[str]:
@@ -77,7 +78,21 @@ def _training(time: Row | None, weight: Row | None) -> list[str]:
         f"{median(weight.values) / MB:,.1f}" if weight else "",
         f"{weight.ratio:.2f}" if weight and weight.ratio else "",
     ]
-    return [known.name, f"{known.parameters:,}", *timed, *weighed, known.plan]
+    return [known.name, f"{known.parameters:,}", *timed, *weighed]
+
+
+def _plans(rows: Sequence[Row]) -> Iterator[str]:
+    """What computes attention of which models: beside the numbers it would make a table wider than a terminal."""
+    plans = dict.fromkeys(row.plan for row in rows if row.plan)
+    if plans:
+        lines = [f"- {plan}: {', '.join(row.name for row in rows if row.plan == plan)}" for plan in plans]
+        yield "Attention is computed by\n\n" + "\n".join(lines)
+
+
+def _filled(head: Sequence[str], lines: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """The columns that say something."""
+    kept = [index for index in range(len(head)) if any(line[index] for line in lines)]
+    return [head[index] for index in kept], [[line[index] for index in kept] for line in lines]
 
 
 def _decoded(result: Result, rows: Sequence[Row]) -> Iterator[str]:
@@ -131,7 +146,7 @@ def _value(row: Row) -> str:
 
 def _left_out(result: Result) -> Iterator[str]:
     if result.left_out:
-        yield f"Left out, since the sizes do not allow them (bench.json says why): {', '.join(result.left_out)}"
+        yield f"Left out, since they do not apply (bench.json says why): {', '.join(result.left_out)}"
 
 
 def _faults(rows: Sequence[Row]) -> Iterator[str]:
@@ -141,7 +156,7 @@ def _faults(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _length(result: Result, length: int) -> str:
-    return f"{length} by {length} pixels" if result.shape["kind"] == "image" else f"{length:,} tokens"
+    return f"{length} by {length} pixels" if result.shape["kind"] == "image" else counted(length, "token")
 
 
 def _milliseconds(row: Row | None) -> str:
@@ -162,7 +177,7 @@ def _spread(ratios: Sequence[float]) -> str:
 def grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table in Markdown; numbers stand to the right."""
     widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
-    words = [index for index, name in enumerate(head) if name in ("model", "attention", "measure")]
+    words = [index for index, name in enumerate(head) if name in ("model", "measure")]
     rule = ["-" * width if i in words else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
 
     def line(cells: Sequence[str]) -> str:

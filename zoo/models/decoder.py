@@ -38,7 +38,7 @@ class Decoder(nn.Module):
         coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(), tied: bool = True,
         scaled: bool = False, memory: Annotated[int, Between(0)] = 0,
         window: Count | None = None, kernel: Literal["softmax", "elu"] = "softmax",
-        backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
+        backend: Literal["auto", "dense", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:  # fmt: skip
         super().__init__()
         self.perturbation, self.memory = coordinates, memory

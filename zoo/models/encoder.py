@@ -38,7 +38,7 @@ class Encoder(nn.Module):
         encoding: Links,
         coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(), tied: bool = True,
         scaled: bool = False, class_token: bool = False, window: Count | None = None,
-        kernel: Literal["softmax", "elu"] = "softmax", backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
+        kernel: Literal["softmax", "elu"] = "softmax", backend: Literal["auto", "dense", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:  # fmt: skip
         super().__init__()
         self.perturbation, self.mask = coordinates, len(samples.vocabulary)

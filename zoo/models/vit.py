@@ -40,7 +40,7 @@ class ViT(nn.Module):
         coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(),
         pool: Literal["mean", "class"] = "mean", class_place: Literal["none", "centre"] = "none",
         registers: Annotated[int, Between(0)] = 0, tubelet: Count = 1,
-        kernel: Literal["softmax", "elu"] = "softmax", backend: Literal["auto", "dense", "sdpa", "flex"] = "auto",
+        kernel: Literal["softmax", "elu"] = "softmax", backend: Literal["auto", "dense", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:  # fmt: skip
         super().__init__()
         if class_place == "centre" and pool != "class":

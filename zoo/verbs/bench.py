@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,15 +29,16 @@ from zoo.bench.shapes import SHAPES, Precision, Setting
 from zoo.bench.trial import Measure
 from zoo.bench.turns import Pace
 from zoo.errors import Fault, RecipeError
-from zoo.recipe.tree import COMMAND_LINE
+from zoo.recipe.tree import COMMAND_LINE, gathered
 from zoo.registry import Between, nearest
-from zoo.verbs.contenders import lined_up
+from zoo.verbs.contenders import asked, lined_up
 from zoo.verbs.options import typed
 from zoo.verbs.place import place
 from zoo.verbs.stops import stopping
 from zoo.verbs.ticker import Ticker
 
-Count = Annotated[int, Between(1)]
+MOST = 2**24  # tokens, pixels, samples or rounds: more than any machine has, and few enough to multiply
+Count = Annotated[int, Between(1, MOST)]
 Name = Literal["train", "memory", "decode", "layer"]
 
 
@@ -48,7 +50,7 @@ class BenchOptions:
     against: str | None = None  # an encoding, or a list of them written with +; None: none for images, rope for texts
     rounds: Count = 5  # at least
     seconds: Annotated[float, Between(0)] = 0.0  # more rounds while those of a group took less
-    warm: Annotated[int, Between(0)] = 1  # rounds before, which do not count
+    warm: Annotated[int, Between(0, MOST)] = 1  # rounds before, which do not count
     together: Annotated[int, Between(2)] = 8  # models that are held at once and take turns, the reference among them
     batch: Count | None = None
     precision: Precision | None = None
@@ -61,14 +63,17 @@ class BenchOptions:
     to: str = "bench"  # the folder of bench.json, bench.md and bench.png
 
 
-def bench(words: Sequence[str], shape: str, device: str, lengths: str | None) -> tuple[Result, Signals | None]:
+def bench(
+    words: Sequence[str], shape: str, device: str, lengths: str | None, plugins: Sequence[str]
+) -> tuple[Result, Signals | None]:  # fmt: skip
     """Measure, and write the files; a result is `partial` where a signal stopped it. What can be wrong is told before."""
     told = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
-    options = BenchOptions(**typed(told, [BenchOptions])[0])
+    names = [word for word in words if word not in told]
+    options = _checked(told, names, shape, device, lengths)
     setting = _setting(options, shape, device)
     sizes = _lengths(lengths) or (setting.shape.length,)
     measures = _measures(options, setting)
-    chosen, left_out = lined_up([word for word in words if word not in told], options.against, setting, sizes)
+    chosen, left_out = lined_up(names, options.against, setting, sizes)
     folder = place(options.to)
     if options.peers:
         chosen += peers(setting.shape, [one.name for one in chosen])
@@ -80,38 +85,73 @@ def bench(words: Sequence[str], shape: str, device: str, lengths: str | None) ->
         comparison.run()
     comparison.tell("")
     result = _result(
-        _command(words, shape, device, lengths), options, shape, setting, chosen, left_out, comparison, bool(received)
+        _command(words, shape, device, lengths, plugins),
+        options,
+        shape,
+        setting,
+        chosen,
+        left_out,
+        comparison,
+        bool(received),
     )
     files.write(result, folder)
     return result, next(iter(received), None)
 
 
-def _setting(options: BenchOptions, name: str, device: str) -> Setting:
+def _checked(told: Sequence[str], names: Sequence[str], shape: str, device: str, lengths: str | None) -> BenchOptions:
+    """The options. Raises RecipeError with all that is wrong by itself, before what does not go together."""
+    faults: list[Fault] = []
+    options = BenchOptions()
+    with gathered(faults):
+        options = BenchOptions(**typed(told, [BenchOptions])[0])
+    with gathered(faults):
+        _check_shape(shape)
+    with gathered(faults):
+        _check_device(device)
+    with gathered(faults):
+        _lengths(lengths)
+    with gathered(faults):
+        asked(names)
+    if faults:
+        raise RecipeError(*faults)
+    return options
+
+
+def _check_shape(name: str) -> None:
     if name not in SHAPES:
         raise RecipeError(Fault(COMMAND_LINE, "--shape", f"there is no shape {name!r}", nearest(name, SHAPES)))
+
+
+def _check_device(device: str) -> None:
     if device not in ("auto", "cpu", "cuda"):
         raise RecipeError(
             Fault(COMMAND_LINE, "--device", f"there is no device {device!r}", "known are auto, cpu, cuda")
         )
     if device == "cuda" and not torch.cuda.is_available():
         raise RecipeError(Fault(COMMAND_LINE, "--device", "torch finds no GPU here", "write --device cpu"))
+
+
+def _setting(options: BenchOptions, name: str, device: str) -> Setting:
     told = {"batch": options.batch, "precision": options.precision, "compile": options.compile}
     shape = replace(SHAPES[name], **{key: value for key, value in told.items() if value is not None})  # type: ignore[arg-type]
     found = "cuda" if torch.cuda.is_available() else "cpu"
     return Setting(shape=shape, device=found if device == "auto" else device, jitter=options.jitter)
 
 
-def _command(words: Sequence[str], shape: str, device: str, lengths: str | None) -> str:
+def _command(words: Sequence[str], shape: str, device: str, lengths: str | None, plugins: Sequence[str]) -> str:
     """What repeats it."""
     flags = ["--shape", shape, "--device", device, *(["--lengths", lengths] if lengths else [])]
+    flags += [word for plugin in plugins for word in ("--plugin", plugin)]
     return shlex.join(["zoo", "bench", *words, *flags])
 
 
 def _lengths(text: str | None) -> tuple[int, ...]:
     words = [] if text is None else text.split(",")
-    if not all(word.strip().isdecimal() and int(word) for word in words):
+    if not all(word.strip().isdecimal() and len(word) < 10 and 1 <= int(word) <= MOST for word in words):
         remedy = "write whole numbers with commas between: --lengths 512,1024,4096"
-        raise RecipeError(Fault(COMMAND_LINE, "--lengths", f"{text!r} is no list of lengths", remedy))
+        raise RecipeError(
+            Fault(COMMAND_LINE, "--lengths", f"{reprlib.repr(text)} is no list of lengths from 1 to {MOST}", remedy)
+        )
     return tuple(sorted({int(word) for word in words}))
 
 
