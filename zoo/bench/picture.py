@@ -51,9 +51,8 @@ def _title(result: Result) -> str:
     shape = result.shape
     sizes = f"width {shape['dim']}, {shape['depth']} layers, batch {shape['batch']}, {shape['precision']}"
     partial = "PARTIAL  " if result.partial else ""
-    return (
-        f"{partial}{shape['name']}: {sizes}; {told(result.machine)}; torch {result.machine['torch']}, zoo {result.zoo}"
-    )
+    where = f"{told(result.machine)}; torch {result.machine['torch']}, zoo {result.zoo}"
+    return f"{partial}{shape['name']}: {sizes}\n{where}"
 
 
 def _bars(axes: Axes, result: Result, rows: Sequence[Row]) -> None:
