@@ -26,7 +26,9 @@ NEAR = {torch.float64: 1e-5, torch.float32: 0.02}
 def prepare(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
     """What `turn_by_exponential` needs of S = skew [H, m, b, b] and t = times [1|B, H, N, m], made once for q and k."""
     frequencies, basis, *moments = _Spectrum.apply(skew, times.detach())  # type: ignore[no-untyped-call]
-    angles = times.repeat_interleave(frequencies.shape[-1], -1) * frequencies.flatten(1)[:, None]  # no view: FSDP hooks it
+    angles = (
+        times.repeat_interleave(frequencies.shape[-1], -1) * frequencies.flatten(1)[:, None]
+    )  # no view: FSDP hooks it
     return circle(angles.detach()), angles, diagonal(basis), times, *moments
 
 
