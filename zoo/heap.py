@@ -16,8 +16,8 @@ def keep(environment: Mapping[str, str] = os.environ) -> bool:
     """Keep freed memory for what is allocated next, and tell whether this could be asked for.
 
     A training step allocates what the one before it has freed. Given back and asked for again, each page of it is cleared
-    by the system when it is first touched, which took a fifth of a step on a CPU. Where the user has chosen an allocator or
-    its options, and where there is no glibc, nothing is changed.
+    by the system when it is first touched, which took a tenth of a step on a CPU and more. Where the user has chosen an
+    allocator or its options, and where there is no glibc, nothing is changed.
     """
     if any(name.startswith(OTHERS) for name in environment):
         return False

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from largest import Largest
 
 import zoo
 from zoo.attention.attend import choose
@@ -26,21 +26,6 @@ def test_keys_are_made_wider_for_many_queries_alone():
     assert choose(sloped(call()))[0] == choose(call(value=16))[0] == "chunked"
     assert choose(call())[0] == "sdpa"
     assert choose(sloped(call(dtype=torch.bfloat16)))[0] == "sdpa"  # they would be copied all the same
-
-
-class Largest(TorchDispatchMode):
-    """The number of elements of the largest tensor that is made; views are not."""
-
-    def __init__(self):
-        super().__init__()
-        self.most = 0
-
-    def __torch_dispatch__(self, call, types, args=(), kwargs=None):
-        found = call(*args, **(kwargs or {}))
-        given = {one.untyped_storage().data_ptr() for one in args if isinstance(one, torch.Tensor)}
-        if isinstance(found, torch.Tensor) and found.untyped_storage().data_ptr() not in given:
-            self.most = max(self.most, found.numel())
-        return found
 
 
 @torch.no_grad()
