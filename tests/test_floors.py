@@ -18,6 +18,7 @@ FLOORS = [
     {"build"},
     {"check", "transfer", "conversion"},
     {"loading"},
+    {"compare"},
     {"verbs"},
     {"cli"},
     {"__main__"},

@@ -1,0 +1,136 @@
+"""Made-up comparisons for tests of what is written of them."""
+
+from __future__ import annotations
+
+import random
+
+from zoo.compare.result import TRAINED, Axis, Cell, Comparison, Variant
+
+LEVELS = {
+    "none": 0.93,
+    "sinusoidal": 0.96,
+    "rope_axial": 0.975,
+    "rope_mixed": 0.985,
+    "liere": 0.984,
+    "comrope_ld": 0.99,
+}
+
+
+def images(seeds=(0, 1, 2), levels=LEVELS):
+    """Six encodings on small images at 16, 24 and 32 pixels; one cell failed, one variant has more parameters."""
+    draw = random.Random(0)
+
+    def measured(level, place):
+        lost = {TRAINED: 0.0, "24": 0.1, "32": 0.2}[place]
+        value = level - lost * (1.6 - level) + draw.gauss(0, 0.004)
+        return {"test/accuracy": value, "test/loss": 1.2 - value, "test/top5": 1.0}
+
+    def cell(name, level, seed):
+        if (name, seed) == ("liere", 2):
+            return Cell(
+                seed=seed,
+                run=f"cells/{name}-{seed}",
+                state="failed",
+                fault="exit code 3: the loss became nan at step 40",
+            )
+        places = {place: measured(level, place) for place in (TRAINED, "24", "32")}
+        curve = tuple((step, 1.2 - level + 2 / (1 + step / 20)) for step in range(20, 401, 20))
+        return Cell(
+            seed=seed,
+            run=f"cells/{name}-{seed}",
+            state="done",
+            metrics=places,
+            curve=curve,
+            parameters=678_010 + 512 * (name == "liere"),
+            interpreters=("sdpa",),
+            steps=400,
+            minutes=2.5,
+            step_seconds=0.05,
+            memory=700 * 2**20,
+        )
+
+    variants = tuple(
+        Variant(
+            name=name,
+            values={"model.encoding": name},
+            cells=tuple(cell(name, level, seed) for seed in seeds),
+            unfair=("512 more parameters than the others", "seed 2 failed") if name == "liere" else (),
+        )
+        for name, level in levels.items()
+    )
+    return Comparison(
+        zoo="0.1.0",
+        made="2026-01-02 03:04 UTC",
+        command="zoo compare vit_comrope 'encodings=[none,...]' seeds=3",
+        recipe="vit_comrope",
+        base={"seed": 0, "model": {"name": "vit", "dim": 96}},
+        machine={"cores": 2, "torch": "2.13.0"},
+        axes=(Axis(key="model.encoding", title="encoding", values=tuple(levels)),),
+        seeds=tuple(seeds),
+        measure="test/accuracy",
+        better="high",
+        kind="resolutions",
+        places=(TRAINED, "24", "32"),
+        trained="16 pixels",
+        shared=104,
+        variants=variants,
+    )
+
+
+def texts(seeds=(0, 1, 2)):
+    """Four encodings at 1x, 2x, 4x and 8x of 128 tokens; learned refuses longer ones, and one cell is not done yet."""
+    draw = random.Random(1)
+    rise = {"alibi": -0.01, "rope": 0.2, "sinusoidal": 0.3, "learned": 0.0}
+
+    def cell(name, seed):
+        if (name, seed) == ("sinusoidal", 2):
+            return Cell(seed=seed, run=f"cells/{name}-{seed}", state="waiting")
+        longer = {"256": 1, "512": 2, "1024": 3} if name != "learned" else {}
+        base = 1.3 + draw.gauss(0, 0.01)
+        metrics = {
+            place: {"test/loss": base + rise[name] * steps, "test/accuracy": 0.6}
+            for place, steps in {TRAINED: 0, **longer}.items()
+        }
+        positions = (
+            {"1024": tuple(base + 1 / (1 + i) + max(0, rise[name]) * max(0, i - 128) / 300 for i in range(1024))}
+            if longer
+            else {}
+        )
+        refused = {} if longer else dict.fromkeys(("256", "512", "1024"), "the table has 128 places")
+        return Cell(
+            seed=seed,
+            run=f"cells/{name}-{seed}",
+            state="done",
+            metrics=metrics,
+            refused=refused,
+            positions=positions,
+            parameters=830_000,
+            curve=tuple((step, base + 3 / (1 + step / 50)) for step in range(50, 501, 50)),
+            interpreters=("sdpa",),
+            steps=500,
+            minutes=3.0,
+            step_seconds=0.3,
+            memory=900 * 2**20,
+        )
+
+    variants = tuple(
+        Variant(name=name, values={"model.encoding": name}, cells=tuple(cell(name, seed) for seed in seeds), unfair=())
+        for name in rise
+    )
+    return Comparison(
+        zoo="0.1.0",
+        made="2026-01-02 03:04 UTC",
+        command="zoo compare lm_rope ...",
+        recipe="lm_rope",
+        base={"seed": 0},
+        machine={"cores": 2},
+        axes=(Axis(key="model.encoding", title="encoding", values=tuple(rise)),),
+        seeds=tuple(seeds),
+        measure="test/loss",
+        better="low",
+        kind="lengths",
+        places=(TRAINED, "256", "512", "1024"),
+        trained="128 tokens",
+        windows="windows side by side",
+        variants=variants,
+    )

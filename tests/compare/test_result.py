@@ -1,0 +1,44 @@
+"""A comparison as data: written and read back, and what is said of means."""
+
+import json
+import math
+
+import comparisons
+import pytest
+
+from zoo.compare.result import Comparison
+from zoo.compare.statistics import apart, difference, estimate
+from zoo.errors import DataError
+
+
+@pytest.mark.parametrize("made", [comparisons.images, comparisons.texts])
+def test_a_comparison_is_read_back_as_it_was_written(made, tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(made().plain()))
+    assert Comparison.read(path) == made()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"axes": 1}'])
+def test_what_is_no_comparison_is_told(text, tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match="holds no comparison"):
+        Comparison.read(path)
+
+
+def test_intervals_are_students():
+    found = estimate([1.0, 2.0, 3.0])
+    assert found.mean == 2.0
+    assert found.high - found.mean == pytest.approx(
+        4.302653 * 1.0 / math.sqrt(3), rel=1e-6
+    )  # tables: t of 0.975, 2 degrees
+    assert estimate([1.0]).low is None
+
+
+def test_differences_are_of_the_same_seeds():
+    one, other = {0: 1.0, 1: 5.0, 2: 9.0}, {0: 0.9, 1: 4.91, 2: 8.88, 3: 100.0}
+    found = difference(one, other)
+    assert (found.count, found.mean) == (3, pytest.approx(0.31 / 3))
+    assert apart(found)
+    assert not apart(difference({0: 1.0, 1: 2.0}, {0: 2.0, 1: 1.0}))
+    assert difference({0: 1.0}, {1: 1.0}) is None

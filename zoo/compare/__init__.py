@@ -1,0 +1,1 @@
+"""Controlled comparisons: cells that differ in what varies alone, and what they show."""

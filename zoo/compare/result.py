@@ -1,0 +1,111 @@
+"""What a comparison found, as plain data: variants, their cells by seed, and what makes any of them unfair."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from zoo.errors import DataError
+
+State = Literal["done", "running", "waiting", "stopped", "failed"]
+TRAINED = ""  # the place, among those that a model was measured at, of the data as the recipe has them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """A key of the recipe that varies, and its values as one would write them: `model.encoding`, rope, alibi+dape."""
+
+    key: str
+    title: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One training run. What is not known of it yet is empty or None."""
+
+    seed: int
+    run: str  # the run directory, relative to the comparison's folder
+    state: State
+    fault: str = ""  # why it failed, in a line
+    metrics: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # {place: {metric: value}}, TRAINED among them
+    refused: Mapping[str, str] = field(default_factory=dict)  # {place: why it was not measured there}
+    positions: Mapping[str, tuple[float | None, ...]] = field(
+        default_factory=dict
+    )  # {place: mean loss by place in window}
+    curve: tuple[tuple[int, float], ...] = ()  # (step, what is monitored) of each validation
+    parameters: int | None = None
+    interpreters: tuple[str, ...] = ()  # that compute attention, each named once
+    steps: int | None = None
+    minutes: float | None = None  # of training, all tries together
+    step_seconds: float | None = None  # the median over training, beside what ran at the same time
+    memory: int | None = None  # bytes, the largest that the process held at once
+    differs: tuple[
+        str, ...
+    ] = ()  # what of the start is not as in the cells of the same seed: weights by name, "order of samples"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """The cells of one combination of values, one for each seed. `unfair` says what else than the values differs."""
+
+    name: str
+    values: Mapping[str, str]  # {key of an axis: value}
+    cells: tuple[Cell, ...]
+    unfair: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """All variants, and how they were made. `measure` is what the answer is given in, at each of `places`."""
+
+    zoo: str
+    made: str  # UTC
+    command: str  # that repeats it, and goes on where it stood
+    recipe: str
+    base: Mapping[str, Any]  # the recipe that all cells share, as plain data
+    machine: Mapping[str, Any]
+    axes: tuple[Axis, ...]
+    seeds: tuple[int, ...]
+    measure: str  # test/accuracy, test/loss
+    better: Literal["high", "low"]
+    kind: Literal["resolutions", "lengths", "variants", ""]  # what the places beside TRAINED are; none for ""
+    places: tuple[str, ...]  # TRAINED first, then as the recipe lists them
+    trained: str  # what TRAINED is, for people: 16 pixels, 128 tokens
+    windows: str = ""  # of texts, how they were cut: side by side, or sliding by so many tokens
+    shared: int = 0  # weights that all variants have, by name and shape, and that began equal in all of them
+    variants: tuple[Variant, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it. `read` gives the comparison back."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The comparison that a file holds. Raises DataError where it holds none."""
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            axes = tuple(Axis(**{**one, "values": tuple(one["values"])}) for one in found["axes"])
+            variants = tuple(_variant(one) for one in found["variants"])
+            told = {one.name: found[one.name] for one in fields(cls)}
+            lists = {key: tuple(told[key]) for key in ("seeds", "places")}
+            return cls(**{**told, **lists, "axes": axes, "variants": variants})
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise DataError(f"{path}: holds no comparison") from None
+
+
+def _variant(found: Mapping[str, Any]) -> Variant:
+    cells = tuple(_cell(one) for one in found["cells"])
+    return Variant(**{**found, "unfair": tuple(found["unfair"]), "cells": cells})
+
+
+def _cell(found: Mapping[str, Any]) -> Cell:
+    lists = {key: tuple(found[key]) for key in ("interpreters", "differs")}
+    curve = tuple((step, value) for step, value in found["curve"])
+    positions = {place: tuple(losses) for place, losses in found["positions"].items()}
+    return Cell(**{**found, **lists, "curve": curve, "positions": positions})
