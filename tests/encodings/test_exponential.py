@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zoo.encodings.parts import blocks
+from zoo.encodings.parts import families
 from zoo.encodings.parts.blockwise import turn_blocks
 from zoo.encodings.parts.exponential import exponential
 
@@ -13,36 +13,47 @@ from zoo.encodings.parts.exponential import exponential
 @pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 20.0])
 @pytest.mark.parametrize("size", [2, 3, 8, 12])
 def test_exponentials_and_their_gradients_are_torch_s(size, scale):
-    upper = (scale * torch.randn(5, 3, size, size, dtype=torch.float64)).requires_grad_()
-    there, here = torch.linalg.matrix_exp(upper - upper.mT), exponential(upper - upper.mT)
-    towards = torch.randn_like(there)
+    upper, times, towards = _family(size, scale)
+    skew = upper - upper.mT
+    there, here = torch.linalg.matrix_exp(torch.einsum("tp,pkij->tkij", times, skew)), exponential(skew, times)
     torch.testing.assert_close(here, there, atol=1e-11, rtol=1e-11)
-    found, wanted = (torch.autograd.grad(one, upper, towards)[0] for one in (here, there))
+    found, wanted = (torch.autograd.grad(one, (upper, times), towards) for one in (here, there))
     torch.testing.assert_close(found, wanted, atol=1e-10, rtol=1e-10)
 
 
-def test_parts_are_joined_as_they_were(monkeypatch):
-    monkeypatch.setattr(blocks, "CACHED", 4 * 9)
-    matrices = torch.randn(2, 7, 3, 3)
-    found = blocks.parts(matrices)
-    assert [len(part) for part in found] == [4, 4, 4, 2]
-    assert torch.equal(blocks.joined(found, matrices.shape), matrices)
-
-
-def test_several_parts_have_the_gradient_of_one(monkeypatch):
-    upper = torch.randn(20, 3, 3, dtype=torch.float64, requires_grad=True)
-    towards = torch.randn_like(upper)
-    whole = torch.autograd.grad(exponential(upper - upper.mT), upper, towards)[0]
-    monkeypatch.setattr(blocks, "CACHED", 4 * 9)
-    torch.testing.assert_close(torch.autograd.grad(exponential(upper - upper.mT), upper, towards)[0], whole)
+def test_several_parts_give_what_one_does(monkeypatch):
+    upper, times, towards = _family(3, 2.0)
+    results = []
+    for cached in (10**6, 2 * 3 * 9):
+        monkeypatch.setattr(families, "CACHED", cached)
+        found = exponential(upper - upper.mT, times)
+        results.append((found, *torch.autograd.grad(found, (upper, times), towards)))
+    assert [len(part) for part in families.parts(times, upper)] == [2, 2, 1]
+    torch.testing.assert_close(*results)
 
 
 def test_a_count_that_cannot_be_asked_for_gives_the_same(monkeypatch):
-    upper = torch.randn(6, 3, 3, dtype=torch.float64, requires_grad=True)
-    towards = torch.randn_like(upper)
-    known = torch.autograd.grad(exponential(3 * (upper - upper.mT)), upper, towards)[0]
+    upper, times, towards = _family(3, 3.0)
+    known = torch.autograd.grad(exponential(upper - upper.mT, times), upper, towards)[0]
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    torch.testing.assert_close(torch.autograd.grad(exponential(3 * (upper - upper.mT)), upper, towards)[0], known)
+    torch.testing.assert_close(torch.autograd.grad(exponential(upper - upper.mT, times), upper, towards)[0], known)
+
+
+def test_single_precision_is_kept_through_all_squarings():
+    upper, times, towards = _family(8, 5.0)
+    exact = exponential(upper - upper.mT, times)
+    single = exponential(*((one.float()) for one in (upper - upper.mT, times)))
+    torch.testing.assert_close(single.double(), exact, atol=1e-4, rtol=0)  # angles of about 100, in units of 6e-8 each
+    grown = torch.autograd.grad(single, upper, towards.float())[0]
+    wanted = torch.autograd.grad(exact, upper, towards)[0]
+    assert (grown - wanted).abs().max() < 1e-4 * wanted.abs().max()
+
+
+def _family(size, scale):
+    """Upper parts of two matrices in each of three blocks, five times of each, and a gradient."""
+    upper = (scale * torch.randn(2, 3, size, size, dtype=torch.float64)).requires_grad_()
+    times = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
+    return upper, times, torch.randn(5, 3, size, size, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("batch", [1, 3], ids=["shared", "per sample"])

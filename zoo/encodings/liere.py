@@ -45,10 +45,9 @@ class LieRE(Rotary):
         return per_axis(value, source.dims, self.dims)
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
-        skew, times = self._skew()[:, None], pos[..., None, None, None]  # [P, 1, G, m, b, b], [1|B, N, P, 1, 1, 1]
-        parts = [times[:, :, a, None] * skew[a] for a in range(len(skew))]
-        rotations = exponential(sum(parts[1:], parts[0]))  # [1|B, N, G, m, b, b], tokens before heads
-        return (rotations.transpose(1, 2),)
+        skew = self._skew()  # [P, G, m, b, b]
+        rotations = exponential(skew.flatten(1, 2), pos.flatten(0, 1))  # [1|B N, G m, b, b]: tokens before heads
+        return (rotations.unflatten(1, skew.shape[1:3]).unflatten(0, pos.shape[:2]).transpose(1, 2),)
 
     def findings(self, terms: Terms) -> Panels:
         yield from seen_angles(self._skew(), self, terms)

@@ -12,28 +12,11 @@ import torch
 from torch import Tensor
 
 SMALL = 8  # rows up to which elements are faster: at 8 a third of the time of batches, at 16 two and a half times
-CACHED = 2**19  # numbers in what is multiplied at once: fewer and each operation's own cost tells
 
 
 def small(matrices: Tensor) -> bool:
     """Whether matrices [..., b, b] are multiplied element by element."""
     return matrices.shape[-1] <= SMALL and matrices.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def parts(matrices: Tensor) -> tuple[Tensor, ...]:
-    """Matrices [..., b, b] as several [n, b, b] that are multiplied fastest: small ones as few as a cache holds."""
-    if not small(matrices):
-        return (matrices.flatten(0, -3),)
-    elements = matrices.movedim((-2, -1), (0, 1)).flatten(2).contiguous()  # [b, b, all]
-    return tuple(part.movedim(2, 0) for part in elements.split(max(CACHED // len(elements) ** 2, 1), dim=2))
-
-
-def joined(parts: Sequence[Tensor], shape: torch.Size) -> Tensor:
-    """What was made of the `parts` of matrices of a shape [..., b, b], in that shape."""
-    if len(parts) == 1:
-        return parts[0].unflatten(0, shape[:-2])
-    elements = torch.cat([part.movedim(0, 2) for part in parts], dim=2)
-    return elements.unflatten(2, shape[:-2]).movedim((0, 1), (-2, -1))
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
