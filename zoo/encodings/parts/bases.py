@@ -41,9 +41,13 @@ def sines(basis: Tensor) -> Tensor:
 
 def rebased(x: Tensor, bases: Tensor) -> Tensor:
     """x [B, H, N, K] times matrices [H, m, K/m, K/m] per head, tokens before heads in memory, as projections lie."""
-    count = bases.shape[1]
-    product = torch.einsum("bhnmk,hmkl->bnhml", x.unflatten(-1, (count, -1)), bases.to(x.dtype))
-    return product.flatten(-2).transpose(1, 2)
+    batch, heads, tokens, _ = x.shape
+    rows, bases = x.unflatten(-1, bases.shape[1:3]), bases.to(x.dtype)
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return torch.einsum("bhnmk,hmkl->bnhml", rows, bases).flatten(-2).transpose(1, 2)
+    out = x.new_empty(batch * tokens, heads * bases.shape[1], bases.shape[-1])  # written where it is to lie
+    torch.bmm(rows.permute(1, 3, 0, 2, 4).flatten(2, 3).flatten(0, 1), bases.flatten(0, 1), out=out.transpose(0, 1))
+    return out.view(batch, tokens, heads, -1).transpose(1, 2)
 
 
 def diagonal(blocks: Tensor) -> Tensor:
