@@ -25,7 +25,7 @@ class Parity(Generated):
     """
 
     def __init__(
-        self, seed: int, *, bits: Count = 20, least: Count = 1, batch_size: Count = 64, train: Count = 64_000,
+        self, seed: int, *, bits: Count = 20, least: Count = 1, batch_size: Count = 64, train: Count = 16_000,
         val: Count = 1_000, test: Count = 1_000, workers: Workers = 0,
     ) -> None:  # fmt: skip
         super().__init__(seed, batch_size, (train, val, test), workers)

@@ -31,8 +31,8 @@ def about(recipe: Recipe, samples: Samples) -> dict[str, Any]:
 def remembered(samples: Samples) -> dict[str, Any] | None:
     """What a checkpoint keeps of the facts of its data, as plain data: those that only the data itself could tell."""
     if isinstance(samples, Images):
-        plain = {**asdict(samples), "names": [*samples.names]}
-        return plain if samples.names and type(samples) is Images else None
+        facts = {**asdict(samples), "names": [*samples.names]}
+        return facts if samples.names and type(samples) is Images else None
     plain: dict[str, Any] = {"length": samples.length, "vocabulary": samples.vocabulary.plain()}
     if isinstance(samples, Text) and samples.answers:
         plain["answers"] = True

@@ -34,7 +34,8 @@ class Predict(Task):
         memory = getattr(model, "memory", None)
         if not isinstance(memory, int):
             raise Invalid("name", "predict trains a model that sees only what came before; choose model decoder")
-        self.model, self.optim, self.samples, self.unit = model, optim, samples, samples.vocabulary.unit
+        self.model, self.optim, self.samples = model, optim, samples
+        self.unit, self.answers = samples.vocabulary.unit, samples.answers
         self.val_tally, self.test_tally = Tally(samples.length), Tally(samples.length)
         self.memories = {part: Memory(memory) for part in ("train", "val", "test")}
         self.positions: list[float | None] = []
@@ -84,7 +85,7 @@ class Predict(Task):
 
     def _conclude(self, part: str, tally: Tally) -> list[float | None]:
         counts = tally.compute()  # the same in every process
-        measures = counts.measures() | counts.bits(self.unit) | (counts.whole() if self.samples.answers else {})
+        measures = counts.measures() | counts.bits(self.unit) | (counts.whole() if self.answers else {})
         self.log_dict({f"{part}/{name}": value for name, value in measures.items()}, sync_dist=True)
         return counts.positions()
 
