@@ -17,10 +17,18 @@ from zoo.recipe import load
 
 ROOT = Path(__file__).parent.parent
 LITTLE = ["model.dim=16", "model.heads=2", "trainer.precision=32-true", "trainer.accumulate_grad_batches=1"]
+FEW = ["data.train=64", "data.test=50", "data.val=50"]
 SMALL = {
     "digits": ["data.test=0.02", "data.val=0.02"],
     "python_docs": ["data.test=0.004", "data.val=0.004", "data.length=32"],
     "flipflop": ["data.test=50", "data.val=50", "data.length=16"],
+    "counting": [*FEW, "data.steps=8"],
+    "selective_copy": [*FEW, "data.symbols=6", "data.blanks=6"],
+    "recall": [*FEW, "data.length=24", "data.pairs=4"],
+    "addition": [*FEW, "data.digits=4"],
+    "copying": [*FEW, "data.symbols=6"],
+    "parity": [*FEW, "data.bits=6"],
+    "passkey": [*FEW, "data.length=24"],
     "moving_digits": ["data.train=64", "data.test=32", "data.val=32"],
     "images": [
         "data.path=made",
@@ -38,7 +46,8 @@ SMALL = {
         *LITTLE],
 }  # fmt: skip
 COUNTS = {"digits": 36, "python_docs": 59, "flipflop": 50, "moving_digits": 32, "images": 4, "marked": 50, "text_table": 13,
-    "text_stream": 8}  # fmt: skip
+    "text_stream": 8, "counting": 50, "selective_copy": 50, "recall": 50, "addition": 50, "copying": 50, "parity": 50,
+    "passkey": 50}  # fmt: skip
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 

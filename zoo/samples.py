@@ -58,10 +58,11 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True)
 class Text:
-    """Windows of `length` tokens out of a vocabulary."""
+    """Windows of `length` tokens, at most, out of a vocabulary. With `answers` each asks for one answer, token by token."""
 
     length: int
     vocabulary: Vocabulary
+    answers: bool = False
 
 
 @dataclass(frozen=True)

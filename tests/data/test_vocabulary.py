@@ -3,7 +3,7 @@
 import pytest
 
 from zoo.data.corpora.tokenisation import train
-from zoo.data.corpora.vocabulary import Bytes, Characters, Subwords, from_plain
+from zoo.data.corpora.vocabulary import Bytes, Characters, Subwords, Words, from_plain
 from zoo.errors import Invalid
 
 TEXT = "naïve café: 日本語 🦓 and the rest of the rest\n\n"
@@ -55,6 +55,17 @@ def test_subwords_know_their_length_in_bytes():
     assert vocabulary.lengths.min() == 1
     assert vocabulary.lengths[vocabulary.encode(TEXT)].sum() == len(TEXT.encode())
     assert len(vocabulary.encode(TEXT)) < len(TEXT.encode())
+
+
+def test_words_come_back_and_unknown_ones_are_named():
+    words = Words(("x", "=", "0", ";"))
+    assert words.encode(" x =  0\n;") == [0, 1, 2, 3]
+    assert words.decode([0, 1, 2, 3]) == "x = 0 ;"
+    assert words.numbers("0 x").tolist() == [2, 0]
+    assert from_plain(words.plain()) == words
+    with pytest.raises(Invalid, match=r"4 words has no 'y', 'zz', '1' and 1 more$") as caught:
+        words.encode("y = zz y 1 2 ;")
+    assert caught.value.key == "prompt"
 
 
 def test_a_tokenizer_of_words_names_what_it_lacks():

@@ -8,11 +8,11 @@ import torch
 from tables import corpus
 
 import zoo
-from zoo.data.corpora.vocabulary import Characters
+from zoo.data.corpora.vocabulary import Characters, Words
 from zoo.errors import CheckpointError, Stopped
 from zoo.run import checkpoints
 from zoo.run.guards import Signals
-from zoo.samples import Passages
+from zoo.samples import Passages, Text
 from zoo.verbs.fit import fit
 
 RECIPE = """
@@ -51,6 +51,11 @@ def test_a_length_to_evaluate_at_leaves_the_model_as_it_was_trained(song):
 def test_classes_of_texts_are_remembered(tmp_path):
     known = Passages(8, Characters("abc"), 2, ("calm", "wild"))
     assert checkpoints.recalled({"zoo": {"samples": checkpoints.remembered(known)}}, tmp_path) == known
+
+
+def test_that_windows_ask_for_answers_is_remembered(tmp_path):
+    for known in (Text(8, Words(("a", "b")), answers=True), Text(8, Characters("ab"))):
+        assert checkpoints.recalled({"zoo": {"samples": checkpoints.remembered(known)}}, tmp_path) == known
 
 
 def test_images_are_told_by_the_recipe(tmp_path):

@@ -1,6 +1,7 @@
 """Language modelling."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -29,6 +30,15 @@ def test_measures_are_those_of_the_whole_set():
     right = torch.cat([(x.argmax(-1) == y).float() for x, y in pairs])
     assert found["test/accuracy"] == pytest.approx(right.mean().item())
     assert one.positions == pytest.approx(losses.mean(0).tolist())
+
+
+def test_answers_are_counted_as_a_whole_where_windows_ask_for_one():
+    data, one = Cycle(), Predict(decoder("rope"), OPTIM, dataclasses.replace(SAMPLES, answers=True))
+    said = [one.model.eval()(batch.inputs).argmax(-1) for batch in data.batches]
+    data.batches[1] = Windows(data.batches[1].inputs, said[1])  # whatever the model says
+    (found,) = trainer().test(one, datamodule=data, verbose=False)
+    assert found["test/exact"] == pytest.approx(1 / 4)
+    assert "test/exact" not in trainer().test(task(), datamodule=data, verbose=False)[0]
 
 
 def test_training_learns_the_cycle():

@@ -53,6 +53,15 @@ def test_each_token_weighs_the_same_whatever_its_batch():
     assert measures["accuracy"].item() == pytest.approx(right.item())
 
 
+def test_a_window_is_right_where_all_that_it_asks_is():
+    targets = torch.tensor([[-100, 1, 2], [-100, 1, 2], [3, -100, -100], [-100, -100, -100], [0, 1, 2]])
+    said = torch.tensor([[0, 1, 2], [0, 1, 3], [3, 0, 0], [0, 0, 0], [4, 1, 2]])
+    tally = Tally(3)
+    for rows in (slice(0, 2), slice(2, 5)):
+        tally.update(F.one_hot(said[rows], 5).float(), targets[rows])
+    assert tally.compute().whole()["exact"].item() == pytest.approx(2 / 4)  # one asks nothing
+
+
 def test_bits_are_told_by_the_unit():
     logits, targets = asked()
     tally, sized = Tally(6), Tally(6)

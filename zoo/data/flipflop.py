@@ -11,21 +11,17 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from zoo.data.corpora.vocabulary import Characters
-from zoo.data.order import Loader
-from zoo.data.source import Source
+from zoo.data.generated.source import Count, Generated, Workers
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 from zoo.samples import Text, Windows
 
 SYMBOLS = Characters("wri01")
 WRITE, READ, IGNORE, ZERO = range(4)  # the bit 1 comes after ZERO
-PARTS = ("train", "val", "test")
-
-Count = Annotated[int, Between(1)]
 
 
 @register
-class Flipflop(Source):
+class Flipflop(Generated):
     """Sequences of `length` tokens: pairs of an operation and a bit. Asked is the bit after each read.
 
     The first operation is w (write), the last r (read); in between i (ignore) with the probability `ignore`, w and r with
@@ -36,22 +32,16 @@ class Flipflop(Source):
     def __init__(
         self, seed: int, *, length: Annotated[int, Between(4)] = 64, ignore: Annotated[float, Between(0, 1)] = 0.8,
         batch_size: Count = 64, train: Count = 16_000, val: Count = 1_000, test: Count = 4_000,
-        workers: Annotated[int, Between(0)] = 0,
+        workers: Workers = 0,
     ) -> None:  # fmt: skip
-        super().__init__()
+        super().__init__(seed, batch_size, (train, val, test), workers)
         if length % 2:
             raise Invalid("length", f"{length} tokens are no pairs of operation and bit; write {length + 1}")
-        self.seed, self.batch_size, self.workers = seed, batch_size, workers
-        self.sizes = {"train": train, "val": val, "test": test}
         self.length, self.ignore = length, ignore
         self.samples = Text(length, SYMBOLS)
 
-    def loader(self, part: str) -> Loader:
-        sequences = Sequences(self.sizes[part], self.length // 2, self.ignore, (self.seed, PARTS.index(part)))
-        return Loader(sequences, self.batch_size, self.seed, self.workers, self.share, training=part == "train")
-
-    def count(self, part: str) -> int:
-        return self.sizes[part]
+    def drawn(self, size: int, seed: tuple[int, int]) -> Dataset[Windows]:
+        return Sequences(size, self.length // 2, self.ignore, seed)
 
 
 class Sequences(Dataset[Windows]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
@@ -14,23 +13,19 @@ from torch.utils.data import Dataset
 
 from zoo.data.corpora.passages import given, padded
 from zoo.data.corpora.vocabulary import Characters
+from zoo.data.generated.source import Count, Generated, Workers
 from zoo.data.given import Given
-from zoo.data.order import Loader
-from zoo.data.source import Source
 from zoo.errors import Invalid
-from zoo.registry import Between, register
+from zoo.registry import register
 from zoo.samples import Passages, Samples
 
 LETTERS = "abcdefgh"
 SYMBOLS = Characters(LETTERS + "*")
 MARK = len(LETTERS)
-PARTS = ("train", "val", "test")
-
-Count = Annotated[int, Between(1)]
 
 
 @register
-class Marked(Source):
+class Marked(Generated):
     """Texts of `least` to `length` random letters, one of which a * takes the place of. The class is the letter that stands
     `reach` places after it, which is no function of how often each occurs: it takes content and distance together.
 
@@ -39,24 +34,18 @@ class Marked(Source):
 
     def __init__(
         self, seed: int, *, length: Count = 24, least: Count = 12, reach: Count = 3, batch_size: Count = 64,
-        train: Count = 16_000, val: Count = 1_000, test: Count = 4_000, workers: Annotated[int, Between(0)] = 0,
+        train: Count = 16_000, val: Count = 1_000, test: Count = 4_000, workers: Workers = 0,
     ) -> None:  # fmt: skip
-        super().__init__()
+        super().__init__(seed, batch_size, (train, val, test), workers)
         if least > length:
             raise Invalid("least", f"{least} letters are more than the {length} of the longest text")
         if reach >= least:
             raise Invalid("reach", f"no letter stands {reach} places after another of {least}; {least - 1} is the most")
-        self.seed, self.batch_size, self.workers = seed, batch_size, workers
-        self.sizes = {"train": train, "val": val, "test": test}
         self.bounds, self.length = (least, length, reach), length
         self.samples = Passages(length, SYMBOLS, len(LETTERS), tuple(LETTERS))
 
-    def loader(self, part: str) -> Loader:
-        texts = Letters(self.sizes[part], self.bounds, (self.seed, PARTS.index(part)))
-        return Loader(texts, self.batch_size, self.seed, self.workers, self.share, training=part == "train")
-
-    def count(self, part: str) -> int:
-        return self.sizes[part]
+    def drawn(self, size: int, seed: tuple[int, int]) -> Dataset[tuple[Tensor, Tensor]]:
+        return Letters(size, self.bounds, seed)
 
     def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:
         return given(paths, samples, self.length, self.batch_size)

@@ -31,9 +31,11 @@ def about(recipe: Recipe, samples: Samples) -> dict[str, Any]:
 def remembered(samples: Samples) -> dict[str, Any] | None:
     """What a checkpoint keeps of the facts of its data, as plain data: those that only the data itself could tell."""
     if isinstance(samples, Images):
-        plain = {**asdict(samples), "names": [*samples.names]}
-        return plain if samples.names and type(samples) is Images else None
-    plain = {"length": samples.length, "vocabulary": samples.vocabulary.plain()}
+        facts = {**asdict(samples), "names": [*samples.names]}
+        return facts if samples.names and type(samples) is Images else None
+    plain: dict[str, Any] = {"length": samples.length, "vocabulary": samples.vocabulary.plain()}
+    if isinstance(samples, Text) and samples.answers:
+        plain["answers"] = True
     if isinstance(samples, Passages):
         plain |= {"classes": samples.classes, "names": [*samples.names]}
     return plain
@@ -52,7 +54,7 @@ def recalled(content: Mapping[str, Any], path: Path) -> Samples | None:
         length = int(facts["length"])
         if "classes" in facts:
             return Passages(length, vocabulary, int(facts["classes"]), tuple(facts["names"]))
-        return Text(length, vocabulary)
+        return Text(length, vocabulary, bool(facts.get("answers", False)))
     except Exception as error:  # the library of tokenizers fails in its own ways
         raise CheckpointError(
             f"{path}: what it says of its data cannot be read, {_brief(error)}; {_good(path)}"

@@ -21,6 +21,8 @@ class Predict(Task):
 
     Logs train/loss, and for val and test: loss in nats for each token asked, perplexity, accuracy, and
     bits_per_character or bits_per_byte where the vocabulary has such a unit or the data says how many bytes a token is.
+    Where each window asks for one answer, exact is the share of those in which every token is right: as many as a model
+    would give that writes the likeliest token each time.
     `best` is the checkpoint with the lowest val/loss. After a test, `positions` holds the mean loss by place in the
     window, None where nothing was asked. A model with memory remembers the batch before; each loop starts with none.
     """
@@ -32,7 +34,8 @@ class Predict(Task):
         memory = getattr(model, "memory", None)
         if not isinstance(memory, int):
             raise Invalid("name", "predict trains a model that sees only what came before; choose model decoder")
-        self.model, self.optim, self.samples, self.unit = model, optim, samples, samples.vocabulary.unit
+        self.model, self.optim, self.samples = model, optim, samples
+        self.unit, self.answers = samples.vocabulary.unit, samples.answers
         self.val_tally, self.test_tally = Tally(samples.length), Tally(samples.length)
         self.memories = {part: Memory(memory) for part in ("train", "val", "test")}
         self.positions: list[float | None] = []
@@ -82,7 +85,7 @@ class Predict(Task):
 
     def _conclude(self, part: str, tally: Tally) -> list[float | None]:
         counts = tally.compute()  # the same in every process
-        measures = {**counts.measures(), **counts.bits(self.unit)}
+        measures = counts.measures() | counts.bits(self.unit) | (counts.whole() if self.answers else {})
         self.log_dict({f"{part}/{name}": value for name, value in measures.items()}, sync_dist=True)
         return counts.positions()
 

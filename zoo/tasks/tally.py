@@ -31,12 +31,18 @@ class Counts(NamedTuple):
     asked: Tensor  # [N] how many they are
     right: Tensor  # how many were the likeliest
     bytes: Tensor  # how many bytes they are, as far as it was said
+    answers: Tensor  # how many windows ask for anything
+    exact: Tensor  # in how many of those all was right
 
     def measures(self) -> dict[str, Tensor]:
         """loss in nats for each token asked, its perplexity, accuracy."""
         asked = self.asked.sum()
         loss = self.nats.sum() / asked
         return {"loss": loss, "perplexity": loss.exp(), "accuracy": self.right / asked}
+
+    def whole(self) -> dict[str, Tensor]:
+        """exact: the share of windows that ask for anything in which every token asked was the likeliest."""
+        return {"exact": self.exact / self.answers}
 
     def bits(self, unit: str) -> dict[str, Tensor]:
         """bits_per_character or bits_per_byte; nothing where a token is neither and its bytes were not said."""
@@ -58,13 +64,15 @@ class Tally(Metric):
     asked: Tensor
     right: Tensor
     bytes: Tensor
+    answers: Tensor
+    exact: Tensor
 
     def __init__(self, length: int) -> None:
         super().__init__()
         self.add_state("nats", torch.zeros(length), dist_reduce_fx="sum")
         self.add_state("asked", torch.zeros(length, dtype=torch.long), dist_reduce_fx="sum")
-        self.add_state("right", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
-        self.add_state("bytes", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        for name in ("right", "bytes", "answers", "exact"):
+            self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, targets: Tensor, sizes: Tensor | None = None) -> None:
         """Add logits [B, N, V] of targets [B, N], `sizes` [B, N] bytes long each."""
@@ -72,12 +80,15 @@ class Tally(Metric):
         losses = F.cross_entropy(logits.float().mT, targets, ignore_index=NOT_ASKED, reduction="none")  # [B, N]
         self.nats = _sum(self.nats, losses.sum(0))
         self.asked = _sum(self.asked, known.sum(0))
-        self.right = self.right + (known & (logits.argmax(-1) == targets)).sum()
+        right, answers = known & (logits.argmax(-1) == targets), known.any(1)
+        self.right = self.right + right.sum()
+        self.answers = self.answers + answers.sum()
+        self.exact = self.exact + (answers & (right == known).all(1)).sum()
         if sizes is not None:
             self.bytes = self.bytes + (sizes * known).sum()
 
     def compute(self) -> Counts:
-        return Counts(self.nats, self.asked, self.right, self.bytes)
+        return Counts(self.nats, self.asked, self.right, self.bytes, self.answers, self.exact)
 
 
 def _sum(one: Tensor, two: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Vocabularies of text: characters, bytes, and the subwords of a Hugging Face tokenizer."""
+"""Vocabularies of text: characters, bytes, words, and the subwords of a Hugging Face tokenizer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoo.data.corpora.subwords import Subwords
-from zoo.data.corpora.unknown import refuse_unknown, utf8
+from zoo.data.corpora.unknown import refuse_unknown, refuse_unknown_words, utf8
 from zoo.errors import Invalid
 from zoo.samples import Vocabulary
 
@@ -85,6 +85,36 @@ class Bytes:
         return {"kind": "byte"}
 
 
+@dataclass(frozen=True)
+class Words:
+    """One token for each of `words`, in their order; text has white space between them."""
+
+    words: tuple[str, ...]
+    unit: ClassVar[Literal["token"]] = "token"
+    lengths: ClassVar[None] = None
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @cached_property
+    def _table(self) -> dict[str, int]:
+        return {word: token for token, word in enumerate(self.words)}
+
+    def numbers(self, text: str) -> NDArray[Any]:
+        return np.array(self.encode(text), np.int32)
+
+    def encode(self, text: str) -> list[int]:
+        words = text.split()
+        refuse_unknown_words([word for word in words if word not in self._table], len(self))
+        return [self._table[word] for word in words]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return " ".join(self.words[token] for token in tokens)
+
+    def plain(self) -> dict[str, str]:
+        return {"kind": "word", "words": " ".join(self.words)}
+
+
 def from_plain(plain: Mapping[str, str]) -> Encoder:
     """The vocabulary that `plain()` was asked of. Raises Invalid where there is none like it."""
     match dict(plain):
@@ -92,6 +122,8 @@ def from_plain(plain: Mapping[str, str]) -> Encoder:
             return Characters(symbols)
         case {"kind": "byte"}:
             return Bytes()
+        case {"kind": "word", "words": words}:
+            return Words(tuple(words.split()))
         case {"kind": "subword", "json": json}:
             return Subwords(json)
     raise Invalid("vocabulary", f"no vocabulary is of kind {plain.get('kind')!r}")

@@ -1,0 +1,141 @@
+"""Tasks with answers of several letters or digits, each worked out anew from its question."""
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+from generated import told
+
+from zoo.data.addition import Addition
+from zoo.data.copying import Copying
+from zoo.data.parity import Parity
+from zoo.data.passkey import FILLER, Passkey
+from zoo.data.selective_copy import SelectiveCopy
+from zoo.errors import Invalid
+
+
+def near(count, total, share):
+    return abs(count - total * share) <= 5 * (total * share * (1 - share)) ** 0.5
+
+
+def test_sums_are_right():
+    for question, answer in told(Addition(0, digits=20, test=150)):
+        one, two = re.fullmatch(r"(\d+)\+(\d+)=", question).groups()
+        assert answer == str(int(one[::-1]) + int(two[::-1]))[::-1] + "."
+        for number in (one, two):
+            assert len(number) <= 20
+            assert number == "0" or number[-1] != "0"
+
+
+def test_numbers_of_digits_are_equally_likely_and_independent():
+    pairs = [question.rstrip("=").split("+") for question, _ in told(Addition(0, digits=4, test=1600))]
+    counts = Counter((len(one), len(two)) for one, two in pairs)
+    assert len(counts) == 16
+    assert all(near(count, 1600, 1 / 16) for count in counts.values())
+    digits = Counter(one[0] for one, _ in pairs if len(one) > 1)
+    assert all(near(digits[digit], digits.total(), 0.1) for digit in "0123456789")
+    leading = Counter(one[-1] for one, _ in pairs if len(one) > 1)
+    assert all(near(leading[digit], leading.total(), 1 / 9) for digit in "123456789")
+
+
+def test_longer_sums_can_be_asked_alone():
+    for question, _ in told(Addition(0, digits=40, least=21, test=50)):
+        assert all(21 <= len(number) <= 40 for number in question.rstrip("=").split("+"))
+
+
+@pytest.mark.parametrize(
+    ("order", "put"), [("same", str), ("reversed", lambda text: text[::-1]), ("sorted", lambda text: "".join(sorted(text)))]
+)  # fmt: skip
+def test_letters_come_in_the_order_asked(order, put):
+    for question, answer in told(Copying(0, order=order, test=100)):
+        assert answer == put(question.rstrip("=")) + "."
+
+
+def test_letters_and_lengths_are_drawn_evenly():
+    texts = [question.rstrip("=") for question, _ in told(Copying(0, symbols=8, least=3, test=900))]
+    lengths = Counter(map(len, texts))
+    assert sorted(lengths) == [3, 4, 5, 6, 7, 8]
+    assert all(near(count, 900, 1 / 6) for count in lengths.values())
+    letters = Counter("".join(texts))
+    assert all(near(letters[letter], letters.total(), 1 / 26) for letter in "abcdefghijklmnopqrstuvwxyz")
+
+
+def test_parity_counts_ones():
+    answers = Counter()
+    for question, answer in told(Parity(0, test=1000)):
+        bits = re.fullmatch(r"([01]{1,20})=", question)[1]
+        assert int(answer) == bits.count("1") % 2
+        answers[answer] += 1
+    assert near(answers["1"], 1000, 0.5)
+
+
+@pytest.mark.parametrize(("symbols", "blanks"), [(8, 8), (8, 4), (8, 16), (5, 0)])
+def test_symbols_are_those_that_are_no_blanks(symbols, blanks):
+    for question, answer in told(SelectiveCopy(0, symbols=symbols, blanks=blanks, test=100)):
+        text = re.fullmatch(r"([a-p_]+)\|", question)[1]
+        assert (len(text), text.count("_")) == (symbols + blanks, blanks)
+        assert answer == text.replace("_", "")
+
+
+def test_symbols_lie_anywhere():
+    questions = [question for question, _ in told(SelectiveCopy(0, symbols=4, blanks=12, test=1000))]
+    here = [sum(question[place] != "_" for question in questions) for place in range(16)]
+    assert all(near(count, 1000, 1 / 4) for count in here)
+    letters = Counter("".join(questions).replace("_", "").replace("|", ""))
+    assert all(near(letters[letter], 4000, 1 / 16) for letter in "abcdefghijklmnop")
+
+
+def passkeys(**options):
+    """(words of filler before, words after, key) of each text, its answer having been found in it."""
+    for question, answer in told(Passkey(0, **options)):
+        found = re.fullmatch(r"(.*?) ?the key is ((?:\d )+)\. ?(.*?) ?what is the key \?", question)
+        before, key, after = found.groups()
+        assert answer == key.strip()
+        filler = f"{before} {after}".strip()
+        assert not re.search(r"\d", filler)
+        assert all(
+            any(known.endswith(one.strip()) for known in (f[:-2] for f in FILLER)) for one in filler.split(".") if one
+        )
+        yield len(before.split()), len(after.split()), answer.split()
+
+
+@pytest.mark.parametrize("length", [21, 22, 64, 100])
+def test_the_key_is_in_the_text_and_the_text_is_as_long_as_said(length):
+    data = Passkey(0, length=length, test=50)
+    assert {batch.inputs.shape[1] for batch in data.loader("test")} == {length}
+    for before, after, key in passkeys(length=length, test=50):
+        assert before + after == length + 1 - 4 - 5 - 2 * 5
+        assert before == 0 or after % 6 == 0
+        assert len(key) == 5
+
+
+@pytest.mark.parametrize("depth", [0.0, 0.25, 0.5, 1.0])
+def test_the_key_stands_at_its_depth(depth):
+    found = {before / (before + after) for before, after, _ in passkeys(length=258, depth=depth, test=20)}
+    assert len(found) == 1
+    assert found.pop() == pytest.approx(depth, abs=0.02)
+
+
+def test_the_key_stands_anywhere_and_its_digits_are_any():
+    drawn = list(passkeys(length=66, test=900))  # eight sentences, so nine places
+    places = Counter(before for before, _, _ in drawn)
+    assert len(places) == 9
+    assert all(near(count, 900, 1 / 9) for count in places.values())
+    digits = np.bincount([int(digit) for _, _, key in drawn for digit in key])
+    assert all(near(count, 4500, 0.1) for count in digits)
+
+
+def test_a_text_without_room_for_the_key_is_refused():
+    with pytest.raises(Invalid, match="a key of 5 digits and the question take 18; write that or more") as caught:
+        Passkey(0, length=17)
+    assert caught.value.key == "length"
+    assert Passkey(0, length=18, test=3).samples.length == 18
+
+
+@pytest.mark.parametrize("source", [Addition, Copying, Parity])
+def test_bounds_that_cross_are_refused(source):
+    (key,) = {"digits", "symbols", "bits"} & source.__init__.__kwdefaults__.keys()
+    with pytest.raises(Invalid, match=f"21 {key} are more than the 20 of the longest") as caught:
+        source(0, least=21)
+    assert caught.value.key == "least"

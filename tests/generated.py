@@ -1,0 +1,46 @@
+"""Generated sources of text, small, and their sequences as text."""
+
+import torch
+
+from zoo.data.addition import Addition
+from zoo.data.copying import Copying
+from zoo.data.counting import Counting
+from zoo.data.flipflop import Flipflop
+from zoo.data.parity import Parity
+from zoo.data.passkey import Passkey
+from zoo.data.recall import Recall
+from zoo.data.selective_copy import SelectiveCopy
+
+SMALL = {
+    Addition: {"digits": 5},
+    Copying: {"symbols": 6},
+    Counting: {"steps": 20},
+    Flipflop: {"length": 16},
+    Parity: {"bits": 12},
+    Passkey: {"length": 40},
+    Recall: {"length": 24, "pairs": 4, "keys": 8, "values": 8},
+    SelectiveCopy: {"symbols": 6, "blanks": 6},
+}
+PADDED = (Addition, Copying, Counting, Parity)  # whose sequences differ in length
+
+
+def fetched(data, part="test", epoch=0):
+    """Rows (inputs, targets, documents or None) of a part, without what batches add to them."""
+    loader = data.loader(part)
+    if part == "train":
+        loader.order.set_epoch(epoch)
+    for batch in loader:
+        documents = batch.documents if batch.documents is not None else torch.zeros_like(batch.inputs)
+        for inputs, targets, own in zip(batch.inputs, batch.targets, documents, strict=True):
+            assert (targets[own < 0] == -100).all()
+            yield inputs[own == 0].tolist(), targets[own == 0].tolist()
+
+
+def told(data, part="test"):
+    """(what stands before the answer, the answer) as text, given that what is asked is what ends each sequence."""
+    decode = data.samples.vocabulary.decode
+    for inputs, targets in fetched(data, part):
+        answer = [token for token in targets if token >= 0]
+        assert targets[-len(answer) :] == answer
+        assert inputs[len(inputs) - len(answer) + 1 :] == answer[:-1]
+        yield decode(inputs[: len(inputs) - len(answer) + 1]), decode(answer)

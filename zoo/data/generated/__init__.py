@@ -1,0 +1,1 @@
+"""What sources share that make their samples themselves."""
