@@ -11,6 +11,7 @@ import pytest
 import reports
 import torch
 
+from zoo.diagnostics.document.document import held
 from zoo.diagnostics.drawing import digits
 from zoo.diagnostics.drawing.curves import thinned
 from zoo.diagnostics.drawing.figures import draw
@@ -104,7 +105,7 @@ def test_hostile_words_stay_words(pages):
 
 
 def test_data_for_the_script_are_json_that_ends_no_element():
-    text = writing.data({"words": reports.HOSTILE})
+    text = held({"words": reports.HOSTILE})
     assert json.loads(text)["words"] == reports.HOSTILE
     assert text.isascii()
     assert not set(text) & set("<>&")
@@ -112,7 +113,7 @@ def test_data_for_the_script_are_json_that_ends_no_element():
 
 def test_weights_reach_the_script_within_half_a_level(made):
     report = made["image"]
-    (told,) = json.loads(writing.data(looks.data(report)))["runs"]
+    (told,) = json.loads(held(looks.data(report)))["runs"]
     exact = report.runs[0].attended.weights
     largest = exact.amax(-1).max()
     torch.testing.assert_close(decoded(told["weights"], exact.shape), exact, atol=float(largest) / 500, rtol=0)
