@@ -37,6 +37,12 @@ const dimming = (legend) => {
   }
 };
 
+// Words of what is under the pointer.
+const telling = (one) => {
+  one.addEventListener("pointermove", (event) => tip(event, one.dataset.tip));
+  one.addEventListener("pointerleave", () => tip());
+};
+
 // Numbers of maps under the pointer, read off the grey levels of their pictures.
 const levels = async (image) => {
   const picture = new Image();

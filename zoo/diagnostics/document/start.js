@@ -10,6 +10,7 @@ addEventListener("DOMContentLoaded", () => {
   system.addEventListener("change", () => { if (!recall()) paper(system.matches ? "dark" : "light"); });
   for (const svg of all("svg.plot")) readable(svg);
   for (const legend of all(".legend")) dimming(legend);
+  for (const one of all("[data-tip]")) telling(one);
   for (const image of all("svg image")) tellable(image);
   let before = "light", folded = [];
   addEventListener("beforeprint", () => {
