@@ -1,0 +1,148 @@
+"""Curves and points of a comparison, for its page and its figures: by size, by place in the window, in training, by cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, nan
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from zoo.compare.ranking import ranking, values
+from zoo.compare.result import TRAINED, Cell, Comparison, Variant
+from zoo.compare.statistics import estimate
+from zoo.compare.wording import measured, named, size
+from zoo.diagnostics.drawing.curves import Line
+from zoo.diagnostics.drawing.scales import Scale
+from zoo.panels import Panel, Points
+
+BINS = 48  # of places, so that each point is a mean of many tokens
+FEW = 8  # lines that are told apart by the name of their colour
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Lines under the names of a panel's axes; `mark` is where training ended."""
+
+    panel: Panel
+    lines: tuple[Line, ...]
+    across: Scale | None = None
+    mark: tuple[float, str] | None = None
+
+
+def ordered(comparison: Comparison) -> tuple[Variant, ...]:
+    """As they are listed; where these are many, the best at the last place at the end, which draws it darkest."""
+    if len(comparison.variants) <= FEW:
+        return comparison.variants
+    return tuple(one.variant for one in reversed(ranking(comparison, comparison.places[-1])))
+
+
+def by_size(comparison: Comparison) -> Chart | None:
+    """The measure against resolution or length, with its interval; nothing where there are fewer than two sizes."""
+    sizes = sorted((found, place) for place in comparison.places if (found := size(comparison, place)) is not None)
+    if len(sizes) < 2:
+        return None
+    lines = tuple(_by_size(variant, comparison.measure, sizes) for variant in ordered(comparison))
+    title, log = (
+        ("resolution, pixels", False) if comparison.kind == "resolutions" else ("length of windows, tokens", True)
+    )
+    across = Scale(sizes[0][0], sizes[-1][0], log=log, marks=tuple(found for found, _ in sizes))
+    trained = size(comparison, TRAINED)
+    panel = Panel(title=f"{measured(comparison)} by {title.partition(',')[0]}", x=title, y=measured(comparison))
+    mark = None if trained is None else (trained, "training")
+    return Chart(panel=panel, lines=lines, across=across, mark=mark)
+
+
+def by_position(comparison: Comparison) -> tuple[Chart, ...]:
+    """For each place that has them, losses by place in the window, means of seeds and of neighbouring tokens."""
+    return tuple(chart for place in comparison.places if (chart := _positions(comparison, place)))
+
+
+def in_training(comparison: Comparison) -> Chart | None:
+    """What is monitored against steps: the mean of seeds, and the band from the lowest to the highest."""
+    lines = [_curve(variant) for variant in ordered(comparison) if any(cell.curve for cell in variant.cells)]
+    panel = Panel(title="In training", x="step", y="validation, as monitored")
+    return Chart(panel=panel, lines=tuple(lines)) if lines else None
+
+
+COSTS: Mapping[str, tuple[str, Callable[[Cell], float | None]]] = {
+    "time of a step": ("ms, median", lambda cell: cell.step_seconds and cell.step_seconds * 1e3),
+    "memory": ("MiB, the most", lambda cell: cell.memory and cell.memory / 2**20),
+    "parameters": ("thousands", lambda cell: cell.parameters and cell.parameters / 1e3),
+}
+
+
+def by_cost(comparison: Comparison, place: str = TRAINED) -> tuple[Points, ...]:
+    """The measure against each cost in which variants differ, a point for each variant."""
+    return tuple(_points(comparison, place, title) for title in COSTS if len(_costs(comparison, title)) > 1)
+
+
+def mean_of(variant: Variant, pick: Callable[[Cell], float | None]) -> float | None:
+    """The mean of what is known of a variant's cells."""
+    found = [one for cell in variant.cells if (one := pick(cell)) is not None and isfinite(one)]
+    return fmean(found) if found else None
+
+
+def _costs(comparison: Comparison, title: str) -> set[float]:
+    found = (mean_of(variant, COSTS[title][1]) for variant in comparison.variants)
+    return {one for one in found if one is not None}
+
+
+def _points(comparison: Comparison, place: str, title: str) -> Points:
+    unit, pick = COSTS[title]
+    groups = {}
+    for variant in ordered(comparison):
+        found, cost = values(variant, place, comparison.measure), mean_of(variant, pick)
+        reached = fmean(found.values()) if found else None
+        groups[variant.name] = (_numbers([cost]), _numbers([reached]))
+    y = f"{measured(comparison)}, {named(comparison, place)}"
+    return Points(title=f"{title.capitalize()}", x=f"{title}, {unit}", y=y, groups=groups)
+
+
+def _by_size(variant: Variant, measure: str, sizes: Sequence[tuple[float, str]]) -> Line:
+    found = [tuple(values(variant, place, measure).values()) for _, place in sizes]
+    means = [estimate(one) if one else None for one in found]
+    mean = _numbers([one.mean if one else None for one in means])
+    low, high = (_numbers([getattr(one, end) if one else None for one in means]) for end in ("low", "high"))
+    places = torch.tensor([size for size, _ in sizes])
+    return Line(variant.name, places, mean, (low, high) if low.isfinite().any() else None)
+
+
+def _curve(variant: Variant) -> Line:
+    found: dict[int, list[float]] = {}
+    for cell in variant.cells:
+        for step, value in cell.curve:
+            found.setdefault(step, []).append(value if isfinite(value) else nan)
+    steps = sorted(found)
+    mean, low, high = (_numbers([pick(found[step]) for step in steps]) for pick in (fmean, min, max))
+    return Line(variant.name, torch.tensor(steps), mean, (low, high) if len(variant.cells) > 1 else None)
+
+
+def _positions(comparison: Comparison, place: str) -> Chart | None:
+    lines = []
+    for variant in ordered(comparison):
+        rows = [cell.positions[place] for cell in variant.cells if cell.positions.get(place)]
+        if rows:
+            x, y = zip(*_binned(rows), strict=True)
+            lines.append(Line(variant.name, torch.tensor(x), _numbers(y)))
+    if not lines:
+        return None
+    trained, title = size(comparison, TRAINED), f"Windows of {named(comparison, place)}"
+    mark = None if trained is None or place == TRAINED else (trained, "training")
+    panel = Panel(title=title, x="place in the window", y="loss")
+    return Chart(panel=panel, lines=tuple(lines), mark=mark)
+
+
+def _binned(rows: Sequence[Sequence[float | None]]) -> Iterator[tuple[float, float]]:
+    """(place, mean) of runs of places, over all seeds."""
+    longest = max(map(len, rows))
+    run = max(1, longest // BINS)
+    for start in range(0, longest, run):
+        found = [one for row in rows for one in row[start : start + run] if one is not None and isfinite(one)]
+        yield start + (min(run, longest - start) - 1) / 2, fmean(found) if found else nan
+
+
+def _numbers(found: Sequence[float | None]) -> Tensor:
+    return torch.tensor([nan if one is None else one for one in found], dtype=torch.float64)
