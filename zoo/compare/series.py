@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, nan
 from statistics import fmean
 
@@ -13,8 +13,9 @@ from torch import Tensor
 from zoo.compare.ranking import ranking, values
 from zoo.compare.result import TRAINED, Cell, Comparison, Variant
 from zoo.compare.statistics import estimate
-from zoo.compare.wording import measured, named, size
-from zoo.diagnostics.drawing.curves import Line
+from zoo.compare.wording import capital, measured, named, size
+from zoo.diagnostics.drawing.axes import colour
+from zoo.diagnostics.drawing.curves import Line, upward
 from zoo.diagnostics.drawing.scales import Scale
 from zoo.panels import Panel, Points
 
@@ -29,42 +30,69 @@ class Chart:
     panel: Panel
     lines: tuple[Line, ...]
     across: Scale | None = None
+    up: Scale | None = None
     mark: tuple[float, str] | None = None
 
 
 def ordered(comparison: Comparison) -> tuple[Variant, ...]:
     """As they are listed; where these are many, the best at the last place at the end, which draws it darkest."""
-    if len(comparison.variants) <= FEW:
+    if len(comparison.variants) <= FEW or len(comparison.axes) > 1:
         return comparison.variants
     return tuple(one.variant for one in reversed(ranking(comparison, comparison.places[-1])))
 
 
-def by_size(comparison: Comparison) -> Chart | None:
+def grouped(comparison: Comparison, variants: Sequence[Variant]) -> dict[str, list[Variant]]:
+    """Variants by their value of the first axis where there are several axes, else all under no name; their order is kept."""
+    key = comparison.axes[0].key if len(comparison.axes) > 1 else None
+    groups: dict[str, list[Variant]] = {}
+    for variant in variants:
+        groups.setdefault(variant.values.get(key, "") if key else "", []).append(variant)
+    return groups
+
+
+def by_size(comparison: Comparison) -> tuple[Chart, ...]:
     """The measure against resolution or length, with its interval; nothing where there are fewer than two sizes."""
     sizes = sorted((found, place) for place in comparison.places if (found := size(comparison, place)) is not None)
     if len(sizes) < 2:
-        return None
-    lines = tuple(_by_size(variant, comparison.measure, sizes) for variant in ordered(comparison))
-    title, log = (
-        ("resolution, pixels", False) if comparison.kind == "resolutions" else ("length of windows, tokens", True)
+        return ()
+    images = comparison.kind == "resolutions"
+    title = "resolution, pixels" if images else "length of windows, tokens"
+    across = Scale(sizes[0][0], sizes[-1][0], log=not images, marks=tuple(found for found, _ in sizes))
+    panel = Panel(
+        title=f"{capital(measured(comparison))} by {title.partition(',')[0]}", x=title, y=measured(comparison)
     )
-    across = Scale(sizes[0][0], sizes[-1][0], log=log, marks=tuple(found for found, _ in sizes))
-    trained = size(comparison, TRAINED)
-    panel = Panel(title=f"{measured(comparison)} by {title.partition(',')[0]}", x=title, y=measured(comparison))
-    mark = None if trained is None else (trained, "training")
-    return Chart(panel=panel, lines=lines, across=across, mark=mark)
+    charts = _charts(comparison, panel, lambda variant: _by_size(variant, comparison.measure, sizes))
+    return tuple(replace(chart, across=across, mark=_trained(comparison)) for chart in charts)
 
 
 def by_position(comparison: Comparison) -> tuple[Chart, ...]:
     """For each place that has them, losses by place in the window, means of seeds and of neighbouring tokens."""
-    return tuple(chart for place in comparison.places if (chart := _positions(comparison, place)))
+    return tuple(chart for place in comparison.places for chart in _positions(comparison, place))
 
 
-def in_training(comparison: Comparison) -> Chart | None:
+def in_training(comparison: Comparison) -> tuple[Chart, ...]:
     """What is monitored against steps: the mean of seeds, and the band from the lowest to the highest."""
-    lines = [_curve(variant) for variant in ordered(comparison) if any(cell.curve for cell in variant.cells)]
-    panel = Panel(title="In training", x="step", y="validation, as monitored")
-    return Chart(panel=panel, lines=tuple(lines)) if lines else None
+    return _charts(comparison, Panel(title="In training", x="step", y="validation, as monitored"), _curve)
+
+
+def _charts(comparison: Comparison, panel: Panel, draw: Callable[[Variant], Line | None]) -> tuple[Chart, ...]:
+    """A line for each variant that has one, a chart for each group, all on one scale; bands where these can be told apart."""
+    groups = grouped(comparison, ordered(comparison))
+    lines = {
+        variant.name: replace(line, look=colour(number, len(group)), band=line.band if len(group) <= FEW else None)
+        for group in groups.values() for number, variant in enumerate(group) if (line := draw(variant))
+    }  # fmt: skip
+    found = {title: tuple(lines[one.name] for one in group if one.name in lines) for title, group in groups.items()}
+    up = upward(list(lines.values())) if lines else None
+    return tuple(
+        Chart(panel=replace(panel, title=title) if len(groups) > 1 else panel, lines=drawn, up=up)
+        for title, drawn in found.items() if drawn
+    )  # fmt: skip
+
+
+def _trained(comparison: Comparison) -> tuple[float, str] | None:
+    trained = size(comparison, TRAINED)
+    return None if trained is None else (trained, "training")
 
 
 COSTS: Mapping[str, tuple[str, Callable[[Cell], float | None]]] = {
@@ -110,29 +138,33 @@ def _by_size(variant: Variant, measure: str, sizes: Sequence[tuple[float, str]])
     return Line(variant.name, places, mean, (low, high) if low.isfinite().any() else None)
 
 
-def _curve(variant: Variant) -> Line:
+def _curve(variant: Variant) -> Line | None:
     found: dict[int, list[float]] = {}
     for cell in variant.cells:
         for step, value in cell.curve:
             found.setdefault(step, []).append(value if isfinite(value) else nan)
+    if not found:
+        return None
     steps = sorted(found)
     mean, low, high = (_numbers([pick(found[step]) for step in steps]) for pick in (fmean, min, max))
     return Line(variant.name, torch.tensor(steps), mean, (low, high) if len(variant.cells) > 1 else None)
 
 
-def _positions(comparison: Comparison, place: str) -> Chart | None:
-    lines = []
-    for variant in ordered(comparison):
+def _positions(comparison: Comparison, place: str) -> tuple[Chart, ...]:
+    def line(variant: Variant) -> Line | None:
         rows = [cell.positions[place] for cell in variant.cells if cell.positions.get(place)]
-        if rows:
-            x, y = zip(*_binned(rows), strict=True)
-            lines.append(Line(variant.name, torch.tensor(x), _numbers(y)))
-    if not lines:
-        return None
-    trained, title = size(comparison, TRAINED), f"Windows of {named(comparison, place)}"
-    mark = None if trained is None or place == TRAINED else (trained, "training")
-    panel = Panel(title=title, x="place in the window", y="loss")
-    return Chart(panel=panel, lines=tuple(lines), mark=mark)
+        if not rows:
+            return None
+        x, y = zip(*_binned(rows), strict=True)
+        return Line(variant.name, torch.tensor(x), _numbers(y))
+
+    panel = Panel(title=f"Windows of {named(comparison, place)}", x="place in the window", y="loss")
+    charts = _charts(comparison, panel, line)
+    titles = (panel.title if one.panel is panel else f"{one.panel.title}, {named(comparison, place)}" for one in charts)
+    mark = None if place == TRAINED else _trained(comparison)
+    return tuple(
+        replace(one, panel=replace(panel, title=title), mark=mark) for one, title in zip(charts, titles, strict=True)
+    )
 
 
 def _binned(rows: Sequence[Sequence[float | None]]) -> Iterator[tuple[float, float]]:

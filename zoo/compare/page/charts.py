@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from zoo.compare.result import TRAINED, Comparison
 from zoo.compare.series import Chart, by_cost, by_position, by_size, in_training
 from zoo.compare.wording import at
@@ -11,28 +13,19 @@ from zoo.diagnostics.drawing.markup import Markup, tag
 
 
 def sizes(comparison: Comparison) -> Markup | None:
-    chart = by_size(comparison)
-    if chart is None:
-        return None
     bands = "Bands are 95 % intervals over seeds." if len(comparison.seeds) > 1 else "One seed each: no intervals."
-    return _figures(figure(f"{bands} The dotted line is the size of training.", _drawn(chart), wide=True))
+    return _charts(f"{bands} The dotted line is the size of training.", by_size(comparison))
 
 
 def positions(comparison: Comparison) -> Markup | None:
-    charts = by_position(comparison)
     cut = f" The texts were cut into {comparison.windows}." if comparison.windows else ""
-    said = f"Means of all seeds and of neighbouring tokens.{cut}"
-    return _figures(figure(said, *map(_drawn, charts), wide=True)) if charts else None
+    return _charts(f"Means of all seeds and of neighbouring tokens.{cut}", by_position(comparison))
 
 
 def training(comparison: Comparison) -> Markup | None:
-    chart = in_training(comparison)
-    said = (
-        "Means of the seeds, with bands from the lowest to the highest."
-        if len(comparison.seeds) > 1
-        else "One seed each."
-    )
-    return _figures(figure(said, _drawn(chart), wide=True)) if chart else None
+    several = len(comparison.seeds) > 1
+    said = "Means of the seeds, with bands from the lowest to the highest." if several else "One seed each."
+    return _charts(said, in_training(comparison))
 
 
 def costs(comparison: Comparison) -> Markup | None:
@@ -41,8 +34,11 @@ def costs(comparison: Comparison) -> Markup | None:
     return _figures(figure(said, *(titled(one.title, points(one)) for one in found), wide=True)) if found else None
 
 
-def _drawn(chart: Chart) -> Markup:
-    return titled(chart.panel.title, plot(chart.panel, chart.lines, chart.across, chart.mark))
+def _charts(said: str, charts: Sequence[Chart]) -> Markup | None:
+    drawn = (
+        titled(one.panel.title, plot(one.panel, one.lines, one.across, one.up, one.mark)) for one in charts
+    )  # fmt: skip
+    return _figures(figure(said, *drawn, wide=True)) if charts else None
 
 
 def _figures(drawn: Markup) -> Markup:

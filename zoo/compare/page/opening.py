@@ -54,12 +54,12 @@ def _switch(comparison: Comparison) -> Markup | None:
 
 def _legend(comparison: Comparison) -> str:
     high = comparison.better == "high"
-    words = f"{capital(measured(comparison))}, {'higher' if high else 'lower'} is better. A small dot is one seed"
+    words = f"{capital(measured(comparison))}, {'higher' if high else 'lower'} is better."
     if len(comparison.seeds) < 2:
-        return f"{words}: one seed for each, and so no interval; one seed cannot tell a difference from chance."
+        return f"{words} A dot is one seed: there is no interval, and one seed cannot tell a difference from chance."
     return (
-        f"{words}, the large one their mean, the bar its 95 % interval. Within spread: the interval of the differences to "
-        "the best, seed by seed, holds 0. An arrow: further off than is drawn."
+        f"{words} A small dot is one seed, the large one their mean, the bar its 95 % interval. Within spread: the interval "
+        "of the differences to the best, seed by seed, holds 0. An arrow: further off than is drawn."
     )
 
 

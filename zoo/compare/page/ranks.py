@@ -8,6 +8,7 @@ from zoo.compare.flags import flags
 from zoo.compare.page import strips
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import Comparison, Variant
+from zoo.compare.series import grouped
 from zoo.compare.wording import decimals, named, number, spread
 from zoo.diagnostics.drawing.markup import Markup, breaking, tag
 from zoo.diagnostics.drawing.scales import Scale
@@ -24,28 +25,12 @@ def ranks(comparison: Comparison) -> Markup:
     order = [list(column) for column in columns]
     places = decimals(comparison)
     bodies = []
-    for title, group in _groups(comparison, order[0]).items():
+    for title, group in grouped(comparison, [columns[0][name].variant for name in order[0]]).items():
         rows = [_row(comparison, variant, columns, scales, order, places) for variant in group]
-        span = len(columns) + 1
-        head = (
-            tag("tr", tag("th", breaking(title), colspan=str(span), scope="rowgroup"), class_="group")
-            if title
-            else None
-        )
+        head = tag("tr", tag("th", breaking(title), scope="rowgroup"), class_="group") if title else None
         bodies.append(tag("tbody", head, *rows))
     classes = ["ranks", "many" if len(comparison.variants) > MANY else "", "single" if len(columns) > ABREAST else ""]
     return tag("table", _head(comparison), *bodies, _foot(comparison, scales), class_=" ".join(filter(None, classes)))
-
-
-def _groups(comparison: Comparison, order: Sequence[str]) -> Mapping[str, list[Variant]]:
-    """Variants by the first axis where there are several, in the order of the best of each; else in one group."""
-    by_name = {variant.name: variant for variant in comparison.variants}
-    groups: dict[str, list[Variant]] = {}
-    for name in order:
-        axis = comparison.axes[0] if len(comparison.axes) > 1 else None
-        title = by_name[name].values.get(axis.key, "") if axis else ""
-        groups.setdefault(title, []).append(by_name[name])
-    return groups
 
 
 def _head(comparison: Comparison) -> Markup:

@@ -58,7 +58,7 @@ def _marks(one: Standing, axis: Scale) -> Iterator[Markup]:
         ends = [_percent(axis(min(max(end, axis.low), axis.high))) for end in (one.mean.low, one.mean.high)]
         yield tag("line", x1=ends[0], x2=ends[1], y1=UPPER, y2=UPPER, class_="interval")
     yield tag("circle", cx=_percent(axis(one.mean.mean)), cy=UPPER, r=4.6, class_="mean")
-    for value in one.values.values():
+    for value in one.values.values() if one.mean.count > 1 else ():
         if axis.low <= value <= axis.high:
             yield tag("circle", cx=_percent(axis(value)), cy=LOWER, r=2.2, class_="seed")
 

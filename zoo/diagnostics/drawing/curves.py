@@ -19,12 +19,13 @@ FEW = 12  # points that are marked on their line
 
 @dataclass(frozen=True)
 class Line:
-    """One line, with places of its own, and a band around it."""
+    """One line, with places of its own, a band around it, and the class of its colour where it does not go by its number."""
 
     label: str
     x: Tensor  # [N]
     y: Tensor  # [N]
     band: tuple[Tensor, Tensor] | None = None  # [N] each
+    look: str = ""
 
 
 def curves(panel: Curves) -> Markup:
@@ -36,19 +37,25 @@ def curves(panel: Curves) -> Markup:
 
 
 def plot(
-    panel: Panel, lines: Sequence[Line], across: Scale | None = None, mark: tuple[float, str] | None = None
-) -> Markup:
-    """Lines under the names of the panel's axes; `across` is a scale of their places, `mark` one of these and its name."""
-    held = [part for line in lines for part in (line.y, *(line.band or ()))]
-    x, y = across or spanning(line.x for line in lines), calm(widened(spanning(held)))
-    if 0 <= y.low < 0.4 * y.high:  # near enough that the axis may begin at 0
-        y = spanning([*held, torch.tensor([0.0, y.high])])
-    frame = framed(x, y, panel.x, panel.y)
-    looks = [(line, number, colour(number, len(lines))) for number, line in enumerate(lines)]
+    panel: Panel, lines: Sequence[Line], across: Scale | None = None, up: Scale | None = None,
+    mark: tuple[float, str] | None = None,
+) -> Markup:  # fmt: skip
+    """Lines under the names of the panel's axes, on scales of their own or on given ones; `mark` is a place and its name."""
+    frame = framed(across or spanning(line.x for line in lines), up or upward(lines), panel.x, panel.y)
+    looks = [(line, number, line.look or colour(number, len(lines))) for number, line in enumerate(lines)]
     drawn = [*_mark(frame, mark), *(_band(frame, *look) for look in looks if look[0].band)]
     for look in looks:
         drawn += _line(frame, *look)
     return stacked(legend([(look, line.label) for line, _, look in looks]), frame.draw(*drawn, title=panel.title))
+
+
+def upward(lines: Sequence[Line]) -> Scale:
+    """A scale that holds the lines and their bands."""
+    held = [part for line in lines for part in (line.y, *(line.band or ()))]
+    scale = calm(widened(spanning(held)))
+    if 0 <= scale.low < 0.4 * scale.high:  # near enough that the axis may begin at 0
+        return spanning([*held, torch.tensor([0.0, scale.high])])
+    return scale
 
 
 def points(panel: Points) -> Markup:
