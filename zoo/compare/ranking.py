@@ -66,7 +66,7 @@ def lacking(variant: Variant, place: str, measure: str) -> tuple[str, ...]:
 def _why(cell: Cell, place: str, measure: str) -> str:
     value = cell.metrics.get(place, {}).get(measure)
     if value is not None:
-        return "" if isfinite(value) else f"the value is {value}, no finite number"
+        return "" if isfinite(value) else f"no finite number ({value})"
     if place in cell.refused:
         return f"refused: {cell.refused[place]}"
     if cell.state == "failed":

@@ -129,9 +129,11 @@ def _points(comparison: Comparison, place: str, title: str) -> Points:
     return Points(title=f"{title.capitalize()}", x=f"{title}, {unit}", y=y, groups=groups)
 
 
-def _by_size(variant: Variant, measure: str, sizes: Sequence[tuple[float, str]]) -> Line:
+def _by_size(variant: Variant, measure: str, sizes: Sequence[tuple[float, str]]) -> Line | None:
     found = [tuple(values(variant, place, measure).values()) for _, place in sizes]
     means = [estimate(one) if one else None for one in found]
+    if not any(means):
+        return None
     mean = _numbers([one.mean if one else None for one in means])
     low, high = (_numbers([getattr(one, end) if one else None for one in means]) for end in ("low", "high"))
     places = torch.tensor([size for size, _ in sizes])

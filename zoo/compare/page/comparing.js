@@ -6,7 +6,10 @@ const ranked = (figure) => {
     bodies.sort((a, b) => at(a[1][0], place) - at(b[1][0], place));
     for (const [body, rows] of bodies) {
       body.append(...rows);
-      for (const row of rows) find(".rank", row).textContent = at(row, place) + 1;
+      for (const row of rows) {
+        const none = find(`[data-column="${place}"]`, row).classList.contains("missing");
+        find(".rank", row).textContent = none ? "\u2013" : at(row, place) + 1;
+      }
     }
     find("tfoot", table).before(...bodies.map(([body]) => body));
     for (const cell of all("[data-column]", table)) cell.classList.toggle("chosen", Number(cell.dataset.column) === place);

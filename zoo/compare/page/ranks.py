@@ -9,7 +9,9 @@ from zoo.compare.page import strips
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import Comparison, Variant
 from zoo.compare.series import grouped
+from zoo.compare.window import window
 from zoo.compare.wording import decimals, named, number, spread
+from zoo.diagnostics.drawing import digits
 from zoo.diagnostics.drawing.markup import Markup, breaking, tag
 from zoo.diagnostics.drawing.scales import Scale
 
@@ -21,7 +23,7 @@ WORDS = {"best": "best", "within": "within spread"}
 def ranks(comparison: Comparison) -> Markup:
     """Rows in the order of the first place; each says its order at the others, for the switch."""
     columns = [{one.variant.name: one for one in ranking(comparison, place)} for place in comparison.places]
-    scales = [strips.scale(list(column.values()), comparison.better) for column in columns]
+    scales = [window(list(column.values())).over(0, 100) for column in columns]
     order = [list(column) for column in columns]
     places = decimals(comparison)
     bodies = []
@@ -60,7 +62,7 @@ def _row(
 ) -> Markup:  # fmt: skip
     told = flags(variant)
     done = sum(cell.state == "done" for cell in variant.cells)
-    label = "failed" if not done and any(cell.state == "failed" for cell in variant.cells) else "flagged"
+    label = "failed" if all(cell.state == "failed" for cell in variant.cells) else "flagged"
     flag = tag(
         "a", label, href="#flags", class_="flag", data_tip="\n".join(told), aria_label=f"{label}: {'; '.join(told)}"
     )
@@ -71,7 +73,8 @@ def _row(
         _cell(comparison, column[variant.name], column, scale, place, places)
         for place, (column, scale) in enumerate(zip(columns, scales, strict=True))
     )
-    rank = tag("span", str(order[0].index(variant.name) + 1), class_="rank")
+    first = columns[0][variant.name].mean and str(order[0].index(variant.name) + 1)
+    rank = tag("span", first or digits.NOTHING, class_="rank")
     head = tag("th", tag("div", rank, tag("div", name, notes), class_="who"), scope="row")
     return tag("tr", head, *cells, data_order=" ".join(str(one.index(variant.name)) for one in order))
 

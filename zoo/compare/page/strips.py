@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from statistics import median
+from collections.abc import Iterator
 
 from zoo.compare.ranking import Standing
 from zoo.diagnostics.drawing import digits
 from zoo.diagnostics.drawing.markup import Markup, tag
 from zoo.diagnostics.drawing.scales import Scale
 
-FAR = 8.0  # times as far from the best as the variant in the middle, from where on nothing is drawn
-WIDE = 2.0  # times the spread of all seeds, by which intervals may widen the scale
 UPPER, LOWER = "38%", "76%"  # where means and their intervals lie, and seeds
-
-
-def scale(standings: Sequence[Standing], better: str) -> Scale:
-    """From 0 to 100 per cent of the paper; what lies far from all others does not press these together."""
-    there = [one for one in standings if one.mean]
-    if not there:
-        return Scale(0.0, 1.0, 0.0, 100.0)
-    best = there[0].mean.mean if there[0].mean else 0.0
-    reach = FAR * median(max(abs(value - best) for value in one.values.values()) for one in there)
-    near = [one for one in there if one.mean and abs(one.mean.mean - best) <= reach] or there[:1]
-    dots = [value for one in near for value in one.values.values()]
-    room = WIDE * (max(dots) - min(dots))
-    ends = [end for one in near if one.mean for end in (one.mean.low, one.mean.high) if end is not None]
-    low, high = (
-        min([*dots, *(max(end, min(dots) - room) for end in ends)]),
-        max([*dots, *(min(end, max(dots) + room) for end in ends)]),
-    )
-    margin = 0.04 * (high - low) or 0.05 * abs(high) or 0.5
-    return Scale(low - margin, high + margin, 0.0, 100.0)
 
 
 def strip(one: Standing, axis: Scale, best: float | None) -> Markup:

@@ -47,7 +47,7 @@ def cells(comparison: Comparison) -> Markup:
     heads = ["variant", "seed", "state", "steps", "minutes", "run directory"]
     rows = [
         [
-            Entry(variant.name, variant.name), Entry(str(cell.seed), cell.seed),
+            _called(variant), Entry(str(cell.seed), cell.seed),
             Entry(cell.state, cell.state, f"state {cell.state}"), _count(cell.steps), _count(cell.minutes, 1),
             Entry(_run(cell.run, cell.fault, cell.differs), cell.run, "run"),
         ]
@@ -64,7 +64,11 @@ def _run(run: str, fault: str, differs: Sequence[str]) -> Markup:
 def _name(variant: Variant) -> Entry:
     told = flags(variant)
     flag = tag("small", "flagged", class_="flag", data_tip="\n".join(told)) if told else None
-    return Entry(tag("span", breaking(variant.name), flag), variant.name)
+    return Entry(tag("div", _called(variant).shown, flag), variant.name)
+
+
+def _called(variant: Variant) -> Entry:
+    return Entry(tag("span", breaking(variant.name), class_="variant", title=variant.name), variant.name)
 
 
 def _reached(comparison: Comparison, one: Standing) -> Entry:
@@ -73,7 +77,8 @@ def _reached(comparison: Comparison, one: Standing) -> Entry:
     places = decimals(comparison)
     words = WORDS.get(one.verdict, "")
     behind = spread(one.behind, places, sign=True) if one.behind else ""
-    shown = tag("span", spread(one.mean, places), tag("small", ", ".join(filter(None, (behind, words)))))
+    mean, _, interval = spread(one.mean, places).partition(" ")
+    shown = tag("span", tag("b", mean), f" {interval}", *(tag("small", note) for note in (behind, words) if note))
     return Entry(shown, one.mean.mean, one.verdict)
 
 
