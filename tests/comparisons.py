@@ -199,3 +199,26 @@ def empty():
         for one in base.variants
     )
     return replace(base, variants=variants)
+
+
+def alone():
+    """One measure at no other place than that of training, whose size nobody told."""
+    return replace(images(), kind="", places=(TRAINED,), trained="")
+
+
+def lengths():
+    """Seven places, more than stand side by side."""
+    base = texts()
+    more = {str(128 * 2**power): power for power in range(1, 7)}
+
+    def cell(one, rise):
+        metrics = {
+            place: {"test/loss": 1.3 + rise * power + 0.01 * one.seed} for place, power in {TRAINED: 0, **more}.items()
+        }
+        return replace(one, metrics=metrics, refused={})
+
+    variants = tuple(
+        replace(one, cells=tuple(cell(each, 0.1 * number) for each in one.cells))
+        for number, one in enumerate(base.variants)
+    )
+    return replace(base, places=(TRAINED, *more), variants=variants)

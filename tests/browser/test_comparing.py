@@ -10,14 +10,17 @@ from zoo.compare.page import html
 pytestmark = pytest.mark.browser
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
-NAMES = ("images", "texts", "one", "many", "grid", "hostile", "empty")
+NAMES = ("images", "texts", "one", "many", "grid", "hostile", "empty", "lengths")
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("comparisons")
     levels = {f"variant_{number}": 0.8 + number / 200 for number in range(30)}
-    made = {name: getattr(comparisons, name)() for name in ("images", "texts", "grid", "hostile", "empty")}
+    made = {
+        name: getattr(comparisons, name)()
+        for name in ("images", "texts", "grid", "hostile", "empty", "lengths", "alone")
+    }
     made |= {"one": comparisons.images(seeds=(0,)), "many": comparisons.images(levels=levels)}
     for name, comparison in made.items():
         (folder / f"{name}.html").write_text(html(comparison))
@@ -67,7 +70,7 @@ def bottom(tab, selector):
     return box["y"] + box["height"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "alone"])
 def test_a_comparison_opens_without_a_network(visit, name):
     tab = visit(name)
     assert tab.evaluate("document.documentElement.dataset.ready") is not None
@@ -97,7 +100,7 @@ def test_the_switch_ranks_anew_by_mouse(visit):
     assert names(tab) == ["sinusoidal", "rope", "learned", "alibi"]
     tab.get_by_label("at 1024 tokens").check()
     assert names(tab) == ["alibi", "rope", "sinusoidal", "learned"]
-    assert tab.locator(".ranks .rank").all_inner_texts() == ["1", "2", "3", "4"]
+    assert tab.locator(".ranks .rank").all_inner_texts() == ["1", "2", "3", "\u2013"]
     assert tab.locator(".told-at:not([hidden])").inner_text().startswith("At 1024 tokens alibi is best")
     assert tab.locator(".ranks thead .chosen").inner_text() == "1024 tokens"
 
@@ -170,9 +173,16 @@ def test_a_narrow_comparison_does_not_scroll_sideways(visit, name):
     tab = visit(name, viewport=NARROW, has_touch=True)
     assert tab.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
     assert tab.locator(".ranks thead [data-column]:visible").count() == 1
-    tab.get_by_label("at 32 pixels" if name != "texts" else "at 1024 tokens").check()
-    (shown,) = tab.locator(".ranks thead [data-column]:visible").all_inner_texts()
-    assert shown == ("32 pixels" if name != "texts" else "1024 tokens")
+    place = "1024 tokens" if name in ("texts", "lengths") else "32 pixels"
+    tab.get_by_label(f"at {place}").check()
+    assert tab.locator(".ranks thead [data-column]:visible").all_inner_texts() == [place]
+
+
+def test_of_many_places_the_chosen_one_is_seen(visit):
+    tab = visit("lengths")
+    tab.get_by_label("at 8192 tokens").check()
+    assert tab.locator(".ranks thead [data-column]:visible").all_inner_texts() == ["8192 tokens"]
+    assert tab.locator(".ranks tbody td:visible").count() == 4
 
 
 def test_without_a_script_the_page_still_answers(visit):

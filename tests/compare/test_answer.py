@@ -150,6 +150,7 @@ def test_places_are_named_with_their_unit_once():
     found = comparisons.images()
     assert at(found, [TRAINED, "24", "32"]) == "at 16, 24 and 32 pixels"
     assert at(found, ["24x32"]) == "at 24x32 pixels"
+    assert at(found, list("1234567")) == "at 1, 2, 3, 4, 5, 6 and 7 pixels"
     assert [size(found, place) for place in (TRAINED, "24", "24x32")] == [16, 24, None]
     assert at(replace(found, kind="variants", trained="near"), [TRAINED, "far"]) == "on near and far"
 

@@ -19,6 +19,7 @@ def every():
         "images": comparisons.images(), "texts": comparisons.texts(), "one": comparisons.images(seeds=(0,)),
         "many": comparisons.images(levels={f"variant_{n}": 0.8 + n / 200 for n in range(30)}),
         "grid": comparisons.grid(), "hostile": comparisons.hostile(), "empty": comparisons.empty(),
+        "alone": comparisons.alone(), "lengths": comparisons.lengths(),
     }  # fmt: skip
 
 
@@ -115,6 +116,12 @@ def test_one_seed_has_no_interval_and_says_that_it_cannot_tell(pages):
 def test_variants_of_two_axes_are_grouped_by_the_first(pages):
     heads = [e["text"] for e in Reader(pages["grid"]).named("th") if e["attributes"].get("scope") == "rowgroup"]
     assert heads == ["rope", "alibi", "none"]
+
+
+def test_a_comparison_at_one_place_has_nothing_to_switch(pages):
+    read = Reader(pages["alone"])
+    assert not read.named("fieldset")
+    assert "At the size of training comrope_ld has the best mean" in read.named("header")[0]["text"]
 
 
 def test_sections_without_anything_to_show_are_left_out(pages):

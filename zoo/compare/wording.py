@@ -23,7 +23,7 @@ def measured(comparison: Comparison) -> str:
 def named(comparison: Comparison, place: str) -> str:
     """A place with its unit: 24 pixels."""
     if place == TRAINED:
-        return comparison.trained or "as trained"
+        return comparison.trained or "the size of training"
     return " ".join(filter(None, (place, UNITS.get(comparison.kind))))
 
 
@@ -33,7 +33,7 @@ def at(comparison: Comparison, places: Sequence[str]) -> str:
     unit = UNITS.get(comparison.kind)
     if unit and all(name.endswith(f" {unit}") for name in names[:-1]) and names[-1].endswith(f" {unit}"):
         names = [name.removesuffix(f" {unit}") for name in names[:-1]] + names[-1:]
-    return f"{'on' if comparison.kind == 'variants' else 'at'} {listed(names)}"
+    return f"{'on' if comparison.kind == 'variants' else 'at'} {listed(names, len(names))}"
 
 
 def size(comparison: Comparison, place: str) -> float | None:
