@@ -5,12 +5,13 @@ import hashlib
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 import reports
 import torch
+from elements import Reader
 
+from zoo.diagnostics.document.document import held
 from zoo.diagnostics.drawing import digits
 from zoo.diagnostics.drawing.curves import thinned
 from zoo.diagnostics.drawing.figures import draw
@@ -21,36 +22,6 @@ from zoo.diagnostics.page.gallery import gallery
 from zoo.diagnostics.page.plain import plain, text
 from zoo.diagnostics.report.contents import Control, Measure
 from zoo.panels import Curves, Map
-
-VOID = {"meta", "input", "br", "img", "wbr"}
-
-
-class Reader(HTMLParser):
-    """What a browser would make of the page: elements with their attributes and their text, and what does not close."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.elements, self.faults = [], [], []
-        self.feed(text)
-        self.close()
-        self.faults += [element["name"] for element in self.open]
-
-    def handle_starttag(self, tag, attrs):
-        element = {"name": tag, "attributes": dict(attrs), "text": ""}
-        self.elements.append(element)
-        if tag not in VOID:
-            self.open.append(element)
-
-    def handle_endtag(self, tag):
-        if not self.open or self.open.pop()["name"] != tag:
-            self.faults.append(tag)
-
-    def handle_data(self, data):
-        for element in self.open:
-            element["text"] += data
-
-    def named(self, name):
-        return [element for element in self.elements if element["name"] == name]
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +75,7 @@ def test_hostile_words_stay_words(pages):
 
 
 def test_data_for_the_script_are_json_that_ends_no_element():
-    text = writing.data({"words": reports.HOSTILE})
+    text = held({"words": reports.HOSTILE})
     assert json.loads(text)["words"] == reports.HOSTILE
     assert text.isascii()
     assert not set(text) & set("<>&")
@@ -112,7 +83,7 @@ def test_data_for_the_script_are_json_that_ends_no_element():
 
 def test_weights_reach_the_script_within_half_a_level(made):
     report = made["image"]
-    (told,) = json.loads(writing.data(looks.data(report)))["runs"]
+    (told,) = json.loads(held(looks.data(report)))["runs"]
     exact = report.runs[0].attended.weights
     largest = exact.amax(-1).max()
     torch.testing.assert_close(decoded(told["weights"], exact.shape), exact, atol=float(largest) / 500, rtol=0)

@@ -1,7 +1,7 @@
 """YAML recipes and command-line overrides, checked against signatures, as typed and frozen data."""
 
 from zoo.recipe.folders import find_recipe, recipe_files
-from zoo.recipe.recipe import Recipe, from_plain, load
+from zoo.recipe.recipe import Recipe, dumped, from_plain, load
 from zoo.recipe.sections import DiagnosticsOptions, EvaluateOptions, GenerateOptions, PredictOptions, TrainerOptions
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "PredictOptions",
     "Recipe",
     "TrainerOptions",
+    "dumped",
     "find_recipe",
     "from_plain",
     "load",

@@ -39,7 +39,7 @@ class Recipe(Sections):
 
     def yaml(self) -> str:
         """`plain` as YAML text."""
-        return yaml.dump(self.plain(), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110)
+        return dumped(self.plain())
 
     @property
     def hash(self) -> str:
@@ -49,6 +49,11 @@ class Recipe(Sections):
     def fault(self, key: str, problem: str, remedy: str = "") -> Fault:
         """A fault of a key, placed where the key was given, or else the nearest key above it."""
         return Fault(_closest(self.places, key) or self.name, key, problem, remedy)
+
+
+def dumped(plain: Mapping[str, Any]) -> str:
+    """Sections as plain data, as YAML text."""
+    return yaml.dump(dict(plain), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:

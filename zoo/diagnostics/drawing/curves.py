@@ -10,8 +10,8 @@ from torch import Tensor
 
 from zoo.diagnostics.drawing.axes import Frame, colour, framed, legend, stacked
 from zoo.diagnostics.drawing.markup import Markup, tag
-from zoo.diagnostics.drawing.scales import calm, spanning, widened
-from zoo.panels import Curves, Points
+from zoo.diagnostics.drawing.scales import Scale, calm, spanning, widened
+from zoo.panels import Curves, Panel, Points
 
 BUCKETS = 160  # of a long line, each drawn by its lowest and its highest number
 FEW = 12  # points that are marked on their line
@@ -19,31 +19,43 @@ FEW = 12  # points that are marked on their line
 
 @dataclass(frozen=True)
 class Line:
-    """One line, with places of its own."""
+    """One line, with places of its own, a band around it, and the class of its colour where it does not go by its number."""
 
     label: str
     x: Tensor  # [N]
     y: Tensor  # [N]
+    band: tuple[Tensor, Tensor] | None = None  # [N] each
+    look: str = ""
 
 
 def curves(panel: Curves) -> Markup:
     """Each line in a colour of its own, and the band around the first."""
-    lines = [Line(label, panel.places, line) for label, line in panel.lines.items()]
-    return plot(panel, lines, panel.band)
+    pairs = enumerate(panel.lines.items())
+    return plot(
+        panel, [Line(label, panel.places, line, None if number else panel.band) for number, (label, line) in pairs]
+    )
 
 
-def plot(panel: Curves, lines: Sequence[Line], band: tuple[Tensor, Tensor] | None = None) -> Markup:
-    """Lines under the names of the panel's axes."""
-    held = [line.y for line in lines] + list(band or ())
-    x, y = spanning(line.x for line in lines), calm(widened(spanning(held)))
-    if 0 <= y.low < 0.4 * y.high:  # near enough that the axis may begin at 0
-        y = spanning([*held, torch.tensor([0.0, y.high])])
-    frame = framed(x, y, panel.x, panel.y)
-    drawn = [_band(frame, panel.places, *band)] if band else []
-    for number, line in enumerate(lines):
-        drawn += _line(frame, line, number, colour(number, len(lines)))
-    names = [(colour(number, len(lines)), line.label) for number, line in enumerate(lines)]
-    return stacked(legend(names), frame.draw(*drawn, title=panel.title))
+def plot(
+    panel: Panel, lines: Sequence[Line], across: Scale | None = None, up: Scale | None = None,
+    mark: tuple[float, str] | None = None,
+) -> Markup:  # fmt: skip
+    """Lines under the names of the panel's axes, on scales of their own or on given ones; `mark` is a place and its name."""
+    frame = framed(across or spanning(line.x for line in lines), up or upward(lines), panel.x, panel.y)
+    looks = [(line, number, line.look or colour(number, len(lines))) for number, line in enumerate(lines)]
+    drawn = [*_mark(frame, mark), *(_band(frame, *look) for look in looks if look[0].band)]
+    for look in looks:
+        drawn += _line(frame, *look)
+    return stacked(legend([(look, line.label) for line, _, look in looks]), frame.draw(*drawn, title=panel.title))
+
+
+def upward(lines: Sequence[Line]) -> Scale:
+    """A scale that holds the lines and their bands."""
+    held = [part for line in lines for part in (line.y, *(line.band or ()))]
+    scale = calm(widened(spanning(held)))
+    if 0 <= scale.low < 0.4 * scale.high:  # near enough that the axis may begin at 0
+        return spanning([*held, torch.tensor([0.0, scale.high])])
+    return scale
 
 
 def points(panel: Points) -> Markup:
@@ -55,7 +67,10 @@ def points(panel: Points) -> Markup:
         x, y = (spanning([torch.tensor([-one, one])]) for one in (reach * 1.95, reach))  # the frame is wider than high
     frame = framed(x, y, panel.x, panel.y)
     count = len(panel.groups)
-    drawn = [_dots(frame, *pair, number, colour(number, count)) for number, pair in enumerate(panel.groups.values())]
+    drawn = [
+        _dots(frame, *pair, number, colour(number, count), label)
+        for number, (label, pair) in enumerate(panel.groups.items())
+    ]
     if panel.note:
         drawn.append(tag("text", panel.note, x=frame.x.end, y=12, class_="name end"))
     names = [(colour(number, count), label) for number, label in enumerate(panel.groups)]
@@ -73,17 +88,27 @@ def _line(frame: Frame, line: Line, number: int, look: str) -> list[Markup]:
     return marks
 
 
-def _dots(frame: Frame, x: Tensor, y: Tensor, number: int, look: str) -> Markup:
+def _dots(frame: Frame, x: Tensor, y: Tensor, number: int, look: str, label: str) -> Markup:
     where = _placed(frame, x.double(), y.double())
     path = "".join(f"M{p[0]:.1f} {p[1]:.1f}h0" for p in where if p)
-    return tag("path", d=path, class_=f"dots {look}", data_series=str(number))
+    return tag("path", d=path, class_=f"dots {look}", data_series=str(number), data_tip=label)
 
 
-def _band(frame: Frame, x: Tensor, low: Tensor, high: Tensor) -> Markup:
-    there = _placed(frame, x.double(), high.double())
-    back = _placed(frame, x.double(), low.double())[::-1]
+def _band(frame: Frame, line: Line, number: int, look: str) -> Markup:
+    low, high = line.band or (line.y, line.y)
+    there = _placed(frame, line.x.double(), high.double())
+    back = _placed(frame, line.x.double(), low.double())[::-1]
     path = "L".join(f"{p[0]:.1f} {p[1]:.1f}" for p in [*there, *back] if p)
-    return tag("path", d=f"M{path}Z" if path else "", class_="band s0")
+    return tag("path", d=f"M{path}Z" if path else "", class_=f"band {look}", data_series=str(number))
+
+
+def _mark(frame: Frame, mark: tuple[float, str] | None) -> list[Markup]:
+    """A line upwards at a place, if that is seen, with its name at the top."""
+    if mark is None or not frame.x.low <= mark[0] <= frame.x.high:
+        return []
+    x, right = frame.x(mark[0]), frame.x(mark[0]) > (frame.x.start + frame.x.end) / 2
+    name = tag("text", mark[1], x=x + (-5 if right else 5), y=frame.y.end + 9, class_=f"tick{' end' if right else ''}")
+    return [tag("path", d=f"M{x:.1f} {frame.y.start:g}V{frame.y.end:g}", class_="cross"), name]
 
 
 def _placed(frame: Frame, x: Tensor, y: Tensor) -> list[tuple[float, float] | None]:

@@ -14,13 +14,17 @@ from zoo.diagnostics.drawing import digits
 
 @dataclass(frozen=True)
 class Scale:
-    """Numbers from `low` to `high` drawn from `start` to `end`; `log` by their logarithms."""
+    """Numbers from `low` to `high` drawn from `start` to `end`; `log` by their logarithms.
+
+    `marks` are the numbers that have ticks, round ones where there are none.
+    """
 
     low: float
     high: float
     start: float = 0.0
     end: float = 1.0
     log: bool = False
+    marks: tuple[float, ...] = ()
 
     def __call__(self, number: float) -> float:
         low, high, number = (self._even(one) for one in (self.low, self.high, number))
@@ -33,7 +37,9 @@ class Scale:
         return replace(self, start=start, end=end)
 
     def ticks(self, most: int) -> list[tuple[float, str]]:
-        """About `most` round numbers with their labels."""
+        """The marks, or about `most` round numbers, with their labels."""
+        if self.marks:
+            return [(number, f"{number:g}") for number in self.marks]
         if self.log:
             return self._powers(most)
         step = _step((self.high - self.low) / most)

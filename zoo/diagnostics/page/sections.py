@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from zoo.diagnostics.document import section
+from zoo.diagnostics.document.section import Section
 from zoo.diagnostics.drawing.figures import figure, titled
 from zoo.diagnostics.drawing.markup import Markup, tag
 from zoo.diagnostics.page import heat, opening, viewer
@@ -15,16 +16,6 @@ from zoo.diagnostics.report.contents import Measure, Report, Run
 from zoo.panels import Panel
 
 Body = Callable[[Report], Markup | None]
-
-
-@dataclass(frozen=True)
-class Section:
-    """`key` is its address in the page; `lead` says how to read it. Without a body it is left out."""
-
-    key: str
-    title: str
-    lead: str
-    body: Body
 
 
 def _panels(pick: Callable[[Run], Sequence[Panel]]) -> Body:
@@ -104,13 +95,4 @@ SECTIONS = (
 
 def drawn(report: Report) -> tuple[Markup, Markup]:
     """The list of contents, and the sections under the opening."""
-    bodies = [(section, body) for section in SECTIONS if (body := section.body(report))]
-    links = (tag("li", tag("a", section.title, href=f"#{section.key}")) for section, _ in bodies)
-    parts = (
-        tag(
-            "section", tag("h2", section.title), tag("p", section.lead, class_="lead"), body,
-            id=section.key, aria_label=section.title,
-        )
-        for section, body in bodies
-    )  # fmt: skip
-    return tag("ul", *links), Markup(opening.opening(report) + "\n".join(parts))
+    return section.drawn(report, opening.opening(report), SECTIONS)

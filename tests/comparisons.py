@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from zoo.compare.result import TRAINED, Axis, Cell, Comparison, Variant
 
@@ -134,3 +135,90 @@ def texts(seeds=(0, 1, 2)):
         windows="windows side by side",
         variants=variants,
     )
+
+
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(2)> & "q" \' \x00 \x01 ${x} $y_{2$'
+
+
+def grid():
+    """Three encodings at two depths; what is deeper is better, and alibi loses least at sizes beyond that of training."""
+    base, levels, depths = images(), {"rope": 0.97, "alibi": 0.93, "none": 0.85}, (4, 8)
+
+    def cell(one, level, lost, depth):
+        metrics = {
+            place: {"test/accuracy": level - lost * number + 0.004 * depth + 0.002 * one.seed}
+            for number, place in enumerate(base.places)
+        }
+        return replace(one, metrics=metrics)
+
+    variants = tuple(
+        Variant(
+            name=f"{name}, {depth}",
+            values={"model.encoding": name, "model.depth": str(depth)},
+            cells=tuple(cell(one, level, 0.05 if name == "alibi" else 0.1, depth) for one in base.variants[0].cells),
+        )
+        for name, level in levels.items()
+        for depth in depths
+    )
+    axes = (
+        Axis(key="model.encoding", title="encoding", values=tuple(levels)),
+        Axis(key="model.depth", title="depth", values=tuple(map(str, depths))),
+    )
+    return replace(base, axes=axes, variants=variants)
+
+
+def hostile():
+    """Words that would break a careless page, names that are too long, and values that are no numbers."""
+    base = images()
+    first, second, third, *others = base.variants
+    odd = [float("nan"), float("inf"), float("-inf")]
+    cells = tuple(
+        replace(one, metrics={place: {base.measure: number} for place in base.places}, fault=HOSTILE, run=HOSTILE,
+                curve=((20, number),), step_seconds=number)
+        for one, number in zip(third.cells, odd, strict=True)
+    )  # fmt: skip
+    variants = (
+        replace(first, name=HOSTILE, unfair=(HOSTILE,)),
+        replace(second, name="a_long_name_" * 12),
+        replace(third, name="x" * 120, cells=cells),
+        *others,
+    )
+    return replace(
+        base, variants=variants, recipe=HOSTILE, command=HOSTILE, machine={HOSTILE: HOSTILE}, base={"name": HOSTILE}
+    )
+
+
+def empty():
+    """Nothing is done yet, or all has failed."""
+    base = images()
+    states = ("failed", "waiting", "running")
+    variants = tuple(
+        replace(
+            one, unfair=(), cells=tuple(Cell(seed=s, run=f"cells/{s}", state=state) for s, state in enumerate(states))
+        )
+        for one in base.variants
+    )
+    return replace(base, variants=variants)
+
+
+def alone():
+    """One measure at no other place than that of training, whose size nobody told."""
+    return replace(images(), kind="", places=(TRAINED,), trained="")
+
+
+def lengths():
+    """Seven places, more than stand side by side."""
+    base = texts()
+    more = {str(128 * 2**power): power for power in range(1, 7)}
+
+    def cell(one, rise):
+        metrics = {
+            place: {"test/loss": 1.3 + rise * power + 0.01 * one.seed} for place, power in {TRAINED: 0, **more}.items()
+        }
+        return replace(one, metrics=metrics, refused={})
+
+    variants = tuple(
+        replace(one, cells=tuple(cell(each, 0.1 * number) for each in one.cells))
+        for number, one in enumerate(base.variants)
+    )
+    return replace(base, places=(TRAINED, *more), variants=variants)

@@ -1,5 +1,6 @@
 const root = document.documentElement;
 const find = (selector, within = document) => within.querySelector(selector);
+const ready = [], printing = []; // what is done once the page is there, and before it is printed
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 const digits = (number) => {
   const size = Math.abs(number);

@@ -1,0 +1,171 @@
+"""Sentences that answer a comparison, from numbers made by hand."""
+
+from dataclasses import replace
+
+import comparisons
+import pytest
+
+from zoo.compare.answer import answer, answers, question, summary, unfinished
+from zoo.compare.flags import flags
+from zoo.compare.ranking import ranking
+from zoo.compare.result import TRAINED, Axis, Cell
+from zoo.compare.wording import at, decimals, listed, number, size
+
+
+def made(better="high", kind="resolutions", **values):
+    """A comparison of {variant: {place: values by seed}}, or of values by seed at the place of training."""
+    base = comparisons.images()
+    by_place = {name: found if isinstance(found, dict) else {TRAINED: found} for name, found in values.items()}
+    places = tuple(dict.fromkeys(place for found in by_place.values() for place in found))
+    variants = tuple(
+        replace(base.variants[0], name=name, unfair=(), cells=tuple(cells(name, found)))
+        for name, found in by_place.items()
+    )
+    return replace(base, better=better, kind=kind, places=places, variants=variants)
+
+
+def cells(name, found):
+    for seed in range(max(map(len, found.values()))):
+        metrics = {place: {"test/accuracy": numbers[seed]} for place, numbers in found.items() if seed < len(numbers)}
+        yield Cell(seed=seed, run=f"cells/{name}-{seed}", state="done", metrics=metrics)
+
+
+def test_the_best_is_named_with_its_interval_and_who_lies_within_the_spread():
+    # means 0.90, 0.89, 0.80; differences of b to a: -0.03, 0.01, -0.01, whose interval holds 0; of c: -0.1 of each seed
+    found = made(a=[0.89, 0.90, 0.91], b=[0.86, 0.91, 0.90], c=[0.79, 0.80, 0.81])
+    assert answer(found, TRAINED) == (
+        "At 16 pixels a is best: test accuracy 0.900 (0.875 to 0.925); b lies within the spread of seeds, c does not."
+    )
+    assert summary(found) == "At 16 pixels a has the best mean, but b lies within the spread of seeds."
+
+
+def test_differences_are_those_of_seeds_and_not_of_means():
+    # the intervals of the means overlap widely; each seed tells the same difference but for little
+    found = made(a=[0.5, 0.7, 0.9], b=[0.49, 0.691, 0.891])
+    (_, second) = ranking(found, TRAINED)
+    assert second.verdict == "beyond"
+    assert summary(found) == "At 16 pixels a is best, by more than the spread of seeds."
+
+
+def test_a_lower_loss_is_better():
+    found = made("low", a=[2.0, 2.1], b=[1.0, 1.1], c=[3.0, 3.1])
+    assert [one.variant.name for one in ranking(found, TRAINED)] == ["b", "a", "c"]
+    assert "b is best: test accuracy 1.050" in answer(found, TRAINED)
+
+
+def test_a_tie_lies_within_the_spread_and_keeps_the_order_of_the_list():
+    found = made(a=[0.5, 0.6], b=[0.6, 0.5], c=[0.5, 0.6])
+    assert [(one.variant.name, one.verdict) for one in ranking(found, TRAINED)] == [
+        ("a", "best"),
+        ("b", "within"),
+        ("c", "within"),
+    ]
+    assert summary(found) == "At 16 pixels a has the best mean, but the others lie within the spread of seeds."
+
+
+def test_one_seed_cannot_tell():
+    found = made(a=[0.9], b=[0.5])
+    assert answer(found, TRAINED) == (
+        "At 16 pixels a is best: test accuracy 0.900; with one seed each, nothing tells a difference from chance."
+    )
+    assert summary(found) == (
+        "At 16 pixels a has the best value. With one seed each, nothing tells a difference from chance."
+    )
+
+
+def test_who_shares_one_seed_with_the_best_is_told_apart_from_nobody():
+    found = made(a=[0.9, 0.91, 0.92], b=[0.5], c=[0.6, 0.61, 0.62])
+    assert "of b fewer than two seeds can be compared, which cannot tell" in answer(found, TRAINED)
+    assert [one.verdict for one in ranking(found, TRAINED)] == ["best", "beyond", "unsure"]
+
+
+def test_neighbouring_places_with_one_answer_share_a_sentence():
+    near, far = [0.9, 0.91, 0.92], [0.5, 0.51, 0.52]
+    found = made(a={TRAINED: near, "24": near, "32": far}, b={TRAINED: far, "24": far, "32": near})
+    assert summary(found) == (
+        "At 16 and 24 pixels a is best, by more than the spread of seeds. "
+        "At 32 pixels b is best, by more than the spread of seeds."
+    )
+    assert [one.variant.name for one in ranking(found, "32")] == ["b", "a"]
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_is_left_out_and_told(odd):
+    found = made(a=[0.9, odd, 0.92], b=[odd, odd], c=[0.5, 0.51, 0.52])
+    first, *_, last = ranking(found, TRAINED)
+    assert (first.variant.name, first.mean.count, first.lacking) == ("a", 2, (f"seed 1: no finite number ({odd})",))
+    assert (last.variant.name, last.verdict) == ("b", "missing")
+    assert f"No value of b (no finite number ({odd}))." in answer(found, TRAINED)
+
+
+def test_what_was_refused_is_told_with_its_reason():
+    told = answers(comparisons.texts())
+    assert list(told) == [TRAINED, "256", "512", "1024"]
+    assert told["1024"].startswith("At 1024 tokens alibi is best: test loss 1.2")
+    assert told["1024"].endswith("No value of learned (refused: the table has 128 places).")
+
+
+def test_the_best_and_its_equals_are_named_with_what_is_unfair():
+    found = made(a=[0.9, 0.91], b=[0.1, 0.11])
+    first, second = found.variants
+    found = replace(found, variants=(replace(first, unfair=("too large",)), replace(second, unfair=("too small",))))
+    assert answer(found, TRAINED).endswith("Mind that a is flagged: too large.")
+
+
+def test_nothing_measured_is_said():
+    found = made(a=[], b=[])
+    waiting = tuple(
+        replace(one, cells=(Cell(seed=0, run="x", state="waiting"), Cell(seed=1, run="y", state="running")))
+        for one in found.variants
+    )
+    found = replace(found, variants=waiting, places=(TRAINED,))
+    assert summary(found) == "At 16 pixels nothing is measured yet."
+    assert answer(found, TRAINED).startswith("At 16 pixels nothing is measured.")
+    assert unfinished(found) == "Not finished: 0 of 4 cells are done, 2 running and 2 waiting."
+
+
+def test_what_is_finished_is_not_said_to_be_waited_for():
+    assert unfinished(comparisons.images()) == ""
+    assert unfinished(comparisons.texts()) == "Not finished: 11 of 12 cells are done, 1 waiting."
+
+
+def test_a_failed_seed_is_flagged_once_with_its_fault():
+    liere = next(one for one in comparisons.images().variants if one.name == "liere")
+    assert flags(liere) == (
+        "512 more parameters than the others",
+        "seed 2 failed: exit code 3: the loss became nan at step 40",
+    )
+    odd = replace(liere, unfair=(), cells=(replace(liere.cells[0], differs=("order of samples",)),))
+    assert flags(odd) == ("seed 0 did not start as the others: order of samples",)
+
+
+def test_the_question_names_the_axes():
+    found = comparisons.images()
+    assert question(found) == "Which encoding, on vit_comrope?"
+    depth = Axis(key="model.depth", title="depth", values=("4", "8"))
+    assert question(replace(found, axes=(*found.axes, depth))) == "Which encoding and depth, on vit_comrope?"
+
+
+def test_places_are_named_with_their_unit_once():
+    found = comparisons.images()
+    assert at(found, [TRAINED, "24", "32"]) == "at 16, 24 and 32 pixels"
+    assert at(found, ["24x32"]) == "at 24x32 pixels"
+    assert at(found, list("1234567")) == "at 1, 2, 3, 4, 5, 6 and 7 pixels"
+    assert [size(found, place) for place in (TRAINED, "24", "24x32")] == [16, 24, None]
+    assert at(replace(found, kind="variants", trained="near"), [TRAINED, "far"]) == "on near and far"
+
+
+def test_numbers_have_the_decimals_that_tell_them_apart():
+    assert decimals(made(a=[0.5], b=[0.9])) == 3
+    assert decimals(made(a=[0.9911], b=[0.9913])) == 4
+    assert decimals(made(a=[1234.5], b=[1300.0])) == 0
+    assert decimals(made(a=[0.00012], b=[0.0002])) == 6
+    assert number(-0.0211, 3, sign=True) == "\u22120.021"
+    assert number(0.0211, 3, sign=True) == "+0.021"
+    assert number(float("nan"), 3) == number(None, 3) == "\u2013"
+
+
+def test_of_many_names_the_rest_is_counted():
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert listed(list("abcdefg")) == "a, b, c, d and 3 others"

@@ -1,0 +1,58 @@
+"""Figures of a comparison: which are drawn, and that no name and no number breaks them."""
+
+import comparisons
+import pytest
+import torch
+from PIL import Image
+
+from zoo.compare.figures import draw
+from zoo.compare.result import TRAINED
+from zoo.compare.series import by_cost, by_position, by_size, in_training
+
+
+def test_figures_are_written_whole(tmp_path):
+    made = draw(comparisons.texts(), tmp_path)
+    assert [path.name for path in made] == ["ranking.png", "sizes.png", "positions.png", "training.png"]
+    assert sorted(tmp_path.iterdir()) == sorted(made)
+    for path in made:
+        with Image.open(path) as image:
+            assert min(image.size) > 300
+            assert image.convert("L").getextrema()[0] < 60  # something is drawn
+
+
+@pytest.mark.parametrize("made", [comparisons.hostile, comparisons.grid, comparisons.empty])
+def test_no_name_and_no_number_breaks_a_figure(made, tmp_path):
+    assert all(path.is_file() for path in draw(made(), tmp_path))
+
+
+def test_curves_by_size_have_means_and_gaps():
+    (chart,) = by_size(comparisons.texts())
+    lines = {line.label: line for line in chart.lines}
+    assert lines["alibi"].x.tolist() == [128, 256, 512, 1024]
+    assert lines["learned"].y.isfinite().tolist() == [True, False, False, False]
+    values = [cell.metrics["512"]["test/loss"] for cell in comparisons.texts().variants[0].cells]
+    assert lines["alibi"].y[2] == pytest.approx(sum(values) / 3)
+    assert chart.mark == (128, "training")
+    assert chart.across.log
+
+
+def test_losses_by_place_are_means_of_neighbours():
+    (chart,) = by_position(comparisons.texts())
+    line = chart.lines[0]
+    rows = torch.tensor([cell.positions["1024"] for cell in comparisons.texts().variants[0].cells]).double()
+    assert line.x[0] == 10.0  # the middle of the first 21
+    assert line.y[0] == pytest.approx(rows[:, :21].mean())
+    assert line.x[-1] < 1024
+
+
+def test_costs_are_drawn_where_variants_differ_in_them():
+    assert [one.title for one in by_cost(comparisons.images())] == ["Parameters"]
+    assert by_cost(comparisons.texts()) == ()
+    groups = by_cost(comparisons.images(), TRAINED)[0].groups
+    assert groups["liere"][0].item() == pytest.approx(678.522)
+
+
+def test_groups_share_a_scale():
+    charts = in_training(comparisons.grid())
+    assert [one.panel.title for one in charts] == ["rope", "alibi", "none"]
+    assert len({one.up for one in charts}) == 1

@@ -1,0 +1,63 @@
+"""How a comparison was made: what repeats it, on which machine, and what was held equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zoo.compare.result import Comparison
+from zoo.compare.statistics import LEVEL
+from zoo.compare.wording import measured, named
+from zoo.diagnostics.document.folded import folded
+from zoo.diagnostics.drawing.markup import Markup, breaking, tag
+from zoo.recipe import dumped
+
+
+def made(comparison: Comparison) -> Markup:
+    facts = (
+        tag("div", tag("dt", title), tag("dd", breaking(words)), class_="long" if len(words) > 60 else None)
+        for title, words in _facts(comparison) if words
+    )  # fmt: skip
+    return tag(
+        "div", tag("pre", tag("code", comparison.command), tabindex="0"), tag("dl", *facts, class_="facts"),
+        class_="made",
+    )  # fmt: skip
+
+
+def recipe(comparison: Comparison) -> Markup:
+    lines = dumped(comparison.base).splitlines()
+    return folded(comparison.recipe, lines, lines)
+
+
+def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    yield "recipe", comparison.recipe
+    for axis in comparison.axes:
+        yield axis.key, ", ".join(axis.values)
+    yield "seeds", ", ".join(map(str, comparison.seeds))
+    yield "measure", f"{measured(comparison)}, {'higher' if comparison.better == 'high' else 'lower'} is better"
+    yield "places", ", ".join(named(comparison, place) for place in comparison.places)
+    yield "windows", comparison.windows
+    yield from ((key, _words(value)) for key, value in comparison.machine.items())
+    yield "made", f"{comparison.made}, zoo {comparison.zoo}"
+    yield "held equal", _equal(comparison)
+    yield (
+        "intervals",
+        (
+            f"Student's, {LEVEL:.0%}, over seeds; those of differences over seeds that both have. They are not widened for how "
+            "many variants are compared."
+        ),
+    )
+
+
+def _equal(comparison: Comparison) -> str:
+    words = "of each seed, the order of samples"
+    if comparison.shared:
+        words += f" and the initial values of the {comparison.shared} weights that all variants have"
+    differing = any(cell.differs for variant in comparison.variants for cell in variant.cells)
+    return f"{words}{', but where a cell says otherwise' if differing else ''}"
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_words(one)}" for key, one in value.items())
+    return ", ".join(map(_words, value)) if isinstance(value, (list, tuple)) else str(value)
