@@ -29,14 +29,14 @@ class Counts(NamedTuple):
 
     nats: Tensor  # [N] cross-entropy of the tokens asked at each place
     asked: Tensor  # [N] how many they are
-    right: Tensor  # how many were the likeliest
+    right: Tensor  # [N] how many were the likeliest
     bytes: Tensor  # how many bytes they are, as far as it was said
 
     def measures(self) -> dict[str, Tensor]:
         """loss in nats for each token asked, its perplexity, accuracy."""
         asked = self.asked.sum()
         loss = self.nats.sum() / asked
-        return {"loss": loss, "perplexity": loss.exp(), "accuracy": self.right / asked}
+        return {"loss": loss, "perplexity": loss.exp(), "accuracy": self.right.sum() / asked}
 
     def bits(self, unit: str) -> dict[str, Tensor]:
         """bits_per_character or bits_per_byte; nothing where a token is neither and its bytes were not said."""
@@ -46,8 +46,11 @@ class Counts(NamedTuple):
 
     def positions(self) -> list[float | None]:
         """The mean loss by place in the window, None where nothing was asked."""
-        pairs = zip(self.nats.tolist(), self.asked.tolist(), strict=True)
-        return [nats / asked if asked else None for nats, asked in pairs]
+        return _shares(self.nats, self.asked)
+
+    def accuracies(self) -> list[float | None]:
+        """The accuracy by place, likewise."""
+        return _shares(self.right, self.asked)
 
 
 class Tally(Metric):
@@ -63,7 +66,7 @@ class Tally(Metric):
         super().__init__()
         self.add_state("nats", torch.zeros(length), dist_reduce_fx="sum")
         self.add_state("asked", torch.zeros(length, dtype=torch.long), dist_reduce_fx="sum")
-        self.add_state("right", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        self.add_state("right", torch.zeros(length, dtype=torch.long), dist_reduce_fx="sum")
         self.add_state("bytes", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, targets: Tensor, sizes: Tensor | None = None) -> None:
@@ -72,12 +75,17 @@ class Tally(Metric):
         losses = F.cross_entropy(logits.float().mT, targets, ignore_index=NOT_ASKED, reduction="none")  # [B, N]
         self.nats = _sum(self.nats, losses.sum(0))
         self.asked = _sum(self.asked, known.sum(0))
-        self.right = self.right + (known & (logits.argmax(-1) == targets)).sum()
+        self.right = _sum(self.right, (known & (logits.argmax(-1) == targets)).sum(0))
         if sizes is not None:
             self.bytes = self.bytes + (sizes * known).sum()
 
     def compute(self) -> Counts:
         return Counts(self.nats, self.asked, self.right, self.bytes)
+
+
+def _shares(sums: Tensor, asked: Tensor) -> list[float | None]:
+    pairs = zip(sums.tolist(), asked.tolist(), strict=True)
+    return [total / count if count else None for total, count in pairs]
 
 
 def _sum(one: Tensor, two: Tensor) -> Tensor:
