@@ -146,7 +146,8 @@ def _fit(known: argparse.Namespace) -> None:
 
 
 def _eval(known: argparse.Namespace) -> None:
-    from zoo.verbs.evaluate import evaluate, table
+    from zoo.verbs.evaluate import evaluate
+    from zoo.verbs.results import table
 
     result = evaluate(known.checkpoint, known.overrides, known.words)
     if result:

@@ -71,5 +71,7 @@ def test_a_crop_moves_an_image_by_what_was_padded_at_most():
 
 
 def test_erased_rectangles_are_grey():
-    images = Finished(3, (8, 8), (0.25,), (0.5,), Augmentation(erasing=1.0))(IMAGES, LABELS, training=True, classes=4)[0]
+    images = Finished(3, (8, 8), (0.25,), (0.5,), Augmentation(erasing=1.0))(IMAGES, LABELS, training=True, classes=4)[
+        0
+    ]
     assert (images == 0).flatten(1).any(1).all()

@@ -45,8 +45,9 @@ def scanned() -> tuple[Tensor, Tensor]:
 class Digits(Source):
     """Images [B, 1, height, width], resized bilinearly and brought to zero mean and unit variance, with labels 0 to 9.
 
-    `size` is that of a square, or [height, width]: digits are then stretched. The split into train, val and test is drawn once from the seed. Training images are shifted by up to `shift` of their
-    width, turned by up to `rotation` degrees and scaled by up to 1 +- `scale`, all drawn from (seed, epoch, index).
+    `size` is that of a square, or [height, width]: digits are then stretched. The split into train, val and test is drawn
+    once from the seed. Training images are shifted by up to `shift` of their width, turned by up to `rotation` degrees and
+    scaled by up to 1 +- `scale`, all drawn from (seed, epoch, index).
     """
 
     def __init__(

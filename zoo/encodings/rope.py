@@ -42,8 +42,8 @@ class RoPE(Rotary):
     def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         if self.scaling is not None:  # stretched already
             return {}
-        stretched = {"factor": factors[0], "original": self.dims.tokens}
-        return {rule: {"scaling": Scaling(rule=rule, **stretched)} for rule in get_args(Rule)}
+        factor, original = factors[0], self.dims.tokens
+        return {rule: {"scaling": Scaling(rule=rule, factor=factor, original=original)} for rule in get_args(Rule)}
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         waves, size = self._scaled(pos)

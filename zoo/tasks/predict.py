@@ -22,7 +22,8 @@ class Predict(Task):
     Logs train/loss, and for val and test: loss in nats for each token asked, perplexity, accuracy, and
     bits_per_character or bits_per_byte where the vocabulary has such a unit or the data says how many bytes a token is.
     `best` is the checkpoint with the lowest val/loss. After a test, `positions` holds the mean loss by place in the
-    window and `accuracies` the accuracy, None where nothing was asked. A model with memory remembers the batch before; each loop starts with none.
+    window and `accuracies` the accuracy, None where nothing was asked. A model with memory remembers the batch before; each
+    loop starts with none.
     """
 
     monitor, mode = "val/loss", "min"
