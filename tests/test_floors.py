@@ -16,6 +16,8 @@ FLOORS = [
     {"diagnostics"},
     {"run"},
     {"build"},
+    {"extension"},
+    {"asked"},
     {"check", "transfer", "conversion"},
     {"loading"},
     {"compare"},

@@ -5,21 +5,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from zoo import registry
+from zoo import asked, registry
 from zoo.attention.layer import SelfAttention
 from zoo.build import build_data, build_model, build_trainer, reader, sample
-from zoo.data.source import Source
 from zoo.diagnostics import looking
 from zoo.errors import DataError, Fault, Invalid, RecipeError
 from zoo.models.trunk import recompute
 from zoo.recipe import Recipe
-from zoo.samples import Images, Samples
+from zoo.samples import Samples
 
 
 def check(recipe: Recipe, samples: Samples | None = None) -> None:
@@ -34,8 +32,8 @@ def check(recipe: Recipe, samples: Samples | None = None) -> None:
     with blame.on("data"):
         facts = build_data(recipe).samples if samples is None else samples
         _made(recipe, facts, optim, blame)
-        with blame.on("evaluate"):
-            _sweeps(recipe)
+        for error in asked.faults(recipe, facts):
+            blame.note("evaluate", error)
     blame.faults += _trainer_faults(recipe)
     if blame.faults:
         raise RecipeError(*blame.faults)
@@ -56,9 +54,12 @@ class Blame:
         try:
             yield
         except Invalid as error:
-            self.faults.append(self.recipe.fault(f"{section}.{error.key}" if error.key else section, str(error)))
+            self.note(section, error)
         except DataError as error:
             self.lacking.append(error)
+
+    def note(self, section: str, error: Invalid) -> None:
+        self.faults.append(self.recipe.fault(f"{section}.{error.key}" if error.key else section, str(error)))
 
 
 def _made(recipe: Recipe, facts: Samples, optim: Any, blame: Blame) -> None:
@@ -82,9 +83,9 @@ def _made(recipe: Recipe, facts: Samples, optim: Any, blame: Blame) -> None:
         with blame.on("task"):
             if task is not None:
                 task(model, None, facts, **recipe.task.options)
-        for size in recipe.evaluate.resolutions or ():
-            with blame.on("evaluate"):
-                _fits(recipe, model, facts, size)
+        if not any(asked.faults(recipe, facts)):
+            for error in asked.misfits(recipe, model, facts):
+                blame.note("evaluate", error)
 
 
 def _remembers(recipe: Recipe, model: nn.Module) -> None:
@@ -94,37 +95,6 @@ def _remembers(recipe: Recipe, model: nn.Module) -> None:
     told = f"the windows of data {recipe.data.name} do not go on from those of the batch before"
     remedy = "set data.streams to true" if "streams" in recipe.data.options else "set it to 0"
     raise Invalid("memory", f"{told}; {remedy}")
-
-
-def _fits(recipe: Recipe, model: nn.Module, facts: Samples, size: int) -> None:
-    _varied(recipe, "resolutions", size=size)
-    assert isinstance(facts, Images)
-    try:
-        model(sample(replace(facts, height=size, width=size)))
-    except Invalid as error:
-        raise Invalid("resolutions", str(error)) from None
-
-
-def _sweeps(recipe: Recipe) -> None:
-    """Raises Invalid where the data cannot be cut as `evaluate` asks."""
-    lengths, stride = recipe.evaluate.lengths or (), recipe.evaluate.stride
-    if stride and not lengths:
-        raise Invalid("stride", "it is told without lengths, whose windows it parts; add evaluate.lengths")
-    for length in lengths:
-        _varied(recipe, "lengths", length=length)
-    for length in lengths if stride else ():
-        _varied(recipe, "stride", length=length, stride=stride)
-
-
-def _varied(recipe: Recipe, key: str, **changes: int | None) -> Source:
-    """The data with other options, which reads nothing yet. Raises Invalid for `key` where it has no such option."""
-    for option in changes:
-        if option not in recipe.data.options:
-            raise Invalid(key, f"data {recipe.data.name} has no option {option}, so it cannot vary")
-    try:
-        return build_data(recipe, **changes)
-    except Invalid as error:
-        raise Invalid(key, str(error)) from None
 
 
 def _trainer_faults(recipe: Recipe) -> list[Fault]:

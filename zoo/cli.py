@@ -125,6 +125,11 @@ def _parser() -> argparse.ArgumentParser:
     show = _verb(verbs, "show", _show, "a recipe resolved, or an encoding explained")
     show.add_argument("what", metavar="RECIPE|ENCODING")
     show.add_argument("overrides", nargs="*", metavar="key=value")
+
+    diff = _verb(verbs, "diff", _diff, "what differs between two recipes once they are resolved", json=True)
+    diff.add_argument("one", metavar="RECIPE|RUN|CHECKPOINT")
+    diff.add_argument("other", metavar="RECIPE|RUN|CHECKPOINT")
+    diff.add_argument("overrides", nargs="*", metavar="key=value", help="changes of both")
     return parser
 
 
@@ -146,7 +151,8 @@ def _fit(known: argparse.Namespace) -> None:
 
 
 def _eval(known: argparse.Namespace) -> None:
-    from zoo.verbs.evaluate import evaluate, table
+    from zoo.verbs.evaluate import evaluate
+    from zoo.verbs.results import table
 
     result = evaluate(known.checkpoint, known.overrides, known.words)
     if result:
@@ -212,6 +218,13 @@ def _show(known: argparse.Namespace) -> None:
     from zoo.verbs.show import show
 
     print(show(known.what, known.overrides))
+
+
+def _diff(known: argparse.Namespace) -> None:
+    from zoo.verbs.diff import diff, table
+
+    result = diff(known.one, known.other, known.overrides)
+    print(json.dumps(result, indent=2) if known.json else table(result))
 
 
 def entry() -> NoReturn:

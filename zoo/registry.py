@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,15 @@ class Between:
 
     def __str__(self) -> str:
         return f"at least {self.low}" if self.high == float("inf") else f"from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True)
+class Matches:
+    """What a text looks like: one of `patterns`. Any other is refused, as `problem` says, with a `remedy`."""
+
+    patterns: tuple[re.Pattern[str], ...]
+    problem: str
+    remedy: str
 
 
 def register(cls: Class) -> Class:

@@ -39,6 +39,7 @@ def test_grids_have_at_least_single_precision():
         ("fraction", [1 / 8, 3 / 8, 5 / 8, 7 / 8]),
         ("symmetric", [-3 / 4, -1 / 4, 1 / 4, 3 / 4]),
         ("growing", [0, 2 / 3, 4 / 3, 2]),  # linspace(0, n / n0, n) with n0 = 2
+        ("interpolated", [0, 1 / 2, 1, 3 / 2]),  # i n0 / n
     ],
 )
 def test_conventions_are_exact(convention, expected):
@@ -60,7 +61,13 @@ def test_axes_are_divided_by_their_own_extent():
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_one_token_has_a_finite_place(convention):
     pos = placed((1,), convention, (1,))
-    assert pos.tolist() == [[{"index": 0.0, "growing": 0.0, "fraction": 0.5, "symmetric": 0.0}[convention]]]
+    assert pos.tolist() == [[0.5 if convention == "fraction" else 0.0]]
+
+
+def test_interpolation_leaves_axes_that_are_no_longer_than_in_training():
+    pos = placed((6, 3), "interpolated", (2, 4)).unflatten(0, (6, 3))
+    torch.testing.assert_close(pos[:, 0, 0], torch.arange(6).double() / 3)
+    assert pos[0, :, 1].tolist() == [0, 1, 2]
 
 
 def test_growing_needs_the_size_of_training():

@@ -84,7 +84,7 @@ def test_files_of_digits_are_what_the_model_was_tested_on(runs, predicted, tmp_p
 def test_images_are_read_as_the_data_of_training_is(runs, photos, predicted):
     task = load(runs / "photos", ["evaluate.resolutions=null"])
     found = predicted(runs / "photos", photos / "b.png", "top=4")["predictions"][0]
-    pixels = Decoding(8, 3, "crop")((photos / "b.png").read_bytes()) / 255
+    pixels = Decoding((8, 8), 3, "crop")((photos / "b.png").read_bytes()) / 255
     scaled = (pixels - np.array([0.4, 0.5, 0.6])[:, None, None]) / np.array([0.2, 0.3, 0.4])[:, None, None]
     shares = task(torch.from_numpy(scaled[None]).float()).softmax(-1)[0].tolist()
     assert {each["label"]: each["probability"] for each in found["top"]} == pytest.approx(

@@ -17,7 +17,7 @@ OPTIONS = [
 
 def finished(options, seed=0, images=IMAGES):
     torch.manual_seed(seed)
-    finish = Finished(3, 8, (0.5,), (0.5,), Augmentation(**options))
+    finish = Finished(3, (8, 8), (0.5,), (0.5,), Augmentation(**options))
     return finish(images, LABELS, training=True, classes=4)
 
 
@@ -51,7 +51,7 @@ def test_mixed_labels_are_the_shares_that_images_have(options):
 
 
 def test_both_kinds_of_mixing_have_their_turn():
-    finish = Finished(3, 8, (0.5,), (0.5,), Augmentation(mixup=0.8, cutmix=1.0))
+    finish = Finished(3, (8, 8), (0.5,), (0.5,), Augmentation(mixup=0.8, cutmix=1.0))
     plain = torch.zeros_like(IMAGES)
     plain[::2] = 255
     whole = [finish(plain, LABELS, training=True, classes=4)[0].abs().round(decimals=3).eq(1).all() for _ in range(20)]
@@ -61,7 +61,7 @@ def test_both_kinds_of_mixing_have_their_turn():
 def test_a_crop_moves_an_image_by_what_was_padded_at_most():
     images = torch.zeros(64, 3, 8, 8, dtype=torch.uint8)
     images[..., 4, 4] = 255
-    moved = Finished(3, 8, (0.0,), (1.0,), Augmentation(crop=2))(
+    moved = Finished(3, (8, 8), (0.0,), (1.0,), Augmentation(crop=2))(
         images, torch.zeros(64).long(), training=True, classes=4
     )[0]
     places = moved[:, 0].nonzero()[:, 1:]
@@ -71,5 +71,7 @@ def test_a_crop_moves_an_image_by_what_was_padded_at_most():
 
 
 def test_erased_rectangles_are_grey():
-    images = Finished(3, 8, (0.25,), (0.5,), Augmentation(erasing=1.0))(IMAGES, LABELS, training=True, classes=4)[0]
+    images = Finished(3, (8, 8), (0.25,), (0.5,), Augmentation(erasing=1.0))(IMAGES, LABELS, training=True, classes=4)[
+        0
+    ]
     assert (images == 0).flatten(1).any(1).all()

@@ -33,7 +33,7 @@ def test_facts_and_batches_agree():
 
 
 def test_digits_stay_within_the_frame():
-    motion = Motion(40, 32, 12, 2.0, 1)
+    motion = Motion(40, (32, 32), 12, 2.0, 1)
     paths = motion.paths(np.random.default_rng(0).random((100, 2)), np.arange(100) % 8)
     assert paths.min() >= 0
     assert paths.max() <= 20
@@ -52,7 +52,7 @@ def test_the_first_step_goes_where_the_label_says():
 
 
 def test_a_digit_is_drawn_where_it_is():
-    motion = Motion(2, 32, 12, 2.0, 1)
+    motion = Motion(2, (32, 32), 12, 2.0, 1)
     images = torch.ones(1, 1, 8, 8)
     drawn = motion.drawn(images, torch.tensor([[[3.0, 5.0], [10.0, 20.0]]]))
     found = centres(drawn)

@@ -30,6 +30,7 @@ def test_measures_are_those_of_the_whole_set():
     right = torch.cat([(x.argmax(-1) == y).float() for x, y in pairs])
     assert found["test/accuracy"] == pytest.approx(right.mean().item())
     assert one.positions == pytest.approx(losses.mean(0).tolist())
+    assert one.accuracies == pytest.approx(right.mean(0).tolist())
 
 
 def test_answers_are_counted_as_a_whole_where_windows_ask_for_one():

@@ -86,9 +86,21 @@ def test_the_loss_by_place_widens_with_the_window():
     assert len(found) == 6
 
 
+def test_the_accuracy_by_place_is_that_of_what_is_asked_there():
+    logits, targets = asked()
+    tally = Tally(2)
+    tally.update(logits[:1], targets[:1])
+    tally.update(logits[1:], targets[1:])
+    found = tally.compute().accuracies()
+    for place, known in enumerate((targets >= 0).T):
+        hits = [logits[row, place].argmax() == targets[row, place] for row in known.nonzero()[:, 0]]
+        assert found[place] == (pytest.approx(sum(hits).item() / len(hits)) if hits else None)
+
+
 def test_a_tally_starts_anew():
     tally = Tally(6)
     tally.update(*asked())
     tally.reset()
     assert tally.asked.tolist() == [0] * 6
-    assert tally.right == tally.bytes == 0
+    assert tally.right.tolist() == [0] * 6
+    assert tally.bytes == 0

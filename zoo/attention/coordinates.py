@@ -14,7 +14,7 @@ from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
 from zoo.registry import Between
 
-CONVENTIONS = ("index", "fraction", "growing", "symmetric")
+CONVENTIONS = ("index", "fraction", "growing", "symmetric", "interpolated")
 
 
 def grid(sizes: Sequence[int], like: Tensor) -> Tensor:
@@ -27,7 +27,8 @@ def grid(sizes: Sequence[int], like: Tensor) -> Tensor:
 def place(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Tokens:
     """The same tokens with `pos` under a convention. With n the extent of an axis now and n0 its `length` in training:
 
-    index i, fraction (i + 1/2) / n, growing linspace(0, n / n0, n) at i, symmetric 2 (i + 1/2) / n - 1.
+    index i, fraction (i + 1/2) / n, growing linspace(0, n / n0, n) at i, symmetric 2 (i + 1/2) / n - 1, interpolated
+    i min(1, n0 / n): index, but for axes longer than in training.
     Coordinates that were given as such (`extent` None) are left alone.
     """
     if tokens.extent is None:
@@ -35,10 +36,14 @@ def place(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Toke
     if convention == "index":
         return tokens if tokens.pos is tokens.index else tokens.replace(pos=tokens.index)
     index, extent = tokens.index, tokens.extent
-    if convention == "growing":
+    if convention in ("growing", "interpolated"):
         if length is None:
-            raise Invalid("coordinates", "growing coordinates need the size of training: Dims(length=...)")
-        pos = index * extent / ((extent - 1).clamp(min=1) * extent.new_tensor(length))
+            raise Invalid("coordinates", f"{convention} coordinates need the size of training: Dims(length=...)")
+        trained = extent.new_tensor(length)
+        if convention == "growing":
+            pos = index * extent / ((extent - 1).clamp(min=1) * trained)
+        else:
+            pos = index * (trained / extent).clamp(max=1)
     else:
         pos = (index + 0.5) / extent
         pos = 2 * pos - 1 if convention == "symmetric" else pos

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from torch import Tensor, nn
 
@@ -131,6 +131,13 @@ class Encoding(nn.Module):
         Panels of one kind carry the same title in each layer. Tensors in them are detached and on the CPU.
         """
         return ()
+
+    def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+        """The rules by which it can be evaluated at sizes past those of training, `factors` times them along each axis.
+
+        By name, each with the options that say so in place of its own; no parameter is another one under them.
+        """
+        return {}
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         """What a parameter, learned by an encoding like this one of other sizes, is here; None to leave it as it is made.

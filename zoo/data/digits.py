@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 from zoo.data.given import Given
 from zoo.data.imagery.decoding import Decoding
 from zoo.data.imagery.given import pictures, refuse_others
+from zoo.data.imagery.sides import Size, sides
 from zoo.data.order import Loader
 from zoo.data.source import Source
 from zoo.errors import Invalid
@@ -42,14 +43,15 @@ def scanned() -> tuple[Tensor, Tensor]:
 
 @register
 class Digits(Source):
-    """Images [B, 1, size, size], resized bilinearly and brought to zero mean and unit variance, with labels 0 to 9.
+    """Images [B, 1, height, width], resized bilinearly and brought to zero mean and unit variance, with labels 0 to 9.
 
-    The split into train, val and test is drawn once from the seed. Training images are shifted by up to `shift` of their
-    width, turned by up to `rotation` degrees and scaled by up to 1 +- `scale`, all drawn from (seed, epoch, index).
+    `size` is that of a square, or [height, width]: digits are then stretched. The split into train, val and test is drawn
+    once from the seed. Training images are shifted by up to `shift` of their width, turned by up to `rotation` degrees and
+    scaled by up to 1 +- `scale`, all drawn from (seed, epoch, index).
     """
 
     def __init__(
-        self, seed: int, *, size: Annotated[int, Between(1)] = 16, batch_size: Annotated[int, Between(1)] = 64,
+        self, seed: int, *, size: Size = 16, batch_size: Annotated[int, Between(1)] = 64,
         val: float = 0.1, test: float = 0.2, shift: Annotated[float, Between(0, 1)] = 0.08,
         rotation: Annotated[float, Between(0, 180)] = 10.0, scale: Annotated[float, Between(0, 0.9)] = 0.1,
         workers: Annotated[int, Between(0)] = 0,
@@ -60,8 +62,12 @@ class Digits(Source):
                 raise Invalid(key, f"shares val {val} and test {test} must be positive and leave something to train on")
         self.seed, self.batch_size, self.workers = seed, batch_size, workers
         self.shares = {"val": val, "test": test}
-        self.size, self.augment = size, (shift, rotation, scale)
-        self.samples = Images(channels=1, height=size, width=size, classes=10)
+        self.sides, self.augment = sides(size), (shift, rotation, scale)
+        self.samples = Images(1, *self.sides, classes=10)
+
+    @property
+    def shown(self) -> str:  # type: ignore[override]
+        return "each side resized to its own length, bilinearly"
 
     def setup(self, stage: str) -> None:
         raw, labels = scanned()
@@ -85,12 +91,11 @@ class Digits(Source):
         def finished(given: Given) -> Given:
             return given._replace(batch=(self._resized(given.batch.float() / 255) - mean) / deviation)
 
-        return map(finished, pictures(paths, Decoding(SIDE, 1, "crop"), self.batch_size, self.workers))
+        return map(finished, pictures(paths, Decoding((SIDE, SIDE), 1, "crop"), self.batch_size, self.workers))
 
     def _resized(self, images: Tensor) -> Tensor:
-        """[B, 1, size, size] of images [B, 1, 8, 8]."""
-        sides = (self.size, self.size)
-        return F.interpolate(images, size=sides, mode="bilinear", align_corners=False, antialias=True)
+        """[B, 1, height, width] of images [B, 1, 8, 8]."""
+        return F.interpolate(images, size=self.sides, mode="bilinear", align_corners=False, antialias=True)
 
     def loader(self, part: str) -> Loader:
         return Loader(self.parts[part], self.batch_size, self.seed, self.workers, self.share, training=part == "train")

@@ -22,6 +22,7 @@ from zoo.data.imagery.decoded import Decoded
 from zoo.data.imagery.decoding import Decoding
 from zoo.data.imagery.given import pictures, refuse_others
 from zoo.data.imagery.pictures import Encoded, Reader
+from zoo.data.imagery.sides import Size, sides
 from zoo.data.source import Source
 from zoo.data.tables import opening
 from zoo.data.tables.classes import refuse_few
@@ -42,11 +43,12 @@ Count = Annotated[int, Between(1)]
 
 @register
 class Images(Source):
-    """Images [B, channels, size, size] of `path`: a folder, a file or a glob of files, or `hub:owner/name`
+    """Images [B, channels, height, width] of `path`: a folder, a file or a glob of files, or `hub:owner/name`
     (`hub:owner/name:configuration` where it has several).
 
     `train` names a split; `val` and `test` name one each, or are shares of `train`. `image` and `label` name columns.
-    Images are decoded, resized bicubically (`crop`: the shorter side, then the centre; `exact`: both sides), and then have
+    Images are decoded, resized bicubically to `size`, that of a square or [height, width] (`crop`: until it is covered, then
+    the centre; `exact`: each side to its own length), and then have
     `mean` taken off and are divided by `std`, in units of white; the loaders yield them as uint8, and the rest is done in
     batches on the device, where training augments them (`augment`). `classes` is only needed where labels are plain
     numbers; with it, nothing is read before `setup`. A split whose decoded images take up to `keep` gigabytes is decoded
@@ -61,7 +63,7 @@ class Images(Source):
     def __init__(
         self, seed: int, *, path: str | None = None, train: str = "train", val: float | str = 0.1,
         test: float | str = "test", image: str = "image", label: str = "label", classes: Count | None = None,
-        channels: Literal[1, 3] = 3, size: Count = 224, resize: Literal["crop", "exact"] = "crop",
+        channels: Literal[1, 3] = 3, size: Size = 224, resize: Literal["crop", "exact"] = "crop",
         mean: tuple[float, ...] = (0.5,), std: tuple[float, ...] = (0.5,), batch_size: Count = 64,
         augment: Augmentation = Augmentation(), skip: Annotated[float, Between(0, 1)] = 0.0,
         keep: Annotated[float, Between(0)] = 1.0, stream: Stream | None = None, workers: Annotated[int, Between(0)] = 0,
@@ -73,8 +75,8 @@ class Images(Source):
             refuse_few(classes)
         self.seed, self.path, self.batch_size, self.workers = seed, path, batch_size, workers
         self.split_of, self.columns, self.classes = Parts(train, val, test), tables.Columns(image, label), classes
-        self.decoding, self.skip, self.keep, self.stream = Decoding(size, channels, resize), skip, keep, stream
-        self.finish = Finished(channels, size, mean, std, augment)
+        self.decoding, self.skip, self.keep, self.stream = Decoding(sides(size), channels, resize), skip, keep, stream
+        self.finish = Finished(channels, self.decoding.sides, mean, std, augment)
         self.split_of.streamed(stream is not None, workers)
         self.loaded: dict[str, Rows] = {}  # by split
         self.parts: dict[str, Some] = {}
@@ -82,12 +84,16 @@ class Images(Source):
 
     @cached_property
     def samples(self) -> Facts:  # type: ignore[override]
-        channels, size = self.decoding.channels, self.decoding.size
+        shape = self.decoding.shape
         if self.classes is not None:
-            return Facts(channels, size, size, self.classes)
+            return Facts(*shape, self.classes)
         names = opening.classes(self._table(opening.opened(self.path, streaming=True), "train"))
         refuse_few(names)
-        return Facts(channels, size, size, len(names), names=names)
+        return Facts(*shape, len(names), names=names)
+
+    @property
+    def shown(self) -> str:  # type: ignore[override]
+        return self.decoding.told
 
     def locate(self) -> None:
         opening.located(self.path)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from zoo.data.digits import COUNT, scanned
+from zoo.data.imagery.sides import Size, sides
 from zoo.data.order import Loader
 from zoo.data.source import Source
 from zoo.errors import Invalid
@@ -28,7 +29,8 @@ Count = Annotated[int, Between(1)]
 
 @register
 class MovingDigits(Source):
-    """Clips [B, 1, frames, size, size], black 0 and white 1, of digits `side` pixels wide that move `speed` pixels a frame.
+    """Clips [B, 1, frames, height, width], black 0 and white 1, of digits `side` pixels wide that move `speed` pixels a
+    frame. `size` is that of square frames, or [height, width].
 
     The label is the digit, or its direction: the number of its heading at first, in eighths of a turn from rightward over
     downward; telling it takes where and when. Several digits of a clip move in one direction. `train`, `val` and `test` are
@@ -36,23 +38,28 @@ class MovingDigits(Source):
     """
 
     def __init__(
-        self, seed: int, *, frames: Annotated[int, Between(2)] = 8, size: Count = 32, side: Count = 12, digits: Count = 1,
+        self, seed: int, *, frames: Annotated[int, Between(2)] = 8, size: Size = 32, side: Count = 12, digits: Count = 1,
         speed: Annotated[float, Between(0.01)] = 2.0, label: Literal["digit", "direction"] = "digit",
         batch_size: Count = 64, train: Count = 4_000, val: Count = 500, test: Count = 1_000,
         workers: Annotated[int, Between(0)] = 0,
     ) -> None:  # fmt: skip
         super().__init__()
-        if size - side < 2 * speed:
+        height, width = sides(size)
+        if (shorter := min(height, width)) - side < 2 * speed:
             raise Invalid(
-                "size", f"{size} leaves a digit of {side} pixels no room to move; make it {side + round(2 * speed)}"
+                "size", f"{shorter} leaves a digit of {side} pixels no room to move; make it {side + round(2 * speed)}"
             )
         if digits > 1 and label == "digit":
             raise Invalid("digits", f"{digits} digits have no one label; set label to direction")
         self.seed, self.batch_size, self.workers, self.label = seed, batch_size, workers, label
         self.sizes = {"train": train, "val": val, "test": test}
-        self.motion = Motion(frames, size, side, speed, digits)
+        self.motion = Motion(frames, (width, height), side, speed, digits)
         classes = 10 if label == "digit" else HEADINGS
-        self.samples = Clips(channels=1, height=size, width=size, classes=classes, frames=frames)
+        self.samples = Clips(channels=1, height=height, width=width, classes=classes, frames=frames)
+
+    @property
+    def shown(self) -> str:  # type: ignore[override]
+        return "frames of that size about digits of the same"
 
     def setup(self, stage: str) -> None:
         images, labels = scanned()
@@ -73,10 +80,10 @@ class MovingDigits(Source):
 
 
 class Motion:
-    """How digits of `side` pixels move in `frames` of `size` x `size`."""
+    """How digits of `side` pixels move in `frames` of `size`, a width and a height."""
 
-    def __init__(self, frames: int, size: int, side: int, speed: float, digits: int) -> None:
-        self.frames, self.size, self.side, self.speed, self.digits = frames, size, side, speed, digits
+    def __init__(self, frames: int, size: tuple[int, int], side: int, speed: float, digits: int) -> None:
+        self.frames, self.size, self.side, self.speed, self.digits = frames, np.array(size), side, speed, digits
 
     def paths(self, draws: NDArray[np.float64], heading: NDArray[np.int64]) -> NDArray[np.float64]:
         """Upper left corners [B, frames, 2] as (x, y), of uniform draws [B, 2] and headings [B]. No first step bounces."""
@@ -88,13 +95,14 @@ class Motion:
         return room - np.abs(far % (2 * room) - room)
 
     def drawn(self, images: Tensor, corners: Tensor) -> Tensor:
-        """Clips [B, 1, frames, size, size] of images [B, 1, 8, 8] at corners [B, frames, 2]."""
-        scale = self.size / self.side
-        centres = (corners + self.side / 2) * 2 / self.size - 1  # [B, frames, 2], the frame spans -1 to 1
+        """Clips [B, 1, frames, height, width] of images [B, 1, 8, 8] at corners [B, frames, 2]."""
+        size = corners.new_tensor(self.size.tolist())
+        scale = size / self.side
+        centres = (corners + self.side / 2) * 2 / size - 1  # [B, frames, 2], the frame spans -1 to 1
         matrices = torch.zeros(*centres.shape, 3)
-        matrices[..., 0, 0] = matrices[..., 1, 1] = scale
+        matrices[..., 0, 0], matrices[..., 1, 1] = scale
         matrices[..., 2] = -scale * centres
-        shape = [len(matrices.flatten(0, 1)), 1, self.size, self.size]
+        shape = [len(matrices.flatten(0, 1)), 1, *self.size[::-1].tolist()]
         places = F.affine_grid(matrices.flatten(0, 1), shape, align_corners=False)
         frames = F.grid_sample(images.repeat_interleave(self.frames, 0), places, align_corners=False)
         return frames.unflatten(0, (-1, self.frames)).transpose(1, 2)

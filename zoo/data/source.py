@@ -24,6 +24,10 @@ class Source(L.LightningDataModule):
     name: str  # the registered one
     samples: Samples
     digest: str | None = None
+    windows: str | None = (
+        None  # how a test cuts a text into windows, in words; None where samples are given as they are
+    )
+    shown: str | None = None  # how images are brought to the size of `samples`, in words; None where they are no images
 
     @property
     def title(self) -> str:

@@ -60,6 +60,10 @@ class TextStream(Source):
     def samples(self) -> Facts:  # type: ignore[override]
         return Facts(self.length, self.vocabulary)
 
+    @property
+    def windows(self) -> str:  # type: ignore[override]
+        return "side by side"
+
     def locate(self) -> None:
         opened = opening.opened(self.path, streaming=True)
         for part in self.splits:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 from zoo.attention import Dims, Encoding, Terms, Tokens
 from zoo.encodings.parts.seen import Panels, sizes
 from zoo.encodings.parts.table import resized, rows
-from zoo.registry import register
+from zoo.errors import Invalid
+from zoo.registry import Between, register
 
 
 @register
@@ -18,14 +20,18 @@ class Learned(Encoding):
     """x + table[p]
 
     `table` has a row per position of training, row-major over several axes. A grid of another size reads it bicubically
-    at fractions of the grid, as images are resized (a = -0.75, no antialiasing); a text longer than the table is refused.
+    at fractions of the grid, as images are resized (a = -0.75, no antialiasing); a text longer than the table is refused,
+    unless it is read likewise over `stretch` times its length.
     `shared: false` adds a table of its own to the attention input of every layer (Al-Rfou et al. 2019, arXiv:1808.04444).
     """
 
     axes = (1, 2, 3)
 
-    def __init__(self, dims: Dims) -> None:
+    def __init__(self, dims: Dims, *, stretch: Annotated[float, Between(1)] = 1.0) -> None:
         super().__init__(dims)
+        if stretch != 1 and dims.axes > 1:
+            raise Invalid("stretch", f"{stretch:g}: a grid of any size reads its table resampled already; leave it out")
+        self.stretch = stretch
         self.table = nn.Parameter(nn.init.normal_(torch.empty(dims.tokens, dims.dim), std=0.02))  # [tokens, D]
 
     def embed(self, tokens: Tokens) -> Tokens:
@@ -33,6 +39,9 @@ class Learned(Encoding):
 
     def annotate(self, tokens: Tokens) -> Tokens:
         return tokens if self.shared else self._added(tokens)
+
+    def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+        return {"resample": {"stretch": factors[0]} if self.dims.axes == 1 else {}}  # what a grid does anyway
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return resized(value, source.dims.sizes, self.dims.sizes, self.table)
@@ -42,5 +51,5 @@ class Learned(Encoding):
         return [sizes("Rows of the table", self.table, self.dims.sizes, told)]
 
     def _added(self, tokens: Tokens) -> Tokens:
-        found = rows(self.table, tokens, self.dims.sizes)
+        found = rows(self.table, tokens, self.dims.sizes, self.stretch)
         return tokens.replace(x=tokens.x + found.to(tokens.x.dtype))

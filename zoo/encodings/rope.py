@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, get_args
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from zoo.attention import Dims
 from zoo.encodings.parts.ladders import angles
 from zoo.encodings.parts.rotary import Rotary
 from zoo.encodings.parts.rotation import circle
-from zoo.encodings.parts.scaling import Scaling, scaled
+from zoo.encodings.parts.scaling import Rule, Scaling, scaled
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 
@@ -37,6 +38,12 @@ class RoPE(Rotary):
         if scaling is not None:
             self.length = scaling.length(dims)
             self.origin = scaling.rule != "yarn"  # which makes tokens larger wherever they are
+
+    def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+        if self.scaling is not None:  # stretched already
+            return {}
+        factor, original = factors[0], self.dims.tokens
+        return {rule: {"scaling": Scaling(rule=rule, factor=factor, original=original)} for rule in get_args(Rule)}
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         waves, size = self._scaled(pos)

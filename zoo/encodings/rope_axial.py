@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,9 @@ class RoPEAxial(Rotary):
         super().__init__(dims)
         check_pairs(dims)
         self.base = base
+
+    def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+        return {"linear": {"coordinates": "interpolated"}}
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         return (circle(angles(pos, self.waves(pos))),)  # [1|B, 1, N, K/2, 2]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,9 @@ class RoPEMixed(Rotary):
         frames = _rotations(dims.groups, dims.axes)  # [G, P, P]
         groups = [frames[:, :, a].T[..., None] * part for a, part in enumerate(ladders(dims, base, frames))]
         self.frequencies = nn.Parameter(torch.cat(groups, dim=-1))  # [P, G, K/2]
+
+    def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+        return {"linear": {"coordinates": "interpolated"}} if self.dims.axes > 1 else {}
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         return turning(angles(pos, self.waves(pos)))

@@ -15,7 +15,7 @@ from zoo.recipe.scalars import fits, instead
 from zoo.recipe.signature import Option, fields
 from zoo.recipe.tree import Node, join, plain, plant, unfrozen, upward
 from zoo.recipe.words import expected, nearest, value
-from zoo.registry import Between, Choice, Choices
+from zoo.registry import Between, Choice, Choices, Matches
 
 
 class Check:
@@ -87,6 +87,12 @@ class Check:
         for mark in marks:
             if isinstance(mark, Between) and key not in self.untyped and not mark.low <= typed <= mark.high:
                 self.refuse(node, key, f"must be {mark}, got {value(typed)}")
+            if (
+                isinstance(mark, Matches)
+                and key not in self.untyped
+                and not any(p.fullmatch(typed) for p in mark.patterns)
+            ):
+                self.refuse(node, key, f"{value(typed)} is {mark.problem}", mark.remedy)
         return typed
 
     def union(self, annotation: Any, node: Node, key: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,9 +19,11 @@ from zoo.recipe.extends import Composer
 from zoo.recipe.folders import find_recipe, is_fragment
 from zoo.recipe.interpolation import is_open, resolve
 from zoo.recipe.overrides import Override, parse_all
-from zoo.recipe.sections import Sections, TrainerOptions
+from zoo.recipe.sections import EvaluateOptions, Sections, TrainerOptions
 from zoo.recipe.signature import fields
 from zoo.recipe.tree import COMMAND_LINE, Node, children, gathered, leaves, plant, told_together, unfrozen, upward
+from zoo.recipe.variants import variants
+from zoo.registry import Choice
 
 _SECTIONS = fields(Sections)
 
@@ -89,6 +91,11 @@ def _recipe(tree: Node, changes: list[Override], faults: list[Fault], name: str,
     untold = {key.partition(".")[0] for key in told}.isdisjoint({"", "trainer"})
     if untold and isinstance(trainer := typed["trainer"], TrainerOptions):
         check.faults += [Fault(_closest(places, key), key, *rest) for key, *rest in trainer.problems("trainer")]
+    given = children(children(tree).get("evaluate", tree)).get("variants")
+    if given is not None and isinstance(data := typed.get("data"), Choice):
+        found = variants(check, data, given, "evaluate.variants")
+        if isinstance(evaluate := typed["evaluate"], EvaluateOptions) and evaluate.variants is not None:
+            typed["evaluate"] = replace(evaluate, variants=found)
     if faults or check.faults:
         raise RecipeError(*dict.fromkeys([*faults, *check.faults]))
     return Recipe(**typed, name=name, places=MappingProxyType(places))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from zoo.recipe.sizes import LENGTH, RESOLUTION
 from zoo.recipe.tree import join
 from zoo.recipe.words import value
 from zoo.registry import Between, Choice, Choices
@@ -22,6 +23,8 @@ Precision = Literal[
     "transformer-engine",
     "transformer-engine-float16",
 ]
+Scalar = int | float | bool | str | None
+Plain = Scalar | tuple[Scalar, ...] | Mapping[str, Scalar]
 Tracker = Literal["tensorboard", "wandb", "mlflow"]
 COARSE = ("16-true", "bf16-true", "transformer-engine", "transformer-engine-float16")  # weights themselves are rounded
 # not Lightning's, or not as it has them
@@ -97,11 +100,18 @@ class DiagnosticsOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """What a model is evaluated at besides what it was trained at."""
+    """What a model is evaluated at besides what it was trained at.
 
-    resolutions: tuple[Count, ...] | None = None
-    lengths: tuple[Count, ...] | None = None
+    Sizes are numbers, resolutions also HxW, and either multiples Nx of the size of training. `variants` are named changes
+    of the options of the data. At sizes past that of training each of `rules` is tried that an encoding of the model
+    knows; none is the encoding as it is.
+    """
+
+    resolutions: tuple[Count | Annotated[str, RESOLUTION], ...] | None = None
+    lengths: tuple[Count | Annotated[str, LENGTH], ...] | None = None
     stride: Count | None = None  # tokens from window to window, of which the last so many are asked; None: the length
+    variants: Mapping[str, Mapping[str, Plain]] | None = None
+    rules: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

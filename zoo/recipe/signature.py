@@ -49,7 +49,7 @@ class EveryEncoding:
     """Options of every encoding, whatever its class; None leaves the fact that the class declares."""
 
     shared: bool | None = None
-    coordinates: Literal["index", "fraction", "growing", "symmetric"] | None = None
+    coordinates: Literal["index", "fraction", "growing", "symmetric", "interpolated"] | None = None
 
 
 def extras(kind: str) -> Mapping[str, Option]:

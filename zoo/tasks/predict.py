@@ -11,7 +11,7 @@ from zoo.errors import Invalid, ZooError
 from zoo.registry import register
 from zoo.samples import Text, Windows
 from zoo.tasks.memory import Memory
-from zoo.tasks.tally import Tally, mean_loss
+from zoo.tasks.tally import Counts, Tally, mean_loss
 from zoo.tasks.task import Optimiser, Task
 
 
@@ -24,7 +24,8 @@ class Predict(Task):
     Where each window asks for one answer, exact is the share of those in which every token is right: as many as a model
     would give that writes the likeliest token each time.
     `best` is the checkpoint with the lowest val/loss. After a test, `positions` holds the mean loss by place in the
-    window, None where nothing was asked. A model with memory remembers the batch before; each loop starts with none.
+    window and `accuracies` the accuracy, None where nothing was asked. A model with memory remembers the batch before; each
+    loop starts with none.
     """
 
     monitor, mode = "val/loss", "min"
@@ -39,6 +40,7 @@ class Predict(Task):
         self.val_tally, self.test_tally = Tally(samples.length), Tally(samples.length)
         self.memories = {part: Memory(memory) for part in ("train", "val", "test")}
         self.positions: list[float | None] = []
+        self.accuracies: list[float | None] = []
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         return self.model(inputs, documents)
@@ -81,13 +83,14 @@ class Predict(Task):
         self.test_tally.update(self.logits("test", batch), batch.targets, batch.bytes)
 
     def on_test_epoch_end(self) -> None:
-        self.positions = self._conclude("test", self.test_tally)
+        counts = self._conclude("test", self.test_tally)
+        self.positions, self.accuracies = counts.positions(), counts.accuracies()
 
-    def _conclude(self, part: str, tally: Tally) -> list[float | None]:
+    def _conclude(self, part: str, tally: Tally) -> Counts:
         counts = tally.compute()  # the same in every process
         measures = counts.measures() | counts.bits(self.unit) | (counts.whole() if self.answers else {})
         self.log_dict({f"{part}/{name}": value for name, value in measures.items()}, sync_dist=True)
-        return counts.positions()
+        return counts
 
     def batch_state(self) -> dict[str, Any]:
         memory = self.memories["train"]

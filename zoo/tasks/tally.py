@@ -29,7 +29,7 @@ class Counts(NamedTuple):
 
     nats: Tensor  # [N] cross-entropy of the tokens asked at each place
     asked: Tensor  # [N] how many they are
-    right: Tensor  # how many were the likeliest
+    right: Tensor  # [N] how many were the likeliest
     bytes: Tensor  # how many bytes they are, as far as it was said
     answers: Tensor  # how many windows ask for anything
     exact: Tensor  # in how many of those all was right
@@ -38,7 +38,7 @@ class Counts(NamedTuple):
         """loss in nats for each token asked, its perplexity, accuracy."""
         asked = self.asked.sum()
         loss = self.nats.sum() / asked
-        return {"loss": loss, "perplexity": loss.exp(), "accuracy": self.right / asked}
+        return {"loss": loss, "perplexity": loss.exp(), "accuracy": self.right.sum() / asked}
 
     def whole(self) -> dict[str, Tensor]:
         """exact: the share of windows that ask for anything in which every token asked was the likeliest."""
@@ -52,8 +52,11 @@ class Counts(NamedTuple):
 
     def positions(self) -> list[float | None]:
         """The mean loss by place in the window, None where nothing was asked."""
-        pairs = zip(self.nats.tolist(), self.asked.tolist(), strict=True)
-        return [nats / asked if asked else None for nats, asked in pairs]
+        return _shares(self.nats, self.asked)
+
+    def accuracies(self) -> list[float | None]:
+        """The accuracy by place, likewise."""
+        return _shares(self.right, self.asked)
 
 
 class Tally(Metric):
@@ -71,7 +74,8 @@ class Tally(Metric):
         super().__init__()
         self.add_state("nats", torch.zeros(length), dist_reduce_fx="sum")
         self.add_state("asked", torch.zeros(length, dtype=torch.long), dist_reduce_fx="sum")
-        for name in ("right", "bytes", "answers", "exact"):
+        self.add_state("right", torch.zeros(length, dtype=torch.long), dist_reduce_fx="sum")
+        for name in ("bytes", "answers", "exact"):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, targets: Tensor, sizes: Tensor | None = None) -> None:
@@ -81,7 +85,7 @@ class Tally(Metric):
         self.nats = _sum(self.nats, losses.sum(0))
         self.asked = _sum(self.asked, known.sum(0))
         right, answers = known & (logits.argmax(-1) == targets), known.any(1)
-        self.right = self.right + right.sum()
+        self.right = _sum(self.right, right.sum(0))
         self.answers = self.answers + answers.sum()
         self.exact = self.exact + (answers & (right == known).all(1)).sum()
         if sizes is not None:
@@ -89,6 +93,11 @@ class Tally(Metric):
 
     def compute(self) -> Counts:
         return Counts(self.nats, self.asked, self.right, self.bytes, self.answers, self.exact)
+
+
+def _shares(sums: Tensor, asked: Tensor) -> list[float | None]:
+    pairs = zip(sums.tolist(), asked.tolist(), strict=True)
+    return [total / count if count else None for total, count in pairs]
 
 
 def _sum(one: Tensor, two: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from zoo.errors import Invalid
 from zoo.recipe import Recipe
 from zoo.run.progress import Tested
 from zoo.tasks.task import Task
-from zoo.verbs.evaluate import tested
+from zoo.verbs.tested import tested
 
 log = logging.getLogger("zoo")
 

@@ -17,7 +17,7 @@ from zoo.diagnostics.report.shown import pictures, pieces
 from zoo.errors import DataError
 from zoo.samples import Images, Passages, Text, Windows
 from zoo.tasks.task import Task
-from zoo.verbs.evaluate import adopt
+from zoo.verbs.tested import adopt
 
 PADDING = -1
 

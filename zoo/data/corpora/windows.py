@@ -41,6 +41,15 @@ class Cutting:
         if self.streams and self.documents:
             raise Invalid("documents", "are numbered within a window, so streams cannot tell them apart; leave one out")
 
+    @property
+    def told(self) -> str:
+        """How windows of an evaluation lie, in words."""
+        if self.streams:
+            return "each after the one before, which a model with memory remembers"
+        if self.stride is None or self.stride == self.length:
+            return "side by side"
+        return f"sliding by {self.stride}, the last {self.stride} asked"
+
     def rows(self, part: str, processes: int = 1) -> int:
         """How many streams there are at once; in evaluation as many as a batch has, however many processes share it."""
         return self.batch_size * processes if part == "train" else self.batch_size

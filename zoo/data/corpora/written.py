@@ -30,6 +30,10 @@ class Written(Source):
     def digest(self) -> str:  # type: ignore[override]
         return self.reading.digest()
 
+    @property
+    def windows(self) -> str:  # type: ignore[override]
+        return self.reading.cutting.told
+
     def baselines(self) -> dict[str, float]:
         return {"bigram": bigram_loss(self.reading)}
 

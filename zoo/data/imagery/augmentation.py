@@ -32,16 +32,16 @@ class Augmentation:
     mixup: Annotated[float, Between(0)] = 0.0  # alpha of Beta(alpha, alpha), one draw for a batch (arXiv:1710.09412)
     cutmix: Annotated[float, Between(0)] = 0.0  # alpha likewise, one draw for each image (arXiv:1905.04899)
 
-    def before(self, size: int) -> list[Change]:
-        """Changes of images in [0, 1]."""
+    def before(self, sides: tuple[int, int]) -> list[Change]:
+        """Changes of images in [0, 1], of this height and width."""
         import kornia.augmentation as kornia
         from kornia.augmentation.auto import RandAugment
 
         changes: list[Any] = []
         if self.area < 1:
-            changes.append(kornia.RandomResizedCrop((size, size), scale=(self.area, 1.0)))
+            changes.append(kornia.RandomResizedCrop(sides, scale=(self.area, 1.0)))
         if self.crop:
-            changes.append(kornia.RandomCrop((size, size), padding=self.crop))
+            changes.append(kornia.RandomCrop(sides, padding=self.crop))
         if self.flip:
             changes.append(kornia.RandomHorizontalFlip(p=self.flip))
         if self.randaugment:

@@ -15,23 +15,23 @@ class Finished:
     """(image - mean) / std of images uint8 in units of white; one number of each for all channels, or one per channel."""
 
     def __init__(
-        self, channels: int, size: int, mean: Sequence[float], std: Sequence[float], augment: Augmentation
+        self, channels: int, sides: tuple[int, int], mean: Sequence[float], std: Sequence[float], augment: Augmentation
     ) -> None:
         for key, numbers in (("mean", mean), ("std", std)):
             if len(numbers) not in (1, channels):
                 raise Invalid(key, f"{len(numbers)} numbers for {channels} channels; give one of them, or {channels}")
         if min(std) <= 0:
             raise Invalid("std", f"{min(std):g} is not positive")
-        self.size, self.mean, self.std, self.augment = size, tuple(mean), tuple(std), augment
+        self.sides, self.mean, self.std, self.augment = sides, tuple(mean), tuple(std), augment
         self._changes: tuple[list[Change], list[Change]] | None = None
 
     def __call__(self, images: Tensor, labels: Tensor, *, training: bool, classes: int) -> tuple[Tensor, Tensor]:
-        """Images float32 [B, C, S, S], and labels [B] or shares [B, classes]."""
+        """Images float32 [B, C, height, width], and labels [B] or shares [B, classes]."""
         images = images.to(torch.float32) / 255
         if not training or self.augment == Augmentation():
             return self._scaled(images), labels
         if self._changes is None:  # only now, for kornia takes seconds to import
-            self._changes = (self.augment.before(self.size), self.augment.after())
+            self._changes = (self.augment.before(self.sides), self.augment.after())
         before, after = self._changes
         for change in before:
             images = change(images)
@@ -41,7 +41,7 @@ class Finished:
         return self.augment.mixed(images, labels, classes)
 
     def undone(self, images: Tensor) -> Tensor:
-        """Images [B, C, S, S] in units of white again."""
+        """Images [B, C, height, width] in units of white again."""
         mean, std = self._numbers(images)
         return images * std + mean
 

@@ -12,18 +12,27 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Decoding:
-    """What an image becomes: uint8 [channels, size, size].
+    """What an image becomes: uint8 [channels, height, width], `sides` being its height and width.
 
-    `crop` brings the shorter side to `size` and keeps the centre; `exact` brings both sides to it. Bicubic.
+    `crop` enlarges or shrinks an image until it just covers them, and keeps the centre; `exact` brings each side to its
+    own length. Bicubic.
     """
 
-    size: int
+    sides: tuple[int, int]
     channels: int
     resize: Literal["crop", "exact"]
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        return self.channels, self.size, self.size
+        return self.channels, *self.sides
+
+    @property
+    def told(self) -> str:
+        """How, in words."""
+        return {
+            "crop": "resized to cover the size, bicubically, and the centre kept",
+            "exact": "each side resized to its own length, bicubically",
+        }[self.resize]
 
     def __call__(self, content: bytes) -> NDArray[np.uint8]:
         """Raises ValueError where the content is no image, or a damaged one."""
@@ -32,7 +41,7 @@ class Decoding:
         try:
             with Image.open(BytesIO(content)) as file:
                 picture = file.convert("RGB" if self.channels == 3 else "L")
-            return np.asarray(self._fitted(picture)).reshape(self.size, self.size, -1).transpose(2, 0, 1)
+            return np.asarray(self._fitted(picture)).reshape(*self.sides, -1).transpose(2, 0, 1)
         except UnidentifiedImageError:
             raise ValueError("no image of a known format") from None
         except Exception as error:  # each format has its own
@@ -41,10 +50,10 @@ class Decoding:
     def _fitted(self, picture: Any) -> Any:
         from PIL.Image import Resampling
 
-        width, height = picture.size
-        factor = self.size / min(width, height)
-        sides = (round(width * factor), round(height * factor)) if self.resize == "crop" else (self.size, self.size)
+        (height, width), (across, down) = self.sides, picture.size
+        factor = max(width / across, height / down)
+        sides = (round(across * factor), round(down * factor)) if self.resize == "crop" else (width, height)
         if sides != picture.size:
             picture = picture.resize(sides, Resampling.BICUBIC)
-        left, top = (sides[0] - self.size) // 2, (sides[1] - self.size) // 2
-        return picture.crop((left, top, left + self.size, top + self.size))
+        left, top = (sides[0] - width) // 2, (sides[1] - height) // 2
+        return picture.crop((left, top, left + width, top + height))

@@ -101,31 +101,41 @@ def extrapolation(result: Mapping[str, Any], trained: int) -> tuple[Curves, ...]
 
 
 def _swept(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curves]:
-    sizes = {int(size): metrics for size, metrics in result[kind].items()} | {int(result["size"]): result["metrics"]}
+    """Against the size, as the model is and by each rule; images that are no squares have no place on such a line."""
+    found = {str(result["size"]): result["metrics"]} | result[kind]
+    sizes = {int(size): metrics for size, metrics in found.items() if "x" not in size}
     refused = sorted(size for size, metrics in sizes.items() if "refused" in metrics)
-    known = {size: sizes[size] for size in sorted(sizes) if size not in refused}
+    rules = {rule: one for rule, one in result.get("rules", {}).items() if rule != "none"}
     x = "resolution in pixels" if kind == "resolutions" else "length in tokens"
     told = f"Trained at {trained}" + (f"; refused at {', '.join(map(str, refused))}" if refused else "")
     for name in result["metrics"]:
-        values = {size: float(metrics[name]) for size, metrics in known.items() if name in metrics}
+        lines = {name: {size: float(sizes[size][name]) for size in sorted(sizes) if name in sizes[size]}}
+        for rule, one in rules.items():
+            lines[rule] = {int(size): float(one[size][name]) for size in one if "x" not in size and name in one[size]}
+        places = sorted({size for points in lines.values() for size in points})
+        if not places:
+            continue
         yield Curves(
             title=f"{name.replace('/', ' ')} at other {kind}", x=x, y=name, says=f"{told}: what is level there carries on.",
-            places=torch.tensor([float(size) for size in values]), lines={name: torch.tensor([*values.values()])},
+            places=torch.tensor([float(size) for size in places]),
+            lines={line: torch.tensor([points.get(size, NONE) for size in places]) for line, points in lines.items() if points},
         )  # fmt: skip
 
 
 def _by_place(result: Mapping[str, Any], trained: int) -> Iterator[Curves]:
-    """The loss by place in the longest windows that the model followed."""
-    sweeps = {
-        int(length): found["positions"] for length, found in result.get("lengths", {}).items() if "positions" in found
-    }
-    if not sweeps:
-        return
-    longest = max(sweeps)
-    points = [(float(place), loss) for place, loss in enumerate(sweeps[longest]) if loss is not None]
-    yield Curves(
-        title=f"loss by place in windows of {longest}", x="place in the window, in tokens", y="test/loss",
-        says=f"Trained on windows of {trained}: where the curve rises past that place, the model does not carry on.",
-        places=_thinned([place for place, _ in points], BINS),
-        lines={"test/loss": _thinned([loss for _, loss in points], BINS)},
-    )  # fmt: skip
+    """The loss and the accuracy by place in the longest windows that the model followed."""
+    for key, name, says in (
+        ("positions", "test/loss", "where the curve rises past that place, the model does not carry on"),
+        ("accuracies", "test/accuracy", "where the curve falls past that place, the model does not carry on"),
+    ):
+        sweeps = {int(length): found[key] for length, found in result.get("lengths", {}).items() if key in found}
+        if not sweeps:
+            continue
+        longest = max(sweeps)
+        points = [(float(place), value) for place, value in enumerate(sweeps[longest]) if value is not None]
+        yield Curves(
+            title=f"{name.partition('/')[2]} by place in windows of {longest}", x="place in the window, in tokens", y=name,
+            says=f"Trained on windows of {trained}: {says}.",
+            places=_thinned([place for place, _ in points], BINS),
+            lines={name: _thinned([value for _, value in points], BINS)},
+        )  # fmt: skip

@@ -13,13 +13,17 @@ from zoo.encodings.parts.bicubic import taps
 from zoo.errors import Invalid
 
 
-def rows(table: Tensor, tokens: Tokens, sizes: tuple[int, ...]) -> Tensor:
-    """Rows [1|B, N, D] of a table for a grid of `sizes`, at the places of tokens; on several axes resampled."""
+def rows(table: Tensor, tokens: Tokens, sizes: tuple[int, ...], stretch: float = 1.0) -> Tensor:
+    """Rows [1|B, N, D] of a table for a grid of `sizes`, at the places of tokens; on several axes resampled.
+
+    On one it is read over `stretch` times as many places, resampled likewise.
+    """
     pos = tokens.pos
     if tokens.extent is not None and len(sizes) > 1:
-        pos = (pos + 0.5) * (pos.new_tensor(sizes) / tokens.extent) - 0.5
+        pos = _resampled(pos, pos.new_tensor(sizes) / tokens.extent)
     if len(sizes) == 1:
-        _check(pos, sizes[0], tokens.placed)
+        _check(pos, int(sizes[0] * stretch), tokens.placed)
+        pos = pos if stretch == 1 else _resampled(pos, 1 / stretch)
     return sum(weight * table[slot] for weight, slot in taps(pos, sizes))  # type: ignore[return-value]
 
 
@@ -41,6 +45,11 @@ def resized(table: Tensor, there: tuple[int, ...], here: tuple[int, ...], initia
     tokens = Tokens.at(table.new_empty(1, prod(sizes), 0), grid(sizes, table))
     read = rows(table, tokens.replace(extent=tokens.pos.new_tensor([[sizes]])), there)[0]
     return read.repeat(prod(here) // prod(sizes), 1)
+
+
+def _resampled(pos: Tensor, share: Tensor | float) -> Tensor:
+    """Places of a grid that has a `share` of the points on each axis, as the middles of cells go."""
+    return (pos + 0.5) * share - 0.5
 
 
 def _check(pos: Tensor, length: int, placed: Tensor | None) -> None:

@@ -1,0 +1,177 @@
+"""`zoo eval` past the size of training: multiples, shapes, rules, variants, windows, and what is drawn of them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import LANGUAGE, TINY, language
+from torch.nn import functional as F
+
+from zoo import load
+from zoo.build import build_data
+from zoo.recipe import load as recipe
+from zoo.verbs.fit import fit
+
+FLIPFLOP = [*LANGUAGE, "data.train=64", "data.val=16", "data.test=32"]
+SPARSE = "evaluate.variants={sparse: {ignore: 0.98}, long: {length: 32}}"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("past")
+    letters = [*language(folder / "letters.txt"), "evaluate.lengths=null"]
+    fit("lm_rope", [*letters, "optim.lr=0.03"], folder / "rope", "never")
+    fit("lm_learned", letters, folder / "learned", "never")
+    fit("flipflop_rope", FLIPFLOP, folder / "flipflop", "never")
+    fit("vit_rope_axial", TINY, folder / "axial", "never")
+    return folder
+
+
+@pytest.fixture
+def evaluated(zoo):
+    def run(*arguments):
+        code, out, told = zoo("eval", *arguments, "--json")
+        assert code == 0, told
+        return json.loads(out)
+
+    return run
+
+
+def test_rules_are_tried_at_each_length_past_training(runs, evaluated, zoo):
+    asked = ["evaluate.lengths=[0.5x,1x,2x,48]", "evaluate.rules=[none,linear,yarn]"]
+    found = evaluated(runs / "rope", *asked)
+    assert [*found["lengths"]] == ["8", "16", "32", "48"]
+    assert [*found["rules"]] == ["none", "linear", "yarn"]
+    assert all([*sizes] == ["32", "48"] for sizes in found["rules"].values())
+    assert found["rules"]["none"]["32"] == found["lengths"]["32"]
+    assert len({found["rules"][rule]["32"]["test/loss"] for rule in found["rules"]}) == 3
+    scaling = "model.encoding.0.scaling={rule: yarn, factor: 2}"
+    alone = evaluated(runs / "rope", "evaluate.lengths=[32]", scaling)["lengths"]["32"]
+    assert found["rules"]["yarn"]["32"] == alone
+    assert (found["size"], found["trained"]) == (16, 16)
+    _, out, _ = zoo("eval", runs / "rope", *asked)
+    assert "\n  32 tokens, yarn  " in out
+    assert "none" not in out
+    assert "\nwindows: side by side\n" in out
+
+
+def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
+    found = evaluated(runs / "learned", "evaluate.lengths=[2x]", "evaluate.rules=[resample]")
+    assert [*found["lengths"]["32"]] == ["refused"]
+    task = load(runs / "learned")
+    table = task.model.trunk.encoding["learned"].table.detach()
+    long = F.interpolate(table.T[None, :, :, None], size=(32, 1), mode="bicubic", align_corners=False)[0, :, :, 0].T
+    data = build_data(recipe(runs / "learned" / "recipe.yaml"), length=32)
+    data.adopt(task.samples)
+    losses = []
+    with torch.no_grad():
+        for batch in data.test_dataloader():
+            x = task.model.words.read(batch.inputs) + long
+            blocks = task.model.trunk
+            tokens = task.model.tokens(batch.inputs).replace(x=x)
+            for block, chain in zip(
+                blocks.blocks, blocks.chains, strict=True
+            ):  # past `embed`, which would add the table
+                tokens = block(tokens, chain, zoo_context())
+            logits = task.model.words.logits(blocks.norm(tokens.x))
+            losses.append(F.cross_entropy(logits.mT, batch.targets, reduction="none", ignore_index=-100))
+    expected = torch.cat(losses).sum() / sum((batch.targets >= 0).sum() for batch in data.test_dataloader())
+    assert found["rules"]["resample"]["32"]["test/loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def zoo_context():
+    from zoo.attention.context import Context
+
+    return Context()
+
+
+def test_sliding_windows_are_each_window_by_itself(runs, evaluated):
+    """One window after another, each token asked by the last window that a literal loop has it at the end of."""
+    found = evaluated(runs / "rope", "evaluate.lengths=[2x]", "evaluate.stride=5")["lengths"]["32"]
+    assert found["windows"] == "sliding by 5, the last 5 asked"
+    task = load(runs / "rope")
+    data = build_data(recipe(runs / "rope" / "recipe.yaml"))
+    data.adopt(task.samples)
+    text = torch.tensor(data.reading.corpus.encoded.parts["test"].tokens.astype(int))
+    nats, right, count = torch.zeros(32), torch.zeros(32), torch.zeros(32)
+    start, asked = 0, 0
+    while asked < len(text) - 1:
+        start = min(start, len(text) - 33)
+        window = text[start : start + 33]
+        with torch.no_grad():
+            logs = task.model(window[None, :-1])[0].log_softmax(-1)
+        for place in range(32):
+            if start + place >= asked:
+                nats[place] -= logs[place, window[place + 1]]
+                right[place] += logs[place].argmax() == window[place + 1]
+                count[place] += 1
+        asked, start = start + 32, start + 5
+    assert count.sum() == len(text) - 1
+    assert found["test/loss"] == pytest.approx((nats.sum() / count.sum()).item(), rel=1e-5)
+    assert found["test/accuracy"] == pytest.approx((right.sum() / count.sum()).item())
+    assert found["positions"] == pytest.approx((nats / count).tolist(), rel=1e-4)
+    assert found["accuracies"] == pytest.approx((right / count).tolist())
+
+
+def test_variants_change_options_of_the_data(runs, evaluated):
+    found = evaluated(runs / "flipflop", SPARSE, "evaluate.lengths=[2x]")
+    assert [*found["variants"]] == ["sparse", "dense", "long"]  # dense is the recipe's own
+    alone = evaluated(runs / "flipflop", "data.ignore=0.98")["metrics"]
+    assert {name: found["variants"]["sparse"][name] for name in alone} == alone
+    assert found["variants"]["sparse"]["test/loss"] != found["metrics"]["test/loss"]
+    long, doubled = found["variants"]["long"], found["lengths"]["32"]  # in other batches
+    assert long["test/loss"] == pytest.approx(doubled["test/loss"], rel=1e-5)
+    assert "windows" not in found
+    only = evaluated(runs / "flipflop", SPARSE, "evaluate.lengths=null")
+    assert only["variants"] == found["variants"]
+    assert Path(only["figure"]).name == "variants.png"
+
+
+def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):
+    asked = ["evaluate.resolutions=[16,8x32,1.5x]", "evaluate.rules=[linear]"]
+    found = evaluated(runs / "axial", *asked)
+    assert [*found["resolutions"]] == ["16", "8x32", "24"]
+    assert [*found["rules"]["linear"]] == ["8x32", "24"]
+    assert found["resolutions"]["16"] == found["metrics"]
+    assert found["shown"] == "each side resized to its own length, bilinearly"
+    alone = evaluated(runs / "axial", "evaluate.resolutions=[8x32]", "model.encoding.0.coordinates=interpolated")
+    assert alone["resolutions"]["8x32"] == found["rules"]["linear"]["8x32"] != found["resolutions"]["8x32"]
+    _, out, _ = zoo("eval", runs / "axial", *asked)
+    assert re.search(r"^ *8 x 32  +0", out, re.MULTILINE)
+    assert re.search(r"^ *8 x 32, linear  +0", out, re.MULTILINE)
+
+
+WRONG = {
+    "half a token": ("rope", ["evaluate.lengths=[1.3x]"], ["evaluate.lengths.0", "1.3x of 16 is 20.8"]),
+    "no length": ("rope", ["evaluate.lengths=[8,2y]"], ["evaluate.lengths.1", "'2y' is no length", "2x for twice"]),
+    "a shape of text": ("rope", ["evaluate.lengths=[8x8]"], ["evaluate.lengths.0", "no length"]),
+    "no resolution": ("axial", ["evaluate.resolutions=[2z]"], ["evaluate.resolutions.0", "16x32"]),
+    "a patch that does not divide": ("axial", ["evaluate.resolutions=[16x18]"], ["evaluate.resolutions", "16 x 18"]),
+    "an unknown rule": ("rope", ["evaluate.lengths=[2x]", "evaluate.rules=[yarm]"], ["evaluate.rules.0", "yarn?"]),
+    "a rule of others": (
+        "learned", ["evaluate.lengths=[2x]", "evaluate.rules=[none,ntk]"], ["evaluate.rules.1", "learned", "resample"],
+    ),
+    "a rule and nothing past training": ("rope", ["evaluate.rules=[yarn]"], ["evaluate.rules", "evaluate.lengths=[2x]"]),
+    "an unknown option": (
+        "flipflop", ["evaluate.variants={sparse: {ignor: 1}}"], ["evaluate.variants.sparse.ignor", "did you mean ignore?"],
+    ),
+    "a value out of bounds": (
+        "flipflop", ["evaluate.variants={sparse: {ignore: 2}}"], ["evaluate.variants.sparse.ignore", "from 0 to 1"],
+    ),
+    "a variant that cannot be": (
+        "flipflop", ["evaluate.variants={odd: {length: 7}}"], ["evaluate.variants.odd", "write 8"],
+    ),
+    "a variant of nothing": ("flipflop", ["evaluate.variants={same: {}}"], ["evaluate.variants.same", "changes nothing"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.replace(" ", "-"))
+def test_what_cannot_be_asked_is_told(case, runs, zoo):
+    run, overrides, words = WRONG[case]
+    code, out, told = zoo("eval", runs / run, *overrides)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in told
+    for word in ["command line", *words]:
+        assert word in told

@@ -1,0 +1,139 @@
+"""Rules for sizes past those of training: the same weights, in encodings that go by them."""
+
+import math
+
+import language
+import pytest
+import torch
+from literal_rotations import linear, llama3, ntk, plain, yarn
+from torch.nn import functional as F
+
+import zoo
+from zoo import extension
+from zoo.attention.coordinates import grid
+from zoo.attention.encoding import Dims
+from zoo.attention.tokens import Tokens
+from zoo.build import build_task
+from zoo.samples import Images
+
+HEAD, LENGTH = 64, 128
+LITERAL = {
+    "linear": lambda factor: linear(HEAD, factor), "ntk": lambda factor: ntk(HEAD, factor),
+    "yarn": lambda factor: yarn(HEAD, factor, LENGTH), "llama3": lambda factor: llama3(HEAD, factor, LENGTH),
+}  # fmt: skip
+
+
+def ruled(name, dims, rule, factors):
+    """An encoding by a rule, made of the options that it declares."""
+    options = zoo.encoding(name, dims).extensions(factors)[rule]
+    return zoo.encoding({"name": name, **options}, dims)
+
+
+def scores(encoding, pos, heads=2, size=HEAD):
+    torch.manual_seed(1)
+    q, k = torch.randn(2, 1, heads, len(pos), size, dtype=torch.float64)
+    return zoo.scores(encoding.double(), q, k, pos, causal=len(pos[0]) == 1), q, k
+
+
+@pytest.mark.parametrize("factor", [2.0, 8.0])
+@pytest.mark.parametrize("rule", LITERAL)
+def test_a_rule_of_rope_is_its_formula(rule, factor):
+    """Each pair as a complex number, turned by position times frequency; one score after the other."""
+    pos = torch.tensor([0.0, 5.0, 130.0, 128 * factor - 1]).double()[:, None]
+    found, q, k = scores(ruled("rope", Dims(2 * HEAD, 2, length=LENGTH), rule, (factor,)), pos)
+    frequencies, size = LITERAL[rule](factor)
+    w = torch.tensor(frequencies, dtype=torch.float64)
+    z, y = (torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) for x in (q, k))
+    for i in range(4):
+        for j in range(i + 1):
+            turn = torch.exp(1j * w * (pos[i] - pos[j]))
+            expected = (z[0, :, i] * y[0, :, j].conj() * turn).real.sum(-1) * size**2 / math.sqrt(HEAD)
+            torch.testing.assert_close(found[0, :, i, j], expected)
+
+
+def test_every_rule_of_rope_is_another_one():
+    tried = {rule: LITERAL[rule](4.0)[0] for rule in LITERAL} | {"none": plain(HEAD)[0]}
+    assert len({tuple(waves) for waves in tried.values()}) == len(tried)
+
+
+def test_waves_that_are_stretched_already_know_no_rule():
+    scaled = zoo.encoding({"name": "rope", "scaling": {"rule": "ntk", "factor": 2}}, Dims(16, 2, length=8))
+    assert scaled.extensions((2.0,)) == {}
+
+
+@pytest.mark.parametrize("name", zoo.encoding_names())
+def test_no_rule_changes_a_parameter(name):
+    cls = zoo.encoding_class(name)
+    for axes in cls.axes:
+        dims = Dims(96, 2, axes, (4,) * axes, depth=2)
+        encoding = zoo.encoding(name, dims)
+        own = {key: value.shape for key, value in encoding.state_dict().items()}
+        for options in encoding.extensions((2.0,) * axes).values():
+            other = zoo.encoding({"name": name, **options}, dims)
+            assert {key: value.shape for key, value in other.state_dict().items()} == own
+
+
+@pytest.mark.parametrize("factor", [2, 3])
+def test_a_table_of_a_text_is_resampled_as_images_are(factor):
+    there = ruled("learned", Dims(6, 1, length=5), "resample", (float(factor),)).double()
+    found = zoo.embed(there, torch.zeros(1, 5 * factor, 6).double(), torch.arange(5.0 * factor)[:, None])[0]
+    image = there.table.detach().T[None, :, :, None]  # [1, D, length, 1]
+    resized = F.interpolate(image, size=(5 * factor, 1), mode="bicubic", align_corners=False)
+    torch.testing.assert_close(found, resized[0, :, :, 0].T)
+    with pytest.raises(zoo.errors.Invalid, match=f"past the table of {5 * factor} positions"):
+        zoo.embed(there, torch.zeros(1, 1, 6).double(), torch.tensor([[5.0 * factor]]))
+
+
+def test_a_table_of_a_grid_is_resampled_anyway():
+    encoding = zoo.encoding("learned", Dims(6, 1, 2, (3, 4))).double()
+    assert encoding.extensions((2.0, 1.5)) == {"resample": {}}
+    tokens = Tokens.at(torch.zeros(1, 36, 6).double(), grid((6, 6), encoding.table))
+    found = encoding.embed(tokens.replace(extent=torch.tensor([[[6.0, 6.0]]]).double())).x[0]
+    image = encoding.table.unflatten(0, (3, 4)).permute(2, 0, 1)[None]
+    resized = F.interpolate(image, size=(6, 6), mode="bicubic", align_corners=False)
+    torch.testing.assert_close(found, resized[0].flatten(1).T)
+    with pytest.raises(zoo.errors.Invalid, match="leave it out"):
+        zoo.encoding({"name": "learned", "stretch": 2.0}, Dims(6, 1, 2, (3, 4)))
+
+
+@pytest.mark.parametrize("name", ["rope_axial", "rope_mixed"])
+def test_a_grid_is_interpolated_along_the_axes_that_grew(name):
+    torch.manual_seed(0)
+    dims = Dims(32, 2, 2, (2, 4))
+    plain = zoo.encoding(name, dims)
+    other = ruled(name, dims, "linear", (3.0, 1.0))
+    other.load_state_dict(plain.state_dict())
+    samples = torch.randn(2, 1, 2, 24, 16)
+    found = []
+    for encoding, index in ((other, grid((6, 4), samples)), (plain, grid((6, 4), samples) * torch.tensor([1 / 3, 1]))):
+        tokens = Tokens.at(torch.zeros(1, 24, 32), index)
+        tokens = tokens.replace(extent=torch.tensor([[[6.0, 4.0]]])) if encoding is other else tokens
+        chain = zoo.attention.chain.Chain.of(encoding)
+        tokens = chain.annotate(chain.embed(tokens))
+        found.append([chain.turn_query(samples[0], tokens), chain.turn_key(samples[1], tokens)])
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_factors_are_those_of_the_axes_of_the_model():
+    assert extension.factors(Images(1, 16, 8, 10), (32, 8)) == (2.0, 1.0)
+    assert extension.factors(zoo.samples.Clips(1, 16, 8, 10, frames=4), (32, 8)) == (1.0, 2.0, 1.0)
+    assert extension.factors(language.SAMPLES, (48,)) == (4.0,)
+
+
+def test_a_task_by_a_rule_has_the_same_weights_and_other_logits():
+    recipe = zoo.load_recipe("flipflop_rope", ["model.dim=16", "model.depth=1", "model.heads=2", "data.length=8"])
+    task = build_task(recipe).eval()
+    for parameter in task.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    other = extension.extended(recipe, task, task.state_dict(), "yarn", (4.0,))
+    assert all(torch.equal(task.state_dict()[key], value) for key, value in other.state_dict().items())
+    inputs = torch.randint(5, (1, 32))
+    assert not torch.allclose(task.model(inputs), other.model(inputs), atol=1e-3)
+
+
+def test_a_rule_that_no_link_knows_is_told_with_those_that_are():
+    told = extension.unknown(language.decoder("rope", "fox"), "yarm", (2.0,))
+    assert told == "the encoding of the model, rope and fox, knows no rule yarm; did you mean yarn?"
+    assert "resample" in extension.unknown(language.decoder("learned"), "ntk", (2.0,))
+    assert "it knows none" in extension.unknown(language.decoder("alibi"), "ntk", (2.0,))
+    assert extension.unknown(language.decoder("alibi"), "none", (2.0,)) == ""

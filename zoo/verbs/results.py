@@ -1,0 +1,52 @@
+"""What `zoo eval` found, as a table for people to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """A row for the data as they are, for each size, rule and variant; then what was refused, and how it was measured."""
+    names = list(result["metrics"])
+    found = dict(_measured(result))
+    rows = [("", *names), ("test", *(f"{result['metrics'][name]:.4f}" for name in names))]
+    rows += [(title, *(f"{one[name]:.4f}" for name in names)) for title, one in found.items() if "refused" not in one]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines += [f"{title}: refused: {one['refused']}" for title, one in found.items() if "refused" in one]
+    lines.append(f"{result['count']} samples, {result['checkpoint']}")
+    lines += _protocol(result, found)
+    if "figure" in result:
+        lines.append(f"figure: {result['figure']}")
+    return "\n".join(lines)
+
+
+def _measured(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """All but the data as they are, titled. What a size gives by no rule stands once."""
+    sized = result.get("resolutions", {}) | result.get("lengths", {})
+    for name, one in sized.items():
+        yield _title(result, name), one
+        for rule, sizes in result.get("rules", {}).items():
+            if name in sizes and sizes[name] is not one:
+                yield f"{_title(result, name)}, {rule}", sizes[name]
+    yield from result.get("variants", {}).items()
+
+
+def _title(result: Mapping[str, Any], name: str) -> str:
+    """24 x 24, 16 x 32, 256 tokens."""
+    if name in result.get("lengths", {}):
+        return f"{name} tokens"
+    return " x ".join(name.split("x")) if "x" in name else f"{name} x {name}"
+
+
+def _protocol(result: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """How windows were cut, and how images were brought to their size."""
+    cut = {title: one["windows"] for title, one in {"test": result, **found}.items() if "windows" in one}
+    ways = list(dict.fromkeys(cut.values()))
+    if len(ways) == 1:
+        yield f"windows: {ways[0]}"
+    else:
+        yield from (f"windows {way}: {', '.join(title for title in cut if cut[title] == way)}" for way in ways)
+    if "shown" in result:
+        yield f"images: {result['shown']}"
