@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from traceback import extract_tb
@@ -72,14 +72,12 @@ def _finding(figure: Mapping[str, Any] | None, axes: Sequence[int], **rest: Any)
     return Finding(figure=known, axes=tuple(axes), **rest)
 
 
-def examined(members: Sequence[Member], laws: Iterable[Law]) -> Iterator[Finding]:
-    """What each law finds of an encoding on all its numbers of axes."""
-    for law in laws:
-        yield joined([tried(law, member) for member in members])
+def examined(law: Law, members: Sequence[Member]) -> Finding:
+    """What a law finds of an encoding on all its numbers of axes: broken where any is, kept where any is.
 
-
-def joined(findings: Sequence[Finding]) -> Finding:
-    """The findings of one law as one: broken where any is, kept where any is; of figures, that nearest to its bound."""
+    Of figures, that nearest to its bound.
+    """
+    findings = [tried(law, member) for member in members]
     worst = next(one for outcome in ("broken", "kept", "exempt") for one in findings if one.outcome == outcome)
     alike = [one for one in findings if one.outcome == worst.outcome]
     figures = [one.figure for one in alike if one.figure]

@@ -37,8 +37,10 @@ class Figure:
             self.value / self.bound if self.kind == "most" else self.bound / self.value if self.value else float("inf")
         )
 
-    def __str__(self) -> str:
-        return f"{self.value:.1e}, {'at most' if self.kind == 'most' else 'more than'} {self.bound:.0e}"
+    @property
+    def limit(self) -> str:
+        """The bound in words."""
+        return f"{'at most' if self.kind == 'most' else 'more than'} {self.bound:.0e}"
 
 
 class Ledger:
@@ -60,7 +62,7 @@ class Ledger:
     def _enter(self, figure: Figure, what: str) -> None:
         if self.figure is None or not figure.share <= self.figure.share:
             self.figure = figure
-        require(figure.kept, f"{what} {figure} would be right")
+        require(figure.kept, f"{what} {figure.value:.1e}; {figure.limit} would be right")
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
