@@ -41,10 +41,13 @@ another order differ by 1e-16 or a little more; the bound is 1e-9, and 1e-7 of g
 FAR = """## Far from the start
 
 The largest error of a score against float64, relative to 1 + |score|. Half of twelve tokens stand at the start, half at the
-place that the table is for, so that pairs are near or that far apart. Queries and keys are what the encoding makes of the states
-themselves, rounded to the dtype of the column for float64 too, so what is left is the encoding's own. Weights are float32, as
-under autocast, or rounded like the rest (*weights too*). Places are coordinates as the encoding takes them, also where its own
-convention would keep them small. A star: refused, as places beyond a table are, or not finite.
+place that the table is for, so that pairs are near or that far apart. Queries and keys are what the encoding makes of the
+states themselves, which are rounded to the dtype of the column for float64 too, so that what is left is the encoding's own.
+Weights are float32, as under autocast, or rounded like the rest (*weights too*). Places are coordinates as the encoding takes
+them, also where its own convention would keep them small. A star: refused, as places beyond a table are, or not finite.
+
+Where wave vectors are learned (`rope_mixed`, `string`, `liere`, `comrope_ap`, `comrope_ld`, `grape_m`), rounding them turns far
+tokens by other angles altogether: such weights are to stay float32, as under autocast.
 
 """
 
@@ -59,6 +62,6 @@ def _parts(found: list[Certificate]) -> Iterator[str]:
     made = sorted({f"zoo {one.zoo}, torch {one.torch}, {one.made.partition(' ')[0]}" for one in found})
     commands = ", ".join(f"`{command}`" for command in sorted({one.command for one in found}))
     yield from ("## Laws", "", f"Recorded by {commands} ({'; '.join(made)}).", "", matrix(found), "")
-    yield from (ERRORS.rstrip("\n"), "", figures(found), "", FAR.rstrip("\n"), "")
+    yield from (ERRORS.rstrip("\n"), "", *figures(found), "", FAR.rstrip("\n"), "")
     for place in PLACES:
         yield from (f"### At place {place:,}", "", *rounded(found, place), "")

@@ -176,7 +176,7 @@ def _spread(ratios: Sequence[float]) -> str:
 
 def grid(head: Sequence[str], lines: Sequence[Sequence[str]], text: Sequence[str] = ("model", "measure")) -> str:
     """A table in Markdown; numbers stand to the right, columns of `text` to the left."""
-    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
+    widths = [max(2, *map(len, column)) for column in zip(head, *lines, strict=True)]
     words = [index for index, name in enumerate(head) if name in text]
     rule = ["-" * width if i in words else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
 

@@ -57,7 +57,7 @@ class Ledger:
 
     def above(self, value: float, bound: float, what: str) -> None:
         """Raises Broken unless the number is more than its bound."""
-        self._enter(Figure(value, bound, "least"), f"{what}:")
+        self._enter(Figure(value, bound, "least"), what)
 
     def _enter(self, figure: Figure, what: str) -> None:
         if self.figure is None or not figure.share <= self.figure.share:

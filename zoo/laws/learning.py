@@ -45,7 +45,7 @@ def every_parameter_learns(member: Member, seen: Ledger) -> None:
     for name, gradient in _gradients(Stack(member, causal=member.facts.causal), member, unplaced()).items():
         require(gradient is not None, f"{name} receives no gradient")
         assert gradient is not None
-        seen.above(float(gradient.abs().max()), EXACT, f"the largest gradient of {name}")
+        seen.above(float(gradient.abs().max()), EXACT, f"the largest gradient of {name} is")
 
 
 @law("Gradients are the slopes that differences of the output show.")

@@ -28,13 +28,13 @@ def shifts_change_nothing(member: Member, seen: Ledger) -> None:
             seen.near(stack(x, pos + 2.5 * axis), stack(x, pos), told)
 
 
-@law("What is not declared relative is another somewhere else.", _absolute)
+@law("What is not declared relative changes where all tokens are shifted: else it could be declared so.", _absolute)
 def shifts_are_seen(member: Member, seen: Ledger) -> None:
     stack, x, pos = Stack(member, causal=member.facts.causal), member.states(), member.pos()
     shifts = (1, 1024) if member.axes == 1 else (1,)
     shifted = [stack(x, pos + shift * axis) for axis in torch.eye(member.axes) for shift in shifts]
     change = max(error(out, stack(x, pos)) for out in shifted)
-    seen.above(change, SEEN, "it could declare itself relative, since shifts change the output by")
+    seen.above(change, SEEN, "shifts change the output by")
 
 
 @law("Places given for each sample are those of the sample.")

@@ -30,8 +30,8 @@ def shown(certificates: Sequence[Certificate]) -> str:
     """One as a whole; of several, what laws they keep, what was measured, and how they are rounded."""
     if len(certificates) == 1:
         return "\n\n".join(_certificate(certificates[0]))
-    far = [f"{ROUNDED} {PLACES[-1]:,}", *rounded(certificates, PLACES[-1])]
-    parts = [figures(certificates), *(far if len(far) > 1 else []), matrix(certificates), *_sums(certificates)]
+    far = [f"{ROUNDED} {PLACES[-1]:,} (*: refused, or not finite):", *rounded(certificates, PLACES[-1])]
+    parts = [*figures(certificates), *(far if len(far) > 1 else []), matrix(certificates), *_sums(certificates)]
     return "\n\n".join(parts)
 
 
@@ -52,14 +52,15 @@ def _certificate(one: Certificate) -> Iterator[str]:
 
 def axes_told(axes: Sequence[int]) -> str:
     """In words."""
-    return "1 axis" if tuple(axes) == (1,) else f"{' and '.join(map(str, axes))} axes"
+    *before, last = map(str, axes)
+    return f"{', '.join(before)} and {last} axes" if before else f"{last} {'axis' if last == '1' else 'axes'}"
 
 
 def _seen(finding: Finding, axes: Sequence[int]) -> list[str]:
     """Outcome, number, bound, and why it does not apply or where it was tried if not everywhere; faults are told below."""
     figure = finding.figure
     numbers = [f"{figure.value:.1e}", figure.limit] if figure else ["", ""]
-    where = "" if finding.axes in ((), tuple(axes)) else f"on {axes_told(finding.axes)}"
+    where = "" if not finding.axes or finding.axes == tuple(axes) else f"on {axes_told(finding.axes)}"
     return [SAID[finding.outcome], *numbers, finding.told if finding.outcome == "exempt" else where]
 
 
@@ -76,14 +77,17 @@ def matrix(certificates: Sequence[Certificate]) -> str:
     return f"{grid(['encoding', *(numbers[law.name] for law in met)], lines, ('encoding',))}\n\n{read}\n\n{legend}"
 
 
-def figures(certificates: Sequence[Certificate]) -> str:
+def figures(certificates: Sequence[Certificate]) -> Iterator[str]:
     """The errors of what is most often asked, none where it does not apply or fused kernels refuse."""
+    met = {one.law for each in certificates for one in each.findings}
+    columns = {column: law for column, law in MEASURED.items() if law in met}
     lines = []
     for each in certificates:
-        found = {one.law: one.figure for one in each.findings if one.outcome != "exempt"}
-        values = (found.get(law) for law in MEASURED.values())
+        found = {one.law: one.figure for one in each.findings}
+        values = (found.get(law) for law in columns.values())
         lines.append([each.name, *(f"{value.value:.0e}" if value else "" for value in values)])
-    return grid(["encoding", *MEASURED], lines, ("encoding",))
+    if columns:
+        yield grid(["encoding", *columns], lines, ("encoding",))
 
 
 def rounded(certificates: Sequence[Certificate], place: int) -> Iterator[str]:

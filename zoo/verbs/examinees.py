@@ -56,7 +56,7 @@ def examinees(words: Sequence[str]) -> tuple[CheckOptions, list[Law], list[Exami
     if not faults and not found:
         faults.append(Fault(COMMAND_LINE, "axes", "no encoding takes so many", "leave it out"))
     if faults:
-        raise RecipeError(*faults)
+        raise RecipeError(*dict.fromkeys(faults))
     return options, laws, found
 
 
