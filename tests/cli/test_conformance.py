@@ -52,6 +52,11 @@ FAULTY = {
     def prepare(self, pos):
         return tuple(table.detach() for table in super().prepare(pos))
 """,
+    "unmade": """class Unmade(Encoding):
+    def __init__(self, dims):
+        super().__init__(dims)
+        self.rate = nn.Parameter(dims.rate)
+""",
     "failing": """class Failing(Encoding):
     def terms(self, terms):
         return terms.add_bias(lambda b, h, i, j: i @ j)
@@ -129,6 +134,13 @@ def test_an_error_of_the_encoding_breaks_a_law_and_names_its_line(broken):
     laws, told = broken("failing", laws=["shapes_are_kept"])
     assert laws == {"shapes_are_kept"}
     assert re.search(r"shapes_are_kept: RuntimeError in failing.py, line 16: ", told)
+
+
+def test_what_cannot_be_made_is_told(zoo, faulty, monkeypatch):
+    monkeypatch.syspath_prepend(faulty)
+    code, _, told = zoo("check", "unmade", "--plugin", "faulty_zoo")
+    assert code == 2
+    assert "unmade: it cannot be made, AttributeError: 'Dims' object has no attribute 'rate'" in told
 
 
 def test_an_example_of_a_plug_in_gets_its_certificate(zoo, monkeypatch):

@@ -62,8 +62,8 @@ def examinees(words: Sequence[str]) -> tuple[CheckOptions, list[Law], list[Exami
 
 def _typed(told: Sequence[str], names: Sequence[str]) -> tuple[CheckOptions, dict[str, object]]:
     """The options of the verb, and those given to an encoding that stands alone."""
-    alone = len(names) == 1 and names[0] in registry.names("encodings")
-    classes = (registry.find("encodings", names[0]), EveryEncoding) if alone else ()
+    by_itself = len(names) == 1 and names[0] in registry.names("encodings")
+    classes = (registry.find("encodings", names[0]), EveryEncoding) if by_itself else ()
     options, *own = typed(told, (CheckOptions, *classes))
     given = {word.partition("=")[0] for word in told}
     return CheckOptions(**options), {key: value for one in own for key, value in one.items() if key in given}
@@ -112,4 +112,7 @@ def _examinee(choices: Sequence[Choice], asked: Axes | tuple[Axes, ...] | None, 
             member.make()
     except Invalid as invalid:
         raise RecipeError(Fault(COMMAND_LINE, f"{name}: {invalid.key}", str(invalid))) from None
+    except Exception as error:  # of the encoding, whatever it is
+        problem = f"it cannot be made, {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise RecipeError(Fault(COMMAND_LINE, name, problem)) from None
     return [Examinee(name=name, members=members)] if members else []
