@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import certificates
 import recorded
 import timed
 
@@ -22,7 +23,8 @@ from zoo.bench.ours import alone
 from zoo.diagnostics.portrait import draw
 from zoo.recipe import Recipe, load, recipe_files
 from zoo.verbs.costs import Sizes, interpreter, parameters, sized
-from zoo.verbs.explained import choosable, counted, declared
+from zoo.verbs.explained import choosable, counted
+from zoo.verbs.facts import declared
 
 DOCS = Path(__file__).parent
 PICTURES = DOCS / "images" / "encodings"
@@ -65,6 +67,7 @@ def pages() -> dict[Path, str]:
     recipes = {name: load(name) for name in recipe_files()}
     names = zoo.encoding_names()
     found = {DOCS / "encodings.md": index(names), DOCS / "results.md": recorded.results(recipes)}
+    found[DOCS / "conformance.md"] = certificates.conformance(DOCS / "conformance")
     found[DOCS / "speed.md"] = timed.speed(DOCS / "speed.md")
     return found | {DOCS / "encodings" / f"{name}.md": page(name, recipes) for name in names}
 

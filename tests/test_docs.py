@@ -13,6 +13,8 @@ from tables import corpus, text
 import zoo
 from zoo import functions
 from zoo.data.corpora.tokenisation import train
+from zoo.laws import LAWS
+from zoo.laws.certificate import Certificate
 from zoo.recipe import load
 
 ROOT = Path(__file__).parent.parent
@@ -121,6 +123,17 @@ def test_pages_made_from_the_code_are_current(pages):
     stale = [path.name for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     assert not stale, "run python docs/pages.py"
     assert {*(ROOT / "docs" / "encodings").iterdir()} <= {*made}
+
+
+def test_every_encoding_has_its_certificate():
+    found = [Certificate.read(path) for path in sorted((ROOT / "docs" / "conformance").glob("*.json"))]
+    told = "run zoo check all to=docs/conformance"
+    assert {link for one in found for link in one.facts} >= set(zoo.encoding_names()), told
+    for one in found:
+        assert [finding.law for finding in one.findings] == [law.name for law in LAWS], told
+        assert not one.of("broken")
+        assert one.roundings
+        assert not one.partial
 
 
 def test_every_encoding_has_its_picture():

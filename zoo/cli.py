@@ -119,6 +119,11 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_argument("overrides", nargs="*", metavar="key=value")
     convert.add_argument("--to", type=Path, metavar="OUT", help="the checkpoint to write; else FILE as .ckpt")
 
+    check = _verb(verbs, "check", _check, "whether an encoding keeps the laws, and what was measured of it", json=True)
+    check.add_argument(
+        "overrides", nargs="*", metavar="ENCODING|all|key=value", help="rope ...; axes=2 laws=[...] to=DIR, its options"
+    )
+
     listing = _verb(verbs, "list", _list, "what there is, one line each")
     listing.add_argument("kind", nargs="?", metavar="|".join(KINDS))
 
@@ -203,6 +208,19 @@ def _convert(known: argparse.Namespace) -> None:
 
     result = convert(known.file, known.recipe, known.overrides, known.to)
     print(json.dumps(result, indent=2) if known.json else "{checkpoint}: {weights} weights".format(**result))
+
+
+def _check(known: argparse.Namespace) -> None:
+    from zoo.verbs.certified import shown
+    from zoo.verbs.conform import conform, judge, written
+
+    done = conform(known.overrides, known.plugin or [])
+    print(
+        written({"certificates": [one.plain() for one in done.certificates]})
+        if known.json
+        else shown(done.certificates)
+    )
+    judge(done)
 
 
 def _list(known: argparse.Namespace) -> None:

@@ -2,17 +2,18 @@
 
 import math
 
-import laws
 import pytest
 import torch
-from laws import Member
 
 import zoo
 from zoo.attention import Dims, Tokens
 from zoo.attention.chain import Chain
 from zoo.attention.context import Context, KeyValueCache
+from zoo.attention.coordinates import grid
 from zoo.attention.layer import SelfAttention
 from zoo.encodings.parts.commuting import commutators
+from zoo.laws import Member
+from zoo.laws.member import document, unplaced
 from zoo.panels import Curves, Map, Mosaic, Numbers, Points
 
 FIRST = 7  # tokens that are cached before the queries of a call come
@@ -28,7 +29,7 @@ def members():
 def described(chain, x, pos, causal, context, slots=None, **facts):
     """The call of one layer for tokens [B, N, D] at [N, P], of all queries or of those at `slots`."""
     layer = SelfAttention(chain.dims, causal=causal).to(x.dtype)
-    tokens = chain.embed(laws.Tokens.at(x, pos, ordered=causal and pos.shape[-1] == 1, **facts))
+    tokens = chain.embed(Tokens.at(x, pos, ordered=causal and pos.shape[-1] == 1, **facts))
     return layer.describe(tokens, chain, context, slots)[1]
 
 
@@ -37,7 +38,7 @@ def calls(member, dtype):
     chain, causal = Chain.of(member.make()).to(dtype).eval(), member.facts.causal
     x, pos, cache = member.states().to(dtype), member.pos().float(), KeyValueCache()
     yield chain, described(chain, x, pos, causal, Context())
-    chosen, facts = torch.tensor([8, 1, 5]), {"placed": laws.unplaced(), "document": laws.document()}
+    chosen, facts = torch.tensor([8, 1, 5]), {"placed": unplaced(), "document": document()}
     yield chain, described(chain, x, pos, causal, Context(), chosen, **facts)
     described(chain, x[:, :FIRST], pos[:FIRST], causal, cache)
     yield chain, described(chain, x[:, FIRST:], pos[FIRST:], causal, cache)
@@ -90,7 +91,7 @@ def found(name, dims=None, causal=True, tokens=8, change=None, context=None, **o
     with torch.no_grad():
         if change:
             change(next(iter(chain)))
-        pos = laws.grid((tokens,) if dims.axes == 1 else dims.sizes, torch.zeros(0))
+        pos = grid((tokens,) if dims.axes == 1 else dims.sizes, torch.zeros(0))
         x = torch.randn(2, len(pos), dims.dim)
         terms = described(chain, x, pos, causal, context or Context())
         return {panel.title.split(": ")[1]: panel for panel in chain.findings(terms)}
@@ -165,7 +166,7 @@ def test_half_life_of_a_gate_that_is_set():
 def test_padding_is_no_token_of_a_spread():
     from zoo.encodings.parts.seen import real
 
-    tokens = laws.Tokens.at(
+    tokens = Tokens.at(
         torch.zeros(2, 3, 4), torch.arange(3.0)[:, None], document=torch.tensor([[-1, 0, 0], [0, 1, -1]])
     )
     values = torch.arange(6.0).view(2, 3, 1)

@@ -59,7 +59,7 @@ def every() -> list[Contender]:
 
 
 def ours(choices: Sequence[Choice]) -> Contender:
-    """A model with these encodings, named after them: `kerple+dape`, `liere(block=8)`."""
+    """A model with these encodings, named after them."""
 
     def make(setting: Setting) -> nn.Module:
         return _vit(setting, choices) if setting.shape.kind == "image" else _decoder(setting, choices)
@@ -71,8 +71,12 @@ def ours(choices: Sequence[Choice]) -> Contender:
         dims = Dims(shape.dim, shape.heads, len(grid), grid, depth=2)  # the last layer may have less to do
         return Attention(dims, choices, causal=shape.kind == "text")
 
-    name = "+".join(map(_named, choices))
-    return Contender(name=name, make=make, generate=_generated, stream=_followed, plan=_planned, layer=layer)
+    return Contender(name=title(choices), make=make, generate=_generated, stream=_followed, plan=_planned, layer=layer)
+
+
+def title(choices: Sequence[Choice]) -> str:
+    """`kerple+dape`, `liere(block=8)`."""
+    return "+".join(map(_named, choices))
 
 
 def _named(choice: Choice) -> str:

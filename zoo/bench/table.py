@@ -174,10 +174,10 @@ def _spread(ratios: Sequence[float]) -> str:
     return f"{median(ratios):.2f}" + (f" ({around[0]:.2f} to {around[1]:.2f})" if around else "")
 
 
-def grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; numbers stand to the right."""
-    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
-    words = [index for index, name in enumerate(head) if name in ("model", "measure")]
+def grid(head: Sequence[str], lines: Sequence[Sequence[str]], text: Sequence[str] = ("model", "measure")) -> str:
+    """A table in Markdown; numbers stand to the right, columns of `text` to the left."""
+    widths = [max(2, *map(len, column)) for column in zip(head, *lines, strict=True)]
+    words = [index for index, name in enumerate(head) if name in text]
     rule = ["-" * width if i in words else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
 
     def line(cells: Sequence[str]) -> str:

@@ -20,15 +20,21 @@ log = logging.getLogger("zoo")
 
 
 def asked(words: Sequence[str], key: str | None = None) -> list[Contender]:
-    """A contender for each word: `rope`, `kerple+dape`, `[alibi,dape]`, `{name: liere, block: 4}`; all of them for none.
+    """A contender for each word, as `listed` reads it; all of them for none."""
+    found = [ours(choices) for choices in listed(words, key)]
+    return list({one.name: one for one in found}.values()) if words else every()
+
+
+def listed(words: Sequence[str], key: str | None = None) -> list[tuple[Choice, ...]]:
+    """The encodings that each word names: `rope`, `kerple+dape`, `[alibi,dape]`, `{name: liere, block: 4}`.
 
     Raises RecipeError with every name and option that is not known, blamed on the `key` that they are told by.
     """
     faults: list[Fault] = []
-    found = [ours(choices) for word in words if (choices := _choices(word, key or word, faults))]
+    found = [_choices(word, key or word, faults) for word in words]
     if faults:
         raise RecipeError(*faults)
-    return list({one.name: one for one in found}.values()) if words else every()
+    return found
 
 
 def lined_up(

@@ -21,6 +21,7 @@ from zoo.recipe.tree import COMMAND_LINE
 from zoo.recipe.words import expected, value
 from zoo.registry import Between, Choice
 from zoo.verbs.costs import Sizes, interpreter, parameters, sized, times
+from zoo.verbs.facts import declared
 from zoo.verbs.options import typed
 
 
@@ -80,20 +81,6 @@ def choosable(cls: type[Encoding]) -> dict[str, str]:
 
 def _default(option: Option) -> str:
     return "required" if option.required else f"default {value(option.default)}"
-
-
-def declared(cls: type[Encoding]) -> dict[str, str]:
-    """{fact: what it says}"""
-    return {
-        "module": "one for all layers" if cls.shared else "one per layer",
-        "axes": " or ".join(map(str, cls.axes)) + (f"; {cls.axes_because}" if cls.axes_because else ""),
-        "coordinates": cls.coordinates,
-        "relative": "yes: shifting all coordinates changes no score" if cls.relative else "no",
-        "needs a causal mask": "yes" if cls.causal else "no",
-        "needs a bias before it": "yes" if cls.absorbs else "no",
-        "cached keys": "changed by later tokens" if cls.settle is not Encoding.settle else "never touched again",
-        "tokens without a place": "handled by the encoding" if cls.unplaced else "left alone",
-    }
 
 
 def users() -> dict[str, list[str]]:

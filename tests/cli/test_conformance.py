@@ -1,0 +1,230 @@
+"""`zoo check`: certificates of encodings, of a plug-in's too, and planted faults that turn them red."""
+
+import json
+import re
+from pathlib import Path
+from signal import SIGINT, raise_signal
+
+import pytest
+from tiny import ROOT
+
+from zoo.laws import LAWS
+from zoo.laws.certificate import Certificate
+from zoo.verbs.ticker import Ticker
+
+QUICK = [law.name for law in LAWS if law.name != "a_compiler_captures_it"]
+HEAD = """import torch
+from torch import nn
+
+from zoo.attention import Dims, Encoding
+from zoo.attention.tokens import precise
+from zoo.encodings.liere import LieRE
+from zoo.encodings.parts.rotation import circle
+from zoo.encodings.rope import RoPE
+from zoo.encodings.rope_mixed import RoPEMixed
+from zoo.registry import register
+
+
+@register
+"""
+FAULTY = {
+    "leaking": """class Leaking(Encoding):
+    def terms(self, terms):
+        return terms.replace(rescore=lambda scores, visible, span: scores * scores.mean(-1, keepdim=True))
+""",
+    "claiming": """class Claiming(LieRE):
+    relative = True
+    axes = (2,)
+""",
+    "touching": """class Touching(Encoding):
+    def terms(self, terms):
+        terms.k.mul_(1.1)
+        return terms
+""",
+    "halving": """class Halving(RoPE):
+    def turn_query(self, q, tokens):
+        ladder = self.base ** (-torch.arange(0, self.dims.head, 2, dtype=tokens.pos.dtype)[None] / self.dims.head)
+        return self.turn(q, circle(precise(tokens.pos[:, None] @ ladder)))
+
+    turn_key = turn_query
+""",
+    "idle": """class Idle(RoPEMixed):
+    def prepare(self, pos):
+        return tuple(table.detach() for table in super().prepare(pos))
+""",
+    "unmade": """class Unmade(Encoding):
+    def __init__(self, dims):
+        super().__init__(dims)
+        self.rate = nn.Parameter(dims.rate)
+""",
+    "failing": """class Failing(Encoding):
+    def terms(self, terms):
+        return terms.add_bias(lambda b, h, i, j: i @ j)
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+    """A package of encodings, each with a fault of its own."""
+    root = tmp_path_factory.mktemp("plugins")
+    folder = root / "faulty_zoo" / "encodings"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    for name, text in FAULTY.items():
+        (folder / f"{name}.py").write_text(HEAD + text)
+    return root
+
+
+@pytest.fixture
+def broken(zoo, faulty, monkeypatch):
+    """What `zoo check` of a faulty encoding says: the laws that are broken, what else is kept, and its message."""
+    monkeypatch.syspath_prepend(faulty)
+
+    def check(name, *words, laws=QUICK):
+        code, out, told = zoo("check", name, f"laws=[{','.join(laws)}]", *words, "--plugin", "faulty_zoo", "--json")
+        assert code == 1
+        (found,) = json.loads(out)["certificates"]
+        return {one["law"] for one in found["findings"] if one["outcome"] == "broken"}, told
+
+    return check
+
+
+def test_what_sees_the_future_is_told(broken):
+    laws, told = broken("leaking")
+    assert {"future_tokens_change_nothing", "a_longer_run_begins_the_same", "packed_documents_are_apart"} <= laws
+    assert "every_parameter_learns" not in laws
+    assert "shapes_are_kept" not in laws
+    line = (
+        r"leaking, on 1 axis: future_tokens_change_nothing: the output of the first \d+ tokens where those after them"
+    )
+    assert re.search(rf"{line} are others: off by \d\.\de[+-]\d\d; at most 1e-09 would be right", told)
+    assert "the law: Under a causal mask, later tokens that are others change nothing." in told
+    assert "Traceback" not in told
+
+
+def test_what_is_not_as_relative_as_it_says_is_told(broken):
+    laws, told = broken("claiming")
+    assert laws == {"shifts_change_nothing"}
+    assert told.startswith("zoo: 1 law is broken")
+    assert (
+        "claiming, on 2 axes: shifts_change_nothing: the output where all tokens are shifted by 2.5 along axis" in told
+    )
+
+
+def test_what_touches_cached_keys_is_told(broken):
+    laws, told = broken("touching")
+    assert "decoding_equals_one_pass" in laws
+    assert "come one by one, against one pass: off by" in told
+
+
+def test_angles_in_half_precision_are_told(broken):
+    laws, told = broken("halving")
+    assert laws == {"bfloat16_stays_close"}
+    assert "the output under bfloat16 at place 5000, against float32: off by" in told
+
+
+def test_a_parameter_with_no_gradient_is_told(broken):
+    laws, told = broken("idle", "axes=2")
+    assert {"initial_gradients_are_finite", "every_parameter_learns"} <= laws
+    assert "idle, on 2 axes: every_parameter_learns: 0.idle.frequencies receives no gradient" in told
+
+
+def test_an_error_of_the_encoding_breaks_a_law_and_names_its_line(broken):
+    laws, told = broken("failing", laws=["shapes_are_kept"])
+    assert laws == {"shapes_are_kept"}
+    assert re.search(r"shapes_are_kept: RuntimeError in failing.py, line 16: ", told)
+
+
+def test_what_cannot_be_made_is_told(zoo, faulty, monkeypatch):
+    monkeypatch.syspath_prepend(faulty)
+    code, _, told = zoo("check", "unmade", "--plugin", "faulty_zoo")
+    assert code == 2
+    assert "unmade: it cannot be made, AttributeError: 'Dims' object has no attribute 'rate'" in told
+
+
+def test_an_example_of_a_plug_in_gets_its_certificate(zoo, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs" / "plugin")
+    code, out, told = zoo("check", "gaussian", "--plugin", "zoo_example", "axes=1", "to=certificates")
+    assert code == 0, told
+    assert out.startswith("# gaussian, on 1 axis\n\ngaussian declares\n  module: one per layer")
+    assert re.search(r"\| +19 \| shifts_change_nothing +\| kept +\| \d\.\de[+-]\d\d \| at most 1e-09 +\|", out)
+    assert re.search(r"\| shifts_are_seen +\| does not apply \| .* it is declared relative \|", out)
+    assert re.search(r"\| 1,000,000 \| +\de-\d\d ", out)
+    assert out.endswith(f"laws kept {len(LAWS) - 1}, broken 0, not applying 1; {out.rpartition('; ')[2]}")
+    kept = Certificate.read(Path("certificates/gaussian.json"))
+    assert kept.command == "zoo check gaussian axes=1 to=certificates --plugin zoo_example"
+    assert [one.law for one in kept.findings] == [law.name for law in LAWS]
+
+
+def test_it_finds_the_same_again(zoo):
+    words = ("check", "kerple+dape", "laws=[gradients_are_slopes,decoding_equals_one_pass]", "--json")
+    first, again = (json.loads(zoo(*words)[1])["certificates"][0]["findings"] for _ in range(2))
+    assert first == again
+    assert first[0]["figure"]["value"] > 0
+
+
+def test_options_of_the_encoding_and_lists_are_understood(zoo):
+    laws = "laws=[shapes_are_kept]"
+    assert "liere(block=4), on 2 axes" in zoo("check", "liere", "block=4", "axes=2", laws)[1]
+    assert "# alibi+dape, on 1 axis" in zoo("check", "dape", laws)[1]
+    code, out, _ = zoo("check", "rope", "{name: liere, block: 4}", laws)
+    assert code == 0
+    assert re.search(r"\| liere\(block=4\) \|  \+ \|", out)
+
+
+def test_all_are_in_the_matrix(zoo):
+    import zoo as package
+
+    code, out, _ = zoo("check", "all", "laws=[undeclared_axes_are_refused,shifts_are_seen]")
+    assert code == 0
+    rows = dict(re.findall(r"^\| ([\w+]+) +\| +([+X.]) \| +[+X.] \|$", out, re.MULTILINE))
+    assert len(rows) == len(package.encoding_names())
+    assert set(rows.values()) == {"+"}
+    assert "20. `shifts_are_seen`: What is not declared relative changes where all tokens are shifted" in out
+    assert re.search(r"^\d+ encodings: laws kept \d+, broken 0, not applying \d+; zoo", out.splitlines()[-1])
+
+
+def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
+    monkeypatch.setattr(Ticker, "__call__", lambda self, text: raise_signal(SIGINT) if "alibi (2" in text else None)
+    code, out, told = zoo(
+        "check", "none", "alibi", "rope", "laws=[shapes_are_kept,padding_changes_nothing]", "to=found"
+    )
+    assert code == 130
+    assert "stopped by SIGINT; 1 of 3 encodings checked, 0 laws are broken so far" in told
+    assert "# none" in out
+    assert [path.name for path in Path("found").iterdir()] == ["none.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "no encoding; name one, or all"),
+        (["rop"], "rop: there is no 'rop' among encodings; did you mean rope?"),
+        (["rope", "laws=[shape_is_kept]"], "laws: there is no law 'shape_is_kept'; did you mean shapes_are_kept?"),
+        (["rope", "laws=shapes_are_kept"], "write ['shapes_are_kept']"),
+        (["rope", "axes=2"], "axes: rope does not take [2]; it takes 1"),
+        (["rope", "axes=4"], "axes: expected"),
+        (["rope", "bas=3"], "bas: unknown key; did you mean base?"),
+        (["liere", "block=0"], "liere(block=0): block"),
+        (["rope", "alibi", "base=3"], "base: unknown key"),
+        (["rope+rope"], "an encoding stands twice in a list"),
+        (["rope", "to=no/such/folder"], "to: no/such/folder cannot be written, No such file or directory"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_told(words, told, zoo):
+    code, out, error = zoo("check", *words)
+    assert (code, out) == (2, "")
+    assert told in error
+
+
+def test_all_mistakes_are_told_at_once(zoo):
+    assert zoo("check", "rop", "laws=[x,y]", "to=no/such/folder")[2].startswith("zoo: 3 faults")
+
+
+def test_another_file_is_not_replaced(zoo):
+    Path("rope.json").write_text("{}")
+    code, _, told = zoo("check", "rope", "laws=[shapes_are_kept]", "to=.")
+    assert code == 2
+    assert "rope.json is there already and is no certificate" in told
