@@ -1,0 +1,88 @@
+"""Variants in the order of what they reached at a place, and which of them the spread of seeds tells apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+from zoo.compare.result import Cell, Comparison, Variant
+from zoo.compare.statistics import Estimate, apart, difference, estimate
+
+Verdict = Literal["best", "within", "beyond", "unsure", "missing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One variant at one place.
+
+    `verdict`: best by its mean; within or beyond the spread of seeds of the best; unsure where fewer than two seeds have
+    both; missing where no seed has a value.
+    """
+
+    variant: Variant
+    values: Mapping[int, float]  # {seed: value}, of seeds with a finite one
+    mean: Estimate | None
+    behind: Estimate | None  # value - value of the best, over the seeds of both
+    verdict: Verdict
+    lacking: tuple[str, ...]  # why seeds have no value
+
+
+def ranking(comparison: Comparison, place: str) -> tuple[Standing, ...]:
+    """All variants at a place, the best first; those without a value last, as they are listed."""
+    sign = -1 if comparison.better == "high" else 1
+    found = {variant.name: values(variant, place, comparison.measure) for variant in comparison.variants}
+    means = {name: estimate(tuple(seeds.values())) for name, seeds in found.items() if seeds}
+    order = sorted(
+        comparison.variants, key=lambda one: sign * means[one.name].mean if one.name in means else float("inf")
+    )
+    best = found[order[0].name] if order else {}
+    return tuple(
+        _standing(variant, place, comparison.measure, found[variant.name], best, first=number == 0)
+        for number, variant in enumerate(order)
+    )
+
+
+def values(variant: Variant, place: str, measure: str) -> dict[int, float]:
+    """{seed: value} of the cells that have a finite one."""
+    found = {cell.seed: cell.metrics.get(place, {}).get(measure) for cell in variant.cells}
+    return {seed: value for seed, value in found.items() if value is not None and isfinite(value)}
+
+
+def lacking(variant: Variant, place: str, measure: str) -> tuple[str, ...]:
+    """Why seeds of a variant have no finite value at a place, each reason once."""
+    told: dict[str, list[str]] = {}
+    for cell in variant.cells:
+        if why := _why(cell, place, measure):
+            told.setdefault(why, []).append(str(cell.seed))
+    every = len(variant.cells)
+    return tuple(
+        why if len(seeds) == every else f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}: {why}"
+        for why, seeds in told.items()
+    )
+
+
+def _why(cell: Cell, place: str, measure: str) -> str:
+    value = cell.metrics.get(place, {}).get(measure)
+    if value is not None:
+        return "" if isfinite(value) else f"the value is {value}, no finite number"
+    if place in cell.refused:
+        return f"refused: {cell.refused[place]}"
+    if cell.state == "failed":
+        return f"failed: {cell.fault}" if cell.fault else "failed"
+    return "not measured here" if cell.state == "done" else cell.state
+
+
+def _standing(
+    variant: Variant, place: str, measure: str, own: dict[int, float], best: dict[int, float], *, first: bool
+) -> Standing:
+    mean = estimate(tuple(own.values())) if own else None
+    behind = None if first else difference(own, best)
+    verdict: Verdict = "missing"
+    if mean is not None and first:
+        verdict = "best"
+    elif mean is not None:
+        verdict = "unsure" if behind is None or behind.low is None else "beyond" if apart(behind) else "within"
+    why = lacking(variant, place, measure)
+    return Standing(variant=variant, values=own, mean=mean, behind=behind, verdict=verdict, lacking=why)
