@@ -177,7 +177,7 @@ def _spread(ratios: Sequence[float]) -> str:
 def grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table in Markdown; numbers stand to the right."""
     widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
-    words = [index for index, name in enumerate(head) if name in ("model", "measure")]
+    words = [index for index, name in enumerate(head) if name in ("model", "variant", "measure")]
     rule = ["-" * width if i in words else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
 
     def line(cells: Sequence[str]) -> str:

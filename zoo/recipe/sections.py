@@ -58,7 +58,9 @@ class TrainerOptions:
     activation_checkpointing: bool = False  # blocks are computed again in the backward pass, in place of being stored
     ema: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = None  # decay of an average of weights, which is evaluated
     save: Literal["sync", "async"] = "sync"  # async: training does not wait for the disk
-    threads: Count | None = None  # of each process, on the CPU: sums are rounded otherwise by more or fewer; None: torch's
+    threads: Count | None = (
+        None  # of each process, on the CPU: sums are rounded otherwise by more or fewer; None: torch's
+    )
 
     def problems(self, key: str) -> Iterator[tuple[str, str, str]]:
         """Key, problem and remedy of what no single type tells."""

@@ -54,5 +54,5 @@ class Aside:
     def __call__(self, name: str) -> Iterator[None]:
         seed = hashlib.sha256(self.state + name.encode()).digest()[:8]
         with torch.random.fork_rng(devices=[]):
-            torch.random.default_generator.manual_seed(int.from_bytes(seed, "little", signed=True))
+            torch.default_generator.manual_seed(int.from_bytes(seed, "little", signed=True))
             yield

@@ -36,7 +36,9 @@ class Start(L.Callback):
             **told,
         }
 
-    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         if "batch" in self.told:
             return
         self.told["order"] = order(trainer.train_dataloader)
@@ -50,7 +52,7 @@ def digest(values: Iterable[Tensor]) -> str:
     found = hashlib.sha256()
     for value in values:
         found.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

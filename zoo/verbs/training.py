@@ -50,7 +50,11 @@ def train(
         planned = dict.fromkeys(plan(recipe, task.model, device, data.samples))  # each once, however many layers
         _announce(recipe, task, data, run, start, adopted, [*planned])
         if start is None:
-            known = {"interpreters": [*dict.fromkeys(name for name, _ in planned)], "monitor": task.monitor, "device": device}
+            known = {
+                "interpreters": [*dict.fromkeys(name for name, _ in planned)],
+                "monitor": task.monitor,
+                "device": device,
+            }
             trainer.callbacks.append(Start(run, task.model, known))  # type: ignore[attr-defined]
     _modify(task.model, recipe)
     signals.install()
@@ -66,7 +70,7 @@ def train(
     loggers.conclude(trainer.loggers, recipe, metrics, trainer.global_step)
     baselines = data.baselines()
     _conclude(run, metrics, baselines, saving.best, task.monitor, minutes)
-    told = {} if adopted is None else {"init_from": adopted.plain()}
+    told: dict[str, Any] = {} if adopted is None else {"init_from": adopted.plain()}
     told |= {
         "recipe": recipe.name, "run": str(run), "checkpoint": str(best), "count": data.count("test"),
         "metrics": metrics, "baselines": baselines, "data": data.title, "minutes": minutes,
