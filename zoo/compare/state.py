@@ -84,8 +84,7 @@ def fault(run: Path, code: int) -> str:
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         lines = []
-    told = [line.strip().removeprefix("zoo: ") for line in lines if line.strip()][-LINES:]
-    last = next((number for number, line in enumerate(lines) if line.startswith("zoo: ")), None)
-    if last is not None:  # what it says of its end itself
-        told = [line.strip().removeprefix("zoo: ") for line in lines[last:] if line.strip()][:LINES]
+    lines = [line for line in lines if line.strip()]
+    said = [number for number, line in enumerate(lines) if line.startswith("zoo: ")]  # of its end, by itself
+    told = [line.strip().removeprefix("zoo: ") for line in (lines[said[-1] :][:LINES] if said else lines[-LINES:])]
     return f"{ended}: {' '.join(told)}"[:600] if told else ended

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
@@ -15,13 +15,13 @@ from zoo import recipe, registry
 from zoo.compare import files, state
 from zoo.compare.engines.task import Engine, Task
 from zoo.compare.gathering import gathered
+from zoo.compare.grid import Combination, Varied, varied
 from zoo.compare.grid import parted as by_axes
-from zoo.compare.grid import varied
 from zoo.compare.making import Asked, gpus, plan, resolved, seeds
 from zoo.compare.plan import CELLS, PLAN, RECIPES, Plan, differences
 from zoo.compare.result import Comparison
 from zoo.errors import DataError, Fault, Invalid, RecipeError, Stopped, ZooError
-from zoo.recipe import from_plain
+from zoo.recipe import Recipe, from_plain
 from zoo.recipe import tree as trees
 from zoo.recipe.tree import COMMAND_LINE
 from zoo.registry import Between
@@ -63,8 +63,7 @@ def compare(name: str | None, words: Sequence[str], plugins: Sequence[str]) -> t
         raise RecipeError(
             Fault(COMMAND_LINE, "", "no recipe", "write zoo compare RECIPE encodings=[...], or --from DIR")
         )
-    options, engine, asked = _asked(name, words, plugins)
-    found = resolved(asked, here=engine.here)
+    options, engine, asked, found = _asked(name, words, plugins)
     first = next(iter(found.values()))
     wanted = len(found) * len(seeds(options.seeds, first))
     needs = engine.needs(wanted, None if options.jobs == "auto" else options.jobs, gpus(first, here=engine.here))
@@ -94,38 +93,48 @@ def rebuild(folder: Path, words: Sequence[str]) -> Comparison:
     return comparison
 
 
-def _asked(name: str, words: Sequence[str], plugins: Sequence[str]) -> tuple[CompareOptions, Engine, Asked]:
-    """What the command line says. Raises RecipeError with all that is wrong with it."""
+def _asked(
+    name: str, words: Sequence[str], plugins: Sequence[str]
+) -> tuple[CompareOptions, Engine, Asked, dict[Combination, Recipe]]:
+    """What the command line says, and the recipes that it makes. Raises RecipeError with all that is wrong with either."""
     faults: list[Fault] = []
     told, rest = by_axes(words)
     chosen = next((word.partition("=")[2] for word in rest if word.startswith("engine=")), CompareOptions.engine)
     cls: Any = None
     with trees.gathered(faults):
         cls = _engine(chosen)
-    own: list[str] = []
-    overrides: list[str] = []
-    options, mine = CompareOptions(), dict[str, Any]()
+    classes = (CompareOptions, *([cls] if cls else []))
+    overrides = [word for word in rest if "." in word.partition("=")[0]]  # at least, where options are wrong
+    options, engine = CompareOptions(), cast(Engine, None)
     with trees.gathered(faults):
-        own, overrides = parted(rest, (CompareOptions, *([cls] if cls else [])))
-        common, *more = typed(own, (CompareOptions, *([cls] if cls else [])))
-        options, mine = CompareOptions(**common), more[0] if more else {}
-    keys: list[Any] = []
+        own, overrides = parted(rest, classes)
+        common, *mine = typed(own, classes)
+        options, engine = CompareOptions(**common), _made(cls, *mine)
+    keys: list[Varied] = []
     with trees.gathered(faults):
         keys = varied(told, overrides)
-    with trees.gathered(faults):
-        recipe.load(name, overrides)
-    if faults:
-        raise RecipeError(*dict.fromkeys(faults))
-    try:
-        engine = cast(Engine, cls(**mine))
-    except Invalid as error:
-        raise RecipeError(Fault(COMMAND_LINE, error.key, str(error))) from None
     flags = [word for plugin in plugins for word in ("--plugin", plugin)]
     command = shlex.join(["zoo", "compare", name, *words, *flags])
     asked = Asked(
         recipe=name, overrides=overrides, keys=keys, seeds=options.seeds, measure=options.measure, command=command
     )
-    return options, engine, asked
+    found: dict[Combination, Recipe] = {}
+    with trees.gathered(faults):
+        if keys:
+            found = resolved(asked, here=engine is None or engine.here)
+        else:
+            recipe.load(name, overrides)
+    if faults:
+        raise RecipeError(*dict.fromkeys(faults))
+    return options, engine, asked, found
+
+
+def _made(cls: Any, options: Mapping[str, Any] | None = None) -> Any:
+    """The engine; nothing where there is no such engine, which is told already."""
+    try:
+        return cls and cls(**(options or {}))
+    except Invalid as error:
+        raise RecipeError(Fault(COMMAND_LINE, error.key, str(error))) from None
 
 
 def _engine(name: str) -> Any:

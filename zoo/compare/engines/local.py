@@ -13,7 +13,7 @@ from threading import Lock
 
 import torch
 
-from zoo.compare.engines.task import Needs, Task
+from zoo.compare.engines.task import Needs, Task, ended
 from zoo.registry import register
 
 
@@ -62,7 +62,7 @@ class Local:
                     return 128 + SIGTERM
                 process = task.start({} if place is None else {"CUDA_VISIBLE_DEVICES": place})
                 self.processes.add(process)
-            code = process.wait()
+            code = ended(process)
             self.processes.discard(process)
             return code
         finally:

@@ -9,7 +9,7 @@ from signal import Signals
 from subprocess import Popen
 from typing import Annotated, Any
 
-from zoo.compare.engines.task import Needs, Task
+from zoo.compare.engines.task import Needs, Task, ended
 from zoo.errors import Fault, RecipeError
 from zoo.launch import slurm
 from zoo.registry import Between, register
@@ -71,7 +71,7 @@ class Requeued:
 
     def __call__(self) -> int:
         self.process = process = self.task.start()
-        return process.wait()
+        return ended(process)
 
     def checkpoint(self) -> Any:
         """Have the cell save its state; it begins again in a job of the same kind."""

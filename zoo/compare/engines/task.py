@@ -46,12 +46,20 @@ class Task:
     def __call__(self) -> int:
         process = self.start()
         try:
-            return process.wait()
+            return ended(process)
         finally:  # where an engine breaks this off: the cell saves what it has
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(SIGTERM)
-                process.wait()
+                ended(process)
+
+
+def ended(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a cell's process, once there is one."""
+    code = process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+    return code
 
 
 class Handle(Protocol):
