@@ -19,6 +19,7 @@ from zoo.recipe import Recipe
 from zoo.recipe.sections import ONCE, OURS
 from zoo.registry import Choice
 from zoo.run.placement import placed
+from zoo.run.randomness import Aside
 from zoo.samples import Passages, Samples, Text
 from zoo.tasks.rules import freeze
 from zoo.tasks.task import Task
@@ -33,12 +34,13 @@ def build_data(recipe: Recipe, **changes: Any) -> Source:
 def build_model(recipe: Recipe, samples: Samples | None = None) -> nn.Module:
     """The model as a plain module, with weights drawn from torch's random state. Loads no data.
 
+    Encodings draw theirs from streams of their own, so that all other weights are those of a model without any.
     `samples` are the facts it is built for, where they are known; else they are asked of the data. Raises Invalid where
     the model reads samples of another kind.
     """
     facts = build_data(recipe).samples if samples is None else samples
-    given = recipe.model.options.items()
-    options = {key: _links(value, key) if _is_choices(value) else value for key, value in given}
+    given, aside = recipe.model.options.items(), Aside()
+    options = {key: _links(value, key, aside) if _is_choices(value) else value for key, value in given}
     return cast(nn.Module, reader(recipe, "model", facts)(facts, **options))
 
 
@@ -108,23 +110,24 @@ def _is_choices(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) > 0 and all(isinstance(one, Choice) for one in value)
 
 
-def _links(choices: tuple[Choice, ...], key: str) -> dict[str, Link]:
+def _links(choices: tuple[Choice, ...], key: str, aside: Aside) -> dict[str, Link]:
     links: dict[str, Link] = {}
     for at, choice in enumerate(choices):
         if choice.name in links:
             raise Invalid(f"{key}.{at}", f"{choice.name} stands twice in the list; list it once")
-        links[choice.name] = _link(choice, f"{key}.{at}")
+        links[choice.name] = _link(choice, f"{key}.{at}", aside)
     return links
 
 
-def _link(choice: Choice, key: str) -> Link:
+def _link(choice: Choice, key: str, aside: Aside) -> Link:
     """An encoding that waits for its sizes, and whose faults name its place in the recipe."""
 
     waiting = functions.waiting(choice)
 
     def make(dims: Dims) -> Encoding:
         try:
-            return waiting(dims)
+            with aside(f"{choice.name} {dims.layer}"):
+                return waiting(dims)
         except Invalid as error:
             raise Invalid(f"{key}.{error.key}", str(error)) from None
 

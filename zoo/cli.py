@@ -105,6 +105,17 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--device", default="auto", metavar="auto|cpu|cuda")
     bench.add_argument("--lengths", metavar="N,N,...", help="tokens of texts, or pixels along a side of images")
 
+    compare = _verb(
+        verbs, "compare", _compare, "which encoding, or other key, is best: a controlled experiment", json=True
+    )
+    compare.add_argument("recipe", nargs="?", metavar="RECIPE")
+    compare.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="encodings=[...] vary.model.depth=[4,8] seeds=3 jobs=auto ..."
+    )
+    compare.add_argument("--from", dest="source", type=Path, metavar="DIR", help="tell anew what finished cells have")
+    compare.add_argument("--cell", type=Path, help=argparse.SUPPRESS)  # how a comparison starts its own processes
+    compare.add_argument("--tied", action="store_true", help=argparse.SUPPRESS)
+
     launch = _verb(verbs, "launch", _launch, "the script that starts a recipe on a cluster, and goes on with it")
     launch.add_argument("engine", metavar="slurm|torchrun")
     launch.add_argument("recipe", metavar="RECIPE")
@@ -195,6 +206,24 @@ def _bench(known: argparse.Namespace) -> None:
     print(json.dumps(result.plain(), indent=1) if known.json else table(result))
     if stopped is not None:
         raise Stopped(stopped, f"stopped by {stopped.name}; what was done before is written, and says so")
+
+
+def _compare(known: argparse.Namespace) -> None:
+    if known.cell is not None:
+        from zoo.verbs.cell import cell
+
+        cell(known.cell, known.tied)
+        return
+    from zoo.compare.table import table
+    from zoo.verbs.compare import compare, rebuild
+
+    if known.source is not None:
+        comparison, unfinished = rebuild(known.source, [known.recipe, *known.overrides] if known.recipe else []), None
+    else:
+        comparison, unfinished = compare(known.recipe, known.overrides, known.plugin or [])
+    print(json.dumps(comparison.plain(), indent=1) if known.json else table(comparison))
+    if unfinished is not None:
+        raise unfinished
 
 
 def _launch(known: argparse.Namespace) -> None:

@@ -23,7 +23,7 @@ from zoo.errors import Fault, RecipeError
 
 KINDS = {
     "encodings": "encodings", "models": "models", "data": "data", "tasks": "tasks", "optim": "tasks/optim",
-    "engines": "launch",
+    "engines": "launch", "comparing": "compare/engines",
 }  # fmt: skip
 PLUGINS = "ZOO_PLUGINS"  # an environment variable, so that the processes of one run agree
 INSTALLED = tuple(point.value for point in importlib.metadata.entry_points(group="zoo.plugins"))  # when Python started

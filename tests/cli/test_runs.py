@@ -35,8 +35,8 @@ def trained(tmp_path_factory):
 def test_a_run_directory_holds_all_of_a_run(trained):
     run, _ = trained
     found = {str(path.relative_to(run)).split("/events")[0] for path in run.rglob("*") if path.is_file()}
-    files = {"recipe.yaml", "environment.json", "metrics.csv", "train.log", "tensorboard", "checkpoints/last.ckpt"}
-    assert files | {"checkpoints/best.ckpt"} == found - {"tensorboard/hparams.yaml"}
+    files = {"recipe.yaml", "environment.json", "start.json", "metrics.csv", "train.log", "tensorboard", "end.json"}
+    assert files | {"checkpoints/last.ckpt", "checkpoints/best.ckpt"} == found - {"tensorboard/hparams.yaml"}
     assert (run.parent / "latest").resolve() == run.resolve()
     assert json.loads((run / "environment.json").read_text())["seed"] == 0
 

@@ -164,10 +164,10 @@ def test_saving_in_the_background_changes_nothing(whole, tiny, weights):
 
 @pytest.mark.parametrize("save", ["sync", "async"])
 def test_a_full_disk_stops_the_run_with_its_last_good_checkpoint(save, tiny, monkeypatch):
-    files = iter(range(2))
+    files = iter(range(4))
 
     def fsync(handle, original=os.fsync):
-        if next(files, None) is None:  # file and folder of the first
+        if next(files, None) is None:  # file and folder of start.json and of the first
             raise OSError(errno.ENOSPC, "No space left on device")
         original(handle)
 

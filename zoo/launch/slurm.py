@@ -37,7 +37,7 @@ class Slurm:
         self, *, time: str = "24:00:00", partition: str | None = None, account: str | None = None,
         cpus: Annotated[int, Between(1)] | None = None,
     ) -> None:  # fmt: skip
-        if _seconds(time) <= GRACE + EARLY:
+        if seconds(time) <= GRACE + EARLY:
             raise Invalid("time", f"{time} leaves no time to train: the last {GRACE + EARLY} seconds are for saving")
         for key, word in (("partition", partition), ("account", account)):
             if word is not None and not re.fullmatch(r"[\w.,:@+-]+", word):
@@ -69,7 +69,7 @@ class Slurm:
         return ["requeue", *(f"{option}={value}" for option, value in asked.items() if value is not None)]
 
 
-def _seconds(time: str) -> int:
+def seconds(time: str) -> int:
     """A limit of time as sbatch reads it: m, m:s, h:m:s, d-h, d-h:m, d-h:m:s. Raises Invalid."""
     found = TIME.fullmatch(time)
     if found is None:

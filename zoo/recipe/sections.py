@@ -28,7 +28,7 @@ Plain = Scalar | tuple[Scalar, ...] | Mapping[str, Scalar]
 Tracker = Literal["tensorboard", "wandb", "mlflow"]
 COARSE = ("16-true", "bf16-true", "transformer-engine", "transformer-engine-float16")  # weights themselves are rounded
 # not Lightning's, or not as it has them
-OURS = ("logger", "fast_dev_run", "compile", "activation_checkpointing", "ema", "save")
+OURS = ("logger", "fast_dev_run", "compile", "activation_checkpointing", "ema", "save", "threads")
 ONCE = {
     "limit_train_batches": 1,
     "limit_val_batches": 1,
@@ -61,6 +61,9 @@ class TrainerOptions:
     activation_checkpointing: bool = False  # blocks are computed again in the backward pass, in place of being stored
     ema: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = None  # decay of an average of weights, which is evaluated
     save: Literal["sync", "async"] = "sync"  # async: training does not wait for the disk
+    threads: Count | None = (
+        None  # of each process, on the CPU: sums are rounded otherwise by more or fewer; None: torch's
+    )
 
     def problems(self, key: str) -> Iterator[tuple[str, str, str]]:
         """Key, problem and remedy of what no single type tells."""

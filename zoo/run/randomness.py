@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -36,3 +39,20 @@ def restore_random(state: dict[str, Any]) -> None:
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     version, words, spare = state["python"]
     random.setstate((version, tuple(words), spare))
+
+
+class Aside:
+    """Streams of random numbers beside torch's own on the CPU, which stands where it stood when they are left.
+
+    Each begins with what its name and the state of torch's own give, as that was when this was made.
+    """
+
+    def __init__(self) -> None:
+        self.state = bytes(torch.get_rng_state().numpy())
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        seed = hashlib.sha256(self.state + name.encode()).digest()[:8]
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int.from_bytes(seed, "little", signed=True))
+            yield

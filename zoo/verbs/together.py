@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import torch
+
 from zoo.build import build_trainer
 from zoo.errors import RecipeError
 from zoo.recipe import Recipe
@@ -26,6 +28,8 @@ def together(recipe: Recipe, words: Sequence[str]) -> Processes | None:
             raise RecipeError(recipe.fault("trainer.num_nodes", told, "start it with torchrun or SLURM: zoo launch"))
         launching.start(trainer.world_size, words)
         return None
+    if recipe.trainer.threads is not None:
+        torch.set_num_threads(recipe.trainer.threads)
     processes = Processes.joined(trainer)
     if processes.count > 1 and processes.first:
         log.info("%d processes work as one", processes.count)

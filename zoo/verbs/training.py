@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,14 @@ from zoo.data.source import Source
 from zoo.diagnostics.probe import Probe
 from zoo.models.trunk import recompute
 from zoo.recipe import Recipe
-from zoo.run import checkpoints, loggers, resumption
+from zoo.run import checkpoints, costs, loggers, resumption
 from zoo.run.averaging import Average
+from zoo.run.costs import Costs
 from zoo.run.guards import Finite, Signals
 from zoo.run.processes import Processes
 from zoo.run.progress import Progress, Tested, clock
 from zoo.run.saving import Checkpoints, Storage
+from zoo.run.starting import Start
 from zoo.tasks.task import Task
 from zoo.transfer import Report
 
@@ -42,16 +43,25 @@ def train(
     data = build_data(recipe)
     task, adopted = _task(recipe, data, processes, donor)
     saving = Checkpoints(run, recipe, Storage(background=recipe.trainer.save == "async"), task, processes)
-    signals = Signals(saving)
-    trainer = _trainer(recipe, run, saving, signals, done)
+    signals, spent = Signals(saving), Costs()
+    trainer = _trainer(recipe, run, saving, [spent, signals], done)
     if processes.first:
-        _announce(recipe, task, data, run, start, adopted, trainer.strategy.root_device.type)
+        device = trainer.strategy.root_device.type
+        planned = dict.fromkeys(plan(recipe, task.model, device, data.samples))  # each once, however many layers
+        _announce(recipe, task, data, run, start, adopted, [*planned])
+        if start is None:
+            known = {
+                "interpreters": [*dict.fromkeys(name for name, _ in planned)],
+                "monitor": task.monitor,
+                "device": device,
+            }
+            trainer.callbacks.append(Start(run, task.model, known))  # type: ignore[attr-defined]
     _modify(task.model, recipe)
-    began = time.monotonic()
     signals.install()
     try:
         trainer.fit(task, datamodule=data, ckpt_path=start, weights_only=True)
-        minutes = (time.monotonic() - began) / 60
+        spending = spent.state_dict()
+        minutes = spending["seconds"] / 60
         best = checkpoints.locate(run)
         trainer.test(task, datamodule=data, ckpt_path=best, weights_only=True, verbose=False)
     finally:
@@ -60,11 +70,16 @@ def train(
     loggers.conclude(trainer.loggers, recipe, metrics, trainer.global_step)
     baselines = data.baselines()
     _conclude(run, metrics, baselines, saving.best, task.monitor, minutes)
-    told = {} if adopted is None else {"init_from": adopted.plain()}
-    return told | {
+    told: dict[str, Any] = {} if adopted is None else {"init_from": adopted.plain()}
+    told |= {
         "recipe": recipe.name, "run": str(run), "checkpoint": str(best), "count": data.count("test"),
         "metrics": metrics, "baselines": baselines, "data": data.title, "minutes": minutes,
     }  # fmt: skip
+    if processes.first:
+        step = costs.step_seconds(recipe, run, processes.count)
+        more = {"steps": trainer.global_step, "step_seconds": step, "memory": spending["memory"]}
+        costs.write(run, {**told, **more})
+    return told
 
 
 def _task(recipe: Recipe, data: Source, processes: Processes, donor: Path | None) -> tuple[Task, Report | None]:
@@ -74,9 +89,9 @@ def _task(recipe: Recipe, data: Source, processes: Processes, donor: Path | None
     return task, None if shaped or donor is None else transfer.begin(recipe, task.model, donor)
 
 
-def _trainer(recipe: Recipe, run: Path, saving: Checkpoints, signals: Signals, done: int) -> L.Trainer:
+def _trainer(recipe: Recipe, run: Path, saving: Checkpoints, last: list[L.Callback], done: int) -> L.Trainer:
     average = [] if recipe.trainer.ema is None else [Average(recipe.trainer.ema)]
-    watchers = [*average, *_probes(recipe, saving.processes), Progress(), Tested(), Finite(saving), saving, signals]
+    watchers = [*average, *_probes(recipe, saving.processes), Progress(), Tested(), Finite(saving), saving, *last]
     kept = loggers.made(recipe, run, done) if saving.processes.first else []
     return build_trainer(recipe, logger=kept, callbacks=watchers, plugins=[saving.storage])
 
@@ -100,14 +115,15 @@ def _modify(model: nn.Module, recipe: Recipe) -> None:
 
 
 def _announce(
-    recipe: Recipe, task: Task, data: Source, run: Path, start: Path | None, adopted: Report | None, device: str
-) -> None:
+    recipe: Recipe, task: Task, data: Source, run: Path, start: Path | None, adopted: Report | None,
+    planned: list[tuple[str, str]],
+) -> None:  # fmt: skip
     count = sum(p.numel() for p in task.model.parameters())
     log.info("%s: %s parameters, run directory %s", recipe.name, f"{count:,}", run)
     log.info("data %s", data.title)
     if start is not None:
         log.info("going on from %s", start)
-    for name, why in dict.fromkeys(plan(recipe, task.model, device, data.samples)):  # once, however many layers
+    for name, why in planned:
         if name == "dense" or "mask" in why:
             log.info("attention is computed by %s: %s", name, why)
     for line in () if adopted is None else adopted.lines():

@@ -1,0 +1,102 @@
+"""Comparisons of tiny recipes, whose cells are forked off the test, which has imported everything."""
+
+import os
+import signal
+import sys
+import traceback
+import warnings
+
+import kornia.augmentation
+import matplotlib.figure
+import pytest
+import sklearn.datasets
+import torch
+import torch.utils.tensorboard
+from tiny import TINY
+
+from zoo.cli import main
+from zoo.compare import state
+from zoo.compare.engines.task import Task
+from zoo.verbs import cell
+
+IMPORTED = (kornia.augmentation, matplotlib.figure, sklearn.datasets, torch.utils.tensorboard, cell)
+BASE = [
+    "vit_comrope",
+    *(word for word in TINY if "encoding" not in word),
+    "trainer.threads=1",
+    "diagnostics.every=null",
+]
+
+
+class Forked:
+    """Of subprocess.Popen, what an engine asks for."""
+
+    stdin = None
+
+    def __init__(self, task):
+        reading, self.writing = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads, of which the child has none
+            self.pid = os.fork()
+        if self.pid:
+            os.close(reading)
+            return
+        code = 1
+        try:
+            os.dup2(reading, 0)
+            with (state.made(task.folder / task.run) / state.OUTPUT).open("ab") as told:
+                os.dup2(told.fileno(), 1)
+                os.dup2(told.fileno(), 2)
+            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+            os.closerange(3, 512)  # as Popen does: pipes of other cells, and the lock of the folder
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+            os.setsid()
+            torch.set_num_threads(1)
+            code = main(["compare", "--cell", str(task.run), "--tied"])
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+    def wait(self):
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        os.close(self.writing)
+        return code
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+
+@pytest.fixture
+def forked(monkeypatch, tmp_path):
+    """Cells take a second, not ten; runs go to a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_PLUGINS", "")
+    monkeypatch.setattr(Task, "start", lambda self, more=None: Forked(self))
+
+
+@pytest.fixture
+def compared(forked, capfd, caplog):
+    """compared(*words) -> (exit code, standard output, all that is told beside it)"""
+
+    def run(*words):
+        caplog.clear()
+        code = main(["compare", *map(str, words)])
+        told = capfd.readouterr()
+        return code, told.out, "\n".join([*caplog.messages, told.err])
+
+    return run
+
+
+@pytest.fixture
+def driver(forked):
+    """Starts `zoo compare` in a process of its own, forked too; its exit code is that of `several.codes`."""
+    from several import alone, start
+
+    def begin(*words):
+        (process,) = start(1, lambda rank: main(["compare", *map(str, words)]), alone)
+        return process
+
+    return begin

@@ -1,0 +1,178 @@
+"""`zoo compare` as a user meets it: cells, results, what is unfair, and what stops it."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from conftest import BASE  # of this folder
+from several import codes
+
+from zoo.compare.result import Comparison
+from zoo.run.starting import START
+from zoo.tasks.classify import Classify
+from zoo.verbs.fit import fit
+
+FILES = {"plan.json", "results.json", "comparison.md", "cells", "recipes", ".lock"}
+
+
+def states(folder):
+    found = Comparison.read(Path(folder) / "results.json")
+    return {(variant.name, cell.seed): cell.state for variant in found.variants for cell in variant.cells}
+
+
+def values(folder):
+    return {path.parent.name: json.loads(path.read_text())["metrics"] for path in Path(folder).glob("cells/*/end.json")}
+
+
+def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
+    words = ("encodings=[none,learned]", "seeds=2", "jobs=2", "to=c", "evaluate.resolutions=[16,24]")
+    code, out, told = compared(*BASE, *words)
+    assert code == 0, told
+    assert {path.name for path in Path("c").iterdir()} == FILES
+    assert told.count("done: ") == 4
+    found = Comparison.read(Path("c/results.json"))
+    assert found.places == ("", "24")
+    assert found.trained == "16 pixels"
+    assert (found.measure, found.better, found.seeds) == ("test/accuracy", "high", (0, 1))
+    none, learned = found.variants
+    assert none.unfair == ()
+    assert learned.unfair == ("256 more parameters than none",)
+    cell = learned.cells[1]
+    assert cell.metrics[""] == json.loads(Path("c/cells/learned-1/end.json").read_text())["metrics"]
+    assert cell.metrics["24"] == json.loads(Path("c/cells/learned-1/evaluation.json").read_text())["resolutions"]["24"]
+    assert cell.steps == 6
+    assert cell.interpreters == ("sdpa",)
+    assert len(cell.curve) == 1
+    assert min(cell.memory, cell.minutes, cell.step_seconds or 1) > 0
+    assert not any(cell.differs for variant in found.variants for cell in variant.cells)
+    assert found.shared == len(json.loads(Path("c/cells/none-0/start.json").read_text())["weights"])
+    assert "256 more parameters than none" in out
+    assert "At 24 pixels" in out
+    assert out == Path("c/comparison.md").read_text()
+
+    before, stamps = (
+        Path("c/results.json").read_bytes(),
+        {path: path.stat().st_mtime_ns for path in Path("c").rglob("*.ckpt")},
+    )
+    code, _, told = compared(*BASE, *words)  # nothing is left to do
+    assert (code, "done: " in told) == (0, False)
+    code, out, _ = compared("--from", "c", "--json")
+    assert code == 0
+    assert Path("c/results.json").read_bytes() == before
+    assert json.loads(out) == json.loads(before)
+    assert {path: path.stat().st_mtime_ns for path in Path("c").rglob("*.ckpt")} == stamps
+    assert compared("--from", "c", "measure=loss")[1].startswith("# Which encoding, on vit_comrope?\n\nAt 16 pixels")
+
+    # a cell rerun from its recipe gives equal numbers
+    fit("c/cells/learned-1/recipe.yaml", [], Path("again"), "never")
+    assert json.loads(Path("again/end.json").read_text())["metrics"] == cell.metrics[""]
+    assert json.loads(Path("again", START).read_text()) == json.loads(Path("c/cells/learned-1", START).read_text())
+
+    code, _, told = compared(*BASE, *words, "model.dim=32")
+    assert code == 2
+    assert "c holds another comparison: model.dim is 16 there, 32 here" in told
+    assert "seeds are 0, 1 there, 0 here" in compared(*BASE, *words, "seeds=1")[2]
+
+
+def test_a_cell_that_fails_does_not_stop_the_rest_and_is_tried_again(compared, monkeypatch):
+    step = Classify.training_step
+
+    def broken(self, batch, batch_idx):
+        return step(self, batch, batch_idx) * (float("nan") if "rope_mixed" in self.model.trunk.encoding else 1.0)
+
+    words = (*BASE, "encodings=[none,rope_mixed]", "seeds=1", "jobs=1", "to=c")
+    with monkeypatch.context() as patch:
+        patch.setattr(Classify, "training_step", broken)
+        code, out, told = compared(*words)
+    assert code == 1
+    assert states("c") == {("none", 0): "done", ("rope_mixed", 0): "failed"}
+    assert "1 of 2 cells are not done" in told
+    assert "rope_mixed, seed 0: exit code 3: step 0: the loss is nan" in told
+    assert "seed 0 failed" in out
+    code, _, told = compared(*words)
+    assert code == 0, told
+    assert set(states("c").values()) == {"done"}
+    assert "done: none" not in told
+
+
+def test_faults_of_all_cells_are_told_together_before_anything_is_started(compared):
+    words = (
+        "encodings=[rope_axial,rop,fox,{name: liere, blok: 4}]",
+        "vary.task.smoothing=[0,0.5]",
+        "optim.lr=fast",
+        "jobs=0",
+    )
+    code, out, told = compared(*BASE, *words)
+    assert (code, out) == (2, "")
+    assert told.count("optim.lr: expected a finite number") == 1
+    assert told.count("jobs: must be at least 1") == 1
+    code, _, told = compared(*BASE, *words[:2])
+    assert code == 2
+    assert (
+        "rop smoothing=0, rop smoothing=0.5: command line: model.encoding.0.name: there is no 'rop' among encodings"
+        in told
+    )
+    assert "fox smoothing=0, fox smoothing=0.5: " in told
+    assert "fox takes 1 axis, not 2" in told
+    assert "model.encoding.0.blok: unknown key; did you mean model.encoding.0.block?" in told
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), "no recipe; write zoo compare RECIPE"),
+        (("vit_comrope",), "nothing varies"),
+        (("vit_comrope", "encodings=[none]", "engine=slrm"), "there is no engine 'slrm'; did you mean slurm?"),
+        (("vit_comrope", "encodings=[none]", "partition=a"), "partition: unknown option"),
+        (("vit_comrope", "encodings=[none]", "seeds=0", "jobs=0", "measure=top5"), "zoo: 3 faults"),
+        (("vit_comrope", "encodings=[none]", "seeds=[1,1]"), "a seed stands twice"),
+        (("--from", "nowhere"), "nowhere: holds no comparison"),
+        (("vit_comrope", "encodings=[none]", "engine=ray", "cpus=0"), "cpus: must be at least 1"),
+    ],
+)
+def test_a_mistake_is_told(words, expected, compared):
+    code, out, told = compared(*words)
+    assert code in (2, 4)
+    assert out == ""
+    assert expected in told
+
+
+def test_a_folder_of_something_else_is_refused(compared):
+    Path("mine").mkdir()
+    Path("mine/notes.txt").touch()
+    code, _, told = compared(*BASE, "encodings=[none]", "to=mine")
+    assert code == 2
+    assert "mine holds other files, notes.txt among them" in told
+
+
+def wait_for(pattern):
+    ends = time.monotonic() + 90
+    while not (found := list(Path().glob(pattern))):
+        assert time.monotonic() < ends, f"there is no {pattern}"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_it_goes_on_where_it_was_stopped(number, compared, driver):
+    words = (*BASE, "encodings=[none,rope_axial]", "seeds=1", "jobs=2", "trainer.max_epochs=6", "to=c")
+    running = driver(*words)
+    wait_for("c/cells/*/checkpoints/last.ckpt")
+    os.kill(running, number)
+    told = codes([running]), Path("rank-0.log").read_text()
+    assert told[0] == [-number if number == signal.SIGKILL else 128 + number], told[1]
+    assert "Traceback" not in told[1]
+    if number != signal.SIGKILL:
+        assert set(states("c").values()) <= {"stopped", "done"}
+        assert f"stopped by {signal.Signals(number).name} with" in told[1]
+        assert "the same command goes on: zoo compare vit_comrope" in told[1]
+    code, _, told = compared(*words)  # where the driver was killed, cells that it has left may still be saving
+    assert code == 0, told
+    logs = [path.read_text() for path in Path("c/cells").glob("*/train.log")]
+    assert any("going on from c/cells" in log for log in logs)
+    for name, found in values("c").items():  # as if nobody had stopped it
+        assert fit(f"c/recipes/{name}.yaml", [], Path(name), "never")["metrics"] == found

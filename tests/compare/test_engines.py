@@ -1,0 +1,191 @@
+"""Engines that run cells elsewhere, tried with the least that their libraries are asked for."""
+
+import contextlib
+import os
+import sys
+import time
+from signal import SIGTERM
+
+import pytest
+
+from zoo.compare import state
+from zoo.compare.engines import ray, slurm
+from zoo.compare.engines.local import Local
+from zoo.compare.engines.task import Needs, Task
+from zoo.errors import Invalid, RecipeError, ZooError
+
+SLEEP = "import os, sys, time; time.sleep({}); print(os.environ.get('CUDA_VISIBLE_DEVICES')); sys.exit({})"
+
+
+@pytest.fixture
+def tasks(tmp_path, monkeypatch):
+    """tasks(*programs): each runs a line of Python in place of a cell."""
+    from subprocess import Popen
+
+    def made(*programs):
+        lines = {f"cell-{number}": program for number, program in enumerate(programs)}
+
+        def started(command, **more):
+            return Popen([sys.executable, "-c", lines[command[command.index("--cell") + 1]]], **more)
+
+        monkeypatch.setattr("zoo.compare.engines.task.subprocess.Popen", started)
+        return [Task(tmp_path.joinpath(name).relative_to(tmp_path), tmp_path) for name in lines]
+
+    return made
+
+
+def ended(handles):
+    ends = time.monotonic() + 60
+    while not all(handle.done() or handle.cancelled() for handle in handles):
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    return [None if handle.cancelled() else handle.result() for handle in handles]
+
+
+def test_cells_run_beside_each_other_and_each_tells_its_end(tasks):
+    handles = Local().start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3), SLEEP.format(0, 5)), Needs(2, 1, 0))
+    assert ended(handles) == [0, 3, 5]
+
+
+def test_each_cell_sees_gpus_of_its_own(tasks, tmp_path, monkeypatch):
+    monkeypatch.setattr("zoo.compare.engines.local._devices", lambda: ["4", "5", "6", "7"])
+    engine = Local()
+    assert engine.needs(24, None, 2).jobs == 2
+    assert ended(engine.start(tasks(SLEEP.format(0.2, 0), SLEEP.format(0.2, 0)), Needs(2, 1, 2))) == [0, 0]
+    seen = {path.read_text().strip() for path in tmp_path.glob("*/output.log")}
+    assert seen == {"4,5", "6,7"}
+
+
+def test_those_that_run_are_stopped_and_those_that_wait_never_begin(tasks):
+    engine = Local()
+    handles = engine.start(tasks(SLEEP.format(60, 0), SLEEP.format(60, 0)), Needs(1, 1, 0))
+    while not engine.processes:
+        time.sleep(0.01)
+    engine.stop(SIGTERM)
+    assert ended(handles) == [-SIGTERM, None]
+
+
+def test_threads_are_shared_out():
+    cores = len(os.sched_getaffinity(0))
+    assert Local().needs(100, None, 0) == Needs(cores, 1, 0)
+    assert Local().needs(100, 1, 0) == Needs(1, cores, 0)
+    assert Local().needs(1, None, 0).jobs == 1
+
+
+class Executor:
+    """Of submitit's executor, what is asked for; its jobs are done at once."""
+
+    def __init__(self):
+        self.parameters, self.submitted, self.batched = {}, [], 0
+
+    def update_parameters(self, **parameters):
+        self.parameters = parameters
+
+    @contextlib.contextmanager
+    def batch(self):
+        self.batched += 1
+        yield
+
+    def submit(self, call):
+        self.submitted.append(call)
+        return Job(call)
+
+
+class Job:
+    def __init__(self, call):
+        self.call, self.state = call, "RUNNING"
+
+    def done(self):
+        return self.state != "RUNNING"
+
+    def result(self):
+        return self.call()
+
+    def cancel(self):
+        self.state = "CANCELLED by 0"
+
+
+def test_slurm_is_given_one_array_of_all_cells(tasks, monkeypatch):
+    executor = Executor()
+    engine = slurm.Slurm(time="1-2", partition="long", cpus=3, gpus=1)
+    monkeypatch.setattr(engine, "_executor", lambda logs: executor)
+    handles = engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Needs(2, 3, 1))
+    assert executor.batched == 1
+    assert executor.parameters == {
+        "name": "zoo-compare", "timeout_min": 26 * 60, "cpus_per_task": 3, "gpus_per_node": 1, "slurm_partition": "long",
+        "slurm_array_parallelism": 2,
+    }  # fmt: skip
+    assert [handle.result() for handle in handles] == [0, 3]
+    engine.stop(SIGTERM)
+    assert all(handle.cancelled() for handle in handles)
+
+
+def test_what_slurm_would_refuse_is_told():
+    with pytest.raises(Invalid, match="leaves no time"):
+        slurm.Slurm(time="1")
+
+
+@pytest.mark.parametrize(("engine", "extra"), [(slurm.Slurm(), "submitit"), (ray.Ray(), "ray")])
+def test_an_engine_that_is_not_installed_says_what_to_install(engine, extra, monkeypatch):
+    monkeypatch.setattr(f"{type(engine).__module__}.find_spec", lambda name: None)
+    with pytest.raises(RecipeError, match=f"pip install {extra}"):
+        engine.needs(4, None, 0)
+
+
+class Library:
+    """Of Ray, what is asked for; its tasks run when they are asked after."""
+
+    def init(self, **options):
+        self.options = options
+
+    def remote(self, **needs):
+        self.needs = needs
+
+        def made(function):
+            class Remote:
+                remote = staticmethod(lambda *given: (function, given))
+
+            return Remote
+
+        return made
+
+    def wait(self, references, timeout):
+        return references, []
+
+    def get(self, reference):
+        function, given = reference
+        return function(*given)
+
+
+def test_ray_is_given_one_task_for_each_cell(tasks, monkeypatch):
+    engine, library = ray.Ray(cpus=2), Library()
+    monkeypatch.setattr(engine, "_library", lambda: library)
+    handles = engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Needs(2, 2, 0))
+    assert library.needs == {"num_cpus": 2, "num_gpus": 0, "max_retries": 0}
+    assert ended(handles) == [0, 3]
+
+
+def test_submitit_runs_a_cell(tasks, tmp_path):
+    submitit = pytest.importorskip("submitit")
+    (task,) = tasks(SLEEP.format(0, 3))
+    job = submitit.LocalExecutor(folder=tmp_path / "logs").submit(slurm.Requeued(task))
+    assert job.result() == 1  # a process of its own, where it is a cell that is not there
+
+
+def test_a_cell_is_worked_at_by_one_process(tmp_path):
+    assert state.read(tmp_path / "cell") == ("waiting", "")
+    run = state.made(tmp_path / "cell")
+    assert state.read(run) == ("stopped", "")
+    with state.locked(run, "taken"):
+        assert state.read(run) == ("running", "")
+        with pytest.raises(ZooError, match="taken"), state.locked(run, "taken"):
+            pass
+    state.write(run, "failed", "exit code 3")
+    assert state.read(run) == ("failed", "exit code 3")
+
+
+def test_a_fault_is_what_a_cell_told_last(tmp_path):
+    (tmp_path / state.OUTPUT).write_text("step 1\nzoo: an older fault\nstep 2\nzoo: the loss is nan\n  more of it\n")
+    assert state.fault(tmp_path, 3) == "exit code 3: the loss is nan more of it"
+    (tmp_path / state.OUTPUT).write_text("Traceback\nMemoryError\n")
+    assert state.fault(tmp_path, -9) == "ended by signal 9: Traceback MemoryError"

@@ -1,0 +1,85 @@
+"""What cells have otherwise than others is found in what they wrote down."""
+
+from dataclasses import replace
+
+import pytest
+
+from zoo.compare.cells import Files
+from zoo.compare.fairness import Known, differing, shared, unfair
+from zoo.compare.result import Cell, Variant
+
+ENVIRONMENT = {
+    "zoo": "0.1.0", "packages": {"torch": "2.13.0"}, "git": {"commit": "a" * 40}, "processes": 1,
+    "devices": {"threads": 1, "cuda": []},
+}  # fmt: skip
+
+
+def known(
+    variant, seed, *, order="o", environment=None, parameters=100, steps=6, interpreter="sdpa", state="done", **more
+):
+    weights = {"head": [4, 2, f"h{seed}"], "norm": [4, "n"], **more}
+    start = {"weights": weights, "order": f"{order}{seed}", "batch": f"b{seed}", "device": "cpu"}
+    cell = Cell(
+        seed=seed,
+        run=f"cells/{variant}-{seed}",
+        state=state,
+        parameters=parameters,
+        interpreters=(interpreter,),
+        steps=steps,
+    )
+    return Known(variant, cell, Files(start, {}, {}, environment or ENVIRONMENT))
+
+
+def told(cells):
+    variants = {}
+    for one, cell in zip(cells, differing(cells), strict=True):
+        variants.setdefault(one.variant, []).append(cell)
+    made = [Variant(name=name, values={}, cells=tuple(each)) for name, each in variants.items()]
+    return unfair(made, cells)
+
+
+PLAIN = [known(name, seed) for name in ("none", "rope", "fox") for seed in (0, 1)]
+
+
+def test_cells_that_are_alike_are_fair():
+    assert told(PLAIN) == {"none": (), "rope": (), "fox": ()}
+    assert shared(PLAIN) == 2
+    assert not any(cell.differs for cell in differing(PLAIN))
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (known("t5", 0, parameters=164), "64 more parameters than most"),
+        (known("t5", 0, parameters=40), "60 fewer parameters than most"),
+        (known("t5", 0, interpreter="dense"), "attention is computed by dense, most have sdpa"),
+        (known("t5", 0, steps=3), "steps: 3, most have 6"),
+        (known("t5", 0, order="p"), "another order of samples than the others"),
+        (known("t5", 0, head=[4, 2, "x"]), "other weights at the start: head"),
+        (known("t5", 0, environment={**ENVIRONMENT, "packages": {"torch": "2.12"}}), "torch 2.12, most have 2.13.0"),
+        (known("t5", 0, environment={**ENVIRONMENT, "devices": {"threads": 2, "cuda": []}}), "threads: 2, most have 1"),
+        (known("t5", 0, environment={**ENVIRONMENT, "git": {"commit": "b"}}), "commit b, most have aaaaaaaaaaaa"),
+        (known("t5", 0, state="failed"), "seed 0 failed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_differs_is_told(other, expected):
+    assert told([*PLAIN, other]) == {"none": (), "rope": (), "fox": (), "t5": (expected,)}
+
+
+def test_weights_of_another_shape_do_not_compare():
+    wide = known("wide", 0, head=[8, 2, "x"])
+    assert told([*PLAIN, wide])["wide"] == ()
+    assert shared([*PLAIN, wide]) == 1  # the norm
+    assert shared([*PLAIN, known("t5", 0, norm=[4, "other"])]) == 1
+
+
+def test_of_two_variants_the_first_is_the_measure():
+    assert told([known("none", 0), known("rope", 0, parameters=101)])["rope"] == ("1 more parameters than none",)
+
+
+def test_a_cell_that_has_not_begun_says_nothing():
+    waiting = Known("t5", Cell(seed=0, run="", state="waiting"), Files({}, {}, {}, {}))
+    assert told([*PLAIN, waiting])["t5"] == ()
+    assert shared([*PLAIN, waiting]) == 2
+    assert differing([replace(waiting)]) == [waiting.cell]

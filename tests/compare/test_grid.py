@@ -1,0 +1,62 @@
+"""What varies, as it is written on the command line."""
+
+import pytest
+
+from zoo.compare.grid import axes, combinations, filed, parted, varied
+from zoo.errors import RecipeError
+
+
+def told(*words):
+    with pytest.raises(RecipeError) as error:
+        varied(*parted(words))
+    return str(error.value)
+
+
+def test_encodings_are_names_lists_and_mappings():
+    (one,) = varied(["encodings=[rope, alibi+dape, [learned, rope], {name: rope, base: 100}]"], [])
+    assert one.key == "model.encoding"
+    assert one.values == {
+        "rope": '["rope"]',
+        "alibi+dape": '["alibi", "dape"]',
+        "learned+rope": '["learned", "rope"]',
+        "rope(base=100)": '[{"name": "rope", "base": 100}]',
+    }
+
+
+def test_the_grid_is_the_product_of_all_that_varies():
+    keys = varied(["encodings=[none,rope]", "vary.model.depth=[4,8]", "vary.optim.lr=[0.001]"], [])
+    assert [axis.title for axis in axes(keys)] == ["encoding", "depth", "lr"]
+    found = list(combinations(keys))
+    assert [one.name for one in found] == [
+        f"{name} depth={depth} lr=0.001" for name in ("none", "rope") for depth in (4, 8)
+    ]
+    assert found[-1].overrides == ('model.encoding=["rope"]', "model.depth=8", "optim.lr=0.001")
+
+
+def test_titles_that_are_alike_are_whole_keys():
+    keys = varied(["vary.model.dim=[1]", "vary.data.dim=[1]"], [])
+    assert [axis.title for axis in axes(keys)] == ["model.dim", "data.dim"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["model.dim=8"], "nothing varies; write encodings="),
+        (["encodings=rope"], "model.encoding: expected a list"),
+        (["encodings=[]"], "model.encoding: expected a list"),
+        (["encodings=[rope,rope]"], "rope stands twice"),
+        (["encodings=[rope]", "vary.model.encoding=[fox]"], "it varies twice"),
+        (["encodings=[rope]", "model.encoding=fox"], "it varies, and is given a value too"),
+        (["vary.seed=[1,2]"], "write seeds=3"),
+        (["encodings=[rope"], "bad YAML"),
+    ],
+)
+def test_a_mistake_is_told(words, expected):
+    assert expected in told(*words)
+
+
+def test_folders_have_names_of_their_own():
+    names = ["rope(base=100)", "rope base 100", "a/../b", "alibi+dape", "...", "x" * 300]
+    found = filed(names)
+    assert found == ["rope-base=100", "rope-base-100", "a-..-b", "alibi+dape", "variant", "x" * 80]
+    assert filed(["a b", "a/b", "a,b"]) == ["a-b", "a-b~2", "a-b~3"]

@@ -1,0 +1,88 @@
+"""The table says which is best where, what it costs, and what is to be minded."""
+
+from dataclasses import replace
+
+import comparisons
+
+from zoo.compare.plan import Plan, Planned, differences
+from zoo.compare.result import Axis, Cell
+from zoo.compare.table import table
+
+
+def cells(text, title):
+    """{variant: cells of its row} of the table under a title."""
+    lines = text.split(f"## {title}\n\n")[1].split("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_variants_stand_in_their_order_with_interval_difference_and_verdict():
+    found = cells(table(comparisons.images()), "At 24 pixels")
+    assert next(iter(found)) == "comrope_ld"
+    assert found["comrope_ld"][2] == "best"
+    assert [*found][-1] == "none"
+    assert found["none"][2] == "beyond"
+    assert found["none"][1].startswith("\N{MINUS SIGN}0.")
+    assert found["liere"][3:] == ["2", "flagged"]  # seeds
+
+
+def test_costs_are_those_of_each_variant():
+    found = cells(table(comparisons.images()), "What it costs")
+    assert found["liere"] == ["678,522", "sdpa", "400", "50.0", "2.50", "700", "2 of 3"]
+
+
+def test_what_is_to_be_minded_is_told():
+    text = table(comparisons.images())
+    assert "- liere: 512 more parameters than the others; seed 2 failed" in text
+    assert "104 weights that all variants have began equal" in text
+    text = table(comparisons.texts())
+    assert "- learned: refused at 256, 512 and 1024 tokens: the table has 128 places" in text
+    assert "windows side by side" in text
+    assert "11 of 12 cells are done" in text
+
+
+def test_a_comparison_of_which_nothing_is_done_is_a_table_too():
+    made = comparisons.images(seeds=(0,))
+    waiting = tuple(replace(one, cells=(Cell(seed=0, run="", state="waiting"),), unfair=()) for one in made.variants)
+    text = table(replace(made, variants=waiting, places=("",)))
+    assert "At 16 pixels nothing is measured" in text
+    assert "0 of 6 cells are done, 6 waiting" in text
+
+
+def plan(**more):
+    recipe = {"seed": 0, "trainer": {"max_epochs": 3, "threads": 1}, "model": {"encoding": [{"name": "none"}]}}
+    known = {
+        "zoo": "", "made": "", "command": "", "recipe": "", "base": {}, "machine": {}, "seeds": (0,), "measure": "",
+        "better": "low", "kind": "", "trained": "", "windows": "", "chosen": True,
+        "variants": {"none": {"model.encoding": "none"}},
+        "axes": (Axis(key="model.encoding", title="encoding", values=("none",)),),
+        "cells": (Planned(name="none-0", variant="none", seed=0, recipe=recipe),),
+    }  # fmt: skip
+    return Plan(**{**known, **more})
+
+
+def changed(section, **values):
+    (cell,) = plan().cells
+    return (replace(cell, recipe={**cell.recipe, section: {**cell.recipe[section], **values}}),)
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path):
+    plan().write(tmp_path)
+    assert Plan.read(tmp_path) == plan()
+    assert Plan.read(tmp_path).hash == plan().hash
+
+
+def test_threads_that_were_not_asked_for_are_no_part_of_a_plan():
+    other = plan(cells=changed("trainer", threads=2))
+    assert other.hash == plan().hash
+    assert replace(other, chosen=False).hash != replace(plan(), chosen=False).hash
+
+
+def test_what_differs_is_named():
+    assert [*differences(plan(), plan(cells=changed("trainer", max_epochs=5)))] == [
+        "trainer.max_epochs is 3 there, 5 here"
+    ]
+    axes = (Axis(key="model.encoding", title="encoding", values=("none", "rope")),)
+    assert [*differences(plan(), plan(axes=axes, seeds=(0, 1)))] == [
+        "model.encoding varies over [none] there, over [none,rope] here", "seeds are 0 there, 0, 1 here"
+    ]  # fmt: skip

@@ -1,0 +1,117 @@
+"""What a run begins with: equal wherever recipes say the same, and written down so that it can be seen."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import torch
+from tiny import MORE, TINY
+
+import zoo
+from zoo.errors import Invalid
+from zoo.recipe import load
+from zoo.run.randomness import Aside
+from zoo.run.starting import START, digest
+from zoo.verbs.fit import fit
+
+IMAGES = ("vit_comrope", ["model.dim=16", "model.depth=2", "model.heads=2", "model.patch=4"])
+TEXTS = ("flipflop_rope", ["model.dim=16", "model.depth=2", "model.heads=2", "data.length=16"])
+BLOCKS = ["model.block.mlp=swiglu", "model.block.norm=rms", "model.block.layer_scale=0.1"]
+
+
+def weights(name, overrides, *encodings, seed=0):
+    """{name: initial value} of a model with these encodings; those of encodings apart."""
+    torch.manual_seed(seed)
+    model = zoo.build_model(load(name, [*overrides, f"model.encoding=[{','.join(encodings)}]"]))
+    found = [{}, {}]
+    for key, value in model.named_parameters():
+        found[".encoding." in f".{key}"][key] = value.detach()
+    return *found, torch.rand(4)
+
+
+def listed(name):
+    return ["alibi", name] if zoo.encoding_class(name).absorbs else [name]
+
+
+def able(kind, names):
+    """Those that a small model of a kind can have."""
+    for name in names:
+        try:
+            weights(*kind, *listed(name))
+        except Invalid:
+            continue
+        yield name
+
+
+@pytest.mark.parametrize("more", [[], BLOCKS], ids=["plain", "other blocks"])
+@pytest.mark.parametrize("kind", [IMAGES, TEXTS], ids=lambda kind: kind[0])
+def test_weights_that_models_share_begin_equal_whatever_their_encodings(kind, more):
+    name, overrides = kind
+    known, own, rest = weights(name, [*overrides, *more], "none")
+    assert len(known) > 10
+    assert not own
+    tried = [*able(kind, zoo.encoding_names())]
+    assert len(tried) > 10
+    for encoding in tried:
+        found, _, after = weights(name, [*overrides, *more], *listed(encoding))
+        assert found.keys() == known.keys(), encoding
+        assert all(torch.equal(found[key], known[key]) for key in known), encoding
+        assert torch.equal(after, rest), f"{encoding} has moved the stream that dropout draws from"
+
+
+def test_an_encoding_begins_equal_in_whatever_list_it_stands():
+    _, alone, _ = weights(*TEXTS, "fox")
+    _, listed, _ = weights(*TEXTS, "rope", "fox")
+    assert alone
+    assert all(torch.equal(listed[key], alone[key]) for key in alone)
+
+
+def test_encodings_of_two_models_differ_and_so_do_those_of_two_layers():
+    recipe = load(IMAGES[0], [*IMAGES[1], "model.encoding={name: liere, shared: false}"])
+    torch.manual_seed(0)
+    one, two = zoo.build_model(recipe), zoo.build_model(recipe)
+    keys = [key for key, _ in one.named_parameters() if "encoding" in key]
+    assert len(keys) == 2
+    drawn = [model.state_dict()[key] for model in (one, two) for key in keys]
+    assert not any(torch.equal(drawn[i], drawn[j]) for i in range(4) for j in range(i))
+
+
+def test_what_draws_aside_leaves_the_stream_where_it_stood():
+    torch.manual_seed(0)
+    aside, before = Aside(), torch.get_rng_state()
+    with aside("a"):
+        one = torch.rand(3)
+    with aside("b"):
+        two = torch.rand(3)
+    with aside("a"):
+        assert torch.equal(torch.rand(3), one)
+    assert not torch.equal(one, two)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_digest_is_of_every_bit():
+    value = torch.tensor([[0.0, 1.5], [2.0, -1.0]])
+    told = hashlib.sha256(b"torch.float32 (2, 2)" + np.array([[0, 1.5], [2, -1]], "<f4").tobytes()).hexdigest()
+    assert digest([value]) == told
+    assert digest([torch.tensor([0.0])]) != digest([torch.tensor([-0.0])])
+
+
+def test_a_run_writes_down_what_it_began_with(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    for name, *more in (("a",), ("b", "model.encoding=none"), ("c", "seed=1")):
+        fit("vit_comrope", [*TINY, *MORE, "trainer.max_epochs=1", *more], tmp_path / name, "never")
+        found[name] = json.loads((tmp_path / name / START).read_text())
+    one, other, apart = found.values()
+    shared = one["weights"].keys() & other["weights"].keys()
+    assert one["weights"].keys() - shared == {key for key in one["weights"] if "encoding" in key}
+    assert len(one["weights"].keys() - shared) > 0
+    assert all(one["weights"][key] == other["weights"][key] for key in shared)
+    assert (one["order"], one["batch"]) == (other["order"], other["batch"])
+    assert apart["order"] != one["order"]
+    assert apart["batch"] != one["batch"]
+    assert one["interpreters"] == ["sdpa"]
+    end = json.loads((tmp_path / "a" / "end.json").read_text())
+    assert end["steps"] == 6
+    assert end["memory"] > 2**26

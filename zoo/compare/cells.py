@@ -1,0 +1,90 @@
+"""A cell as its files have it: what it was measured at, what it cost, and what it began with."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo.compare import state
+from zoo.compare.plan import CELLS, Plan, Planned
+from zoo.compare.result import TRAINED, Cell
+from zoo.run import metrics
+from zoo.run.costs import END
+from zoo.run.starting import START
+
+EVALUATION = "evaluation.json"
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is in the files of a cell's run; empty where they are not there yet."""
+
+    start: Mapping[str, Any]
+    end: Mapping[str, Any]
+    evaluation: Mapping[str, Any]
+    environment: Mapping[str, Any]
+
+
+def files(run: Path) -> Files:
+    return Files(*(_json(run / name) for name in (START, END, EVALUATION, "environment.json")))
+
+
+def cell(plan: Plan, folder: Path, planned: Planned, found: Files) -> Cell:
+    """What is known of a cell, but for what it has otherwise than others."""
+    run = folder / CELLS / planned.name
+    now, fault = state.read(run)
+    done = now == "done"  # an evaluation that was broken off may be of an earlier try
+    swept = found.evaluation.get(plan.kind, {}) if done else {}
+    places = {place: each for place, each in swept.items() if place not in skipped(plan, found)}
+    measured = {TRAINED: _numbers(found.end.get("metrics", {}))} if done else {}
+    told = {place: _numbers(each) for place, each in places.items() if "refused" not in each}
+    lying = {TRAINED: found.evaluation if done else {}, **places}
+    return Cell(
+        seed=planned.seed,
+        run=f"{CELLS}/{planned.name}",
+        state=now,
+        fault=fault,
+        metrics=measured | told,
+        refused={place: str(each["refused"]) for place, each in places.items() if "refused" in each},
+        positions={place: tuple(each["positions"]) for place, each in lying.items() if each.get("positions")},
+        curve=_curve(run, found.start.get("monitor", "")),
+        parameters=found.start.get("parameters"),
+        interpreters=tuple(found.start.get("interpreters", ())),
+        steps=found.end.get("steps"),
+        minutes=found.end.get("minutes"),
+        step_seconds=found.end.get("step_seconds"),
+        memory=found.end.get("memory"),
+    )
+
+
+def skipped(plan: Plan, found: Files) -> set[str]:
+    """Places that are what the model was trained at, measured in the same way."""
+    sliding = plan.base.get("evaluate", {}).get("stride") is not None
+    trained = found.evaluation.get("trained", found.evaluation.get("size"))
+    return set() if sliding or plan.kind == "variants" else {str(trained)}
+
+
+def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
+    return {key: float(value) for key, value in found.items() if isinstance(value, int | float)}
+
+
+def _curve(run: Path, monitor: str) -> tuple[tuple[int, float], ...]:
+    """(step, what is monitored) of each validation."""
+    try:
+        _, rows = metrics.read(run / "metrics.csv")
+        found = [(int(row["step"]), float(row[monitor])) for row in rows if row.get(monitor)]
+    except (OSError, ValueError, KeyError):
+        return ()
+    return tuple((step, value) for step, value in found if math.isfinite(value))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,148 @@
+"""What cells have otherwise than the others, beside the values that vary: in words, from what their files say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zoo.compare.cells import Files
+from zoo.compare.result import Cell, Variant
+from zoo.compare.wording import listed
+
+ORDER, BATCH = "order of samples", "first batch"
+NAMED = 2  # weights, of those that differ
+
+
+@dataclass(frozen=True)
+class Known:
+    """A cell and its files."""
+
+    variant: str
+    cell: Cell
+    files: Files
+
+    @property
+    def start(self) -> dict[str, tuple[Hashable, Hashable]]:
+        """{what a cell began with: (what is comparable with it, its digest)}"""
+        weights = self.files.start.get("weights", {})
+        found: dict[str, tuple[Hashable, Hashable]] = {
+            name: (tuple(shape), digest) for name, (*shape, digest) in weights.items()
+        }
+        if weights and (order := self.files.start.get("order")):
+            found[ORDER] = ((), order)
+        return found | ({BATCH: ((), self.files.start["batch"])} if weights else {})
+
+
+def differing(cells: Sequence[Known]) -> list[Cell]:
+    """The cells, with what of their start is not as in most of the same seed. Weights compare where they have one shape."""
+    starts = [one.start for one in cells]
+    usual: dict[tuple[int, str, Hashable], Counter[Hashable]] = {}
+    for one, start in zip(cells, starts, strict=True):
+        for name, (shape, digest) in start.items():
+            usual.setdefault((one.cell.seed, name, shape), Counter())[digest] += 1
+    found = []
+    for one, start in zip(cells, starts, strict=True):
+        others = (name for name, (shape, digest) in start.items() if _most(usual[one.cell.seed, name, shape]) != digest)
+        found.append(replace(one.cell, differs=tuple(others)))
+    return found
+
+
+def shared(cells: Sequence[Known]) -> int:
+    """How many weights all variants have, by name and shape, that began equal in all cells of each seed that have begun."""
+    starts = [(one.cell.seed, one.start) for one in cells if one.files.start]
+    if not starts:
+        return 0
+    common = set.intersection(*({(name, shape) for name, (shape, _) in start.items()} for _, start in starts))
+    equal = 0
+    for name, _ in common - {(ORDER, ()), (BATCH, ())}:
+        digests = {(seed, start[name][1]) for seed, start in starts}
+        equal += len(digests) == len({seed for seed, _ in starts})
+    return equal
+
+
+def unfair(variants: Sequence[Variant], cells: Sequence[Known]) -> dict[str, tuple[str, ...]]:
+    """{variant: what else than its values differs}"""
+    told: dict[str, list[str]] = {variant.name: [] for variant in variants}
+    for variant in variants:
+        told[variant.name] += _failed(variant)
+    for name, words in _parameters(cells):
+        told[name].append(words)
+    for name, words in _starts(variants):
+        told[name].append(words)
+    for what, pick in _SAME.items():
+        for name, words in _other(cells, what, pick):
+            told[name].append(words)
+    return {name: tuple(dict.fromkeys(words)) for name, words in told.items()}
+
+
+def _failed(variant: Variant) -> Iterator[str]:
+    seeds = [str(cell.seed) for cell in variant.cells if cell.state == "failed"]
+    if seeds:
+        yield f"{'seed' if len(seeds) == 1 else 'seeds'} {listed(seeds)} failed"
+
+
+def _parameters(cells: Sequence[Known]) -> Iterator[tuple[str, str]]:
+    counts = {one.variant: one.cell.parameters for one in cells if one.cell.parameters is not None}
+    usual, named = _usual(counts)
+    for name, count in counts.items():
+        if count != usual:
+            yield name, f"{abs(count - usual):,} {'more' if count > usual else 'fewer'} parameters than {named}"
+
+
+def _starts(variants: Sequence[Variant]) -> Iterator[tuple[str, str]]:
+    for variant in variants:
+        others = dict.fromkeys(name for cell in variant.cells for name in cell.differs)
+        for what in (ORDER, BATCH):
+            if what in others:
+                yield variant.name, f"another {what} than the others"
+        weights = [name for name in others if name not in (ORDER, BATCH)]
+        if weights:
+            more = f" and {len(weights) - NAMED} more" if len(weights) > NAMED else ""
+            yield variant.name, f"other weights at the start: {', '.join(weights[:NAMED])}{more}"
+
+
+def _other(cells: Sequence[Known], what: str, pick: Any) -> Iterator[tuple[str, str]]:
+    """Variants of which a cell has something else than most cells."""
+    found = [(one.variant, pick(one)) for one in cells]
+    known = [(name, value) for name, value in found if value not in (None, "")]
+    usual = Counter(value for _, value in known).most_common(1)
+    for name, value in known:
+        if value != usual[0][0]:
+            yield name, f"{what} {value}, most have {usual[0][0]}"
+
+
+def _environment(*keys: str) -> Any:
+    def pick(one: Known) -> Any:
+        found: Any = one.files.environment
+        for key in keys:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return ", ".join(map(str, found)) if isinstance(found, list) else found
+
+    return pick
+
+
+_SAME = {
+    "attention is computed by": lambda one: ", ".join(one.cell.interpreters),
+    "steps:": lambda one: one.cell.steps,
+    "device:": lambda one: one.files.start.get("device"),
+    "GPUs:": _environment("devices", "cuda"),
+    "threads:": _environment("devices", "threads"),
+    "processes:": _environment("processes"),
+    "torch": _environment("packages", "torch"),
+    "zoo": _environment("zoo"),
+    "commit": lambda one: (_environment("git", "commit")(one) or "")[:12],
+}
+
+
+def _most(counts: Counter[Hashable]) -> Hashable:
+    return counts.most_common(1)[0][0]
+
+
+def _usual(counts: Mapping[str, int]) -> tuple[int, str]:
+    """The count that most have, the first listed where as many have another, and how those are called."""
+    if not counts:
+        return 0, "most"
+    usual, having = Counter(counts.values()).most_common(1)[0]
+    return usual, "most" if having > 1 else next(name for name, count in counts.items() if count == usual)

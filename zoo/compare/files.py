@@ -1,0 +1,24 @@
+"""The files that a comparison is told in, in its folder."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+from zoo.compare.figures import draw
+from zoo.compare.page import html
+from zoo.compare.result import Comparison
+from zoo.compare.table import table
+from zoo.run import storage
+
+RESULTS, TABLE, PAGE = "results.json", "comparison.md", "index.html"
+
+
+def write(comparison: Comparison, folder: Path) -> list[Path]:
+    """Numbers, table, page and figures; those of before are replaced."""
+    numbers = json.dumps(comparison.plain(), indent=1, ensure_ascii=False)
+    written = {RESULTS: numbers + "\n", TABLE: table(comparison) + "\n", PAGE: html(comparison)}
+    for name, text in written.items():
+        storage.write(io.BytesIO(text.encode()), folder / name)
+    return [*(folder / name for name in written), *draw(comparison, folder)]

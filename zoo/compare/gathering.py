@@ -1,0 +1,39 @@
+"""All that the folder of a comparison holds, as one result: from its plan and the files of its cells alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from zoo.compare.cells import cell, files, skipped
+from zoo.compare.fairness import Known, differing, shared, unfair
+from zoo.compare.plan import CELLS, Plan
+from zoo.compare.result import TRAINED, Comparison, Variant
+
+
+def gathered(plan: Plan, folder: Path) -> Comparison:
+    """The comparison as far as it has come."""
+    found = {planned.name: files(folder / CELLS / planned.name) for planned in plan.cells}
+    known = [
+        Known(planned.variant, cell(plan, folder, planned, found[planned.name]), found[planned.name])
+        for planned in plan.cells
+    ]
+    names = [one.variant for one in known]
+    cells = differing(known)
+    variants = [
+        Variant(
+            name=name,
+            values=values,
+            cells=tuple(cell for variant, cell in zip(names, cells, strict=True) if variant == name),
+        )
+        for name, values in plan.variants.items()
+    ]
+    told = unfair(variants, known)
+    swept = [(one, one.files.evaluation.get(plan.kind, {})) for one in known if one.cell.state == "done"]
+    places = dict.fromkeys(place for one, places in swept for place in places if place not in skipped(plan, one.files))
+    return Comparison(
+        zoo=plan.zoo, made=plan.made, command=plan.command, recipe=plan.recipe, base=plan.base, machine=plan.machine,
+        axes=plan.axes, seeds=plan.seeds, measure=plan.measure, better=plan.better, kind=plan.kind,
+        places=(TRAINED, *places), trained=plan.trained, windows=plan.windows, shared=shared(known),
+        variants=tuple(replace(variant, unfair=told[variant.name]) for variant in variants),
+    )  # fmt: skip

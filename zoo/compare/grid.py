@@ -1,0 +1,132 @@
+"""What varies: keys of a recipe with their values, as words of the command line, and all combinations of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from zoo.compare.result import Axis
+from zoo.errors import Fault, RecipeError
+from zoo.recipe.overrides import parse_all
+from zoo.recipe.tree import COMMAND_LINE, gathered, plain
+
+ENCODINGS, VARY, ENCODING = "encodings", "vary.", "model.encoding"
+
+
+@dataclass(frozen=True)
+class Varied:
+    """A key that varies, and {value as people write it: as an override has it}."""
+
+    key: str
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Combination:
+    """A value of each key that varies: its name, {key: value}, and the overrides that make it."""
+
+    name: str
+    values: Mapping[str, str]
+    overrides: tuple[str, ...]
+
+
+def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Words that say what varies, and all others."""
+    told = [word for word in words if word.startswith((f"{ENCODINGS}=", VARY))]
+    return told, [word for word in words if word not in told]
+
+
+def varied(words: Sequence[str], overrides: Sequence[str]) -> list[Varied]:
+    """The keys that vary, in the order of the words. Raises RecipeError with all that is wrong with them."""
+    faults: list[Fault] = []
+    found: dict[str, Varied] = {}
+    for change in parse_all(words, faults):
+        key = ENCODING if change.parts == (ENCODINGS,) else ".".join(change.parts[1:])
+        with gathered(faults):
+            values: Any = None if change.value is None else plain(change.value)
+            _check(key, values, found, overrides)
+            found[key] = Varied(key, _values(key, values))
+    if not faults and not found:
+        faults.append(
+            Fault(COMMAND_LINE, "", "nothing varies", "write encodings=[rope,alibi] or vary.model.depth=[4,8]")
+        )
+    if faults:
+        raise RecipeError(*faults)
+    return [*found.values()]
+
+
+def _check(key: str, values: Any, found: Mapping[str, Varied], overrides: Sequence[str]) -> None:
+    def refuse(problem: str, remedy: str) -> RecipeError:
+        return RecipeError(Fault(COMMAND_LINE, key or "vary", problem, remedy))
+
+    if key == "seed":
+        raise refuse("seeds do not vary like other keys", "write seeds=3 or seeds=[0,7]")
+    if not isinstance(values, list) or not values:
+        raise refuse("expected a list of the values that it takes", f"write vary.{key or 'model.depth'}=[4,8]")
+    if key in found:
+        raise refuse("it varies twice", "write one list of all values")
+    if any(word.lstrip("~").partition("=")[0] == key for word in overrides):
+        raise refuse("it varies, and is given a value too", "leave one of them out")
+
+
+def _values(key: str, values: Sequence[Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for value in values:
+        if key == ENCODING:  # always a list, so that no option of the base recipe's own entry stays
+            entries = value.split("+") if isinstance(value, str) else value if isinstance(value, list) else [value]
+            value = [one.strip() if isinstance(one, str) else one for one in entries]
+        name = _told(value)
+        if name in found:
+            raise RecipeError(Fault(COMMAND_LINE, key, f"{name} stands twice among its values", "list it once"))
+        found[name] = json.dumps(value, ensure_ascii=False)
+    return found
+
+
+def _told(value: Any) -> str:
+    """rope, alibi+dape, rope(base=100), 4."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "+".join(map(_told, value))
+    if isinstance(value, dict):
+        options = ",".join(f"{key}={_told(each)}" for key, each in value.items() if key != "name")
+        return f"{value.get('name', '')}({options})" if options or "name" not in value else str(value["name"])
+    return json.dumps(value)
+
+
+def axes(keys: Sequence[Varied]) -> tuple[Axis, ...]:
+    """As a comparison has them: titled by the last word of the key, where that tells them apart."""
+    titles = [_title(one.key) for one in keys]
+    return tuple(
+        Axis(key=one.key, title=title if titles.count(title) == 1 else one.key, values=tuple(one.values))
+        for one, title in zip(keys, titles, strict=True)
+    )
+
+
+def _title(key: str) -> str:
+    words = [word for word in key.split(".") if not word.isdecimal()]
+    return words[-1] if words else key
+
+
+def combinations(keys: Sequence[Varied]) -> Iterator[Combination]:
+    """All of them, the last key changing first."""
+    titles = {axis.key: axis.title for axis in axes(keys)}
+    for chosen in product(*(one.values.items() for one in keys)):
+        values = {one.key: name for one, (name, _) in zip(keys, chosen, strict=True)}
+        name = " ".join(value if key == ENCODING else f"{titles[key]}={value}" for key, value in values.items())
+        overrides = tuple(f"{one.key}={word}" for one, (_, word) in zip(keys, chosen, strict=True))
+        yield Combination(name, values, overrides)
+
+
+def filed(names: Sequence[str]) -> list[str]:
+    """Names of folders for these, no two alike."""
+    found: list[str] = []
+    for name in names:
+        word = re.sub(r"[^A-Za-z0-9._+=-]+", "-", name).strip("-.")[:80] or "variant"
+        taken = sum(other == word or other.startswith(f"{word}~") for other in found)
+        found.append(f"{word}~{taken + 1}" if taken else word)
+    return found

@@ -1,0 +1,154 @@
+"""The plan of a comparison: every variant resolved and found right before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from zoo import __version__, recipe
+from zoo.bench.machine import machine
+from zoo.build import build_data
+from zoo.check import check
+from zoo.compare.engines.task import Needs
+from zoo.compare.grid import Combination, Varied, axes, combinations, filed
+from zoo.compare.plan import Plan, Planned
+from zoo.errors import Fault, RecipeError
+from zoo.loading import load_recipe
+from zoo.recipe import Recipe
+from zoo.recipe.tree import COMMAND_LINE, gathered
+from zoo.samples import Images, Text
+
+ELSEWHERE = (
+    "accelerator=cpu",
+    "devices=1",
+    "num_nodes=1",
+    "precision=32-true",
+)  # to check what another machine will do
+KINDS: tuple[Literal["resolutions", "lengths", "variants"], ...] = ("resolutions", "lengths", "variants")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is to be compared, from the command line."""
+
+    recipe: str
+    overrides: Sequence[str]
+    keys: Sequence[Varied]
+    seeds: int | tuple[int, ...]
+    measure: Literal["accuracy", "loss"] | None
+    command: str
+
+
+def resolved(asked: Asked, *, here: bool) -> dict[Combination, Recipe]:
+    """The recipe of each combination, checked for this machine, or for one that is not `here`.
+
+    Raises RecipeError with all faults of all of them, those of each with its name, those that all have once.
+    """
+    chosen = [*combinations(asked.keys)]
+    found: dict[Combination, Recipe] = {}
+    faults: dict[Fault, list[str]] = {}
+    for one in chosen:
+        told: list[Fault] = []
+        with gathered(told):
+            found[one] = _loaded(asked, one, here=here)
+        for fault in told:
+            faults.setdefault(fault, []).append(one.name)
+    if faults:
+        raise RecipeError(*(
+            fault if len(names) == len(chosen) > 1 else replace(fault, place=f"{', '.join(names)}: {fault.place}")
+            for fault, names in faults.items()
+        ))  # fmt: skip
+    return found
+
+
+def _loaded(asked: Asked, one: Combination, *, here: bool) -> Recipe:
+    words = [*asked.overrides, *one.overrides]
+    made = recipe.load(asked.recipe, words)
+    if here:
+        check(made)
+    else:
+        load_recipe(asked.recipe, [*words, *(f"trainer.{word}" for word in ELSEWHERE)])
+    build_data(made).locate()
+    return made
+
+
+def gpus(made: Recipe, *, here: bool) -> int:
+    """How many of them a cell asks for."""
+    import torch
+
+    options = made.trainer
+    wanted = options.accelerator in ("gpu", "cuda") or (
+        here and options.accelerator == "auto" and torch.cuda.is_available()
+    )
+    return 0 if not wanted else options.devices if isinstance(options.devices, int) else 1
+
+
+def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs) -> Plan:
+    """All cells, with the threads that each of them has, where the recipe does not say how many."""
+    first = next(iter(found.values()))
+    numbers = seeds(asked.seeds, first)
+    files = dict(zip(found, filed([one.name for one in found]), strict=True))
+    chosen = all(made.trainer.threads is None for made in found.values())
+    measure, better = _measure(asked, first)
+    sizes = {_size(made) for made in found.values()}
+    return Plan(
+        zoo=__version__,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        command=asked.command,
+        recipe=first.name,
+        base=recipe.load(asked.recipe, asked.overrides).plain(),
+        machine={**machine("cuda" if needs.gpus else "cpu"), "threads": needs.threads, "jobs": needs.jobs},
+        axes=axes(asked.keys),
+        seeds=numbers,
+        measure=measure,
+        better=better,
+        kind=next((kind for kind in KINDS if getattr(first.evaluate, kind, None)), ""),
+        trained=sizes.pop() if len(sizes) == 1 else "",
+        windows=_windows(first),
+        chosen=chosen,
+        variants={one.name: one.values for one in found},
+        cells=tuple(
+            Planned(name=f"{files[one]}-{seed}", variant=one.name, seed=seed, recipe=_planned(made, seed, needs))
+            for one, made in found.items()
+            for seed in numbers
+        ),
+    )
+
+
+def seeds(asked: int | tuple[int, ...], base: Recipe) -> tuple[int, ...]:
+    """Those that are listed, or so many from that of the recipe on. Raises RecipeError."""
+    if isinstance(asked, int):
+        return tuple(range(base.seed, base.seed + asked))
+    if not asked or len(set(asked)) < len(asked):
+        problem = "a list of none" if not asked else "a seed stands twice"
+        raise RecipeError(Fault(COMMAND_LINE, "seeds", problem, "write seeds=3 or seeds=[0,7]"))
+    return asked
+
+
+def _planned(made: Recipe, seed: int, needs: Needs) -> dict[str, Any]:
+    threads = made.trainer.threads or needs.threads
+    return replace(made, seed=seed, trainer=replace(made.trainer, threads=threads)).plain()
+
+
+def _measure(asked: Asked, made: Recipe) -> tuple[str, Literal["high", "low"]]:
+    """What the answer is given in: by default the accuracy of what is classified, the loss of texts that are continued."""
+    name = asked.measure or ("loss" if isinstance(build_data(made).samples, Text) else "accuracy")
+    return f"test/{name}", "high" if name == "accuracy" else "low"
+
+
+def _size(made: Recipe) -> str:
+    samples = build_data(made).samples
+    if not isinstance(samples, Images):
+        return f"{samples.length} tokens"
+    same = samples.height == samples.width
+    return f"{samples.height} pixels" if same else f"{samples.height} x {samples.width} pixels"
+
+
+def _windows(made: Recipe) -> str:
+    """How texts are cut that are longer than those of training."""
+    if not made.evaluate.lengths:
+        return ""
+    stride = made.evaluate.stride
+    return "windows side by side" if stride is None else f"windows sliding by {stride} tokens"

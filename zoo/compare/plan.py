@@ -1,0 +1,112 @@
+"""What a comparison is going to do, as plain data: it is written before anything is trained, and read to go on."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from zoo.compare.result import Axis
+from zoo.errors import DataError
+from zoo.run import storage
+
+PLAN, CELLS, RECIPES = "plan.json", "cells", "recipes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A cell: the name of its folder, of its variant, and the whole recipe as plain data."""
+
+    name: str
+    variant: str
+    seed: int
+    recipe: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All cells, and what their results will be told with. `chosen`: threads are ours to choose, so no part of what it is."""
+
+    zoo: str
+    made: str
+    command: str
+    recipe: str
+    base: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    axes: tuple[Axis, ...]
+    seeds: tuple[int, ...]
+    measure: str
+    better: Literal["high", "low"]
+    kind: Literal["resolutions", "lengths", "variants", ""]
+    trained: str
+    windows: str
+    chosen: bool
+    variants: Mapping[str, Mapping[str, str]]  # {name: {key: value}}
+    cells: tuple[Planned, ...]
+
+    @property
+    def hash(self) -> str:
+        """Eight hexadecimal digits that tell plans with other cells apart."""
+        told = {cell.name: self.telling(cell) for cell in self.cells}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+
+    def telling(self, cell: Planned) -> dict[str, Any]:
+        """{full key: value} of a cell's recipe."""
+        found = dict(_leaves(cell.recipe))
+        if self.chosen:
+            found.pop("trainer.threads", None)
+        return found
+
+    def write(self, folder: Path) -> None:
+        text = json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+        storage.write(io.BytesIO(text.encode()), folder / PLAN)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Raises DataError where there is none."""
+        try:
+            found = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+            axes = tuple(Axis(**{**one, "values": tuple(one["values"])}) for one in found["axes"])
+            cells = tuple(Planned(**one) for one in found["cells"])
+            told = {one.name: found[one.name] for one in fields(cls)}
+            return cls(**{**told, "axes": axes, "cells": cells, "seeds": tuple(found["seeds"])})
+        except OSError as error:
+            raise DataError(f"{folder}: holds no comparison, {PLAN}: {error.strerror or error}") from None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise DataError(f"{folder / PLAN}: holds no plan of a comparison") from None
+
+
+def differences(old: Plan, new: Plan) -> Iterator[str]:
+    """What one plan has otherwise than another, in words."""
+    for key in dict.fromkeys(axis.key for axis in (*old.axes, *new.axes)):
+        there, here = (next((axis.values for axis in plan.axes if axis.key == key), ()) for plan in (old, new))
+        if there != here:
+            yield f"{key} varies over [{','.join(there)}] there, over [{','.join(here)}] here"
+    if old.seeds != new.seeds:
+        yield f"seeds are {_listed(old.seeds)} there, {_listed(new.seeds)} here"
+    before = {cell.name: old.telling(cell) for cell in old.cells}
+    after = {cell.name: new.telling(cell) for cell in new.cells}
+    told = dict.fromkeys(
+        f"{key} is {json.dumps(one.get(key))} there, {json.dumps(two.get(key))} here"
+        for name, one in before.items()
+        if (two := after.get(name)) is not None
+        for key in dict.fromkeys((*one, *two))
+        if one.get(key) != two.get(key)
+    )
+    yield from list(told)[:10]
+
+
+def _listed(seeds: tuple[int, ...]) -> str:
+    return ", ".join(map(str, seeds))
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping | list | tuple) and value:
+        for part, each in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _leaves(each, f"{key}.{part}" if key else str(part))
+    else:
+        yield key, value

@@ -1,0 +1,41 @@
+"""`zoo compare --cell RUN`: one cell of a comparison, trained or gone on with, then measured at all its places."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from signal import SIGTERM
+
+from zoo.compare import state
+from zoo.compare.plan import RECIPES
+from zoo.loading import load_recipe
+from zoo.run.costs import END
+from zoo.verbs.evaluate import evaluate
+from zoo.verbs.fit import fit
+
+
+def cell(run: Path, tied: bool) -> None:
+    """Does what is not done yet, as `zoo fit` and `zoo eval` would. `tied`: it ends with whoever started it."""
+    if tied:
+        _follow()
+    recipe = run.parent.parent / RECIPES / f"{run.name}.yaml"
+    with state.locked(state.made(run), "another process is working at this cell", state.PATIENCE):
+        (run / state.STATE).unlink(missing_ok=True)
+        if not (run / END).exists():
+            fit(str(recipe), [], run, "auto")
+        known = load_recipe(recipe)
+        if known.evaluate.resolutions or known.evaluate.lengths or getattr(known.evaluate, "variants", None):
+            evaluate(str(run), [f"trainer.accelerator={known.trainer.accelerator}"])
+        state.write(run, "done")
+
+
+def _follow() -> None:
+    """Save and end, as SIGTERM has it, once nobody holds the other end of standard input: a kill is not passed on."""
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
