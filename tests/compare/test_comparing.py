@@ -15,7 +15,8 @@ from zoo.run.starting import START
 from zoo.tasks.classify import Classify
 from zoo.verbs.fit import fit
 
-FILES = {"plan.json", "results.json", "comparison.md", "cells", "recipes", ".lock"}
+TOLD = {"results.json", "comparison.md", "index.html", "ranking.png", "sizes.png", "training.png", "costs.png"}
+FILES = {"plan.json", "cells", "recipes", ".lock", *TOLD}
 
 
 def states(folder):

@@ -14,6 +14,7 @@ from zoo.compare.result import TRAINED, Cell, Comparison, Variant
 from zoo.compare.wording import at, capital, decimals, listed, measured, number, spread
 
 MB = 2**20
+TEXT = ("variant", "attention", "spread of seeds", "mind")  # columns that are no numbers
 VERDICTS = {"best": "best", "within": "within", "beyond": "beyond", "unsure": "?", "missing": ""}
 
 
@@ -45,7 +46,7 @@ def _place(comparison: Comparison, place: str) -> str:
     lines = [_line(comparison, place, one) for one in standings]
     kept = [column for column in range(len(head)) if column < 2 or any(line[column] for line in lines)]
     rows = [[line[column] for column in kept] for line in lines]
-    return f"## {capital(at(comparison, [place]))}\n\n{grid([head[column] for column in kept], rows, ("variant",))}"
+    return f"## {capital(at(comparison, [place]))}\n\n{grid([head[column] for column in kept], rows, TEXT)}"
 
 
 def _line(comparison: Comparison, place: str, one: Standing) -> list[str]:
@@ -59,7 +60,7 @@ def _line(comparison: Comparison, place: str, one: Standing) -> list[str]:
 def _costs(comparison: Comparison) -> str:
     head = ["variant", "parameters", "attention", "steps", "step ms", "minutes", "peak MB", "cells done"]
     lines = [_cost(variant) for variant in comparison.variants if any(cell.parameters for cell in variant.cells)]
-    return f"## What it costs\n\n{grid(head, lines, ("variant", "attention"))}" if lines else ""
+    return f"## What it costs\n\n{grid(head, lines, TEXT)}" if lines else ""
 
 
 def _cost(variant: Variant) -> list[str]:
