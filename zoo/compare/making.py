@@ -26,6 +26,7 @@ ELSEWHERE = (
     "num_nodes=1",
     "precision=32-true",
 )  # to check what another machine will do
+Measure = Literal["accuracy", "exact", "loss"]
 KINDS: tuple[Literal["resolutions", "lengths", "variants"], ...] = ("resolutions", "lengths", "variants")
 
 
@@ -37,7 +38,7 @@ class Asked:
     overrides: Sequence[str]
     keys: Sequence[Varied]
     seeds: int | tuple[int, ...]
-    measure: Literal["accuracy", "loss"] | None
+    measure: Measure | None
     command: str
 
 
@@ -91,7 +92,7 @@ def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs) -> Plan:
     numbers = seeds(asked.seeds, first)
     files = dict(zip(found, filed([one.name for one in found]), strict=True))
     chosen = all(made.trainer.threads is None for made in found.values())
-    measure, better = _measure(asked, first)
+    measure, direction = _measure(asked, first)
     sizes = {_size(made) for made in found.values()}
     return Plan(
         zoo=__version__,
@@ -103,7 +104,7 @@ def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs) -> Plan:
         axes=axes(asked.keys),
         seeds=numbers,
         measure=measure,
-        better=better,
+        better=direction,
         kind=next((kind for kind in KINDS if getattr(first.evaluate, kind, None)), ""),
         trained=sizes.pop() if len(sizes) == 1 else "",
         windows=_windows(first),
@@ -133,9 +134,14 @@ def _planned(made: Recipe, seed: int, needs: Needs) -> dict[str, Any]:
 
 
 def _measure(asked: Asked, made: Recipe) -> tuple[str, Literal["high", "low"]]:
-    """What the answer is given in: by default the accuracy of what is classified, the loss of texts that are continued."""
-    name = asked.measure or ("loss" if isinstance(build_data(made).samples, Text) else "accuracy")
-    return f"test/{name}", "high" if name == "accuracy" else "low"
+    """What the answer is given in: by default the accuracy of classes and answers, the loss of texts that are continued."""
+    samples = build_data(made).samples
+    name = asked.measure or ("loss" if isinstance(samples, Text) and not samples.answers else "accuracy")
+    return f"test/{name}", better(name)
+
+
+def better(measure: str) -> Literal["high", "low"]:
+    return "low" if measure == "loss" else "high"
 
 
 def _size(made: Recipe) -> str:

@@ -25,7 +25,7 @@ def cell(run: Path, tied: bool) -> None:
         if not (run / END).exists():
             fit(str(recipe), [], run, "auto")
         known = load_recipe(recipe)
-        if known.evaluate.resolutions or known.evaluate.lengths or getattr(known.evaluate, "variants", None):
+        if known.evaluate.resolutions or known.evaluate.lengths or known.evaluate.variants:
             evaluate(str(run), [f"trainer.accelerator={known.trainer.accelerator}"])
         state.write(run, "done")
 

@@ -17,7 +17,7 @@ from zoo.compare.engines.task import Engine, Task
 from zoo.compare.gathering import gathered
 from zoo.compare.grid import Combination, Varied, varied
 from zoo.compare.grid import parted as by_axes
-from zoo.compare.making import Asked, gpus, plan, resolved, seeds
+from zoo.compare.making import Asked, Measure, better, gpus, plan, resolved, seeds
 from zoo.compare.plan import CELLS, PLAN, RECIPES, Plan, differences
 from zoo.compare.result import Comparison
 from zoo.errors import DataError, Fault, Invalid, RecipeError, Stopped, ZooError
@@ -33,7 +33,6 @@ log = logging.getLogger("zoo")
 
 Count = Annotated[int, Between(1)]
 Seed = Annotated[int, Between(0, 2**32 - 1)]
-Measure = Literal["accuracy", "loss"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ class CompareOptions:
     to: str | None = None  # the folder; None: comparisons/<recipe>-<hash>
     jobs: Count | Literal["auto"] = "auto"  # cells at the same time
     engine: str = "local"
-    measure: Measure | None = None  # that the answer is given in; None: accuracy of classes, loss of texts
+    measure: Measure | None = None  # that the answer is given in; None: accuracy of classes and answers, loss of texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +84,7 @@ def rebuild(folder: Path, words: Sequence[str]) -> Comparison:
     (options,) = typed(words, [RebuildOptions])
     made = Plan.read(folder)
     if options["measure"] is not None:
-        better: Any = "high" if options["measure"] == "accuracy" else "low"
-        made = replace(made, measure=f"test/{options['measure']}", better=better)
+        made = replace(made, measure=f"test/{options['measure']}", better=better(options["measure"]))
     comparison = gathered(made, folder)
     written = files.write(comparison, folder)
     log.info("written: %s", ", ".join(str(path) for path in written))
