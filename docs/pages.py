@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import certificates
+import compared
 import recorded
 import timed
 
@@ -68,7 +69,7 @@ def pages() -> dict[Path, str]:
     names = zoo.encoding_names()
     found = {DOCS / "encodings.md": index(names), DOCS / "results.md": recorded.results(recipes)}
     found[DOCS / "conformance.md"] = certificates.conformance(DOCS / "conformance")
-    found[DOCS / "speed.md"] = timed.speed(DOCS / "speed.md")
+    found |= {DOCS / "speed.md": timed.speed(DOCS / "speed.md"), **compared.questions()}
     return found | {DOCS / "encodings" / f"{name}.md": page(name, recipes) for name in names}
 
 

@@ -148,5 +148,5 @@ def test_the_prose_of_a_docstring_is_no_markup(pages):
 
 def test_every_page_stands_in_the_site():
     site = (ROOT / "mkdocs.yml").read_text()
-    for page in (ROOT / "docs").glob("*.md"):
-        assert page.name in site
+    for page in [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("questions/*.md")]:
+        assert page.relative_to(ROOT / "docs").as_posix() in site

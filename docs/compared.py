@@ -1,0 +1,70 @@
+"""Pages of questions: prose up to a mark, then the comparisons that were recorded in the folder of the page's name.
+
+`python docs/compared.py COMPARISON resolution/digits` records the folder of a comparison; `python docs/pages.py` makes the pages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zoo.compare.files import PAGE, RESULTS
+from zoo.compare.result import Comparison
+from zoo.compare.table import table
+
+QUESTIONS = Path(__file__).parent / "questions"
+MARK = "## Recorded\n"
+FIGURES = {"ranking": "Ranked, with 95 % intervals over seeds", "sizes": "By size", "positions": "By place in the window"}
+DIGITS = 6  # of numbers that are kept: more than any seed repeats on another machine
+
+
+def questions() -> dict[Path, str]:
+    """{path: text} of all pages, each as it is written up to its mark, then a section for each file of its folder."""
+    return {page: _page(page) for page in sorted(QUESTIONS.glob("*.md"))}
+
+
+def _page(page: Path) -> str:
+    written = page.read_text(encoding="utf-8").partition(MARK)[0]
+    sections = [line for path in sorted(page.with_suffix("").glob("*.json")) for line in _section(path)]
+    told = f"Made by `python docs/pages.py` from the files in docs/questions/{page.stem}."
+    return written + MARK + "\n".join(["", told, "", *(sections or ["Nothing yet.", ""])])
+
+
+def _section(path: Path) -> Iterator[str]:
+    title, *rest = table(Comparison.read(path)).split("\n", 1)
+    yield from (f"### {path.stem.replace('_', ' ')}: {title.removeprefix('# ')}", "")
+    yield from (re.sub(r"^## ", "#### ", "".join(rest).strip(), flags=re.MULTILINE), "")
+    for name, told in FIGURES.items():
+        picture = path.with_name(f"{path.stem}_{name}.png")
+        if picture.exists():
+            yield from (f"![{told}: {path.stem}]({path.parent.name}/{picture.name})", "")
+    if path.with_suffix(".html").exists():
+        yield from (f"All of it on [one page]({path.parent.name}/{path.stem}.html).", "")
+
+
+def record(comparison: Path, to: Path) -> None:
+    """Numbers, page and figures of a comparison, under a name of a question's folder."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    found = json.loads((comparison / RESULTS).read_text(encoding="utf-8"))
+    to.with_suffix(".json").write_text(json.dumps(_short(found), separators=(",", ":")) + "\n", encoding="utf-8")
+    shutil.copyfile(comparison / PAGE, to.with_suffix(".html"))
+    for name in FIGURES:
+        if (comparison / f"{name}.png").exists():
+            shutil.copyfile(comparison / f"{name}.png", to.with_name(f"{to.name}_{name}.png"))
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _short(each) for key, each in value.items()}
+    return [_short(each) for each in value] if isinstance(value, list) else value
+
+
+if __name__ == "__main__":
+    record(Path(sys.argv[1]), QUESTIONS / sys.argv[2])
