@@ -1,6 +1,7 @@
 """Pages of questions: prose up to a mark, then the comparisons that were recorded in the folder of the page's name.
 
-`python docs/compared.py COMPARISON resolution/digits` records the folder of a comparison; `python docs/pages.py` makes the pages.
+`python docs/compared.py COMPARISON resolution/digits` records the folder of a comparison, under a name of its own;
+`python docs/pages.py` makes the pages.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from zoo.compare.table import table
 
 QUESTIONS = Path(__file__).parent / "questions"
 MARK = "## Recorded\n"
-FIGURES = {"ranking": "Ranked, with 95 % intervals over seeds", "sizes": "By size", "positions": "By place in the window"}
+FIGURES = {
+    "ranking": "Ranked, with 95 % intervals over seeds",
+    "sizes": "By size",
+    "positions": "By place in the window",
+}
 DIGITS = 6  # of numbers that are kept: more than any seed repeats on another machine
 
 
