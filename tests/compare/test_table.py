@@ -53,7 +53,7 @@ def plan(**more):
     recipe = {"seed": 0, "trainer": {"max_epochs": 3, "threads": 1}, "model": {"encoding": [{"name": "none"}]}}
     known = {
         "zoo": "", "made": "", "command": "", "recipe": "", "base": {}, "machine": {}, "seeds": (0,), "measure": "",
-        "better": "low", "kind": "", "trained": "", "windows": "", "chosen": True,
+        "better": "low", "trained": "", "windows": "", "chosen": True,
         "variants": {"none": {"model.encoding": "none"}},
         "axes": (Axis(key="model.encoding", title="encoding", values=("none",)),),
         "cells": (Planned(name="none-0", variant="none", seed=0, recipe=recipe),),

@@ -27,7 +27,6 @@ ELSEWHERE = (
     "precision=32-true",
 )  # to check what another machine will do
 Measure = Literal["accuracy", "exact", "loss"]
-KINDS: tuple[Literal["resolutions", "lengths", "variants"], ...] = ("resolutions", "lengths", "variants")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,7 @@ def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs) -> Plan:
     files = dict(zip(found, filed([one.name for one in found]), strict=True))
     chosen = all(made.trainer.threads is None for made in found.values())
     measure, direction = _measure(asked, first)
-    sizes = {_size(made) for made in found.values()}
+    sizes, windows = {_size(made) for made in found.values()}, {_windows(made) for made in found.values()}
     return Plan(
         zoo=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -105,9 +104,8 @@ def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs) -> Plan:
         seeds=numbers,
         measure=measure,
         better=direction,
-        kind=next((kind for kind in KINDS if getattr(first.evaluate, kind, None)), ""),
         trained=sizes.pop() if len(sizes) == 1 else "",
-        windows=_windows(first),
+        windows=windows.pop() if len(windows) == 1 else "",
         chosen=chosen,
         variants={one.name: one.values for one in found},
         cells=tuple(

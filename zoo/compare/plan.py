@@ -41,7 +41,6 @@ class Plan:
     seeds: tuple[int, ...]
     measure: str
     better: Literal["high", "low"]
-    kind: Literal["resolutions", "lengths", "variants", ""]
     trained: str
     windows: str
     chosen: bool

@@ -11,6 +11,9 @@ from typing import Any, Literal, Self
 from zoo.errors import DataError
 
 State = Literal["done", "running", "waiting", "stopped", "failed"]
+Kind = Literal["resolutions", "lengths", "variants", "rules"]
+SIZES: tuple[Literal["resolutions", "lengths"], ...] = ("resolutions", "lengths")
+BY = " by "  # between the size and the rule of a place: 256 by yarn
 TRAINED = ""  # the place, among those that a model was measured at, of the data as the recipe has them
 
 
@@ -74,7 +77,7 @@ class Comparison:
     seeds: tuple[int, ...]
     measure: str  # test/accuracy, test/loss
     better: Literal["high", "low"]
-    kind: Literal["resolutions", "lengths", "variants", ""]  # what the places beside TRAINED are; none for ""
+    kinds: Mapping[str, Kind]  # {place: what it is}, of all places but TRAINED
     places: tuple[str, ...]  # TRAINED first, then as the recipe lists them
     trained: str  # what TRAINED is, for people: 16 pixels, 128 tokens
     windows: str = ""  # of texts, how they were cut: side by side, or sliding by so many tokens
