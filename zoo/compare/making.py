@@ -14,7 +14,7 @@ from zoo.check import check
 from zoo.compare.engines.task import Needs
 from zoo.compare.grid import Combination, Varied, axes, combinations, filed
 from zoo.compare.plan import Plan, Planned
-from zoo.errors import Fault, RecipeError
+from zoo.errors import DataError, Fault, Invalid, RecipeError
 from zoo.loading import load_recipe
 from zoo.recipe import Recipe
 from zoo.recipe.tree import COMMAND_LINE, gathered
@@ -44,15 +44,20 @@ class Asked:
 def resolved(asked: Asked, *, here: bool) -> dict[Combination, Recipe]:
     """The recipe of each combination, checked for this machine, or for one that is not `here`.
 
-    Raises RecipeError with all faults of all of them, those of each with its name, those that all have once.
+    Raises RecipeError with all faults of all of them, those of each with its name, those that all have once; else
+    DataError with all data that is not there.
     """
     chosen = [*combinations(asked.keys)]
     found: dict[Combination, Recipe] = {}
     faults: dict[Fault, list[str]] = {}
+    missing: list[str] = []
     for one in chosen:
         told: list[Fault] = []
-        with gathered(told):
-            found[one] = _loaded(asked, one, here=here)
+        try:
+            with gathered(told):
+                found[one] = _loaded(asked, one, here=here)
+        except DataError as error:
+            missing.append(str(error))
         for fault in told:
             faults.setdefault(fault, []).append(one.name)
     if faults:
@@ -60,6 +65,8 @@ def resolved(asked: Asked, *, here: bool) -> dict[Combination, Recipe]:
             fault if len(names) == len(chosen) > 1 else replace(fault, place=f"{', '.join(names)}: {fault.place}")
             for fault, names in faults.items()
         ))  # fmt: skip
+    if missing:
+        raise DataError("\n".join(dict.fromkeys(missing)))
     return found
 
 
@@ -70,7 +77,14 @@ def _loaded(asked: Asked, one: Combination, *, here: bool) -> Recipe:
         check(made)
     else:
         load_recipe(asked.recipe, [*words, *(f"trainer.{word}" for word in ELSEWHERE)])
-    build_data(made).locate()
+    data = build_data(made)
+    try:
+        data.locate()
+    except Invalid as error:
+        raise RecipeError(made.fault(f"data.{error.key}", str(error))) from None
+    if asked.measure == "exact" and not (isinstance(data.samples, Text) and data.samples.asks == "answers"):
+        told = f"data {made.data.name} does not ask for one answer in each window, so that none is exact"
+        raise RecipeError(Fault(COMMAND_LINE, "measure", told, "write measure=accuracy"))
     return made
 
 
@@ -132,9 +146,9 @@ def _planned(made: Recipe, seed: int, needs: Needs) -> dict[str, Any]:
 
 
 def _measure(asked: Asked, made: Recipe) -> tuple[str, Literal["high", "low"]]:
-    """What the answer is given in: by default the accuracy of classes and answers, the loss of texts that are continued."""
+    """What the answer is given in: by default the loss of texts of which every token is asked, else the accuracy."""
     samples = build_data(made).samples
-    name = asked.measure or ("loss" if isinstance(samples, Text) and not samples.answers else "accuracy")
+    name = asked.measure or ("loss" if isinstance(samples, Text) and samples.asks == "every" else "accuracy")
     return f"test/{name}", better(name)
 
 

@@ -43,7 +43,7 @@ class CompareOptions:
     to: str | None = None  # the folder; None: comparisons/<recipe>-<hash>
     jobs: Count | Literal["auto"] = "auto"  # cells at the same time
     engine: str = "local"
-    measure: Measure | None = None  # that the answer is given in; None: accuracy of classes and answers, loss of texts
+    measure: Measure | None = None  # that the answer is given in; None: loss where every token is asked, else accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
