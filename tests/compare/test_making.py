@@ -4,7 +4,7 @@ import pytest
 
 from zoo.compare.engines.task import Needs
 from zoo.compare.grid import varied
-from zoo.compare.making import Asked, plan, resolved
+from zoo.compare.making import Asked, gpus, plan, resolved
 from zoo.data.digits import Digits
 from zoo.errors import DataError, Invalid, RecipeError
 
@@ -17,7 +17,7 @@ def asked(recipe, *overrides, words=("encodings=[none]",), measure=None):
 
 
 def planned(one):
-    return plan(one, resolved(one, here=True), Needs(1, 1, 0))
+    return plan(one, resolved(one, here=True), Needs(1, 1, 0), here=True)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,17 @@ def test_data_that_is_not_as_it_is_said_to_be_is_a_fault_of_each_variant(monkeyp
     monkeypatch.setattr(Digits, "locate", locate)
     with pytest.raises(RecipeError, match=r"data.size: there are no such digits"):
         resolved(asked("vit_none"), here=True)
+
+
+@pytest.mark.parametrize("word", ["trainer.devices=2", "trainer.devices='0,1'", "trainer.num_nodes=2"])
+def test_a_cell_is_one_process(word):
+    with pytest.raises(RecipeError, match="a cell is one process"):
+        resolved(asked("vit_none", word), here=True)
+
+
+def test_a_machine_without_gpus_plans_cells_for_another_one():
+    one = asked("vit_none", "trainer.accelerator=cuda")
+    found = resolved(one, here=False)
+    assert (
+        plan(one, found, Needs(1, 1, gpus(found[next(iter(found))], here=False)), here=False).machine["device"] == "cpu"
+    )

@@ -20,12 +20,7 @@ from zoo.recipe import Recipe
 from zoo.recipe.tree import COMMAND_LINE, gathered
 from zoo.samples import Images, Text
 
-ELSEWHERE = (
-    "accelerator=cpu",
-    "devices=1",
-    "num_nodes=1",
-    "precision=32-true",
-)  # to check what another machine will do
+ELSEWHERE = ("accelerator=cpu", "precision=32-true")  # to check what another machine will do
 Measure = Literal["accuracy", "exact", "loss"]
 
 
@@ -73,6 +68,7 @@ def resolved(asked: Asked, *, here: bool) -> dict[Combination, Recipe]:
 def _loaded(asked: Asked, one: Combination, *, here: bool) -> Recipe:
     words = [*asked.overrides, *one.overrides]
     made = recipe.load(asked.recipe, words)
+    _alone(made)
     if here:
         check(made)
     else:
@@ -88,18 +84,29 @@ def _loaded(asked: Asked, one: Combination, *, here: bool) -> Recipe:
     return made
 
 
+def _alone(made: Recipe) -> None:
+    """Raises RecipeError where a cell would be several processes: of these only the one that starts the others has its lock."""
+    faults = [
+        made.fault(f"trainer.{key}", "a cell is one process", "leave it out; cells run beside each other")
+        for key, known in (("devices", ("auto", 1)), ("num_nodes", (1,)))
+        if getattr(made.trainer, key) not in known
+    ]
+    if faults:
+        raise RecipeError(*faults)
+
+
 def gpus(made: Recipe, *, here: bool) -> int:
-    """How many of them a cell asks for."""
+    """Whether a cell asks for one."""
     import torch
 
     options = made.trainer
     wanted = options.accelerator in ("gpu", "cuda") or (
         here and options.accelerator == "auto" and torch.cuda.is_available()
     )
-    return 0 if not wanted else options.devices if isinstance(options.devices, int) else 1
+    return int(wanted)
 
 
-def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs) -> Plan:
+def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs, *, here: bool) -> Plan:
     """All cells, with the threads that each of them has, where the recipe does not say how many."""
     first = next(iter(found.values()))
     numbers = seeds(asked.seeds, first)
@@ -113,7 +120,7 @@ def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs) -> Plan:
         command=asked.command,
         recipe=first.name,
         base=recipe.load(asked.recipe, asked.overrides).plain(),
-        machine={**machine("cuda" if needs.gpus else "cpu"), "threads": needs.threads, "jobs": needs.jobs},
+        machine={**machine("cuda" if needs.gpus and here else "cpu"), "threads": needs.threads, "jobs": needs.jobs},
         axes=axes(asked.keys),
         seeds=numbers,
         measure=measure,

@@ -66,7 +66,7 @@ def compare(name: str | None, words: Sequence[str], plugins: Sequence[str]) -> t
     first = next(iter(found.values()))
     wanted = len(found) * len(seeds(options.seeds, first))
     needs = engine.needs(wanted, None if options.jobs == "auto" else options.jobs, gpus(first, here=engine.here))
-    made = plan(asked, found, needs)
+    made = plan(asked, found, needs, here=engine.here)
     folder = Path(options.to or f"comparisons/{made.recipe}-{made.hash}")
     _place(folder)
     with state.locked(folder, "another zoo compare is working in this folder"):
