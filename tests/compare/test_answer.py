@@ -9,6 +9,7 @@ from zoo.compare.answer import answer, answers, question, summary, unfinished
 from zoo.compare.flags import flags
 from zoo.compare.ranking import ranking
 from zoo.compare.result import TRAINED, Axis, Cell
+from zoo.compare.table import table
 from zoo.compare.wording import at, decimals, listed, number, size
 
 
@@ -77,6 +78,14 @@ def test_who_shares_one_seed_with_the_best_is_told_apart_from_nobody():
     found = made(a=[0.9, 0.91, 0.92], b=[0.5], c=[0.6, 0.61, 0.62])
     assert "of b fewer than two seeds can be compared, which cannot tell" in answer(found, TRAINED)
     assert [one.verdict for one in ranking(found, TRAINED)] == ["best", "beyond", "unsure"]
+
+
+def test_who_is_better_on_all_seeds_that_both_have_is_not_told_worse():
+    # a lacks the hard seed 2, without which b would be the best
+    found = made(a=[0.90, 0.91], b=[0.92, 0.93, 0.5])
+    assert [one.verdict for one in ranking(found, TRAINED)] == ["best", "unsure"]
+    assert "on the seeds that both have, b is better" in answer(found, TRAINED)
+    assert "beyond" not in table(found)
 
 
 def test_neighbouring_places_with_one_answer_share_a_sentence():
