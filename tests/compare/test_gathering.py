@@ -6,10 +6,11 @@ import pytest
 
 from zoo.compare import state
 from zoo.compare.gathering import gathered
-from zoo.compare.plan import CELLS, Plan, Planned
+from zoo.compare.plan import CELLS, PLAN, Plan, Planned
 from zoo.compare.result import TRAINED, Axis
 from zoo.compare.series import by_size
 from zoo.compare.wording import at, named
+from zoo.errors import DataError
 
 LOSS = "test/loss"
 
@@ -88,3 +89,36 @@ def test_a_failed_evaluation_leaves_what_training_reached(told):
     assert found.variants[0].cells[0].metrics == {TRAINED: loss(1.0)}
     assert found.places == (TRAINED,)
     assert found.variants[1].cells[0].metrics == {}
+
+
+ODD = [[], 3, "x", {"metrics": 3, "weights": 3, "lengths": 3}, {"weights": {"a": 3}, "lengths": {"a": 3}, "minutes": "x"},
+    {"weights": {"a": []}, "rules": {"yarn": 3}, "git": 3, "devices": [], "steps": []}, {"weights": {"a": [2, "x"]}}]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD, ids=str)
+def test_files_of_another_shape_are_as_if_they_were_not_there(odd, told, tmp_path):
+    run = state.made(tmp_path / CELLS / "none-0")
+    for name in ("start.json", "environment.json"):
+        (run / name).write_text(json.dumps(odd))
+    found = told(plan(), {"none-0": odd}, end=odd)
+    assert found.places == (TRAINED,)
+    assert found.variants[0].cells[0].metrics == {}
+    (run / state.STATE).write_text(json.dumps(odd))
+    assert state.read(run) == ("stopped", "")
+    (tmp_path / PLAN).write_text(json.dumps(odd))
+    with pytest.raises(DataError, match="holds no plan"):
+        Plan.read(tmp_path)
+
+
+def test_a_plan_of_another_shape_is_told(tmp_path):
+    plan().write(tmp_path)
+    assert Plan.read(tmp_path) == plan()
+    found = json.loads((tmp_path / PLAN).read_text())
+    for key in ("variants", "cells", "axes", "seeds", "base"):
+        (tmp_path / PLAN).write_text(
+            json.dumps({**found, key: [3]}) if key != "seeds" else json.dumps({**found, key: "a"})
+        )
+        with pytest.raises(DataError, match="holds no plan"):
+            Plan.read(tmp_path)
+    (tmp_path / PLAN).write_text(json.dumps({**found, "kind": "lengths"}))  # as it was once written
+    assert Plan.read(tmp_path) == plan()

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from zoo import extension
-from zoo.compare import state
+from zoo.compare import shapes, state
 from zoo.compare.plan import CELLS, Plan, Planned
 from zoo.compare.result import BY, SIZES, TRAINED, Cell, Kind
+from zoo.compare.shapes import fits
 from zoo.run import metrics
 from zoo.run.costs import END
 from zoo.run.starting import START
@@ -22,7 +23,7 @@ EVALUATION = "evaluation.json"
 
 @dataclass(frozen=True)
 class Files:
-    """What is in the files of a cell's run; empty where they are not there yet."""
+    """What is in the files of a cell's run; empty where they are not there yet, or hold something else."""
 
     start: Mapping[str, Any]
     end: Mapping[str, Any]
@@ -31,7 +32,12 @@ class Files:
 
 
 def files(run: Path) -> Files:
-    return Files(*(_json(run / name) for name in (START, END, EVALUATION, "environment.json")))
+    return Files(
+        start=_json(run / START, shapes.START),
+        end=_json(run / END, shapes.END),
+        evaluation=_json(run / EVALUATION, shapes.EVALUATION),
+        environment=_json(run / "environment.json", shapes.ENVIRONMENT),
+    )
 
 
 def cell(plan: Plan, folder: Path, planned: Planned, found: Files) -> Cell:
@@ -100,9 +106,9 @@ def _curve(run: Path, monitor: str) -> tuple[tuple[int, float], ...]:
     return tuple((step, value) for step, value in found if math.isfinite(value))
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path, shape: Mapping[str, Any]) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found if fits(found, shape) else {}

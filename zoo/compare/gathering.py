@@ -19,7 +19,7 @@ def gathered(plan: Plan, folder: Path) -> Comparison:
         for planned in plan.cells
     ]
     names = [one.variant for one in known]
-    cells = differing(known)
+    cells = differing(known, [axis.key for axis in plan.axes])
     variants = [
         Variant(
             name=name,
