@@ -91,8 +91,15 @@ def test_a_failed_evaluation_leaves_what_training_reached(told):
     assert found.variants[1].cells[0].metrics == {}
 
 
-ODD = [[], 3, "x", {"metrics": 3, "weights": 3, "lengths": 3}, {"weights": {"a": 3}, "lengths": {"a": 3}, "minutes": "x"},
-    {"weights": {"a": []}, "rules": {"yarn": 3}, "git": 3, "devices": [], "steps": []}, {"weights": {"a": [2, "x"]}}]  # fmt: skip
+ODD = [
+    [],
+    3,
+    "x",
+    {"metrics": 3, "weights": 3, "lengths": 3},
+    {"weights": {"a": 3}, "lengths": {"a": 3}, "minutes": "x"},
+    {"weights": {"a": []}, "rules": {"yarn": 3}, "git": 3, "devices": [], "steps": []},
+    {"weights": {"a": [2, "x"]}},
+]
 
 
 @pytest.mark.parametrize("odd", ODD, ids=str)

@@ -12,8 +12,8 @@ from tiny import MORE, TINY
 import zoo
 from zoo.errors import Invalid
 from zoo.recipe import load
-from zoo.run.randomness import Aside
 from zoo.run import folder
+from zoo.run.randomness import Aside
 from zoo.run.starting import START, Start, digest, tensors
 from zoo.verbs.fit import fit
 
