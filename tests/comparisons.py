@@ -70,7 +70,7 @@ def images(seeds=(0, 1, 2), levels=LEVELS):
         seeds=tuple(seeds),
         measure="test/accuracy",
         better="high",
-        kind="resolutions",
+        kinds={"24": "resolutions", "32": "resolutions"},
         places=(TRAINED, "24", "32"),
         trained="16 pixels",
         shared=104,
@@ -129,7 +129,7 @@ def texts(seeds=(0, 1, 2)):
         seeds=tuple(seeds),
         measure="test/loss",
         better="low",
-        kind="lengths",
+        kinds=dict.fromkeys(("256", "512", "1024"), "lengths"),
         places=(TRAINED, "256", "512", "1024"),
         trained="128 tokens",
         windows="windows side by side",
@@ -203,7 +203,7 @@ def empty():
 
 def alone():
     """One measure at no other place than that of training, whose size nobody told."""
-    return replace(images(), kind="", places=(TRAINED,), trained="")
+    return replace(images(), kinds={}, places=(TRAINED,), trained="")
 
 
 def lengths():
@@ -221,4 +221,4 @@ def lengths():
         replace(one, cells=tuple(cell(each, 0.1 * number) for each in one.cells))
         for number, one in enumerate(base.variants)
     )
-    return replace(base, places=(TRAINED, *more), variants=variants)
+    return replace(base, kinds=dict.fromkeys(more, "lengths"), places=(TRAINED, *more), variants=variants)

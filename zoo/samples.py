@@ -58,11 +58,13 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True)
 class Text:
-    """Windows of `length` tokens, at most, out of a vocabulary. With `answers` each asks for one answer, token by token."""
+    """Windows of `length` tokens, at most, out of a vocabulary. Asked is every next token, or some of them, or one answer
+    in each window, token by token.
+    """
 
     length: int
     vocabulary: Vocabulary
-    answers: bool = False
+    asks: Literal["every", "some", "answers"] = "every"
 
 
 @dataclass(frozen=True)

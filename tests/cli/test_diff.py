@@ -5,6 +5,7 @@ import json
 import pytest
 from tiny import TINY
 
+from zoo.recipe.difference import Side, told
 from zoo.verbs.fit import fit
 
 
@@ -22,6 +23,12 @@ def test_equal_recipes_are_told_equal(zoo, tmp_path):
     (tmp_path / "mine.yaml").write_text("extends: lm_rope\nmodel: {dim: 128}\n")  # what it has already
     code, out, _ = zoo("diff", "lm_rope", "mine.yaml")
     assert (code, out) == (0, "lm_rope and mine.yaml are equal once resolved\n")
+
+
+def test_what_differs_late_is_told_in_whole():
+    one, other = Side([1] * 20 + [2], ""), Side([1] * 20 + [3], "")
+    assert told(one, other) == [str([1] * 20 + [2]), str([1] * 20 + [3])]
+    assert told(Side([1] * 20, ""), Side(2, ""))[0].endswith("...]")
 
 
 def test_overrides_change_both(zoo):

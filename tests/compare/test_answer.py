@@ -9,10 +9,11 @@ from zoo.compare.answer import answer, answers, question, summary, unfinished
 from zoo.compare.flags import flags
 from zoo.compare.ranking import ranking
 from zoo.compare.result import TRAINED, Axis, Cell
+from zoo.compare.table import table
 from zoo.compare.wording import at, decimals, listed, number, size
 
 
-def made(better="high", kind="resolutions", **values):
+def made(better="high", **values):
     """A comparison of {variant: {place: values by seed}}, or of values by seed at the place of training."""
     base = comparisons.images()
     by_place = {name: found if isinstance(found, dict) else {TRAINED: found} for name, found in values.items()}
@@ -21,7 +22,7 @@ def made(better="high", kind="resolutions", **values):
         replace(base.variants[0], name=name, unfair=(), cells=tuple(cells(name, found)))
         for name, found in by_place.items()
     )
-    return replace(base, better=better, kind=kind, places=places, variants=variants)
+    return replace(base, better=better, places=places, variants=variants)
 
 
 def cells(name, found):
@@ -77,6 +78,14 @@ def test_who_shares_one_seed_with_the_best_is_told_apart_from_nobody():
     found = made(a=[0.9, 0.91, 0.92], b=[0.5], c=[0.6, 0.61, 0.62])
     assert "of b fewer than two seeds can be compared, which cannot tell" in answer(found, TRAINED)
     assert [one.verdict for one in ranking(found, TRAINED)] == ["best", "beyond", "unsure"]
+
+
+def test_who_is_better_on_all_seeds_that_both_have_is_not_told_worse():
+    # a lacks the hard seed 2, without which b would be the best
+    found = made(a=[0.90, 0.91], b=[0.92, 0.93, 0.5])
+    assert [one.verdict for one in ranking(found, TRAINED)] == ["best", "unsure"]
+    assert "on the seeds that both have, b is better" in answer(found, TRAINED)
+    assert "beyond" not in table(found)
 
 
 def test_neighbouring_places_with_one_answer_share_a_sentence():
@@ -147,12 +156,20 @@ def test_the_question_names_the_axes():
 
 
 def test_places_are_named_with_their_unit_once():
-    found = comparisons.images()
+    found = replace(comparisons.images(), kinds=dict.fromkeys(["24", "32", "24x32", *"1234567"], "resolutions"))
     assert at(found, [TRAINED, "24", "32"]) == "at 16, 24 and 32 pixels"
     assert at(found, ["24x32"]) == "at 24x32 pixels"
     assert at(found, list("1234567")) == "at 1, 2, 3, 4, 5, 6 and 7 pixels"
     assert [size(found, place) for place in (TRAINED, "24", "24x32")] == [16, 24, None]
-    assert at(replace(found, kind="variants", trained="near"), [TRAINED, "far"]) == "on near and far"
+
+
+def test_places_of_several_kinds_stand_in_one_sentence():
+    kinds = {"256": "lengths", "512": "lengths", "sparse": "variants", "64": "variants", "512 by yarn": "rules"}
+    found = replace(comparisons.texts(), kinds=kinds, places=(TRAINED, *kinds))
+    assert at(found, [TRAINED, "256", "sparse"]) == "at 128 and 256 tokens and on sparse"
+    assert at(found, ["sparse", "64"]) == "on sparse and 64"
+    assert at(found, ["256", "512", "512 by yarn"]) == "at 256 tokens, 512 tokens and 512 tokens by yarn"
+    assert [size(found, place) for place in found.places] == [128, 256, 512, None, None, None]
 
 
 def test_numbers_have_the_decimals_that_tell_them_apart():

@@ -10,13 +10,15 @@ import pytest
 from conftest import BASE  # of this folder
 from several import codes
 
+from zoo.compare.plan import PLAN
 from zoo.compare.result import Comparison
 from zoo.run.starting import START
 from zoo.tasks.classify import Classify
+from zoo.verbs.compare import _place
 from zoo.verbs.fit import fit
 
 TOLD = {"results.json", "comparison.md", "index.html", "ranking.png", "sizes.png", "training.png", "costs.png"}
-FILES = {"plan.json", "cells", "recipes", ".lock", *TOLD}
+FILES = {"plan.json", "cells", "recipes", ".lock", ".writing", *TOLD}
 
 
 def states(folder):
@@ -148,6 +150,12 @@ def test_a_folder_of_something_else_is_refused(compared):
     code, _, told = compared(*BASE, "encodings=[none]", "to=mine")
     assert code == 2
     assert "mine holds other files, notes.txt among them" in told
+
+
+def test_what_a_kill_left_of_a_trial_does_not_have_a_folder_refused(tmp_path):
+    (tmp_path / ".compare-17").touch()
+    _place(tmp_path)
+    assert not (tmp_path / PLAN).exists()
 
 
 def wait_for(pattern):

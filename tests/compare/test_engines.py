@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 import time
+import types
 from signal import SIGTERM
 
 import pytest
@@ -43,26 +44,28 @@ def ended(handles):
 
 
 def test_cells_run_beside_each_other_and_each_tells_its_end(tasks):
-    handles = Local().start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3), SLEEP.format(0, 5)), Needs(2, 1, 0))
-    assert ended(handles) == [0, 3, 5]
+    engine = Local()
+    engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3), SLEEP.format(0, 5)), Needs(2, 1, 0))
+    assert ended(engine.handles) == [0, 3, 5]
 
 
 def test_each_cell_sees_gpus_of_its_own(tasks, tmp_path, monkeypatch):
     monkeypatch.setattr("zoo.compare.engines.local._devices", lambda: ["4", "5", "6", "7"])
     engine = Local()
-    assert engine.needs(24, None, 2).jobs == 2
-    assert ended(engine.start(tasks(SLEEP.format(0.2, 0), SLEEP.format(0.2, 0)), Needs(2, 1, 2))) == [0, 0]
+    assert engine.needs(24, None, 1).jobs == 4
+    engine.start(tasks(SLEEP.format(0.2, 0), SLEEP.format(0.2, 0)), Needs(2, 1, 1))
+    assert ended(engine.handles) == [0, 0]
     seen = {path.read_text().strip() for path in tmp_path.glob("*/output.log")}
-    assert seen == {"4,5", "6,7"}
+    assert seen == {"4", "5"}
 
 
 def test_those_that_run_are_stopped_and_those_that_wait_never_begin(tasks):
     engine = Local()
-    handles = engine.start(tasks(SLEEP.format(60, 0), SLEEP.format(60, 0)), Needs(1, 1, 0))
+    engine.start(tasks(SLEEP.format(60, 0), SLEEP.format(60, 0)), Needs(1, 1, 0))
     while not engine.processes:
         time.sleep(0.01)
     engine.stop(SIGTERM)
-    assert ended(handles) == [-SIGTERM, None]
+    assert ended(engine.handles) == [-SIGTERM, None]
 
 
 def test_threads_are_shared_out():
@@ -93,7 +96,7 @@ class Executor:
 
 class Job:
     def __init__(self, call):
-        self.call, self.state = call, "RUNNING"
+        self.call, self.state, self.job_id = call, "RUNNING", "1_0"
 
     def done(self):
         return self.state != "RUNNING"
@@ -109,15 +112,52 @@ def test_slurm_is_given_one_array_of_all_cells(tasks, monkeypatch):
     executor = Executor()
     engine = slurm.Slurm(time="1-2", partition="long", cpus=3, gpus=1)
     monkeypatch.setattr(engine, "_executor", lambda logs: executor)
-    handles = engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Needs(2, 3, 1))
+    engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Needs(2, 3, 1))
     assert executor.batched == 1
     assert executor.parameters == {
         "name": "zoo-compare", "timeout_min": 26 * 60, "cpus_per_task": 3, "gpus_per_node": 1, "slurm_partition": "long",
         "slurm_array_parallelism": 2,
     }  # fmt: skip
-    assert [handle.result() for handle in handles] == [0, 3]
+    assert [handle.result() for handle in engine.handles] == [0, 3]
     engine.stop(SIGTERM)
-    assert all(handle.cancelled() for handle in handles)
+    assert all(handle.cancelled() for handle in engine.handles)
+
+
+def test_what_slurm_did_not_take_before_a_signal_was_never_begun(tasks, monkeypatch):
+    class Unsubmitted:
+        def __getattr__(self, name):  # as submitit has it until a batch ends
+            raise AttributeError(name)
+
+    class Interrupted(Executor):
+        @contextlib.contextmanager
+        def batch(self):
+            yield
+            raise KeyboardInterrupt
+
+        def submit(self, call):
+            return Unsubmitted()
+
+    engine = slurm.Slurm()
+    monkeypatch.setattr(engine, "_executor", lambda logs: Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        engine.start(tasks(SLEEP.format(0, 0)), Needs(1, 1, 0))
+    engine.stop(SIGTERM)
+    assert ended(engine.handles) == [None]
+
+
+def test_slurm_is_named_and_asked_for_as_many_tries_as_it_takes(monkeypatch, tmp_path):
+    asked = {}
+    library = types.SimpleNamespace(AutoExecutor=lambda **words: asked.update(words))
+    monkeypatch.setitem(sys.modules, "submitit", library)
+    slurm.Slurm()._executor(tmp_path)
+    assert asked == {"folder": tmp_path, "cluster": "slurm", "slurm_max_num_timeout": slurm.TRIES}
+
+
+def test_where_there_is_no_slurm_it_is_told(monkeypatch):
+    monkeypatch.setattr(slurm, "find_spec", lambda name: name)
+    monkeypatch.setattr(slurm.shutil, "which", lambda name: None)
+    with pytest.raises(RecipeError, match="there is no srun here"):
+        slurm.Slurm().needs(4, None, 0)
 
 
 def test_what_slurm_would_refuse_is_told():
@@ -160,9 +200,11 @@ class Library:
 def test_ray_is_given_one_task_for_each_cell(tasks, monkeypatch):
     engine, library = ray.Ray(cpus=2), Library()
     monkeypatch.setattr(engine, "_library", lambda: library)
-    handles = engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Needs(2, 2, 0))
-    assert library.needs == {"num_cpus": 2, "num_gpus": 0, "max_retries": 0}
-    assert ended(handles) == [0, 3]
+    monkeypatch.setenv("ZOO_PLUGINS", "mine")
+    engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Needs(2, 2, 0))
+    plugins = {"env_vars": {"ZOO_PLUGINS": "mine"}}
+    assert library.needs == {"num_cpus": 2, "num_gpus": 0, "max_retries": 0, "runtime_env": plugins}
+    assert ended(engine.handles) == [0, 3]
 
 
 def test_submitit_runs_a_cell(tasks, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 from zoo.compare.cells import Files
 from zoo.compare.fairness import Known, differing, shared, unfair
+from zoo.compare.flags import flags
 from zoo.compare.result import Cell, Variant
 
 ENVIRONMENT = {
@@ -30,11 +31,11 @@ def known(
     return Known(variant, cell, Files(start, {}, {}, environment or ENVIRONMENT))
 
 
-def told(cells):
+def told(cells, *varied):
     variants = {}
-    for one, cell in zip(cells, differing(cells), strict=True):
+    for one, cell in zip(cells, differing(cells, varied), strict=True):
         variants.setdefault(one.variant, []).append(cell)
-    made = [Variant(name=name, values={}, cells=tuple(each)) for name, each in variants.items()]
+    made = [Variant(name=name, values=dict.fromkeys(varied, ""), cells=tuple(each)) for name, each in variants.items()]
     return unfair(made, cells)
 
 
@@ -44,7 +45,7 @@ PLAIN = [known(name, seed) for name in ("none", "rope", "fox") for seed in (0, 1
 def test_cells_that_are_alike_are_fair():
     assert told(PLAIN) == {"none": (), "rope": (), "fox": ()}
     assert shared(PLAIN) == 2
-    assert not any(cell.differs for cell in differing(PLAIN))
+    assert not any(cell.differs for cell in differing(PLAIN, ()))
 
 
 @pytest.mark.parametrize(
@@ -82,4 +83,37 @@ def test_a_cell_that_has_not_begun_says_nothing():
     waiting = Known("t5", Cell(seed=0, run="", state="waiting"), Files({}, {}, {}, {}))
     assert told([*PLAIN, waiting])["t5"] == ()
     assert shared([*PLAIN, waiting]) == 2
-    assert differing([replace(waiting)]) == [waiting.cell]
+    assert differing([replace(waiting)], ()) == [waiting.cell]
+
+
+def test_what_varies_is_not_unfair():
+    longer = known("long", 0, steps=12, order="p")
+    assert "steps: 12, most have 6" in told([*PLAIN, longer], "model.depth")["long"]
+    assert told([*PLAIN, longer], "trainer.max_steps")["long"] == ("another order of samples than the others",)
+
+
+def test_weights_of_encodings_that_vary_may_begin_otherwise():
+    names = "trunk.encoding.rope.base", "trunk.head"
+    cells = [known(name, 0, **{key: [2, name] for key in names}) for name in ("a", "b", "b2")]
+    cells += [known("b3", 0, **{key: [2, "b"] for key in names})]
+    first, *_ = differing(cells, ["model.encoding"])
+    assert first.differs == ("trunk.head",)
+    assert differing(cells, ["model.depth"])[0].differs == names
+
+
+def test_a_last_try_elsewhere_is_told():
+    moved = known("t5", 0)
+    later = {**ENVIRONMENT, "packages": {"torch": "2.14"}, "git": {"commit": "a" * 40, "changed": True}}
+    moved = replace(moved, files=replace(moved.files, end={"environment": later, "device": "cuda"}))
+    assert told([*PLAIN, moved])["t5"] == (
+        "device: cuda, most have cpu",
+        "torch 2.14, most have 2.13.0",
+        f"commit {'a' * 12} with changes, most have {'a' * 12}",
+    )
+
+
+def test_what_began_otherwise_is_told_once_and_shortly():
+    names = tuple(f"blocks.{number}" for number in range(40))
+    cells = tuple(Cell(seed=seed, run="", state="done", differs=names) for seed in (0, 1))
+    (one,) = flags(Variant(name="a", values={}, cells=cells))
+    assert one == "seeds 0 and 1 did not start as the others: blocks.0, blocks.1 and 38 others"

@@ -47,6 +47,13 @@ def test_titles_that_are_alike_are_whole_keys():
         (["encodings=[rope,rope]"], "rope stands twice"),
         (["encodings=[rope]", "vary.model.encoding=[fox]"], "it varies twice"),
         (["encodings=[rope]", "model.encoding=fox"], "it varies, and is given a value too"),
+        (["encodings=[rope]", "model.encoding.0.base=100"], "it varies, and is given a value too"),
+        (["encodings=[rope]", "~model.encoding.0.base"], "it varies, and is given a value too"),
+        (
+            ["encodings=[rope]", "vary.model.encoding.0.base=[10,100]"],
+            "and so does model.encoding, of which one is a part",
+        ),
+        (["vary.model.encoding.0.base=[10,100]", "encodings=[rope]"], "and so does model.encoding.0.base"),
         (["vary.seed=[1,2]"], "write seeds=3"),
         (["encodings=[rope"], "bad YAML"),
     ],

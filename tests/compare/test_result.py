@@ -18,6 +18,13 @@ def test_a_comparison_is_read_back_as_it_was_written(made, tmp_path):
     assert Comparison.read(path) == made()
 
 
+def test_what_is_no_number_is_none_in_a_file(tmp_path):
+    text = json.dumps(comparisons.hostile().plain(), allow_nan=False)
+    (tmp_path / "results.json").write_text(text)
+    odd = Comparison.read(tmp_path / "results.json").variants[2].cells[0]
+    assert math.isnan(odd.metrics["24"]["test/accuracy"])
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"axes": 1}'])
 def test_what_is_no_comparison_is_told(text, tmp_path):
     path = tmp_path / "results.json"

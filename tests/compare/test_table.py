@@ -26,6 +26,15 @@ def test_variants_stand_in_their_order_with_interval_difference_and_verdict():
     assert found["liere"][3:] == ["2", "flagged"]  # seeds
 
 
+def test_no_name_ends_a_column():
+    found = comparisons.images()
+    first, *others = found.variants
+    text = table(replace(found, variants=(replace(first, name="a|b"), *others)))
+    rows = [line for line in text.splitlines() if line.startswith("| a")]
+    assert rows
+    assert all(r"| a\|b " in row for row in rows)
+
+
 def test_costs_are_those_of_each_variant():
     found = cells(table(comparisons.images()), "What it costs")
     assert found["liere"] == ["678,522", "sdpa", "400", "50.0", "2.50", "700", "2 of 3"]
@@ -53,7 +62,7 @@ def plan(**more):
     recipe = {"seed": 0, "trainer": {"max_epochs": 3, "threads": 1}, "model": {"encoding": [{"name": "none"}]}}
     known = {
         "zoo": "", "made": "", "command": "", "recipe": "", "base": {}, "machine": {}, "seeds": (0,), "measure": "",
-        "better": "low", "kind": "", "trained": "", "windows": "", "chosen": True,
+        "better": "low", "trained": "", "windows": "", "chosen": True,
         "variants": {"none": {"model.encoding": "none"}},
         "axes": (Axis(key="model.encoding", title="encoding", values=("none",)),),
         "cells": (Planned(name="none-0", variant="none", seed=0, recipe=recipe),),

@@ -54,8 +54,14 @@ def test_classes_of_texts_are_remembered(tmp_path):
 
 
 def test_that_windows_ask_for_answers_is_remembered(tmp_path):
-    for known in (Text(8, Words(("a", "b")), answers=True), Text(8, Characters("ab"))):
+    for known in (
+        Text(8, Words(("a", "b")), asks="answers"),
+        Text(8, Characters("ab"), "some"),
+        Text(8, Characters("ab")),
+    ):
         assert checkpoints.recalled({"zoo": {"samples": checkpoints.remembered(known)}}, tmp_path) == known
+    before = {"length": 8, "vocabulary": Characters("ab").plain(), "answers": True}
+    assert checkpoints.recalled({"zoo": {"samples": before}}, tmp_path) == Text(8, Characters("ab"), "answers")
 
 
 def test_images_are_told_by_the_recipe(tmp_path):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import subprocess
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from tiny import MORE, TINY
 import zoo
 from zoo.errors import Invalid
 from zoo.recipe import load
+from zoo.run import folder
 from zoo.run.randomness import Aside
-from zoo.run.starting import START, digest
+from zoo.run.starting import START, Start, digest, tensors
 from zoo.verbs.fit import fit
 
 IMAGES = ("vit_comrope", ["model.dim=16", "model.depth=2", "model.heads=2", "model.patch=4"])
@@ -97,6 +99,28 @@ def test_a_digest_is_of_every_bit():
     assert digest([torch.tensor([0.0])]) != digest([torch.tensor([-0.0])])
 
 
+def test_weights_that_are_not_learned_are_digested_too(tmp_path):
+    model = torch.nn.Linear(2, 1, bias=False)
+    model.register_buffer("table", torch.zeros(3))
+    model.register_buffer("count", torch.zeros(3, dtype=torch.long))
+    told = Start(tmp_path, model, {}).told
+    assert told["parameters"] == 2
+    assert set(told["weights"]) == {"weight", "table"}
+    assert told["weights"]["table"] == [3, digest([torch.zeros(3)])]
+
+
+def test_tensors_of_a_batch_are_found_in_mappings_too():
+    batch = {"inputs": torch.zeros(1), "rest": [torch.ones(2), {"more": (torch.ones(3),)}], "name": "a"}
+    assert [len(one) for one in tensors(batch)] == [1, 2, 3]
+
+
+def test_the_commit_is_that_of_the_code_that_runs(tmp_path, monkeypatch):
+    here = folder._git()
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    assert folder._git() == here
+
+
 def test_a_run_writes_down_what_it_began_with(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = {}
@@ -115,3 +139,6 @@ def test_a_run_writes_down_what_it_began_with(tmp_path, monkeypatch):
     end = json.loads((tmp_path / "a" / "end.json").read_text())
     assert end["steps"] == 6
     assert end["memory"] > 2**26
+    environment = json.loads((tmp_path / "a" / "environment.json").read_text())
+    assert end["device"] == "cpu"
+    assert {**end["environment"], "started": ""} == {**environment, "started": ""}

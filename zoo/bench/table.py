@@ -176,6 +176,7 @@ def _spread(ratios: Sequence[float]) -> str:
 
 def grid(head: Sequence[str], lines: Sequence[Sequence[str]], text: Sequence[str] = ("model", "measure")) -> str:
     """A table in Markdown; numbers stand to the right, columns of `text` to the left."""
+    head, lines = [*map(_cell, head)], [[*map(_cell, line)] for line in lines]
     widths = [max(2, *map(len, column)) for column in zip(head, *lines, strict=True)]
     words = [index for index, name in enumerate(head) if name in text]
     rule = ["-" * width if i in words else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
@@ -188,3 +189,8 @@ def grid(head: Sequence[str], lines: Sequence[Sequence[str]], text: Sequence[str
         return f"| {' | '.join(padded)} |"
 
     return "\n".join([line(head), f"| {' | '.join(rule)} |", *map(line, lines)])
+
+
+def _cell(word: str) -> str:
+    """Of which nothing ends it."""
+    return word.replace("|", r"\|")

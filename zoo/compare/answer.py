@@ -86,8 +86,11 @@ def _told(near: Sequence[str], far: Sequence[str]) -> str:
 def _unsure(there: Sequence[Standing]) -> str:
     if _single(there):
         return ONE_SEED
-    names = _names(there, "unsure")
-    return f"of {listed(names)} fewer than two seeds can be compared, which cannot tell"
+    unsure = [one for one in there if one.verdict == "unsure"]
+    few = [one.variant.name for one in unsure if one.behind is None or one.behind.low is None]
+    ahead = [one.variant.name for one in unsure if one.variant.name not in few]
+    told = [f"of {listed(few)} fewer than two seeds can be compared, which cannot tell"] if few else []
+    return "; ".join([*told, f"on the seeds that both have, {listed(ahead)} {_is(ahead)} better"] if ahead else told)
 
 
 def _single(there: Sequence[Standing]) -> bool:
@@ -97,6 +100,10 @@ def _single(there: Sequence[Standing]) -> bool:
 
 def _names(standings: Sequence[Standing], verdict: str) -> list[str]:
     return [one.variant.name for one in standings if one.verdict == verdict]
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
 
 
 def _lie(names: Sequence[str]) -> str:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.compare import state
+from zoo import extension
+from zoo.compare import shapes, state
 from zoo.compare.plan import CELLS, Plan, Planned
-from zoo.compare.result import TRAINED, Cell
+from zoo.compare.result import BY, SIZES, TRAINED, Cell, Kind
+from zoo.compare.shapes import fits
 from zoo.run import metrics
 from zoo.run.costs import END
 from zoo.run.starting import START
@@ -21,7 +23,7 @@ EVALUATION = "evaluation.json"
 
 @dataclass(frozen=True)
 class Files:
-    """What is in the files of a cell's run; empty where they are not there yet."""
+    """What is in the files of a cell's run; empty where they are not there yet, or hold something else."""
 
     start: Mapping[str, Any]
     end: Mapping[str, Any]
@@ -30,7 +32,12 @@ class Files:
 
 
 def files(run: Path) -> Files:
-    return Files(*(_json(run / name) for name in (START, END, EVALUATION, "environment.json")))
+    return Files(
+        start=_json(run / START, shapes.START),
+        end=_json(run / END, shapes.END),
+        evaluation=_json(run / EVALUATION, shapes.EVALUATION),
+        environment=_json(run / "environment.json", shapes.ENVIRONMENT),
+    )
 
 
 def cell(plan: Plan, folder: Path, planned: Planned, found: Files) -> Cell:
@@ -38,9 +45,9 @@ def cell(plan: Plan, folder: Path, planned: Planned, found: Files) -> Cell:
     run = folder / CELLS / planned.name
     now, fault = state.read(run)
     done = now == "done"  # an evaluation that was broken off may be of an earlier try
-    swept = found.evaluation.get(plan.kind, {}) if done else {}
-    places = {place: each for place, each in swept.items() if place not in skipped(plan, found)}
-    measured = {TRAINED: _numbers(found.end.get("metrics", {}))} if done else {}
+    places = {place: each for place, (_, each) in elsewhere(plan, planned, found).items()} if done else {}
+    trained = _numbers(found.end.get("metrics", {}))  # there when training was, whatever became of the evaluation
+    measured = {TRAINED: trained} if trained else {}
     told = {place: _numbers(each) for place, each in places.items() if "refused" not in each}
     lying = {TRAINED: found.evaluation if done else {}, **places}
     return Cell(
@@ -61,11 +68,28 @@ def cell(plan: Plan, folder: Path, planned: Planned, found: Files) -> Cell:
     )
 
 
-def skipped(plan: Plan, found: Files) -> set[str]:
-    """Places that are what the model was trained at, measured in the same way."""
-    sliding = plan.base.get("evaluate", {}).get("stride") is not None
-    trained = found.evaluation.get("trained", found.evaluation.get("size"))
-    return set() if sliding or plan.kind == "variants" else {str(trained)}
+def elsewhere(plan: Plan, planned: Planned, found: Files) -> dict[str, tuple[Kind, Mapping[str, Any]]]:
+    """{place: (what kind it is of, what was measured there)}, but for what the model was trained at, measured alike.
+
+    A size by a rule is called "256 by yarn"; a variant by its name, where no size has it.
+    """
+    evaluation, known = found.evaluation, _trained(plan, planned, found)
+    places: dict[str, tuple[Kind, Mapping[str, Any]]] = {}
+    for kind in SIZES:
+        places |= {size: (kind, one) for size, one in evaluation.get(kind, {}).items() if size != known}
+    for name, one in evaluation.get("variants", {}).items():
+        places[name if name and name not in places else f"variant {name}"] = "variants", one
+    for rule, sizes in evaluation.get("rules", {}).items():
+        if rule != extension.NONE:
+            places |= {f"{size}{BY}{rule}": ("rules", one) for size, one in sizes.items()}
+    return places
+
+
+def _trained(plan: Plan, planned: Planned, found: Files) -> str | None:
+    """The size that is no other place than TRAINED: None where windows slide, or where each variant has one of its own."""
+    if not plan.trained or planned.recipe.get("evaluate", {}).get("stride") is not None:
+        return None
+    return str(found.evaluation.get("trained", found.evaluation.get("size")))
 
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
@@ -82,9 +106,9 @@ def _curve(run: Path, monitor: str) -> tuple[tuple[int, float], ...]:
     return tuple((step, value) for step, value in found if math.isfinite(value))
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path, shape: Mapping[str, Any]) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found if fits(found, shape) else {}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from zoo.compare.cells import Files
+from zoo.compare.grid import ENCODING, within
 from zoo.compare.result import Cell, Variant
 from zoo.compare.wording import listed
 
 ORDER, BATCH = "order of samples", "first batch"
 NAMED = 2  # weights, of those that differ
+Pick = Callable[["Known"], Sequence[Hashable]]
 
 
 @dataclass(frozen=True)
@@ -26,18 +28,23 @@ class Known:
     @property
     def start(self) -> dict[str, tuple[Hashable, Hashable]]:
         """{what a cell began with: (what is comparable with it, its digest)}"""
-        weights = self.files.start.get("weights", {})
+        weights = {name: one for name, one in self.files.start.get("weights", {}).items() if one}
         found: dict[str, tuple[Hashable, Hashable]] = {
             name: (tuple(shape), digest) for name, (*shape, digest) in weights.items()
         }
         if weights and (order := self.files.start.get("order")):
             found[ORDER] = ((), order)
-        return found | ({BATCH: ((), self.files.start["batch"])} if weights else {})
+        batch = self.files.start.get("batch")
+        return found | ({BATCH: ((), batch)} if weights and batch else {})
 
 
-def differing(cells: Sequence[Known]) -> list[Cell]:
-    """The cells, with what of their start is not as in most of the same seed. Weights compare where they have one shape."""
+def differing(cells: Sequence[Known], varied: Iterable[str]) -> list[Cell]:
+    """The cells, with what of their start is not as in most of the same seed. Weights compare where they have one shape,
+    and those of encodings where these do not vary: with another option they may begin otherwise.
+    """
     starts = [one.start for one in cells]
+    if any(within(key, ENCODING) for key in varied):
+        starts = [{name: each for name, each in one.items() if "encoding" not in name.split(".")} for one in starts]
     usual: dict[tuple[int, str, Hashable], Counter[Hashable]] = {}
     for one, start in zip(cells, starts, strict=True):
         for name, (shape, digest) in start.items():
@@ -71,7 +78,10 @@ def unfair(variants: Sequence[Variant], cells: Sequence[Known]) -> dict[str, tup
         told[name].append(words)
     for name, words in _starts(variants):
         told[name].append(words)
+    varied = {key for variant in variants for key in variant.values}
     for what, pick in _SAME.items():
+        if any(within(key, cause) for key in varied for cause in _VARY.get(what, ())):
+            continue  # as it should
         for name, words in _other(cells, what, pick):
             told[name].append(words)
     return {name: tuple(dict.fromkeys(words)) for name, words in told.items()}
@@ -103,9 +113,9 @@ def _starts(variants: Sequence[Variant]) -> Iterator[tuple[str, str]]:
             yield variant.name, f"other weights at the start: {', '.join(weights[:NAMED])}{more}"
 
 
-def _other(cells: Sequence[Known], what: str, pick: Any) -> Iterator[tuple[str, str]]:
+def _other(cells: Sequence[Known], what: str, pick: Pick) -> Iterator[tuple[str, str]]:
     """Variants of which a cell has something else than most cells."""
-    found = [(one.variant, pick(one)) for one in cells]
+    found = [(one.variant, value) for one in cells for value in dict.fromkeys(pick(one))]
     known = [(name, value) for name, value in found if value not in (None, "")]
     usual = Counter(value for _, value in known).most_common(1)
     for name, value in known:
@@ -113,27 +123,44 @@ def _other(cells: Sequence[Known], what: str, pick: Any) -> Iterator[tuple[str, 
             yield name, f"{what} {value}, most have {usual[0][0]}"
 
 
-def _environment(*keys: str) -> Any:
-    def pick(one: Known) -> Any:
-        found: Any = one.files.environment
-        for key in keys:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return ", ".join(map(str, found)) if isinstance(found, list) else found
+def _environment(*keys: str) -> Pick:
+    """Of the first try of a cell and of its last."""
+
+    def pick(one: Known) -> list[Hashable]:
+        return [_within(found, keys) for found in (one.files.environment, one.files.end.get("environment"))]
 
     return pick
 
 
-_SAME = {
-    "attention is computed by": lambda one: ", ".join(one.cell.interpreters),
-    "steps:": lambda one: one.cell.steps,
-    "device:": lambda one: one.files.start.get("device"),
+def _within(found: Any, keys: Sequence[str]) -> Hashable:
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return ", ".join(map(str, found)) if isinstance(found, list) else found
+
+
+def _commits(one: Known) -> list[Hashable]:
+    tries = zip(_environment("git", "commit")(one), _environment("git", "changed")(one), strict=True)
+    return [f"{str(commit)[:12]}{' with changes' if changed else ''}" if commit else None for commit, changed in tries]
+
+
+_SAME: Mapping[str, Pick] = {
+    "attention is computed by": lambda one: [", ".join(one.cell.interpreters)],
+    "steps:": lambda one: [one.cell.steps],
+    "device:": lambda one: [one.files.start.get("device"), one.files.end.get("device")],
     "GPUs:": _environment("devices", "cuda"),
     "threads:": _environment("devices", "threads"),
     "processes:": _environment("processes"),
     "torch": _environment("packages", "torch"),
     "zoo": _environment("zoo"),
-    "commit": lambda one: (_environment("git", "commit")(one) or "")[:12],
+    "commit": _commits,
 }
+_VARY = {
+    "steps:": ("trainer", "data"),
+    "device:": ("trainer.accelerator",),
+    "GPUs:": ("trainer.accelerator",),
+    "threads:": ("trainer.threads",),
+}
+"""{what: keys that make it another where they vary}"""
 
 
 def _most(counts: Counter[Hashable]) -> Hashable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from zoo.compare.cells import cell, files, skipped
+from zoo.compare.cells import cell, elsewhere, files
 from zoo.compare.fairness import Known, differing, shared, unfair
 from zoo.compare.plan import CELLS, Plan
 from zoo.compare.result import TRAINED, Comparison, Variant
@@ -19,7 +19,7 @@ def gathered(plan: Plan, folder: Path) -> Comparison:
         for planned in plan.cells
     ]
     names = [one.variant for one in known]
-    cells = differing(known)
+    cells = differing(known, [axis.key for axis in plan.axes])
     variants = [
         Variant(
             name=name,
@@ -29,11 +29,15 @@ def gathered(plan: Plan, folder: Path) -> Comparison:
         for name, values in plan.variants.items()
     ]
     told = unfair(variants, known)
-    swept = [(one, one.files.evaluation.get(plan.kind, {})) for one in known if one.cell.state == "done"]
-    places = dict.fromkeys(place for one, places in swept for place in places if place not in skipped(plan, one.files))
+    swept = (
+        elsewhere(plan, planned, one.files)
+        for planned, one in zip(plan.cells, known, strict=True)
+        if one.cell.state == "done"
+    )
+    kinds = {place: kind for places in swept for place, (kind, _) in places.items()}
     return Comparison(
         zoo=plan.zoo, made=plan.made, command=plan.command, recipe=plan.recipe, base=plan.base, machine=plan.machine,
-        axes=plan.axes, seeds=plan.seeds, measure=plan.measure, better=plan.better, kind=plan.kind,
-        places=(TRAINED, *places), trained=plan.trained, windows=plan.windows, shared=shared(known),
+        axes=plan.axes, seeds=plan.seeds, measure=plan.measure, better=plan.better, kinds=kinds,
+        places=(TRAINED, *kinds), trained=plan.trained, windows=plan.windows, shared=shared(known),
         variants=tuple(replace(variant, unfair=told[variant.name]) for variant in variants),
     )  # fmt: skip

@@ -69,8 +69,16 @@ def _check(key: str, values: Any, found: Mapping[str, Varied], overrides: Sequen
         raise refuse("expected a list of the values that it takes", f"write vary.{key or 'model.depth'}=[4,8]")
     if key in found:
         raise refuse("it varies twice", "write one list of all values")
-    if any(word.lstrip("~").partition("=")[0] == key for word in overrides):
+    given = (word.lstrip("~").partition("=")[0] for word in overrides)
+    if any(within(one, key) for one in given):
         raise refuse("it varies, and is given a value too", "leave one of them out")
+    if other := next((one for one in found if within(one, key) or within(key, one)), None):
+        raise refuse(f"it varies, and so does {other}, of which one is a part of the other", "write one list of both")
+
+
+def within(one: str, other: str) -> bool:
+    """Whether a key stands below another, or is the same."""
+    return one == other or one.startswith(f"{other}.")
 
 
 def _values(key: str, values: Sequence[Any]) -> dict[str, str]:

@@ -14,20 +14,14 @@ from zoo.check import check
 from zoo.compare.engines.task import Needs
 from zoo.compare.grid import Combination, Varied, axes, combinations, filed
 from zoo.compare.plan import Plan, Planned
-from zoo.errors import Fault, RecipeError
+from zoo.errors import DataError, Fault, Invalid, RecipeError
 from zoo.loading import load_recipe
 from zoo.recipe import Recipe
 from zoo.recipe.tree import COMMAND_LINE, gathered
 from zoo.samples import Images, Text
 
-ELSEWHERE = (
-    "accelerator=cpu",
-    "devices=1",
-    "num_nodes=1",
-    "precision=32-true",
-)  # to check what another machine will do
+ELSEWHERE = ("accelerator=cpu", "precision=32-true")  # to check what another machine will do
 Measure = Literal["accuracy", "exact", "loss"]
-KINDS: tuple[Literal["resolutions", "lengths", "variants"], ...] = ("resolutions", "lengths", "variants")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +39,20 @@ class Asked:
 def resolved(asked: Asked, *, here: bool) -> dict[Combination, Recipe]:
     """The recipe of each combination, checked for this machine, or for one that is not `here`.
 
-    Raises RecipeError with all faults of all of them, those of each with its name, those that all have once.
+    Raises RecipeError with all faults of all of them, those of each with its name, those that all have once; else
+    DataError with all data that is not there.
     """
     chosen = [*combinations(asked.keys)]
     found: dict[Combination, Recipe] = {}
     faults: dict[Fault, list[str]] = {}
+    missing: list[str] = []
     for one in chosen:
         told: list[Fault] = []
-        with gathered(told):
-            found[one] = _loaded(asked, one, here=here)
+        try:
+            with gathered(told):
+                found[one] = _loaded(asked, one, here=here)
+        except DataError as error:
+            missing.append(str(error))
         for fault in told:
             faults.setdefault(fault, []).append(one.name)
     if faults:
@@ -61,53 +60,73 @@ def resolved(asked: Asked, *, here: bool) -> dict[Combination, Recipe]:
             fault if len(names) == len(chosen) > 1 else replace(fault, place=f"{', '.join(names)}: {fault.place}")
             for fault, names in faults.items()
         ))  # fmt: skip
+    if missing:
+        raise DataError("\n".join(dict.fromkeys(missing)))
     return found
 
 
 def _loaded(asked: Asked, one: Combination, *, here: bool) -> Recipe:
     words = [*asked.overrides, *one.overrides]
     made = recipe.load(asked.recipe, words)
+    _alone(made)
     if here:
         check(made)
     else:
         load_recipe(asked.recipe, [*words, *(f"trainer.{word}" for word in ELSEWHERE)])
-    build_data(made).locate()
+    data = build_data(made)
+    try:
+        data.locate()
+    except Invalid as error:
+        raise RecipeError(made.fault(f"data.{error.key}", str(error))) from None
+    if asked.measure == "exact" and not (isinstance(data.samples, Text) and data.samples.asks == "answers"):
+        told = f"data {made.data.name} does not ask for one answer in each window, so that none is exact"
+        raise RecipeError(Fault(COMMAND_LINE, "measure", told, "write measure=accuracy"))
     return made
 
 
+def _alone(made: Recipe) -> None:
+    """Raises RecipeError where a cell would be several processes: of these only the one that starts the others has its lock."""
+    faults = [
+        made.fault(f"trainer.{key}", "a cell is one process", "leave it out; cells run beside each other")
+        for key, known in (("devices", ("auto", 1)), ("num_nodes", (1,)))
+        if getattr(made.trainer, key) not in known
+    ]
+    if faults:
+        raise RecipeError(*faults)
+
+
 def gpus(made: Recipe, *, here: bool) -> int:
-    """How many of them a cell asks for."""
+    """Whether a cell asks for one."""
     import torch
 
     options = made.trainer
     wanted = options.accelerator in ("gpu", "cuda") or (
         here and options.accelerator == "auto" and torch.cuda.is_available()
     )
-    return 0 if not wanted else options.devices if isinstance(options.devices, int) else 1
+    return int(wanted)
 
 
-def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs) -> Plan:
+def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs, *, here: bool) -> Plan:
     """All cells, with the threads that each of them has, where the recipe does not say how many."""
     first = next(iter(found.values()))
     numbers = seeds(asked.seeds, first)
     files = dict(zip(found, filed([one.name for one in found]), strict=True))
     chosen = all(made.trainer.threads is None for made in found.values())
     measure, direction = _measure(asked, first)
-    sizes = {_size(made) for made in found.values()}
+    sizes, windows = {_size(made) for made in found.values()}, {_windows(made) for made in found.values()}
     return Plan(
         zoo=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         command=asked.command,
         recipe=first.name,
         base=recipe.load(asked.recipe, asked.overrides).plain(),
-        machine={**machine("cuda" if needs.gpus else "cpu"), "threads": needs.threads, "jobs": needs.jobs},
+        machine={**machine("cuda" if needs.gpus and here else "cpu"), "threads": needs.threads, "jobs": needs.jobs},
         axes=axes(asked.keys),
         seeds=numbers,
         measure=measure,
         better=direction,
-        kind=next((kind for kind in KINDS if getattr(first.evaluate, kind, None)), ""),
         trained=sizes.pop() if len(sizes) == 1 else "",
-        windows=_windows(first),
+        windows=windows.pop() if len(windows) == 1 else "",
         chosen=chosen,
         variants={one.name: one.values for one in found},
         cells=tuple(
@@ -134,9 +153,9 @@ def _planned(made: Recipe, seed: int, needs: Needs) -> dict[str, Any]:
 
 
 def _measure(asked: Asked, made: Recipe) -> tuple[str, Literal["high", "low"]]:
-    """What the answer is given in: by default the accuracy of classes and answers, the loss of texts that are continued."""
+    """What the answer is given in: by default the loss of texts of which every token is asked, else the accuracy."""
     samples = build_data(made).samples
-    name = asked.measure or ("loss" if isinstance(samples, Text) and not samples.answers else "accuracy")
+    name = asked.measure or ("loss" if isinstance(samples, Text) and samples.asks == "every" else "accuracy")
     return f"test/{name}", better(name)
 
 

@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from zoo.compare import shapes
 from zoo.compare.result import Axis
+from zoo.compare.shapes import fits
 from zoo.errors import DataError
 from zoo.run import storage
 
@@ -41,7 +43,6 @@ class Plan:
     seeds: tuple[int, ...]
     measure: str
     better: Literal["high", "low"]
-    kind: Literal["resolutions", "lengths", "variants", ""]
     trained: str
     windows: str
     chosen: bool
@@ -70,6 +71,8 @@ class Plan:
         """Raises DataError where there is none."""
         try:
             found = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+            if not fits(found, shapes.PLAN):
+                raise ValueError
             axes = tuple(Axis(**{**one, "values": tuple(one["values"])}) for one in found["axes"])
             cells = tuple(Planned(**one) for one in found["cells"])
             told = {one.name: found[one.name] for one in fields(cls)}

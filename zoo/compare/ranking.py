@@ -17,8 +17,8 @@ Verdict = Literal["best", "within", "beyond", "unsure", "missing"]
 class Standing:
     """One variant at one place.
 
-    `verdict`: best by its mean; within or beyond the spread of seeds of the best; unsure where fewer than two seeds have
-    both; missing where no seed has a value.
+    `verdict`: best by its mean; within the spread of seeds of the best, or worse than that; unsure where fewer than two
+    seeds have both, or where those that have both tell that it is better; missing where no seed has a value.
     """
 
     variant: Variant
@@ -39,7 +39,7 @@ def ranking(comparison: Comparison, place: str) -> tuple[Standing, ...]:
     )
     best = found[order[0].name] if order else {}
     return tuple(
-        _standing(variant, place, comparison.measure, found[variant.name], best, first=number == 0)
+        _standing(variant, place, comparison.measure, found[variant.name], best, sign, first=number == 0)
         for number, variant in enumerate(order)
     )
 
@@ -75,14 +75,16 @@ def _why(cell: Cell, place: str, measure: str) -> str:
 
 
 def _standing(
-    variant: Variant, place: str, measure: str, own: dict[int, float], best: dict[int, float], *, first: bool
+    variant: Variant, place: str, measure: str, own: dict[int, float], best: dict[int, float], sign: int, *, first: bool
 ) -> Standing:
     mean = estimate(tuple(own.values())) if own else None
     behind = None if first else difference(own, best)
     verdict: Verdict = "missing"
     if mean is not None and first:
         verdict = "best"
-    elif mean is not None:
-        verdict = "unsure" if behind is None or behind.low is None else "beyond" if apart(behind) else "within"
+    elif mean is not None and (behind is None or behind.low is None):
+        verdict = "unsure"
+    elif mean is not None and behind is not None:
+        verdict = "within" if not apart(behind) else "beyond" if sign * behind.mean > 0 else "unsure"
     why = lacking(variant, place, measure)
     return Standing(variant=variant, values=own, mean=mean, behind=behind, verdict=verdict, lacking=why)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from zoo.errors import DataError
 
 State = Literal["done", "running", "waiting", "stopped", "failed"]
+Kind = Literal["resolutions", "lengths", "variants", "rules"]
+SIZES: tuple[Literal["resolutions", "lengths"], ...] = ("resolutions", "lengths")
+BY = " by "  # between the size and the rule of a place: 256 by yarn
 TRAINED = ""  # the place, among those that a model was measured at, of the data as the recipe has them
 
 
@@ -74,7 +78,7 @@ class Comparison:
     seeds: tuple[int, ...]
     measure: str  # test/accuracy, test/loss
     better: Literal["high", "low"]
-    kind: Literal["resolutions", "lengths", "variants", ""]  # what the places beside TRAINED are; none for ""
+    kinds: Mapping[str, Kind]  # {place: what it is}, of all places but TRAINED
     places: tuple[str, ...]  # TRAINED first, then as the recipe lists them
     trained: str  # what TRAINED is, for people: 16 pixels, 128 tokens
     windows: str = ""  # of texts, how they were cut: side by side, or sliding by so many tokens
@@ -82,8 +86,9 @@ class Comparison:
     variants: tuple[Variant, ...]
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it. `read` gives the comparison back."""
-        return asdict(self)
+        """As JSON has it, which knows finite numbers alone. `read` gives the comparison back."""
+        found: dict[str, Any] = _finite(asdict(self))
+        return found
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -95,8 +100,16 @@ class Comparison:
             told = {one.name: found[one.name] for one in fields(cls)}
             lists = {key: tuple(told[key]) for key in ("seeds", "places")}
             return cls(**{**told, **lists, "axes": axes, "variants": variants})
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DataError(f"{path}: holds no comparison") from None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def _variant(found: Mapping[str, Any]) -> Variant:
@@ -108,4 +121,8 @@ def _cell(found: Mapping[str, Any]) -> Cell:
     lists = {key: tuple(found[key]) for key in ("interpreters", "differs")}
     curve = tuple((step, value) for step, value in found["curve"])
     positions = {place: tuple(losses) for place, losses in found["positions"].items()}
-    return Cell(**{**found, **lists, "curve": curve, "positions": positions})
+    metrics = {
+        place: {name: nan if value is None else value for name, value in each.items()}
+        for place, each in found["metrics"].items()
+    }
+    return Cell(**{**found, **lists, "curve": curve, "positions": positions, "metrics": metrics})

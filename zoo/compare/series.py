@@ -51,11 +51,15 @@ def grouped(comparison: Comparison, variants: Sequence[Variant]) -> dict[str, li
 
 
 def by_size(comparison: Comparison) -> tuple[Chart, ...]:
-    """The measure against resolution or length, with its interval; nothing where there are fewer than two sizes."""
-    sizes = sorted((found, place) for place in comparison.places if (found := size(comparison, place)) is not None)
+    """The measure against resolution or length, with its interval; nothing where there are fewer than two sizes.
+
+    Of two places of one size, as where windows slide, the one that was measured as the others are.
+    """
+    places = {found: place for place in comparison.places if (found := size(comparison, place)) is not None}
+    sizes = sorted(places.items())
     if len(sizes) < 2:
         return ()
-    images = comparison.kind == "resolutions"
+    images = "resolutions" in comparison.kinds.values()
     title = "resolution, pixels" if images else "length of windows, tokens"
     across = Scale(sizes[0][0], sizes[-1][0], log=not images, marks=tuple(found for found, _ in sizes))
     panel = Panel(

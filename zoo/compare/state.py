@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, get_args
 
 from zoo.compare.result import State
 from zoo.errors import ZooError
@@ -31,7 +31,7 @@ def read(run: Path) -> tuple[State, str]:
     """State and fault."""
     try:
         found = json.loads((run / STATE).read_text(encoding="utf-8"))
-        return found["state"], found["fault"]
+        return (found["state"], str(found["fault"])) if found["state"] in get_args(State) else ("stopped", "")
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError):
@@ -48,10 +48,10 @@ def made(run: Path) -> Path:
 
 
 @contextlib.contextmanager
-def locked(place: Path, told: str, patience: float = 0.0) -> Iterator[None]:
+def locked(place: Path, told: str, patience: float = 0.0, name: str = LOCK) -> Iterator[None]:
     """Have a folder for this process alone. Raises ZooError where another one has it, after waiting for so long."""
     ends = time.monotonic() + patience
-    with (place / LOCK).open("a") as file:
+    with (place / name).open("a") as file:
         while not _taken(file):
             if time.monotonic() > ends:
                 raise ZooError(f"{place}: {told}")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import floor, isfinite, log10
 
 from zoo.compare.ranking import values
-from zoo.compare.result import TRAINED, Comparison
+from zoo.compare.result import BY, TRAINED, Comparison, Kind
 from zoo.compare.statistics import Estimate
 from zoo.diagnostics.drawing import digits
 
-UNITS = {"resolutions": "pixels", "lengths": "tokens"}
+UNITS: Mapping[Kind | None, str] = {"resolutions": "pixels", "lengths": "tokens"}
 MOST = 6  # decimals
 
 
@@ -24,21 +24,33 @@ def named(comparison: Comparison, place: str) -> str:
     """A place with its unit: 24 pixels."""
     if place == TRAINED:
         return comparison.trained or "the size of training"
-    return " ".join(filter(None, (place, UNITS.get(comparison.kind))))
+    kind = comparison.kinds.get(place)
+    if kind != "rules":
+        return f"{place} {UNITS[kind]}" if kind in UNITS else place
+    length, _, rule = place.partition(BY)
+    unit = next((UNITS[one] for one in comparison.kinds.values() if one in UNITS), "")
+    return " ".join(filter(None, (length, unit, f"by {rule}")))
 
 
 def at(comparison: Comparison, places: Sequence[str]) -> str:
-    """At 16, 24 and 32 pixels: places of a sentence, their unit once where all have it."""
-    names = [named(comparison, place) for place in places]
-    unit = UNITS.get(comparison.kind)
-    if unit and all(name.endswith(f" {unit}") for name in names[:-1]) and names[-1].endswith(f" {unit}"):
-        names = [name.removesuffix(f" {unit}") for name in names[:-1]] + names[-1:]
-    return f"{'on' if comparison.kind == 'variants' else 'at'} {listed(names, len(names))}"
+    """At 16, 24 and 32 pixels and on rotated: places of a sentence."""
+    variants = [place for place in places if comparison.kinds.get(place) == "variants"]
+    sizes = [named(comparison, place) for place in places if place not in variants]
+    parts = [f"at {_united(sizes)}"] if sizes else []
+    return listed([*parts, f"on {listed(variants, len(variants))}"] if variants else parts)
+
+
+def _united(names: Sequence[str]) -> str:
+    """With their unit once where all have it."""
+    unit = names[-1].rpartition(" ")[2]
+    if unit in UNITS.values() and all(name.endswith(f" {unit}") for name in names):
+        names = [name.removesuffix(f" {unit}") for name in names[:-1]] + [names[-1]]
+    return listed(names, len(names))
 
 
 def size(comparison: Comparison, place: str) -> float | None:
     """The resolution or length of a place, None where it is not one number."""
-    if comparison.kind not in UNITS:
+    if place != TRAINED and comparison.kinds.get(place) not in UNITS:
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(?: \D*)?", named(comparison, place))
     return float(found[1]) if found else None

@@ -31,7 +31,7 @@ class Addition(Generated):
         super().__init__(seed, batch_size, (train, val, test), workers)
         ordered(least, digits, "digits")
         self.sums = Sums(least, digits)
-        self.samples = Text(3 * digits + 3, CHARACTERS, answers=True)
+        self.samples = Text(3 * digits + 3, CHARACTERS, asks="answers")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
         return Sequences(self.sums, size, seed, padded=True)

@@ -36,7 +36,7 @@ class Copying(Generated):
         super().__init__(seed, batch_size, (train, val, test), workers)
         ordered(least, symbols, "symbols")
         self.copies = Copies(order, least, symbols)
-        self.samples = Text(2 * symbols + 1, CHARACTERS, answers=True)
+        self.samples = Text(2 * symbols + 1, CHARACTERS, asks="answers")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
         return Sequences(self.copies, size, seed, padded=True)

@@ -39,7 +39,7 @@ class Counting(Generated):
         super().__init__(seed, batch_size, (train, val, test), workers)
         ordered(least, steps, "steps")
         self.programs = Programs(least, steps, variables)
-        self.samples = Text(LONGEST * steps + 2, WORDS)
+        self.samples = Text(LONGEST * steps + 2, WORDS, asks="some")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
         return Sequences(self.programs, size, seed, padded=True, anew=False)

@@ -38,7 +38,7 @@ class Flipflop(Generated):
         if length % 2:
             raise Invalid("length", f"{length} tokens are no pairs of operation and bit; write {length + 1}")
         self.length, self.ignore = length, ignore
-        self.samples = Text(length, SYMBOLS)
+        self.samples = Text(length, SYMBOLS, asks="some")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Dataset[Windows]:
         return Sequences(size, self.length // 2, self.ignore, seed)

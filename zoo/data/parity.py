@@ -31,7 +31,7 @@ class Parity(Generated):
         super().__init__(seed, batch_size, (train, val, test), workers)
         ordered(least, bits, "bits")
         self.rows = Rows(least, bits)
-        self.samples = Text(bits + 1, CHARACTERS)
+        self.samples = Text(bits + 1, CHARACTERS, asks="some")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
         return Sequences(self.rows, size, seed, padded=True)

@@ -45,7 +45,7 @@ class Passkey(Generated):
                 "length", f"a key of {digits} digits and the question take {length - room}; write that or more"
             )
         self.length, self.texts = length, Texts(room, digits, depth)
-        self.samples = Text(length, WORDS, answers=True)
+        self.samples = Text(length, WORDS, asks="answers")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
         return Sequences(self.texts, size, seed)

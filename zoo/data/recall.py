@@ -42,7 +42,7 @@ class Recall(Generated):
             )
         self.length, self.streams = length, Streams(length // 2, pairs, keys, values)
         words = Words((*(f"k{number}" for number in range(keys)), *(f"v{number}" for number in range(values))))
-        self.samples = Text(length, words)
+        self.samples = Text(length, words, asks="some")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
         return Sequences(self.streams, size, seed)

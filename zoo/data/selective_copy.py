@@ -33,7 +33,7 @@ class SelectiveCopy(Generated):
     ) -> None:  # fmt: skip
         super().__init__(seed, batch_size, (train, val, test), workers)
         self.scattered = Scattered(symbols, blanks)
-        self.samples = Text(blanks + 2 * symbols, CHARACTERS, answers=True)
+        self.samples = Text(blanks + 2 * symbols, CHARACTERS, asks="answers")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
         return Sequences(self.scattered, size, seed)

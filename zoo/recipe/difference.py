@@ -33,6 +33,12 @@ def differences(one: Recipe, other: Recipe) -> Iterator[tuple[str, Side, Side]]:
             yield key, _side(one, left, key), _side(other, right, key)
 
 
+def told(one: Side, other: Side) -> list[str]:
+    """Both in short, or in whole where they differ only in what is left out of that."""
+    short = [str(one), str(other)]
+    return short if short[0] != short[1] else [repr(one.value), repr(other.value)]
+
+
 def _leaves(plain: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """What has no keys below it; a list of plain values is one."""
     nested = isinstance(plain, dict) or (isinstance(plain, list) and any(isinstance(one, dict | list) for one in plain))

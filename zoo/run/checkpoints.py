@@ -34,8 +34,8 @@ def remembered(samples: Samples) -> dict[str, Any] | None:
         facts = {**asdict(samples), "names": [*samples.names]}
         return facts if samples.names and type(samples) is Images else None
     plain: dict[str, Any] = {"length": samples.length, "vocabulary": samples.vocabulary.plain()}
-    if isinstance(samples, Text) and samples.answers:
-        plain["answers"] = True
+    if isinstance(samples, Text) and samples.asks != "every":
+        plain["asks"] = samples.asks
     if isinstance(samples, Passages):
         plain |= {"classes": samples.classes, "names": [*samples.names]}
     return plain
@@ -54,7 +54,8 @@ def recalled(content: Mapping[str, Any], path: Path) -> Samples | None:
         length = int(facts["length"])
         if "classes" in facts:
             return Passages(length, vocabulary, int(facts["classes"]), tuple(facts["names"]))
-        return Text(length, vocabulary, bool(facts.get("answers", False)))
+        before = "answers" if facts.get("answers") else "every"  # as it was told before there was `asks`
+        return Text(length, vocabulary, facts.get("asks", before))
     except Exception as error:  # the library of tokenizers fails in its own ways
         raise CheckpointError(
             f"{path}: what it says of its data cannot be read, {_brief(error)}; {_good(path)}"

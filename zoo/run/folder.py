@@ -93,11 +93,16 @@ def _devices() -> dict[str, object]:
 
 
 def _git() -> dict[str, object] | None:
+    """Of the code that runs, wherever it was called: None where it is no part of a repository."""
+    home = Path(__file__).parent.parent
+
     def ask(*words: str) -> str:
-        return subprocess.run(["git", *words], capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        found = subprocess.run(["git", *words], cwd=home, capture_output=True, text=True, check=True, timeout=10)
+        return found.stdout.strip()
 
     try:
-        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}
+        ask("ls-files", "--error-unmatch", "__init__.py")  # a repository around it may have other things
+        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain", "--", "."))}
     except (OSError, subprocess.SubprocessError):
         return None
 

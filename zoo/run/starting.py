@@ -29,10 +29,10 @@ class Start(L.Callback):
 
     def __init__(self, run: Path, model: nn.Module, told: Mapping[str, Any]) -> None:
         self.path = run / START
-        parameters = [*model.named_parameters()]
+        drawn = (pair for pair in model.named_buffers() if pair[1].is_floating_point())  # weights that are not learned
         self.told = {
-            "parameters": sum(one.numel() for _, one in parameters),
-            "weights": {name: [*one.shape, digest([one])] for name, one in parameters},
+            "parameters": sum(one.numel() for one in model.parameters()),
+            "weights": {name: [*one.shape, digest([one])] for name, one in (*model.named_parameters(), *drawn)},
             **told,
         }
 
@@ -78,6 +78,6 @@ def tensors(batch: Any) -> Iterator[Tensor]:
     """Those of a batch, however it is put together."""
     if isinstance(batch, Tensor):
         yield batch
-    elif isinstance(batch, list | tuple):
-        for part in batch:
+    elif isinstance(batch, list | tuple | Mapping):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
             yield from tensors(part)

@@ -36,7 +36,7 @@ class Predict(Task):
         if not isinstance(memory, int):
             raise Invalid("name", "predict trains a model that sees only what came before; choose model decoder")
         self.model, self.optim, self.samples = model, optim, samples
-        self.unit, self.answers = samples.vocabulary.unit, samples.answers
+        self.unit, self.answers = samples.vocabulary.unit, samples.asks == "answers"
         self.val_tally, self.test_tally = Tally(samples.length), Tally(samples.length)
         self.memories = {part: Memory(memory) for part in ("train", "val", "test")}
         self.positions: list[float | None] = []

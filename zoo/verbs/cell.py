@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from signal import SIGTERM
+from signal import SIG_IGN, SIGTERM, SIGUSR2, signal
 
 from zoo.compare import state
 from zoo.compare.plan import RECIPES
@@ -17,6 +17,7 @@ from zoo.verbs.fit import fit
 
 def cell(run: Path, tied: bool) -> None:
     """Does what is not done yet, as `zoo fit` and `zoo eval` would. `tied`: it ends with whoever started it."""
+    signal(SIGUSR2, SIG_IGN)  # by which SLURM tells all of a job that its time is over; its engine asks a cell to save
     if tied:
         _follow()
     recipe = run.parent.parent / RECIPES / f"{run.name}.yaml"

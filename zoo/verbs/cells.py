@@ -12,7 +12,8 @@ from zoo.compare import state
 from zoo.compare.cells import cell, files
 from zoo.compare.engines.task import Engine, Handle, Needs, Task
 from zoo.compare.plan import CELLS, Plan, Planned
-from zoo.compare.result import TRAINED
+from zoo.compare.result import TRAINED, State
+from zoo.errors import ZooError
 from zoo.run import metrics
 from zoo.run.progress import clock
 from zoo.verbs.stops import stopping
@@ -21,6 +22,7 @@ from zoo.verbs.ticker import Ticker
 log = logging.getLogger("zoo")
 
 NEARLY = 0.95  # of a cell, when it has trained and is still measured
+STOPPED = {sign * number + base for number in (SIGINT, SIGTERM) for sign, base in ((1, 128), (-1, 0))}  # exit codes
 PAUSE, LOOK = 0.1, 2.0  # seconds between looks at processes, and at how far they are
 
 
@@ -30,23 +32,30 @@ class Cells:
     def __init__(self, folder: Path, plan: Plan, engine: Engine, needs: Needs) -> None:
         self.folder, self.plan, self.engine, self.needs = folder, plan, engine, needs
         self.left: list[tuple[Planned, Handle]] = []
+        self.done = 0
         self.stopped: Signals | None = None
 
     def run(self, tasks: Sequence[Task]) -> Signals | None:
         """Returns the signal that stopped it, if one did: cells save what they have then. A second one ends them at once."""
         given = [pair for pair in zip(self.plan.cells, tasks, strict=True) if self._state(pair[0]) != "done"]
-        done, jobs = len(tasks) - len(given), min(self.needs.jobs, len(given))
-        log.info("%s: %d of %d cells are done, %d run at the same time", self.folder, done, len(tasks), jobs)
+        self.done, jobs = len(tasks) - len(given), min(self.needs.jobs, len(given))
+        log.info("%s: %d of %d cells are done, %d run at the same time", self.folder, self.done, len(tasks), jobs)
         if not given:
             return None
         ticker, self.began, self.before = Ticker(), time.monotonic(), self._share()
-        with stopping() as received:
-            handles = self.engine.start([task for _, task in given], self.needs)
-            self.left = [(one, handle) for (one, _), handle in zip(given, handles, strict=True)]
-            self._follow(ticker)
-        ticker("")
-        if received:
-            self._stop(received[0])
+        try:
+            with stopping() as received:
+                try:
+                    self.engine.start([task for _, task in given], self.needs)
+                finally:  # also of those that were given before a signal came
+                    self.left = [(one, handle) for (one, _), handle in zip(given, self.engine.handles, strict=False)]
+                self._follow(ticker)
+            ticker("")
+            if received:
+                self._stop(received[0])
+        except BaseException:  # no cell goes on unseen
+            self.engine.stop(SIGTERM)
+            raise
         return self.stopped
 
     def _follow(self, ticker: Ticker) -> None:
@@ -89,22 +98,29 @@ class Cells:
             code, lost = 1, (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         title = f"{planned.variant}, seed {planned.seed}"
         if self._state(planned) == "done":
+            self.done += 1
             log.info("done: %s: %s", title, self._reached(planned))
         elif state.busy(run):
             log.info("not begun: %s: another process is working at it", title)
-        elif self.stopped or code in (128 + SIGINT, 128 + SIGTERM):
-            state.write(state.made(run), "stopped")
+        elif self.stopped or code in STOPPED:
+            self._write(run, "stopped")
         else:
             fault = lost or state.fault(run, code)
-            state.write(state.made(run), "failed", fault)
             log.info("failed: %s: %s", title, fault)
+            self._write(run, "failed", fault)
+
+    def _write(self, run: Path, now: State, fault: str = "") -> None:
+        """Where that fails, as on a full disk, the other cells are still followed."""
+        try:
+            state.write(state.made(run), now, fault)
+        except (ZooError, OSError) as error:
+            log.info("%s: its state, %s, cannot be written: %s", run, now, error)
 
     def _reached(self, planned: Planned) -> str:
         found = cell(self.plan, self.folder, planned, files(self.folder / CELLS / planned.name))
         value = found.metrics.get(TRAINED, {}).get(self.plan.measure)
         told = "" if value is None else f"{self.plan.measure} {value:.4f}, "
-        done = sum(self._state(one) == "done" for one in self.plan.cells)
-        return f"{told}trained in {clock(60 * (found.minutes or 0))}; {done} of {len(self.plan.cells)} cells"
+        return f"{told}trained in {clock(60 * (found.minutes or 0))}; {self.done} of {len(self.plan.cells)} cells"
 
     def _told(self) -> str:
         share, cells = self._share(), len(self.plan.cells)

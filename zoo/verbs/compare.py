@@ -19,7 +19,7 @@ from zoo.compare.grid import Combination, Varied, varied
 from zoo.compare.grid import parted as by_axes
 from zoo.compare.making import Asked, Measure, better, gpus, plan, resolved, seeds
 from zoo.compare.plan import CELLS, PLAN, RECIPES, Plan, differences
-from zoo.compare.result import Comparison
+from zoo.compare.result import TRAINED, Comparison
 from zoo.errors import DataError, Fault, Invalid, RecipeError, Stopped, ZooError
 from zoo.recipe import Recipe, from_plain
 from zoo.recipe import tree as trees
@@ -31,6 +31,7 @@ from zoo.verbs.options import parted, typed
 
 log = logging.getLogger("zoo")
 
+TRIAL = ".compare-"  # how a file begins that tries whether a folder can be written
 Count = Annotated[int, Between(1)]
 Seed = Annotated[int, Between(0, 2**32 - 1)]
 
@@ -43,7 +44,7 @@ class CompareOptions:
     to: str | None = None  # the folder; None: comparisons/<recipe>-<hash>
     jobs: Count | Literal["auto"] = "auto"  # cells at the same time
     engine: str = "local"
-    measure: Measure | None = None  # that the answer is given in; None: accuracy of classes and answers, loss of texts
+    measure: Measure | None = None  # that the answer is given in; None: loss where every token is asked, else accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ def compare(name: str | None, words: Sequence[str], plugins: Sequence[str]) -> t
     first = next(iter(found.values()))
     wanted = len(found) * len(seeds(options.seeds, first))
     needs = engine.needs(wanted, None if options.jobs == "auto" else options.jobs, gpus(first, here=engine.here))
-    made = plan(asked, found, needs)
+    made = plan(asked, found, needs, here=engine.here)
     folder = Path(options.to or f"comparisons/{made.recipe}-{made.hash}")
     _place(folder)
     with state.locked(folder, "another zoo compare is working in this folder"):
@@ -86,6 +87,12 @@ def rebuild(folder: Path, words: Sequence[str]) -> Comparison:
     if options["measure"] is not None:
         made = replace(made, measure=f"test/{options['measure']}", better=better(options["measure"]))
     comparison = gathered(made, folder)
+    known = [
+        cell.metrics[TRAINED] for variant in comparison.variants for cell in variant.cells if TRAINED in cell.metrics
+    ]
+    if known and not any(made.measure in one for one in known):
+        told = f"no cell has {made.measure}, but {', '.join(known[0])}"
+        raise RecipeError(Fault(COMMAND_LINE, "measure", told, "name one of these"))
     written = files.write(comparison, folder)
     log.info("written: %s", ", ".join(str(path) for path in written))
     return comparison
@@ -146,10 +153,10 @@ def _place(folder: Path) -> None:
     """Raises RecipeError where the folder cannot be written, or holds something else."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        trial = folder / f".compare-{os.getpid()}"
+        trial = folder / f"{TRIAL}{os.getpid()}"
         trial.touch()
         trial.unlink()
-        others = sorted(path.name for path in folder.iterdir() if path.name != state.LOCK)
+        others = sorted(path.name for path in folder.iterdir() if not path.name.startswith((state.LOCK, TRIAL)))
     except OSError as error:
         told = f"{folder} cannot be written, {error.strerror or error}"
         raise RecipeError(Fault(COMMAND_LINE, "to", told, "name another folder")) from None

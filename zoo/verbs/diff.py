@@ -13,7 +13,7 @@ from zoo.build import build_model
 from zoo.check import tokens
 from zoo.errors import DataError, Invalid, RecipeError
 from zoo.recipe import Recipe
-from zoo.recipe.difference import differences
+from zoo.recipe.difference import differences, told
 from zoo.run import checkpoints
 from zoo.samples import Samples
 
@@ -31,7 +31,7 @@ def diff(one: str, other: str, overrides: Sequence[str]) -> dict[str, Any]:
     """What `--json` prints; overrides change both."""
     left, right = (_subject(place, overrides) for place in (one, other))
     found = [
-        {"key": key, "values": [a.value, b.value], "places": [a.place, b.place], "told": [str(a), str(b)]}
+        {"key": key, "values": [a.value, b.value], "places": [a.place, b.place], "told": told(a, b)}
         for key, a, b in differences(left.recipe, right.recipe)
     ]
     sizes = [_sizes(subject) for subject in (left, right)]

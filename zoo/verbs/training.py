@@ -17,7 +17,7 @@ from zoo.data.source import Source
 from zoo.diagnostics.probe import Probe
 from zoo.models.trunk import recompute
 from zoo.recipe import Recipe
-from zoo.run import checkpoints, costs, loggers, resumption
+from zoo.run import checkpoints, costs, folder, loggers, resumption
 from zoo.run.averaging import Average
 from zoo.run.costs import Costs
 from zoo.run.guards import Finite, Signals
@@ -45,8 +45,8 @@ def train(
     saving = Checkpoints(run, recipe, Storage(background=recipe.trainer.save == "async"), task, processes)
     signals, spent = Signals(saving), Costs()
     trainer = _trainer(recipe, run, saving, [spent, signals], done)
+    device = trainer.strategy.root_device.type
     if processes.first:
-        device = trainer.strategy.root_device.type
         planned = dict.fromkeys(plan(recipe, task.model, device, data.samples))  # each once, however many layers
         _announce(recipe, task, data, run, start, adopted, [*planned])
         if start is None:
@@ -77,7 +77,8 @@ def train(
     }  # fmt: skip
     if processes.first:
         step = costs.step_seconds(recipe, run, processes.count)
-        more = {"steps": trainer.global_step, "step_seconds": step, "memory": spending["memory"]}
+        more = {"steps": trainer.global_step, "step_seconds": step, "memory": spending["memory"], "device": device}
+        more["environment"] = folder.environment(recipe, processes.count)  # of this try, the last
         costs.write(run, {**told, **more})
     return told
 

@@ -26,24 +26,23 @@ class Local:
     def __init__(self) -> None:
         self.places: SimpleQueue[str | None] = SimpleQueue()  # what a cell that begins sees of GPUs
         self.processes: set[Popen[bytes]] = set()
+        self.handles: list[Future[int]] = []
         self.lock, self.stopped = Lock(), False
         self.pool: ThreadPoolExecutor | None = None
 
     def needs(self, cells: int, jobs: int | None, gpus: int) -> Needs:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        most = len(_devices()) // gpus if gpus else cores
+        most = len(_devices()) if gpus else cores
         found = min(cells, jobs or max(1, most))
         return Needs(found, max(1, cores // found), gpus)
 
-    def start(self, tasks: Sequence[Task], needs: Needs) -> list[Future[int]]:
-        devices = _devices()
+    def start(self, tasks: Sequence[Task], needs: Needs) -> None:
+        devices = _devices() if needs.gpus else []
         for number in range(needs.jobs):  # more jobs than GPUs share them
-            own = (
-                [devices[(number * needs.gpus + each) % len(devices)] for each in range(needs.gpus)] if devices else []
-            )
-            self.places.put(",".join(own) if own else None)
+            self.places.put(devices[number % len(devices)] if devices else None)
         self.pool = pool = ThreadPoolExecutor(needs.jobs)
-        return [pool.submit(self._run, task) for task in tasks]
+        for task in tasks:
+            self.handles.append(pool.submit(self._run, task))
 
     def stop(self, signal: Signals) -> None:
         with self.lock:

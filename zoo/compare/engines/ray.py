@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from signal import Signals
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 
 from zoo.compare.engines.task import Needs, Task
 from zoo.errors import Fault, RecipeError
-from zoo.registry import Between, register
+from zoo.registry import PLUGINS, Between, register
 
 
 @register
@@ -29,12 +30,14 @@ class Ray:
             raise RecipeError(Fault("command line", "jobs", "Ray itself says how many run at once", "leave it out"))
         return Needs(cells, self.cpus, gpus)
 
-    def start(self, tasks: Sequence[Task], needs: Needs) -> list[_Reference]:
+    def start(self, tasks: Sequence[Task], needs: Needs) -> None:
         library = self._library()
         library.init(ignore_reinit_error=True, log_to_driver=False)
-        run = library.remote(num_cpus=needs.threads, num_gpus=needs.gpus, max_retries=0)(Task.__call__)
-        self.handles = [_Reference(library, run.remote(task)) for task in tasks]
-        return self.handles
+        plugins = {"env_vars": {PLUGINS: os.environ.get(PLUGINS, "")}}  # workers of a cluster were started elsewhere
+        asked = {"num_cpus": needs.threads, "num_gpus": needs.gpus, "max_retries": 0, "runtime_env": plugins}
+        run = library.remote(**asked)(Task.__call__)
+        for task in tasks:
+            self.handles.append(_Reference(library, run.remote(task)))
 
     def stop(self, signal: Signals) -> None:
         for handle in self.handles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ from zoo.launch import slurm
 from zoo.registry import Between, register
 
 Count = Annotated[int, Between(1)]
+TRIES = 1_000_000  # of a cell whose time is over: it has saved its state, and goes on as often as it takes
 LOGS = "slurm"  # in the folder of the comparison
 
 
@@ -28,19 +30,21 @@ class Slurm:
 
     def __init__(
         self, *, time: str = "24:00:00", partition: str | None = None, account: str | None = None, cpus: Count = 1,
-        gpus: Annotated[int, Between(0)] | None = None,
+        gpus: Annotated[int, Between(0, 1)] | None = None,
     ) -> None:  # fmt: skip
         slurm.Slurm(time=time, partition=partition, account=account)  # says what is wrong with them
         self.minutes = -(-slurm.seconds(time) // 60)
         self.partition, self.account, self.cpus, self.gpus = partition, account, cpus, gpus
-        self.jobs: list[Any] = []
+        self.handles: list[_Job] = []
 
     def needs(self, cells: int, jobs: int | None, gpus: int) -> Needs:
         if find_spec("submitit") is None:
             raise RecipeError(Fault("command line", "engine", "submitit is not installed", "pip install submitit"))
+        if shutil.which("srun") is None:
+            raise RecipeError(Fault("command line", "engine", "there is no srun here", "start it where SLURM is"))
         return Needs(min(cells, jobs or cells), self.cpus, gpus if self.gpus is None else self.gpus)
 
-    def start(self, tasks: Sequence[Task], needs: Needs) -> list[_Job]:
+    def start(self, tasks: Sequence[Task], needs: Needs) -> None:
         executor = self._executor(tasks[0].folder / tasks[0].run.parent.parent / LOGS)
         asked = {"slurm_partition": self.partition, "slurm_account": self.account}
         executor.update_parameters(
@@ -48,18 +52,17 @@ class Slurm:
             slurm_array_parallelism=needs.jobs, **{key: value for key, value in asked.items() if value is not None},
         )  # fmt: skip
         with executor.batch():
-            self.jobs = [executor.submit(Requeued(task)) for task in tasks]
-        return [_Job(job) for job in self.jobs]
+            self.handles = [_Job(executor.submit(Requeued(task))) for task in tasks]  # submitted as the batch ends
 
     def stop(self, signal: Signals) -> None:
-        for job in self.jobs:
-            if not job.done():
-                job.cancel()
+        for handle in self.handles:
+            if not handle.cancelled() and not handle.done():
+                handle.job.cancel()
 
     def _executor(self, logs: Path) -> Any:
         import submitit
 
-        return submitit.AutoExecutor(folder=logs)
+        return submitit.AutoExecutor(folder=logs, cluster="slurm", slurm_max_num_timeout=TRIES)
 
 
 class Requeued:
@@ -84,19 +87,19 @@ class Requeued:
 
 
 class _Job:
-    """A job of submitit as a handle."""
+    """A job of submitit as a handle; it has a number once it is submitted."""
 
     def __init__(self, job: Any) -> None:
         self.job = job
 
     def running(self) -> bool:
-        return self.job.state == "RUNNING"
+        return not self.cancelled() and self.job.state == "RUNNING"
 
     def done(self) -> bool:
-        return bool(self.job.done())
+        return not self.cancelled() and bool(self.job.done())
 
     def cancelled(self) -> bool:
-        return str(self.job.state).startswith("CANCELLED")
+        return not hasattr(self.job, "job_id") or str(self.job.state).startswith("CANCELLED")
 
     def result(self) -> int:
         return int(self.job.result())

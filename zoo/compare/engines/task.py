@@ -82,6 +82,7 @@ class Engine(Protocol):
     """A member of `zoo/compare/engines`; its keyword-only arguments are options of `zoo compare`."""
 
     here: bool  # whether cells run on this machine, so that what they need must be there
+    handles: Sequence[Handle]  # of the tasks that were given to it so far, in their order
 
     def needs(self, cells: int, jobs: int | None, gpus: int) -> Needs:
         """For so many cells, each of which asks for so many GPUs; `jobs` None: as many at once as is best.
@@ -90,7 +91,9 @@ class Engine(Protocol):
         """
         ...
 
-    def start(self, tasks: Sequence[Task], needs: Needs) -> Sequence[Handle]: ...
+    def start(self, tasks: Sequence[Task], needs: Needs) -> None:
+        """Give it tasks, one after another."""
+        ...
 
     def stop(self, signal: Signals) -> None:
         """Begin no more, and have those that run save their state and end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from zoo.compare.grid import within
 from zoo.compare.result import Comparison
 from zoo.compare.statistics import LEVEL
 from zoo.compare.wording import measured, named
@@ -51,6 +52,8 @@ def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
 def _equal(comparison: Comparison) -> str:
     words = "of each seed, the order of samples"
+    if not any(within(axis.key, "data") for axis in comparison.axes):
+        words += ", the test samples"
     if comparison.shared:
         words += f" and the initial values of the {comparison.shared} weights that all variants have"
     differing = any(cell.differs for variant in comparison.variants for cell in variant.cells)

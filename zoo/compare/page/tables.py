@@ -57,7 +57,7 @@ def cells(comparison: Comparison) -> Markup:
 
 
 def _run(run: str, fault: str, differs: Sequence[str]) -> Markup:
-    notes = [fault, f"did not start as the others: {', '.join(differs)}" if differs else ""]
+    notes = [fault, f"did not start as the others: {listed(differs)}" if differs else ""]
     return tag("span", tag("code", breaking(run)), *(tag("small", note) for note in notes if note))
 
 

@@ -1,0 +1,131 @@
+"""The driver of cells, with an engine that does as it is told."""
+
+import logging
+from signal import SIG_DFL, SIG_IGN, SIGTERM, SIGUSR2, getsignal, raise_signal, signal
+
+import pytest
+
+from zoo.compare import state
+from zoo.compare.engines.task import Needs, Task
+from zoo.compare.plan import CELLS, Plan, Planned
+from zoo.errors import ZooError
+from zoo.loading import load_recipe
+from zoo.verbs.cell import cell
+from zoo.verbs.cells import Cells
+
+
+class Handle:
+    """A cell that has ended, or runs until it is stopped."""
+
+    def __init__(self, code):
+        self.code = code
+
+    def running(self):
+        return self.code is None
+
+    def done(self):
+        return self.code is not None
+
+    def cancelled(self):
+        return False
+
+    def result(self):
+        return self.code
+
+
+class Engine:
+    here = True
+
+    def __init__(self, codes, signalled=None):
+        self.codes, self.signalled = codes, signalled
+        self.handles, self.stops = [], []
+
+    def start(self, tasks, needs):
+        for number, _ in enumerate(tasks):
+            self.handles.append(Handle(self.codes[number]))
+            if self.signalled == number:
+                raise_signal(SIGTERM)
+
+    def stop(self, signal):
+        self.stops.append(signal)
+        for handle in self.handles:
+            handle.code = 128 + SIGTERM if handle.code is None else handle.code
+
+
+@pytest.fixture
+def driven(tmp_path, caplog):
+    """driven(engine) -> what stopped it, and what it told of its cells"""
+
+    def run(engine):
+        caplog.set_level(logging.INFO, "zoo")
+        recipe = {"trainer": {"max_epochs": 1, "max_steps": None}}
+        cells = tuple(
+            Planned(name=f"c-{seed}", variant="c", seed=seed, recipe=recipe) for seed in range(len(engine.codes))
+        )
+        plan = Plan(
+            zoo="", made="", command="", recipe="", base={}, machine={}, axes=(), seeds=(0,), measure="", better="low",
+            trained="", windows="", chosen=True, variants={}, cells=cells,
+        )  # fmt: skip
+        stopped = Cells(tmp_path, plan, engine, Needs(2, 1, 0)).run([Task(tmp_path / c.name, tmp_path) for c in cells])
+        return stopped, caplog.text
+
+    return run
+
+
+def test_a_disk_that_is_full_does_not_end_the_driver(driven, monkeypatch):
+    def full(run, now, fault=""):
+        raise ZooError("no space left on device")
+
+    monkeypatch.setattr(state, "write", full)
+    stopped, told = driven(Engine([3, 3]))
+    assert stopped is None
+    assert told.count("cannot be written: no space left on device") == 2
+    assert told.count("failed: c, seed") == 2
+
+
+def test_whatever_ends_the_driver_ends_its_cells(driven, monkeypatch):
+    engine = Engine([None, 0])
+    monkeypatch.setattr(Cells, "_ended", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        driven(engine)
+    assert engine.stops == [SIGTERM]
+
+
+def test_a_signal_while_cells_are_given_stops_those_that_were(driven, tmp_path):
+    engine = Engine([None, None, None], signalled=1)
+    stopped, _ = driven(engine)
+    assert stopped == SIGTERM
+    assert len(engine.handles) == 2
+    now = [state.read(tmp_path / CELLS / f"c-{seed}")[0] for seed in range(3)]
+    assert now == ["stopped", "stopped", "waiting"]
+
+
+@pytest.mark.parametrize(("code", "expected"), [(-SIGTERM, "stopped"), (128 + SIGTERM, "stopped"), (-9, "failed")])
+def test_a_cell_that_a_signal_ended_is_stopped(code, expected, driven, tmp_path):
+    driven(Engine([code]))
+    assert state.read(tmp_path / CELLS / "c-0")[0] == expected
+
+
+def test_cells_that_end_at_once_are_counted_one_after_another(driven, tmp_path):
+    class Quick(Engine):
+        def start(self, tasks, needs):
+            for seed in range(2):
+                state.write(state.made(tmp_path / CELLS / f"c-{seed}"), "done")
+            super().start(tasks, needs)
+
+    _, told = driven(Quick([0, 0]))
+    assert "; 1 of 2 cells" in told
+    assert "; 2 of 2 cells" in told
+
+
+def test_a_cell_does_not_end_by_the_signal_that_slurm_sends_to_all(tmp_path, monkeypatch):
+    before = signal(SIGUSR2, SIG_DFL)
+    seen = []
+    monkeypatch.setattr("zoo.verbs.cell.fit", lambda *_: seen.append(getsignal(SIGUSR2)))
+    monkeypatch.setattr("zoo.verbs.cell.load_recipe", lambda _: load_recipe("vit_none"))
+    monkeypatch.setattr("zoo.verbs.cell.evaluate", lambda *_: None)
+    try:
+        cell(tmp_path / CELLS / "c-0", tied=False)
+    finally:
+        signal(SIGUSR2, before)
+    assert seen == [SIG_IGN]

@@ -1,0 +1,131 @@
+"""What the files of finished cells come to, as one comparison."""
+
+import json
+
+import pytest
+
+from zoo.compare import state
+from zoo.compare.gathering import gathered
+from zoo.compare.plan import CELLS, PLAN, Plan, Planned
+from zoo.compare.result import TRAINED, Axis
+from zoo.compare.series import by_size
+from zoo.compare.wording import at, named
+from zoo.errors import DataError
+
+LOSS = "test/loss"
+
+
+def plan(trained="64 tokens", stride=None, **evaluate):
+    recipe = {"trainer": {"max_epochs": 1, "max_steps": None}, "evaluate": {"stride": stride, **evaluate}}
+    return Plan(
+        zoo="", made="", command="", recipe="r", base={}, machine={}, seeds=(0,), measure=LOSS, better="low",
+        trained=trained, windows="", chosen=True, variants={"none": {}, "rope": {}},
+        axes=(Axis(key="model.encoding", title="encoding", values=("none", "rope")),),
+        cells=tuple(Planned(name=f"{name}-0", variant=name, seed=0, recipe=recipe) for name in ("none", "rope")),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def told(tmp_path):
+    """told(plan, {cell: evaluation}) -> the comparison, where each cell reached a loss of 1."""
+
+    def made(planned, evaluations, now="done", end=None):
+        for name, evaluation in evaluations.items():
+            run = state.made(tmp_path / CELLS / name)
+            state.write(run, now, "")
+            (run / "end.json").write_text(json.dumps({"metrics": {LOSS: 1.0}} if end is None else end))
+            (run / "evaluation.json").write_text(json.dumps(evaluation))
+        return gathered(planned, tmp_path)
+
+    return made
+
+
+def loss(value):
+    return {LOSS: value}
+
+
+def test_all_kinds_of_places_are_told(told):
+    evaluation = {
+        "trained": 64, "size": 64,
+        "lengths": {"64": loss(1.0), "256": loss(2.0)},
+        "variants": {"sparse": loss(3.0), "256": loss(4.0)},
+        "rules": {"none": {"256": loss(2.0)}, "yarn": {"256": loss(1.5)}},
+    }  # fmt: skip
+    found = told(plan(), {"none-0": evaluation, "rope-0": evaluation})
+    assert found.kinds == {
+        "256": "lengths",
+        "sparse": "variants",
+        "variant 256": "variants",
+        "256 by yarn": "rules",
+    }
+    assert found.places == (TRAINED, *found.kinds)
+    cell = found.variants[0].cells[0]
+    assert [cell.metrics[place][LOSS] for place in found.places] == [1.0, 2.0, 3.0, 4.0, 1.5]
+    assert named(found, "256 by yarn") == "256 tokens by yarn"
+    assert at(found, ["256", "sparse"]) == "at 256 tokens and on sparse"
+    (chart,) = by_size(found)
+    assert chart.lines[0].x.tolist() == [64, 256]
+
+
+def test_sizes_of_training_that_vary_are_places_like_others(told):
+    sizes = {"16": {LOSS: 1.0}, "24": {LOSS: 2.0}}
+    evaluations = {"none-0": {"trained": 16, "resolutions": sizes}, "rope-0": {"trained": 24, "resolutions": sizes}}
+    found = told(plan(trained=""), evaluations)
+    assert found.places == (TRAINED, "16", "24")
+    for variant in found.variants:
+        assert [variant.cells[0].metrics[place][LOSS] for place in ("16", "24")] == [1.0, 2.0]
+
+
+def test_where_windows_slide_one_value_stands_at_each_size(told):
+    evaluation = {"trained": 64, "lengths": {"64": loss(0.9), "128": loss(0.8)}}
+    found = told(plan(stride=16), {"none-0": evaluation, "rope-0": evaluation})
+    assert found.places == (TRAINED, "64", "128")
+    (chart,) = by_size(found)
+    assert (chart.lines[0].x.tolist(), chart.lines[0].y.tolist()) == ([64, 128], [0.9, 0.8])
+
+
+def test_a_failed_evaluation_leaves_what_training_reached(told):
+    found = told(plan(), {"none-0": {"trained": 64, "lengths": {"256": loss(2.0)}}}, now="failed")
+    assert found.variants[0].cells[0].metrics == {TRAINED: loss(1.0)}
+    assert found.places == (TRAINED,)
+    assert found.variants[1].cells[0].metrics == {}
+
+
+ODD = [
+    [],
+    3,
+    "x",
+    {"metrics": 3, "weights": 3, "lengths": 3},
+    {"weights": {"a": 3}, "lengths": {"a": 3}, "minutes": "x"},
+    {"weights": {"a": []}, "rules": {"yarn": 3}, "git": 3, "devices": [], "steps": []},
+    {"weights": {"a": [2, "x"]}},
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=str)
+def test_files_of_another_shape_are_as_if_they_were_not_there(odd, told, tmp_path):
+    run = state.made(tmp_path / CELLS / "none-0")
+    for name in ("start.json", "environment.json"):
+        (run / name).write_text(json.dumps(odd))
+    found = told(plan(), {"none-0": odd}, end=odd)
+    assert found.places == (TRAINED,)
+    assert found.variants[0].cells[0].metrics == {}
+    (run / state.STATE).write_text(json.dumps(odd))
+    assert state.read(run) == ("stopped", "")
+    (tmp_path / PLAN).write_text(json.dumps(odd))
+    with pytest.raises(DataError, match="holds no plan"):
+        Plan.read(tmp_path)
+
+
+def test_a_plan_of_another_shape_is_told(tmp_path):
+    plan().write(tmp_path)
+    assert Plan.read(tmp_path) == plan()
+    found = json.loads((tmp_path / PLAN).read_text())
+    for key in ("variants", "cells", "axes", "seeds", "base"):
+        (tmp_path / PLAN).write_text(
+            json.dumps({**found, key: [3]}) if key != "seeds" else json.dumps({**found, key: "a"})
+        )
+        with pytest.raises(DataError, match="holds no plan"):
+            Plan.read(tmp_path)
+    (tmp_path / PLAN).write_text(json.dumps({**found, "kind": "lengths"}))  # as it was once written
+    assert Plan.read(tmp_path) == plan()

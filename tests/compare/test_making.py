@@ -1,0 +1,74 @@
+"""The plan of a comparison: what its answer is given in, and what is refused before anything is started."""
+
+import pytest
+
+from zoo.compare.engines.task import Needs
+from zoo.compare.grid import varied
+from zoo.compare.making import Asked, gpus, plan, resolved
+from zoo.data.digits import Digits
+from zoo.errors import DataError, Invalid, RecipeError
+
+SMALL = ("model.dim=16", "model.depth=1", "model.heads=2", "trainer.accelerator=cpu")
+
+
+def asked(recipe, *overrides, words=("encodings=[none]",), measure=None):
+    keys = varied(words, overrides)
+    return Asked(recipe=recipe, overrides=(*SMALL, *overrides), keys=keys, seeds=1, measure=measure, command="")
+
+
+def planned(one):
+    return plan(one, resolved(one, here=True), Needs(1, 1, 0), here=True)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        ("flipflop_rope", "accuracy"),
+        ("counting_cope", "accuracy"),
+        ("parity_none", "accuracy"),
+        ("recall_stickbreaking", "accuracy"),
+        ("copying_none", "accuracy"),
+        ("lm_rope", "loss"),
+        ("vit_none", "accuracy"),
+    ],
+)
+def test_the_measure_is_that_of_what_is_asked(recipe, expected):
+    found = planned(asked(recipe))
+    assert (found.measure, found.better) == (f"test/{expected}", "low" if expected == "loss" else "high")
+
+
+def test_a_measure_that_is_not_logged_is_refused():
+    assert planned(asked("copying_none", measure="exact")).measure == "test/exact"
+    with pytest.raises(RecipeError, match=r"measure: data flipflop does not ask for one answer .* measure=accuracy"):
+        resolved(asked("flipflop_rope", measure="exact"), here=True)
+
+
+def test_data_that_is_not_there_is_told_of_all_variants(tmp_path):
+    words = (f"vary.data.files=[{tmp_path}/a.txt,{tmp_path}/b.txt]",)
+    with pytest.raises(DataError) as error:
+        resolved(asked("lm_rope", "data.name=text", words=words), here=True)
+    assert "a.txt" in str(error.value)
+    assert "b.txt" in str(error.value)
+
+
+def test_data_that_is_not_as_it_is_said_to_be_is_a_fault_of_each_variant(monkeypatch):
+    def locate(self):
+        raise Invalid("size", "there are no such digits")
+
+    monkeypatch.setattr(Digits, "locate", locate)
+    with pytest.raises(RecipeError, match=r"data.size: there are no such digits"):
+        resolved(asked("vit_none"), here=True)
+
+
+@pytest.mark.parametrize("word", ["trainer.devices=2", "trainer.devices='0,1'", "trainer.num_nodes=2"])
+def test_a_cell_is_one_process(word):
+    with pytest.raises(RecipeError, match="a cell is one process"):
+        resolved(asked("vit_none", word), here=True)
+
+
+def test_a_machine_without_gpus_plans_cells_for_another_one():
+    one = asked("vit_none", "trainer.accelerator=cuda")
+    found = resolved(one, here=False)
+    assert (
+        plan(one, found, Needs(1, 1, gpus(found[next(iter(found))], here=False)), here=False).machine["device"] == "cpu"
+    )
