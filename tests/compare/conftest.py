@@ -12,7 +12,6 @@ import pytest
 import sklearn.datasets
 import torch
 import torch.utils.tensorboard
-from tiny import TINY
 
 from zoo.cli import main
 from zoo.compare import state
@@ -20,12 +19,6 @@ from zoo.compare.engines.task import Task
 from zoo.verbs import cell
 
 IMPORTED = (kornia.augmentation, matplotlib.figure, sklearn.datasets, torch.utils.tensorboard, cell)
-BASE = [
-    "vit_comrope",
-    *(word for word in TINY if "encoding" not in word),
-    "trainer.threads=1",
-    "diagnostics.every=null",
-]
 
 
 class Forked:

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import BASE  # of this folder
 from several import codes
+from tiny import TINY
 
 from zoo.compare.plan import PLAN
 from zoo.compare.result import Comparison
@@ -17,6 +17,12 @@ from zoo.tasks.classify import Classify
 from zoo.verbs.compare import _place
 from zoo.verbs.fit import fit
 
+BASE = [
+    "vit_comrope",
+    *(word for word in TINY if "encoding" not in word),
+    "trainer.threads=1",
+    "diagnostics.every=null",
+]
 TOLD = {"results.json", "comparison.md", "index.html", "ranking.png", "sizes.png", "training.png", "costs.png"}
 FILES = {"plan.json", "cells", "recipes", ".lock", ".writing", *TOLD}
 
