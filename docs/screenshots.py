@@ -1,9 +1,10 @@
-"""Pictures of a diagnosis for the documentation: light, dark, and on a telephone.
+"""Pictures of pages for the documentation: a diagnosis in the light, in the dark and on a telephone, and a comparison.
 
     make browser
-    python docs/screenshots.py PAGE [#ADDRESS]
+    python docs/screenshots.py diagnosis PAGE [#ADDRESS]
+    python docs/screenshots.py comparison PAGE
 
-PAGE is what `zoo diagnose` has written, ADDRESS a view of it, as the page's own address bar tells it.
+PAGE is what `zoo diagnose` or `zoo compare` has written, ADDRESS a view of it, as the page's own address bar tells it.
 """
 
 import shutil
@@ -17,20 +18,21 @@ VIEWS = {
     "diagnosis-light": {"viewport": {"width": 1280, "height": 1100}, "color_scheme": "light"},
     "diagnosis-dark": {"viewport": {"width": 1280, "height": 1100}, "color_scheme": "dark"},
     "diagnosis-narrow": {"viewport": {"width": 360, "height": 1100}, "color_scheme": "light"},
+    "comparison": {"viewport": {"width": 1280, "height": 960}, "color_scheme": "light"},
 }
-SHOWN = "#looks"
+SHOWN = {"diagnosis": "#looks", "comparison": "body"}
 
 
-def main(page: str, address: str = "") -> None:
+def main(kind: str, page: str, address: str = "") -> None:
     with sync_playwright() as playwright:
         found = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
         browser = playwright.chromium.launch(executable_path=next(found, None))
-        for name, options in VIEWS.items():
+        for name, options in ((name, options) for name, options in VIEWS.items() if name.startswith(kind)):
             tab = browser.new_context(**options).new_page()
             tab.goto(Path(page).resolve().as_uri() + address)
             tab.wait_for_timeout(500)
-            tab.locator(SHOWN).scroll_into_view_if_needed()
-            tab.evaluate("shown => document.querySelector(shown).scrollIntoView()", SHOWN)
+            tab.locator(SHOWN[kind]).scroll_into_view_if_needed()
+            tab.evaluate("shown => document.querySelector(shown).scrollIntoView()", SHOWN[kind])
             tab.wait_for_timeout(500)
             tab.screenshot(path=IMAGES / f"{name}.png")
         browser.close()
