@@ -137,3 +137,13 @@ def test_a_rule_that_no_link_knows_is_told_with_those_that_are():
     assert "resample" in extension.unknown(language.decoder("learned"), "ntk", (2.0,))
     assert "it knows none" in extension.unknown(language.decoder("alibi"), "ntk", (2.0,))
     assert extension.unknown(language.decoder("alibi"), "none", (2.0,)) == ""
+
+
+@pytest.mark.parametrize("coordinates", ["fraction", "symmetric", "growing", "interpolated"])
+def test_places_that_are_stretched_already_know_no_rule(coordinates):
+    changed = language.links("rope", options={"rope": {"coordinates": coordinates}})
+    model = language.encoder(encoding=changed)
+    assert extension.known(model, (2.0,)) == {}
+    assert set(extension.known(language.encoder("rope"), (2.0,))) == {"linear", "ntk", "yarn", "llama3"}
+    told = extension.unknown(model, "linear", (2.0,))
+    assert told.startswith(f"the encoding of the model, rope with coordinates {coordinates}, knows no rule linear")
