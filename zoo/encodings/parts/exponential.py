@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from zoo.encodings.parts.blocks import plus_product, product, small
 from zoo.encodings.parts.families import against, joined, parts, summed, weighed
@@ -17,11 +18,12 @@ SQUARINGS = 16  # where the count cannot be read off the norms: a compiler, a GP
 
 
 def exponential(skew: Tensor, times: Tensor) -> Tensor:
-    """exp(sum_p t_p A_p), [T, K, b, b], of skew-symmetric A [P, K, b, b] and t [T, P], to the precision of the dtype.
+    """exp(sum_p t_p A_p), [T, K, b, b], of skew-symmetric A [P, K, b, b] and t [T, P], to the precision of the wider dtype.
 
     The gradient to A is skew-symmetric too.
     """
-    return _Exponential.apply(skew, times)  # type: ignore[no-untyped-call]
+    dtype = torch.promote_types(skew.dtype, times.dtype)
+    return _Exponential.apply(skew.to(dtype), times.to(dtype))  # type: ignore[no-untyped-call]
 
 
 class _Exponential(torch.autograd.Function):
@@ -36,6 +38,7 @@ class _Exponential(torch.autograd.Function):
         return joined(powers, each)
 
     @staticmethod
+    @once_differentiable  # what is kept knows nothing of where it came from
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         skew, times, *kept = ctx.saved_tensors
         each = parts(times, skew)

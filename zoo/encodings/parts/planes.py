@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from zoo.encodings.parts.bases import blocks, diagonal, rebased
 from zoo.encodings.parts.rotation import circle, multiply, torques
@@ -51,6 +52,7 @@ class _Turn(torch.autograd.Function):
         return multiply(seen, table)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, table, basis, times, *moments = ctx.saved_tensors
         g = multiply(gradient, table, -1)
@@ -80,6 +82,7 @@ class _Spectrum(torch.autograd.Function):
         return frequencies, basis, *(torch.zeros_like(diagonal(basis)) for _ in range(3 if some else 1))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, frequencies: Tensor, _: Tensor, *moments: Tensor) -> tuple[Tensor, None]:
         apart, near, basis = ctx.saved_tensors
         first, *others = (blocks(moment, basis.shape) for moment in moments)
