@@ -12,9 +12,12 @@ from torch.nn import functional as F
 
 from zoo import load
 from zoo.build import build_data
+from zoo.data.imagery.augmentation import Augmentation
 from zoo.errors import Stopped
 from zoo.models.decoder import Decoder
 from zoo.recipe import load as recipe
+from zoo.recipe.variants import misfit
+from zoo.registry import Choice
 from zoo.verbs import figures
 from zoo.verbs.evaluate import KEPT
 from zoo.verbs.fit import fit
@@ -132,6 +135,12 @@ def test_variants_change_options_of_the_data(runs, evaluated):
     only = evaluated(runs / "flipflop", SPARSE, "evaluate.lengths=null")
     assert only["variants"] == found["variants"]
     assert Path(only["figure"]).name == "variants.png"
+
+
+def test_a_variant_may_change_an_option_of_several_words():
+    data = Choice("images")
+    assert misfit(data, "augment", Augmentation(flip=0.5)) == ""
+    assert misfit(data, "augment", {"flip": 2}) == "must be from 0 to 1, got 2.0"
 
 
 def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):
