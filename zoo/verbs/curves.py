@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from zoo.diagnostics.report.trends import as_swept
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -14,12 +16,6 @@ COLOURS = (BLUE, "#c05621", "#2f855a", "#6b46c1", "#b83280", "#744210")
 CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}  # where a label crosses the curve
 
 Point = tuple[float, float]
-
-
-def as_swept(result: Mapping[str, Any], kind: str) -> bool:
-    """Whether the data as they are were cut into windows as at all sizes: else they are no point of one curve."""
-    swept = [*result[kind].values(), *(one for sizes in result.get("rules", {}).values() for one in sizes.values())]
-    return all(one.get("windows") == result.get("windows") for one in swept if "refused" not in one)
 
 
 def by_position(axes: Axes, result: Mapping[str, Any], key: str, metric: str, trained: int) -> None:

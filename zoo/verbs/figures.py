@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo.diagnostics.report.trends import as_swept
 from zoo.recipe import Recipe
-from zoo.verbs.curves import BLUE, COLOURS, GREY, as_swept, by_position, finish, labelled
+from zoo.verbs.curves import BLUE, COLOURS, GREY, by_position, finish, labelled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

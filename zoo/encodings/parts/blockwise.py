@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from zoo.attention import precise
 from zoo.encodings.parts.blocks import small
@@ -35,7 +34,7 @@ class _Turn(torch.autograd.Function):
         return _heads(_times(matrices, columns)).to(x.dtype)
 
     @staticmethod
-    @once_differentiable  # the columns are kept, not the heads that they were made of
+    @torch.autograd.function.once_differentiable  # the columns are kept, not the heads that they were made of
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         columns, rotations = ctx.saved_tensors
         rows, matrices = _columns(gradient, rotations), _elements(rotations)

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from zoo.encodings.parts.blocks import plus_product, product, small
 from zoo.encodings.parts.families import against, joined, parts, summed, weighed
@@ -38,7 +37,7 @@ class _Exponential(torch.autograd.Function):
         return joined(powers, each)
 
     @staticmethod
-    @once_differentiable  # what is kept knows nothing of where it came from
+    @torch.autograd.function.once_differentiable  # what is kept knows nothing of where it came from
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         skew, times, *kept = ctx.saved_tensors
         each = parts(times, skew)
