@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from zoo.attention.encoding import Encoding
 from zoo.build import build_task
 from zoo.models.trunk import Trunk
 from zoo.recipe import Recipe
@@ -33,9 +34,15 @@ def known(model: nn.Module, factors: tuple[float, ...]) -> dict[str, Changes]:
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for trunk in (module for module in model.modules() if isinstance(module, Trunk)):
         for link in trunk.chains[0]:
-            for rule, options in link.extensions(factors).items():
-                found.setdefault(rule, {})[link.name] = options
+            if not _moved(link):
+                for rule, options in link.extensions(factors).items():
+                    found.setdefault(rule, {})[link.name] = options
     return dict(found)
+
+
+def _moved(link: Encoding) -> bool:
+    """Whether it has other coordinates than it declares: rules are made for those, and would stretch these once more."""
+    return link.coordinates != type(link).coordinates
 
 
 def unknown(model: nn.Module, rule: str, factors: tuple[float, ...]) -> str:
@@ -43,7 +50,8 @@ def unknown(model: nn.Module, rule: str, factors: tuple[float, ...]) -> str:
     rules = known(model, factors)
     if rule == NONE or rule in rules:
         return ""
-    own = " and ".join(link.name for m in model.modules() if isinstance(m, Trunk) for link in m.chains[0])
+    links = [link for m in model.modules() if isinstance(m, Trunk) for link in m.chains[0]]
+    own = " and ".join(f"{one.name} with coordinates {one.coordinates}" if _moved(one) else one.name for one in links)
     told = nearest(rule, [NONE, *rules]) if rules else "it knows none; leave rules out"
     return f"the encoding of the model, {own or 'none'}, knows no rule {rule}; {told}"
 

@@ -32,7 +32,7 @@ def restore(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, Task]:
 
     Raises CheckpointError where its weights do not fit the recipe, or another version wrote what this one cannot read.
 
-    A checkpoint of text carries its vocabulary, and its task is made for that: no data is asked.
+    A checkpoint carries the facts of its data, and its task is made for these, whatever data it is asked about.
     """
     content = checkpoints.read(path)
     stored = _recipe(content["zoo"], overrides, path)

@@ -61,6 +61,21 @@ FAULTY = {
     def terms(self, terms):
         return terms.add_bias(lambda b, h, i, j: i @ j)
 """,
+    "raising": """class Raising(Encoding):
+    def __init__(self, dims):
+        super().__init__(dims)
+        if dims.key_heads:
+            raise TypeError("of heads")
+
+    def terms(self, terms):
+        raise TypeError("of terms")
+""",
+    "halved": """class Halved(Encoding):
+    def turn_query(self, q, tokens):
+        if q.dtype == torch.float16:
+            raise RuntimeError("no kernel for Half")
+        return q
+""",
 }
 
 
@@ -136,6 +151,38 @@ def test_an_error_of_the_encoding_breaks_a_law_and_names_its_line(broken):
     assert re.search(r"shapes_are_kept: RuntimeError in failing.py, line 16: ", told)
 
 
+def test_whatever_an_encoding_raises_is_told_of_all_laws(zoo, faulty, monkeypatch):
+    monkeypatch.syspath_prepend(faulty)
+    code, out, told = zoo("check", "raising", "none", "--plugin", "faulty_zoo", "--json")
+    assert code == 1
+    assert "Traceback" not in told
+    raising, none = json.loads(out)["certificates"]
+    outcomes = {one["law"]: one["outcome"] for one in raising["findings"]}
+    assert [*outcomes] == [law.name for law in LAWS]
+    assert outcomes["shared_key_heads_equal_repeated_ones"] == outcomes["shapes_are_kept"] == "broken"
+    assert not raising["partial"]
+    assert all(one["broken"] and one["why"] == "TypeError: of terms" for one in raising["roundings"])
+    assert not any(one["broken"] for one in none["roundings"])
+    assert "shared_key_heads_equal_repeated_ones: TypeError in raising.py, line 18: of heads" in told
+    assert told.count("raising: rounding: TypeError: of terms") == 1
+
+
+def test_half_precision_that_fails_is_no_refusal(zoo, faulty, monkeypatch):
+    """All laws are kept, for none of them is in float16."""
+    monkeypatch.syspath_prepend(faulty)
+    monkeypatch.setattr("zoo.verbs.examinees.LAWS", LAWS[:1])
+    code, out, told = zoo("check", "halved", "--plugin", "faulty_zoo", "to=found")
+    assert code == 1
+    assert re.search(r"^\| +100 \| +\d[^X|]+\| +X \| +\d[^X|]+\| +X \| +\d", out, re.MULTILINE)
+    assert "halved: rounding: RuntimeError: no kernel for Half" in told
+    assert any(one.broken for one in Certificate.read(Path("found/halved.json")).roundings)
+
+
+def test_a_law_that_needs_more_axes_is_not_tried(zoo):
+    _, out, _ = zoo("check", "liere", "axes=1", "laws=[shifts_are_seen]")
+    assert re.search(r"\| shifts_are_seen +\| does not apply \|.*\| not tried: needs 3 axes \|", out)
+
+
 def test_what_cannot_be_made_is_told(zoo, faulty, monkeypatch):
     monkeypatch.syspath_prepend(faulty)
     code, _, told = zoo("check", "unmade", "--plugin", "faulty_zoo")
@@ -207,6 +254,10 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
         (["rope", "axes=4"], "axes: expected"),
         (["rope", "bas=3"], "bas: unknown key; did you mean base?"),
         (["liere", "block=0"], "liere(block=0): block"),
+        (
+            ["liere", "coordinates=symmetric"],
+            "liere(coordinates=symmetric): coordinates: laws place tokens at coordinates",
+        ),
         (["rope", "alibi", "base=3"], "base: unknown key"),
         (["rope+rope"], "an encoding stands twice in a list"),
         (["rope", "to=no/such/folder"], "to: no/such/folder cannot be written, No such file or directory"),

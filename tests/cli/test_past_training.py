@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from signal import SIGTERM
 
 import pytest
 import torch
@@ -11,7 +12,14 @@ from torch.nn import functional as F
 
 from zoo import load
 from zoo.build import build_data
+from zoo.data.imagery.augmentation import Augmentation
+from zoo.errors import Stopped
+from zoo.models.decoder import Decoder
 from zoo.recipe import load as recipe
+from zoo.recipe.variants import misfit
+from zoo.registry import Choice
+from zoo.verbs import figures
+from zoo.verbs.evaluate import KEPT
 from zoo.verbs.fit import fit
 
 FLIPFLOP = [*LANGUAGE, "data.train=64", "data.val=16", "data.test=32"]
@@ -129,6 +137,12 @@ def test_variants_change_options_of_the_data(runs, evaluated):
     assert Path(only["figure"]).name == "variants.png"
 
 
+def test_a_variant_may_change_an_option_of_several_words():
+    data = Choice("images")
+    assert misfit(data, "augment", Augmentation(flip=0.5)) == ""
+    assert misfit(data, "augment", {"flip": 2}) == "must be from 0 to 1, got 2.0"
+
+
 def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):
     asked = ["evaluate.resolutions=[16,8x32,1.5x]", "evaluate.rules=[linear]"]
     found = evaluated(runs / "axial", *asked)
@@ -143,6 +157,98 @@ def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):
     assert re.search(r"^ *8 x 32, linear  +0", out, re.MULTILINE)
 
 
+def test_what_is_trained_stays_so_where_the_data_are_resized(runs, evaluated):
+    found = evaluated(runs / "axial", "data.size=24", "evaluate.resolutions=[2x]", "evaluate.rules=[linear]")
+    assert (found["size"], found["trained"]) == (24, 16)
+    alone = evaluated(runs / "axial", "evaluate.resolutions=[24,32]", "evaluate.rules=[linear]")
+    assert found["metrics"] == alone["resolutions"]["24"]
+    assert found["resolutions"] == {"32": alone["resolutions"]["32"]}
+    assert found["rules"] == {"linear": {"32": alone["rules"]["linear"]["32"]}}
+
+
+@pytest.fixture
+def beyond(monkeypatch):
+    """What becomes of windows of 48 tokens."""
+    forward = Decoder.forward
+
+    def use(error):
+        def failing(self, inputs, *rest, **more):
+            if inputs.shape[1] == 48:
+                raise error
+            return forward(self, inputs, *rest, **more)
+
+        monkeypatch.setattr(Decoder, "forward", failing)
+
+    return use
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9"
+        ),
+    ],
+    ids=["cuda", "cpu"],
+)
+def test_too_little_memory_at_one_length_is_told_and_stops_no_other(error, runs, evaluated, beyond):
+    beyond(error)
+    found = evaluated(runs / "rope", "evaluate.lengths=[2x,48,64]", "evaluate.rules=[yarn]")
+    assert found["lengths"]["48"] == found["rules"]["yarn"]["48"] == {"refused": "out of memory"}
+    assert all(
+        "test/loss" in sizes[size] for sizes in (found["lengths"], found["rules"]["yarn"]) for size in ("32", "64")
+    )
+    assert json.loads((runs / "rope" / KEPT).read_text()) == found
+    assert "partial" not in found
+
+
+def test_what_was_measured_before_a_signal_is_kept(runs, zoo, beyond):
+    (runs / "rope" / KEPT).unlink(missing_ok=True)
+    beyond(Stopped(SIGTERM, "stopped by SIGTERM while testing; nothing was written"))
+    code, out, told = zoo("eval", runs / "rope", "evaluate.lengths=[2x,48,64]")
+    assert (code, out) == (143, "")
+    assert f"stopped by SIGTERM while testing; what was measured before stands in {runs / 'rope' / KEPT}" in told
+    kept = json.loads((runs / "rope" / KEPT).read_text())
+    assert kept["partial"] is True
+    assert [*kept["lengths"]] == ["32"]
+    assert (kept["size"], kept["trained"]) == (16, 16)
+
+
+def test_a_figure_that_fails_loses_no_number(runs, zoo, monkeypatch):
+    monkeypatch.setattr("zoo.verbs.figures.draw", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        zoo("eval", runs / "rope", "evaluate.lengths=[3x]")
+    kept = json.loads((runs / "rope" / KEPT).read_text())
+    assert [*kept["lengths"]] == ["48"]
+    assert "partial" not in kept
+
+
+def points(result, kind, trained):
+    """{label: [(size, value)]} that a figure of sizes has."""
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    figures._by_size(axes, "", result, kind, "test/accuracy", trained)
+    return {line.get_label(): [*zip(*line.get_data(), strict=True)] for line in axes.lines}
+
+
+def test_sliding_windows_and_others_are_no_curve():
+    def found(value, windows):
+        return {"test/accuracy": value, "windows": windows}
+
+    plain = {"size": 16, "metrics": {"test/accuracy": 0.9}, "windows": "side by side"}
+    alike = plain | {"lengths": {"32": found(0.5, "side by side")}}
+    slid = plain | {"lengths": {"32": found(0.5, "sliding by 4, the last 4 asked"), "64": {"refused": "no"}}}
+    assert points(alike, "lengths", 16)["_child0"] == [(16.0, 0.9), (32.0, 0.5)]
+    assert points(slid, "lengths", 16)["_child0"] == [(32.0, 0.5)]
+
+
+def test_training_on_images_that_are_no_squares_is_no_place_among_squares():
+    result = {"size": 16, "metrics": {"test/accuracy": 0.9}, "resolutions": {"32": {"test/accuracy": 0.5}}}
+    assert [*points(result, "resolutions", "16x32").values()] == [[(16.0, 0.9), (32.0, 0.5)]]
+
+
 WRONG = {
     "half a token": ("rope", ["evaluate.lengths=[1.3x]"], ["evaluate.lengths.0", "1.3x of 16 is 20.8"]),
     "no length": ("rope", ["evaluate.lengths=[8,2y]"], ["evaluate.lengths.1", "'2y' is no length", "2x for twice"]),
@@ -152,6 +258,10 @@ WRONG = {
     "an unknown rule": ("rope", ["evaluate.lengths=[2x]", "evaluate.rules=[yarm]"], ["evaluate.rules.0", "yarn?"]),
     "a rule of others": (
         "learned", ["evaluate.lengths=[2x]", "evaluate.rules=[none,ntk]"], ["evaluate.rules.1", "learned", "resample"],
+    ),
+    "a rule for other coordinates": (
+        "axial", ["evaluate.resolutions=[2x]", "evaluate.rules=[linear]", "model.encoding.0.coordinates=symmetric"],
+        ["evaluate.rules.0", "rope_axial with coordinates symmetric, knows no rule linear"],
     ),
     "a rule and nothing past training": ("rope", ["evaluate.rules=[yarn]"], ["evaluate.rules", "evaluate.lengths=[2x]"]),
     "an unknown option": (

@@ -212,3 +212,6 @@ def test_an_evaluation_at_other_lengths_is_drawn_with_its_own():
     assert loss.lines["test/loss"].tolist() == [2, 1, 3]
     assert "refused at 128" in loss.says
     assert place.places.tolist() == [0, 2]
+    slid = {size: {"windows": "sliding", **found} for size, found in swept.items()}
+    loss, _ = extrapolation({**result, "windows": "side by side", "lengths": slid}, 32)
+    assert loss.places.tolist() == [16, 64]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import zoo
 from zoo.encodings.parts import families
 from zoo.encodings.parts.blockwise import turn_blocks
 from zoo.encodings.parts.exponential import exponential
@@ -64,3 +65,49 @@ def test_turning_by_blocks_has_exact_gradients(size, batch):
     expected = (rotations @ x[..., :-1].unflatten(-1, (2, size))[..., None]).flatten(-3)
     torch.testing.assert_close(turn_blocks(x, rotations), torch.cat([expected, x[..., -1:]], dim=-1))
     assert torch.autograd.gradcheck(turn_blocks, (x, rotations), fast_mode=True)
+
+
+@pytest.mark.parametrize("size", [3, 12], ids=["elements", "batches"])
+@pytest.mark.parametrize("wide", ["skew", "times"])
+def test_the_wider_of_two_dtypes_is_computed_in(size, wide):
+    upper, times, towards = _family(size, 1.0)
+    skew = (upper - upper.mT).detach()
+    given = {"skew": skew, "times": times.detach()}
+    given = {name: (one if name == wide else one.float()).requires_grad_() for name, one in given.items()}
+    found = exponential(**given)
+    exact = {name: one.detach().double().requires_grad_() for name, one in given.items()}
+    wanted = exponential(**exact)
+    torch.testing.assert_close(found, wanted)
+    gradients = torch.autograd.grad(found, [*given.values()], towards)
+    expected = torch.autograd.grad(wanted, [*exact.values()], towards)
+    for one, other, leaf in zip(gradients, expected, given.values(), strict=True):
+        torch.testing.assert_close(one, other.to(leaf.dtype))
+
+
+@pytest.mark.parametrize("block", [4, 12], ids=["elements", "batches"])
+@pytest.mark.parametrize("weights", [torch.float32, torch.float64])
+def test_liere_takes_places_in_another_dtype_than_its_weights(block, weights):
+    encoding = zoo.encoding({"name": "liere", "block": block}, zoo.Dims(24, 2, 2, (2, 3))).to(weights)
+    other = torch.float64 if weights == torch.float32 else torch.float32
+    q, k = torch.randn(2, 1, 2, 6, 12, dtype=other)
+    pos = torch.cartesian_prod(torch.arange(2.0), torch.arange(3.0)).to(other)
+    found = zoo.scores(encoding, q, k, pos)
+    assert found.dtype == other
+    torch.testing.assert_close(found, zoo.scores(encoding.to(other), q, k, pos), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [3, 12], ids=["elements", "batches"])
+def test_a_second_derivative_is_refused_and_not_merely_wrong(size):
+    upper, times, _ = _family(size, 1.0)
+    _refused_twice(exponential(upper - upper.mT, times), (upper, times))
+
+
+def test_a_second_derivative_of_turning_is_refused_too():
+    x, rotations = (torch.randn(shape, requires_grad=True) for shape in ((1, 1, 5, 6), (1, 1, 5, 2, 3, 3)))
+    _refused_twice(turn_blocks(x, rotations), (x, rotations))
+
+
+def _refused_twice(out, leaves):
+    first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        sum(one.square().sum() for one in first).backward()

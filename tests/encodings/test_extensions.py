@@ -84,6 +84,29 @@ def test_a_table_of_a_text_is_resampled_as_images_are(factor):
         zoo.embed(there, torch.zeros(1, 1, 6).double(), torch.tensor([[5.0 * factor]]))
 
 
+@pytest.mark.parametrize("name", ["learned", "tupe"])
+def test_the_last_token_of_a_stretched_table_is_in_it(name):
+    there = ruled(name, Dims(4, 1, length=100), "resample", (1.15,))
+    x = torch.zeros(1, 115, 4)
+    assert zoo.embed(there, x, torch.arange(115.0)[:, None]).shape == x.shape
+    with pytest.raises(zoo.errors.Invalid, match="past the table of 115 positions"):
+        zoo.embed(there, x[:, :1], torch.tensor([[115.0]]))
+
+
+def test_places_of_tupe_are_resampled():
+    plain = zoo.encoding("tupe", Dims(6, 1, length=5)).double()
+    there = ruled("tupe", Dims(6, 1, length=5), "resample", (2.0,)).double()
+    there.load_state_dict(plain.state_dict())
+    image = plain.table.detach().T[None, :, :, None]  # [1, D, length, 1]
+    resized = F.interpolate(image, size=(10, 1), mode="bicubic", align_corners=False)[0, :, :, 0].T
+    with torch.no_grad():
+        table = plain.norm(resized)
+        expected = {"place_query": plain.query(table), "place_key": plain.key(table)}
+        notes = there.embed(Tokens.at(torch.zeros(1, 10, 6).double(), torch.arange(10.0)[:, None].double())).notes
+    for note, value in expected.items():
+        torch.testing.assert_close(notes[note][0].flatten(1), value)
+
+
 def test_a_table_of_a_grid_is_resampled_anyway():
     encoding = zoo.encoding("learned", Dims(6, 1, 2, (3, 4))).double()
     assert encoding.extensions((2.0, 1.5)) == {"resample": {}}
@@ -137,3 +160,13 @@ def test_a_rule_that_no_link_knows_is_told_with_those_that_are():
     assert "resample" in extension.unknown(language.decoder("learned"), "ntk", (2.0,))
     assert "it knows none" in extension.unknown(language.decoder("alibi"), "ntk", (2.0,))
     assert extension.unknown(language.decoder("alibi"), "none", (2.0,)) == ""
+
+
+@pytest.mark.parametrize("coordinates", ["fraction", "symmetric", "growing", "interpolated"])
+def test_places_that_are_stretched_already_know_no_rule(coordinates):
+    changed = language.links("rope", options={"rope": {"coordinates": coordinates}})
+    model = language.encoder(encoding=changed)
+    assert extension.known(model, (2.0,)) == {}
+    assert set(extension.known(language.encoder("rope"), (2.0,))) == {"linear", "ntk", "yarn", "llama3"}
+    told = extension.unknown(model, "linear", (2.0,))
+    assert told.startswith(f"the encoding of the model, rope with coordinates {coordinates}, knows no rule linear")

@@ -52,3 +52,10 @@ def test_single_precision_is_close(kind):
     wanted = torch.autograd.grad(literal(*exact), exact, towards.double())[0]
     found = torch.autograd.grad(turned(*rounded), rounded, towards)[0]
     assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max()
+
+
+def test_a_second_derivative_is_refused_and_not_merely_wrong():
+    inputs = [one.requires_grad_() for one in called("random", 1)]
+    first = torch.autograd.grad(turned(*inputs).square().sum(), inputs, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first[0].square().sum().backward()

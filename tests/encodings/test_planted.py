@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import zoo
-from zoo.attention import Block, chain, fused
+from zoo.attention import Block, chain, chunked, fused
+from zoo.attention import attend as attending
 from zoo.attention.encoding import Encoding
 from zoo.attention.pairs import Span
 from zoo.attention.terms import Terms
@@ -170,6 +171,15 @@ class FirstRows(Encoding):
             return -0.1 * (torch.arange(n)[:, None] - torch.arange(m)).abs().double()[None, None]
 
         return terms.add_bias(Block(block))
+
+
+class SecondRows(FirstRows):
+    """The same in the second layer alone."""
+
+    shared = False
+
+    def terms(self, terms: Terms) -> Terms:
+        return super().terms(terms) if self.dims.layer else terms
 
 
 class TwiceAsFar(Encoding):
@@ -338,6 +348,7 @@ FAULTS = [
     (learning.every_parameter_learns, DroppedByZero),
     (learning.gradients_are_slopes, Untrue),
     (interpreters.dense_and_chunks_agree, FirstRows),
+    (interpreters.dense_and_chunks_agree, SecondRows),
     (interpreters.dense_and_flex_agree, ByGridShape),
     (interpreters.differences_of_slots_are_offsets, TwiceAsFar),
     (causality.future_tokens_change_nothing, LookingAhead),
@@ -385,6 +396,22 @@ def test_a_planted_fault_is_caught(law, fault):
 def test_a_break_of_the_graph_is_caught():
     with pytest.raises(Broken, match="no graph is captured"):
         interpreters.a_compiler_captures_it(member(Uncaptured))
+
+
+def test_a_compiler_that_is_switched_off_captures_nothing(monkeypatch):
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    with pytest.raises(Broken, match="TORCHDYNAMO_DISABLE"):
+        interpreters.a_compiler_captures_it(member(RoPE))
+
+
+def test_riders_of_chunks_are_compared(monkeypatch):
+    def spoiled(terms: Terms) -> Tensor:
+        out, riders = chunked.chunked(terms).split([terms.v.shape[-1], 0 if terms.riders is None else 4], dim=-1)
+        return torch.cat([out, 1.5 * riders], dim=-1)
+
+    monkeypatch.setattr(attending, "chunked", spoiled)
+    with pytest.raises(Broken, match="in chunks, against the whole: off by"):
+        interpreters.dense_and_chunks_agree(member(Carried))
 
 
 def test_an_interpreter_that_drops_a_factor_is_caught(monkeypatch):

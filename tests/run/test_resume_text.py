@@ -12,7 +12,7 @@ from zoo.data.corpora.vocabulary import Characters, Words
 from zoo.errors import CheckpointError, Stopped
 from zoo.run import checkpoints
 from zoo.run.guards import Signals
-from zoo.samples import Passages, Text
+from zoo.samples import Clips, Images, Passages, Text
 from zoo.verbs.fit import fit
 
 RECIPE = """
@@ -64,10 +64,9 @@ def test_that_windows_ask_for_answers_is_remembered(tmp_path):
     assert checkpoints.recalled({"zoo": {"samples": before}}, tmp_path) == Text(8, Characters("ab"), "answers")
 
 
-def test_images_are_told_by_the_recipe(tmp_path):
-    from zoo.samples import Images
-
-    assert checkpoints.remembered(Images(1, 8, 8, 10)) is None
+def test_images_are_remembered(tmp_path):
+    for known in (Images(1, 8, 16, 2, names=("a", "b")), Images(1, 8, 8, 10), Clips(1, 8, 8, 10, frames=4)):
+        assert checkpoints.recalled({"zoo": {"samples": checkpoints.remembered(known)}}, tmp_path) == known
     assert checkpoints.recalled({"zoo": {}}, tmp_path) is None
 
 

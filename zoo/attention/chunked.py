@@ -19,9 +19,9 @@ ROOM = {"cpu": 2**22}  # bytes that the scores of a chunk may take: what a cache
 AMPLE = 2**28  # the same of any other device
 
 
-def chunked(terms: Terms, rows: int | None = None) -> Tensor:
-    """[B, H, N, V + E], `rows` queries at a time."""
-    count, rows, dtype = terms.q.shape[2], rows or _rows(terms), terms.v.dtype
+def chunked(terms: Terms) -> Tensor:
+    """[B, H, N, V + E], so many queries at a time as there is room for."""
+    count, rows, dtype = terms.q.shape[2], _rows(terms), terms.v.dtype
     if count <= rows:
         return dense(terms)
     terms, cut = _prepared(terms), Collecting()

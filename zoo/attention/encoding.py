@@ -135,7 +135,8 @@ class Encoding(nn.Module):
     def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         """The rules by which it can be evaluated at sizes past those of training, `factors` times them along each axis.
 
-        By name, each with the options that say so in place of its own; no parameter is another one under them.
+        By name, each with the options that say so in place of its own; no parameter is another one under them. They are not
+        tried where a recipe has other coordinates than the class declares.
         """
         return {}
 

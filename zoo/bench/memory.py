@@ -1,4 +1,4 @@
-"""How much memory something takes at most, beyond what was held before."""
+"""How much memory something takes at most, beyond what was held before, and whether there was too little of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+
+MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+)  # what a CPU's allocator says in a RuntimeError
+
+
+def exhausted(error: Exception) -> bool:
+    """Whether an error says that there was too little memory."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in MEMORY)
 
 
 def peak(act: Callable[[], object], device: str) -> int:

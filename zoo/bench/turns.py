@@ -13,6 +13,7 @@ import torch
 
 from zoo.bench.clock import Trial, rounds
 from zoo.bench.contender import Contender
+from zoo.bench.memory import exhausted
 from zoo.bench.result import Row
 from zoo.bench.shapes import Setting
 from zoo.bench.trial import Facts, Measure
@@ -21,7 +22,6 @@ from zoo.errors import Invalid
 log = logging.getLogger("zoo")
 
 Tell = Callable[[str], None]
-MEMORY = ("can't allocate memory", "out of memory")  # what a CPU's allocator says in a RuntimeError
 GRAPHS = 256  # of one function that are compiled at most, where each model of a group has its own
 
 
@@ -114,7 +114,7 @@ class Turns:
 def _told(error: Exception) -> str:
     """In one line."""
     text = str(error).strip().partition("\n")[0]
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in text for word in MEMORY):
+    if exhausted(error):
         return "out of memory"
     return text if isinstance(error, Invalid) else f"{type(error).__name__}: {text}"
 

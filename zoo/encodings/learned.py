@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Terms, Tokens
 from zoo.encodings.parts.seen import Panels, sizes
-from zoo.encodings.parts.table import resized, rows
+from zoo.encodings.parts.table import ROWS, resized, rows
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 
@@ -47,8 +47,7 @@ class Learned(Encoding):
         return resized(value, source.dims.sizes, self.dims.sizes, self.table)
 
     def findings(self, terms: Terms) -> Panels:
-        told = "How large the learned vector of each place is: places seldom trained on stay as they began."
-        return [sizes("Rows of the table", self.table, self.dims.sizes, told)]
+        return [sizes("Rows of the table", self.table, self.dims.sizes, ROWS)]
 
     def _added(self, tokens: Tokens) -> Tokens:
         found = rows(self.table, tokens, self.dims.sizes, self.stretch)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch.nn.attention import flex_attention
 
+from zoo.attention import chunked
 from zoo.attention.attend import attend
-from zoo.attention.chunked import chunked
-from zoo.attention.dense import dense, mix, weights
+from zoo.attention.dense import mix, weights
 from zoo.errors import Invalid
 from zoo.functions import Attention
 from zoo.laws.law import Broken, Ledger, grows, law, require
@@ -48,10 +49,11 @@ def _refused(backend: str, compute: Callable[[], object]) -> None:
 @law("Attention in chunks of queries gives the output and the gradients of the definition.")
 def dense_and_chunks_agree(member: Member, seen: Ledger) -> None:
     for causal in member.masks:
-        stack, x = Stack(member, causal=causal, layers=1), member.states().requires_grad_()
+        stack, x = Stack(member, causal=causal), member.states().requires_grad_()
         for where in ((member.pos(),), (member.pos(), unplaced(), document())):
-            exact = stack.differentiated(dense(stack.terms(x, *where)), x)
-            parts = stack.differentiated(chunked(stack.terms(x, *where), rows=5), x)
+            exact = stack.results(x, *where, backend="dense")
+            with patch.multiple(chunked, LEAST=5, ROOM={"cpu": 0}):  # so that there are several
+                parts = stack.results(x, *where, backend="chunked")
             _agree(seen, exact, parts, "in chunks, against the whole")
 
 
@@ -82,8 +84,13 @@ def a_compiler_captures_it(member: Member, seen: Ledger, backend: str = "aot_eag
     torch._dynamo.reset()
     layer = Attention(member.dims, member.make(), causal=member.facts.causal).double()
     x = member.states().requires_grad_()
-    leaves, results = [x, *layer.parameters()], []
-    for run in (layer, torch.compile(layer, fullgraph=True, backend=backend)):
+    leaves, results, graphs = [x, *layer.parameters()], list[list[torch.Tensor]](), list[torch.fx.GraphModule]()
+
+    def captured(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return torch._dynamo.lookup_backend(backend)(graph, inputs)
+
+    for run in (layer, torch.compile(layer, fullgraph=True, backend=captured)):
         torch.manual_seed(0)  # for what training draws
         try:
             out = run(x)
@@ -91,6 +98,7 @@ def a_compiler_captures_it(member: Member, seen: Ledger, backend: str = "aot_eag
             raise Broken(f"no graph is captured: {' '.join(str(error).split())[:300]}") from error
         gradients = torch.autograd.grad(out.square().sum(), leaves, allow_unused=True)
         results.append([out, *(g for g in gradients if g is not None)])
+    require(bool(graphs), "no graph is captured; is the compiler switched off (TORCHDYNAMO_DISABLE)?")
     for eager, compiled in zip(*results, strict=True):
         seen.near(compiled, eager, "the output and gradients of what was compiled")
 

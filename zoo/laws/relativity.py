@@ -16,7 +16,8 @@ def _relative(member: Member) -> str:
 def _absolute(member: Member) -> str:
     if member.facts.relative:
         return "it is declared relative"
-    return "" if member.axes == member.most_axes else "it is tried on as many axes as it takes"
+    most = member.most_axes  # on fewer, what does not commute has nothing to commute with
+    return "" if member.axes == most else f"not tried: needs {most} axes"
 
 
 @law("What is declared relative is the same wherever all tokens are shifted to, along each axis.", _relative)

@@ -27,13 +27,14 @@ WAYS = (("float32", "float32"), *((half, "float32") for half in HALVES), *((half
 
 @dataclass(frozen=True, kw_only=True)
 class Rounding:
-    """The largest error of a score relative to 1 + |score|, or why there is none."""
+    """The largest error of a score relative to 1 + |score|, or why there is none: refused, or `broken` with another error."""
 
     heads: str
     weights: str
     place: int
     error: float | None
     why: str = ""
+    broken: bool = False
 
 
 def roundings(member: Member) -> Iterator[Rounding]:
@@ -41,25 +42,30 @@ def roundings(member: Member) -> Iterator[Rounding]:
     for (heads, weights), place in product(WAYS, PLACES):
         with torch.random.fork_rng([]), torch.no_grad():
             torch.manual_seed(0)
-            found, why = _error(member, getattr(torch, heads), getattr(torch, weights), place)
-        yield Rounding(heads=heads, weights=weights, place=place, error=found, why=why)
+            found, why, broken = None, "", False
+            try:
+                found = _error(member, getattr(torch, heads), getattr(torch, weights), place)
+                why = "not finite" if found is None else ""
+            except Invalid as refusal:
+                why = " ".join(str(refusal).split())[:200]
+            except Exception as error:  # of the encoding, whatever it is
+                why, broken = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", True
+        yield Rounding(heads=heads, weights=weights, place=place, error=found, why=why, broken=broken)
 
 
-def _error(member: Member, heads: torch.dtype, weights: torch.dtype, place: int) -> tuple[float | None, str]:
+def _error(member: Member, heads: torch.dtype, weights: torch.dtype, place: int) -> float | None:
+    """None where it is not finite."""
     encoding, x = member.make().eval(), member.states().to(heads)
     perturb(encoding)
     exact = deepcopy(encoding).double()
     # half of the tokens stand at the start and half at the place, so that there are short and long ways
     pos = member.pos() + place * (torch.arange(TOKENS)[:, None] >= TOKENS // 2)
-    try:
-        with torch.autocast("cpu", heads) if weights != heads else nullcontext():
-            rounded = _scores(encoding.to(weights), x, pos.float(), member)
-        expected = _scores(exact, x.double(), pos, member)
-    except (Invalid, RuntimeError) as refusal:
-        return None, " ".join(str(refusal).split())[:200]
+    with torch.autocast("cpu", heads) if weights != heads else nullcontext():
+        rounded = _scores(encoding.to(weights), x, pos.float(), member)
+    expected = _scores(exact, x.double(), pos, member)
     visible = expected != -torch.inf
     off = error(rounded.double()[visible], expected[visible])
-    return (off, "") if isfinite(off) else (None, "not finite")
+    return off if isfinite(off) else None
 
 
 def _scores(encoding: Encoding, x: Tensor, pos: Tensor, member: Member) -> Tensor:

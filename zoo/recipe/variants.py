@@ -8,7 +8,7 @@ from typing import Any
 
 from zoo.recipe.check import Check
 from zoo.recipe.signature import Option, options
-from zoo.recipe.tree import Node, children, join, plant
+from zoo.recipe.tree import Node, children, join, plant, unfrozen
 from zoo.recipe.words import nearest
 from zoo.registry import Choice, find
 
@@ -28,9 +28,9 @@ def variants(check: Check, data: Choice, node: Node, key: str) -> Mapping[str, M
 
 
 def misfit(data: Choice, option: str, given: object) -> str:
-    """What is wrong with a value of an option of the data; empty where nothing is."""
+    """What is wrong with a typed value of an option of the data; empty where nothing is."""
     check = Check()
-    check.value(options(find("data", data.name))[option].annotation, plant(given, ""), option)
+    check.value(options(find("data", data.name))[option].annotation, plant(unfrozen(given), ""), option)
     return next((fault.problem for fault in check.faults), "")
 
 

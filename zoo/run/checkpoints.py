@@ -18,21 +18,19 @@ from zoo.errors import CheckpointError
 from zoo.recipe import Recipe
 from zoo.run.folder import holder
 from zoo.run.storage import kept, verified
-from zoo.samples import Images, Passages, Samples, Text
+from zoo.samples import Clips, Images, Passages, Samples, Text
 
 
 def about(recipe: Recipe, samples: Samples) -> dict[str, Any]:
     """What every file with weights says of their origin, so that they can be loaded without anything else."""
-    facts = remembered(samples)
     told = {"version": __version__, "name": recipe.name, "recipe": recipe.plain()}
-    return {**told, "samples": facts} if facts else told
+    return {**told, "samples": remembered(samples)}
 
 
-def remembered(samples: Samples) -> dict[str, Any] | None:
-    """What a checkpoint keeps of the facts of its data, as plain data: those that only the data itself could tell."""
+def remembered(samples: Samples) -> dict[str, Any]:
+    """What a checkpoint keeps of the facts of its data, as plain data: an evaluation may have other data."""
     if isinstance(samples, Images):
-        facts = {**asdict(samples), "names": [*samples.names]}
-        return facts if samples.names and type(samples) is Images else None
+        return {**asdict(samples), "names": [*samples.names]}
     plain: dict[str, Any] = {"length": samples.length, "vocabulary": samples.vocabulary.plain()}
     if isinstance(samples, Text) and samples.asks != "every":
         plain["asks"] = samples.asks
@@ -42,13 +40,14 @@ def remembered(samples: Samples) -> dict[str, Any] | None:
 
 
 def recalled(content: Mapping[str, Any], path: Path) -> Samples | None:
-    """The facts that a checkpoint's contents keep, None where the recipe tells them. Raises CheckpointError."""
+    """The facts that a checkpoint's contents keep, None of those of images before they were. Raises CheckpointError."""
     facts = content["zoo"].get("samples")
     if facts is None:
         return None
     try:
         if "vocabulary" not in facts:
-            return Images(**{**facts, "names": tuple(facts["names"])})
+            kind = Clips if "frames" in facts else Images
+            return kind(**{**facts, "names": tuple(facts["names"])})
         vocabulary = from_plain(facts["vocabulary"])
         len(vocabulary)  # a tokenizer is only read when it is asked something
         length = int(facts["length"])

@@ -30,7 +30,7 @@ def shown(certificates: Sequence[Certificate]) -> str:
     """One as a whole; of several, what laws they keep, what was measured, and how they are rounded."""
     if len(certificates) == 1:
         return "\n\n".join(_certificate(certificates[0]))
-    far = [f"{ROUNDED} {PLACES[-1]:,} (*: refused, or not finite):", *rounded(certificates, PLACES[-1])]
+    far = [f"{ROUNDED} {PLACES[-1]:,} (*: refused, or not finite; X: fails):", *rounded(certificates, PLACES[-1])]
     parts = [*figures(certificates), *(far if len(far) > 1 else []), matrix(certificates), *_sums(certificates)]
     return "\n\n".join(parts)
 
@@ -44,7 +44,7 @@ def _certificate(one: Certificate) -> Iterator[str]:
     yield grid(["", "law", "outcome", "seen", "bound", "remark"], lines, ("law", "outcome", "bound", "remark"))
     if one.roundings:
         places = [[f"{place:,}", *(_error(_at(one, way, place)) for way in WAYS)] for place in PLACES]
-        why = sorted({rounding.why for rounding in one.roundings if rounding.why})
+        why = sorted({rounding.why for rounding in one.roundings if rounding.why and not rounding.broken})
         yield f"{ROUNDED} ...\n\n{grid(['place', *map(_way, WAYS)], places)}"
         yield from ([f"*: {'; '.join(why)}"] if why else [])
     yield from _sums([one])
@@ -104,7 +104,9 @@ def _at(one: Certificate, way: tuple[str, str], place: int) -> Rounding | None:
 
 
 def _error(one: Rounding | None) -> str:
-    return "" if one is None else "*" if one.error is None else f"{one.error:.0e}"
+    if one is None or one.broken:
+        return "" if one is None else SIGNS["broken"]
+    return "*" if one.error is None else f"{one.error:.0e}"
 
 
 def _way(way: tuple[str, str]) -> str:

@@ -73,11 +73,19 @@ def judge(done: Conformance) -> None:
         for name, one in broken
         for line in (f"  {name}, on {axes_told(one.axes)}: {one.law}: {one.told}", f"    the law: {says[one.law]}")
     ]
+    failing = {
+        f"  {one.name}: rounding: {each.why}": None
+        for one in done.certificates
+        for each in one.roundings
+        if each.broken
+    }
+    if failing:
+        count, lines = f"{count}, and scores in less than float64 fail", [*lines, *failing]
     if done.stopped:
         whole = sum(not one.partial for one in done.certificates)
         told = f"stopped by {done.stopped.name}; {whole} of {counted(done.asked, 'encoding')} checked, {count} so far"
         raise Stopped(done.stopped, "\n".join([told, *lines]))
-    if broken:
+    if lines:
         raise ZooError("\n".join([count, *lines]))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from zoo.diagnostics.report.trends import as_swept
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -19,7 +21,7 @@ Point = tuple[float, float]
 def by_position(axes: Axes, result: Mapping[str, Any], key: str, metric: str, trained: int) -> None:
     """What is found by place in the longest windows that the model followed, as it is and by each rule."""
     longest = max((int(size) for size, found in result["lengths"].items() if key in found), default=result["size"])
-    plain = result["lengths"].get(str(longest), result)
+    plain = result["lengths"].get(str(longest), result if as_swept(result, "lengths") else {})
     rules = {rule: sizes for rule, sizes in result.get("rules", {}).items() if rule != "none"}
     most = max((int(size) for sizes in rules.values() for size, one in sizes.items() if key in one), default=longest)
     shown = max(longest, most)  # a rule may follow where the model as it is does not
@@ -54,4 +56,5 @@ def labelled(axes: Axes, points: Sequence[Point]) -> None:
 def finish(axes: Axes) -> None:
     axes.margins(x=0.08, y=0.2)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)

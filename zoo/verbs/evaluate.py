@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 from zoo.build import build_data, build_trainer
-from zoo.errors import Invalid, RecipeError
+from zoo.errors import Invalid, RecipeError, Stopped
 from zoo.loading import restore
 from zoo.recipe import Recipe
 from zoo.recipe.sizes import titled
@@ -19,7 +20,7 @@ from zoo.run.progress import Tested
 from zoo.samples import Images, Samples
 from zoo.tasks.task import Task
 from zoo.verbs import figures
-from zoo.verbs.sweeps import swept
+from zoo.verbs.sweeps import Swept, swept
 from zoo.verbs.tested import tested
 from zoo.verbs.together import together
 
@@ -48,14 +49,33 @@ def _measured(path: Path, recipe: Recipe, task: Task, processes: Processes) -> d
         result |= tested(trainer, task, data)
     except Invalid as error:
         raise RecipeError(recipe.fault(f"data.{error.key}" if error.key else "data", str(error))) from None
-    found = swept(recipe, trainer, task, weights)
+    known = {"size": _size(data.samples), "trained": _size(task.samples)} | (
+        {"shown": data.shown} if data.shown else {}
+    )
+    run, parts = folder.holder(path), list[Swept]()
+
+    def keep(found: Swept) -> None:
+        parts.append(found)
+        if processes.first:
+            _write({**result, **found, **known, "partial": True}, run / KEPT)
+
+    try:
+        found = swept(recipe, trainer, task, weights, keep)
+    except Stopped as stopped:
+        if not parts:
+            raise
+        told = f"stopped by {Signals(stopped.code - 128).name} while testing; what was measured before stands in {run / KEPT}"
+        raise Stopped(stopped.code - 128, told) from None
     if processes.first and found:
-        result |= found | {"size": _size(data.samples), "trained": _size(task.samples)}
-        result |= {"shown": data.shown} if data.shown else {}
-        result["figure"] = str(figures.draw(recipe, result, folder.holder(path), result["trained"]))
-        kept = io.BytesIO((json.dumps(result, indent=2) + "\n").encode())
-        storage.write(kept, folder.holder(path) / KEPT)
+        result |= found | known
+        _write(result, run / KEPT)  # whatever becomes of the figure
+        result["figure"] = str(figures.draw(recipe, result, run, result["trained"]))
+        _write(result, run / KEPT)
     return result
+
+
+def _write(result: Mapping[str, Any], file: Path) -> None:
+    storage.write(io.BytesIO((json.dumps(result, indent=2) + "\n").encode()), file)
 
 
 def _size(samples: Samples) -> int | str:

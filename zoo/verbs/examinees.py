@@ -98,6 +98,9 @@ def _complete(choices: Sequence[Choice], own: dict[str, object]) -> list[Choice]
 def _examinee(choices: Sequence[Choice], asked: Axes | tuple[Axes, ...] | None, among_all: bool) -> list[Examinee]:
     """None where it takes none of the axes that all are asked for."""
     classes, name = [registry.find("encodings", one.name) for one in choices], title(choices)
+    if any("coordinates" in one.options for one in choices):
+        problem = "laws place tokens at coordinates as the encoding takes them, to which no convention applies"
+        raise RecipeError(Fault(COMMAND_LINE, f"{name}: coordinates", problem, "leave it out"))
     taken = [axes for axes in (1, 2, 3) if all(axes in cls.axes for cls in classes)]
     wanted = taken if asked is None else sorted({asked} if isinstance(asked, int) else {*asked})
     refused = [axes for axes in wanted if axes not in taken]

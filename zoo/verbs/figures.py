@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo.diagnostics.report.trends import as_swept
 from zoo.recipe import Recipe
 from zoo.verbs.curves import BLUE, COLOURS, GREY, by_position, finish, labelled
 
@@ -57,7 +58,8 @@ def _by_size(axes: Axes, title: str, result: Result, kind: str, metric: str, tra
 
     Sizes whose sides are not equal have no order: then all stand side by side.
     """
-    plain = {str(result["size"]): result["metrics"], **result[kind]}
+    own = {str(result["size"]): result["metrics"]} if as_swept(result, kind) else {}
+    plain = {**own, **result[kind]}
     plain = {size: plain[size][metric] for size in sorted(plain, key=_order) if metric in plain[size]}
     lines = {"as it is": plain}
     for rule, sizes in result.get("rules", {}).items():
@@ -79,8 +81,9 @@ def _by_size(axes: Axes, title: str, result: Result, kind: str, metric: str, tra
         return
     room = max(0.0, 0.1 * max(values) - (max(values) - min(values))) / 2  # so that a thousandth is no cliff
     axes.update_datalim([(at[names[0]], min(values) - room), (at[names[0]], max(values) + room)])
-    if not parted or str(trained) in at:
-        place = at.get(str(trained), float(trained) if not parted else 0.0)
+    scaled = not parted and "x" not in str(trained)
+    if scaled or str(trained) in at:
+        place = float(trained) if scaled else at[str(trained)]
         axes.axvline(place, color=GREY, linestyle="--", linewidth=1, label=f"trained at {trained}")
     if kind == "lengths":
         axes.set_xscale("log", base=2)

@@ -102,7 +102,8 @@ def extrapolation(result: Mapping[str, Any], trained: int) -> tuple[Curves, ...]
 
 def _swept(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curves]:
     """Against the size, as the model is and by each rule; images that are no squares have no place on such a line."""
-    found = {str(result["size"]): result["metrics"]} | result[kind]
+    own = {str(result["size"]): result["metrics"]} if as_swept(result, kind) else {}
+    found = own | result[kind]
     sizes = {int(size): metrics for size, metrics in found.items() if "x" not in size}
     refused = sorted(size for size, metrics in sizes.items() if "refused" in metrics)
     rules = {rule: one for rule, one in result.get("rules", {}).items() if rule != "none"}
@@ -120,6 +121,12 @@ def _swept(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curve
             places=torch.tensor([float(size) for size in places]),
             lines={line: torch.tensor([points.get(size, NONE) for size in places]) for line, points in lines.items() if points},
         )  # fmt: skip
+
+
+def as_swept(result: Mapping[str, Any], kind: str) -> bool:
+    """Whether the data as they are were cut into windows as at all sizes: else they are no point of one curve."""
+    swept = [*result[kind].values(), *(one for sizes in result.get("rules", {}).values() for one in sizes.values())]
+    return all(one.get("windows") == result.get("windows") for one in swept if "refused" not in one)
 
 
 def _by_place(result: Mapping[str, Any], trained: int) -> Iterator[Curves]:

@@ -34,6 +34,7 @@ class _Turn(torch.autograd.Function):
         return _heads(_times(matrices, columns)).to(x.dtype)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable  # the columns are kept, not the heads that they were made of
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         columns, rotations = ctx.saved_tensors
         rows, matrices = _columns(gradient, rotations), _elements(rotations)

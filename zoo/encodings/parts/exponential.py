@@ -17,11 +17,12 @@ SQUARINGS = 16  # where the count cannot be read off the norms: a compiler, a GP
 
 
 def exponential(skew: Tensor, times: Tensor) -> Tensor:
-    """exp(sum_p t_p A_p), [T, K, b, b], of skew-symmetric A [P, K, b, b] and t [T, P], to the precision of the dtype.
+    """exp(sum_p t_p A_p), [T, K, b, b], of skew-symmetric A [P, K, b, b] and t [T, P], to the precision of the wider dtype.
 
     The gradient to A is skew-symmetric too.
     """
-    return _Exponential.apply(skew, times)  # type: ignore[no-untyped-call]
+    dtype = torch.promote_types(skew.dtype, times.dtype)
+    return _Exponential.apply(skew.to(dtype), times.to(dtype))  # type: ignore[no-untyped-call]
 
 
 class _Exponential(torch.autograd.Function):
@@ -36,6 +37,7 @@ class _Exponential(torch.autograd.Function):
         return joined(powers, each)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable  # what is kept knows nothing of where it came from
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         skew, times, *kept = ctx.saved_tensors
         each = parts(times, skew)

@@ -26,9 +26,8 @@ NEAR = {torch.float64: 1e-5, torch.float32: 0.02}
 def prepare(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
     """What `turn_by_exponential` needs of S = skew [H, m, b, b] and t = times [1|B, H, N, m], made once for q and k."""
     frequencies, basis, *moments = _Spectrum.apply(skew, times.detach())  # type: ignore[no-untyped-call]
-    angles = (
-        times.repeat_interleave(frequencies.shape[-1], -1) * frequencies.flatten(1)[:, None]
-    )  # no view: FSDP hooks it
+    # no view: FSDP hooks it
+    angles = times.repeat_interleave(frequencies.shape[-1], -1) * frequencies.flatten(1)[:, None]
     return circle(angles.detach()), angles, diagonal(basis), times, *moments
 
 
@@ -51,6 +50,7 @@ class _Turn(torch.autograd.Function):
         return multiply(seen, table)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, table, basis, times, *moments = ctx.saved_tensors
         g = multiply(gradient, table, -1)
@@ -58,8 +58,7 @@ class _Turn(torch.autograd.Function):
         if not ctx.needs_input_grad[2]:
             return to_x, *(None,) * (4 + len(moments))
         to_angles = torques(x, g, table.shape[:-1]).to(table.dtype)
-        found = (_moment(g, x, times, power, basis) for power in range(len(moments)))
-        return to_x, None, to_angles, None, None, *found
+        return to_x, None, to_angles, None, None, *(_moment(g, x, times, power, basis) for power in range(len(moments)))
 
 
 class _Spectrum(torch.autograd.Function):
@@ -80,6 +79,7 @@ class _Spectrum(torch.autograd.Function):
         return frequencies, basis, *(torch.zeros_like(diagonal(basis)) for _ in range(3 if some else 1))
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, frequencies: Tensor, _: Tensor, *moments: Tensor) -> tuple[Tensor, None]:
         apart, near, basis = ctx.saved_tensors
         first, *others = (blocks(moment, basis.shape) for moment in moments)

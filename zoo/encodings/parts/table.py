@@ -12,6 +12,8 @@ from zoo.attention.coordinates import grid
 from zoo.encodings.parts.bicubic import taps
 from zoo.errors import Invalid
 
+ROWS = "How large the learned vector of each place is: places seldom trained on stay as they began."
+
 
 def rows(table: Tensor, tokens: Tokens, sizes: tuple[int, ...], stretch: float = 1.0) -> Tensor:
     """Rows [1|B, N, D] of a table for a grid of `sizes`, at the places of tokens; on several axes resampled.
@@ -22,7 +24,7 @@ def rows(table: Tensor, tokens: Tokens, sizes: tuple[int, ...], stretch: float =
     if tokens.extent is not None and len(sizes) > 1:
         pos = _resampled(pos, pos.new_tensor(sizes) / tokens.extent)
     if len(sizes) == 1:
-        _check(pos, int(sizes[0] * stretch), tokens.placed)
+        _check(pos, round(sizes[0] * stretch), tokens.placed)
         pos = pos if stretch == 1 else _resampled(pos, 1 / stretch)
     return sum(weight * table[slot] for weight, slot in taps(pos, sizes))  # type: ignore[return-value]
 
