@@ -61,7 +61,8 @@ def generated(zoo):
 def test_a_run_directory_holds_all_of_a_run(train):
     run, result = train("lm_rope")
     found = {str(path.relative_to(run)).split("/events")[0] for path in run.rglob("*") if path.is_file()}
-    files = {"recipe.yaml", "environment.json", "metrics.csv", "train.log", "tensorboard", "checkpoints/last.ckpt"}
+    files = {"recipe.yaml", "environment.json", "start.json", "metrics.csv", "train.log", "tensorboard", "end.json"}
+    files.add("checkpoints/last.ckpt")
     assert found - {"tensorboard/hparams.yaml", "lengths.png"} == files | {"checkpoints/best.ckpt"}
     assert result["count"] == 13
     assert 0 < result["baselines"]["bigram"] < 3
