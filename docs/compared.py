@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zoo.compare.files import PAGE, RESULTS
+from zoo.compare.files import RESULTS
 from zoo.compare.result import Comparison
 from zoo.compare.table import table
 
@@ -48,16 +48,13 @@ def _section(path: Path) -> Iterator[str]:
         picture = path.with_name(f"{path.stem}_{name}.png")
         if picture.exists():
             yield from (f"![{told}: {path.stem}]({path.parent.name}/{picture.name})", "")
-    if path.with_suffix(".html").exists():
-        yield from (f"All of it on [one page]({path.parent.name}/{path.stem}.html).", "")
 
 
 def record(comparison: Path, to: Path) -> None:
-    """Numbers, page and figures of a comparison, under a name of a question's folder."""
+    """Numbers and figures of a comparison, under a name of a question's folder. Its page is made of the numbers alone."""
     to.parent.mkdir(parents=True, exist_ok=True)
     found = json.loads((comparison / RESULTS).read_text(encoding="utf-8"))
     to.with_suffix(".json").write_text(json.dumps(_short(found), separators=(",", ":")) + "\n", encoding="utf-8")
-    shutil.copyfile(comparison / PAGE, to.with_suffix(".html"))
     for name in FIGURES:
         if (comparison / f"{name}.png").exists():
             shutil.copyfile(comparison / f"{name}.png", to.with_name(f"{to.name}_{name}.png"))
