@@ -44,6 +44,7 @@ def _section(path: Path) -> Iterator[str]:
     title, *rest = table(Comparison.read(path)).split("\n", 1)
     yield from (f"### {path.stem.replace('_', ' ')}: {title.removeprefix('# ')}", "")
     yield from (re.sub(r"^## ", "#### ", "".join(rest).strip(), flags=re.MULTILINE), "")
+    yield from (f"[The whole page]({path.parent.name}/{path.stem}.html), with each seed.", "")
     for name, told in FIGURES.items():
         picture = path.with_name(f"{path.stem}_{name}.png")
         if picture.exists():
