@@ -11,6 +11,9 @@ HOSTILE = (
     "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> "
     "& \"quoted\" 'too' \u2028\u2029 \x00\ud800 ${x} $title"
 )
+SETTLED = (
+    "() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 120))"  # small maps come a little later
+)
 TEXT = "def area(radius):\n    return 3.14 * radius ** 2\n\n\nprint(area(2.0), 'is <b>not</b> bold & so')\n\tand on it goes"
 
 

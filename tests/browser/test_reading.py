@@ -1,7 +1,6 @@
 """A report in Chromium, from a file: what a reader sees and does, by mouse, by keys, in the dark and on a telephone."""
 
 import re
-import shutil
 
 import pytest
 import reports
@@ -9,22 +8,7 @@ import reports
 from zoo.diagnostics.page import writing
 
 pytestmark = pytest.mark.browser
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SETTLED = (
-    "() => new Promise((done) => setTimeout(() => requestAnimationFrame(done), 120))"  # small maps come a little later
-)
 PIXELS = "canvas => canvas.toDataURL()"
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        path = next(filter(None, map(shutil.which, BROWSERS)), None)  # else the one that playwright has fetched
-        browser = playwright.chromium.launch(executable_path=path)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -36,39 +20,15 @@ def files(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def visit(chromium, files):
-    """Open a page; in the end nothing was asked for but the page, and nothing was complained of."""
-    faults, contexts = [], []
-
-    def go(name, address="", **options):
-        context = chromium.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        contexts.append(context)
-        tab = context.new_page()
-        file = (files / f"{name}.html").as_uri()
-        tab.on("console", lambda said: faults.append(said.text))
-        tab.on("pageerror", lambda error: faults.append(str(error)))
-        tab.on("dialog", lambda dialog: faults.append(dialog.message))
-        tab.on("request", lambda asked: faults.append(asked.url) if not asked.url.startswith((file, "data:")) else None)
-        tab.goto(file + address)
-        tab.evaluate(SETTLED)
-        return tab
-
-    yield go
-    for context in contexts:
-        context.close()
-    assert faults == []
-
-
 def told(tab):
-    tab.evaluate(SETTLED)
+    tab.evaluate(reports.SETTLED)
     return re.sub(
         "[\u2068\u2069]", "", tab.locator("#looks-says").inner_text()
     )  # what keeps a token's letters together
 
 
 def heat(tab):
-    tab.evaluate(SETTLED)
+    tab.evaluate(reports.SETTLED)
     return tab.locator(".stage canvas:not([data-plain])").first.evaluate(PIXELS)
 
 
@@ -223,7 +183,7 @@ def test_numbers_under_the_pointer(visit):
     tab.locator("#training svg.plot").first.hover()
     assert "train: " in tab.locator("#tip").inner_text()
     tab.locator("#encoding svg.map image").first.hover()
-    tab.evaluate(SETTLED)
+    tab.evaluate(reports.SETTLED)
     assert tab.locator("#tip").inner_text() == "0, 0: 1"
 
 

@@ -1,14 +1,11 @@
 """A comparison in Chromium, from a file: the answer on the first screen, the switch, the tables, by mouse and by keys."""
 
-import shutil
-
 import comparisons
 import pytest
 
 from zoo.compare.page import html
 
 pytestmark = pytest.mark.browser
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
 NAMES = ("images", "texts", "one", "many", "grid", "hostile", "empty", "lengths")
 
@@ -25,40 +22,6 @@ def files(tmp_path_factory):
     for name, comparison in made.items():
         (folder / f"{name}.html").write_text(html(comparison))
     return folder
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        path = next(filter(None, map(shutil.which, BROWSERS)), None)  # else the one that playwright has fetched
-        browser = playwright.chromium.launch(executable_path=path)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def visit(chromium, files):
-    """Open a page; in the end nothing was asked for but the page, and nothing was complained of."""
-    faults, contexts = [], []
-
-    def go(name, **options):
-        context = chromium.new_context(**{"viewport": WIDE, "offline": True, **options})
-        contexts.append(context)
-        tab = context.new_page()
-        file = (files / f"{name}.html").as_uri()
-        tab.on("console", lambda said: faults.append(said.text))
-        tab.on("pageerror", lambda error: faults.append(str(error)))
-        tab.on("dialog", lambda dialog: faults.append(dialog.message))
-        tab.on("request", lambda asked: faults.append(asked.url) if asked.url != file else None)
-        tab.goto(file)
-        return tab
-
-    yield go
-    for context in contexts:
-        context.close()
-    assert faults == []
 
 
 def names(tab):

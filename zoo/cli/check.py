@@ -1,0 +1,27 @@
+"""`zoo check`."""
+
+from __future__ import annotations
+
+import argparse
+
+SUMMARY = "whether an encoding keeps the laws, and what was measured of it"
+JSON = True
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "overrides", nargs="*", metavar="ENCODING|all|key=value", help="rope ...; axes=2 laws=[...] to=DIR, its options"
+    )
+
+
+def run(known: argparse.Namespace) -> None:
+    from zoo.verbs.certified import shown
+    from zoo.verbs.conform import conform, judge, written
+
+    done = conform(known.overrides, known.plugin or [])
+    print(
+        written({"certificates": [one.plain() for one in done.certificates]})
+        if known.json
+        else shown(done.certificates)
+    )
+    judge(done)

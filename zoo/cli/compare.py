@@ -1,0 +1,38 @@
+"""`zoo compare`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+SUMMARY = "which encoding, or other key, is best: a controlled experiment"
+JSON = True
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="encodings=[...] vary.model.depth=[4,8] seeds=3 jobs=auto ..."
+    )
+    parser.add_argument("--from", dest="source", type=Path, metavar="DIR", help="tell anew what finished cells have")
+    parser.add_argument("--cell", type=Path, help=argparse.SUPPRESS)  # how a comparison starts its own processes
+    parser.add_argument("--tied", action="store_true", help=argparse.SUPPRESS)
+
+
+def run(known: argparse.Namespace) -> None:
+    if known.cell is not None:
+        from zoo.verbs.cell import cell
+
+        cell(known.cell, known.tied)
+        return
+    from zoo.compare.table import table
+    from zoo.verbs.compare import compare, rebuild
+
+    if known.source is not None:
+        comparison, unfinished = rebuild(known.source, [known.recipe, *known.overrides] if known.recipe else []), None
+    else:
+        comparison, unfinished = compare(known.recipe, known.overrides, known.plugin or [])
+    print(json.dumps(comparison.plain(), indent=1) if known.json else table(comparison))
+    if unfinished is not None:
+        raise unfinished

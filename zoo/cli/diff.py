@@ -1,0 +1,22 @@
+"""`zoo diff`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+SUMMARY = "what differs between two recipes once they are resolved"
+JSON = True
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("one", metavar="RECIPE|RUN|CHECKPOINT")
+    parser.add_argument("other", metavar="RECIPE|RUN|CHECKPOINT")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes of both")
+
+
+def run(known: argparse.Namespace) -> None:
+    from zoo.verbs.diff import diff, table
+
+    result = diff(known.one, known.other, known.overrides)
+    print(json.dumps(result, indent=2) if known.json else table(result))

@@ -1,0 +1,23 @@
+"""`zoo eval`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+SUMMARY = "measure a checkpoint"
+JSON = True
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", metavar="RUN|CHECKPOINT")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+
+
+def run(known: argparse.Namespace) -> None:
+    from zoo.verbs.evaluate import evaluate
+    from zoo.verbs.results import table
+
+    result = evaluate(known.checkpoint, known.overrides, known.words)
+    if result:
+        print(json.dumps(result, indent=2) if known.json else table(result))

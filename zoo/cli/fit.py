@@ -1,0 +1,25 @@
+"""`zoo fit`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+SUMMARY = "train a recipe, then test its best checkpoint"
+JSON = True
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", metavar="RECIPE")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="this run's own directory")
+    parser.add_argument("--resume", default="never", metavar="auto|never|PATH", help="go on from a checkpoint")
+
+
+def run(known: argparse.Namespace) -> None:
+    from zoo.verbs.fit import fit
+
+    result = fit(known.recipe, known.overrides, known.run_dir, known.resume, known.words)
+    if known.json and result:
+        print(json.dumps(result, indent=2))
