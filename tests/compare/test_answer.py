@@ -119,6 +119,9 @@ def test_the_best_and_its_equals_are_named_with_what_is_unfair():
     first, second = found.variants
     found = replace(found, variants=(replace(first, unfair=("too large",)), replace(second, unfair=("too small",))))
     assert answer(found, TRAINED).endswith("Mind that a is flagged: too large.")
+    found = made(a=[0.9, 0.91], b=[0.9, 0.92])
+    found = replace(found, variants=tuple(replace(one, unfair=("too large",)) for one in found.variants))
+    assert answer(found, TRAINED).endswith("Mind that b and a are flagged.")
 
 
 def test_nothing_measured_is_said():

@@ -10,11 +10,11 @@ import pytest
 from several import codes
 from tiny import TINY
 
+from zoo.compare.folder import place
 from zoo.compare.plan import PLAN
 from zoo.compare.result import Comparison
 from zoo.run.starting import START
 from zoo.tasks.classify import Classify
-from zoo.verbs.compare import _place
 from zoo.verbs.fit import fit
 
 BASE = [
@@ -160,7 +160,7 @@ def test_a_folder_of_something_else_is_refused(compared):
 
 def test_what_a_kill_left_of_a_trial_does_not_have_a_folder_refused(tmp_path):
     (tmp_path / ".compare-17").touch()
-    _place(tmp_path)
+    place(tmp_path)
     assert not (tmp_path / PLAN).exists()
 
 

@@ -120,9 +120,11 @@ def _missing(standings: Sequence[Standing]) -> list[str]:
 
 
 def _unfair(there: Sequence[Standing]) -> list[str]:
-    """Of those that the answer names as best or as good, what is unfair."""
-    named = (one.variant for one in there if one.verdict in ("best", "within"))
-    return [f"mind that {variant.name} is flagged: {'; '.join(variant.unfair)}" for variant in named if variant.unfair]
+    """Of those that the answer names as best or as good, which are unfair; why, where it is one: flags tell all of it."""
+    flagged = [one.variant for one in there if one.verdict in ("best", "within") and one.variant.unfair]
+    if len(flagged) == 1:
+        return [f"mind that {flagged[0].name} is flagged: {'; '.join(flagged[0].unfair)}"]
+    return [f"mind that {listed([one.name for one in flagged])} are flagged"] if flagged else []
 
 
 def unfinished(comparison: Comparison) -> str:
