@@ -29,12 +29,14 @@ DIGITS = 6  # of numbers that are kept: more than any seed repeats on another ma
 
 
 def questions() -> dict[Path, str]:
-    """{path: text} of all pages, each as it is written up to its mark, then a section for each file of its folder."""
+    """{path: text} of all pages, each as it is written up to its mark, if it has one, then a section for each file of its folder."""
     return {page: _page(page) for page in sorted(QUESTIONS.glob("*.md"))}
 
 
 def _page(page: Path) -> str:
-    written = page.read_text(encoding="utf-8").partition(MARK)[0]
+    written, mark, _ = page.read_text(encoding="utf-8").partition(MARK)
+    if not mark:
+        return written
     sections = [line for path in sorted(page.with_suffix("").glob("*.json")) for line in _section(path)]
     told = f"Made by `python docs/pages.py` from the files in docs/questions/{page.stem}."
     return written + MARK + "\n".join(["", told, "", *(sections or ["Nothing yet.", ""])])
