@@ -1,7 +1,7 @@
 """Pages of questions: prose up to a mark, then the comparisons that were recorded in the folder of the page's name.
 
-`python docs/compared.py COMPARISON resolution/digits` records the folder of a comparison, under a name of its own;
-`python docs/pages.py` makes the pages.
+`python docs/compared.py COMPARISON resolution/digits` records the folder of a comparison, under a name of its own, and without
+words draws the figures of all anew; `python docs/pages.py` makes the pages.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import json
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from zoo.compare.figures import draw
 from zoo.compare.files import RESULTS
 from zoo.compare.result import Comparison
 from zoo.compare.table import table
@@ -29,7 +31,7 @@ DIGITS = 6  # of numbers that are kept: more than any seed repeats on another ma
 
 
 def questions() -> dict[Path, str]:
-    """{path: text} of all pages, each as it is written up to its mark, if it has one, then a section for each file of its folder."""
+    """{path: text} of all pages, each as it is written up to its mark, then a section for each file of its folder."""
     return {page: _page(page) for page in sorted(QUESTIONS.glob("*.md"))}
 
 
@@ -58,9 +60,15 @@ def record(comparison: Path, to: Path) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     found = json.loads((comparison / RESULTS).read_text(encoding="utf-8"))
     to.with_suffix(".json").write_text(json.dumps(_short(found), separators=(",", ":")) + "\n", encoding="utf-8")
-    for name in FIGURES:
-        if (comparison / f"{name}.png").exists():
-            shutil.copyfile(comparison / f"{name}.png", to.with_name(f"{to.name}_{name}.png"))
+    redraw(to.with_suffix(".json"))
+
+
+def redraw(path: Path) -> None:
+    """The figures of what was recorded, anew."""
+    with tempfile.TemporaryDirectory() as folder:
+        for drawn in draw(Comparison.read(path), Path(folder)):
+            if drawn.stem in FIGURES:
+                shutil.copyfile(drawn, path.with_name(f"{path.stem}_{drawn.name}"))
 
 
 def _short(value: Any) -> Any:
@@ -72,4 +80,8 @@ def _short(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    record(Path(sys.argv[1]), QUESTIONS / sys.argv[2])
+    if sys.argv[1:]:
+        record(Path(sys.argv[1]), QUESTIONS / sys.argv[2])
+    else:
+        for one in sorted(QUESTIONS.glob("*/*.json")):
+            redraw(one)

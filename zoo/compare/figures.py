@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ABREAST = 3
-MANY, FEW = 12, 12  # lines whose names take two columns; points that are marked on their line
+FEW = 12  # points that are marked on their line
 COLOURS = ("#0b6aa8", "#c8500a", "#11835f", "#9a4a86", "#a67a00", "#4a9ccd", "#6b6f76", "#7a4a1f")
+STYLES = ("-", "--", ":")
 
 
 def draw(comparison: Comparison, folder: Path) -> list[Path]:
@@ -43,19 +44,24 @@ def _written(figure: Figure, path: Path) -> Path:
 
 
 def _several(comparison: Comparison, found: Sequence[Chart | Points]) -> Figure:
-    figure, every = framed(comparison, len(found), ABREAST, (5.0, 3.6))
+    figure, every = framed(comparison, len(found), 2 if len(found) == 4 else ABREAST, (5.0, 3.6))
+    labels = dict.fromkeys(line.label for one in found if isinstance(one, Chart) for line in one.lines)
+    many = len(labels) > len(COLOURS)  # colours of neighbours look alike
+    styles = {label: STYLES[number % len(STYLES)] if many else "-" for number, label in enumerate(labels)}
     for axes, one in zip(every, found, strict=True):
-        _curves(axes, one) if isinstance(one, Chart) else _points(axes, one)
+        _curves(axes, one, styles) if isinstance(one, Chart) else _points(axes, one)
         finish(axes)
-        axes.legend(frameon=False, fontsize=7, ncols=1 + (len(axes.lines) > MANY))
+    named = {label: handle for axes in every for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(named.values(), named.keys(), loc="outside right center", frameon=False, fontsize=8)
     return figure
 
 
-def _curves(axes: Axes, chart: Chart) -> None:
+def _curves(axes: Axes, chart: Chart, styles: Mapping[str, str]) -> None:
     for line in chart.lines:
         paint = _colour(line.look)
-        look: dict[str, Any] = {"marker": "o", "markersize": 4} if len(line.x) <= FEW else {}
-        axes.plot(line.x.tolist(), line.y.tolist(), label=plain(line.label), color=paint, linewidth=1.5, **look)
+        look: dict[str, Any] = {"linestyle": styles[line.label], "linewidth": 1.5, "color": paint}
+        look |= {"marker": "o", "markersize": 4} if len(line.x) <= FEW else {}
+        axes.plot(line.x.tolist(), line.y.tolist(), label=plain(line.label), **look)
         if line.band:
             low, high = (end.tolist() for end in line.band)
             axes.fill_between(line.x.tolist(), low, high, color=paint, alpha=0.15, linewidth=0)
