@@ -28,7 +28,7 @@ def prepare(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
     frequencies, basis, *moments = _Spectrum.apply(skew, times.detach())  # type: ignore[no-untyped-call]
     # no view: FSDP hooks it
     angles = times.repeat_interleave(frequencies.shape[-1], -1) * frequencies.flatten(1)[:, None]
-    return circle(angles.detach()), angles, diagonal(basis), times, *moments
+    return circle(angles.detach()), angles, basis, times, *moments
 
 
 def turn_by_exponential(x: Tensor, *tables: Tensor) -> Tensor:
@@ -71,12 +71,12 @@ class _Spectrum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
         frequencies, basis = spectrum(skew)
-        apart = gaps(frequencies)  # [H, m, 2, b/2, b/2]
+        apart, wide = gaps(frequencies), diagonal(basis)  # [H, m, 2, b/2, b/2], [H, m / r, r b, r b]
         near = apart.abs() * times.abs().amax((0, 2))[..., None, None, None] <= NEAR[skew.dtype]
         some = torch.compiler.is_compiling() or skew.device.type != "cpu" or bool(near.any())
         ctx.save_for_backward(apart, near, basis)
-        ctx.mark_non_differentiable(basis)
-        return frequencies, basis, *(torch.zeros_like(diagonal(basis)) for _ in range(3 if some else 1))
+        ctx.mark_non_differentiable(wide)
+        return frequencies, wide, *(torch.zeros_like(wide) for _ in range(3 if some else 1))
 
     @staticmethod
     @torch.autograd.function.once_differentiable

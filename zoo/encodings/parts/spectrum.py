@@ -7,6 +7,8 @@ from torch import Tensor
 
 from zoo.attention import precise
 
+SINGULAR = 1e-4  # of the largest frequency: the vectors of a smaller one are conjugate to fewer digits
+
 
 def skew(generators: Tensor) -> Tensor:
     """G - G^T of matrices [..., b, b], in at least float32."""
@@ -17,22 +19,31 @@ def skew(generators: Tensor) -> Tensor:
 def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
     """Frequencies w [..., b/2] and basis Q [..., b, b] of skew matrices [..., b, b]: S = Q blockdiag(w (0 -1; 1 0)) Q^T.
 
-    Decomposed in float64. Where S is singular, its null space is split into planes by a fixed generic matrix first.
+    Decomposed in float64. Where S is singular, or nearly so, its null space is split into planes by a fixed generic matrix
+    first, and the basis made orthogonal to rounding.
     """
-    exact, block = skew.double(), skew.shape[-1]
-    values, vectors = torch.linalg.eigh(1j * exact)
-    size = values.abs().amax(-1, keepdim=True)
-    null = values.abs() <= 1e-9 * size  # [..., b], all of it for S = 0
-    if torch.compiler.is_compiling() or skew.device.type != "cpu" or null.any():  # asking a GPU would wait for it
-        projector = ((vectors * null[..., None, :]) @ vectors.mH).real
-        generic = torch.arange(block**2, device=exact.device, dtype=exact.dtype).square().sin().view(block, block)
-        split = projector @ (generic - generic.mT) @ projector * (size + (size == 0))[..., None]
-        vectors = torch.linalg.eigh(1j * (exact + split)).eigenvectors
-    pairs = vectors[..., block // 2 :]  # those that turn forwards
-    frequencies = (pairs.conj() * (1j * exact @ pairs)).sum(-2).real
+    hermitian, half = 1j * skew.double(), skew.shape[-1] // 2
+    values, vectors = torch.linalg.eigh(hermitian)  # ascending: those that turn backwards, then forwards
+    frequencies, pairs = values[..., half:], vectors[..., half:]
+    small = frequencies[..., 0] <= SINGULAR * frequencies[..., -1]
+    unsure = torch.compiler.is_compiling() or skew.device.type != "cpu" or bool(small.any())  # a GPU would have to wait
+    if unsure:
+        pairs = _split(hermitian, values, vectors)[..., half:]
+        frequencies = (pairs.conj() * (hermitian @ pairs)).sum(-2).real
     basis = torch.view_as_real(pairs).flatten(-2) * 2**0.5  # columns Re u_1, Im u_1, Re u_2, ...
-    basis = 1.5 * basis - 0.5 * basis @ (basis.mT @ basis)  # orthogonal to rounding also where a frequency is nearly 0
+    if unsure:
+        basis = 1.5 * basis - 0.5 * basis @ (basis.mT @ basis)
     return frequencies.to(skew.dtype), basis.to(skew.dtype)
+
+
+def _split(hermitian: Tensor, values: Tensor, vectors: Tensor) -> Tensor:
+    """Vectors of the same values, conjugate by pairs also among those of the value 0."""
+    size, block = values[..., -1:], values.shape[-1]
+    null = values.abs() <= 1e-9 * size  # [..., b], all of it for S = 0
+    projector = ((vectors * null[..., None, :]) @ vectors.mH).real
+    generic = torch.arange(block**2, device=values.device, dtype=values.dtype).square().sin().view(block, block)
+    split = projector @ (generic - generic.mT) @ projector * (size + (size == 0))[..., None]
+    return torch.linalg.eigh(hermitian + 1j * split).eigenvectors
 
 
 def planes(matrices: Tensor) -> Tensor:
