@@ -10,7 +10,10 @@ from zoo.encodings.parts.spectrum import skew
 
 HEADS, BLOCKS, SIZE, TOKENS = 2, 4, 4, 5
 TURN = torch.block_diag(*[torch.tensor([[0.0, -1.0], [0.0, 0.0]])] * (SIZE // 2)).double()
-SCALES = {"random": 1.0, "alike": 1e-3, "small": 2e-3, "tiny": 1e-7, "zero": 0.0}
+STILL = torch.block_diag(
+    *[speed * torch.tensor([[0.0, -1.0], [0.0, 0.0]]).double() for speed in (1.0, 1e-8)]
+)  # a plane hardly turns
+SCALES = {"random": 1.0, "alike": 1e-3, "small": 2e-3, "tiny": 1e-7, "zero": 0.0, "still": 1e-10}
 
 
 def called(kind, batch):
@@ -18,7 +21,7 @@ def called(kind, batch):
     generators = SCALES[kind] * torch.randn(HEADS, BLOCKS, SIZE, SIZE, dtype=torch.float64)
     times = torch.randn(batch, HEADS, TOKENS, BLOCKS, dtype=torch.float64)
     q, k = torch.randn(2, 3, HEADS, TOKENS, BLOCKS * SIZE, dtype=torch.float64)
-    return generators + (TURN if kind == "alike" else 0), times, q, k
+    return generators + {"alike": TURN, "still": STILL}.get(kind, 0), times, q, k
 
 
 def literal(generators, times, q, k):
