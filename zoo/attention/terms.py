@@ -160,11 +160,13 @@ class Terms:
 
     def added(self, span: Span | None = None) -> Tensor | None:
         """The sum of biases and factors for the pairs of a span, or for all, [1|B, 1|H, N, M]."""
+        if not self.biases and not self.factors:
+            return None
         span = span or self.whole
         with unrounded(self.q.device):
             parts = [at(bias, span) for bias in self.biases]
             parts += [precise(span.of_rows(left)) @ precise(span.of_columns(right)).mT for left, right in self.factors]
-            return sum(parts[1:], parts[0]) if parts else None
+            return sum(parts[1:], parts[0])
 
 
 def _expanded(left: Tensor, right: Tensor) -> Index:
