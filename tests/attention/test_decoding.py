@@ -6,7 +6,9 @@ from largest import Largest
 
 import zoo
 from zoo.attention.attend import choose
+from zoo.attention.chunked import chunked
 from zoo.attention.context import KeyValueCache
+from zoo.attention.fused import sdpa
 from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens
 
@@ -21,11 +23,17 @@ def sloped(terms):
     return terms.add_factor(terms.q.new_ones(1, 1, 1, 1), terms.k[..., :1])
 
 
-def test_keys_are_made_wider_for_many_queries_alone():
-    assert choose(sloped(call(n=9)))[0] == "sdpa"
-    assert choose(sloped(call()))[0] == choose(call(value=16))[0] == "chunked"
-    assert choose(call())[0] == "sdpa"
-    assert choose(sloped(call(dtype=torch.bfloat16)))[0] == "sdpa"  # they would be copied all the same
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_keys_are_made_wider_for_many_queries_alone(device):
+    assert choose(sloped(call(n=9)), device)[0] == "sdpa"
+    assert choose(sloped(call()), device)[0] == choose(call(value=16), device)[0] == "chunked"
+    assert choose(call(), device)[0] == ("chunked" if device == "cpu" else "sdpa")
+    assert choose(sloped(call(dtype=torch.bfloat16)), device)[0] == "sdpa"  # they would be copied all the same
+
+
+def test_a_query_alone_is_computed_as_any_other():
+    terms = call()
+    torch.testing.assert_close(chunked(terms), sdpa(terms))
 
 
 @torch.no_grad()

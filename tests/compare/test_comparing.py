@@ -11,7 +11,7 @@ from several import codes
 from tiny import TINY
 
 from zoo.compare.folder import place
-from zoo.compare.plan import PLAN
+from zoo.compare.plan import PLAN, Plan
 from zoo.compare.result import Comparison
 from zoo.run.starting import START
 from zoo.tasks.classify import Classify
@@ -84,6 +84,27 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     assert code == 2
     assert "c holds another comparison: model.dim is 16 there, 32 here" in told
     assert "seeds are 0, 1 there, 0 here" in compared(*BASE, *words, "seeds=1")[2]
+
+
+def test_a_comparison_grows_by_encodings_and_seeds(compared):
+    base = [word for word in BASE if "threads" not in word]
+    assert compared(*base, "encodings=[none,learned]", "seeds=1", "jobs=1", "to=c")[0] == 0
+    before = {path: path.stat().st_mtime_ns for path in Path("c/cells").rglob("*.ckpt")}
+    threads = Plan.read(Path("c")).machine["threads"]
+
+    code, out, told = compared(*base, "encodings=[rope_axial,none,learned]", "seeds=2", "jobs=2", "to=c")
+    assert code == 0, told
+    assert "c: 4 cells come to its 2" in told
+    assert told.count("done: ") == 4
+    assert list(states("c")) == [(name, seed) for name in ("rope_axial", "none", "learned") for seed in (0, 1)]
+    assert set(states("c").values()) == {"done"}
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert {cell.recipe["trainer"]["threads"] for cell in Plan.read(Path("c")).cells} == {threads}
+    assert "threads:" not in out
+
+    code, _, told = compared(*base, "encodings=[none,rope_mixed]", "seeds=2", "to=c")
+    assert code == 2
+    assert "model.encoding varies over [rope_axial,none,learned] there, over [none,rope_mixed] here" in told
 
 
 def test_a_cell_that_fails_does_not_stop_the_rest_and_is_tried_again(compared, monkeypatch):

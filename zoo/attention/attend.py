@@ -29,6 +29,8 @@ def choose(terms: Terms, device: str | None = None) -> tuple[str, str]:
         return "flex", "a bias for each pair, fused as an index function"
     if terms.biases:
         return "chunked", "a bias for each pair"
+    if _lone(terms) and (device or terms.q.device.type) == "cpu":
+        return "chunked", "a query alone, which reads each key once"
     if _lone(terms) and (terms.factors or terms.q.shape[-1] != terms.v.shape[-1]):
         return "chunked", "a query alone, for which no key is copied to be made wider"
     if terms.factors and not slim(terms):

@@ -13,6 +13,7 @@ from zoo.attention.chain import Chain
 from zoo.attention.context import Context
 from zoo.attention.encoding import Dims
 from zoo.attention.linear import Linear
+from zoo.attention.projection import Projection
 from zoo.attention.terms import Terms, repeated
 from zoo.attention.tokens import Tokens, unrounded
 from zoo.errors import Invalid
@@ -51,12 +52,12 @@ class SelfAttention(nn.Module):
             raise Invalid("window", "sums over all keys have none; leave it out, or choose kernel softmax")
         if self.linear and backend != "auto":
             raise Invalid("backend", "kernel elu has one way to compute it; leave it out, or choose kernel softmax")
-        self.query = nn.Linear(dims.dim, dims.dim)
-        self.key = nn.Linear(dims.dim, dims.groups * dims.head, bias=options.key_bias)
-        self.value = nn.Linear(dims.dim, dims.groups * dims.head)
-        self.out = nn.Linear(dims.dim, dims.dim)
+        self.query = Projection(dims.dim, dims.dim)
+        self.key = Projection(dims.dim, dims.groups * dims.head, bias=options.key_bias)
+        self.value = Projection(dims.dim, dims.groups * dims.head)
+        self.out = Projection(dims.dim, dims.dim)
         self.shift = nn.Linear(dims.dim, 2 * dims.groups, bias=False) if options.shift else None
-        self.gate = nn.Linear(dims.dim, dims.dim, bias=False) if options.output_gate else None
+        self.gate = Projection(dims.dim, dims.dim, bias=False) if options.output_gate else None
         self.query_norm = _norm(dims, options.qk_norm)
         self.key_norm = _norm(dims, options.qk_norm)
         self.output_norm = _norm(dims, options.output_norm)

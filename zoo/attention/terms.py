@@ -6,7 +6,7 @@ R rank of a factor, E riders; `1|B` where a dimension broadcasts. Heads come sec
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 
@@ -53,11 +53,11 @@ class Terms:
 
     def add_bias(self, bias: Bias) -> Terms:
         """The same call with a bias added to its scores: a function of pairs one by one, or of blocks of them."""
-        return replace(self, biases=(*self.biases, bias))
+        return self.replace(biases=(*self.biases, bias))
 
     def add_factor(self, left: Tensor, right: Tensor) -> Terms:
         """The same call with the bias left right^T added to its scores."""
-        return replace(self, factors=(*self.factors, (left, right)))
+        return self.replace(factors=(*self.factors, (left, right)))
 
     @property
     def ordered(self) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ class Tokens:
 
     def note(self, **notes: Tensor) -> Tokens:
         """The same tokens with facts [1|B, N, ...] added that travel into caches."""
-        return replace(self, notes={**self.notes, **notes})
+        return self.replace(notes={**self.notes, **notes})
 
     def last(self, count: int) -> Tokens:
         """The last `count` tokens."""
@@ -103,7 +104,7 @@ class Tokens:
 
     def bare(self) -> Tokens:
         """The same tokens without their states: what a cache of keys remembers of them."""
-        return replace(self, x=self.x[..., :0])
+        return self.replace(x=self.x[..., :0])
 
     def _each(self, change) -> Tokens:  # type: ignore[no-untyped-def]
         """`change` applied to whatever has a token axis; tables, which belong to exactly these tokens, are left out."""
@@ -142,9 +143,10 @@ def precise(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
-def unrounded(device: torch.device) -> torch.autocast:
+def unrounded(device: torch.device) -> AbstractContextManager[Any]:
     """A context without autocast, for what must not be rounded to half precision."""
-    return torch.autocast("cpu" if device.type == "meta" else device.type, enabled=False)
+    kind = "cpu" if device.type == "meta" else device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def pick(values: Tensor, b: Tensor, n: Tensor) -> Tensor:

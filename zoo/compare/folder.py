@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from zoo.compare import state
-from zoo.compare.plan import PLAN, RECIPES, Plan, differences
+from zoo.compare.plan import PLAN, RECIPES, Plan, differences, extended
 from zoo.errors import DataError, Fault, RecipeError
 from zoo.recipe import from_plain
 from zoo.recipe.tree import COMMAND_LINE
 from zoo.run import storage
+
+log = logging.getLogger("zoo")
 
 TRIAL = ".compare-"  # how a file begins that tries whether a folder can be written
 
@@ -33,15 +35,19 @@ def place(folder: Path) -> None:
 
 
 def settled(made: Plan, folder: Path) -> Plan:
-    """The plan that the folder has, or this one, and the recipes of its cells. Raises RecipeError where it has another."""
+    """The plan with what the folder has of it already, written, and the recipes of its cells.
+
+    Raises RecipeError where the folder has a cell that is none of the plan's.
+    """
     if (folder / PLAN).exists():
         old = _read(folder)
-        if old.hash != made.hash or old.seeds != made.seeds:
+        if not made.holds(old):
             told = f"{folder} holds another comparison: {'; '.join(differences(old, made)) or 'of other cells'}"
-            raise RecipeError(Fault(COMMAND_LINE, "to", told, "name another folder"))
-        made = replace(old, measure=made.measure, better=made.better)
-    else:
-        made.write(folder)
+            raise RecipeError(Fault(COMMAND_LINE, "to", told, "name another folder, or ask for those and more"))
+        made = extended(old, made)
+        if len(made.cells) > len(old.cells):
+            log.info("%s: %d cells come to its %d", folder, len(made.cells) - len(old.cells), len(old.cells))
+    made.write(folder)
     (folder / RECIPES).mkdir(exist_ok=True)
     for cell in made.cells:
         path = folder / RECIPES / f"{cell.name}.yaml"

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -62,6 +62,11 @@ class Plan:
             found.pop("trainer.threads", None)
         return found
 
+    def holds(self, other: Plan) -> bool:
+        """Whether all cells of another plan are among these."""
+        mine = {cell.name: self.telling(cell) for cell in self.cells}
+        return all(mine.get(cell.name) == other.telling(cell) for cell in other.cells)
+
     def write(self, folder: Path) -> None:
         text = json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
         storage.write(io.BytesIO(text.encode()), folder / PLAN)
@@ -81,6 +86,18 @@ class Plan:
             raise DataError(f"{folder}: holds no comparison, {PLAN}: {error.strerror or error}") from None
         except (ValueError, KeyError, TypeError, RecursionError):
             raise DataError(f"{folder / PLAN}: holds no plan of a comparison") from None
+
+
+def extended(old: Plan, new: Plan) -> Plan:
+    """The new plan, which holds all cells of the old one: these as they are, further ones with as many threads."""
+    kept = {cell.name: cell for cell in old.cells}
+    threads = {"threads": old.machine["threads"]} if new.chosen else {}
+
+    def added(cell: Planned) -> Planned:
+        return replace(cell, recipe={**cell.recipe, "trainer": {**cell.recipe["trainer"], **threads}})
+
+    cells = tuple(kept.get(cell.name) or added(cell) for cell in new.cells)
+    return replace(new, zoo=old.zoo, made=old.made, machine=old.machine, cells=cells)
 
 
 def differences(old: Plan, new: Plan) -> Iterator[str]:

@@ -13,6 +13,7 @@ from zoo.attention.chain import Chain
 from zoo.attention.context import Context
 from zoo.attention.encoding import Dims
 from zoo.attention.layer import LayerOptions, SelfAttention
+from zoo.attention.projection import Projection
 from zoo.attention.tokens import Tokens
 from zoo.registry import Between
 
@@ -75,9 +76,9 @@ class MLP(nn.Module):
     def __init__(self, dim: int, options: BlockOptions) -> None:
         super().__init__()
         hidden = int(dim * options.ratio)
-        self.gate = nn.Linear(dim, hidden) if options.mlp == "swiglu" else None
-        self.rise = nn.Linear(dim, hidden)
-        self.fall = nn.Linear(hidden, dim)
+        self.gate = Projection(dim, hidden) if options.mlp == "swiglu" else None
+        self.rise = Projection(dim, hidden)
+        self.fall = Projection(hidden, dim)
         self.dropout = nn.Dropout(options.dropout)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Self
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from zoo.attention.projection import Projection, project
 from zoo.models.block import Block
 from zoo.models.trunk import Trunk
 from zoo.samples import Vocabulary
@@ -29,7 +29,7 @@ class Words(nn.Module):
         self.count, self.scale = len(vocabulary), dim**0.5 if scaled else 1.0
         self.table = nn.Embedding(self.count + extra, dim)
         nn.init.normal_(self.table.weight, std=dim**-0.5 if scaled else DEVIATION)
-        self.head = None if tied else nn.Linear(dim, self.count, bias=False)
+        self.head = None if tied else Projection(dim, self.count, bias=False)
         if self.head is not None:
             nn.init.normal_(self.head.weight, std=DEVIATION)
 
@@ -39,7 +39,7 @@ class Words(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """[B, N, D] -> [B, N, V]"""
-        return F.linear(x, self.table.weight[: self.count]) if self.head is None else self.head(x)
+        return project(x, self.table.weight[: self.count]) if self.head is None else self.head(x)
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         """Of another vocabulary, the rows of the tokens that both have."""

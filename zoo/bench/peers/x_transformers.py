@@ -13,13 +13,15 @@ from zoo.bench.contender import Contender
 from zoo.bench.shapes import Setting, Shape
 
 NAME, MODULE = "x-transformers", "x_transformers"
-OPTIONS: Mapping[str, Mapping[str, bool]] = MappingProxyType(
-    {  # flash attention where the library allows it
-        "rope": {"rotary_pos_emb": True, "attn_flash": True},
-        "alibi": {"alibi_pos_bias": True, "attn_flash": True},
-        "fox": {"attn_data_dependent_alibi": True, "attn_flash": True},
-        "t5": {"rel_pos_bias": True},
-        "cope": {"attn_use_cope": True},
+FLASH = {"attn_flash": True}  # where the library allows it
+OPTIONS: Mapping[str, tuple[str, Mapping[str, bool]]] = MappingProxyType(
+    {  # by name: the encoding of zoo's that it is compared with, and what the library has to be told
+        "rope": ("rope", {"rotary_pos_emb": True, **FLASH}),
+        "alibi": ("alibi", {"alibi_pos_bias": True, **FLASH}),
+        "alibi (not fused)": ("alibi", {"alibi_pos_bias": True}),  # as the library computes it unless told
+        "fox": ("fox", {"attn_data_dependent_alibi": True, **FLASH}),
+        "t5": ("t5", {"rel_pos_bias": True}),
+        "cope": ("cope", {"attn_use_cope": True}),
     }
 )
 
@@ -30,10 +32,10 @@ def contenders(shape: Shape, library: Any) -> list[Contender]:
         return []
     return [
         Contender(
-            name=f"{NAME} {rival}", peer=NAME, rival=rival, make=partial(_make, library, options),
+            name=f"{NAME} {name}", peer=NAME, rival=rival, make=partial(_make, library, options),
             generate=partial(_generate, library),
         )
-        for rival, options in OPTIONS.items()
+        for name, (rival, options) in OPTIONS.items()
     ]  # fmt: skip
 
 
