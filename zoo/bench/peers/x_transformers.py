@@ -18,8 +18,10 @@ OPTIONS: Mapping[str, tuple[str, Mapping[str, bool]]] = MappingProxyType(
     {  # by name: the encoding of zoo's that it is compared with, and what the library has to be told
         "rope": ("rope", {"rotary_pos_emb": True, **FLASH}),
         "alibi": ("alibi", {"alibi_pos_bias": True, **FLASH}),
-        "alibi (not fused)": ("alibi", {"alibi_pos_bias": True}),  # as the library computes it unless told
         "fox": ("fox", {"attn_data_dependent_alibi": True, **FLASH}),
+        # as the library computes them unless told
+        "alibi (not fused)": ("alibi", {"alibi_pos_bias": True}),
+        "fox (not fused)": ("fox", {"attn_data_dependent_alibi": True}),
         "t5": ("t5", {"rel_pos_bias": True}),
         "cope": ("cope", {"attn_use_cope": True}),
     }
