@@ -6,7 +6,7 @@ import comparisons
 import pytest
 
 from zoo.compare.answer import answer, answers, question, summary, unfinished
-from zoo.compare.flags import flags
+from zoo.compare.flags import LITTLE, flags
 from zoo.compare.ranking import ranking
 from zoo.compare.result import TRAINED, Axis, Cell
 from zoo.compare.table import table
@@ -122,6 +122,8 @@ def test_the_best_and_its_equals_are_named_with_what_is_unfair():
     found = made(a=[0.9, 0.91], b=[0.9, 0.92])
     found = replace(found, variants=tuple(replace(one, unfair=("too large",)) for one in found.variants))
     assert answer(found, TRAINED).endswith("Mind that b and a are flagged.")
+    found = replace(found, variants=tuple(replace(one, unfair=(f"{LITTLE}large",)) for one in found.variants))
+    assert "flagged" not in answer(found, TRAINED)
 
 
 def test_nothing_measured_is_said():

@@ -6,7 +6,7 @@ import pytest
 
 from zoo.compare.cells import Files
 from zoo.compare.fairness import Known, differing, shared, unfair
-from zoo.compare.flags import flags
+from zoo.compare.flags import flags, grave
 from zoo.compare.result import Cell, Variant
 
 ENVIRONMENT = {
@@ -76,7 +76,13 @@ def test_weights_of_another_shape_do_not_compare():
 
 
 def test_of_two_variants_the_first_is_the_measure():
-    assert told([known("none", 0), known("rope", 0, parameters=101)])["rope"] == ("1 more parameters than none",)
+    assert told([known("none", 0), known("rope", 0, parameters=103)])["rope"] == ("3 more parameters than none",)
+
+
+def test_up_to_a_hundredth_more_parameters_are_told_and_mark_nobody():
+    words = told([known("none", 0), known("rope", 0, parameters=101)])["rope"]
+    assert words == ("within 1 %: 1 more parameters than none",)
+    assert grave((*words, "seed 0 failed")) == ("seed 0 failed",)
 
 
 def test_a_cell_that_has_not_begun_says_nothing():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from zoo.compare.flags import grave
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import Comparison
 from zoo.compare.wording import at, decimals, listed, measured, sentences, spread
@@ -121,10 +122,11 @@ def _missing(standings: Sequence[Standing]) -> list[str]:
 
 def _unfair(there: Sequence[Standing]) -> list[str]:
     """Of those that the answer names as best or as good, which are unfair; why, where it is one: flags tell all of it."""
-    flagged = [one.variant for one in there if one.verdict in ("best", "within") and one.variant.unfair]
+    named = [one.variant for one in there if one.verdict in ("best", "within")]
+    flagged = {variant.name: told for variant in named if (told := grave(variant.unfair))}
     if len(flagged) == 1:
-        return [f"mind that {flagged[0].name} is flagged: {'; '.join(flagged[0].unfair)}"]
-    return [f"mind that {listed([one.name for one in flagged])} are flagged"] if flagged else []
+        return [f"mind that {name} is flagged: {'; '.join(told)}" for name, told in flagged.items()]
+    return [f"mind that {listed([*flagged])} are flagged"] if flagged else []
 
 
 def unfinished(comparison: Comparison) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zoo.compare.cells import Files
+from zoo.compare.flags import LITTLE
 from zoo.compare.grid import ENCODING, within
 from zoo.compare.result import Cell, Variant
 from zoo.compare.wording import listed
@@ -98,7 +99,8 @@ def _parameters(cells: Sequence[Known]) -> Iterator[tuple[str, str]]:
     usual, named = _usual(counts)
     for name, count in counts.items():
         if count != usual:
-            yield name, f"{abs(count - usual):,} {'more' if count > usual else 'fewer'} parameters than {named}"
+            words = f"{abs(count - usual):,} {'more' if count > usual else 'fewer'} parameters than {named}"
+            yield name, f"{LITTLE}{words}" if abs(count - usual) <= usual / 100 else words
 
 
 def _starts(variants: Sequence[Variant]) -> Iterator[tuple[str, str]]:

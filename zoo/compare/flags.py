@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from zoo.compare.result import Cell, Variant
 from zoo.compare.wording import listed
 
+LITTLE = "within 1 %: "  # how what is told of a variant begins that is too little to mark it by
 NAMED = 3  # things that began otherwise, of all
 
 
@@ -15,6 +16,11 @@ def flags(variant: Variant) -> tuple[str, ...]:
     cells = [*(told for cell in variant.cells for told in _failed(cell)), *_started(variant.cells)]
     unfair = [one for one in variant.unfair if not any(told.startswith(one) for told in cells)]
     return tuple(dict.fromkeys([*unfair, *cells]))
+
+
+def grave(told: Sequence[str]) -> tuple[str, ...]:
+    """Of what is told, what a variant is marked by."""
+    return tuple(one for one in told if not one.startswith(LITTLE))
 
 
 def _failed(cell: Cell) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zoo.compare.flags import flags
+from zoo.compare.flags import flags, grave
 from zoo.compare.painting import GREY, finish, framed, plain
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import Comparison
@@ -48,7 +48,7 @@ def ranked(comparison: Comparison) -> Figure:
 
 
 def _label(one: Standing) -> str:
-    return f"{one.variant.name} *" if flags(one.variant) else one.variant.name
+    return f"{one.variant.name} *" if grave(flags(one.variant)) else one.variant.name
 
 
 def _standing(axes: Axes, one: Standing, row: int, seen: Scale, places: int) -> None:

@@ -8,7 +8,7 @@ from statistics import fmean
 from zoo.bench.machine import told
 from zoo.bench.table import grid
 from zoo.compare.answer import answers, question, unfinished
-from zoo.compare.flags import flags
+from zoo.compare.flags import flags, grave
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import TRAINED, Cell, Comparison, Variant
 from zoo.compare.wording import at, capital, decimals, listed, measured, number, spread
@@ -53,7 +53,7 @@ def _line(comparison: Comparison, place: str, one: Standing) -> list[str]:
     places = decimals(comparison)
     assert one.mean is not None
     behind = "" if one.behind is None else spread(one.behind, places, sign=True)
-    mind = "flagged" if flags(one.variant) else ""
+    mind = "flagged" if grave(flags(one.variant)) else ""
     return [one.variant.name, spread(one.mean, places), behind, VERDICTS[one.verdict], str(one.mean.count), mind]
 
 

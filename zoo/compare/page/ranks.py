@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from zoo.compare.flags import flags
+from zoo.compare.flags import flags, grave
 from zoo.compare.page import strips
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import Comparison, Variant
@@ -60,7 +60,7 @@ def _row(
     comparison: Comparison, variant: Variant, columns: Sequence[Mapping[str, Standing]], scales: Sequence[Scale],
     order: Sequence[Sequence[str]], places: int,
 ) -> Markup:  # fmt: skip
-    told = flags(variant)
+    told = grave(flags(variant))
     done = sum(cell.state == "done" for cell in variant.cells)
     label = "failed" if all(cell.state == "failed" for cell in variant.cells) else "flagged"
     flag = tag(
