@@ -1,11 +1,14 @@
 """Figures of a comparison: which are drawn, and that no name and no number breaks them."""
 
+from dataclasses import replace
+
 import comparisons
 import pytest
 import torch
 from PIL import Image
 
 from zoo.compare.figures import draw
+from zoo.compare.multiples import multiples
 from zoo.compare.result import TRAINED
 from zoo.compare.series import by_cost, by_position, by_size, in_training
 
@@ -18,6 +21,20 @@ def test_figures_are_written_whole(tmp_path):
         with Image.open(path) as image:
             assert min(image.size) > 300
             assert image.convert("L").getextrema()[0] < 60  # something is drawn
+
+
+def test_many_lines_have_a_drawing_each_the_best_first():
+    found = comparisons.texts()
+    many = tuple(replace(one, name=f"{one.name} {number}") for number in range(4) for one in found.variants)
+    (chart,) = by_size(replace(found, variants=many))
+    every = multiples(found, chart).axes
+    drawn = [axes for axes in every if axes.axison]
+    assert [axes.get_title() for axes in drawn] == [line.label for line in reversed(chart.lines)]
+    assert drawn[0].get_title().startswith("alibi")
+    for axes, line in zip(drawn, reversed(chart.lines), strict=True):
+        assert len(axes.lines) == len(many) + 2  # all lines in grey, the one, and where training ended
+        torch.testing.assert_close(torch.tensor(axes.lines[-2].get_ydata()), line.y, equal_nan=True)
+        assert axes.get_ylim() == drawn[0].get_ylim()
 
 
 @pytest.mark.parametrize("made", [comparisons.hostile, comparisons.grid, comparisons.empty])

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.compare.painting import GREY, finish, framed, plain
+from zoo.compare.multiples import MANY, multiples
+from zoo.compare.painting import BLUE, finish, framed, plain, scaled
 from zoo.compare.ranked import ranked
 from zoo.compare.result import Comparison
 from zoo.compare.series import Chart, by_cost, by_position, by_size, in_training
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ABREAST = 3
+BESIDE = 9  # names in a row of a legend
 FEW = 12  # points that are marked on their line
-COLOURS = ("#0b6aa8", "#c8500a", "#11835f", "#9a4a86", "#a67a00", "#4a9ccd", "#6b6f76", "#7a4a1f")
+COLOURS = (BLUE, "#c8500a", "#11835f", "#9a4a86", "#a67a00", "#4a9ccd", "#6b6f76", "#7a4a1f")
 STYLES = ("-", "--", ":")
 
 
@@ -30,7 +32,7 @@ def draw(comparison: Comparison, folder: Path) -> list[Path]:
     """The ranking, and what else there is of curves by size and place, training and costs. Raises ZooError as `write`."""
     charts = {"sizes": by_size(comparison), "positions": by_position(comparison), "training": in_training(comparison)}
     figures = {"ranking": ranked(comparison)}
-    figures |= {name: _several(comparison, found) for name, found in charts.items() if found}
+    figures |= {name: _lines(comparison, found) for name, found in charts.items() if found}
     if points := by_cost(comparison):
         figures["costs"] = _several(comparison, points)
     return [_written(figure, folder / f"{name}.png") for name, figure in figures.items()]
@@ -43,6 +45,11 @@ def _written(figure: Figure, path: Path) -> Path:
     return path
 
 
+def _lines(comparison: Comparison, found: Sequence[Chart]) -> Figure:
+    """All charts, or the last of them where its lines are too many to be told apart."""
+    return multiples(comparison, found[-1]) if len(found[-1].lines) > MANY else _several(comparison, found)
+
+
 def _several(comparison: Comparison, found: Sequence[Chart | Points]) -> Figure:
     figure, every = framed(comparison, len(found), 2 if len(found) == 4 else ABREAST, (5.0, 3.6))
     labels = dict.fromkeys(line.label for one in found if isinstance(one, Chart) for line in one.lines)
@@ -52,7 +59,8 @@ def _several(comparison: Comparison, found: Sequence[Chart | Points]) -> Figure:
         _curves(axes, one, styles) if isinstance(one, Chart) else _points(axes, one)
         finish(axes)
     named = {label: handle for axes in every for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(named.values(), named.keys(), loc="outside right center", frameon=False, fontsize=8)
+    wide = {"loc": "outside lower center", "ncols": BESIDE} if len(named) > MANY else {"loc": "outside right center"}
+    figure.legend(named.values(), named.keys(), frameon=False, fontsize=8, **wide)
     return figure
 
 
@@ -65,15 +73,7 @@ def _curves(axes: Axes, chart: Chart, styles: Mapping[str, str]) -> None:
         if line.band:
             low, high = (end.tolist() for end in line.band)
             axes.fill_between(line.x.tolist(), low, high, color=paint, alpha=0.15, linewidth=0)
-    if chart.up:
-        axes.set_ylim(chart.up.low, chart.up.high)
-    if chart.mark:
-        axes.axvline(chart.mark[0], color=GREY, linestyle=":", linewidth=1)
-    if chart.across and chart.across.log:
-        axes.set_xscale("log", base=2)
-    if chart.across:
-        axes.set_xticks(chart.across.marks, [f"{mark:g}" for mark in chart.across.marks])
-        axes.minorticks_off()
+    scaled(axes, chart)
     axes.set(title=plain(chart.panel.title), xlabel=chart.panel.x, ylabel=plain(chart.panel.y))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zoo.compare.flags import flags, grave
-from zoo.compare.painting import GREY, finish, framed, plain
+from zoo.compare.painting import BLUE, GREY, finish, framed, plain
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import Comparison
 from zoo.compare.window import window
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE = "#0b6aa8"
+
 ABREAST = 4
 SEEN = (
     "filled: the best mean; open: within the spread of seeds of it; small dots: seeds; bars: 95 % intervals; *: flagged"
