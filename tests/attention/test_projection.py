@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+import zoo
+from zoo.attention.context import KeyValueCache
 from zoo.attention.projection import Projection, project
 
 WIDE = 256  # weights [WIDE, WIDE] and larger are large
@@ -55,6 +57,14 @@ def test_what_is_taken_in_parts() -> None:
         assert operations(x.double(), Projection(WIDE, WIDE).double()) == {"addmm"}
         assert operations(x[..., :8], Projection(8, 8)) == {"addmm"}
     assert operations(x, module) == {"addmm"}  # with gradients
+
+
+@pytest.mark.usefixtures("threads")
+@torch.no_grad()
+def test_a_layer_of_large_weights_gives_token_by_token_what_one_pass_gives() -> None:
+    layer, cache, x = zoo.Attention(zoo.Dims(WIDE, 4), "rope", causal=True), KeyValueCache(), torch.randn(1, 6, WIDE)
+    steps = torch.cat([layer(one, context=cache) for one in x.split(1, dim=1)], dim=1)
+    torch.testing.assert_close(steps, layer(x))
 
 
 def test_autocast_rounds_as_it_does_any_linear_map() -> None:
