@@ -45,17 +45,8 @@ def train(
     saving = Checkpoints(run, recipe, Storage(background=recipe.trainer.save == "async"), task, processes)
     signals, spent = Signals(saving), Costs()
     trainer = _trainer(recipe, run, saving, [spent, signals], done)
-    device = trainer.strategy.root_device.type
     if processes.first:
-        planned = dict.fromkeys(plan(recipe, task.model, device, data.samples))  # each once, however many layers
-        _announce(recipe, task, data, run, start, adopted, [*planned])
-        if start is None:
-            known = {
-                "interpreters": [*dict.fromkeys(name for name, _ in planned)],
-                "monitor": task.monitor,
-                "device": device,
-            }
-            trainer.callbacks.append(Start(run, task.model, known))  # type: ignore[attr-defined]
+        _begin(recipe, task, data, trainer, run, start, adopted)
     _modify(task.model, recipe)
     signals.install()
     try:
@@ -76,11 +67,34 @@ def train(
         "metrics": metrics, "baselines": baselines, "data": data.title, "minutes": minutes,
     }  # fmt: skip
     if processes.first:
-        step = costs.step_seconds(recipe, run, processes.count)
-        more = {"steps": trainer.global_step, "step_seconds": step, "memory": spending["memory"], "device": device}
-        more["environment"] = folder.environment(recipe, processes.count)  # of this try, the last
-        costs.write(run, {**told, **more})
+        costs.write(run, {**told, **_spent(recipe, trainer, run, spending["memory"], processes)})
     return told
+
+
+def _begin(
+    recipe: Recipe, task: Task, data: Source, trainer: L.Trainer, run: Path, start: Path | None, adopted: Report | None
+) -> None:  # fmt: skip
+    """Tell what begins, and have a new run write it down."""
+    device = trainer.strategy.root_device.type
+    planned = dict.fromkeys(plan(recipe, task.model, device, data.samples))  # each once, however many layers
+    _announce(recipe, task, data, run, start, adopted, [*planned])
+    if start is None:
+        interpreters = [*dict.fromkeys(name for name, _ in planned)]
+        known = {"interpreters": interpreters, "monitor": task.monitor, "device": device}
+        trainer.callbacks.append(Start(run, task.model, known))  # type: ignore[attr-defined]
+
+
+def _spent(
+    recipe: Recipe, trainer: L.Trainer, run: Path, memory: int | None, processes: Processes
+) -> dict[str, Any]:  # fmt: skip
+    """What the run came to cost, and where: of this try, the last."""
+    return {
+        "steps": trainer.global_step,
+        "step_seconds": costs.step_seconds(recipe, run, processes.count),
+        "memory": memory,
+        "device": trainer.strategy.root_device.type,
+        "environment": folder.environment(recipe, processes.count),
+    }
 
 
 def _task(recipe: Recipe, data: Source, processes: Processes, donor: Path | None) -> tuple[Task, Report | None]:
