@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from zoo.compare import figures
 from zoo.compare.figures import draw
 from zoo.compare.multiples import multiples
 from zoo.compare.result import TRAINED
@@ -35,6 +36,18 @@ def test_many_lines_have_a_drawing_each_the_best_first():
         assert len(axes.lines) == len(many) + 2  # all lines in grey, the one, and where training ended
         torch.testing.assert_close(torch.tensor(axes.lines[-2].get_ydata()), line.y, equal_nan=True)
         assert axes.get_ylim() == drawn[0].get_ylim()
+
+
+def test_no_group_of_a_grid_is_left_out_where_lines_are_many(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "MANY", 1)
+    monkeypatch.setattr(
+        figures, "multiples", lambda comparison, chart: drawn.append(chart) or multiples(comparison, chart)
+    )
+    draw(comparisons.grid(), tmp_path)
+    assert not drawn
+    draw(comparisons.texts(), tmp_path)
+    assert drawn
 
 
 @pytest.mark.parametrize("made", [comparisons.hostile, comparisons.grid, comparisons.empty])

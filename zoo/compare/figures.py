@@ -46,8 +46,9 @@ def _written(figure: Figure, path: Path) -> Path:
 
 
 def _lines(comparison: Comparison, found: Sequence[Chart]) -> Figure:
-    """All charts, or the last of them where its lines are too many to be told apart."""
-    return multiples(comparison, found[-1]) if len(found[-1].lines) > MANY else _several(comparison, found)
+    """All charts, or the last of them where its lines are too many to be told apart; all groups of a grid."""
+    crowded = len(comparison.axes) < 2 and len(found[-1].lines) > MANY
+    return multiples(comparison, found[-1]) if crowded else _several(comparison, found)
 
 
 def _several(comparison: Comparison, found: Sequence[Chart | Points]) -> Figure:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MANY = 12  # lines from which on they are drawn so
+MANY = 12  # lines that are still drawn in one
 ABREAST, SIZE = 7, (1.7, 1.35)  # drawings of so many inches
 
 
