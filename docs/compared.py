@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from zoo.compare.figures import draw
 from zoo.compare.files import RESULTS
@@ -27,6 +28,7 @@ FIGURES = {
     "sizes": "By size",
     "positions": "By place in the window",
 }
+COLOURS = 64  # of figures that are kept, at a quarter of the size
 DIGITS = 6  # of numbers that are kept: more than any seed repeats on another machine
 
 
@@ -68,7 +70,13 @@ def redraw(path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for drawn in draw(Comparison.read(path), Path(folder)):
             if drawn.stem in FIGURES:
-                shutil.copyfile(drawn, path.with_name(f"{path.stem}_{drawn.name}"))
+                _lighter(drawn, path.with_name(f"{path.stem}_{drawn.name}"))
+
+
+def _lighter(drawn: Path, to: Path) -> None:
+    with Image.open(drawn) as whole:
+        few = whole.convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few.save(to, optimize=True)
 
 
 def _short(value: Any) -> Any:
