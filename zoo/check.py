@@ -67,7 +67,7 @@ def _made(recipe: Recipe, facts: Samples, optim: Any, blame: Blame) -> None:
     task = None
     with blame.on("task"):
         task = reader(recipe, "task", facts)
-    with blame.on("model"), torch.device("meta"):
+    with blame.on("model"), _counted(), torch.device("meta"):
         model = build_model(recipe, facts)
         model(sample(facts))
         _remembers(recipe, model)
@@ -86,6 +86,17 @@ def _made(recipe: Recipe, facts: Samples, optim: Any, blame: Blame) -> None:
         if not any(asked.faults(recipe, facts)):
             for error in asked.misfits(recipe, model, facts):
                 blame.note("evaluate", error)
+
+
+@contextmanager
+def _counted() -> Iterator[None]:
+    """Raises Invalid where a model has more weights than can be counted."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "overflow" not in str(error):
+            raise
+        raise Invalid("", "it would be larger than any memory; choose smaller sizes") from None
 
 
 def _remembers(recipe: Recipe, model: nn.Module) -> None:

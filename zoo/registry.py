@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from zoo.errors import Fault, RecipeError
 
@@ -55,6 +55,16 @@ class Between:
 
     def __str__(self) -> str:
         return f"at least {self.low}" if self.high == float("inf") else f"from {self.low} to {self.high}"
+
+    def past(self, value: float) -> str:
+        """What a value that lies outside must be."""
+        if self.high == COUNTED:
+            return f"at least {self.low}" if value < self.low else f"at most {self.high}"
+        return str(self)
+
+
+COUNTED = 2**31 - 1  # as far as machines count one by one
+Count = Annotated[int, Between(1, COUNTED)]
 
 
 @dataclass(frozen=True)

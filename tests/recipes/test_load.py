@@ -113,10 +113,15 @@ def test_a_recipe_is_frozen(made: Made) -> None:
     ("model.encoding=[{name: toy_liere, block: 4}]", [{"name": "toy_liere", "block": 4}]),
     ("model.encoding.0.name=toy_liere", [{"name": "toy_liere", "block": 2}]),
     ("~model.encoding", [{"name": "toy_learned"}]),
-    ("~model.encoding.0", []),
 ])  # fmt: skip
 def test_encodings_are_overridden_in_every_form(made: Made, override: str, encoding: object) -> None:
     assert made(WHOLE, override).plain()["model"]["encoding"] == encoding
+
+
+@pytest.mark.parametrize("override", ["~model.encoding.0", "model.encoding=[]"])
+def test_a_list_of_no_encodings_is_refused(told: Told, override: str) -> None:
+    (found,) = told(WHOLE, override)
+    assert "model.encoding: a list of no encodings; known are alibi" in found
 
 
 def test_overrides_are_applied_in_order(made: Made) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from pictures import parquet
 
+from zoo.data.images import Images
 from zoo.errors import DataError, Stopped
 from zoo.run.guards import Signals
 from zoo.verbs.fit import fit
@@ -49,6 +50,21 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(options, album, weights, monke
     fit(album, options, Path("broken"), "auto")
     whole, broken = (weights(f"{run}/checkpoints/last.ckpt") for run in ("whole", "broken"))
     assert all(torch.equal(whole[name], broken[name]) for name in whole)
+
+
+def test_what_an_encoding_draws_changes_no_picture(album, monkeypatch):
+    seen = {}
+
+    def look(self, trainer, pl_module, batch, batch_idx):
+        seen.setdefault(trainer.datamodule.run, []).append(batch[0].clone())
+
+    monkeypatch.setattr(Signals, "on_train_batch_start", look, raising=False)
+    for encoding in ("cape", "rope_axial"):
+        monkeypatch.setattr(Images, "run", encoding, raising=False)
+        fit(album, [*AUGMENTED, f"model.encoding={encoding}"], Path(encoding), "never")
+    assert len(seen["cape"]) > 2
+    assert all(torch.equal(one, other) for one, other in zip(seen["cape"], seen["rope_axial"], strict=True))
+    assert not torch.equal(seen["cape"][0], seen["cape"][1])
 
 
 def test_the_share_of_waiting_is_logged(album):

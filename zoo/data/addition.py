@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from zoo.data.corpora.vocabulary import Characters
 from zoo.data.generated.sequences import Example, Sequences, answered
-from zoo.data.generated.source import Count, Generated, Workers, ordered
-from zoo.registry import register
+from zoo.data.generated.source import Generated, Workers, ordered
+from zoo.registry import Between, Count, register
 from zoo.samples import Text
 
+Digits = Annotated[int, Between(1, 4_299)]  # Python reads no longer numbers
 CHARACTERS = Characters("0123456789+=.")
 
 
@@ -25,7 +27,7 @@ class Addition(Generated):
     """
 
     def __init__(
-        self, seed: int, *, digits: Count = 20, least: Count = 1, batch_size: Count = 64, train: Count = 16_000,
+        self, seed: int, *, digits: Digits = 20, least: Count = 1, batch_size: Count = 64, train: Count = 16_000,
         val: Count = 1_000, test: Count = 1_000, workers: Workers = 0,
     ) -> None:  # fmt: skip
         super().__init__(seed, batch_size, (train, val, test), workers)

@@ -9,8 +9,8 @@ import numpy as np
 
 from zoo.data.corpora.vocabulary import Words
 from zoo.data.generated.sequences import Example, Sequences, answered
-from zoo.data.generated.source import Count, Generated, Workers, ordered
-from zoo.registry import Between, register
+from zoo.data.generated.source import Generated, Workers, ordered
+from zoo.registry import Between, Count, register
 from zoo.samples import Text
 
 MOST = 10  # a variable counts no further

@@ -22,7 +22,7 @@ from zoo.data.imagery.sides import Size, sides
 from zoo.data.order import Loader
 from zoo.data.source import Source
 from zoo.errors import Invalid
-from zoo.registry import Between, register
+from zoo.registry import Between, Count, register
 from zoo.samples import Images, Samples
 
 COUNT = 1797
@@ -51,7 +51,7 @@ class Digits(Source):
     """
 
     def __init__(
-        self, seed: int, *, size: Size = 16, batch_size: Annotated[int, Between(1)] = 64,
+        self, seed: int, *, size: Size = 16, batch_size: Count = 64,
         val: float = 0.1, test: float = 0.2, shift: Annotated[float, Between(0, 1)] = 0.08,
         rotation: Annotated[float, Between(0, 180)] = 10.0, scale: Annotated[float, Between(0, 0.9)] = 0.1,
         workers: Annotated[int, Between(0)] = 0,

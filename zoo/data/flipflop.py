@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from zoo.data.corpora.vocabulary import Characters
-from zoo.data.generated.source import Count, Generated, Workers
+from zoo.data.generated.source import Generated, Workers
 from zoo.errors import Invalid
-from zoo.registry import Between, register
+from zoo.registry import Between, Count, register
 from zoo.samples import Text, Windows
 
 SYMBOLS = Characters("wri01")

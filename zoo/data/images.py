@@ -17,7 +17,7 @@ from torch import Tensor
 from zoo.data.given import Given
 from zoo.data.imagery import tables
 from zoo.data.imagery.augmentation import Augmentation
-from zoo.data.imagery.batches import Finished
+from zoo.data.imagery.batches import Finished, alone
 from zoo.data.imagery.decoded import Decoded
 from zoo.data.imagery.decoding import Decoding
 from zoo.data.imagery.given import pictures, refuse_others
@@ -31,14 +31,12 @@ from zoo.data.tables.parts import Parts
 from zoo.data.tables.rows import Rows, Some
 from zoo.data.tables.stream import Stream, StreamLoader
 from zoo.errors import Invalid
-from zoo.registry import Between, register
+from zoo.registry import Between, Count, register
 from zoo.samples import Images as Facts
 from zoo.samples import Samples
 
 log = logging.getLogger("zoo")
 GIGABYTE = 1e9
-
-Count = Annotated[int, Between(1)]
 
 
 @register
@@ -116,12 +114,16 @@ class Images(Source):
 
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:
         """Batches as a model has them; those of training are augmented, and may have shares [B, classes] for labels."""
-        trainer = self.trainer
-        images, labels = self.finish(*batch, training=trainer is not None and bool(trainer.training),
-            classes=self.samples.classes)  # fmt: skip
-        if trainer is not None:
-            images = trainer.precision_plugin.convert_input(images)
-        return images, labels
+        trainer, classes = self.trainer, self.samples.classes
+        if trainer is None:
+            return self.finish(*batch, training=False, classes=classes)
+        if trainer.training:
+            number = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+            with alone(self.seed, self.share.rank, trainer.current_epoch, number):
+                images, labels = self.finish(*batch, training=True, classes=classes)
+        else:
+            images, labels = self.finish(*batch, training=False, classes=classes)
+        return trainer.precision_plugin.convert_input(images), labels
 
     def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:
         refuse_others(samples, self.decoding.channels)

@@ -13,10 +13,10 @@ from torch.utils.data import Dataset
 
 from zoo.data.corpora.passages import given, padded
 from zoo.data.corpora.vocabulary import Characters
-from zoo.data.generated.source import Count, Generated, Workers
+from zoo.data.generated.source import Generated, Workers
 from zoo.data.given import Given
 from zoo.errors import Invalid
-from zoo.registry import register
+from zoo.registry import Count, register
 from zoo.samples import Passages, Samples
 
 LETTERS = "abcdefgh"

@@ -17,14 +17,12 @@ from zoo.data.imagery.sides import Size, sides
 from zoo.data.order import Loader
 from zoo.data.source import Source
 from zoo.errors import Invalid
-from zoo.registry import Between, register
+from zoo.registry import Between, Count, register
 from zoo.samples import Clips
 
 PARTS = ("train", "val", "test")
 SHARES = (0.7, 0.1, 0.2)  # of the digits
 HEADINGS = 8
-
-Count = Annotated[int, Between(1)]
 
 
 @register

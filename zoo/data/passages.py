@@ -21,11 +21,9 @@ from zoo.data.tables.parts import PARTS, Parts
 from zoo.data.tables.rows import Asked, Some
 from zoo.data.tables.stream import Stream, StreamLoader
 from zoo.errors import Invalid
-from zoo.registry import Between, register
+from zoo.registry import Between, Count, register
 from zoo.samples import Passages as Facts
 from zoo.samples import Samples
-
-Count = Annotated[int, Between(1)]
 
 
 @register

@@ -9,9 +9,9 @@ import numpy as np
 
 from zoo.data.corpora.vocabulary import Words
 from zoo.data.generated.sequences import Example, Sequences, answered
-from zoo.data.generated.source import Count, Generated, Workers
+from zoo.data.generated.source import Generated, Workers
 from zoo.errors import Invalid
-from zoo.registry import Between, register
+from zoo.registry import Between, Count, register
 from zoo.samples import Text
 
 FILLER = (

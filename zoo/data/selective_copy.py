@@ -9,8 +9,8 @@ import numpy as np
 
 from zoo.data.corpora.vocabulary import Characters
 from zoo.data.generated.sequences import Example, Sequences, answered
-from zoo.data.generated.source import Count, Generated, Workers
-from zoo.registry import Between, register
+from zoo.data.generated.source import Generated, Workers
+from zoo.registry import Between, Count, register
 from zoo.samples import Text
 
 LETTERS = 16

@@ -12,9 +12,7 @@ from zoo.data.corpora.tokenisation import Tokenisation
 from zoo.data.corpora.windows import Cutting
 from zoo.data.corpora.written import Written
 from zoo.errors import Invalid
-from zoo.registry import Between, register
-
-Count = Annotated[int, Between(1)]
+from zoo.registry import Between, Count, register
 
 
 @register

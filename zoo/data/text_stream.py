@@ -14,11 +14,9 @@ from zoo.data.source import Source
 from zoo.data.tables import opening
 from zoo.data.tables.stream import Stream
 from zoo.errors import Invalid
-from zoo.registry import Between, register
+from zoo.registry import Between, Count, register
 from zoo.samples import Samples
 from zoo.samples import Text as Facts
-
-Count = Annotated[int, Between(1)]
 
 
 @register

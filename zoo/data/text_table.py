@@ -13,9 +13,7 @@ from zoo.data.corpora.written import Written
 from zoo.data.tables import opening
 from zoo.data.tables.parts import Parts
 from zoo.errors import Invalid
-from zoo.registry import Between, register
-
-Count = Annotated[int, Between(1)]
+from zoo.registry import Between, Count, register
 
 
 @register

@@ -16,10 +16,8 @@ from zoo.models.block import BlockOptions
 from zoo.models.documents import places
 from zoo.models.trunk import Trunk
 from zoo.models.words import Words, initialise
-from zoo.registry import Between, register
+from zoo.registry import Between, Count, register
 from zoo.samples import Text
-
-Count = Annotated[int, Between(1)]
 
 
 @register

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,8 @@ from zoo.models.block import BlockOptions
 from zoo.models.documents import lengths, places
 from zoo.models.trunk import Trunk
 from zoo.models.words import DEVIATION, Words, initialise
-from zoo.registry import Between, register
+from zoo.registry import Count, register
 from zoo.samples import Passages, Text
-
-Count = Annotated[int, Between(1)]
 
 
 @register

@@ -18,10 +18,8 @@ from zoo.errors import Invalid
 from zoo.models.block import BlockOptions
 from zoo.models.kernels import resized
 from zoo.models.trunk import Trunk
-from zoo.registry import Between, register
+from zoo.registry import Between, Count, register
 from zoo.samples import Clips, Images
-
-Count = Annotated[int, Between(1)]
 
 
 @register

@@ -86,7 +86,7 @@ class Check:
         typed = self.value(inner, node, key)
         for mark in marks:
             if isinstance(mark, Between) and key not in self.untyped and not mark.low <= typed <= mark.high:
-                self.refuse(node, key, f"must be {mark}, got {value(typed)}")
+                self.refuse(node, key, f"must be {mark.past(typed)}, got {value(typed)}")
             if (
                 isinstance(mark, Matches)
                 and key not in self.untyped

@@ -39,6 +39,8 @@ def choices(check: Walk, kind: str, node: Node, key: str) -> Any:
     if not isinstance(node.value, str | dict | list):
         return check.mismatch(Annotated[Choice, Choices(kind)], node, key)
     entries = node.value if isinstance(node.value, list) else [node]
+    if not entries:
+        return check.refuse(node, key, f"a list of no {kind}", nearest("", names(kind)))
     return tuple(choice(check, kind, entry, join(key, i)) for i, entry in enumerate(entries))
 
 

@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 from zoo.recipe.sizes import LENGTH, RESOLUTION
 from zoo.recipe.tree import join
 from zoo.recipe.words import value
-from zoo.registry import Between, Choice, Choices
+from zoo.registry import Between, Choice, Choices, Count
 
-Count = Annotated[int, Between(1)]
+SEEDS = Between(0, 2**32 - 1)
+Seed = Annotated[int, SEEDS]
 Precision = Literal[
     "32-true",
     "16-mixed",
@@ -128,7 +129,7 @@ class GenerateOptions:
     top_p: Annotated[float, Between(1e-6, 1)] = 1.0
     stop: str | None = None
     samples: Count = 1
-    seed: Annotated[int, Between(0, 2**32 - 1)] = 0
+    seed: Seed = 0
     cache: bool = True
 
 
@@ -143,7 +144,7 @@ class PredictOptions:
 class Sections:
     """What a recipe holds beside `extends`."""
 
-    seed: Annotated[int, Between(0, 2**32 - 1)] = 0
+    seed: Seed = 0
     init_from: str | None = None  # a checkpoint, of this recipe or another, whose weights are the first ones
     model: Annotated[Choice, Choices("models")]
     data: Annotated[Choice, Choices("data")]

@@ -54,11 +54,13 @@ class Signals(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         # between two steps gradients wait that no checkpoint has; an epoch that is all but done is validated and saved first
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 and not trainer.is_last_batch:
+        done = trainer.is_last_batch or trainer.should_stop
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 and not done:
             self._stop(trainer)
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        self._stop(trainer)
+        if not trainer.should_stop:  # after the last step it is done to its end: a run resumed there would not validate
+            self._stop(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._stop(trainer)
@@ -81,7 +83,8 @@ class Signals(L.Callback):
 
 
 class Finite(L.Callback):
-    """Stops before the optimiser uses a loss or gradient that is infinite or NaN, and writes down how to see it again.
+    """Stops before the optimiser uses a loss or gradient that is infinite or NaN, and writes down how to see it again; and
+    before weights are saved that are.
 
     All processes stop where one of them has such a number.
     """
@@ -114,11 +117,24 @@ class Finite(L.Callback):
         where = self._recorded(trainer, pl_module)
         if not processes.first:
             raise Told(NonFiniteError.code)
-        folder = self.checkpoints.folder
-        good = kept(folder) if any(folder.glob("*.ckpt")) else "no epoch was finished before"
         raise NonFiniteError(
-            f"step {trainer.global_step}: {what}; stopped before the optimiser used it; {where}; {good}"
+            f"step {trainer.global_step}: {what}; stopped before the optimiser used it; {where}; {self._good()}"
         )
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Before anything of an epoch is saved: no loss has seen what the last step made of the weights."""
+        named = ((name, p.to_local() if isinstance(p, DTensor) else p) for name, p in pl_module.named_parameters())
+        broken = next((name for name, p in named if not torch.isfinite(p).all()), "")
+        found = [name for name in self.checkpoints.processes.gathered(broken) if name]
+        if not found:
+            return
+        if not self.checkpoints.processes.first:
+            raise Told(NonFiniteError.code)
+        raise NonFiniteError(f"step {trainer.global_step}: {found[0]} is not finite after it; {self._good()}")
+
+    def _good(self) -> str:
+        folder = self.checkpoints.folder
+        return kept(folder) if any(folder.glob("*.ckpt")) else "no epoch was finished before"
 
     def _recorded(self, trainer: L.Trainer, task: Task) -> str:
         """Find the module that it began with, and write what takes the step again; says where, in all processes."""

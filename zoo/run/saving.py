@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ class Checkpoints(L.Callback):
         self.processes = processes or Processes()
         self.sign = 1.0 if task.mode == "max" else -1.0
         self.best: float | None = None
+        self.validated = False  # since the epoch before
         self._resumed: dict[str, Any] | None = None
 
     def about(self, trainer: L.Trainer) -> dict[str, Any]:
@@ -115,14 +117,25 @@ class Checkpoints(L.Callback):
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._before_validation = random_state()
 
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.global_step == trainer.max_steps:
+            trainer.should_stop = True  # by which Lightning validates also what ends in the middle of an epoch
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.validated = True
+
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        value = trainer.callback_metrics.get(self.monitor)
-        # of equals the later one counts, which has seen more
-        improved = value is not None and (self.best is None or self.sign * float(value) >= self.sign * self.best)
-        if improved and value is not None:
+        trainer.train_dataloader.given = 0  # type: ignore[union-attr]  # also where it has more, that nobody asks for
+        value = trainer.callback_metrics.get(self.monitor) if self.validated else None
+        if value is not None and isfinite(value) and self._improved(float(value)):
             self.best = float(value)
             self.save(trainer, "best")
+        self.validated = False
         self.save(trainer, "last")
+
+    def _improved(self, value: float) -> bool:
+        """Of equals the later one counts, which has seen more."""
+        return self.best is None or self.sign * value >= self.sign * self.best
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.storage.drain()

@@ -21,7 +21,7 @@ class Rule:
     """
 
     match: str
-    lr: Annotated[float, Between(1e-12)] | None = None
+    lr: Annotated[float, Between(1e-12, 1e12)] | None = None
     weight_decay: Annotated[float, Between(0)] | None = None
     freeze: bool = False
 

@@ -15,12 +15,10 @@ from zoo.compare.making import Asked, Measure, resolved
 from zoo.errors import Fault, Invalid, RecipeError
 from zoo.recipe import Recipe
 from zoo.recipe import tree as trees
+from zoo.recipe.sections import Seed
 from zoo.recipe.tree import COMMAND_LINE
-from zoo.registry import Between
+from zoo.registry import Between, Count
 from zoo.verbs.options import parted, typed
-
-Count = Annotated[int, Between(1)]
-Seed = Annotated[int, Between(0, 2**32 - 1)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
 
 from zoo import __version__
 from zoo.build import build_trainer
@@ -17,7 +16,7 @@ from zoo.diagnostics.report.contents import Report
 from zoo.errors import Fault, Invalid, NonFiniteError, RecipeError
 from zoo.loading import restore
 from zoo.recipe.tree import COMMAND_LINE
-from zoo.registry import Between
+from zoo.registry import Count
 from zoo.run import checkpoints, folder, storage
 from zoo.tasks.task import Task
 from zoo.verbs.destination import destination
@@ -28,8 +27,6 @@ from zoo.verbs.options import parted, typed
 from zoo.verbs.paths import parted as parted_paths
 
 log = logging.getLogger("zoo")
-
-Count = Annotated[int, Between(1)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 from zoo import registry
 from zoo.errors import Fault, Invalid, RecipeError
@@ -16,12 +16,11 @@ from zoo.launch.job import Engine, Job
 from zoo.loading import load_recipe
 from zoo.recipe import Recipe, load
 from zoo.recipe.tree import COMMAND_LINE
-from zoo.registry import Between
+from zoo.registry import Count
 from zoo.verbs.options import parted, typed
 
 log = logging.getLogger("zoo")
 
-Count = Annotated[int, Between(1)]
 HERE = ("accelerator=cpu", "devices=1", "num_nodes=1", "precision=32-true")  # the machine where it is checked
 
 

@@ -19,7 +19,7 @@ from zoo.registry import register
 
 @register
 class Local:
-    """As many cells as there are cores, each with one thread; or one for each GPU, which sees no other."""
+    """As many cells as there are cores, which they share out as threads; or one for each GPU, which sees no other."""
 
     here = True
 

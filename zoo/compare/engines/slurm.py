@@ -13,9 +13,8 @@ from typing import Annotated, Any
 from zoo.compare.engines.task import Needs, Task, ended
 from zoo.errors import Fault, RecipeError
 from zoo.launch import slurm
-from zoo.registry import Between, register
+from zoo.registry import Between, Count, register
 
-Count = Annotated[int, Between(1)]
 TRIES = 1_000_000  # of a cell whose time is over: it has saved its state, and goes on as often as it takes
 LOGS = "slurm"  # in the folder of the comparison
 

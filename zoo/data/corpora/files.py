@@ -46,6 +46,8 @@ def _document(path: Path) -> Document:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 at byte {error.start}: {content[error.start]:#04x}") from None
+    except ValueError as error:  # a name that no file can have
+        raise DataError(f"{str(path)!r}: cannot be read: {error}") from None
     if not text:
         raise DataError(f"{path}: empty")
     return Document(str(path), text)

@@ -14,7 +14,6 @@ from zoo.registry import Between
 
 PARTS = ("train", "val", "test")
 
-Count = Annotated[int, Between(1)]
 Workers = Annotated[int, Between(0)]
 
 

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches on the device that trains, with kornia, drawn from torch's global random state."""
+"""Augmentation of whole batches on the device that trains, with kornia, drawn from torch's random state on the CPU."""
 
 from __future__ import annotations
 

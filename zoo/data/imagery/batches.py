@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from zoo.data.imagery.augmentation import Augmentation, Change
 from zoo.errors import Invalid
+
+
+@contextmanager
+def alone(*numbers: int) -> Iterator[None]:
+    """Draws of the CPU that are a function of these numbers, and change none that follow: augmentation is the same
+    whatever a model draws, such as one encoding and not another.
+    """
+    seed = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(seed >> np.uint64(1)))
+        yield
 
 
 class Finished:

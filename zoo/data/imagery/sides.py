@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from zoo.registry import Count
 
-from zoo.registry import Between
-
-Count = Annotated[int, Between(1)]
 Size = Count | tuple[Count, Count]
 
 

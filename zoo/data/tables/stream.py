@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +18,7 @@ from zoo.data.tables.corrupt import Corrupt
 from zoo.data.tables.opening import rows
 from zoo.data.tables.rows import Fetched, Reader
 from zoo.errors import DataError
-from zoo.registry import Between
-
-Count = Annotated[int, Between(1)]
+from zoo.registry import Count
 
 SHARDS = 10  # read by turns
 

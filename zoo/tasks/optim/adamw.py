@@ -24,8 +24,8 @@ class AdamW:
     """
 
     def __init__(
-        self, *, lr: Annotated[float, Between(1e-12)], weight_decay: Annotated[float, Between(0)] = 0.05, beta1: Share = 0.9,
-        beta2: Share = 0.999, warmup: Share = 0.05, floor: Annotated[float, Between(0, 1)] = 0.01,
+        self, *, lr: Annotated[float, Between(1e-12, 1e12)], weight_decay: Annotated[float, Between(0)] = 0.05,
+        beta1: Share = 0.9, beta2: Share = 0.999, warmup: Share = 0.05, floor: Annotated[float, Between(0, 1)] = 0.01,
         rules: tuple[Rule, ...] = (),
     ) -> None:  # fmt: skip
         self.lr, self.weight_decay, self.betas = lr, weight_decay, (beta1, beta2)
