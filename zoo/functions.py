@@ -109,10 +109,22 @@ def _typed(key: str, hint: Any, value: Any) -> Any:
             )
         for bound in getattr(kind, "__metadata__", ()):
             if isinstance(bound, Between) and not bound.low <= value <= bound.high:
-                raise Invalid(key, f"{key} must be {bound}, got {value}")
+                raise Invalid(key, f"{key} must be {bound.past(value)}, got {value}")
         if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
-            return kind(**value)
+            return _made(key, kind, value)
     return value
+
+
+def _made(key: str, kind: Any, values: Mapping[str, Any]) -> Any:
+    """A dataclass of words each of which is one of its own and within its bounds."""
+    hints = get_type_hints(kind, include_extras=True)
+    for word in values:
+        if word not in hints:
+            raise Invalid(key, f"{key} has no {word!r}; {registry.nearest(str(word), hints)}")
+    for one in dataclasses.fields(kind):
+        if one.default is one.default_factory is dataclasses.MISSING and one.name not in values:
+            raise Invalid(key, f"{key} needs {one.name}")
+    return kind(**{word: _typed(f"{key}.{word}", hints[word], value) for word, value in values.items()})
 
 
 @torch.no_grad()
@@ -224,7 +236,8 @@ class Attention(nn.Module):
             tokens = self._tokens(x, placed, document, context.seen)
         else:
             pos = _coordinates(self.encoding, pos)
-            tokens = Tokens.at(x, pos, placed, document, document is None and _ordered(pos))
+            ordered = document is None and not context.seen and _ordered(pos)  # what is remembered may lie ahead
+            tokens = Tokens.at(x, pos, placed, document, ordered)
         (chain,) = self._view
         tokens, _ = self.layer(chain.embed(tokens), chain, context)
         return tokens.x

@@ -276,6 +276,15 @@ def test_a_layer_sees_documents_from_their_beginning():
     torch.testing.assert_close(packed, torch.cat([layer(x[:, :4]), layer(x[:, 4:])], 1))
 
 
+@pytest.mark.parametrize("name", ["alibi", "grape_a", "kerple", "rope", "fire"])
+def test_a_layer_remembers_tokens_that_lie_ahead(name):
+    layer = zoo.Attention(zoo.Dims(16, 2, length=16), name, causal=True).double()
+    x, pos = torch.randn(1, 7, 16).double(), torch.tensor([0.0, 1, 2, 3, 9, 5, 6])[:, None].double()
+    cache = zoo.KeyValueCache()
+    parts = [layer(x[:, part], pos[part], context=cache) for part in (slice(5), slice(5, 6), slice(6, 7))]
+    torch.testing.assert_close(torch.cat(parts, 1), layer(x, pos))
+
+
 def test_an_unknown_word_for_an_option_is_told_the_nearest():
     with pytest.raises(Invalid, match="kind 'pow' is not known; did you mean power"):
         zoo.encoding("kerple", zoo.Dims(16, 2), kind="pow")
@@ -288,6 +297,10 @@ def test_an_unknown_word_for_an_option_is_told_the_nearest():
         ("cape", {"local_shift": float("nan")}, "local_shift must be at least 0"),
         ("grape_m", {"planes": 0}, "planes must be at least 1, got 0"),
         ("rope", {"base": -2.0}, "base must be at least 1"),
+        ("rope", {"scaling": {"rule": "linear", "factor": 0.5}}, "scaling.factor must be at least 1, got 0.5"),
+        ("rope", {"scaling": {"rule": "linear", "factr": 2.0}}, "scaling has no 'factr'; did you mean factor"),
+        ("rope", {"scaling": {"rule": "linear"}}, "scaling needs factor"),
+        ("rope", {"scaling": {"rule": "yarm", "factor": 2.0}}, "scaling.rule 'yarm' is not known; did you mean yarn"),
     ],
 )
 def test_an_option_out_of_its_bounds_is_refused(name, options, told):

@@ -149,6 +149,13 @@ def test_transformer_xl(real, queries):
     agree(encoding, call, literal.transformer_xl(encoding, call))
 
 
+def test_transformer_xl_is_as_exact_far_off_as_near():
+    encoding, pos = made("transformer_xl"), torch.tensor([0.0, 1, 2, 5, 6, 9])[:, None]
+    q, k = torch.randn(2, 1, encoding.dims.heads, 6, encoding.dims.head)
+    near = zoo.scores(encoding.float(), q, k, pos, causal=True)
+    torch.testing.assert_close(zoo.scores(encoding, q, k, pos + 2**20, causal=True), near)
+
+
 def test_the_base_of_transformer_xl_is_an_option():
     encoding, call = made("transformer_xl", base=50.0), called()
     agree(encoding, call, literal.transformer_xl(encoding, call, 50.0))

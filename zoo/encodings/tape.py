@@ -25,7 +25,7 @@ class TAPE(Encoding):
     rope. The last layer has no parameters, as nobody reads its frames.
     """
 
-    shared, relative, causal, origin = False, True, True, True
+    shared, relative, causal = False, True, True
 
     def __init__(self, dims: Dims, *, base: Annotated[float, Between(1)] = 10000.0) -> None:
         super().__init__(dims)

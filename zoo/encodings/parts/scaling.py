@@ -51,7 +51,8 @@ def scaled(scaling: Scaling, base: float, width: int, steps: Tensor, length: int
         return (1 - kept) * waves / factor + kept * waves, 1.0
 
     def pair(turns: float) -> float:  # the pair that turns so often within the length of training
-        return width * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base))
+        ladder = max(2 * math.log(base), 1e-9)  # of base 1 all pairs turn alike, on one side of any edge
+        return width * math.log(length / (2 * math.pi * turns)) / ladder
 
     low, high = (min(max(edge, 0), width - 1) for edge in (math.floor(pair(32)), math.ceil(pair(1))))
     stretched = ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
