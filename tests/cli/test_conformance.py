@@ -232,6 +232,13 @@ def test_all_are_in_the_matrix(zoo):
     assert re.search(r"^\d+ encodings: laws kept \d+, broken 0, not applying \d+; zoo", out.splitlines()[-1])
 
 
+def test_a_signal_before_anything_is_seen_is_told(zoo, monkeypatch):
+    monkeypatch.setattr(Ticker, "__call__", lambda self, text: raise_signal(SIGINT) if text else None)
+    code, out, told = zoo("check", "rope", "laws=[shapes_are_kept]")
+    assert (code, out) == (130, "")
+    assert "stopped by SIGINT; 0 of 1 encoding checked" in told
+
+
 def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
     monkeypatch.setattr(Ticker, "__call__", lambda self, text: raise_signal(SIGINT) if "alibi (2" in text else None)
     code, out, told = zoo(

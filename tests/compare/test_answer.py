@@ -54,14 +54,26 @@ def test_a_lower_loss_is_better():
     assert "b is best: test accuracy 1.050" in answer(found, TRAINED)
 
 
-def test_a_tie_lies_within_the_spread_and_keeps_the_order_of_the_list():
+def test_who_is_equal_in_every_seed_is_as_good_and_of_one_mean_others_lie_within():
     found = made(a=[0.5, 0.6], b=[0.6, 0.5], c=[0.5, 0.6])
     assert [(one.variant.name, one.verdict) for one in ranking(found, TRAINED)] == [
         ("a", "best"),
+        ("c", "best"),
         ("b", "within"),
-        ("c", "within"),
     ]
-    assert summary(found) == "At 16 pixels a has the best mean, but the others lie within the spread of seeds."
+    assert summary(found) == "At 16 pixels a and c have the best mean, but b lies within the spread of seeds."
+    assert "a and c are best alike: test accuracy 0.55" in answer(found, TRAINED)
+    assert "b lies within the spread of seeds." in answer(found, TRAINED)
+
+
+def test_of_equal_variants_none_is_named_above_another():
+    found = made(a=[1.0, 1.0], b=[1.0, 1.0], c=[0.40, 0.41])
+    assert summary(found) == "At 16 pixels a and b are best alike, by more than the spread of seeds."
+    both = made(a=[1.0, 1.0], b=[1.0, 1.0])
+    assert summary(both) == "At 16 pixels a and b are alike, to the last digit of each seed."
+    assert answer(both, TRAINED) == (
+        "At 16 pixels a and b are best alike: test accuracy 1.000 (1.000 to 1.000); no other is measured there."
+    )
 
 
 def test_one_seed_cannot_tell():

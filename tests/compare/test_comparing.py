@@ -15,6 +15,7 @@ from zoo.compare.plan import PLAN, Plan
 from zoo.compare.result import Comparison
 from zoo.run.starting import START
 from zoo.tasks.classify import Classify
+from zoo.verbs.evaluate import evaluate
 from zoo.verbs.fit import fit
 
 BASE = [
@@ -51,7 +52,7 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     assert learned.unfair == ("256 more parameters than none",)
     cell = learned.cells[1]
     assert cell.metrics[""] == json.loads(Path("c/cells/learned-1/end.json").read_text())["metrics"]
-    assert cell.metrics["24"] == json.loads(Path("c/cells/learned-1/evaluation.json").read_text())["resolutions"]["24"]
+    assert cell.metrics["24"] == json.loads(Path("c/cells/learned-1/measured.json").read_text())["resolutions"]["24"]
     assert cell.steps == 6
     assert cell.interpreters == ("sdpa",)
     assert len(cell.curve) == 1
@@ -74,6 +75,12 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     assert json.loads(out) == json.loads(before)
     assert {path: path.stat().st_mtime_ns for path in Path("c").rglob("*.ckpt")} == stamps
     assert compared("--from", "c", "measure=loss")[1].startswith("# Which encoding, on vit_comrope?\n\nAt 16 pixels")
+    assert Comparison.read(Path("c/results.json")).command.endswith("evaluate.resolutions=[16,24]' measure=loss")
+
+    # what somebody asks of a cell later is not what it was compared by
+    evaluate("c/cells/learned-1", ["data.test=0.1", "evaluate.resolutions=[24,32]"])
+    assert compared("--from", "c")[0] == 0
+    assert Path("c/results.json").read_bytes() == before
 
     # a cell rerun from its recipe gives equal numbers
     fit("c/cells/learned-1/recipe.yaml", [], Path("again"), "never")

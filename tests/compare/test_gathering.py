@@ -34,7 +34,7 @@ def told(tmp_path):
             run = state.made(tmp_path / CELLS / name)
             state.write(run, now, "")
             (run / "end.json").write_text(json.dumps({"metrics": {LOSS: 1.0}} if end is None else end))
-            (run / "evaluation.json").write_text(json.dumps(evaluation))
+            (run / "measured.json").write_text(json.dumps(evaluation))
         return gathered(planned, tmp_path)
 
     return made

@@ -42,8 +42,8 @@ def test_titles_that_are_alike_are_whole_keys():
     ("words", "expected"),
     [
         (["model.dim=8"], "nothing varies; write encodings="),
-        (["encodings=rope"], "model.encoding: expected a list"),
-        (["encodings=[]"], "model.encoding: expected a list"),
+        (["encodings=rope"], "encodings: expected a list of the values that it takes; write encodings=[rope,alibi]"),
+        (["encodings=[]"], "encodings: expected a list"),
         (["encodings=[rope,rope]"], "rope stands twice"),
         (["encodings=[rope]", "vary.model.encoding=[fox]"], "it varies twice"),
         (["encodings=[rope]", "model.encoding=fox"], "it varies, and is given a value too"),

@@ -4,7 +4,7 @@ import pytest
 
 from zoo.compare.engines.task import Needs
 from zoo.compare.grid import varied
-from zoo.compare.making import Asked, gpus, plan, resolved
+from zoo.compare.making import Asked, gpus, plan, resolved, seeds
 from zoo.data.digits import Digits
 from zoo.errors import DataError, Invalid, RecipeError
 
@@ -72,3 +72,25 @@ def test_a_machine_without_gpus_plans_cells_for_another_one():
     assert (
         plan(one, found, Needs(1, 1, gpus(found[next(iter(found))], here=False)), here=False).machine["device"] == "cpu"
     )
+
+
+def test_seeds_that_would_run_past_the_largest_are_told():
+    one = asked("vit_none", "seed=4294967294")
+    with pytest.raises(RecipeError, match="3 seeds from 4294967294 on end past 4294967295"):
+        seeds(3, next(iter(resolved(one, here=True).values())))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "expected"),
+    [
+        ("lm_rope", ("evaluate.lengths=[2x]",), "windows side by side"),
+        ("lm_rope", ("evaluate.lengths=[2x]", "data.stride=32"), "windows sliding by 32, the last 32 asked"),
+        ("lm_rope", ("evaluate.lengths=[2x]", "evaluate.stride=16"), "windows sliding by 16, the last 16 asked"),
+        ("lm_rope", ("evaluate.lengths=[1x,2x]", "evaluate.stride=128"),
+         "windows side by side or windows sliding by 128, the last 128 asked"),
+        ("flipflop_rope", ("evaluate.lengths=[2x]",), ""),
+        ("lm_rope", ("evaluate.lengths=null",), ""),
+    ],
+)  # fmt: skip
+def test_how_texts_are_cut_is_what_their_source_says(recipe, overrides, expected):
+    assert planned(asked(recipe, *overrides)).windows == expected

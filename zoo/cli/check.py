@@ -19,9 +19,8 @@ def run(known: argparse.Namespace) -> None:
     from zoo.verbs.conform import conform, judge, written
 
     done = conform(known.overrides, known.plugin or [])
-    print(
-        written({"certificates": [one.plain() for one in done.certificates]})
-        if known.json
-        else shown(done.certificates)
-    )
+    if known.json:
+        print(written({"certificates": [one.plain() for one in done.certificates]}))
+    elif done.certificates:
+        print(shown(done.certificates))
     judge(done)

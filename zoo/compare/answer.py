@@ -10,6 +10,7 @@ from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import Comparison
 from zoo.compare.wording import at, decimals, listed, measured, sentences, spread
 
+WAITED = ("running", "stopped", "waiting")  # states of cells that will have a value
 ONE_SEED = "with one seed each, nothing tells a difference from chance"
 
 
@@ -39,10 +40,10 @@ def answer(comparison: Comparison, place: str) -> str:
     where, there = at(comparison, [place]), [one for one in standings if one.mean]
     if not there:
         return sentences([f"{where} nothing is measured", *_missing(standings)])
-    best = there[0]
-    assert best.mean
-    reached = f"{measured(comparison)} {spread(best.mean, decimals(comparison))}"
-    first = f"{where} {best.variant.name} is best: {reached}; {_others(there)}"
+    best = _names(there, "best")
+    assert there[0].mean
+    reached = f"{measured(comparison)} {spread(there[0].mean, decimals(comparison))}"
+    first = f"{where} {listed(best)} {_is(best)} best{_alike(best)}: {reached}; {_others(there)}"
     return sentences([first, *_missing(standings), *_unfair(there)])
 
 
@@ -50,22 +51,24 @@ def _short(standings: Sequence[Standing]) -> str:
     """Without numbers."""
     there = [one for one in standings if one.mean]
     if not there:
-        return "nothing is measured yet"
-    name, near = there[0].variant.name, _names(there, "within")
-    if len(there) == 1:
-        return f"{name} alone is measured"
+        waited = any(cell.state in WAITED for one in standings for cell in one.variant.cells)
+        return "nothing is measured yet" if waited else "nothing is measured"
+    best, near = _names(there, "best"), _names(there, "within")
+    names, have = listed(best), "has" if len(best) == 1 else "have"
+    if len(there) == len(best):
+        return f"{names} alone is measured" if len(best) == 1 else f"{names} are alike, to the last digit of each seed"
     if _names(there, "unsure"):
-        return f"{name} has the best {'value' if _single(there) else 'mean'}; {_unsure(there)}"
+        return f"{names} {have} the best {'value' if _single(there) else 'mean'}; {_unsure(there)}"
     if not near:
-        return f"{name} is best, by more than the spread of seeds"
-    if len(near) == len(there) - 1:
-        return f"{name} has the best mean, but the others lie within the spread of seeds"
-    return f"{name} has the best mean, but {listed(near)} {_lie(near)} within the spread of seeds"
+        return f"{names} {_is(best)} best{_alike(best)}, by more than the spread of seeds"
+    if 1 < len(near) == len(there) - len(best):
+        return f"{names} {have} the best mean, but the others lie within the spread of seeds"
+    return f"{names} {have} the best mean, but {listed(near)} {_lie(near)} within the spread of seeds"
 
 
 def _others(there: Sequence[Standing]) -> str:
     near, far, unsure = (_names(there, verdict) for verdict in ("within", "beyond", "unsure"))
-    if len(there) == 1:
+    if len(there) == len(_names(there, "best")):
         return "no other is measured there"
     if unsure:
         return _unsure(there) if not near and not far else f"{_told(near, far)}; {_unsure(there)}"
@@ -103,6 +106,10 @@ def _names(standings: Sequence[Standing], verdict: str) -> list[str]:
     return [one.variant.name for one in standings if one.verdict == verdict]
 
 
+def _alike(best: Sequence[str]) -> str:
+    return "" if len(best) == 1 else " alike"
+
+
 def _is(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
@@ -132,7 +139,7 @@ def _unfair(there: Sequence[Standing]) -> list[str]:
 def unfinished(comparison: Comparison) -> str:
     """How many cells are not done, by their state; nothing where none is waited for."""
     states = [cell.state for variant in comparison.variants for cell in variant.cells]
-    waited = {state: states.count(state) for state in ("running", "stopped", "waiting") if state in states}
+    waited = {state: states.count(state) for state in WAITED if state in states}
     if not waited:
         return ""
     others = listed([f"{count} {state}" for state, count in waited.items()])

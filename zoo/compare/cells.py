@@ -18,7 +18,7 @@ from zoo.run import metrics
 from zoo.run.costs import END
 from zoo.run.starting import START
 
-EVALUATION = "evaluation.json"
+MEASURED = "measured.json"  # what `zoo eval` told the comparison; its own file is that of whoever asks next
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Files:
 
     start: Mapping[str, Any]
     end: Mapping[str, Any]
-    evaluation: Mapping[str, Any]
+    measured: Mapping[str, Any]
     environment: Mapping[str, Any]
 
 
@@ -35,7 +35,7 @@ def files(run: Path) -> Files:
     return Files(
         start=_json(run / START, shapes.START),
         end=_json(run / END, shapes.END),
-        evaluation=_json(run / EVALUATION, shapes.EVALUATION),
+        measured=_json(run / MEASURED, shapes.MEASURED),
         environment=_json(run / "environment.json", shapes.ENVIRONMENT),
     )
 
@@ -49,7 +49,7 @@ def cell(plan: Plan, folder: Path, planned: Planned, found: Files) -> Cell:
     trained = _numbers(found.end.get("metrics", {}))  # there when training was, whatever became of the evaluation
     measured = {TRAINED: trained} if trained else {}
     told = {place: _numbers(each) for place, each in places.items() if "refused" not in each}
-    lying = {TRAINED: found.evaluation if done else {}, **places}
+    lying = {TRAINED: found.measured if done else {}, **places}
     return Cell(
         seed=planned.seed,
         run=f"{CELLS}/{planned.name}",
@@ -73,13 +73,13 @@ def elsewhere(plan: Plan, planned: Planned, found: Files) -> dict[str, tuple[Kin
 
     A size by a rule is called "256 by yarn"; a variant by its name, where no size has it.
     """
-    evaluation, known = found.evaluation, _trained(plan, planned, found)
+    known = _trained(plan, planned, found)
     places: dict[str, tuple[Kind, Mapping[str, Any]]] = {}
     for kind in SIZES:
-        places |= {size: (kind, one) for size, one in evaluation.get(kind, {}).items() if size != known}
-    for name, one in evaluation.get("variants", {}).items():
+        places |= {size: (kind, one) for size, one in found.measured.get(kind, {}).items() if size != known}
+    for name, one in found.measured.get("variants", {}).items():
         places[name if name and name not in places else f"variant {name}"] = "variants", one
-    for rule, sizes in evaluation.get("rules", {}).items():
+    for rule, sizes in found.measured.get("rules", {}).items():
         if rule != extension.NONE:
             places |= {f"{size}{BY}{rule}": ("rules", one) for size, one in sizes.items()}
     return places
@@ -89,7 +89,7 @@ def _trained(plan: Plan, planned: Planned, found: Files) -> str | None:
     """The size that is no other place than TRAINED: None where windows slide, or where each variant has one of its own."""
     if not plan.trained or planned.recipe.get("evaluate", {}).get("stride") is not None:
         return None
-    return str(found.evaluation.get("trained", found.evaluation.get("size")))
+    return str(found.measured.get("trained", found.measured.get("size")))
 
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, float]:

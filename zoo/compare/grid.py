@@ -48,7 +48,7 @@ def varied(words: Sequence[str], overrides: Sequence[str]) -> list[Varied]:
         key = ENCODING if change.parts == (ENCODINGS,) else ".".join(change.parts[1:])
         with gathered(faults):
             values: Any = None if change.value is None else plain(change.value)
-            _check(key, values, found, overrides)
+            _check(".".join(change.parts), key, values, found, overrides)
             found[key] = Varied(key, _values(key, values))
     if not faults and not found:
         faults.append(
@@ -59,14 +59,15 @@ def varied(words: Sequence[str], overrides: Sequence[str]) -> list[Varied]:
     return [*found.values()]
 
 
-def _check(key: str, values: Any, found: Mapping[str, Varied], overrides: Sequence[str]) -> None:
+def _check(word: str, key: str, values: Any, found: Mapping[str, Varied], overrides: Sequence[str]) -> None:
     def refuse(problem: str, remedy: str) -> RecipeError:
-        return RecipeError(Fault(COMMAND_LINE, key or "vary", problem, remedy))
+        return RecipeError(Fault(COMMAND_LINE, word, problem, remedy))
 
     if key == "seed":
         raise refuse("seeds do not vary like other keys", "write seeds=3 or seeds=[0,7]")
     if not isinstance(values, list) or not values:
-        raise refuse("expected a list of the values that it takes", f"write vary.{key or 'model.depth'}=[4,8]")
+        remedy = "write encodings=[rope,alibi]" if key == ENCODING else f"write vary.{key or 'model.depth'}=[4,8]"
+        raise refuse("expected a list of the values that it takes", remedy)
     if key in found:
         raise refuse("it varies twice", "write one list of all values")
     given = (word.lstrip("~").partition("=")[0] for word in overrides)

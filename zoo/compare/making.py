@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from zoo import __version__, recipe
+from zoo.asked import lengths
 from zoo.bench.machine import machine
 from zoo.build import build_data
 from zoo.check import check
@@ -17,6 +18,7 @@ from zoo.compare.plan import Plan, Planned
 from zoo.errors import DataError, Fault, Invalid, RecipeError
 from zoo.loading import load_recipe
 from zoo.recipe import Recipe
+from zoo.recipe.sections import SEEDS
 from zoo.recipe.tree import COMMAND_LINE, gathered
 from zoo.samples import Images, Text
 
@@ -113,7 +115,8 @@ def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs, *, here: 
     files = dict(zip(found, filed([one.name for one in found]), strict=True))
     chosen = all(made.trainer.threads is None for made in found.values())
     measure, direction = _measure(asked, first)
-    sizes, windows = {_size(made) for made in found.values()}, {_windows(made) for made in found.values()}
+    sizes = {_size(made) for made in found.values()}
+    windows = dict.fromkeys(words for made in found.values() for words in _windows(made))
     return Plan(
         zoo=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -126,7 +129,7 @@ def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs, *, here: 
         measure=measure,
         better=direction,
         trained=sizes.pop() if len(sizes) == 1 else "",
-        windows=windows.pop() if len(windows) == 1 else "",
+        windows=" or ".join(windows),
         chosen=chosen,
         variants={one.name: one.values for one in found},
         cells=tuple(
@@ -140,7 +143,10 @@ def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs, *, here: 
 def seeds(asked: int | tuple[int, ...], base: Recipe) -> tuple[int, ...]:
     """Those that are listed, or so many from that of the recipe on. Raises RecipeError."""
     if isinstance(asked, int):
-        return tuple(range(base.seed, base.seed + asked))
+        asked = tuple(range(base.seed, base.seed + asked))
+        if asked[-1] > SEEDS.high:
+            told = f"{len(asked)} seeds from {base.seed} on end past {SEEDS.high}"
+            raise RecipeError(Fault(COMMAND_LINE, "seeds", told, "begin with a smaller seed"))
     if not asked or len(set(asked)) < len(asked):
         problem = "a list of none" if not asked else "a seed stands twice"
         raise RecipeError(Fault(COMMAND_LINE, "seeds", problem, "write seeds=3 or seeds=[0,7]"))
@@ -171,9 +177,8 @@ def _size(made: Recipe) -> str:
     return f"{samples.height} pixels" if same else f"{samples.height} x {samples.width} pixels"
 
 
-def _windows(made: Recipe) -> str:
-    """How texts are cut that are longer than those of training."""
-    if not made.evaluate.lengths:
-        return ""
-    stride = made.evaluate.stride
-    return "windows side by side" if stride is None else f"windows sliding by {stride} tokens"
+def _windows(made: Recipe) -> Iterator[str]:
+    """How texts are cut at other lengths than that of training, where they are."""
+    for sized in lengths(made, build_data(made).samples).values():
+        if words := build_data(made, **sized.options).windows:
+            yield f"windows {words}"

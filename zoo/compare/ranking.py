@@ -17,8 +17,9 @@ Verdict = Literal["best", "within", "beyond", "unsure", "missing"]
 class Standing:
     """One variant at one place.
 
-    `verdict`: best by its mean; within the spread of seeds of the best, or worse than that; unsure where fewer than two
-    seeds have both, or where those that have both tell that it is better; missing where no seed has a value.
+    `verdict`: best by its mean, or equal to that in every seed; within the spread of seeds of the best, or worse than that;
+    unsure where fewer than two seeds have both, or where those that have both tell that it is better; missing where no
+    seed has a value.
     """
 
     variant: Variant
@@ -38,6 +39,7 @@ def ranking(comparison: Comparison, place: str) -> tuple[Standing, ...]:
         comparison.variants, key=lambda one: sign * means[one.name].mean if one.name in means else float("inf")
     )
     best = found[order[0].name] if order else {}
+    order.sort(key=lambda one: found[one.name] != best)  # those that are equal to the best stand beside it
     return tuple(
         _standing(variant, place, comparison.measure, found[variant.name], best, sign, first=number == 0)
         for number, variant in enumerate(order)
@@ -80,7 +82,7 @@ def _standing(
     mean = estimate(tuple(own.values())) if own else None
     behind = None if first else difference(own, best)
     verdict: Verdict = "missing"
-    if mean is not None and first:
+    if mean is not None and (first or own == best):
         verdict = "best"
     elif mean is not None and (behind is None or behind.low is None):
         verdict = "unsure"

@@ -20,7 +20,7 @@ END = {
     "metrics": {}, "steps": int, "minutes": NUMBER, "step_seconds": (*NUMBER, NOTHING), "memory": NUMBER, "device": str,
     "environment": ENVIRONMENT,
 }  # fmt: skip
-EVALUATION = {
+MEASURED = {
     **dict.fromkeys(("resolutions", "lengths", "variants"), PLACES), "rules": {ANY: PLACES}, **PLACES[ANY],
 }  # fmt: skip
 PLAN = {

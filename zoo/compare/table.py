@@ -58,7 +58,7 @@ def _line(comparison: Comparison, place: str, one: Standing) -> list[str]:
 
 
 def _costs(comparison: Comparison) -> str:
-    head = ["variant", "parameters", "attention", "steps", "step ms", "minutes", "peak MB", "cells done"]
+    head = ["variant", "parameters", "attention", "steps", "step ms", "minutes", "peak MiB", "cells done"]
     lines = [_cost(variant) for variant in comparison.variants if any(cell.parameters for cell in variant.cells)]
     return f"## What it costs\n\n{grid(head, lines, TEXT)}" if lines else ""
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import threading
 from pathlib import Path
 from signal import SIG_IGN, SIGTERM, SIGUSR2, signal
 
 from zoo.compare import state
+from zoo.compare.cells import MEASURED
 from zoo.compare.plan import RECIPES
 from zoo.loading import load_recipe
+from zoo.run import storage
 from zoo.run.costs import END
 from zoo.verbs.evaluate import evaluate
 from zoo.verbs.fit import fit
@@ -27,7 +31,8 @@ def cell(run: Path, tied: bool) -> None:
             fit(str(recipe), [], run, "auto")
         known = load_recipe(recipe)
         if known.evaluate.resolutions or known.evaluate.lengths or known.evaluate.variants:
-            evaluate(str(run), [f"trainer.accelerator={known.trainer.accelerator}"])
+            found = evaluate(str(run), [f"trainer.accelerator={known.trainer.accelerator}"])
+            storage.write(io.BytesIO((json.dumps(found, indent=1) + "\n").encode()), run / MEASURED)
         state.write(run, "done")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,9 +42,9 @@ def compare(name: str | None, words: Sequence[str], plugins: Sequence[str]) -> t
             Fault(COMMAND_LINE, "", "no recipe", "write zoo compare RECIPE encodings=[...], or --from DIR")
         )
     options, engine, asked, found = asked_for(name, words, plugins)
-    first = next(iter(found.values()))
-    wanted = len(found) * len(seeds(options.seeds, first))
-    needs = engine.needs(wanted, None if options.jobs == "auto" else options.jobs, gpus(first, here=engine.here))
+    wanted = len(found) * len(seeds(options.seeds, next(iter(found.values()))))
+    needed = max(gpus(one, here=engine.here) for one in found.values())
+    needs = engine.needs(wanted, None if options.jobs == "auto" else options.jobs, needed)
     made = plan(asked, found, needs, here=engine.here)
     folder = Path(options.to or f"comparisons/{made.recipe}-{made.hash}")
     place(folder)
@@ -62,7 +63,7 @@ def rebuild(folder: Path, words: Sequence[str]) -> Comparison:
     (options,) = typed(words, [RebuildOptions])
     made = Plan.read(folder)
     if options["measure"] is not None:
-        made = replace(made, measure=f"test/{options['measure']}", better=better(options["measure"]))
+        made = _remeasured(made, options["measure"])
     comparison = gathered(made, folder)
     known = [
         cell.metrics[TRAINED] for variant in comparison.variants for cell in variant.cells if TRAINED in cell.metrics
@@ -73,6 +74,13 @@ def rebuild(folder: Path, words: Sequence[str]) -> Comparison:
     written = files.write(comparison, folder)
     log.info("written: %s", ", ".join(str(path) for path in written))
     return comparison
+
+
+def _remeasured(made: Plan, measure: Measure) -> Plan:
+    """The plan with its answer given in another measure, and the command that would."""
+    words = [word for word in shlex.split(made.command) if not word.startswith("measure=")]
+    command = shlex.join([*words, f"measure={measure}"])
+    return replace(made, measure=f"test/{measure}", better=better(measure), command=command)
 
 
 def _outcome(comparison: Comparison, folder: Path, command: str, stopped: Signals | None) -> ZooError | None:
