@@ -180,18 +180,29 @@ def test_a_stretch_has_one_factor_about_the_centre():
     assert logs.std() == pytest.approx(1 / 3**0.5, rel=0.05)
 
 
+def test_an_aspect_has_a_factor_for_each_axis():
+    index, moved = places(2000, aspect=4.0)
+    centre = torch.tensor([1.0, 1.5])
+    factors = (moved - centre)[:, 0] / (index - centre)[0]  # [2000, 2]
+    torch.testing.assert_close(moved, centre + factors[:, None] * (index - centre))
+    logs = factors.log() / math.log(4)
+    assert logs.abs().max() <= 1
+    assert logs.std(0).tolist() == pytest.approx([1 / 3**0.5] * 2, rel=0.05)
+    assert abs(torch.corrcoef(logs.T)[0, 1]) < 0.1
+
+
 def test_each_row_is_stretched_about_its_own_centre():
     index = torch.stack([torch.arange(4.0), torch.arange(4.0) + 10])[..., None]  # [B, N, 1]
     moved = Perturbation(stretch=2.0)(index)
     assert moved.mean(1).flatten().tolist() == pytest.approx([1.5, 11.5])
 
 
-def test_all_three_perturbations_spare_frames_and_keep_the_order_of_text():
-    every = Perturbation(jitter=0.2, stretch=2.0, shift=3.0)
+def test_all_perturbations_spare_frames_and_keep_the_order_of_text():
+    every = Perturbation(jitter=0.2, stretch=2.0, aspect=1.5, shift=3.0)
     clip = grid((2, 3, 4), LIKE)
     assert torch.equal(every(clip)[:, 0], clip[:, 0])
     assert (every(clip)[:, 1:] != clip[:, 1:]).all()
-    still = Perturbation(stretch=2.0, shift=3.0)(torch.arange(20.0)[:, None])
+    still = Perturbation(stretch=2.0, aspect=1.5, shift=3.0)(torch.arange(20.0)[:, None])
     assert (still.diff(dim=0) > 0).all()
 
 
@@ -199,7 +210,9 @@ def test_all_three_perturbations_spare_frames_and_keep_the_order_of_text():
 
 
 @pytest.mark.parametrize(
-    "options", [{"jitter": 0.3}, {"stretch": 2.0}, {"shift": 1.0}], ids=lambda options: next(iter(options))
+    "options",
+    [{"jitter": 0.3}, {"stretch": 2.0}, {"aspect": 2.0}, {"shift": 1.0}],
+    ids=lambda options: next(iter(options)),
 )
 def test_samples_draw_alike_unless_each_draws_for_itself(options):
     index = grid((3, 4), LIKE)
@@ -219,5 +232,5 @@ def test_a_sample_is_still_moved_and_stretched_as_a_whole():
 
 
 def test_samples_that_draw_nothing_are_refused():
-    with pytest.raises(Invalid, match="set jitter, stretch or shift"):
+    with pytest.raises(Invalid, match="set jitter, stretch, aspect or shift"):
         Perturbation(per_sample=True)

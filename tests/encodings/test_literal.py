@@ -15,6 +15,7 @@ from torch import nn
 
 import zoo
 from zoo.attention.encoding import Dims
+from zoo.errors import Invalid
 
 # biases of distance
 
@@ -101,6 +102,21 @@ def test_t5_has_sixteen_buckets_on_either_side():
     earlier, later = found(causal=False)
     near(earlier, counted(TWO_SIDED))
     near(later[1:], 16 + counted(TWO_SIDED)[1:])
+
+
+@pytest.mark.parametrize(
+    ("buckets", "reach", "causal"), [(6, 20, True), (10, 40, False), (32, 16, False), (32, 17, True)]
+)
+def test_any_even_number_of_buckets_will_do(buckets, reach, causal):
+    encoding, call = made("t5", buckets=buckets, reach=reach), called(causal=causal)
+    agree(encoding, call, literal.biased(call, literal.t5(encoding, causal, buckets, reach)), causal)
+
+
+@pytest.mark.parametrize(("reach", "causal", "own"), [(16, True, 16), (8, False, 8)])
+def test_buckets_that_reach_no_further_than_those_of_one_distance_are_refused(reach, causal, own):
+    encoding, call = made("t5", reach=reach), called(causal=causal)
+    with pytest.raises(Invalid, match=f"reach {reach} must be more than {own}"):
+        agree(encoding, call, 0, causal)
 
 
 @SEEN

@@ -73,6 +73,14 @@ def test_a_head_that_three_axes_do_not_divide_is_dealt_out_nearly_equally():
     near(zoo.scores(encoding, q, k, pos), references.scores(references.rope_axial, encoding, q, k, pos))
 
 
+@pytest.mark.parametrize("axes", [2, 3])
+def test_an_axis_counts_whole_turns_where_it_is_told(axes):
+    encoding, pos = made("rope_axial", axes, unit="turn"), torch.rand(5, axes, dtype=torch.float64)
+    q, k = heads(encoding)
+    expected = references.scores(references.rope_axial, encoding, q, k, 2 * math.pi * pos)
+    near(zoo.scores(encoding, q, k, pos), expected)
+
+
 def test_channels_beyond_the_last_block_stay():
     encoding, pos = made("liere", 2, head=22, block=5), torch.rand(5, 2, dtype=torch.float64)
     q, k = heads(encoding)

@@ -79,15 +79,21 @@ def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
     return index + draw.clamp(-0.5, 0.5)  # the clamp only catches rounding at the very edge
 
 
-def stretch(index: Tensor, most: float, each: bool = False) -> Tensor:
-    """Indices [.., N, P] stretched about the centre of their grid by one factor exp(U(-log most, log most)) for all axes.
+def stretch(index: Tensor, most: float, each: bool = False, factors: int = 1) -> Tensor:
+    """Indices [.., N, P] stretched about the centre of their grid by one factor exp(U(-log most, log most)) for all axes, or
+    by P `factors`.
 
-    Of indices [B, N, P], by one for all samples, unless `each` has its own.
+    Of indices [B, N, P], by the same for all samples, unless `each` has its own.
     """
     centre = (index.amin(-2, keepdim=True) + index.amax(-2, keepdim=True)) / 2
-    shape = (*index.shape[:-2], 1, 1) if each else ()
+    shape = (*index.shape[:-2], 1, factors) if each else (factors,)
     draw = torch.rand(shape, dtype=index.dtype, device=index.device) * 2 - 1
     return centre + (index - centre) * torch.exp(draw * math.log(most))
+
+
+def widen(index: Tensor, most: float, each: bool = False) -> Tensor:
+    """Likewise, each axis by a factor of its own: a grid of another shape."""
+    return stretch(index, most, each, index.shape[-1])
 
 
 def shift(index: Tensor, most: float, each: bool = False) -> Tensor:
@@ -99,28 +105,30 @@ def shift(index: Tensor, most: float, each: bool = False) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Perturbation:
-    """What training does to coordinates: jitter, then stretch, then shift.
+    """What training does to coordinates: jitter, then aspect, then stretch, then shift.
 
     `jitter` is sigma, in patches, for each token by itself (ComRoPE). `stretch` is the largest factor by which a grid grows
-    or shrinks about its centre, and `shift` the farthest it moves along each axis, in patches (CAPE, arXiv:2106.03143;
-    DINOv3, arXiv:2508.10104). Rows and columns move; the frames of a clip do not.
+    or shrinks about its centre, `aspect` that of each axis by itself, and `shift` the farthest it moves along each axis, in
+    patches (CAPE, arXiv:2106.03143; DINOv3, arXiv:2508.10104, which calls them rescale, jitter and shift, this one in
+    halves of the grid). Rows and columns move; the frames of a clip do not.
 
     Drawn once per pass for all samples, so that rotations are made once for them; with `per_sample` each draws for itself.
     """
 
     jitter: Annotated[float, Between(0)] = 0.0
     stretch: Annotated[float, Between(1)] = 1.0
+    aspect: Annotated[float, Between(1)] = 1.0
     shift: Annotated[float, Between(0)] = 0.0
     per_sample: bool = False
 
     def __post_init__(self) -> None:
         if self.per_sample and self.still:
-            raise Invalid("per_sample", "nothing is drawn for any sample; set jitter, stretch or shift")
+            raise Invalid("per_sample", "nothing is drawn for any sample; set jitter, stretch, aspect or shift")
 
     @property
     def still(self) -> bool:
         """Whether it leaves all as it is."""
-        return not self.jitter and self.stretch == 1 and not self.shift
+        return not self.jitter and self.stretch == self.aspect == 1 and not self.shift
 
     def __call__(self, index: Tensor, samples: int = 1) -> Tensor:
         """Indices [N, P] or [1|B, N, P], moved; those of each of the samples, [B, N, P], where they draw for themselves."""
@@ -132,6 +140,8 @@ class Perturbation:
         frames, moving = index[..., :first], index[..., first:]
         if self.jitter:
             moving = jitter(moving, [self.jitter] * moving.shape[-1])
+        if self.aspect > 1:
+            moving = widen(moving, self.aspect, self.per_sample)
         if self.stretch > 1:
             moving = stretch(moving, self.stretch, self.per_sample)
         if self.shift:

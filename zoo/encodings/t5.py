@@ -33,10 +33,8 @@ class T5(Encoding):
         self, dims: Dims, *, buckets: Annotated[int, Between(4)] = 32, reach: Annotated[int, Between(2)] = 128
     ) -> None:
         super().__init__(dims)
-        if buckets % 4:
-            raise Invalid("buckets", f"buckets {buckets} is not divisible by 4")
-        if reach <= buckets // 2:
-            raise Invalid("reach", f"reach {reach} must be more than half of the {buckets} buckets")
+        if buckets % 2:
+            raise Invalid("buckets", f"buckets {buckets} is not even")
         self.buckets, self.reach = buckets, reach
         axes = (dims.axes,) if dims.axes > 1 else ()
         table = torch.randn(*axes, buckets, dims.heads)  # [buckets, H], [P, buckets, H]
@@ -67,4 +65,6 @@ class T5(Encoding):
 
     def _buckets(self, terms: Terms) -> tuple[int, Tensor]:
         ahead = not terms.causal or self.dims.axes > 1  # whether keys may lie ahead of their query
+        if self.reach <= (own := self.buckets // (4 if ahead else 2)):
+            raise Invalid("reach", f"reach {self.reach} must be more than {own}, the distances that have a bucket each")
         return known(self.buckets, self.reach, ahead, terms.keys.pos.device)
