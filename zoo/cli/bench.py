@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 
+from zoo.cli.printed import as_json
 from zoo.errors import Stopped
 
 SUMMARY = "time and memory of encodings on this machine, beside each other"
@@ -30,6 +30,6 @@ def run(known: argparse.Namespace) -> None:
     from zoo.verbs.bench import bench
 
     result, stopped = bench(known.overrides, known.shape, known.device, known.lengths, known.plugin or [])
-    print(json.dumps(result.plain(), indent=1) if known.json else table(result))
+    print(as_json(result.plain()) if known.json else table(result))
     if stopped is not None:
         raise Stopped(stopped, f"stopped by {stopped.name}; what was done before is written, and says so")

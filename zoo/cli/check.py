@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from zoo.cli.printed import as_json
+
 SUMMARY = "whether an encoding keeps the laws, and what was measured of it"
 JSON = True
 
@@ -16,11 +18,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     from zoo.verbs.certified import shown
-    from zoo.verbs.conform import conform, judge, written
+    from zoo.verbs.conform import conform, judge
 
     done = conform(known.overrides, known.plugin or [])
     if known.json:
-        print(written({"certificates": [one.plain() for one in done.certificates]}))
+        print(as_json({"certificates": [one.plain() for one in done.certificates]}))
     elif done.certificates:
         print(shown(done.certificates))
     judge(done)

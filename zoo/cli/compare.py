@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
+
+from zoo.cli.printed import as_json
 
 SUMMARY = "which encoding, or other key, is best: a controlled experiment"
 JSON = True
@@ -33,6 +34,6 @@ def run(known: argparse.Namespace) -> None:
         comparison, unfinished = rebuild(known.source, [known.recipe, *known.overrides] if known.recipe else []), None
     else:
         comparison, unfinished = compare(known.recipe, known.overrides, known.plugin or [])
-    print(json.dumps(comparison.plain(), indent=1) if known.json else table(comparison))
+    print(as_json(comparison.plain()) if known.json else table(comparison))
     if unfinished is not None:
         raise unfinished

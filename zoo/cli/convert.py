@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
+
+from zoo.cli.printed import as_json
 
 SUMMARY = "published weights as a checkpoint of a recipe"
 JSON = True
@@ -21,4 +22,4 @@ def run(known: argparse.Namespace) -> None:
     from zoo.verbs.convert import convert
 
     result = convert(known.file, known.recipe, known.overrides, known.to)
-    print(json.dumps(result, indent=2) if known.json else "{checkpoint}: {weights} weights".format(**result))
+    print(as_json(result) if known.json else "{checkpoint}: {weights} weights".format(**result))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
+
+from zoo.cli.printed import as_json
 
 SUMMARY = "what differs between two recipes once they are resolved"
 JSON = True
@@ -19,4 +20,4 @@ def run(known: argparse.Namespace) -> None:
     from zoo.verbs.diff import diff, table
 
     result = diff(known.one, known.other, known.overrides)
-    print(json.dumps(result, indent=2) if known.json else table(result))
+    print(as_json(result) if known.json else table(result))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
+
+from zoo.cli.printed import as_json
 
 SUMMARY = "measure a checkpoint"
 JSON = True
@@ -20,4 +21,4 @@ def run(known: argparse.Namespace) -> None:
 
     result = evaluate(known.checkpoint, known.overrides, known.words)
     if result:
-        print(json.dumps(result, indent=2) if known.json else table(result))
+        print(as_json(result) if known.json else table(result))

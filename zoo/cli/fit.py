@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
+
+from zoo.cli.printed import as_json
 
 SUMMARY = "train a recipe, then test its best checkpoint"
 JSON = True
@@ -22,4 +23,4 @@ def run(known: argparse.Namespace) -> None:
 
     result = fit(known.recipe, known.overrides, known.run_dir, known.resume, known.words)
     if known.json and result:
-        print(json.dumps(result, indent=2))
+        print(as_json(result))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
+
+from zoo.cli.printed import as_json
 
 SUMMARY = "what a trained model says of files and folders"
 JSON = True
@@ -19,4 +20,4 @@ def run(known: argparse.Namespace) -> None:
 
     result = predict(known.checkpoint, known.overrides, quiet=known.json)
     if known.json:
-        print(json.dumps(result, indent=2))
+        print(as_json(result))

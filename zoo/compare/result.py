@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from zoo.errors import DataError
+from zoo.plain import finite
 
 State = Literal["done", "running", "waiting", "stopped", "failed"]
 Kind = Literal["resolutions", "lengths", "variants", "rules"]
@@ -87,7 +88,7 @@ class Comparison:
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it, which knows finite numbers alone. `read` gives the comparison back."""
-        found: dict[str, Any] = _finite(asdict(self))
+        found: dict[str, Any] = finite(asdict(self))
         return found
 
     @classmethod
@@ -102,14 +103,6 @@ class Comparison:
             return cls(**{**told, **lists, "axes": axes, "variants": variants})
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DataError(f"{path}: holds no comparison") from None
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def _variant(found: Mapping[str, Any]) -> Variant:
