@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from zoo.encodings.parts.planes import prepare, turn_by_exponential
-from zoo.encodings.parts.spectrum import skew
+from zoo.encodings.parts.spectrum import skew, spectrum
 
 HEADS, BLOCKS, SIZE, TOKENS = 2, 4, 4, 5
 TURN = torch.block_diag(*[torch.tensor([[0.0, -1.0], [0.0, 0.0]])] * (SIZE // 2)).double()
@@ -61,3 +61,15 @@ def test_a_second_derivative_is_refused_and_not_merely_wrong():
     first = torch.autograd.grad(turned(*inputs).square().sum(), inputs, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first[0].square().sum().backward()
+
+
+@pytest.mark.parametrize("least", [1e-3, 1e-6, 1e-9, 9e-10, 1e-11, 1e-13, 0.0])
+def test_planes_put_together_are_the_matrix_however_still_some_are(least):
+    waves = torch.tensor([1.0, 0.5, least, least / 2], dtype=torch.float64)
+    orthogonal = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64)).Q
+    turns = torch.block_diag(*(w * torch.tensor([[0, -1], [1, 0]]) for w in waves)).double()
+    matrix = skew(orthogonal @ turns @ orthogonal.mT / 2)
+    frequencies, basis = spectrum(matrix)
+    turns = torch.block_diag(*(w * torch.tensor([[0, -1], [1, 0]]) for w in frequencies)).double()
+    torch.testing.assert_close(basis @ turns @ basis.mT, matrix, atol=1e-11, rtol=0)
+    torch.testing.assert_close(basis.mT @ basis, torch.eye(8).double(), atol=1e-12, rtol=0)

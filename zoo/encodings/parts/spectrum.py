@@ -7,6 +7,7 @@ from torch import Tensor
 
 from zoo.attention import precise
 
+NULL = 1e-12  # of the largest frequency: what is smaller is taken for 0
 SINGULAR = 1e-4  # of the largest frequency: the vectors of a smaller one are conjugate to fewer digits
 
 
@@ -32,14 +33,15 @@ def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
         frequencies = (pairs.conj() * (hermitian @ pairs)).sum(-2).real
     basis = torch.view_as_real(pairs).flatten(-2) * 2**0.5  # columns Re u_1, Im u_1, Re u_2, ...
     if unsure:
-        basis = 1.5 * basis - 0.5 * basis @ (basis.mT @ basis)
+        for _ in range(2):  # from 1e-4 off, as what is just not null may be, to rounding
+            basis = 1.5 * basis - 0.5 * basis @ (basis.mT @ basis)
     return frequencies.to(skew.dtype), basis.to(skew.dtype)
 
 
 def _split(hermitian: Tensor, values: Tensor, vectors: Tensor) -> Tensor:
     """Vectors of the same values, conjugate by pairs also among those of the value 0."""
     size, block = values[..., -1:], values.shape[-1]
-    null = values.abs() <= 1e-9 * size  # [..., b], all of it for S = 0
+    null = values.abs() <= NULL * size  # [..., b], all of it for S = 0
     projector = ((vectors * null[..., None, :]) @ vectors.mH).real
     generic = torch.arange(block**2, device=values.device, dtype=values.dtype).square().sin().view(block, block)
     split = projector @ (generic - generic.mT) @ projector * (size + (size == 0))[..., None]
