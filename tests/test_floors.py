@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "zoo"
 FLOORS = [
-    {"errors", "registry", "samples", "panels", "heap"},
+    {"errors", "registry", "samples", "panels", "heap", "plain"},
     {"attention"},
     {"models", "encodings"},
     {"functions"},

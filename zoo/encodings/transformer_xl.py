@@ -42,9 +42,7 @@ class TransformerXL(Encoding):
             return terms.add_bias(by_step(terms, precise(sought) * terms.scale, self._projected(terms, weight)))
         sine, cosine = precise(sought @ weight).mul(terms.scale).chunk(2, dim=-1)
         here = terms.keys.pos[:, -1:]  # angles from the end are small where they matter
-        rows, columns = (
-            self._angles((one.pos - here)[:, None]) for one in (terms.queries, terms.keys)
-        )  # [1|B, 1, N, D/2]
+        rows, columns = (self._angles((one.pos - here)[:, None]) for one in (terms.queries, terms.keys))
         left = [sine * rows.sin() + cosine * rows.cos(), cosine * rows.sin() - sine * rows.cos()]
         right = [columns.cos(), columns.sin()]
         return terms.add_factor(torch.cat(left, -1), torch.cat(right, -1))
