@@ -149,8 +149,8 @@ def _conclude(
     run: Path, metrics: dict[str, float], baselines: dict[str, float], best: float | None, monitor: str, minutes: float
 ) -> None:
     told = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-    if best is not None:
-        log.info("best %s %.4f after %s; %s", monitor, best, clock(60 * minutes), told)
+    reached = f"no validation gave a finite {monitor}: the last weights" if best is None else f"best {monitor} {best:.4f}"
+    log.info("%s after %s; %s", reached, clock(60 * minutes), told)
     for name, loss in baselines.items():
         log.info("a %s model has test/loss %.4f", name, loss)
     log.info("run directory: %s", run)
