@@ -114,9 +114,8 @@ def test_any_even_number_of_buckets_will_do(buckets, reach, causal):
 
 @pytest.mark.parametrize(("reach", "causal", "own"), [(16, True, 16), (8, False, 8)])
 def test_buckets_that_reach_no_further_than_those_of_one_distance_are_refused(reach, causal, own):
-    encoding, call = made("t5", reach=reach), called(causal=causal)
     with pytest.raises(Invalid, match=f"reach {reach} must be more than {own}"):
-        agree(encoding, call, 0, causal)
+        agree(made("t5", reach=reach), called(causal=causal), 0, causal)
 
 
 @SEEN

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Lookup, Terms, precise
 from zoo.attention.pairs import Index
-from zoo.encodings.parts.buckets import known
+from zoo.encodings.parts.buckets import check, known
 from zoo.encodings.parts.ladders import per_axis
 from zoo.encodings.parts.offsets import along
 from zoo.encodings.parts.seen import AXES, Panels, curves
@@ -36,6 +36,7 @@ class T5(Encoding):
         if buckets % 2:
             raise Invalid("buckets", f"buckets {buckets} is not even")
         self.buckets, self.reach = buckets, reach
+        check(buckets, reach, ahead=True)
         axes = (dims.axes,) if dims.axes > 1 else ()
         table = torch.randn(*axes, buckets, dims.heads)  # [buckets, H], [P, buckets, H]
         self.table = nn.Parameter(table * dims.dim**-0.5)
@@ -65,6 +66,4 @@ class T5(Encoding):
 
     def _buckets(self, terms: Terms) -> tuple[int, Tensor]:
         ahead = not terms.causal or self.dims.axes > 1  # whether keys may lie ahead of their query
-        if self.reach <= (own := self.buckets // (4 if ahead else 2)):
-            raise Invalid("reach", f"reach {self.reach} must be more than {own}, the distances that have a bucket each")
         return known(self.buckets, self.reach, ahead, terms.keys.pos.device)

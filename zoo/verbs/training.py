@@ -149,7 +149,9 @@ def _conclude(
     run: Path, metrics: dict[str, float], baselines: dict[str, float], best: float | None, monitor: str, minutes: float
 ) -> None:
     told = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-    reached = f"no validation gave a finite {monitor}: the last weights" if best is None else f"best {monitor} {best:.4f}"
+    reached = (
+        f"no validation gave a finite {monitor}: the last weights" if best is None else f"best {monitor} {best:.4f}"
+    )
     log.info("%s after %s; %s", reached, clock(60 * minutes), told)
     for name, loss in baselines.items():
         log.info("a %s model has test/loss %.4f", name, loss)

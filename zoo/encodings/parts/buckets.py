@@ -7,9 +7,19 @@ import math
 import torch
 from torch import Tensor
 
+from zoo.errors import Invalid
+
+
+def check(buckets: int, reach: int, ahead: bool) -> None:
+    """Raises Invalid where no distance is left to share a bucket. Where no keys lie `ahead`, twice as many have their own."""
+    own = buckets // (4 if ahead else 2)
+    if reach <= own:
+        raise Invalid("reach", f"reach {reach} must be more than {own}, the distances that have a bucket each")
+
 
 def known(buckets: int, reach: int, ahead: bool, device: torch.device) -> tuple[int, Tensor]:
     """The first whole offset that is told from others, and the buckets from there up to `reach`."""
+    check(buckets, reach, ahead)
     first = -reach if ahead else 0
     return first, bucket(torch.arange(first, reach + 1, device=device), buckets, reach, ahead)
 
