@@ -308,6 +308,12 @@ def test_an_option_out_of_its_bounds_is_refused(name, options, told):
         zoo.encoding(name, zoo.Dims(16, 2), **options)
 
 
+def test_waves_that_all_turn_alike_are_stretched_too():
+    encoding = zoo.encoding("rope", zoo.Dims(16, 2, length=8), base=1, scaling={"rule": "yarn", "factor": 2.0})
+    q = torch.randn(1, 2, 8, 8)
+    assert zoo.scores(encoding, q, q, torch.arange(8.0)[:, None]).isfinite().all()
+
+
 @pytest.mark.parametrize("name", ["rope", "alibi", "sandwich"])
 def test_whole_positions_are_not_rounded_to_the_type_of_heads(name):
     encoding, q = zoo.encoding(name, zoo.Dims(16, 2)), torch.randn(1, 2, 4, 8).bfloat16()

@@ -63,6 +63,9 @@ RECIPES = {
     "an odd number of channels": (
         ["model.encoding=[{name: rope, fraction: 0.4}]"], 2, ["model.encoding.0.fraction", "head size 8"],
     ),
+    "more weights than there are numbers": (["model.dim=2000000000"], 2, ["model", "larger than any memory"]),
+    "more rows than a machine counts": (["data.batch_size=99999999999999"], 2, ["data.batch_size", "at most 2147483647"]),
+    "a rate past all weights": (["optim.lr=1e38"], 2, ["optim.lr", "1e+38"]),
     "buckets beyond their reach": (["model.encoding=[{name: t5, reach: 8}]"], 2, ["model.encoding.0.reach", "8"]),
     "a bias of sums over keys": (["model.kernel=elu", chain("rope", "fox")], 2, ["model.encoding", "fox changes factors"]),
     "a window of sums over keys": (["model.kernel=elu", "model.window=4"], 2, ["model.window", "kernel softmax"]),

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from zoo.data.corpora.files import read
 from zoo.data.corpora.tokenisation import train
 from zoo.data.corpora.vocabulary import Bytes, Characters
 from zoo.data.text import Text
@@ -152,3 +153,8 @@ def test_a_trained_vocabulary_is_adopted(text):
 def test_text_that_an_adopted_vocabulary_lacks_is_refused(text):
     with pytest.raises(DataError, match=r"book.txt: .* has no 'h' at position"):
         text().adopt(Facts(8, Characters("abcdefg")))
+
+
+def test_a_name_that_no_file_can_have_is_told():
+    with pytest.raises(DataError, match="cannot be read: embedded null byte"):
+        read(["a\0b"])

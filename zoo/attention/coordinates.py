@@ -91,11 +91,6 @@ def stretch(index: Tensor, most: float, each: bool = False, factors: int = 1) ->
     return centre + (index - centre) * torch.exp(draw * math.log(most))
 
 
-def widen(index: Tensor, most: float, each: bool = False) -> Tensor:
-    """Likewise, each axis by a factor of its own: a grid of another shape."""
-    return stretch(index, most, each, index.shape[-1])
-
-
 def shift(index: Tensor, most: float, each: bool = False) -> Tensor:
     """Indices [.., N, P] moved by one draw of U(-most, most) patches for each axis, and for `each` sample if asked."""
     shape = (*index.shape[:-2], 1, index.shape[-1]) if each else index.shape[-1:]
@@ -141,7 +136,7 @@ class Perturbation:
         if self.jitter:
             moving = jitter(moving, [self.jitter] * moving.shape[-1])
         if self.aspect > 1:
-            moving = widen(moving, self.aspect, self.per_sample)
+            moving = stretch(moving, self.aspect, self.per_sample, moving.shape[-1])
         if self.stretch > 1:
             moving = stretch(moving, self.stretch, self.per_sample)
         if self.shift:

@@ -117,12 +117,9 @@ class Images(Source):
         trainer, classes = self.trainer, self.samples.classes
         if trainer is None:
             return self.finish(*batch, training=False, classes=classes)
-        if trainer.training:
-            number = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-            with alone(self.seed, self.share.rank, trainer.current_epoch, number):
-                images, labels = self.finish(*batch, training=True, classes=classes)
-        else:
-            images, labels = self.finish(*batch, training=False, classes=classes)
+        number = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        with alone(self.seed, self.share.rank, trainer.current_epoch, number):
+            images, labels = self.finish(*batch, training=bool(trainer.training), classes=classes)
         return trainer.precision_plugin.convert_input(images), labels
 
     def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import threading
 from pathlib import Path
@@ -13,9 +11,8 @@ from zoo.compare import state
 from zoo.compare.cells import MEASURED
 from zoo.compare.plan import RECIPES
 from zoo.loading import load_recipe
-from zoo.run import storage
 from zoo.run.costs import END
-from zoo.verbs.evaluate import evaluate
+from zoo.verbs.evaluate import evaluate, write
 from zoo.verbs.fit import fit
 
 
@@ -32,7 +29,7 @@ def cell(run: Path, tied: bool) -> None:
         known = load_recipe(recipe)
         if known.evaluate.resolutions or known.evaluate.lengths or known.evaluate.variants:
             found = evaluate(str(run), [f"trainer.accelerator={known.trainer.accelerator}"])
-            storage.write(io.BytesIO((json.dumps(found, indent=1) + "\n").encode()), run / MEASURED)
+            write(found or {}, run / MEASURED)
         state.write(run, "done")
 
 

@@ -57,7 +57,7 @@ def _measured(path: Path, recipe: Recipe, task: Task, processes: Processes) -> d
     def keep(found: Swept) -> None:
         parts.append(found)
         if processes.first:
-            _write({**result, **found, **known, "partial": True}, run / KEPT)
+            write({**result, **found, **known, "partial": True}, run / KEPT)
 
     try:
         found = swept(recipe, trainer, task, weights, keep)
@@ -68,13 +68,13 @@ def _measured(path: Path, recipe: Recipe, task: Task, processes: Processes) -> d
         raise Stopped(stopped.code - 128, told) from None
     if processes.first and found:
         result |= found | known
-        _write(result, run / KEPT)  # whatever becomes of the figure
+        write(result, run / KEPT)  # whatever becomes of the figure
         result["figure"] = str(figures.draw(recipe, result, run, result["trained"]))
-        _write(result, run / KEPT)
+        write(result, run / KEPT)
     return result
 
 
-def _write(result: Mapping[str, Any], file: Path) -> None:
+def write(result: Mapping[str, Any], file: Path) -> None:
     storage.write(io.BytesIO((json.dumps(result, indent=2) + "\n").encode()), file)
 
 
