@@ -6,9 +6,8 @@ import comparisons
 import pytest
 
 from zoo.compare.answer import answer, answers, question, summary, unfinished
-from zoo.compare.flags import LITTLE, flags
 from zoo.compare.ranking import ranking
-from zoo.compare.result import TRAINED, Axis, Cell
+from zoo.compare.result import TRAINED, Axis, Cell, Flag
 from zoo.compare.table import table
 from zoo.compare.wording import at, decimals, listed, number, size
 
@@ -126,16 +125,32 @@ def test_what_was_refused_is_told_with_its_reason():
     assert told["1024"].endswith("No value of learned (refused: the table has 128 places).")
 
 
+def test_refusals_that_differ_by_what_was_drawn_are_told_once():
+    texts = comparisons.texts()
+    learned = next(one for one in texts.variants if one.name == "learned")
+    drawn = [replace(cell, refused={"256": f"place {141 + cell.seed} is past it"}) for cell in learned.cells]
+    found = replace(texts, variants=(texts.variants[0], replace(learned, cells=tuple(drawn))))
+    assert answer(found, "256").endswith("No value of learned (refused: place 141 is past it).")
+
+
 def test_the_best_and_its_equals_are_named_with_what_is_unfair():
     found = made(a=[0.9, 0.91], b=[0.1, 0.11])
     first, second = found.variants
-    found = replace(found, variants=(replace(first, unfair=("too large",)), replace(second, unfair=("too small",))))
-    assert answer(found, TRAINED).endswith("Mind that a is flagged: too large.")
+    large, slow = Flag("parameters", "too large"), Flag("attention", "too slow")
+    found = replace(found, variants=(replace(first, unfair=(large, slow)), replace(second, unfair=(large,))))
+    assert answer(found, TRAINED).endswith("Mind that a is flagged: too large; too slow.")
     found = made(a=[0.9, 0.91], b=[0.9, 0.92])
-    found = replace(found, variants=tuple(replace(one, unfair=("too large",)) for one in found.variants))
-    assert answer(found, TRAINED).endswith("Mind that b and a are flagged.")
-    found = replace(found, variants=tuple(replace(one, unfair=(f"{LITTLE}large",)) for one in found.variants))
-    assert "flagged" not in answer(found, TRAINED)
+    first, second = found.variants
+    found = replace(found, variants=(replace(first, unfair=(large,)), replace(second, unfair=(slow, large))))
+    assert answer(found, TRAINED).endswith("Not as in most: attention of b; parameters of b and a.")
+
+
+def test_what_is_too_little_is_told_and_marks_nobody():
+    found = made(a=[0.9, 0.91], b=[0.9, 0.92])
+    little = Flag("parameters", "a bit larger", little=True)
+    found = replace(found, variants=tuple(replace(one, unfair=(little,)) for one in found.variants))
+    assert answer(found, TRAINED).endswith("within the spread of seeds.")
+    assert "- a: a bit larger" in table(found)
 
 
 def test_nothing_measured_is_said():
@@ -153,16 +168,6 @@ def test_nothing_measured_is_said():
 def test_what_is_finished_is_not_said_to_be_waited_for():
     assert unfinished(comparisons.images()) == ""
     assert unfinished(comparisons.texts()) == "Not finished: 11 of 12 cells are done, 1 waiting."
-
-
-def test_a_failed_seed_is_flagged_once_with_its_fault():
-    liere = next(one for one in comparisons.images().variants if one.name == "liere")
-    assert flags(liere) == (
-        "512 more parameters than the others",
-        "seed 2 failed: exit code 3: the loss became nan at step 40",
-    )
-    odd = replace(liere, unfair=(), cells=(replace(liere.cells[0], differs=("order of samples",)),))
-    assert flags(odd) == ("seed 0 did not start as the others: order of samples",)
 
 
 def test_the_question_names_the_axes():

@@ -12,7 +12,7 @@ from tiny import TINY
 
 from zoo.compare.folder import place
 from zoo.compare.plan import PLAN, Plan
-from zoo.compare.result import Comparison
+from zoo.compare.result import Comparison, Flag
 from zoo.run.starting import START
 from zoo.tasks.classify import Classify
 from zoo.verbs.evaluate import evaluate
@@ -49,7 +49,7 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     assert (found.measure, found.better, found.seeds) == ("test/accuracy", "high", (0, 1))
     none, learned = found.variants
     assert none.unfair == ()
-    assert learned.unfair == ("256 more parameters than none",)
+    assert learned.unfair == (Flag("parameters", "256 more parameters than none", little=True),)
     cell = learned.cells[1]
     assert cell.metrics[""] == json.loads(Path("c/cells/learned-1/end.json").read_text())["metrics"]
     assert cell.metrics["24"] == json.loads(Path("c/cells/learned-1/measured.json").read_text())["resolutions"]["24"]

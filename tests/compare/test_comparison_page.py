@@ -61,7 +61,7 @@ def test_the_table_has_the_numbers_of_the_cells(pages):
     by_name = {row[0]: row for row in found}
     for variant in comparisons.images().variants:
         values = [cell.metrics[TRAINED]["test/accuracy"] for cell in variant.cells if cell.metrics]
-        row = by_name[variant.name + ("flagged" if variant.name == "liere" else "")]
+        row = by_name[variant.name + ", ".join(variant.marks)]
         assert row[1].startswith(f"{math.fsum(values) / len(values):.3f} (")
         assert row[-1] == f"{len(values)} of 3"
     assert by_name["none"][4:8] == ["678\u202f010", "50", "700", "sdpa"]
@@ -79,8 +79,10 @@ def test_what_is_flagged_is_told_in_words_and_under_the_pointer(pages):
     read = Reader(pages["images"])
     (flags,) = [e["text"] for e in read.named("div") if e["attributes"].get("id") == "flags"]
     assert "liere: 512 more parameters than the others; seed 2 failed: exit code 3" in flags
-    (flag,) = [e for e in read.named("a") if "flag" in e["attributes"].get("class", "")]
-    assert "512 more parameters" in flag["attributes"]["data-tip"]
+    ranked, listed = [e for e in read.named("a") if "flag" in e["attributes"].get("class", "")]
+    assert ranked == listed
+    assert ranked["text"] == "parameters, failed seeds"
+    assert "512 more parameters" in ranked["attributes"]["data-tip"]
     assert "refused: the table has 128 places" in pages["texts"]
 
 
@@ -153,6 +155,13 @@ def test_what_lies_far_off_does_not_press_the_others_together():
     assert 0.8 < seen.low < 0.9 < seen.high < 1.0
     near = comparisons.images(levels={"a": 0.9, "b": 0.8, "c": 0.7})
     assert window(ranking(near, TRAINED)).low < 0.7
+
+
+def test_equals_of_the_best_do_not_narrow_what_is_shown():
+    made = comparisons.images(seeds=(0,), levels={"a": 0.9, "b": 0.9, "c": 0.7})
+    same = [replace(one, cells=made.variants[0].cells) for one in made.variants[:2]]
+    seen = window(ranking(replace(made, variants=(*same, made.variants[2])), TRAINED))
+    assert seen.low < 0.7 + 0.01
 
 
 def test_a_second_axis_has_columns_of_its_own():

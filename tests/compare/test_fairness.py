@@ -6,8 +6,7 @@ import pytest
 
 from zoo.compare.cells import Files
 from zoo.compare.fairness import Known, differing, shared, unfair
-from zoo.compare.flags import flags, grave
-from zoo.compare.result import Cell, Variant
+from zoo.compare.result import Cell, Flag, Variant
 
 ENVIRONMENT = {
     "zoo": "0.1.0", "packages": {"torch": "2.13.0"}, "git": {"commit": "a" * 40}, "processes": 1,
@@ -36,7 +35,7 @@ def told(cells, *varied):
     for one, cell in zip(cells, differing(cells, varied), strict=True):
         variants.setdefault(one.variant, []).append(cell)
     made = [Variant(name=name, values=dict.fromkeys(varied, ""), cells=tuple(each)) for name, each in variants.items()]
-    return unfair(made, cells)
+    return {name: tuple(flag.words for flag in flags) for name, flags in unfair(made, cells).items()}
 
 
 PLAIN = [known(name, seed) for name in ("none", "rope", "fox") for seed in (0, 1)]
@@ -53,13 +52,13 @@ def test_cells_that_are_alike_are_fair():
     [
         (known("t5", 0, parameters=164), "64 more parameters than most"),
         (known("t5", 0, parameters=40), "60 fewer parameters than most"),
-        (known("t5", 0, interpreter="dense"), "attention is computed by dense, most have sdpa"),
+        (known("t5", 0, interpreter="dense"), "attention: dense, most have sdpa"),
         (known("t5", 0, steps=3), "steps: 3, most have 6"),
-        (known("t5", 0, order="p"), "another order of samples than the others"),
-        (known("t5", 0, head=[4, 2, "x"]), "other weights at the start: head"),
-        (known("t5", 0, environment={**ENVIRONMENT, "packages": {"torch": "2.12"}}), "torch 2.12, most have 2.13.0"),
+        (known("t5", 0, order="p"), "seed 0 did not start as the others: order of samples"),
+        (known("t5", 0, head=[4, 2, "x"]), "seed 0 did not start as the others: head"),
+        (known("t5", 0, environment={**ENVIRONMENT, "packages": {"torch": "2.12"}}), "torch: 2.12, most have 2.13.0"),
         (known("t5", 0, environment={**ENVIRONMENT, "devices": {"threads": 2, "cuda": []}}), "threads: 2, most have 1"),
-        (known("t5", 0, environment={**ENVIRONMENT, "git": {"commit": "b"}}), "commit b, most have aaaaaaaaaaaa"),
+        (known("t5", 0, environment={**ENVIRONMENT, "git": {"commit": "b"}}), "commit: b, most have aaaaaaaaaaaa"),
         (known("t5", 0, state="failed"), "seed 0 failed"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -80,9 +79,11 @@ def test_of_two_variants_the_first_is_the_measure():
 
 
 def test_up_to_a_hundredth_more_parameters_are_told_and_mark_nobody():
-    words = told([known("none", 0), known("rope", 0, parameters=101)])["rope"]
-    assert words == ("within 1 %: 1 more parameters than none",)
-    assert grave((*words, "seed 0 failed")) == ("seed 0 failed",)
+    cells = [known("none", 0), known("rope", 0, parameters=101), known("fox", 0, parameters=103)]
+    made = [Variant(name=one.variant, values={}, cells=(one.cell,)) for one in cells]
+    told = unfair(made, cells)
+    assert told["rope"] == (Flag("parameters", "1 more parameters than none, within 1 %", little=True),)
+    assert [replace(one, unfair=told[one.name]).marks for one in made] == [(), (), ("parameters",)]
 
 
 def test_a_cell_that_has_not_begun_says_nothing():
@@ -95,7 +96,9 @@ def test_a_cell_that_has_not_begun_says_nothing():
 def test_what_varies_is_not_unfair():
     longer = known("long", 0, steps=12, order="p")
     assert "steps: 12, most have 6" in told([*PLAIN, longer], "model.depth")["long"]
-    assert told([*PLAIN, longer], "trainer.max_steps")["long"] == ("another order of samples than the others",)
+    assert told([*PLAIN, longer], "trainer.max_steps")["long"] == (
+        "seed 0 did not start as the others: order of samples",
+    )
 
 
 def test_weights_of_encodings_that_vary_may_begin_otherwise():
@@ -113,13 +116,13 @@ def test_a_last_try_elsewhere_is_told():
     moved = replace(moved, files=replace(moved.files, end={"environment": later, "device": "cuda"}))
     assert told([*PLAIN, moved])["t5"] == (
         "device: cuda, most have cpu",
-        "torch 2.14, most have 2.13.0",
-        f"commit {'a' * 12} with changes, most have {'a' * 12}",
+        "torch: 2.14, most have 2.13.0",
+        f"commit: {'a' * 12} with changes, most have {'a' * 12}",
     )
 
 
 def test_what_began_otherwise_is_told_once_and_shortly():
     names = tuple(f"blocks.{number}" for number in range(40))
     cells = tuple(Cell(seed=seed, run="", state="done", differs=names) for seed in (0, 1))
-    (one,) = flags(Variant(name="a", values={}, cells=cells))
-    assert one == "seeds 0 and 1 did not start as the others: blocks.0, blocks.1 and 38 others"
+    (one,) = unfair([Variant(name="a", values={}, cells=cells)], [])["a"]
+    assert one.words == "seeds 0 and 1 did not start as the others: blocks.0, blocks.1 and 38 others"

@@ -42,6 +42,16 @@ def test_intervals_are_students():
     assert estimate([1.0]).low is None
 
 
+def test_intervals_end_where_values_do():
+    found = estimate([0.6, 0.9, 1.0], (0.0, 1.0))
+    assert found.high == 1.0
+    assert found.low == estimate([0.6, 0.9, 1.0]).low
+    found = difference({0: 1.0, 1: 1.0}, {0: 0.0, 1: 0.3}, (0.0, 1.0))
+    assert found.high == 1.0
+    assert comparisons.images().bounds == (0.0, 1.0)
+    assert comparisons.texts().bounds == (0.0, math.inf)
+
+
 def test_differences_are_of_the_same_seeds():
     one, other = {0: 1.0, 1: 5.0, 2: 9.0}, {0: 0.9, 1: 4.91, 2: 8.88, 3: 100.0}
     found = difference(one, other)

@@ -23,7 +23,7 @@ def test_variants_stand_in_their_order_with_interval_difference_and_verdict():
     assert [*found][-1] == "none"
     assert found["none"][2] == "beyond"
     assert found["none"][1].startswith("\N{MINUS SIGN}0.")
-    assert found["liere"][3:] == ["2", "flagged"]  # seeds
+    assert found["liere"][3:] == ["2", "parameters, failed seeds"]
 
 
 def test_no_name_ends_a_column():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from zoo.compare.flags import grave
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import Comparison
 from zoo.compare.wording import at, decimals, listed, measured, sentences, spread
@@ -128,12 +127,20 @@ def _missing(standings: Sequence[Standing]) -> list[str]:
 
 
 def _unfair(there: Sequence[Standing]) -> list[str]:
-    """Of those that the answer names as best or as good, which are unfair; why, where it is one: flags tell all of it."""
-    named = [one.variant for one in there if one.verdict in ("best", "within")]
-    flagged = {variant.name: told for variant in named if (told := grave(variant.unfair))}
+    """Of those that the answer names as best or as good, what is not as in most; in full, where it is of one alone."""
+    flagged = [one.variant for one in there if one.verdict in ("best", "within") and one.variant.marks]
     if len(flagged) == 1:
-        return [f"mind that {name} is flagged: {'; '.join(told)}" for name, told in flagged.items()]
-    return [f"mind that {listed([*flagged])} are flagged"] if flagged else []
+        (one,) = flagged
+        return [f"mind that {one.name} is flagged: {'; '.join(flag.words for flag in one.unfair if not flag.little)}"]
+    marked: dict[str, list[str]] = {}
+    for one in flagged:
+        for what in one.marks:
+            marked.setdefault(what, []).append(one.name)
+    return (
+        [f"not as in most: {'; '.join(f'{what} of {listed(names)}' for what, names in marked.items())}"]
+        if marked
+        else []
+    )
 
 
 def unfinished(comparison: Comparison) -> str:

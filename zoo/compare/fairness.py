@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zoo.compare.cells import Files
-from zoo.compare.flags import LITTLE
 from zoo.compare.grid import ENCODING, within
-from zoo.compare.result import Cell, Variant
+from zoo.compare.result import Cell, Flag, Variant
 from zoo.compare.wording import listed
 
 ORDER, BATCH = "order of samples", "first batch"
-NAMED = 2  # weights, of those that differ
+NAMED = 3  # things that began otherwise, of all
+LITTLE = 0.01  # of the parameters: a difference that marks nobody
 Pick = Callable[["Known"], Sequence[Hashable]]
 
 
@@ -70,59 +70,57 @@ def shared(cells: Sequence[Known]) -> int:
     return equal
 
 
-def unfair(variants: Sequence[Variant], cells: Sequence[Known]) -> dict[str, tuple[str, ...]]:
-    """{variant: what else than its values differs}"""
-    told: dict[str, list[str]] = {variant.name: [] for variant in variants}
-    for variant in variants:
-        told[variant.name] += _failed(variant)
-    for name, words in _parameters(cells):
-        told[name].append(words)
-    for name, words in _starts(variants):
-        told[name].append(words)
+def unfair(variants: Sequence[Variant], cells: Sequence[Known]) -> dict[str, tuple[Flag, ...]]:
+    """{variant: what else than its values differs, which seeds did not start as the others, and which failed}"""
+    told: dict[str, list[Flag]] = {variant.name: [] for variant in variants}
+    for name, flag in _parameters(cells):
+        told[name].append(flag)
     varied = {key for variant in variants for key in variant.values}
     for what, pick in _SAME.items():
         if any(within(key, cause) for key in varied for cause in _VARY.get(what, ())):
             continue  # as it should
-        for name, words in _other(cells, what, pick):
-            told[name].append(words)
-    return {name: tuple(dict.fromkeys(words)) for name, words in told.items()}
+        for name, flag in _other(cells, what, pick):
+            told[name].append(flag)
+    for variant in variants:
+        told[variant.name] += [*_started(variant.cells), *_failed(variant.cells)]
+    return {name: tuple(dict.fromkeys(flags)) for name, flags in told.items()}
 
 
-def _failed(variant: Variant) -> Iterator[str]:
-    seeds = [str(cell.seed) for cell in variant.cells if cell.state == "failed"]
-    if seeds:
-        yield f"{'seed' if len(seeds) == 1 else 'seeds'} {listed(seeds)} failed"
+def _failed(cells: Sequence[Cell]) -> Iterator[Flag]:
+    for cell in cells:
+        if cell.state == "failed":
+            yield Flag("failed seeds", f"seed {cell.seed} failed{f': {cell.fault}' if cell.fault else ''}")
 
 
-def _parameters(cells: Sequence[Known]) -> Iterator[tuple[str, str]]:
+def _started(cells: Sequence[Cell]) -> Iterator[Flag]:
+    """Which seeds began otherwise, those with the same things in one line."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for cell in cells:
+        if cell.differs:
+            found.setdefault(cell.differs, []).append(str(cell.seed))
+    for names, seeds in found.items():
+        told = f"{'seed' if len(seeds) == 1 else 'seeds'} {listed(seeds)}"
+        yield Flag("start", f"{told} did not start as the others: {listed(names, NAMED)}")
+
+
+def _parameters(cells: Sequence[Known]) -> Iterator[tuple[str, Flag]]:
     counts = {one.variant: one.cell.parameters for one in cells if one.cell.parameters is not None}
     usual, named = _usual(counts)
     for name, count in counts.items():
         if count != usual:
             words = f"{abs(count - usual):,} {'more' if count > usual else 'fewer'} parameters than {named}"
-            yield name, f"{LITTLE}{words}" if abs(count - usual) <= usual / 100 else words
+            little = abs(count - usual) <= LITTLE * usual
+            yield name, Flag("parameters", f"{words}, within {100 * LITTLE:g} %" if little else words, little)
 
 
-def _starts(variants: Sequence[Variant]) -> Iterator[tuple[str, str]]:
-    for variant in variants:
-        others = dict.fromkeys(name for cell in variant.cells for name in cell.differs)
-        for what in (ORDER, BATCH):
-            if what in others:
-                yield variant.name, f"another {what} than the others"
-        weights = [name for name in others if name not in (ORDER, BATCH)]
-        if weights:
-            more = f" and {len(weights) - NAMED} more" if len(weights) > NAMED else ""
-            yield variant.name, f"other weights at the start: {', '.join(weights[:NAMED])}{more}"
-
-
-def _other(cells: Sequence[Known], what: str, pick: Pick) -> Iterator[tuple[str, str]]:
+def _other(cells: Sequence[Known], what: str, pick: Pick) -> Iterator[tuple[str, Flag]]:
     """Variants of which a cell has something else than most cells."""
     found = [(one.variant, value) for one in cells for value in dict.fromkeys(pick(one))]
     known = [(name, value) for name, value in found if value not in (None, "")]
     usual = Counter(value for _, value in known).most_common(1)
     for name, value in known:
         if value != usual[0][0]:
-            yield name, f"{what} {value}, most have {usual[0][0]}"
+            yield name, Flag(what, f"{what}: {value}, most have {usual[0][0]}")
 
 
 def _environment(*keys: str) -> Pick:
@@ -146,21 +144,21 @@ def _commits(one: Known) -> list[Hashable]:
 
 
 _SAME: Mapping[str, Pick] = {
-    "attention is computed by": lambda one: [", ".join(one.cell.interpreters)],
-    "steps:": lambda one: [one.cell.steps],
-    "device:": lambda one: [one.files.start.get("device"), one.files.end.get("device")],
-    "GPUs:": _environment("devices", "cuda"),
-    "threads:": _environment("devices", "threads"),
-    "processes:": _environment("processes"),
+    "attention": lambda one: [", ".join(one.cell.interpreters)],
+    "steps": lambda one: [one.cell.steps],
+    "device": lambda one: [one.files.start.get("device"), one.files.end.get("device")],
+    "GPUs": _environment("devices", "cuda"),
+    "threads": _environment("devices", "threads"),
+    "processes": _environment("processes"),
     "torch": _environment("packages", "torch"),
     "zoo": _environment("zoo"),
     "commit": _commits,
 }
 _VARY = {
-    "steps:": ("trainer", "data"),
-    "device:": ("trainer.accelerator",),
-    "GPUs:": ("trainer.accelerator",),
-    "threads:": ("trainer.threads",),
+    "steps": ("trainer", "data"),
+    "device": ("trainer.accelerator",),
+    "GPUs": ("trainer.accelerator",),
+    "threads": ("trainer.threads",),
 }
 """{what: keys that make it another where they vary}"""
 

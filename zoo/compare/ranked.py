@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zoo.compare.flags import flags, grave
-from zoo.compare.painting import BLUE, GREY, finish, framed, plain
+from zoo.compare.painting import BLUE, GREY, WHOLE, finish, framed, plain
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import Comparison
 from zoo.compare.window import window
@@ -18,9 +17,10 @@ if TYPE_CHECKING:
 
 
 ABREAST = 4
-SEEN = (
-    "filled: the best mean; open: within the spread of seeds of it; small dots: seeds; bars: 95 % intervals; *: flagged"
-)
+SEEN = "filled: the best mean; open: within the spread of seeds of it; small dots: seeds; bars: 95 % intervals"
+ALONE = "one seed each, which cannot tell a difference from chance"
+SIGNS = {"parameters": "\u2020", "attention": "\u2021"}
+OTHER = "*"  # the sign of any other flag
 
 
 def ranked(comparison: Comparison) -> Figure:
@@ -40,15 +40,21 @@ def ranked(comparison: Comparison) -> Figure:
             title=plain(capital(named(comparison, place))), xlabel=plain(f"{measured(comparison)}, better {better}")
         )
         finish(axes)
-    said = (
-        SEEN if len(comparison.seeds) > 1 else "one seed each, which cannot tell a difference from chance; *: flagged"
-    )
-    figure.supxlabel(said, fontsize=8, color=GREY)
+    said = [SEEN if len(comparison.seeds) > 1 else ALONE, *_signs(comparison)]
+    figure.supxlabel(plain("; ".join(said), 3 * WHOLE), fontsize=8, color=GREY)
     return figure
 
 
 def _label(one: Standing) -> str:
-    return f"{one.variant.name} *" if grave(flags(one.variant)) else one.variant.name
+    signs = dict.fromkeys(SIGNS.get(what, OTHER) for what in one.variant.marks)
+    return " ".join([one.variant.name, *signs])
+
+
+def _signs(comparison: Comparison) -> list[str]:
+    """What the signs beside names say, of those that are there."""
+    found = dict.fromkeys(what for variant in comparison.variants for what in variant.marks)
+    told = [f"{what} {SIGNS.get(what, OTHER)}" for what in found]
+    return [f"not as in most: {', '.join(told)}"] if told else []
 
 
 def _standing(axes: Axes, one: Standing, row: int, seen: Scale, places: int) -> None:

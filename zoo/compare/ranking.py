@@ -32,7 +32,7 @@ class Standing:
 
 def ranking(comparison: Comparison, place: str) -> tuple[Standing, ...]:
     """All variants at a place, the best first; those without a value last, as they are listed."""
-    sign = -1 if comparison.better == "high" else 1
+    sign = _sign(comparison)
     found = {variant.name: values(variant, place, comparison.measure) for variant in comparison.variants}
     means = {name: estimate(tuple(seeds.values())) for name, seeds in found.items() if seeds}
     order = sorted(
@@ -41,7 +41,7 @@ def ranking(comparison: Comparison, place: str) -> tuple[Standing, ...]:
     best = found[order[0].name] if order else {}
     order.sort(key=lambda one: found[one.name] != best)  # those that are equal to the best stand beside it
     return tuple(
-        _standing(variant, place, comparison.measure, found[variant.name], best, sign, first=number == 0)
+        _standing(comparison, variant, place, found[variant.name], best, first=number == 0)
         for number, variant in enumerate(order)
     )
 
@@ -53,7 +53,11 @@ def values(variant: Variant, place: str, measure: str) -> dict[int, float]:
 
 
 def lacking(variant: Variant, place: str, measure: str) -> tuple[str, ...]:
-    """Why seeds of a variant have no finite value at a place, each reason once."""
+    """Why seeds of a variant have no finite value at a place, each reason once; where all are refused, that of the first, since
+    the others' differ by what was drawn alone.
+    """
+    if all(place in cell.refused for cell in variant.cells):
+        return tuple(_why(cell, place, measure) for cell in variant.cells[:1])
     told: dict[str, list[str]] = {}
     for cell in variant.cells:
         if why := _why(cell, place, measure):
@@ -77,10 +81,11 @@ def _why(cell: Cell, place: str, measure: str) -> str:
 
 
 def _standing(
-    variant: Variant, place: str, measure: str, own: dict[int, float], best: dict[int, float], sign: int, *, first: bool
+    comparison: Comparison, variant: Variant, place: str, own: dict[int, float], best: dict[int, float], *, first: bool
 ) -> Standing:
-    mean = estimate(tuple(own.values())) if own else None
-    behind = None if first else difference(own, best)
+    bounds, sign = comparison.bounds, _sign(comparison)
+    mean = estimate(tuple(own.values()), bounds) if own else None
+    behind = None if first else difference(own, best, bounds)
     verdict: Verdict = "missing"
     if mean is not None and (first or own == best):
         verdict = "best"
@@ -88,5 +93,10 @@ def _standing(
         verdict = "unsure"
     elif mean is not None and behind is not None:
         verdict = "within" if not apart(behind) else "beyond" if sign * behind.mean > 0 else "unsure"
-    why = lacking(variant, place, measure)
+    why = lacking(variant, place, comparison.measure)
     return Standing(variant=variant, values=own, mean=mean, behind=behind, verdict=verdict, lacking=why)
+
+
+def _sign(comparison: Comparison) -> int:
+    """By which values are multiplied to be the better the lower."""
+    return -1 if comparison.better == "high" else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -55,14 +55,28 @@ class Cell:
     ] = ()  # what of the start is not as in the cells of the same seed: weights by name, "order of samples"
 
 
+@dataclass(frozen=True)
+class Flag:
+    """What a variant has otherwise than the others, beside its values."""
+
+    what: str  # in a word: parameters, attention, start, failed seeds
+    words: str  # in full
+    little: bool = False  # told, but too little to mark the variant by
+
+
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """The cells of one combination of values, one for each seed. `unfair` says what else than the values differs."""
+    """The cells of one combination of values, one for each seed."""
 
     name: str
     values: Mapping[str, str]  # {key of an axis: value}
     cells: tuple[Cell, ...]
-    unfair: tuple[str, ...] = ()
+    unfair: tuple[Flag, ...] = ()
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What it is marked by, in a word each."""
+        return tuple(dict.fromkeys(flag.what for flag in self.unfair if not flag.little))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +100,11 @@ class Comparison:
     shared: int = 0  # weights that all variants have, by name and shape, and that began equal in all of them
     variants: tuple[Variant, ...]
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """What the measure cannot pass: a loss nothing, a share nothing and all."""
+        return (0.0, 1.0) if self.better == "high" else (0.0, inf)
+
     def plain(self) -> dict[str, Any]:
         """As JSON has it, which knows finite numbers alone. `read` gives the comparison back."""
         found: dict[str, Any] = finite(asdict(self))
@@ -107,7 +126,7 @@ class Comparison:
 
 def _variant(found: Mapping[str, Any]) -> Variant:
     cells = tuple(_cell(one) for one in found["cells"])
-    return Variant(**{**found, "unfair": tuple(found["unfair"]), "cells": cells})
+    return Variant(**{**found, "unfair": tuple(Flag(**flag) for flag in found["unfair"]), "cells": cells})
 
 
 def _cell(found: Mapping[str, Any]) -> Cell:

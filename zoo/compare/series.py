@@ -65,7 +65,7 @@ def by_size(comparison: Comparison) -> tuple[Chart, ...]:
     panel = Panel(
         title=f"{capital(measured(comparison))} by {title.partition(',')[0]}", x=title, y=measured(comparison)
     )
-    charts = _charts(comparison, panel, lambda variant: _by_size(variant, comparison.measure, sizes))
+    charts = _charts(comparison, panel, lambda variant: _by_size(comparison, variant, sizes))
     return tuple(replace(chart, across=across, mark=_trained(comparison)) for chart in charts)
 
 
@@ -133,9 +133,9 @@ def _points(comparison: Comparison, place: str, title: str) -> Points:
     return Points(title=f"{title.capitalize()}", x=f"{title}, {unit}", y=y, groups=groups)
 
 
-def _by_size(variant: Variant, measure: str, sizes: Sequence[tuple[float, str]]) -> Line | None:
-    found = [tuple(values(variant, place, measure).values()) for _, place in sizes]
-    means = [estimate(one) if one else None for one in found]
+def _by_size(comparison: Comparison, variant: Variant, sizes: Sequence[tuple[float, str]]) -> Line | None:
+    found = [tuple(values(variant, place, comparison.measure).values()) for _, place in sizes]
+    means = [estimate(one, comparison.bounds) if one else None for one in found]
     if not any(means):
         return None
     mean = _numbers([one.mean if one else None for one in means])

@@ -8,7 +8,6 @@ from statistics import fmean
 from zoo.bench.machine import told
 from zoo.bench.table import grid
 from zoo.compare.answer import answers, question, unfinished
-from zoo.compare.flags import flags, grave
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import TRAINED, Cell, Comparison, Variant
 from zoo.compare.wording import at, capital, decimals, listed, measured, number, spread
@@ -53,8 +52,8 @@ def _line(comparison: Comparison, place: str, one: Standing) -> list[str]:
     places = decimals(comparison)
     assert one.mean is not None
     behind = "" if one.behind is None else spread(one.behind, places, sign=True)
-    mind = "flagged" if grave(flags(one.variant)) else ""
-    return [one.variant.name, spread(one.mean, places), behind, VERDICTS[one.verdict], str(one.mean.count), mind]
+    seeds, mind = str(one.mean.count), ", ".join(one.variant.marks)
+    return [one.variant.name, spread(one.mean, places), behind, VERDICTS[one.verdict], seeds, mind]
 
 
 def _costs(comparison: Comparison) -> str:
@@ -85,7 +84,8 @@ def _mean(cells: Sequence[Cell], key: str) -> float | None:
 
 
 def _flags(comparison: Comparison) -> str:
-    lines = [f"- {variant.name}: {'; '.join(flags(variant))}" for variant in comparison.variants if flags(variant)]
+    flagged = [variant for variant in comparison.variants if variant.unfair]
+    lines = [f"- {variant.name}: {'; '.join(flag.words for flag in variant.unfair)}" for variant in flagged]
     lines += [f"- {name}: {why}" for name, why in _refused(comparison)]
     return "## To be minded\n\n" + "\n".join(lines) if lines else ""
 

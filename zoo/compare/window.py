@@ -8,7 +8,7 @@ from statistics import median
 from zoo.compare.ranking import Standing
 from zoo.diagnostics.drawing.scales import Scale
 
-FAR = 8.0  # times as far from the best as the variant in the middle, from where on nothing is drawn
+FAR = 8.0  # times as far from the best as the middle one of those that are not equal to it, from where on nothing is drawn
 WIDE = 2.0  # times the spread of all seeds, by which intervals may widen the scale
 
 
@@ -18,7 +18,8 @@ def window(standings: Sequence[Standing]) -> Scale:
     if not there:
         return Scale(0.0, 1.0)
     best = there[0].mean.mean if there[0].mean else 0.0
-    reach = FAR * median(max(abs(value - best) for value in one.values.values()) for one in there)
+    distances = [max(abs(value - best) for value in one.values.values()) for one in there]
+    reach = FAR * median([distance for distance in distances if distance > 0] or [0.0])
     near = [one for one in there if one.mean and abs(one.mean.mean - best) <= reach] or there[:1]
     dots = [value for one in near for value in one.values.values()]
     room = WIDE * (max(dots) - min(dots))

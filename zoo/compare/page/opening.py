@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 
 from zoo.compare.answer import answer, question, summary, unfinished
-from zoo.compare.flags import flags
 from zoo.compare.page.ranks import ranks
 from zoo.compare.ranking import lacking
 from zoo.compare.result import Comparison, Variant
@@ -57,9 +56,14 @@ def _legend(comparison: Comparison) -> str:
     words = f"{capital(measured(comparison))}, {'higher' if high else 'lower'} is better."
     if len(comparison.seeds) < 2:
         return f"{words} A dot is one seed: there is no interval, and one seed cannot tell a difference from chance."
+    marked = (
+        " Under a name: what the variant has otherwise than most."
+        if any(one.marks for one in comparison.variants)
+        else ""
+    )
     return (
         f"{words} A small dot is one seed, the large one their mean, the bar its 95 % interval. Within spread: the interval "
-        "of the differences to the best, seed by seed, holds 0. An arrow: further off than is drawn."
+        f"of the differences to the best, seed by seed, holds 0. An arrow: further off than is drawn.{marked}"
     )
 
 
@@ -82,7 +86,7 @@ def _told(comparison: Comparison, variant: Variant) -> list[str]:
         why if len(places) == len(comparison.places) else f"{at(comparison, places)} {why}"
         for why, places in missing.items()
     )
-    return [*flags(variant), *told]
+    return [*(flag.words for flag in variant.unfair), *told]
 
 
 def _marked(comparison: Comparison) -> Comparison:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from zoo.compare.flags import flags, grave
 from zoo.compare.page import strips
+from zoo.compare.page.marks import marks
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import Comparison, Variant
 from zoo.compare.series import grouped
@@ -60,14 +60,9 @@ def _row(
     comparison: Comparison, variant: Variant, columns: Sequence[Mapping[str, Standing]], scales: Sequence[Scale],
     order: Sequence[Sequence[str]], places: int,
 ) -> Markup:  # fmt: skip
-    told = grave(flags(variant))
-    done = sum(cell.state == "done" for cell in variant.cells)
-    label = "failed" if all(cell.state == "failed" for cell in variant.cells) else "flagged"
-    flag = tag(
-        "a", label, href="#flags", class_="flag", data_tip="\n".join(told), aria_label=f"{label}: {'; '.join(told)}"
-    )
+    flag, done = marks(variant), sum(cell.state == "done" for cell in variant.cells)
     seeds = tag("small", f"{done} of {len(variant.cells)} seeds") if done < len(variant.cells) else None
-    notes = tag("span", flag if told else None, seeds, class_="notes") if told or seeds else None
+    notes = tag("span", flag, seeds, class_="notes") if flag or seeds else None
     name = tag("span", breaking(variant.name), class_="variant", title=variant.name)
     cells = (
         _cell(comparison, column[variant.name], column, scale, place, places)

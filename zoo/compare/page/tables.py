@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from zoo.compare.flags import flags, grave
+from zoo.compare.page.marks import marks
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import Comparison, Variant
 from zoo.compare.series import mean_of
@@ -62,9 +62,7 @@ def _run(run: str, fault: str, differs: Sequence[str]) -> Markup:
 
 
 def _name(variant: Variant) -> Entry:
-    told = grave(flags(variant))
-    flag = tag("small", "flagged", class_="flag", data_tip="\n".join(told)) if told else None
-    return Entry(tag("div", _called(variant).shown, flag), variant.name)
+    return Entry(tag("div", _called(variant).shown, marks(variant)), variant.name)
 
 
 def _called(variant: Variant) -> Entry:
