@@ -91,6 +91,7 @@ def hush() -> None:
         ".*does not have many workers.*",
         ".*WeightAveraging callback with a model that overrides.*",  # ours has nothing to do where weights are averaged
         ".*number of training batches.*",
+        ".*srun. command is available.*",  # zoo says itself where processes want to be started by it
         ".*LeafSpec.*",
         ".*isinstance.treespec.*",
         ".*_prims_common.check. is deprecated.*",

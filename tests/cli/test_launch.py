@@ -101,6 +101,7 @@ def test_each_task_gets_the_same_command(script, started):
     last = ["trainer.num_nodes=4", "trainer.devices=8", "--run-dir", "runs/my run", "--resume", "auto"]
     assert command == ["zoo", "fit", "vit_comrope", "seed=3", *AWKWARD, *last]
     assert "scontrol" not in words
+    assert "\nexport OMP_NUM_THREADS=1 " in text
 
 
 def test_the_command_is_one_that_fit_takes(script, started, zoo, tmp_path):

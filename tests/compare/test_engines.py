@@ -1,11 +1,13 @@
 """Engines that run cells elsewhere, tried with the least that their libraries are asked for."""
 
+import _thread
 import contextlib
 import os
 import sys
+import threading
 import time
 import types
-from signal import SIGTERM
+from signal import SIG_IGN, SIGINT, SIGTERM, getsignal, signal
 
 import pytest
 
@@ -177,6 +179,7 @@ class Library:
 
     def init(self, **options):
         self.options = options
+        signal(SIGTERM, SIG_IGN)  # Ray puts handlers of its own in place of those that are there
 
     def remote(self, **needs):
         self.needs = needs
@@ -201,10 +204,30 @@ def test_ray_is_given_one_task_for_each_cell(tasks, monkeypatch):
     engine, library = ray.Ray(cpus=2), Library()
     monkeypatch.setattr(engine, "_library", lambda: library)
     monkeypatch.setenv("ZOO_PLUGINS", "mine")
+    kept = getsignal(SIGTERM)
     engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Needs(2, 2, 0))
+    assert getsignal(SIGTERM) is kept
     plugins = {"env_vars": {"ZOO_PLUGINS": "mine"}}
     assert library.needs == {"num_cpus": 2, "num_gpus": 0, "max_retries": 0, "runtime_env": plugins}
     assert ended(engine.handles) == [0, 3]
+
+
+def test_a_task_of_ray_is_broken_off_between_two_lines_also_where_sigint_is_ignored(tasks, tmp_path):
+    (task,) = tasks("open('begun', 'w'); import time; time.sleep(120); open('ended', 'w')")
+
+    def interrupt():  # as Ray does it, in a worker
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        _thread.interrupt_main()
+
+    before = signal(SIGINT, SIG_IGN)
+    try:
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            ray._run(task)
+    finally:
+        signal(SIGINT, before)
+    assert not (tmp_path / "ended").exists()  # which a task that waits for its end would have
 
 
 def test_submitit_runs_a_cell(tasks, tmp_path):

@@ -17,6 +17,7 @@ TEMPLATE = """\
 {options}
 
 {start}
+export OMP_NUM_THREADS={cpus} # of each process, also where SLURM binds none to its processors
 # Lightning takes the ranks, the first node and a port from SLURM's own variables.
 srun --kill-on-bad-exit=1 --cpus-per-task={cpus} \\
     zoo {command}

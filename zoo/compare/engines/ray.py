@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
-from signal import Signals
+from signal import SIGINT, SIGTERM, Signals, default_int_handler, getsignal, signal
 from typing import Annotated, Any
 
 from zoo.compare.engines.task import Needs, Task
@@ -32,10 +32,13 @@ class Ray:
 
     def start(self, tasks: Sequence[Task], needs: Needs) -> None:
         library = self._library()
+        handlers = {one: getsignal(one) for one in (SIGINT, SIGTERM)}
         library.init(ignore_reinit_error=True, log_to_driver=False)
+        for one, handler in handlers.items():
+            signal(one, handler)  # Ray has put its own in their place, which abort this process
         plugins = {"env_vars": {PLUGINS: os.environ.get(PLUGINS, "")}}  # workers of a cluster were started elsewhere
         asked = {"num_cpus": needs.threads, "num_gpus": needs.gpus, "max_retries": 0, "runtime_env": plugins}
-        run = library.remote(**asked)(Task.__call__)
+        run = library.remote(**asked)(_run)
         for task in tasks:
             self.handles.append(_Reference(library, run.remote(task)))
 
@@ -48,6 +51,12 @@ class Ray:
         import ray
 
         return ray
+
+
+def _run(task: Task) -> int:
+    """On a node. Ray breaks a task off as SIGINT would, which does nothing where Ray was started with that ignored."""
+    signal(SIGINT, default_int_handler)
+    return task()
 
 
 class _Reference:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from signal import SIGTERM, Signals
 from typing import Protocol
 
 from zoo.compare import state
+
+PAUSE = 0.1  # seconds between looks at a process
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,10 @@ class Task:
 
 def ended(process: subprocess.Popen[bytes]) -> int:
     """The exit code of a cell's process, once there is one."""
-    code = process.wait()
+    while (code := process.poll()) is None:
+        time.sleep(
+            PAUSE
+        )  # and no wait: Ray breaks a task off between two lines of Python, by no signal that would end it
     if process.stdin is not None:
         process.stdin.close()
     return code
