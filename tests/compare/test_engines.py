@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import types
+from pathlib import Path
 from signal import SIG_IGN, SIGINT, SIGTERM, getsignal, signal
 
 import pytest
@@ -230,11 +231,12 @@ def test_a_task_of_ray_is_broken_off_between_two_lines_also_where_sigint_is_igno
     assert not (tmp_path / "ended").exists()  # which a task that waits for its end would have
 
 
-def test_submitit_runs_a_cell(tasks, tmp_path):
+def test_submitit_runs_a_cell(tmp_path):
     submitit = pytest.importorskip("submitit")
-    (task,) = tasks(SLEEP.format(0, 3))
+    task = Task(Path("cells/none-0"), tmp_path)
     job = submitit.LocalExecutor(folder=tmp_path / "logs").submit(slurm.Requeued(task))
-    assert job.result() == 1  # a process of its own, where it is a cell that is not there
+    assert job.result() == 2  # of a cell whose recipe is not there
+    assert state.fault(tmp_path / "cells/none-0", 2).startswith("exit code 2: ")
 
 
 def test_a_cell_is_worked_at_by_one_process(tmp_path):
