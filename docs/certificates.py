@@ -22,7 +22,9 @@ its declared facts select, one of a plug-in of your own too, and writes down wha
     zoo check all to=certificates                    all there are, a file for each
 
 It ends with exit code 1 where a law is broken, and says which, what was seen and what would be right. Most laws look at two
-attention layers with residuals, in float64, with twelve random tokens and parameters that are nowhere zero.
+attention layers with residuals, in float64, with twelve random tokens and parameters that are nowhere zero; what is
+compiled is one layer. They cannot tell a wrong formula that obeys them: for that each encoding has its literal reference in
+the tests. Nor do they ask that places are read at all where slots may take their part, as of fox, cope and stick-breaking.
 
 """
 ERRORS = """## What was measured
@@ -30,7 +32,7 @@ ERRORS = """## What was measured
 The largest error of each, relative to 1 + |expected|, on all axes that an encoding takes. In float64 the same numbers in
 another order differ by 1e-16 or a little more; the bound is 1e-9, and 1e-7 of gradients.
 
-- *shift*: the output where all tokens are shifted by 2.5, of what is declared relative.
+- *shift*: the output where all tokens are shifted by 2.5, and by thousands, of what is declared relative.
 - *future*: the output of tokens before others that were changed. *decoding*: of tokens that come one by one and in parts,
   with a cache, against one pass.
 - *sdpa*, *chunks*, *flex*: the output against the definition, and gradients too but of flex. Empty where an interpreter
@@ -44,7 +46,8 @@ The largest error of a score against float64, relative to 1 + |score|. Half of t
 place that the table is for, so that pairs are near or that far apart. Queries and keys are what the encoding makes of the
 states themselves, which are rounded to the dtype of the column for float64 too, so that what is left is the encoding's own.
 Weights are float32, as under autocast, or rounded like the rest (*weights too*). Places are coordinates as the encoding takes
-them, also where its own convention would keep them small. A star: refused, as places beyond a table are, or not finite.
+them, also where its own convention would keep them small; of several numbers of axes the worst is told. A star: refused, as
+places beyond a table are, or past what a half can hold, which in float32 is a fault.
 
 Where wave vectors are learned (`rope_mixed`, `string`, `liere`, `comrope_ap`, `comrope_ld`, `grape_m`), rounding them turns far
 tokens by other angles altogether: such weights are to stay float32, as under autocast.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import certificates
 import compared
+import overview
 import recorded
 import timed
 
@@ -68,6 +69,7 @@ def pages() -> dict[Path, str]:
     recipes = {name: load(name) for name in recipe_files()}
     names = zoo.encoding_names()
     found = {DOCS / "encodings.md": index(names), DOCS / "results.md": recorded.results(recipes)}
+    found[DOCS / "overview.md"] = overview.overview()
     found[DOCS / "conformance.md"] = certificates.conformance(DOCS / "conformance")
     found |= {DOCS / "speed.md": timed.speed(DOCS / "speed.md"), **compared.questions()}
     return found | {DOCS / "encodings" / f"{name}.md": page(name, recipes) for name in names}
@@ -185,5 +187,4 @@ if __name__ == "__main__":
     (DOCS / "encodings").mkdir(exist_ok=True)
     for path, text in pages().items():
         path.write_text(text, encoding="utf-8")
-    recorded.lengths(DOCS / "images" / "lengths.png")
     pictures(sys.argv[1:])

@@ -19,6 +19,7 @@ from zoo.recipe import load as recipe
 from zoo.recipe.variants import misfit
 from zoo.registry import Choice
 from zoo.verbs import figures
+from zoo.verbs.curves import _means
 from zoo.verbs.evaluate import KEPT
 from zoo.verbs.fit import fit
 
@@ -121,6 +122,7 @@ def test_sliding_windows_are_each_window_by_itself(runs, evaluated):
     assert found["test/accuracy"] == pytest.approx((right.sum() / count.sum()).item())
     assert found["positions"] == pytest.approx((nats / count).tolist(), rel=1e-4)
     assert found["accuracies"] == pytest.approx((right / count).tolist())
+    assert found["asked"] == count.tolist()
 
 
 def test_variants_change_options_of_the_data(runs, evaluated):
@@ -285,3 +287,9 @@ def test_what_cannot_be_asked_is_told(case, runs, zoo):
     assert "Traceback" not in told
     for word in ["command line", *words]:
         assert word in told
+
+
+def test_points_of_a_curve_weigh_each_token_the_same():
+    points = [*_means([0.0, 1.0] * 25, [1, 3] * 25, trained=40)]
+    assert [round(value, 6) for _, value in points] == [0.75] * 25
+    assert [place for place, _ in points[:2]] == [0.5, 2.5]

@@ -36,7 +36,9 @@ from zoo.laws import (
     shares,
     unplaced,
 )
+from zoo.laws.certificate import tried
 from zoo.laws.member import HEADS, TOKENS
+from zoo.laws.rounding import roundings
 
 
 def member(cls: type[Encoding], axes: int | None = None) -> Member:
@@ -304,6 +306,39 @@ class Uncaptured(Encoding):
         return 2 * q if q.sum().item() > 0 else q
 
 
+class EndsEarly(RoPE):
+    """A table of places that ends, and whose last row is read past that."""
+
+    relative = True
+
+    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+        return super().prepare(pos.clamp(max=64))
+
+
+class NumberedFromHere(Encoding):
+    """Tokens of documents, numbered from the start of a pass."""
+
+    def embed(self, tokens: Tokens) -> Tokens:
+        count = torch.arange(tokens.x.shape[1], dtype=tokens.x.dtype)[:, None]
+        return tokens if tokens.document is None else tokens.replace(x=tokens.x + count)
+
+
+class HiddenByZero(Encoding):
+    """What is another function where it is compiled, behind a parameter that is zero at first."""
+
+    def __init__(self, dims: zoo.Dims) -> None:
+        super().__init__(dims)
+        self.scale = nn.Parameter(torch.zeros(()))
+
+    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        return q * (1 + self.scale * (3 if torch.compiler.is_compiling() else 1))
+
+
+class NotANumberFarOff(Encoding):
+    def terms(self, terms: Terms) -> Terms:
+        return terms.add_bias(lambda b, h, i, j: (30.0 - terms.offset(b, i, j)[..., 0].abs()).log())
+
+
 class OneSampleWide(Encoding):
     def embed(self, tokens: Tokens) -> Tokens:
         return tokens.replace(x=tokens.x[:1] + tokens.pos.sum(-1, keepdim=True))
@@ -356,10 +391,12 @@ FAULTS = [
     (causality.decoding_equals_one_pass, TouchedAgain),
     (causality.decoding_equals_one_pass, TopLeft),
     (causality.decoding_equals_one_pass, Counted),
+    (causality.documents_decode_as_in_one_pass, NumberedFromHere),
     (causality.a_longer_run_begins_the_same, OfTheWhole),
     (causality.full_memory_equals_one_pass, Counted),
     (relativity.shifts_change_nothing, FlippedKey),
     (relativity.shifts_change_nothing, Noncommuting),
+    (relativity.shifts_change_nothing, EndsEarly),
     (relativity.shifts_are_seen, SecretlyRelative),
     (shapes.undeclared_axes_are_refused, AllAxes),
     (precision.bfloat16_stays_close, RoundedAngles),
@@ -373,7 +410,6 @@ FAULTS = [
     (relativity.each_sample_has_its_own_positions, FirstSampleOnly),
     (relativity.permuted_tokens_permute_the_output, TopLeft),
     (unplaced.the_place_of_an_unplaced_token_is_not_read, TurnedClassToken),
-    (unplaced.unplaced_tokens_are_left_alone, TurnedClassToken),
     (unplaced.unplaced_tokens_are_left_alone, AddedToClassToken),
     (learning.zero_parameters_give_finite_gradients, NotANumberAtZero),
     (documents.packed_documents_are_apart, AcrossDocuments),
@@ -389,13 +425,25 @@ FAULTS = [
     ("law", "fault"), [pytest.param(*one, id=f"{one[0].name}-{one[1].__name__}") for one in FAULTS]
 )
 def test_a_planted_fault_is_caught(law, fault):
-    with pytest.raises(Broken):
-        law(member(fault, 2 if 2 in fault.axes else 1))
+    found = tried(law, member(fault, 2 if 2 in fault.axes else 1))
+    assert found.outcome == "broken"
+    assert "Error" not in found.told  # but by what was seen
 
 
 def test_a_break_of_the_graph_is_caught():
     with pytest.raises(Broken, match="no graph is captured"):
         interpreters.a_compiler_captures_it(member(Uncaptured))
+
+
+def test_what_zero_hides_from_a_compiler_is_caught():
+    with pytest.raises(Broken, match="what was compiled: off by"):
+        interpreters.a_compiler_captures_it(member(HiddenByZero))
+
+
+def test_scores_in_float32_that_are_no_numbers_are_a_fault():
+    found = [*roundings([member(Slope), member(NotANumberFarOff)])]
+    assert {one.heads for one in found if one.broken} == {"float32"}
+    assert not any(one.broken for one in roundings([member(Slope)]))
 
 
 def test_a_compiler_that_is_switched_off_captures_nothing(monkeypatch):

@@ -61,6 +61,15 @@ def test_a_window_is_masked_the_same_in_any_batch():
     assert not torch.equal(seen[0] == one.mask, (seen[0] == one.mask).flip(0))
 
 
+def test_where_windows_overlap_each_token_is_measured_once():
+    one, inputs = task(share=1.0), text()
+    targets = inputs.roll(-1, 1)
+    targets[1, :8] = NOT_ASKED  # which the window before has asked
+    _, asked = one._asked(Windows(inputs, targets))
+    assert (asked != NOT_ASKED).sum(1).tolist() == [12, 4]
+    assert torch.equal(asked[1, 8:], inputs[1, 8:])
+
+
 def test_the_loss_is_of_the_chosen_tokens():
     one, inputs = task(share=0.5), text()
     logits = torch.randn(2, 12, 11)

@@ -1,9 +1,11 @@
 """Sums over predicted tokens."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from several import run
 from torch.nn import functional as F
 
 from zoo.tasks.tally import NOT_ASKED, Tally, mean_loss
@@ -38,6 +40,20 @@ def test_half_precision_is_lost_by_neither():
     expected = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten()).item()
     assert mean_loss(logits, targets).item() == pytest.approx(expected)
     assert tally.compute().measures()["loss"].item() == pytest.approx(expected)
+
+
+def _counts_a_width_of_its_own(rank):
+    """A process of two, whose windows are as long as its rank says."""
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    tally = Tally(2)
+    tally.widen(6)
+    tally.update(torch.zeros(1, 3 + rank, 5), torch.zeros(1, 3 + rank, dtype=torch.long))
+    return 0 if tally.compute().asked.tolist() == [2, 2, 2, 1, 0, 0] else 7
+
+
+def test_processes_that_meet_windows_of_other_lengths_add_up(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(2, _counts_a_width_of_its_own) == [0, 0], Path("rank-0.log").read_text()
 
 
 def test_each_token_weighs_the_same_whatever_its_batch():

@@ -28,8 +28,8 @@ class Counting(Generated):
 
     Variables start at 0. For each of them a step sets it with weight 1 and increments it with weight 7, and any step does
     nothing with weight 50; what would increment past 10 does nothing. The variable printed is any of them. Always
-    answering the commonest value is right in 20 to 22 % of programs. `train`, `val` and `test` are numbers of programs,
-    the same in every epoch.
+    answering the commonest value is right in 20 to 22 % of programs of up to 512 steps. `train`, `val` and `test` are
+    numbers of programs, the same in every epoch.
     """
 
     def __init__(

@@ -23,7 +23,8 @@ class Text(Written):
     file of the library tokenizers, or a byte-level BPE of `vocabulary` tokens trained on the training share. Training
     windows lie side by side and are shuffled, or begin at random. Those of val and test begin every `stride` tokens, and
     each target is asked once, with what the window has before it. `documents` keeps files apart: no token is asked across
-    their ends. `streams` are for models with memory: each row of a batch goes on where it ended in the last one.
+    their ends. `streams` are for models with memory: each row of a batch goes on where it ended in the last one, and a
+    rest of the text that fills no step is left out.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ import torch
 
 from zoo.attention.context import KeyValueCache, SegmentMemory
 from zoo.laws.law import Ledger, grows, law
-from zoo.laws.member import TOKENS, Member
+from zoo.laws.member import TOKENS, Member, document, padded
 from zoo.laws.stack import Stack
 
 
@@ -29,6 +29,16 @@ def decoding_equals_one_pass(member: Member, seen: Ledger) -> None:
         seen.near(one_by_one, whole, "the output of tokens that come one by one, against one pass")
     parts = stack.in_parts(KeyValueCache(), x, pos, 5, 1, 4, 2)
     seen.near(parts, whole, "the output of tokens that come in parts, against one pass")
+
+
+@law("Tokens of several documents, or of one padded on the left, come in parts, with a cache, as in one pass.", grows)
+def documents_decode_as_in_one_pass(member: Member, seen: Ledger) -> None:
+    stack, x, pos = Stack(member, causal=True), member.states(), member.pos()
+    for told, documents in (("of several documents", document()), ("padded on the left", padded())):
+        real = documents[0] >= 0
+        parts = stack.in_parts(KeyValueCache(), x, pos, 5, 1, 4, 2, document=documents)
+        whole = stack(x, pos, document=documents)
+        seen.near(parts[:, real], whole[:, real], f"the output of tokens {told} that come in parts, against one pass")
 
 
 @law("A longer text begins as a shorter one does.", grows)

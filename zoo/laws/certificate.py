@@ -90,6 +90,7 @@ def tried(law: Law, member: Member) -> Finding:
     seen, told = Ledger(), ""
     with torch.random.fork_rng([]):
         try:
+            _ = member.facts, member.head  # made once, which draws numbers
             if why := law.exempt(member):  # which may make another one
                 return Finding(law=law.name, outcome="exempt", told=why)
             torch.manual_seed(0)

@@ -17,7 +17,7 @@ from zoo.errors import Invalid
 from zoo.functions import Attention
 from zoo.laws.law import Broken, Ledger, grows, law, require
 from zoo.laws.member import TOKENS, Member, document, unplaced
-from zoo.laws.stack import Stack
+from zoo.laws.stack import Stack, perturb
 
 
 def _agree(seen: Ledger, one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], who: str) -> None:
@@ -83,6 +83,7 @@ def differences_of_slots_are_offsets(member: Member, seen: Ledger) -> None:
 def a_compiler_captures_it(member: Member, seen: Ledger, backend: str = "aot_eager") -> None:
     torch._dynamo.reset()
     layer = Attention(member.dims, member.make(), causal=member.facts.causal).double()
+    perturb(layer)
     x = member.states().requires_grad_()
     leaves, results, graphs = [x, *layer.parameters()], list[list[torch.Tensor]](), list[torch.fx.GraphModule]()
 

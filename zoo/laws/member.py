@@ -112,6 +112,11 @@ def document() -> Tensor:
     return torch.tensor([DOCUMENTS])
 
 
+def padded() -> Tensor:
+    """int [1, TOKENS]: padding, then one document."""
+    return torch.tensor([[-1, -1, -1] + [0] * (TOKENS - 3)])
+
+
 def unplaced() -> Tensor:
     """bool [TOKENS]: a class token first, a register token last."""
     placed = torch.ones(TOKENS, dtype=torch.bool)

@@ -25,8 +25,9 @@ def shifts_change_nothing(member: Member, seen: Ledger) -> None:
     for causal in member.masks:
         stack, x, pos = Stack(member, causal=causal), member.states(), member.pos()
         for number, axis in enumerate(torch.eye(member.axes, dtype=pos.dtype)):
-            told = f"the output where all tokens are shifted by 2.5 along axis {number}"
-            seen.near(stack(x, pos + 2.5 * axis), stack(x, pos), told)
+            for shift in (2.5, 4096.5 if member.axes == 1 else 100.5):  # also past where a table would end
+                told = f"the output where all tokens are shifted by {shift} along axis {number}"
+                seen.near(stack(x, pos + shift * axis), stack(x, pos), told)
 
 
 @law("What is not declared relative changes where all tokens are shifted: else it could be declared so.", _absolute)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -27,7 +27,9 @@ WAYS = (("float32", "float32"), *((half, "float32") for half in HALVES), *((half
 
 @dataclass(frozen=True, kw_only=True)
 class Rounding:
-    """The largest error of a score relative to 1 + |score|, or why there is none: refused, or `broken` with another error."""
+    """The largest error of a score relative to 1 + |score|, or why there is none: refused, past what a half holds, or `broken`:
+    another error, or scores in float32 that are not finite.
+    """
 
     heads: str
     weights: str
@@ -37,20 +39,29 @@ class Rounding:
     broken: bool = False
 
 
-def roundings(member: Member) -> Iterator[Rounding]:
-    """One for each way and place."""
+def roundings(members: Sequence[Member]) -> Iterator[Rounding]:
+    """One for each way and place: the worst on any number of axes."""
     for (heads, weights), place in product(WAYS, PLACES):
-        with torch.random.fork_rng([]), torch.no_grad():
-            torch.manual_seed(0)
-            found, why, broken = None, "", False
-            try:
-                found = _error(member, getattr(torch, heads), getattr(torch, weights), place)
-                why = "not finite" if found is None else ""
-            except Invalid as refusal:
-                why = " ".join(str(refusal).split())[:200]
-            except Exception as error:  # of the encoding, whatever it is
-                why, broken = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", True
-        yield Rounding(heads=heads, weights=weights, place=place, error=found, why=why, broken=broken)
+        yield max((_rounding(member, heads, weights, place) for member in members), key=_severity)
+
+
+def _severity(one: Rounding) -> tuple[bool, float]:
+    return one.broken, -1.0 if one.error is None else one.error
+
+
+def _rounding(member: Member, heads: str, weights: str, place: int) -> Rounding:
+    found, why, broken = None, "", False
+    with torch.random.fork_rng([]), torch.no_grad():
+        torch.manual_seed(0)
+        try:
+            found = _error(member, getattr(torch, heads), getattr(torch, weights), place)
+            if found is None:
+                why, broken = "not finite", heads == "float32"
+        except Invalid as refusal:
+            why = " ".join(str(refusal).split())[:200]
+        except Exception as error:  # of the encoding, whatever it is
+            why, broken = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", True
+    return Rounding(heads=heads, weights=weights, place=place, error=found, why=why, broken=broken)
 
 
 def _error(member: Member, heads: torch.dtype, weights: torch.dtype, place: int) -> float | None:

@@ -95,10 +95,14 @@ class Stack(nn.Module):
         found = zip(leaves.items(), gradients, strict=True)
         return {"the output": out, **{n: torch.zeros_like(one) if g is None else g for (n, one), g in found}}
 
-    def in_parts(self, context: Context, x: Tensor, pos: Tensor, *counts: int) -> Tensor:
+    def in_parts(
+        self, context: Context, x: Tensor, pos: Tensor, *counts: int, document: Tensor | None = None
+    ) -> Tensor:
         """The output of tokens that come so many at a time, with what the context remembers of those before."""
-        parts = zip(x.split(counts, dim=1), pos.split(counts), strict=True)
-        return torch.cat([self(part, place, context=context) for part, place in parts], dim=1)
+        documents = [None] * len(counts) if document is None else document.split(counts, dim=1)
+        parts = zip(x.split(counts, dim=1), pos.split(counts), documents, strict=True)
+        outs = [self(part, place, document=document, context=context) for part, place, document in parts]
+        return torch.cat(outs, dim=1)
 
     def require_finite(self) -> None:
         """Raises Broken where a gradient is infinite or not a number."""

@@ -24,8 +24,8 @@ class Predict(Task):
     Where each window asks for one answer, exact is the share of those in which every token is right: as many as a model
     would give that writes the likeliest token each time.
     `best` is the checkpoint with the lowest val/loss. After a test, `positions` holds the mean loss by place in the
-    window and `accuracies` the accuracy, None where nothing was asked. A model with memory remembers the batch before; each
-    loop starts with none.
+    window and `accuracies` the accuracy, None where nothing was asked, and `asked` how many tokens were. A model with memory
+    remembers the batch before; each loop starts with none.
     """
 
     monitor, mode = "val/loss", "min"
@@ -41,6 +41,7 @@ class Predict(Task):
         self.memories = {part: Memory(memory) for part in ("train", "val", "test")}
         self.positions: list[float | None] = []
         self.accuracies: list[float | None] = []
+        self.asked: list[int] = []
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         return self.model(inputs, documents)
@@ -78,13 +79,14 @@ class Predict(Task):
     def on_test_epoch_start(self) -> None:
         self.memories["test"].forget()
         self.test_tally.reset()
+        self.test_tally.widen(self.trainer.datamodule.samples.length)  # type: ignore[attr-defined]
 
     def test_step(self, batch: Windows, batch_idx: int) -> None:
         self.test_tally.update(self.logits("test", batch), batch.targets, batch.bytes)
 
     def on_test_epoch_end(self) -> None:
         counts = self._conclude("test", self.test_tally)
-        self.positions, self.accuracies = counts.positions(), counts.accuracies()
+        self.positions, self.accuracies, self.asked = counts.positions(), counts.accuracies(), counts.asked.tolist()
 
     def _conclude(self, part: str, tally: Tally) -> Counts:
         counts = tally.compute()  # the same in every process

@@ -78,6 +78,12 @@ class Tally(Metric):
         for name in ("bytes", "answers", "exact"):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
+    def widen(self, length: int) -> None:
+        """Count to a length at least: the processes of a loop, each of which meets other windows, add up equal widths."""
+        for name in ("nats", "asked", "right"):
+            counted = getattr(self, name)
+            setattr(self, name, F.pad(counted, (0, max(0, length - len(counted)))))
+
     def update(self, logits: Tensor, targets: Tensor, sizes: Tensor | None = None) -> None:
         """Add logits [B, N, V] of targets [B, N], `sizes` [B, N] bytes long each."""
         known = targets != NOT_ASKED

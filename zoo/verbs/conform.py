@@ -105,7 +105,7 @@ class _Work:
             self.findings.append(examined(law, members))
         if self.rounded:
             tell("rounding")
-            self.roundings += roundings(members[0])
+            self.roundings += roundings(members)
         self.partial = False
 
     def certificate(self) -> Certificate:

@@ -25,10 +25,10 @@ def by_position(axes: Axes, result: Mapping[str, Any], key: str, metric: str, tr
     rules = {rule: sizes for rule, sizes in result.get("rules", {}).items() if rule != "none"}
     most = max((int(size) for sizes in rules.values() for size, one in sizes.items() if key in one), default=longest)
     shown = max(longest, most)  # a rule may follow where the model as it is does not
-    lines = {"as it is" if shown == longest else f"as it is, windows of {longest}": plain.get(key, ())}
-    lines |= {rule: sizes.get(str(shown), {}).get(key, ()) for rule, sizes in rules.items()}
-    for (name, values), colour in zip(lines.items(), COLOURS * len(lines), strict=False):
-        if points := [*_means(values, trained)]:
+    lines = {"as it is" if shown == longest else f"as it is, windows of {longest}": plain}
+    lines |= {rule: sizes.get(str(shown), {}) for rule, sizes in rules.items()}
+    for (name, found), colour in zip(lines.items(), COLOURS * len(lines), strict=False):
+        if points := [*_means(found.get(key, ()), found.get("asked", ()), trained)]:
             axes.plot(*zip(*points, strict=True), color=colour, label=name if len(lines) > 1 else None)
     axes.axvline(trained, color=GREY, linestyle="--", linewidth=1, label=f"trained at {trained}")
     told = plain.get("windows")
@@ -37,14 +37,16 @@ def by_position(axes: Axes, result: Mapping[str, Any], key: str, metric: str, tr
     finish(axes)
 
 
-def _means(values: Sequence[float | None], trained: int) -> Iterator[Point]:
-    """Means over runs of places, none of which joins places of training with those past it."""
-    places = [(place, value) for place, value in enumerate(values) if value is not None]
+def _means(values: Sequence[float | None], counts: Sequence[int], trained: int) -> Iterator[Point]:
+    """Means over the tokens of runs of places, none of which joins places of training with those past it."""
+    found = enumerate(zip(values, counts, strict=True))
+    places = [(place, value, count) for place, (value, count) in found if value is not None]
     run = max(1, len(places) // BINS)
     for side in ([one for one in places if one[0] < trained], [one for one in places if one[0] >= trained]):
         for start in range(0, len(side), run):
             each = side[start : start + run]
-            yield sum(place for place, _ in each) / len(each), sum(value for _, value in each) / len(each)
+            asked = sum(count for *_, count in each)
+            yield sum(place for place, *_ in each) / len(each), sum(value * count for _, value, count in each) / asked
 
 
 def labelled(axes: Axes, points: Sequence[Point]) -> None:

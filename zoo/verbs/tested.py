@@ -12,11 +12,11 @@ from zoo.run.stopping import stoppable
 from zoo.samples import Images, Passages, Samples, Text
 from zoo.tasks.task import Task
 
-BY_PLACE = ("positions", "accuracies")
+BY_PLACE = ("positions", "accuracies", "asked")
 
 
 def tested(trainer: L.Trainer, task: Task, data: Source) -> dict[str, Any]:
-    """count, metrics, and of a text how it was cut and, where the task tells them, loss and accuracy by place.
+    """count, metrics, and of a text how it was cut and, where a task tells them, loss, accuracy and number of tokens by place.
 
     Raises Invalid where the data cannot be read, and Stopped where a signal comes.
     """

@@ -45,7 +45,9 @@ class Cutting:
     def told(self) -> str:
         """How windows of an evaluation lie, in words."""
         if self.streams:
-            return "each after the one before, which a model with memory remembers"
+            return (
+                "each after the one before, which a model with memory remembers; a rest that fills no step is left out"
+            )
         if self.stride is None or self.stride == self.length:
             return "side by side"
         return f"sliding by {self.stride}, the last {self.stride} asked"
