@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from pictures import parquet
 from tables import corpus, text
 
@@ -151,3 +152,22 @@ def test_every_page_stands_in_the_site():
     site = (ROOT / "mkdocs.yml").read_text()
     for page in [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("questions/*.md")]:
         assert page.relative_to(ROOT / "docs").as_posix() in site
+
+
+def test_a_head_is_recorded_anew_by_the_names_of_its_numbers(pages):
+    head = """# A claim.
+# cost     3.3 minutes on one core of a busy machine
+# number   test/accuracy 0.9000, test/loss 0.5000, exact 0.1000 (seed 0, torch 2.0.1 on a CPU); the paper's: loss 0.3
+# lengths  1.000 % at 64, 2.000 % at 256 (error)
+# lengths  1.2000 at 64, 1.3000 at 256 (test/loss)
+"""
+    metrics = {"test/accuracy": 0.95, "test/loss": 0.25, "test/exact": 0.75}
+    lengths = {"64": {"test/accuracy": 0.98, "test/loss": 1.0}, "256": {"test/accuracy": 0.5, "test/loss": 2.0}}
+    made = importlib.import_module("heads").rewritten(head, {"metrics": metrics, "minutes": 1.26}, lengths)
+    assert made.splitlines()[1:] == [
+        "# cost     1.3 minutes on one core",
+        "# number   test/accuracy 0.9500, test/loss 0.2500, exact 0.7500 "
+        f"(seed 0, torch {torch.__version__.partition('+')[0]} on a CPU); the paper's: loss 0.3",
+        "# lengths  2.000 % at 64, 50.000 % at 256 (error)",
+        "# lengths  1.0000 at 64, 2.0000 at 256 (test/loss)",
+    ]
