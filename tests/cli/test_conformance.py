@@ -195,7 +195,7 @@ def test_an_example_of_a_plug_in_gets_its_certificate(zoo, monkeypatch):
     code, out, told = zoo("check", "gaussian", "--plugin", "zoo_example", "axes=1", "to=certificates")
     assert code == 0, told
     assert out.startswith("# gaussian, on 1 axis\n\ngaussian declares\n  module: one per layer")
-    assert re.search(r"\| +19 \| shifts_change_nothing +\| kept +\| \d\.\de[+-]\d\d \| at most 1e-09 +\|", out)
+    assert re.search(r"\| +20 \| shifts_change_nothing +\| kept +\| \d\.\de[+-]\d\d \| at most 1e-09 +\|", out)
     assert re.search(r"\| shifts_are_seen +\| does not apply \| .* it is declared relative \|", out)
     assert re.search(r"\| 1,000,000 \| +\de-\d\d ", out)
     assert out.endswith(f"laws kept {len(LAWS) - 1}, broken 0, not applying 1; {out.rpartition('; ')[2]}")
@@ -228,7 +228,7 @@ def test_all_are_in_the_matrix(zoo):
     rows = dict(re.findall(r"^\| ([\w+]+) +\| +([+X.]) \| +[+X.] \|$", out, re.MULTILINE))
     assert len(rows) == len(package.encoding_names())
     assert set(rows.values()) == {"+"}
-    assert "20. `shifts_are_seen`: What is not declared relative changes where all tokens are shifted" in out
+    assert "21. `shifts_are_seen`: What is not declared relative changes where all tokens are shifted" in out
     assert re.search(r"^\d+ encodings: laws kept \d+, broken 0, not applying \d+; zoo", out.splitlines()[-1])
 
 

@@ -53,10 +53,12 @@ class Forked:
             sys.stderr.flush()
             os._exit(code)
 
-    def wait(self):
-        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+    def poll(self):
+        ended, status = os.waitpid(self.pid, os.WNOHANG)
+        if not ended:
+            return None
         os.close(self.writing)
-        return code
+        return os.waitstatus_to_exitcode(status)
 
     def send_signal(self, number):
         os.kill(self.pid, number)

@@ -49,7 +49,7 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     assert (found.measure, found.better, found.seeds) == ("test/accuracy", "high", (0, 1))
     none, learned = found.variants
     assert none.unfair == ()
-    assert learned.unfair == (Flag("parameters", "256 more parameters than none", little=True),)
+    assert learned.unfair == (Flag("parameters", "256 more parameters than none"),)
     cell = learned.cells[1]
     assert cell.metrics[""] == json.loads(Path("c/cells/learned-1/end.json").read_text())["metrics"]
     assert cell.metrics["24"] == json.loads(Path("c/cells/learned-1/measured.json").read_text())["resolutions"]["24"]

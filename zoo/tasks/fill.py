@@ -60,7 +60,7 @@ class Fill(Task):
 
     def on_test_epoch_start(self) -> None:
         self.test_tally.reset()
-        self.test_tally.widen(self.trainer.datamodule.samples.length)  # type: ignore[attr-defined]
+        self.test_tally.widen(self.longest)
 
     def validation_step(self, batch: Windows, batch_idx: int) -> None:
         self._measure(self.val_tally, batch)

@@ -79,7 +79,7 @@ class Predict(Task):
     def on_test_epoch_start(self) -> None:
         self.memories["test"].forget()
         self.test_tally.reset()
-        self.test_tally.widen(self.trainer.datamodule.samples.length)  # type: ignore[attr-defined]
+        self.test_tally.widen(self.longest)
 
     def test_step(self, batch: Windows, batch_idx: int) -> None:
         self.test_tally.update(self.logits("test", batch), batch.targets, batch.bytes)

@@ -23,6 +23,7 @@ class Task(L.LightningModule):
     mode: str  # max or min
     model: nn.Module
     samples: Samples
+    longest: int = 0  # tokens of a window of the data of a test, which may be others than those of training
 
     def configure_model(self) -> None:
         """Where a strategy keeps weights in shards, make them; Lightning asks before each training and each test."""

@@ -21,6 +21,8 @@ def tested(trainer: L.Trainer, task: Task, data: Source) -> dict[str, Any]:
     Raises Invalid where the data cannot be read, and Stopped where a signal comes.
     """
     adopt(task, data)
+    if isinstance(data.samples, Text):
+        task.longest = data.samples.length
     with stoppable(trainer):
         (metrics,) = trainer.test(task, datamodule=data, verbose=False)
     told = {"count": data.count("test"), "metrics": {name: float(value) for name, value in metrics.items()}}
