@@ -1,4 +1,4 @@
-"""Every encoding at a glance: means of the recorded comparisons, as a table and as a figure."""
+"""Every encoding at a glance: means of the recorded comparisons, as tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ not along a row, and mind what a column is: small models, trained for minutes. W
 [resolution](questions/resolution.md), [length](questions/length.md), [small tasks](questions/memory.md).
 
 """
-LOST = "refused"
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,6 @@ def _shown(column: Column, one: Standing | None) -> str:
     if one is None:
         return ""
     if one.mean is None:
-        return LOST
+        return one.lacking[0].partition(":")[0]
     mean = number(one.mean.mean, decimals(column.comparison))
     return f"**{mean}**" if one.verdict in ("best", "within") else mean

@@ -309,8 +309,6 @@ class Uncaptured(Encoding):
 class EndsEarly(RoPE):
     """A table of places that ends, and whose last row is read past that."""
 
-    relative = True
-
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         return super().prepare(pos.clamp(max=64))
 

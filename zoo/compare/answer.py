@@ -136,11 +136,8 @@ def _unfair(there: Sequence[Standing]) -> list[str]:
     for one in flagged:
         for what in one.marks:
             marked.setdefault(what, []).append(one.name)
-    return (
-        [f"not as in most: {'; '.join(f'{what} of {listed(names)}' for what, names in marked.items())}"]
-        if marked
-        else []
-    )
+    told = [f"{what} of {listed(names)}" for what, names in marked.items()]
+    return [f"not as in most: {'; '.join(told)}"] if told else []
 
 
 def unfinished(comparison: Comparison) -> str:

@@ -89,13 +89,13 @@ class Fill(Task):
         tally.update(self(inputs, batch.documents), targets)
 
     def _asked(self, batch: Windows) -> tuple[Tensor, Tensor]:
-        """Inputs and targets [B, N] of an evaluation."""
+        """Inputs and targets [B, N] of an evaluation. Where windows overlap, a token is measured by one of them, as in the
+        data's own targets.
+        """
         draws, others = zip(*(self._draws(window) for window in batch.inputs.cpu().numpy()), strict=True)
         device = batch.inputs.device
         inputs, targets = self.masked(batch, torch.stack(draws, dim=1).to(device), torch.stack(others).to(device))
-        if (
-            batch.documents is None
-        ):  # where windows overlap, a token is measured by one of them, as in the data's own targets
+        if batch.documents is None:
             targets = torch.where(batch.targets == NOT_ASKED, NOT_ASKED, targets)
         return inputs, targets
 

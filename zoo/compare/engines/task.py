@@ -58,11 +58,11 @@ class Task:
 
 
 def ended(process: subprocess.Popen[bytes]) -> int:
-    """The exit code of a cell's process, once there is one."""
+    """The exit code of a cell's process, once there is one: looked for again and again, since Ray breaks a task off between two
+    lines of Python, and by no signal that would end a wait.
+    """
     while (code := process.poll()) is None:
-        time.sleep(
-            PAUSE
-        )  # and no wait: Ray breaks a task off between two lines of Python, by no signal that would end it
+        time.sleep(PAUSE)
     if process.stdin is not None:
         process.stdin.close()
     return code
