@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from compared import QUESTIONS
+
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import TRAINED, Comparison
 from zoo.compare.wording import decimals, number
 
-QUESTIONS = Path(__file__).parent / "questions"
 HEAD = """# Every encoding at a glance
 
 Made by `python docs/pages.py` from recorded comparisons. Each number is a mean over three seeds, of cells in which

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import answered
 import certificates
-import compared
 import overview
 import recorded
 import timed
@@ -71,7 +71,7 @@ def pages() -> dict[Path, str]:
     found = {DOCS / "encodings.md": index(names), DOCS / "results.md": recorded.results(recipes)}
     found[DOCS / "overview.md"] = overview.overview()
     found[DOCS / "conformance.md"] = certificates.conformance(DOCS / "conformance")
-    found |= {DOCS / "speed.md": timed.speed(DOCS / "speed.md"), **compared.questions()}
+    found |= {DOCS / "speed.md": timed.speed(DOCS / "speed.md"), **answered.questions()}
     return found | {DOCS / "encodings" / f"{name}.md": page(name, recipes) for name in names}
 
 

@@ -22,9 +22,8 @@ def files(tmp_path_factory):
 
 def told(tab):
     tab.evaluate(reports.SETTLED)
-    return re.sub(
-        "[\u2068\u2069]", "", tab.locator("#looks-says").inner_text()
-    )  # what keeps a token's letters together
+    words = tab.locator("#looks-says").inner_text()
+    return re.sub("[\u2068\u2069]", "", words)  # what keeps a token's letters together
 
 
 def heat(tab):

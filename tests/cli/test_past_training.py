@@ -80,9 +80,8 @@ def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
             x = task.model.words.read(batch.inputs) + long
             blocks = task.model.trunk
             tokens = task.model.tokens(batch.inputs).replace(x=x)
-            for block, chain in zip(
-                blocks.blocks, blocks.chains, strict=True
-            ):  # past `embed`, which would add the table
+            # past `embed`, which would add the table
+            for block, chain in zip(blocks.blocks, blocks.chains, strict=True):
                 tokens = block(tokens, chain, zoo_context())
             logits = task.model.words.logits(blocks.norm(tokens.x))
             losses.append(F.cross_entropy(logits.mT, batch.targets, reduction="none", ignore_index=-100))

@@ -36,9 +36,8 @@ def test_what_is_no_comparison_is_told(text, tmp_path):
 def test_intervals_are_students():
     found = estimate([1.0, 2.0, 3.0])
     assert found.mean == 2.0
-    assert found.high - found.mean == pytest.approx(
-        4.302653 * 1.0 / math.sqrt(3), rel=1e-6
-    )  # tables: t of 0.975, 2 degrees
+    quantile = 4.302653  # of tables: t of 0.975, 2 degrees
+    assert found.high - found.mean == pytest.approx(quantile * 1.0 / math.sqrt(3), rel=1e-6)
     assert estimate([1.0]).low is None
 
 

@@ -56,9 +56,8 @@ def test_a_digit_is_drawn_where_it_is():
     images = torch.ones(1, 1, 8, 8)
     drawn = motion.drawn(images, torch.tensor([[[3.0, 5.0], [10.0, 20.0]]]))
     found = centres(drawn)
-    torch.testing.assert_close(
-        found, torch.tensor([[[9.0, 11.0], [16.0, 26.0]]]), atol=0.15, rtol=0
-    )  # a soft edge is cut off
+    expected = torch.tensor([[[9.0, 11.0], [16.0, 26.0]]])
+    torch.testing.assert_close(found, expected, atol=0.15, rtol=0)  # a soft edge is cut off
 
 
 def test_clips_are_drawn_from_epoch_and_index_alone():

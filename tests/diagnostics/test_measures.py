@@ -37,9 +37,8 @@ UNIFORM = torch.full((1, 1, 4, 4), 1 / 4)
 DIAGONAL = torch.eye(4)[None, None]
 SHIFTED = torch.eye(4).roll(1, 1)[None, None]  # query i looks at key i + 1, the last one at the first
 ONE_HOT = torch.eye(4)[[2, 2, 2, 2]][None, None]  # all look at key 2
-PARTIAL = torch.tensor(
-    [[[[0.1, 0.3, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.25, -0.75, 0.5, 0.5]]]]
-)  # an empty row between
+# an empty row between
+PARTIAL = torch.tensor([[[[0.1, 0.3, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.25, -0.75, 0.5, 0.5]]]])
 
 
 def line(count):

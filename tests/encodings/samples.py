@@ -26,9 +26,8 @@ class Slope(Encoding):
         slopes = precise(self.slopes)
         if not terms.causal or self.dims.axes > 1:
             return terms.add_bias(lambda b, h, i, j: -slopes[h] * terms.offset(b, i, j).abs().sum(-1))
-        rows, columns = (
-            one.pos[:, None] * slopes[:, None, None] for one in (terms.queries, terms.keys)
-        )  # [1|B, H, N, 1]
+        places = terms.queries.pos, terms.keys.pos
+        rows, columns = (pos[:, None] * slopes[:, None, None] for pos in places)  # [1|B, H, N, 1]
         one = rows.new_ones(1, 1, 1, 1)
         return terms.add_factor(-rows, one).add_factor(one, columns)
 

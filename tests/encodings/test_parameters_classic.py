@@ -69,9 +69,8 @@ def test_tables_of_t5_on_a_grid_start_as_that_of_a_text():
 # fope's matrices
 
 
-@pytest.mark.parametrize(
-    ("length", "waves", "columns"), [(40, 2, 2), (2000, 6, 4), (10**6, 8, 4), (3, 1, 1)]
-)  # w_t = 10000^(-t/8) >= 2 pi / length
+# w_t = 10000^(-t/8) >= 2 pi / length
+@pytest.mark.parametrize(("length", "waves", "columns"), [(40, 2, 2), (2000, 6, 4), (10**6, 8, 4), (3, 1, 1)])
 @pytest.mark.parametrize("key_heads", [None, 2])
 def test_fope_has_a_frozen_matrix_for_each_key_head(length, waves, columns, key_heads):
     encoding = zoo.encoding("fope", Dims(HEADS * HEAD, HEADS, length=length, key_heads=key_heads))

@@ -15,11 +15,8 @@ from zoo.diagnostics import looking, probe
 from zoo.verbs.fit import fit
 
 OFTEN = ["diagnostics.every=5", "diagnostics.budget=1", "diagnostics.queries=3"]
-RESTLESS = [
-    "model.coordinates.jitter=0.3",
-    "model.block.dropout=0.1",
-    "trainer.max_epochs=2",
-]  # random numbers are drawn
+# random numbers are drawn
+RESTLESS = ["model.coordinates.jitter=0.3", "model.block.dropout=0.1", "trainer.max_epochs=2"]
 
 
 def trained(place, given, *more):

@@ -9,11 +9,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-MEMORY = (
-    "can't allocate memory",
-    "not enough memory",
-    "out of memory",
-)  # what a CPU's allocator says in a RuntimeError
+# what a CPU's allocator says in a RuntimeError
+MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 def exhausted(error: Exception) -> bool:

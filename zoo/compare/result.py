@@ -36,13 +36,11 @@ class Cell:
     run: str  # the run directory, relative to the comparison's folder
     state: State
     fault: str = ""  # why it failed, in a line
-    metrics: Mapping[str, Mapping[str, float]] = field(
-        default_factory=dict
-    )  # {place: {metric: value}}, TRAINED among them
+    # {place: {metric: value}}, TRAINED among them
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)  # {place: why it was not measured there}
-    positions: Mapping[str, tuple[float | None, ...]] = field(
-        default_factory=dict
-    )  # {place: mean loss by place in window}
+    # {place: mean loss by place in window}
+    positions: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     curve: tuple[tuple[int, float], ...] = ()  # (step, what is monitored) of each validation
     parameters: int | None = None
     interpreters: tuple[str, ...] = ()  # that compute attention, each named once
@@ -50,9 +48,8 @@ class Cell:
     minutes: float | None = None  # of training, all tries together
     step_seconds: float | None = None  # the median over training, beside what ran at the same time
     memory: int | None = None  # bytes, the largest that the process held at once
-    differs: tuple[
-        str, ...
-    ] = ()  # what of the start is not as in the cells of the same seed: weights by name, "order of samples"
+    # what of the start is not as in the cells of the same seed: weights by name, "order of samples"
+    differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ def table(comparison: Comparison) -> str:
     """The answers, a table for each place, what variants cost, and what is unfair."""
     parts = ["\n".join([f"# {question(comparison)}", "", *answers(comparison).values()]), unfinished(comparison)]
     parts += [_place(comparison, place) for place in comparison.places]
-    parts += [_costs(comparison), _flags(comparison), _heading(comparison)]
+    parts += [costs(comparison), _flags(comparison), conditions(comparison)]
     return "\n\n".join(part for part in parts if part)
 
 
-def _heading(comparison: Comparison) -> str:
-    """The conditions."""
+def conditions(comparison: Comparison) -> str:
+    """How it was measured, on what, and how it is repeated."""
     where = told(comparison.machine) if "processor" in comparison.machine else ""
     lines = [
         f"{measured(comparison)}: means over seeds {listed([str(seed) for seed in comparison.seeds], 20)} with 95 % intervals "
@@ -56,7 +56,8 @@ def _line(comparison: Comparison, place: str, one: Standing) -> list[str]:
     return [one.variant.name, spread(one.mean, places), behind, VERDICTS[one.verdict], seeds, mind]
 
 
-def _costs(comparison: Comparison) -> str:
+def costs(comparison: Comparison) -> str:
+    """A table of what each variant has and takes; nothing where no cell began."""
     head = ["variant", "parameters", "attention", "steps", "step ms", "minutes", "peak MiB", "cells done"]
     lines = [_cost(variant) for variant in comparison.variants if any(cell.parameters for cell in variant.cells)]
     return f"## What it costs\n\n{grid(head, lines, TEXT)}" if lines else ""

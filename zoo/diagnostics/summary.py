@@ -14,11 +14,8 @@ from zoo.diagnostics.looking import Look
 
 NEAR = {"tokens": 8, "patches": 2}  # how far a neighbourhood reaches
 SIDES = {"row": "rows", "column": "columns"}
-AXES: Mapping[int, Mapping[str, str]] = {
-    1: {},
-    2: SIDES,
-    3: {"step": "steps in time", **SIDES},
-}  # a step is some frames
+# a step is some frames
+AXES: Mapping[int, Mapping[str, str]] = {1: {}, 2: SIDES, 3: {"step": "steps in time", **SIDES}}
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,8 @@ class Trunk(nn.Module):
             self.encoding[name] = first if first.shared else nn.ModuleList(each)
             for chain, link in zip(chained, each, strict=True):
                 chain[name] = link
-        self.chains = tuple(
-            Chain(at, links) for at, links in zip(layers, chained, strict=True)
-        )  # views: not registered
+        # views: not registered
+        self.chains = tuple(Chain(at, links) for at, links in zip(layers, chained, strict=True))
         self.blocks = nn.ModuleList(
             Block(at, options, causal=causal, backend=backend, window=window, kernel=kernel) for at in layers
         )

@@ -30,14 +30,8 @@ Tracker = Literal["tensorboard", "wandb", "mlflow"]
 COARSE = ("16-true", "bf16-true", "transformer-engine", "transformer-engine-float16")  # weights themselves are rounded
 # not Lightning's, or not as it has them
 OURS = ("logger", "fast_dev_run", "compile", "activation_checkpointing", "ema", "save", "threads")
-ONCE = {
-    "limit_train_batches": 1,
-    "limit_val_batches": 1,
-    "limit_test_batches": 1,
-    "max_epochs": 1,
-    "max_steps": 1,
-    "log_every_n_steps": 1,
-}  # fast_dev_run
+LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
+ONCE = dict.fromkeys((*LIMITS, "max_epochs", "max_steps", "log_every_n_steps"), 1)  # fast_dev_run
 
 
 @dataclass(frozen=True, kw_only=True)

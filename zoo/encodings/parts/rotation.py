@@ -64,9 +64,8 @@ def multiply(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
     z, turns = _complex(x), torch.view_as_complex(table)
     batch, heads, tokens, pairs = z.shape
     dtype = torch.promote_types(z.dtype, turns.dtype)
-    out = z.new_empty(batch, tokens, heads, pairs, dtype=dtype).transpose(
-        1, 2
-    )  # tokens before heads, as projections lie
+    laid = z.new_empty(batch, tokens, heads, pairs, dtype=dtype)  # tokens before heads, as projections lie
+    out = laid.transpose(1, 2)
     torch.mul(z, turns if sign > 0 else turns.conj(), out=out)
     return torch.view_as_real(out).flatten(-2).to(x.dtype)
 
