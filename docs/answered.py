@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from compared import FIGURES, QUESTIONS
@@ -12,6 +12,7 @@ from zoo.bench.table import grid
 from zoo.compare.answer import answers, question
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.result import Comparison
+from zoo.compare.statistics import Estimate
 from zoo.compare.table import conditions, costs
 from zoo.compare.wording import capital, decimals, named, spread
 
@@ -53,15 +54,16 @@ def _places(comparison: Comparison) -> str:
     """All variants by all places, the best at the first of them first."""
     found = [{one.variant.name: one for one in ranking(comparison, place)} for place in comparison.places]
     head = [comparison.axes[0].title, *(capital(named(comparison, place)) for place in comparison.places), "mind"]
+    places = decimals(comparison)
     rows = [
-        [name, *(_shown(comparison, each[name]) for each in found), ", ".join(one.variant.marks)]
+        [name, *(shown(each[name], lambda mean: spread(mean, places)) for each in found), ", ".join(one.variant.marks)]
         for name, one in found[0].items()
     ]
     return grid(head, rows, (head[0], head[-1]))
 
 
-def _shown(comparison: Comparison, one: Standing) -> str:
+def shown(one: Standing, tell: Callable[[Estimate], str]) -> str:
+    """A variant at a place, as a table has it: bold where it is best or as good, a word where there is no value."""
     if one.mean is None:
         return one.lacking[0].partition(":")[0]
-    mean = spread(one.mean, decimals(comparison))
-    return f"**{mean}**" if one.verdict in ("best", "within") else mean
+    return f"**{tell(one.mean)}**" if one.verdict in ("best", "within") else tell(one.mean)

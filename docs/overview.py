@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from answered import shown
 from compared import QUESTIONS
 
 from zoo.compare.ranking import Standing, ranking
@@ -95,7 +96,5 @@ def standings(column: Column) -> dict[str, Standing]:
 def _shown(column: Column, one: Standing | None) -> str:
     if one is None:
         return ""
-    if one.mean is None:
-        return one.lacking[0].partition(":")[0]
-    mean = number(one.mean.mean, decimals(column.comparison))
-    return f"**{mean}**" if one.verdict in ("best", "within") else mean
+    places = decimals(column.comparison)
+    return shown(one, lambda mean: number(mean.mean, places))
