@@ -55,7 +55,8 @@ GROUPS = {
         Column("memory/flipflop", TRAINED, "flip-flop, 64 tokens"), Column("memory/flipflop", "256", "256"),
         Column("memory/recall", TRAINED, "recall, 64 tokens"), Column("memory/recall", "256", "256"),
         Column("memory/counting", TRAINED, "counting, to 32"), Column("memory/counting", "longer", "to 64"),
-        Column("memory/selective_copy", TRAINED, "copying among 32 blanks"), Column("memory/selective_copy", "sparse", "64"),
+        Column("memory/selective_copy", TRAINED, "copied from 32 blanks"), Column("memory/selective_copy", "sparse", "64"),
+        Column("memory/copying", TRAINED, "20 letters copied"), Column("memory/copying", "longer", "40"),
         Column("memory/addition", TRAINED, "sums of 3 digits"), Column("memory/addition", "longer", "of 6"),
     ),
 }  # fmt: skip
