@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, cast
 
 from zoo import recipe, registry
 from zoo.compare.engines.task import Engine
-from zoo.compare.grid import Combination, Varied, varied
+from zoo.compare.grid import ENCODINGS, Combination, Varied, varied
 from zoo.compare.grid import parted as by_axes
 from zoo.compare.making import Asked, Measure, resolved
 from zoo.errors import Fault, Invalid, RecipeError
@@ -46,7 +46,7 @@ def asked_for(
     overrides = [word for word in rest if "." in word.partition("=")[0]]  # at least, where options are wrong
     options, engine = CompareOptions(), cast(Engine, None)
     with trees.gathered(faults):
-        own, overrides = parted(rest, classes)
+        own, overrides = parted(rest, classes, (ENCODINGS,))
         common, *mine = typed(own, classes)
         options, engine = CompareOptions(**common), _made(cls, *mine)
     keys: list[Varied] = []

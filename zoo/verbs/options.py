@@ -16,16 +16,16 @@ from zoo.recipe.tree import COMMAND_LINE, Node, children, gathered
 from zoo.recipe.words import nearest
 
 
-def parted(words: Sequence[str], classes: Sequence[type]) -> tuple[list[str], list[str]]:
+def parted(words: Sequence[str], classes: Sequence[type], others: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """Options of the classes, and overrides of a recipe: what has a dot, names a section, or is no key=value.
 
-    Raises RecipeError with every key that is neither.
+    Raises RecipeError with every key that is neither; `others`, which the verb reads itself, may be what was meant.
     """
     known, sections = _schema(classes), fields(Sections)
     told = [word for word in words if _is_option(word) and word.partition("=")[0] not in sections]
     unknown = [key for key in (word.partition("=")[0] for word in told) if key not in known]
     if unknown:
-        hint = [nearest(key, [*known, *sections]) for key in unknown]
+        hint = [nearest(key, [*known, *sections, *others]) for key in unknown]
         pairs = zip(unknown, hint, strict=True)
         raise RecipeError(*(Fault(COMMAND_LINE, key, "unknown option", remedy) for key, remedy in pairs))
     return told, [word for word in words if word not in told]
