@@ -185,7 +185,10 @@ def test_an_interrupt_saves_and_stops(zoo, monkeypatch):
     monkeypatch.setattr(Classify, "on_train_batch_start", lambda *given: signal.raise_signal(signal.SIGINT))
     code, _, told = zoo("fit", "vit_comrope", *TINY, "--run-dir", "run")
     assert code == 130
-    assert "stopped by SIGINT at step 1; saved run/checkpoints/last.ckpt" in told
+    assert (
+        "stopped by SIGINT at step 1; saved run/checkpoints/last.ckpt; the same command with --resume auto goes on"
+        in told
+    )
 
 
 def test_a_run_says_what_to_do_next_and_nothing_else(process):

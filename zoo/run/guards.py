@@ -78,7 +78,7 @@ class Signals(L.Callback):
             path = self.checkpoints.save(trainer, "last")
             self.checkpoints.storage.drain()
             trainer.strategy.barrier()  # a launcher may kill those that are left once one has ended
-            told = f"stopped by {name} at step {trainer.global_step}; saved {path}"
+            told = f"stopped by {name} at step {trainer.global_step}; saved {path}; the same command with --resume auto goes on"
         raise Stopped(received, told) if self.checkpoints.processes.first else Told(128 + received)
 
 
