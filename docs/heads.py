@@ -23,6 +23,7 @@ from zoo.recipe import recipe_files
 
 METRIC = re.compile(r"\b((?:test/)?(?:loss|accuracy|exact)|bits_per_\w+) \d+\.\d+")
 SIZED = re.compile(r"\d+\.\d+( %)? at (\d+)")
+MEASURE = re.compile(r"\((test/\w+|error)\b")
 COST = re.compile(r"\d+\.\d+ minutes on one core( of a busy machine)?")
 
 
@@ -51,7 +52,10 @@ def rewritten(text: str, end: Mapping[str, Any], lengths: Mapping[str, Mapping[s
                 re.sub(r"torch [\d.]+", f"torch {torch.__version__.partition('+')[0]}", recorded) + mark + papers
             )
         elif line.startswith("# lengths"):
-            metric = next(iter(re.findall(r"\((test/\w+)", line)), "test/accuracy")
+            named = MEASURE.search(line)
+            if named is None:
+                raise SystemExit(f"{line.strip()!r} does not say what it is in, as (test/loss) or (error)")
+            metric = named[1] if named[1] != "error" else "test/accuracy"
             lines[at] = SIZED.sub(lambda found, metric=metric: _sized(lengths[found[2]][metric], found), line)
         elif line.startswith("# cost"):
             lines[at] = COST.sub(f"{end['minutes']:.1f} minutes on one core", line)

@@ -171,3 +171,11 @@ def test_a_head_is_recorded_anew_by_the_names_of_its_numbers(pages):
         "# lengths  2.000 % at 64, 50.000 % at 256 (error)",
         "# lengths  1.0000 at 64, 2.0000 at 256 (test/loss)",
     ]
+
+
+def test_a_head_that_does_not_say_what_its_numbers_are_is_refused(pages):
+    head = "# lengths  1.2000 at 64; 256 is past the table"
+    with pytest.raises(SystemExit, match="does not say what it is in"):
+        importlib.import_module("heads").rewritten(
+            head, {"metrics": {}, "minutes": 1.0}, {"64": {"test/accuracy": 0.9}}
+        )
