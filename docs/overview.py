@@ -56,6 +56,7 @@ GROUPS = {
         Column("memory/recall", TRAINED, "recall, 64 tokens"), Column("memory/recall", "256", "256"),
         Column("memory/counting", TRAINED, "counting, to 32"), Column("memory/counting", "longer", "to 64"),
         Column("memory/selective_copy", TRAINED, "copied from 32 blanks"), Column("memory/selective_copy", "sparse", "64"),
+        Column("memory/passkey", TRAINED, "passkey, 64 words"), Column("memory/passkey", "256", "256"),
         Column("memory/copying", TRAINED, "20 letters copied"), Column("memory/copying", "longer", "40"),
         Column("memory/addition", TRAINED, "sums of 3 digits"), Column("memory/addition", "longer", "of 6"),
     ),
