@@ -75,6 +75,14 @@ def test_losses_by_place_are_means_of_neighbours():
     assert line.x[-1] < 1024
 
 
+def test_losses_of_an_answer_alone_are_no_curve_by_place():
+    texts = comparisons.texts()
+    answers = [None] * 1019 + [1.0] * 5
+    cells = tuple(replace(cell, positions={"1024": tuple(answers)}) for cell in texts.variants[0].cells)
+    only = replace(texts, variants=(replace(texts.variants[0], cells=cells),))
+    assert by_position(only) == ()
+
+
 def test_costs_are_drawn_where_variants_differ_in_them():
     assert [one.title for one in by_cost(comparisons.images())] == ["Parameters"]
     assert by_cost(comparisons.texts()) == ()

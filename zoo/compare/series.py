@@ -20,6 +20,7 @@ from zoo.diagnostics.drawing.scales import Scale
 from zoo.panels import Panel, Points
 
 BINS = 48  # of places, so that each point is a mean of many tokens
+SCATTERED = 8  # where loss is counted at fewer than one place in these, as at an answer's few, none is drawn by place
 FEW = 8  # lines that are told apart by the name of their colour
 
 
@@ -159,7 +160,7 @@ def _curve(variant: Variant) -> Line | None:
 def _positions(comparison: Comparison, place: str) -> tuple[Chart, ...]:
     def line(variant: Variant) -> Line | None:
         rows = [cell.positions[place] for cell in variant.cells if cell.positions.get(place)]
-        if not rows:
+        if all((len(row) - row.count(None)) * SCATTERED < len(row) for row in rows):
             return None
         x, y = zip(*_binned(rows), strict=True)
         return Line(variant.name, torch.tensor(x), _numbers(y))
