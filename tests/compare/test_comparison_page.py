@@ -9,9 +9,11 @@ import pytest
 from elements import Reader
 
 from zoo.compare.page import html
+from zoo.compare.page.strips import axis
 from zoo.compare.ranking import ranking
 from zoo.compare.result import TRAINED, Axis
 from zoo.compare.window import window
+from zoo.diagnostics.drawing.scales import Scale
 
 
 def every():
@@ -162,6 +164,16 @@ def test_equals_of_the_best_do_not_narrow_what_is_shown():
     same = [replace(one, cells=made.variants[0].cells) for one in made.variants[:2]]
     seen = window(ranking(replace(made, variants=(*same, made.variants[2])), TRAINED))
     assert seen.low < 0.7 + 0.01
+
+
+@pytest.mark.parametrize("low", [0.0, 0.87, 0.9, 0.995])
+@pytest.mark.parametrize("high", [0.9951, 1.0, 1.07, 4.3, 260.0])
+def test_a_column_has_two_or_three_numbers_and_room_for_each(low, high):
+    drawn = Reader(str(axis(Scale(low, high, 0, 100))))
+    places = [float(one["attributes"]["x"].rstrip("%")) for one in drawn.elements if one["name"] == "text"]
+    assert 2 <= len(places) <= 3
+    assert min(places) > 6
+    assert max(places) < 94
 
 
 def test_a_second_axis_has_columns_of_its_own():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zoo.compare.ranking import Standing
-from zoo.diagnostics.drawing import digits
 from zoo.diagnostics.drawing.markup import Markup, tag
 from zoo.diagnostics.drawing.scales import Scale
 
@@ -48,9 +47,10 @@ def axis(along: Scale) -> Markup:
 
 
 def _ticks(along: Scale) -> list[tuple[float, str]]:
-    """Three or so, none so near to an end that its label would be cut."""
-    ticks = [(number, label) for number, label in along.ticks(3) if 6 < along(number) < 94]
-    return ticks or [((along.low + along.high) / 2, digits.value((along.low + along.high) / 2, 3))]
+    """Two or three, for one number alone is no scale, and none so near to an end that its label would be cut."""
+    every = ([one for one in along.ticks(most) if 6 < along(one[0]) < 94] for most in (3, 6, 12))
+    ticks = next((ticks for ticks in every if len(ticks) > 1), [])
+    return ticks if len(ticks) <= 3 else ticks[::2]
 
 
 def _upright(share: float, look: str) -> Markup:
