@@ -173,6 +173,13 @@ def test_the_newest_run_of_a_name_is_offered(verb, copy, zoo, tmp_path):
     assert "empty name" in zoo(verb, "")[2]
 
 
+def test_a_mistyped_run_is_told_its_right_name(copy, zoo):
+    code, _, told = zoo("eval", copy.with_name("cpoy"))
+    assert code == 5
+    assert told.endswith(f"cpoy: no such checkpoint; did you mean {copy}?\n")
+    assert "did you mean" not in zoo("eval", copy.with_name("another"))[2]
+
+
 def test_a_run_that_cannot_be_looked_into_is_told_as_a_checkpoint_is(copy, zoo, monkeypatch):
     monkeypatch.setattr(Path, "is_file", refused)
     code, _, told = zoo("eval", copy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import pickle
 import re
 from collections.abc import Iterator, Mapping
@@ -86,6 +87,9 @@ def _located(path: Path, told: str) -> Path:
         if named.is_file():
             return named
         path = named
+    folders = [one.name for one in path.parent.iterdir() if one.is_dir()] if path.parent.is_dir() else []
+    if close := difflib.get_close_matches(path.name, folders, n=1):
+        raise CheckpointError(f"{path}: no such checkpoint; did you mean {path.with_name(close[0])}?")
     raise CheckpointError(f"{path}: no such checkpoint; {_good(path)}")
 
 
