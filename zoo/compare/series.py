@@ -20,9 +20,7 @@ from zoo.diagnostics.drawing.scales import Scale
 from zoo.panels import Panel, Points
 
 BINS = 48  # of places, so that each point is a mean of many tokens
-SCATTERED = (
-    8  # no curve by place where fewer than one place in so many has a loss, as where an answer's few alone count
-)
+SCATTERED = 8  # no curve where fewer than one place in so many has a loss, as when only an answer counts
 FEW = 8  # lines that are told apart by the name of their colour
 
 
