@@ -9,12 +9,11 @@ from pathlib import Path
 from compared import FIGURES, QUESTIONS
 
 from zoo.bench.table import grid
-from zoo.compare.answer import answers, question
 from zoo.compare.ranking import Standing, ranking
-from zoo.compare.result import Comparison
+from zoo.compare.results import Comparison
 from zoo.compare.statistics import Estimate
 from zoo.compare.table import conditions, costs
-from zoo.compare.wording import capital, decimals, named, spread
+from zoo.compare.text import answers, capital, decimals, named, question, spread
 
 MARK = "## Recorded\n"
 BOLD = (

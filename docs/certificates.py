@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from zoo.laws.certificate import Certificate
-from zoo.laws.rounding import PLACES
-from zoo.verbs.certified import figures, matrix, rounded
+from zoo.laws.certificate import PLACES, Certificate
+from zoo.laws.report import figures, matrix, rounded
 
 HEAD = """# Conformance
 

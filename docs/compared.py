@@ -15,8 +15,8 @@ from typing import Any
 from PIL import Image
 
 from zoo.compare.figures import draw
-from zoo.compare.files import RESULTS
-from zoo.compare.result import Comparison
+from zoo.compare.outputs import RESULTS
+from zoo.compare.results import Comparison
 
 QUESTIONS = Path(__file__).parent / "questions"
 FIGURES = {

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from zoo.recipe import recipe_files
+from zoo.config import recipe_files
 
 METRIC = re.compile(r"\b((?:test/)?(?:loss|accuracy|exact)|bits_per_\w+) \d+\.\d+")
 SIZED = re.compile(r"\d+\.\d+( %)? at (\d+)")

@@ -11,8 +11,8 @@ from answered import shown
 from compared import QUESTIONS
 
 from zoo.compare.ranking import Standing, ranking
-from zoo.compare.result import TRAINED, Comparison
-from zoo.compare.wording import decimals, number
+from zoo.compare.results import TRAINED, Comparison
+from zoo.compare.text import decimals, number
 
 HEAD = """# Every encoding at a glance
 

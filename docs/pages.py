@@ -21,12 +21,11 @@ import zoo
 from zoo import registry
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims, Encoding
-from zoo.bench.ours import alone
+from zoo.bench.models import alone
+from zoo.cli.explain_encoding import Sizes, choosable, counted, interpreter, parameters, sized
+from zoo.config import Recipe, load, recipe_files
 from zoo.diagnostics.portrait import draw
-from zoo.recipe import Recipe, load, recipe_files
-from zoo.verbs.costs import Sizes, interpreter, parameters, sized
-from zoo.verbs.explained import choosable, counted
-from zoo.verbs.facts import declared
+from zoo.encodings.facts import declared
 
 DOCS = Path(__file__).parent
 PICTURES = DOCS / "images" / "encodings"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from zoo.recipe import Recipe, recipe_files
+from zoo.config import Recipe, recipe_files
 
 MEANT = """One run each, by the code of its day, of recipes that differ in more
 than their encodings: it shows that they train, and what to expect. Which encoding is better is a question for

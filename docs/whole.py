@@ -5,7 +5,7 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 from zoo.compare.page import html
-from zoo.compare.result import Comparison
+from zoo.compare.results import Comparison
 
 
 def on_files(files, config):

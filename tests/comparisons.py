@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from zoo.compare.result import TRAINED, Axis, Cell, Comparison, Flag, Variant
+from zoo.compare.results import TRAINED, Axis, Cell, Comparison, Flag, Variant
 
 LEVELS = {
     "none": 0.93,

@@ -2,14 +2,14 @@
 
 import torch
 
-from zoo.data.addition import Addition
-from zoo.data.copying import Copying
-from zoo.data.counting import Counting
-from zoo.data.flipflop import Flipflop
-from zoo.data.parity import Parity
-from zoo.data.passkey import Passkey
-from zoo.data.recall import Recall
-from zoo.data.selective_copy import SelectiveCopy
+from zoo.data.synthetic.addition import Addition
+from zoo.data.synthetic.copying import Copying
+from zoo.data.synthetic.counting import Counting
+from zoo.data.synthetic.flipflop import Flipflop
+from zoo.data.synthetic.parity import Parity
+from zoo.data.synthetic.passkey import Passkey
+from zoo.data.synthetic.recall import Recall
+from zoo.data.synthetic.selective_copy import SelectiveCopy
 
 SMALL = {
     Addition: {"digits": 5},

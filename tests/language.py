@@ -3,10 +3,10 @@
 import torch
 
 import zoo
-from zoo.data.corpora.vocabulary import Characters
+from zoo.data.corpus.tokenizer import Characters
+from zoo.data.spec import Passages, Text
 from zoo.models.decoder import Decoder
 from zoo.models.encoder import Encoder
-from zoo.samples import Passages, Text
 
 SAMPLES = Text(length=12, vocabulary=Characters("abcdefghijk"))
 PASSAGES = Passages(length=12, vocabulary=Characters("abcdefghijk"), classes=3, names=("one", "two", "three"))

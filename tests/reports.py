@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from zoo.diagnostics.report.contents import Attended, Control, Measure, Report, Run, Sample
-from zoo.panels import Curves, Map, Mosaic, Numbers, Points
+from zoo.diagnostics.report import Attended, Control, Measure, Report, Run, Sample
+from zoo.reporting.spec import Curves, Map, Mosaic, Numbers, Points
 
 HOSTILE = (
     "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> "

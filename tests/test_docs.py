@@ -12,11 +12,11 @@ from pictures import parquet
 from tables import corpus, text
 
 import zoo
-from zoo import functions
-from zoo.data.corpora.tokenisation import train
+from zoo import api
+from zoo.config import load
+from zoo.data.corpus.tokenizer import train
 from zoo.laws import LAWS
 from zoo.laws.certificate import Certificate
-from zoo.recipe import load
 
 ROOT = Path(__file__).parent.parent
 LITTLE = ["model.dim=16", "model.heads=2", "trainer.precision=32-true", "trainer.accumulate_grad_batches=1"]
@@ -71,8 +71,8 @@ def test_the_python_of_the_readme_runs():
 def test_the_example_of_the_layer_runs():
     import torch
 
-    names = {"Attention": functions.Attention, "Dims": zoo.Dims, "torch": torch}
-    (example,) = doctest.DocTestFinder(recurse=False).find(functions.Attention, "Attention", globs=names)
+    names = {"Attention": api.Attention, "Dims": zoo.Dims, "torch": torch}
+    (example,) = doctest.DocTestFinder(recurse=False).find(api.Attention, "Attention", globs=names)
     assert len(example.examples) == 2
     assert doctest.DocTestRunner().run(example).failed == 0
 
@@ -104,7 +104,7 @@ def test_a_recipe_opens_with_its_claim(path):
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_resolves_builds_and_trains_two_steps(path, tmp_path, monkeypatch):
-    from zoo.verbs.fit import fit
+    from zoo.run.fit import fit
 
     monkeypatch.chdir(tmp_path)
     recipe = load(path)

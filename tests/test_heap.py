@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from zoo import heap
+from zoo.utils import malloc
 
 PAGES = 8 * 2**20 // resource.getpagesize()
 
@@ -20,11 +20,11 @@ def faults() -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
 def test_freed_memory_is_used_again():
-    assert heap.keep({})
+    assert malloc.keep({})
     faults()
     assert faults() < PAGES
 
 
 def test_what_the_user_chose_stays():
     for name in ("MALLOC_TRIM_THRESHOLD_", "LD_PRELOAD", "GLIBC_TUNABLES"):
-        assert not heap.keep({name: "something"})
+        assert not malloc.keep({name: "something"})

@@ -8,13 +8,13 @@ import torch
 from language import SAMPLES, decoder, links, lively
 from torch import nn
 
-from zoo.data.corpora.vocabulary import Characters
-from zoo.models.block import BlockOptions
+from zoo.data.corpus.tokenizer import Characters
+from zoo.data.spec import Clips, Images
 from zoo.models.decoder import Decoder
 from zoo.models.encoder import Encoder
+from zoo.models.transformer import BlockOptions
 from zoo.models.vit import ViT
-from zoo.samples import Clips, Images
-from zoo.transfer import Report, Source, adopt
+from zoo.run.init_from import Report, Source, adopt
 
 IMAGES = Images(channels=1, height=8, width=16, classes=5)
 CLIPS = Clips(channels=1, height=8, width=16, classes=5, frames=6)

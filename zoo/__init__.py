@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zoo.api import Attention, attend, embed, encoding, encoding_class, encoding_names, scores, weights
     from zoo.attention.chain import Chain
-    from zoo.attention.context import KeyValueCache, SegmentMemory
     from zoo.attention.encoding import Dims, Encoding
-    from zoo.build import build_model
-    from zoo.functions import Attention, attend, embed, encoding, encoding_class, encoding_names, scores, weights
-    from zoo.loading import load, load_recipe
-    from zoo.recipe import Recipe
+    from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
+    from zoo.config import Recipe
+    from zoo.run.build import build_model
+    from zoo.run.load import load, load_recipe
 
 __version__ = "0.1.0"
 
 _PLACES = {
     "zoo.attention.chain": ("Chain",),
-    "zoo.attention.context": ("KeyValueCache", "SegmentMemory"),
+    "zoo.attention.kv_cache": ("KeyValueCache", "SegmentMemory"),
     "zoo.attention.encoding": ("Dims", "Encoding"),
-    "zoo.build": ("build_model",),
-    "zoo.functions": (
+    "zoo.run.build": ("build_model",),
+    "zoo.api": (
         "Attention",
         "attend",
         "embed",
@@ -30,8 +30,8 @@ _PLACES = {
         "scores",
         "weights",
     ),
-    "zoo.loading": ("load", "load_recipe"),
-    "zoo.recipe": ("Recipe",),
+    "zoo.run.load": ("load", "load_recipe"),
+    "zoo.config": ("Recipe",),
 }
 __all__ = [
     "Attention", "Chain", "Dims", "Encoding", "KeyValueCache", "Recipe", "SegmentMemory", "attend", "build_model", "embed",

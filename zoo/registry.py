@@ -22,9 +22,14 @@ from typing import Annotated, Any, TypeVar
 from zoo.errors import Fault, RecipeError
 
 KINDS = {
-    "encodings": "encodings", "models": "models", "data": "data", "tasks": "tasks", "optim": "tasks/optim",
-    "engines": "launch", "comparing": "compare/engines",
-}  # fmt: skip
+    "encodings": ("encodings",),
+    "models": ("models",),
+    "data": ("data", "data/synthetic"),
+    "tasks": ("tasks",),
+    "optim": ("optim",),
+    "engines": ("launch",),
+    "comparing": ("compare/executors",),
+}
 PLUGINS = "ZOO_PLUGINS"  # an environment variable, so that the processes of one run agree
 INSTALLED = tuple(point.value for point in importlib.metadata.entry_points(group="zoo.plugins"))  # when Python started
 
@@ -101,10 +106,10 @@ def roots() -> dict[str, Path]:
 def _files(kind: str, only: str | None = None) -> Iterator[tuple[str, str, Path]]:
     """(name, module, path) of all members of a kind, or of those with one name: other files are then not read."""
     for package, folder in roots().items():
-        place = KINDS[kind]
-        for path in sorted((folder / place).glob("*.py")):
-            if only in (None, path.stem) and "\n@register\n" in path.read_text(encoding="utf-8"):
-                yield path.stem, f"{package}.{place.replace('/', '.')}.{path.stem}", path
+        for place in KINDS[kind]:
+            for path in sorted((folder / place).glob("*.py")):
+                if only in (None, path.stem) and "\n@register\n" in path.read_text(encoding="utf-8"):
+                    yield path.stem, f"{package}.{place.replace('/', '.')}.{path.stem}", path
 
 
 def names(kind: str) -> tuple[str, ...]:

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import zoo
+from zoo.attention.backends.reference import scores, weights
+from zoo.attention.call import Terms
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
-from zoo.attention.dense import scores, weights
 from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
 

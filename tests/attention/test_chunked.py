@@ -7,7 +7,7 @@ import torch
 from largest import Largest
 
 import zoo
-from zoo.attention import chunked as chunking
+from zoo.attention.backends import chunked as chunking
 
 TOKENS = 48
 

@@ -7,8 +7,8 @@ import torch
 
 import zoo
 from zoo.attention.chain import Chain
-from zoo.attention.context import Context, KeyValueCache, SegmentMemory
 from zoo.attention.encoding import Dims
+from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
 from zoo.attention.layer import SelfAttention
 from zoo.attention.tokens import Tokens
 

@@ -5,11 +5,11 @@ import torch
 from largest import Largest
 
 import zoo
-from zoo.attention.attend import choose
-from zoo.attention.chunked import chunked
-from zoo.attention.context import KeyValueCache
-from zoo.attention.fused import sdpa
-from zoo.attention.terms import Terms
+from zoo.attention.backends.chunked import chunked
+from zoo.attention.backends.dispatch import choose
+from zoo.attention.backends.fused import sdpa
+from zoo.attention.call import Terms
+from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.tokens import Tokens
 
 

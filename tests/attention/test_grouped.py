@@ -7,7 +7,7 @@ import torch
 
 import zoo
 from zoo.attention.chain import Chain
-from zoo.attention.context import Context, KeyValueCache, SegmentMemory
+from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
 from zoo.attention.layer import LayerOptions, SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid

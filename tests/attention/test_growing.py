@@ -2,7 +2,7 @@
 
 import torch
 
-from zoo.attention.growing import Growing
+from zoo.attention.kv_cache import Growing
 
 
 def rows(first, count, batch=1):

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from zoo.attention import fused
-from zoo.attention.attend import attend, choose
-from zoo.attention.dense import scores, weights
-from zoo.attention.pairs import Lookup
-from zoo.attention.terms import Terms
+from zoo.attention.backends import fused
+from zoo.attention.backends.dispatch import attend, choose
+from zoo.attention.backends.reference import scores, weights
+from zoo.attention.call import Lookup, Terms
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import zoo
-from zoo.attention.attend import attend
+from zoo.attention.backends.dispatch import attend
 from zoo.attention.chain import Chain
-from zoo.attention.context import Context, KeyValueCache, SegmentMemory
 from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
 from zoo.attention.layer import LayerOptions, SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid

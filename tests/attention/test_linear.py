@@ -11,8 +11,8 @@ from torch.nn import functional as F
 import zoo
 from zoo.attention import linear
 from zoo.attention.chain import Chain
-from zoo.attention.context import Context, KeyValueCache, SegmentMemory
 from zoo.attention.encoding import Encoding
+from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
 from zoo.attention.layer import LayerOptions, SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid

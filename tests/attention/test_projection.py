@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import zoo
-from zoo.attention.context import KeyValueCache
-from zoo.attention.projection import Projection, project
+from zoo.attention.kv_cache import KeyValueCache
+from zoo.attention.layer import Projection, project
 
 WIDE = 256  # weights [WIDE, WIDE] and larger are large
 

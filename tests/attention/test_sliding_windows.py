@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import zoo
-from zoo.attention.attend import attend, choose
+from zoo.attention.backends.dispatch import attend, choose
+from zoo.attention.backends.reference import mask
+from zoo.attention.call import Terms
 from zoo.attention.chain import Chain
-from zoo.attention.context import Context, KeyValueCache, SegmentMemory
-from zoo.attention.dense import mask
+from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
 from zoo.attention.layer import SelfAttention
-from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from zoo.bench.memory import peak
+from zoo.bench.timing import peak
 
 MILLION = 4_000_000  # bytes of a million numbers in float32
 

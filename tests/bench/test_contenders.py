@@ -4,14 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from zoo.bench.contender import refusal
-from zoo.bench.measures.decode import Decode, Later
-from zoo.bench.measures.layer import Layer
-from zoo.bench.measures.memory import Memory
-from zoo.bench.measures.train import Train
-from zoo.bench.ours import every, ours
-from zoo.bench.shapes import SHAPES, Setting
-from zoo.bench.training import Training
+from zoo.bench.measures import Decode, Later, Layer, Memory, Train, Training
+from zoo.bench.models import every, ours
+from zoo.bench.protocol import SHAPES, Setting, refusal
 from zoo.registry import Choice
 
 TEXT, IMAGE = Setting(shape=SHAPES["lm_toy"]), Setting(shape=SHAPES["vit_toy"], jitter=0.25)

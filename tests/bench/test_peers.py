@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from zoo.bench.measures.train import Train
+from zoo.bench.measures import Train
 from zoo.bench.peers.installed import contenders, versions
-from zoo.bench.shapes import SHAPES, Setting
+from zoo.bench.protocol import SHAPES, Setting
 
 SMALL = replace(SHAPES["vit_s"], batch=1, length=32)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from zoo.bench.files import others, write
+from zoo.bench.outputs import others, write
+from zoo.bench.protocol import SHAPES
 from zoo.bench.result import Result, Row, spread
-from zoo.bench.shapes import SHAPES
 from zoo.bench.table import grid, pooled, table
 from zoo.errors import DataError
 

@@ -6,13 +6,9 @@ from itertools import count
 import pytest
 import torch
 
-from zoo.bench.clock import rounds
-from zoo.bench.comparison import Comparison
-from zoo.bench.contender import Contender
-from zoo.bench.groups import groups
-from zoo.bench.shapes import SHAPES, Setting
-from zoo.bench.trial import Facts, Ready
-from zoo.bench.turns import Pace
+from zoo.bench.protocol import SHAPES, Contender, Facts, Ready, Setting
+from zoo.bench.runner import Comparison, Pace, groups
+from zoo.bench.timing import rounds
 
 SETTING = Setting(shape=SHAPES["lm_toy"])
 
@@ -20,7 +16,7 @@ SETTING = Setting(shape=SHAPES["lm_toy"])
 @pytest.fixture(autouse=True)
 def _nothing_to_give_back(monkeypatch):
     """Collecting garbage takes longer than these tests, which hold no model."""
-    monkeypatch.setattr("zoo.bench.turns._give_back", lambda device: None)
+    monkeypatch.setattr("zoo.bench.runner._give_back", lambda device: None)
 
 
 def contender(name, rival=None):

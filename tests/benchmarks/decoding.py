@@ -18,11 +18,11 @@ from itertools import islice
 import torch
 
 import zoo
-from zoo.attention.context import KeyValueCache
-from zoo.data.corpora.vocabulary import Bytes
+from zoo.attention.kv_cache import KeyValueCache
+from zoo.data.corpus.tokenizer import Bytes
+from zoo.data.spec import Text
 from zoo.models.decoder import Decoder
-from zoo.models.sampling import continued
-from zoo.samples import Text
+from zoo.models.generation import continued
 
 DIM, HEADS, DEPTH, LENGTH, PROMPT = 512, 8, 6, 1024, 512
 CONTEXTS = (256, 4096)

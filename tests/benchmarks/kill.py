@@ -24,8 +24,8 @@ import torch
 import torch.utils.tensorboard
 from tiny import MORE, TINY
 
-from zoo.run import checkpoints
-from zoo.verbs.fit import fit
+from zoo.run import checkpoint
+from zoo.run.fit import fit
 
 RECIPE = [*TINY, *MORE]
 STATE = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "random", "loader", "best", "global_step", "epoch")
@@ -88,7 +88,7 @@ def same(one: Any, two: Any) -> bool:
 
 def compare(whole: Path, run: Path) -> None:
     for name in ("last", "best"):
-        one, two = (checkpoints.read(folder / "checkpoints" / f"{name}.ckpt") for folder in (whole, run))
+        one, two = (checkpoint.read(folder / "checkpoints" / f"{name}.ckpt") for folder in (whole, run))
         for key in STATE:
             assert same(one[key], two[key]), f"{run} {name}: {key} is not that of the run that was not killed"
     assert not unfinished(run)

@@ -14,9 +14,8 @@ import torch
 import zoo
 from zoo.attention.layer import SelfAttention
 from zoo.attention.linear import KERNELS
-from zoo.bench.clock import rounds
-from zoo.bench.measures.layer import passing
-from zoo.bench.memory import peak
+from zoo.bench.measures import passing
+from zoo.bench.timing import peak, rounds
 
 LENGTHS = (512, 2048, 8192)
 

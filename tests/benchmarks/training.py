@@ -24,9 +24,9 @@ from pathlib import Path
 
 import torch
 
-from zoo.build import build_data, build_task
-from zoo.loading import load_recipe
-from zoo.models.trunk import recompute
+from zoo.models.transformer import recompute
+from zoo.run.build import build_data, build_task
+from zoo.run.load import load_recipe
 
 RECIPE, STEPS, SIZES = "vit_rope_axial", 5, ("model.depth=3", "data.size=32", "data.batch_size=32")
 ROWS = tuple(itertools.product((False, True), ("32-true", "bf16-mixed"), (False, True)))

@@ -10,7 +10,7 @@ from tiny import ROOT
 
 from zoo.laws import LAWS
 from zoo.laws.certificate import Certificate
-from zoo.verbs.ticker import Ticker
+from zoo.utils.progress import Ticker
 
 QUICK = [law.name for law in LAWS if law.name != "a_compiler_captures_it"]
 HEAD = """import torch
@@ -170,7 +170,7 @@ def test_whatever_an_encoding_raises_is_told_of_all_laws(zoo, faulty, monkeypatc
 def test_half_precision_that_fails_is_no_refusal(zoo, faulty, monkeypatch):
     """All laws are kept, for none of them is in float16."""
     monkeypatch.syspath_prepend(faulty)
-    monkeypatch.setattr("zoo.verbs.examinees.LAWS", LAWS[:1])
+    monkeypatch.setattr("zoo.laws.run.LAWS", LAWS[:1])
     code, out, told = zoo("check", "halved", "--plugin", "faulty_zoo", "to=found")
     assert code == 1
     assert re.search(r"^\| +100 \| +\d[^X|]+\| +X \| +\d[^X|]+\| +X \| +\d", out, re.MULTILINE)

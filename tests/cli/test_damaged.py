@@ -10,8 +10,8 @@ import torch
 from tiny import language
 from untrained import made
 
-from zoo.run import storage
-from zoo.tasks.predict import Predict
+from zoo.run import atomic_io
+from zoo.tasks.causal_lm import Predict
 
 CPU = "trainer.accelerator=cpu"
 
@@ -48,8 +48,8 @@ def copy(run, tmp_path):
 @pytest.fixture
 def untested(monkeypatch):
     """Long work is a failure."""
-    monkeypatch.setattr("zoo.verbs.diagnosed.controls", lambda *given: pytest.fail("it was tested"))
-    monkeypatch.setattr("zoo.verbs.diagnosed.looked", lambda *given: pytest.fail("it was looked at"))
+    monkeypatch.setattr("zoo.evaluation.diagnose.controls", lambda *given: pytest.fail("it was tested"))
+    monkeypatch.setattr("zoo.evaluation.diagnose.looked", lambda *given: pytest.fail("it was looked at"))
 
 
 @pytest.mark.parametrize("name", ["evaluation", "environment"])
@@ -108,7 +108,7 @@ def test_metrics_that_cannot_be_read_are_told_alike(copy, zoo, untested, monkeyp
     folder = zoo("diagnose", copy)
     (copy / "metrics.csv").rmdir()
     (copy / "metrics.csv").touch()
-    monkeypatch.setattr("zoo.run.metrics.read", refused)
+    monkeypatch.setattr("zoo.run.loggers.read", refused)
     unreadable = zoo("diagnose", copy)
     assert [code for code, _, _ in (undecodable, folder, unreadable)] == [4, 4, 4]
     assert "metrics.csv: cannot be read, Permission denied" in unreadable[2]
@@ -119,7 +119,7 @@ def changed(file, change):
     """Write a checkpoint anew, sealed as zoo does, with something of it changed."""
     content = torch.load(file, weights_only=True)
     change(content)
-    storage.publish(storage.serialised(content), file)
+    atomic_io.publish(atomic_io.serialised(content), file)
 
 
 def test_weights_that_are_not_finite_are_told(copy, zoo, untested):

@@ -9,16 +9,15 @@ from tiny import TINY, language
 from untrained import made
 
 from zoo import __version__
-from zoo.diagnostics.looking import look
-from zoo.diagnostics.measures import rollout
-from zoo.diagnostics.report.shown import layout
-from zoo.loading import load
-from zoo.panels import Curves, Mosaic
-from zoo.run import storage
-from zoo.verbs.diagnose import reported
-from zoo.verbs.evaluate import evaluate
-from zoo.verbs.fit import fit
-from zoo.verbs.looked import looked
+from zoo.diagnostics.capture import look
+from zoo.diagnostics.metrics import rollout
+from zoo.diagnostics.token_layout import layout
+from zoo.evaluation.diagnose import looked, reported
+from zoo.evaluation.evaluate import evaluate
+from zoo.reporting.spec import Curves, Mosaic
+from zoo.run import atomic_io
+from zoo.run.fit import fit
+from zoo.run.load import load
 
 MOVING = ["data.train=8", "data.val=8", "data.test=8", "data.frames=4", "data.size=16", "data.side=8", "data.speed=1",
           "model.patch=4", "model.dim=16", "model.depth=1", "model.heads=2", "trainer.accelerator=cpu"]  # fmt: skip
@@ -237,7 +236,7 @@ def checkpoints(runs):
     content = torch.load(runs / "digits" / "checkpoints" / "best.ckpt", weights_only=True)
     model = {**content["zoo"]["recipe"]["model"], "depht": 2}
     content["zoo"] |= {"version": "9.9", "recipe": {**content["zoo"]["recipe"], "model": model}}
-    storage.publish(storage.serialised(content), runs / "other.ckpt")
+    atomic_io.publish(atomic_io.serialised(content), runs / "other.ckpt")
     (runs / "corrupt.ckpt").write_bytes((runs / "other.ckpt").read_bytes()[:-900])
     return runs
 

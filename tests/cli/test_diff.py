@@ -5,8 +5,8 @@ import json
 import pytest
 from tiny import TINY
 
-from zoo.recipe.difference import Side, told
-from zoo.verbs.fit import fit
+from zoo.config.difference import Side, told
+from zoo.run.fit import fit
 
 
 def test_a_name_that_differs_is_told_with_its_options_and_places(zoo):

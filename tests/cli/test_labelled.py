@@ -6,7 +6,7 @@ import pytest
 from tables import jsonl
 from tiny import LETTERS
 
-from zoo.verbs.fit import fit
+from zoo.run.fit import fit
 
 CALM = """
 extends: [model/mlm_tiny, data/passages, optim/adamw, trainer/default]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from tiny import LANGUAGE, LETTERS, language
 
-from zoo.verbs import figures
-from zoo.verbs.fit import fit
+from zoo.evaluation import report
+from zoo.run.fit import fit
 
 FLIPFLOP = [*LANGUAGE, "data.train=64", "data.val=16", "data.test=16"]
 MEMORY = ["model.memory=16", "data.streams=true", "data.batch_size=2"]
@@ -145,7 +145,7 @@ def test_with_a_stride_only_the_last_places_are_asked(train, evaluated):
 def test_a_figure_marks_the_length_of_training_whatever_the_data(train, evaluated, monkeypatch):
     run, _ = train("lm_rope")
     asked = []
-    monkeypatch.setattr(figures, "draw", lambda recipe, result, run, trained: asked.append(trained))
+    monkeypatch.setattr(report, "draw", lambda recipe, result, run, trained: asked.append(trained))
     evaluated(run, "data.length=32", "evaluate.lengths=[8]")
     assert asked == [16]
 

@@ -11,17 +11,17 @@ from tiny import LANGUAGE, TINY, language
 from torch.nn import functional as F
 
 from zoo import load
-from zoo.build import build_data
-from zoo.data.imagery.augmentation import Augmentation
+from zoo.config import load as recipe
+from zoo.config.variants import misfit
+from zoo.data.vision.augmentation import Augmentation
 from zoo.errors import Stopped
+from zoo.evaluation import report
+from zoo.evaluation.evaluate import KEPT
+from zoo.evaluation.report import _means
 from zoo.models.decoder import Decoder
-from zoo.recipe import load as recipe
-from zoo.recipe.variants import misfit
 from zoo.registry import Choice
-from zoo.verbs import figures
-from zoo.verbs.curves import _means
-from zoo.verbs.evaluate import KEPT
-from zoo.verbs.fit import fit
+from zoo.run.build import build_data
+from zoo.run.fit import fit
 
 FLIPFLOP = [*LANGUAGE, "data.train=64", "data.val=16", "data.test=32"]
 SPARSE = "evaluate.variants={sparse: {ignore: 0.98}, long: {length: 32}}"
@@ -90,7 +90,7 @@ def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
 
 
 def zoo_context():
-    from zoo.attention.context import Context
+    from zoo.attention.kv_cache import Context
 
     return Context()
 
@@ -217,7 +217,7 @@ def test_what_was_measured_before_a_signal_is_kept(runs, zoo, beyond):
 
 
 def test_a_figure_that_fails_loses_no_number(runs, zoo, monkeypatch):
-    monkeypatch.setattr("zoo.verbs.figures.draw", lambda *arguments: 1 / 0)
+    monkeypatch.setattr("zoo.evaluation.report.draw", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         zoo("eval", runs / "rope", "evaluate.lengths=[3x]")
     kept = json.loads((runs / "rope" / KEPT).read_text())
@@ -230,7 +230,7 @@ def points(result, kind, trained):
     from matplotlib.figure import Figure
 
     axes = Figure().subplots()
-    figures._by_size(axes, "", result, kind, "test/accuracy", trained)
+    report._by_size(axes, "", result, kind, "test/accuracy", trained)
     return {line.get_label(): [*zip(*line.get_data(), strict=True)] for line in axes.lines}
 
 

@@ -14,9 +14,9 @@ from PIL import Image
 from tiny import LETTERS, TINY, language
 
 from zoo.data.digits import Digits
-from zoo.data.imagery.decoding import Decoding
-from zoo.loading import load
-from zoo.verbs.fit import fit
+from zoo.data.vision.decode import Decoding
+from zoo.run.fit import fit
+from zoo.run.load import load
 
 PHOTOS = [
     "model.dim=16", "model.depth=1", "model.heads=2", "model.patch=4", "data.name=images", "data.size=8", "data.val=0.25",
@@ -147,7 +147,7 @@ def test_workers_change_nothing(runs, photos, predicted):
 
 
 def test_long_work_says_how_far_it_is(runs, photos, predicted, monkeypatch, caplog):
-    monkeypatch.setattr("zoo.verbs.predict.QUIET", 0.0)
+    monkeypatch.setattr("zoo.evaluation.predict.QUIET", 0.0)
     caplog.set_level(logging.INFO)
     predicted(runs / "photos", "photos")
     assert "of 6 files, 0:00 left" in caplog.text

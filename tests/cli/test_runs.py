@@ -17,13 +17,13 @@ from tiny import TINY
 
 import zoo as package
 from zoo.cli import main
-from zoo.tasks.classify import Classify
+from zoo.tasks.classification import Classify
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The JSON of a tiny run, and the folder it was started in."""
-    from zoo.verbs.fit import fit
+    from zoo.run.fit import fit
 
     folder = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
@@ -173,7 +173,7 @@ def test_a_signal_saves_and_stops(tmp_path, monkeypatch):
 
 
 def test_an_evaluation_that_takes_long_says_how_far_it_is(trained, zoo, monkeypatch, caplog):
-    monkeypatch.setattr("zoo.run.progress.QUIET", -1.0)
+    monkeypatch.setattr("zoo.run.callbacks.progress.QUIET", -1.0)
     with caplog.at_level("INFO", "zoo"):
         assert zoo("eval", trained[0], "trainer.accelerator=cpu", "evaluate.resolutions=null")[0] == 0
     told = [line for line in caplog.messages if line.startswith("tested")]

@@ -7,16 +7,16 @@ import pytest
 from PIL import Image
 
 from zoo import encoding_names
-from zoo.verbs import explained
+from zoo.cli import explain_encoding
 
 QUIET = ("picture=null", "seconds=0")
-USERS = cache(explained.users)
+USERS = cache(explain_encoding.users)
 
 
 @pytest.fixture(autouse=True)
 def _recipes_read_once(monkeypatch):
     """Every encoding is shown here: ask only once which recipes name them."""
-    monkeypatch.setattr(explained, "users", USERS)
+    monkeypatch.setattr(explain_encoding, "users", USERS)
 
 
 @pytest.mark.parametrize("name", encoding_names())

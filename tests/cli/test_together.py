@@ -10,7 +10,7 @@ import pytest
 from tiny import TINY
 
 from zoo.errors import Told
-from zoo.run import checkpoints, launching
+from zoo.run import checkpoint, distributed
 
 TWO = ["trainer.devices=2", "trainer.max_epochs=300", "--run-dir", "run"]
 
@@ -33,19 +33,19 @@ def test_a_signal_to_zoo_reaches_the_processes_it_started(process, tmp_path):
     _, told = run.communicate(timeout=60)
     assert run.returncode == 143, told
     assert told.count("stopped by SIGTERM") == 1
-    assert checkpoints.read(last)["global_step"] > 0
+    assert checkpoint.read(last)["global_step"] > 0
 
 
 def test_the_code_that_says_most_is_that_of_the_run():
-    assert launching._told([-15, 1, 4]) == 4
-    assert launching._told([1, -15]) == launching._told([-9, -15]) == 1
+    assert distributed._told([-15, 1, 4]) == 4
+    assert distributed._told([1, -15]) == distributed._told([-9, -15]) == 1
 
 
 def test_one_that_fails_ends_the_others(tmp_path, monkeypatch):
     """Here all do, for there is no such verb."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Told) as told:
-        launching.start(2, ["nothing"])
+        distributed.start(2, ["nothing"])
     assert told.value.code == 2
 
 

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from zoo.data.corpora.subwords import Subwords
-from zoo.data.corpora.tokenisation import train
-from zoo.data.corpora.vocabulary import Bytes, Characters
-from zoo.verbs.writer import Writer
+from zoo.data.corpus.tokenizer import Bytes, Characters, Subwords, train
+from zoo.models.generation import Writer
 
 
 def written(writer, tokens):

@@ -131,7 +131,7 @@ def test_images_and_text_do_not_mix(refused):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Tiny runs of text, of masked text and of images."""
-    from zoo.verbs.fit import fit
+    from zoo.run.fit import fit
 
     folder = tmp_path_factory.mktemp("runs")
     given = language(folder / "letters.txt")

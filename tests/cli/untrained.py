@@ -1,9 +1,9 @@
 """Checkpoints of tiny models that nobody has trained."""
 
-from zoo.build import build_task
-from zoo.loading import load_recipe
-from zoo.run import storage
-from zoo.run.checkpoints import about
+from zoo.run import atomic_io
+from zoo.run.build import build_task
+from zoo.run.checkpoint import about
+from zoo.run.load import load_recipe
 
 
 def made(run, name, overrides):
@@ -14,4 +14,4 @@ def made(run, name, overrides):
         parameter.data.normal_(std=0.3)
     (run / "checkpoints").mkdir(parents=True)
     content = {"zoo": about(recipe, task.samples), "state_dict": task.state_dict()}
-    storage.publish(storage.serialised(content), run / "checkpoints" / "best.ckpt")
+    atomic_io.publish(atomic_io.serialised(content), run / "checkpoints" / "best.ckpt")

@@ -14,11 +14,11 @@ import torch
 import torch.utils.tensorboard
 
 from zoo.cli import main
-from zoo.compare import state
-from zoo.compare.engines.task import Task
-from zoo.verbs import cell
+from zoo.compare import runner
+from zoo.compare import status as state
+from zoo.compare.executors.base import Task
 
-IMPORTED = (kornia.augmentation, matplotlib.figure, sklearn.datasets, torch.utils.tensorboard, cell)
+IMPORTED = (kornia.augmentation, matplotlib.figure, sklearn.datasets, torch.utils.tensorboard, runner)
 
 
 class Forked:

@@ -5,11 +5,10 @@ from dataclasses import replace
 import comparisons
 import pytest
 
-from zoo.compare.answer import answer, answers, question, summary, unfinished
 from zoo.compare.ranking import ranking
-from zoo.compare.result import TRAINED, Axis, Cell, Flag
+from zoo.compare.results import TRAINED, Axis, Cell, Flag
 from zoo.compare.table import table
-from zoo.compare.wording import at, decimals, listed, number, size
+from zoo.compare.text import answer, answers, at, decimals, listed, number, question, size, summary, unfinished
 
 
 def made(better="high", **values):

@@ -10,13 +10,13 @@ import pytest
 from several import codes
 from tiny import TINY
 
-from zoo.compare.folder import place
 from zoo.compare.plan import PLAN, Plan
-from zoo.compare.result import Comparison, Flag
-from zoo.run.starting import START
-from zoo.tasks.classify import Classify
-from zoo.verbs.evaluate import evaluate
-from zoo.verbs.fit import fit
+from zoo.compare.results import Comparison, Flag
+from zoo.compare.workspace import place
+from zoo.evaluation.evaluate import evaluate
+from zoo.run.callbacks.manifest import START
+from zoo.run.fit import fit
+from zoo.tasks.classification import Classify
 
 BASE = [
     "vit_comrope",

@@ -8,10 +8,9 @@ import torch
 from PIL import Image
 
 from zoo.compare import figures
-from zoo.compare.figures import draw
-from zoo.compare.multiples import multiples
-from zoo.compare.result import TRAINED
-from zoo.compare.series import by_cost, by_position, by_size, in_training
+from zoo.compare.charts import by_cost, by_position, by_size, in_training
+from zoo.compare.figures import draw, multiples
+from zoo.compare.results import TRAINED
 
 
 def test_figures_are_written_whole(tmp_path):

@@ -10,9 +10,8 @@ from elements import Reader
 
 from zoo.compare.page import html
 from zoo.compare.page.strips import axis
-from zoo.compare.ranking import ranking
-from zoo.compare.result import TRAINED, Axis
-from zoo.compare.window import window
+from zoo.compare.ranking import ranking, window
+from zoo.compare.results import TRAINED, Axis
 from zoo.diagnostics.drawing.scales import Scale
 
 

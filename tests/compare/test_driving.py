@@ -5,13 +5,12 @@ from signal import SIG_DFL, SIG_IGN, SIGTERM, SIGUSR2, getsignal, raise_signal, 
 
 import pytest
 
-from zoo.compare import state
-from zoo.compare.engines.task import Needs, Task
+from zoo.compare import status
+from zoo.compare.executors.base import Needs, Task
 from zoo.compare.plan import CELLS, Plan, Planned
+from zoo.compare.runner import Cells, cell
 from zoo.errors import ZooError
-from zoo.loading import load_recipe
-from zoo.verbs.cell import cell
-from zoo.verbs.cells import Cells
+from zoo.run.load import load_recipe
 
 
 class Handle:
@@ -76,7 +75,7 @@ def test_a_disk_that_is_full_does_not_end_the_driver(driven, monkeypatch):
     def full(run, now, fault=""):
         raise ZooError("no space left on device")
 
-    monkeypatch.setattr(state, "write", full)
+    monkeypatch.setattr(status, "write", full)
     stopped, told = driven(Engine([3, 3]))
     assert stopped is None
     assert told.count("cannot be written: no space left on device") == 2
@@ -96,21 +95,21 @@ def test_a_signal_while_cells_are_given_stops_those_that_were(driven, tmp_path):
     stopped, _ = driven(engine)
     assert stopped == SIGTERM
     assert len(engine.handles) == 2
-    now = [state.read(tmp_path / CELLS / f"c-{seed}")[0] for seed in range(3)]
+    now = [status.read(tmp_path / CELLS / f"c-{seed}")[0] for seed in range(3)]
     assert now == ["stopped", "stopped", "waiting"]
 
 
 @pytest.mark.parametrize(("code", "expected"), [(-SIGTERM, "stopped"), (128 + SIGTERM, "stopped"), (-9, "failed")])
 def test_a_cell_that_a_signal_ended_is_stopped(code, expected, driven, tmp_path):
     driven(Engine([code]))
-    assert state.read(tmp_path / CELLS / "c-0")[0] == expected
+    assert status.read(tmp_path / CELLS / "c-0")[0] == expected
 
 
 def test_cells_that_end_at_once_are_counted_one_after_another(driven, tmp_path):
     class Quick(Engine):
         def start(self, tasks, needs):
             for seed in range(2):
-                state.write(state.made(tmp_path / CELLS / f"c-{seed}"), "done")
+                status.write(status.made(tmp_path / CELLS / f"c-{seed}"), "done")
             super().start(tasks, needs)
 
     _, told = driven(Quick([0, 0]))
@@ -121,9 +120,9 @@ def test_cells_that_end_at_once_are_counted_one_after_another(driven, tmp_path):
 def test_a_cell_does_not_end_by_the_signal_that_slurm_sends_to_all(tmp_path, monkeypatch):
     before = signal(SIGUSR2, SIG_DFL)
     seen = []
-    monkeypatch.setattr("zoo.verbs.cell.fit", lambda *_: seen.append(getsignal(SIGUSR2)))
-    monkeypatch.setattr("zoo.verbs.cell.load_recipe", lambda _: load_recipe("vit_none"))
-    monkeypatch.setattr("zoo.verbs.cell.evaluate", lambda *_: None)
+    monkeypatch.setattr("zoo.compare.runner.fit", lambda *_: seen.append(getsignal(SIGUSR2)))
+    monkeypatch.setattr("zoo.compare.runner.load_recipe", lambda _: load_recipe("vit_none"))
+    monkeypatch.setattr("zoo.compare.runner.evaluate", lambda *_: None)
     try:
         cell(tmp_path / CELLS / "c-0", tied=False)
     finally:

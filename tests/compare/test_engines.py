@@ -12,10 +12,10 @@ from signal import SIG_IGN, SIGINT, SIGTERM, getsignal, signal
 
 import pytest
 
-from zoo.compare import state
-from zoo.compare.engines import ray, slurm
-from zoo.compare.engines.local import Local
-from zoo.compare.engines.task import Needs, Task
+from zoo.compare import status
+from zoo.compare.executors import ray, slurm
+from zoo.compare.executors.base import Needs, Task
+from zoo.compare.executors.local import Local
 from zoo.errors import Invalid, RecipeError, ZooError
 
 SLEEP = "import os, sys, time; time.sleep({}); print(os.environ.get('CUDA_VISIBLE_DEVICES')); sys.exit({})"
@@ -32,7 +32,7 @@ def tasks(tmp_path, monkeypatch):
         def started(command, **more):
             return Popen([sys.executable, "-c", lines[command[command.index("--cell") + 1]]], **more)
 
-        monkeypatch.setattr("zoo.compare.engines.task.subprocess.Popen", started)
+        monkeypatch.setattr("zoo.compare.executors.base.subprocess.Popen", started)
         return [Task(tmp_path.joinpath(name).relative_to(tmp_path), tmp_path) for name in lines]
 
     return made
@@ -53,7 +53,7 @@ def test_cells_run_beside_each_other_and_each_tells_its_end(tasks):
 
 
 def test_each_cell_sees_gpus_of_its_own(tasks, tmp_path, monkeypatch):
-    monkeypatch.setattr("zoo.compare.engines.local._devices", lambda: ["4", "5", "6", "7"])
+    monkeypatch.setattr("zoo.compare.executors.local._devices", lambda: ["4", "5", "6", "7"])
     engine = Local()
     assert engine.needs(24, None, 1).jobs == 4
     engine.start(tasks(SLEEP.format(0.2, 0), SLEEP.format(0.2, 0)), Needs(2, 1, 1))
@@ -236,23 +236,23 @@ def test_submitit_runs_a_cell(tmp_path):
     task = Task(Path("cells/none-0"), tmp_path)
     job = submitit.LocalExecutor(folder=tmp_path / "logs").submit(slurm.Requeued(task))
     assert job.result() == 2  # of a cell whose recipe is not there
-    assert state.fault(tmp_path / "cells/none-0", 2).startswith("exit code 2: ")
+    assert status.fault(tmp_path / "cells/none-0", 2).startswith("exit code 2: ")
 
 
 def test_a_cell_is_worked_at_by_one_process(tmp_path):
-    assert state.read(tmp_path / "cell") == ("waiting", "")
-    run = state.made(tmp_path / "cell")
-    assert state.read(run) == ("stopped", "")
-    with state.locked(run, "taken"):
-        assert state.read(run) == ("running", "")
-        with pytest.raises(ZooError, match="taken"), state.locked(run, "taken"):
+    assert status.read(tmp_path / "cell") == ("waiting", "")
+    run = status.made(tmp_path / "cell")
+    assert status.read(run) == ("stopped", "")
+    with status.locked(run, "taken"):
+        assert status.read(run) == ("running", "")
+        with pytest.raises(ZooError, match="taken"), status.locked(run, "taken"):
             pass
-    state.write(run, "failed", "exit code 3")
-    assert state.read(run) == ("failed", "exit code 3")
+    status.write(run, "failed", "exit code 3")
+    assert status.read(run) == ("failed", "exit code 3")
 
 
 def test_a_fault_is_what_a_cell_told_last(tmp_path):
-    (tmp_path / state.OUTPUT).write_text("step 1\nzoo: an older fault\nstep 2\nzoo: the loss is nan\n  more of it\n")
-    assert state.fault(tmp_path, 3) == "exit code 3: the loss is nan more of it"
-    (tmp_path / state.OUTPUT).write_text("Traceback\nMemoryError\n")
-    assert state.fault(tmp_path, -9) == "ended by signal 9: Traceback MemoryError"
+    (tmp_path / status.OUTPUT).write_text("step 1\nzoo: an older fault\nstep 2\nzoo: the loss is nan\n  more of it\n")
+    assert status.fault(tmp_path, 3) == "exit code 3: the loss is nan more of it"
+    (tmp_path / status.OUTPUT).write_text("Traceback\nMemoryError\n")
+    assert status.fault(tmp_path, -9) == "ended by signal 9: Traceback MemoryError"

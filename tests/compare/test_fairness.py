@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from zoo.compare.cells import Files
 from zoo.compare.fairness import Known, differing, shared, unfair
-from zoo.compare.result import Cell, Flag, Variant
+from zoo.compare.results import Cell, Flag, Variant
+from zoo.compare.run_files import Files
 
 ENVIRONMENT = {
     "zoo": "0.1.0", "packages": {"torch": "2.13.0"}, "git": {"commit": "a" * 40}, "processes": 1,

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from zoo.compare import state
-from zoo.compare.gathering import gathered
+from zoo.compare import status
+from zoo.compare.charts import by_size
+from zoo.compare.collect import gathered
 from zoo.compare.plan import CELLS, PLAN, Plan, Planned
-from zoo.compare.result import TRAINED, Axis
-from zoo.compare.series import by_size
-from zoo.compare.wording import at, named
+from zoo.compare.results import TRAINED, Axis
+from zoo.compare.text import at, named
 from zoo.errors import DataError
 
 LOSS = "test/loss"
@@ -31,8 +31,8 @@ def told(tmp_path):
 
     def made(planned, evaluations, now="done", end=None):
         for name, evaluation in evaluations.items():
-            run = state.made(tmp_path / CELLS / name)
-            state.write(run, now, "")
+            run = status.made(tmp_path / CELLS / name)
+            status.write(run, now, "")
             (run / "end.json").write_text(json.dumps({"metrics": {LOSS: 1.0}} if end is None else end))
             (run / "measured.json").write_text(json.dumps(evaluation))
         return gathered(planned, tmp_path)
@@ -104,14 +104,14 @@ ODD = [
 
 @pytest.mark.parametrize("odd", ODD, ids=str)
 def test_files_of_another_shape_are_as_if_they_were_not_there(odd, told, tmp_path):
-    run = state.made(tmp_path / CELLS / "none-0")
+    run = status.made(tmp_path / CELLS / "none-0")
     for name in ("start.json", "environment.json"):
         (run / name).write_text(json.dumps(odd))
     found = told(plan(), {"none-0": odd}, end=odd)
     assert found.places == (TRAINED,)
     assert found.variants[0].cells[0].metrics == {}
-    (run / state.STATE).write_text(json.dumps(odd))
-    assert state.read(run) == ("stopped", "")
+    (run / status.STATE).write_text(json.dumps(odd))
+    assert status.read(run) == ("stopped", "")
     (tmp_path / PLAN).write_text(json.dumps(odd))
     with pytest.raises(DataError, match="holds no plan"):
         Plan.read(tmp_path)

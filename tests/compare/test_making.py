@@ -2,9 +2,9 @@
 
 import pytest
 
-from zoo.compare.engines.task import Needs
+from zoo.compare.executors.base import Needs
 from zoo.compare.grid import varied
-from zoo.compare.making import Asked, gpus, plan, resolved, seeds
+from zoo.compare.planner import Asked, gpus, plan, resolved, seeds
 from zoo.data.digits import Digits
 from zoo.errors import DataError, Invalid, RecipeError
 

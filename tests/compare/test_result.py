@@ -6,7 +6,7 @@ import math
 import comparisons
 import pytest
 
-from zoo.compare.result import Comparison
+from zoo.compare.results import Comparison
 from zoo.compare.statistics import apart, difference, estimate
 from zoo.errors import DataError
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import comparisons
 
 from zoo.compare.plan import Plan, Planned, differences
-from zoo.compare.result import Axis, Cell
+from zoo.compare.results import Axis, Cell
 from zoo.compare.table import table
 
 

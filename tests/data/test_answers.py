@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from generated import told
 
-from zoo.data.addition import Addition
-from zoo.data.copying import Copying
-from zoo.data.parity import Parity
-from zoo.data.passkey import FILLER, Passkey
-from zoo.data.selective_copy import SelectiveCopy
+from zoo.data.synthetic.addition import Addition
+from zoo.data.synthetic.copying import Copying
+from zoo.data.synthetic.parity import Parity
+from zoo.data.synthetic.passkey import FILLER, Passkey
+from zoo.data.synthetic.selective_copy import SelectiveCopy
 from zoo.errors import Invalid
 
 

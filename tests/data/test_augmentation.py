@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from zoo.data.imagery.augmentation import Augmentation
-from zoo.data.imagery.batches import Finished
+from zoo.data.vision.augmentation import Augmentation
+from zoo.data.vision.dataset import Finished
 
 IMAGES, LABELS = torch.randint(256, (16, 3, 8, 8), dtype=torch.uint8), torch.arange(16) % 4
 OPTIONS = [

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from zoo.data.corpora.bigram import bigram_loss
+from zoo.data.corpus.source import bigram_loss
 from zoo.data.text import Text
 
 

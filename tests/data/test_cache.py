@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from zoo.data.cache import Entry, kept
-from zoo.data.corpora import corpus
+from zoo.data.corpus import corpus
 from zoo.data.text import Text
 
 

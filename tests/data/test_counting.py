@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from generated import told
 
-from zoo.data.counting import Counting
+from zoo.data.synthetic.counting import Counting
 from zoo.errors import Invalid
 
 

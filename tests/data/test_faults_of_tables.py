@@ -4,13 +4,13 @@ import pytest
 import torch
 from tables import jsonl, text
 
-from zoo.data.corpora.vocabulary import Bytes
-from zoo.data.passages import Passages
+from zoo.data.corpus.tokenizer import Bytes
+from zoo.data.spec import Passages as Facts
 from zoo.data.tables.stream import Stream
+from zoo.data.text_classification import Passages
 from zoo.data.text_stream import TextStream
 from zoo.data.text_table import TextTable
 from zoo.errors import DataError, Invalid
-from zoo.samples import Passages as Facts
 
 STREAM = Stream(samples=8, buffer=4)
 SPLITS = ("train", "validation", "test")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from zoo.data.flipflop import Flipflop
+from zoo.data.synthetic.flipflop import Flipflop
 from zoo.errors import Invalid
 
 

@@ -6,7 +6,7 @@ from generated import PADDED, SMALL, fetched
 
 from zoo import registry
 from zoo.data.generated.source import Generated
-from zoo.data.marked import Marked
+from zoo.data.synthetic.marker_offset import Marked
 
 ALL = pytest.mark.parametrize("source", SMALL, ids=lambda source: source.name)
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from pictures import coded, parquet
 
-from zoo.data.imagery.augmentation import Augmentation
-from zoo.data.imagery.decoding import Decoding
 from zoo.data.images import Images
 from zoo.data.tables.stream import Stream
+from zoo.data.vision.augmentation import Augmentation
+from zoo.data.vision.decode import Decoding
 from zoo.errors import DataError, Invalid
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from zoo.data.moving_digits import Motion, MovingDigits
+from zoo.data.spec import Clips
 from zoo.errors import Invalid
-from zoo.samples import Clips
 
 
 def clips(**options):

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from zoo.data.flipflop import Flipflop
-from zoo.data.order import Loader, Order, Share
-from zoo.data.tables.corrupt import Corrupt
-from zoo.data.tables.rows import Fetched
+from zoo.data.sampler import Loader, Order, Share
+from zoo.data.synthetic.flipflop import Flipflop
+from zoo.data.tables.dataset import Corrupt, Fetched
 from zoo.data.tables.stream import batched
 from zoo.errors import DataError
 

@@ -5,14 +5,13 @@ import pytest
 import torch
 from tables import corpus, jsonl, text
 
-from zoo.data.corpora.tokenisation import train
-from zoo.data.corpora.vocabulary import Characters
-from zoo.data.marked import MARK, SYMBOLS, Marked
-from zoo.data.passages import Passages
+from zoo.data.corpus.tokenizer import Characters, train
+from zoo.data.spec import Passages as Facts
+from zoo.data.spec import Text
+from zoo.data.synthetic.marker_offset import MARK, SYMBOLS, Marked
 from zoo.data.tables.stream import Stream
+from zoo.data.text_classification import Passages
 from zoo.errors import DataError, Invalid
-from zoo.samples import Passages as Facts
-from zoo.samples import Text
 
 
 @pytest.fixture(scope="module")

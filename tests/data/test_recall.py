@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from generated import fetched
 
-from zoo.data.recall import Recall
+from zoo.data.synthetic.recall import Recall
 from zoo.errors import Invalid
 
 

@@ -8,7 +8,7 @@ import pytest
 from pictures import coded
 
 from zoo.data.images import Images
-from zoo.data.tables import opening
+from zoo.data.tables import open_table
 from zoo.data.tables.stream import Stream, by_turns
 from zoo.errors import DataError
 
@@ -121,7 +121,7 @@ def test_a_set_of_the_hub_that_cannot_be_reached_is_told_with_what_to_do(monkeyp
 
     monkeypatch.setattr("datasets.load_dataset", unreachable)
     with pytest.raises(DataError) as error:
-        opening.opened("hub:someone/pets")
+        open_table.opened("hub:someone/pets")
     assert str(error.value) == (
         "hub:someone/pets: cannot be read: Couldn't reach 'someone/pets' on the Hub; is its name right, and is "
         "there a network? Else download it, and name its folder"
@@ -137,4 +137,4 @@ def test_a_shard_that_was_cut_off_is_told(shards, whole, streaming):
     shard = path.parent / "train-1.tar"
     shard.write_bytes(shard.read_bytes()[:3000])
     with pytest.raises(DataError, match=r"train-1.tar: it was cut off"):
-        opening.opened(str(path if whole else path.parent), streaming)
+        open_table.opened(str(path if whole else path.parent), streaming)

@@ -5,12 +5,11 @@ import os
 
 import pytest
 
-from zoo.data.corpora.files import read
-from zoo.data.corpora.tokenisation import train
-from zoo.data.corpora.vocabulary import Bytes, Characters
+from zoo.data.corpus.corpus import read
+from zoo.data.corpus.tokenizer import Bytes, Characters, train
+from zoo.data.spec import Text as Facts
 from zoo.data.text import Text
 from zoo.errors import DataError, Invalid
-from zoo.samples import Text as Facts
 
 LETTERS = "the zoo is " * 90 + "at rest..."
 

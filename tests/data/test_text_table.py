@@ -5,10 +5,10 @@ import pytest
 import torch
 from tables import corpus, jsonl, text
 
-from zoo.data.corpora.packing import Packing, Place
-from zoo.data.corpora.tokenisation import train
-from zoo.data.order import Share
-from zoo.data.tables import opening
+from zoo.data.corpus.tokenizer import train
+from zoo.data.corpus.windows import Packing, Place
+from zoo.data.sampler import Share
+from zoo.data.tables import open_table
 from zoo.data.text_stream import TextStream
 from zoo.data.text_table import TextTable
 from zoo.errors import DataError, Invalid
@@ -106,7 +106,7 @@ def test_a_tokenizer_that_is_not_there_is_told(folder, monkeypatch):
 def test_a_configuration_of_a_set_of_the_hub_is_named_after_a_colon(monkeypatch):
     asked = []
     monkeypatch.setattr("datasets.load_dataset", lambda *words, **options: asked.append(words) or {})
-    opening.opened("hub:someone/texts:english")
+    open_table.opened("hub:someone/texts:english")
     assert asked == [("someone/texts", "english")]
 
 
@@ -118,7 +118,7 @@ def test_a_configuration_that_is_missing_is_told(monkeypatch):
 
     monkeypatch.setattr("datasets.load_dataset", several)
     with pytest.raises(DataError, match=r"name one as hub:a/b:CONFIGURATION; Please pick .*\['raw', 'clean'\]$"):
-        opening.opened("hub:a/b")
+        open_table.opened("hub:a/b")
 
 
 @pytest.mark.parametrize("source", [TextTable, TextStream])

@@ -2,8 +2,7 @@
 
 import pytest
 
-from zoo.data.corpora.tokenisation import train
-from zoo.data.corpora.vocabulary import Bytes, Characters, Subwords, Words, from_plain
+from zoo.data.corpus.tokenizer import Bytes, Characters, Subwords, Words, from_plain, train
 from zoo.errors import Invalid
 
 TEXT = "naïve café: 日本語 🦓 and the rest of the rest\n\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zoo.diagnostics.cadence import Cadence
+from zoo.diagnostics.callback import Cadence
 
 SECOND = 0.01  # of a step
 

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 import zoo
-from zoo.attention.dense import mix
+from zoo.attention.backends.reference import mix
 from zoo.attention.encoding import Dims
 from zoo.attention.layer import SelfAttention
-from zoo.build import build_model
-from zoo.diagnostics.looking import Look, check, look, resting, spread
+from zoo.diagnostics.capture import Look, check, look, resting, spread
 from zoo.errors import Invalid
+from zoo.run.build import build_model
 
 SAME = 1e-5
 VIT = ["model.dim=32", "model.heads=2", "model.depth=2", "model.patch=2", "model.pool=class", "model.registers=1"]

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from zoo.diagnostics import measures
-from zoo.diagnostics.measures import (
+from zoo.diagnostics import metrics
+from zoo.diagnostics.metrics import (
     both,
     correlations,
     departure,
@@ -419,7 +419,7 @@ PAIRS = {"both", "first", "near", "own", "unplaced"}
 
 
 def test_every_measure_is_held_to_precision():
-    assert {*CALLS, *PAIRS} == {name for name, one in vars(measures).items() if inspect.isfunction(one)}
+    assert {*CALLS, *PAIRS} == {name for name, one in vars(metrics).items() if inspect.isfunction(one)}
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from zoo.diagnostics.page import heat, looks, opening, sections, writing
 from zoo.diagnostics.page.fewer import chosen
 from zoo.diagnostics.page.gallery import gallery
 from zoo.diagnostics.page.plain import plain, text
-from zoo.diagnostics.report.contents import Control, Measure
-from zoo.panels import Curves, Map
+from zoo.diagnostics.report import Control, Measure
+from zoo.reporting.spec import Curves, Map
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from language import decoder, text
 
 import zoo
 from zoo.attention import Dims, Tokens
-from zoo.diagnostics.places import CHANGES, changed, moved
+from zoo.diagnostics.position_ablation import CHANGES, changed, moved
 from zoo.errors import Invalid
 
 GRID = torch.tensor([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]).float()

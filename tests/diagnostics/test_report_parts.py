@@ -7,16 +7,13 @@ import pytest
 import torch
 from language import SAMPLES, decoder, encoder, text
 
-from zoo.data.corpora.vocabulary import Bytes
-from zoo.diagnostics.looking import look
-from zoo.diagnostics.places import CHANGES, changed
-from zoo.diagnostics.report.contents import Control
-from zoo.diagnostics.report.found import encodings, findings
-from zoo.diagnostics.report.measured import measured
-from zoo.diagnostics.report.profiles import profiles
-from zoo.diagnostics.report.shown import layout, pictures, pieces, spread
-from zoo.diagnostics.report.trends import extrapolation, training
-from zoo.diagnostics.report.verdict import verdict
+from zoo.data.corpus.tokenizer import Bytes
+from zoo.diagnostics.capture import look
+from zoo.diagnostics.encoding_panels import encodings, findings
+from zoo.diagnostics.position_ablation import CHANGES, changed
+from zoo.diagnostics.report import Control, measured, profiles, verdict
+from zoo.diagnostics.token_layout import layout, pictures, pieces, spread
+from zoo.diagnostics.training_curves import extrapolation, training
 
 # what is shown
 

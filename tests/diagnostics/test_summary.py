@@ -7,12 +7,11 @@ import torch
 
 import zoo
 from zoo.attention.encoding import Dims
-from zoo.build import build_model
-from zoo.diagnostics import measures
-from zoo.diagnostics.looking import look
-from zoo.diagnostics.pictures import GAP, MARK, STOPS, attended
-from zoo.diagnostics.probe import numbers
-from zoo.diagnostics.summary import kinds, unit
+from zoo.diagnostics import metrics
+from zoo.diagnostics.callback import GAP, MARK, STOPS, attended, numbers
+from zoo.diagnostics.capture import look
+from zoo.diagnostics.head_metrics import kinds, unit
+from zoo.run.build import build_model
 
 
 def even(axes=1, length=(8,), causal=False, queries=None):
@@ -122,7 +121,7 @@ def test_a_model_without_extra_tokens_has_no_share_on_them():
 def test_the_first_token_is_that_of_a_query_s_own_document(document, first):
     document = torch.tensor([document])
     same = document[:, :, None] == document[:, None]
-    found = measures.first(torch.rand(1, 2, 6, 6), same)[0, 0]
+    found = metrics.first(torch.rand(1, 2, 6, 6), same)[0, 0]
     expected = [[key == slot for key in range(6)] for slot in first]
     real = document[0] >= 0
     assert found[real].tolist() == torch.tensor(expected)[real].tolist()

@@ -7,14 +7,14 @@ import torch
 
 import zoo
 from zoo.attention import Dims
+from zoo.attention.backends.reference import scores
 from zoo.attention.chain import Chain
-from zoo.attention.context import Context
 from zoo.attention.coordinates import grid
-from zoo.attention.dense import scores
+from zoo.attention.kv_cache import Context
 from zoo.attention.tokens import Tokens
-from zoo.diagnostics.report.trained import correlations, decomposed, panels
-from zoo.models.block import Block, BlockOptions
-from zoo.panels import Panel
+from zoo.diagnostics.encoding_panels import correlations, decomposed, panels
+from zoo.models.transformer import Block, BlockOptions
+from zoo.reporting.spec import Panel
 
 LENGTH = 10
 TEXT, IMAGE = Dims(32, 2, length=LENGTH, depth=1), Dims(32, 2, axes=2, length=(3, 4), depth=1)

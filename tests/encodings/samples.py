@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from zoo.attention.call import Span, Terms
 from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.pairs import Span
-from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens, precise
 
 

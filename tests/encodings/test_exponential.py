@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import zoo
-from zoo.encodings.parts import families
-from zoo.encodings.parts.blockwise import turn_blocks
-from zoo.encodings.parts.exponential import exponential
+from zoo.encodings.common import matrix_exp
+from zoo.encodings.common.matrix_exp import exponential, turn_blocks
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 20.0])
@@ -26,10 +25,10 @@ def test_several_parts_give_what_one_does(monkeypatch):
     upper, times, towards = _family(3, 2.0)
     results = []
     for cached in (10**6, 2 * 3 * 9):
-        monkeypatch.setattr(families, "CACHED", cached)
+        monkeypatch.setattr(matrix_exp, "CACHED", cached)
         found = exponential(upper - upper.mT, times)
         results.append((found, *torch.autograd.grad(found, (upper, times), towards)))
-    assert [len(part) for part in families.parts(times, upper)] == [2, 2, 1]
+    assert [len(part) for part in matrix_exp.parts(times, upper)] == [2, 2, 1]
     torch.testing.assert_close(*results)
 
 

@@ -8,13 +8,13 @@ import torch
 import zoo
 from zoo.attention import Dims, Tokens
 from zoo.attention.chain import Chain
-from zoo.attention.context import Context, KeyValueCache
 from zoo.attention.coordinates import grid
+from zoo.attention.kv_cache import Context, KeyValueCache
 from zoo.attention.layer import SelfAttention
-from zoo.encodings.parts.commuting import commutators
+from zoo.encodings.common.panels import commutators
 from zoo.laws import Member
-from zoo.laws.member import document, unplaced
-from zoo.panels import Curves, Map, Mosaic, Numbers, Points
+from zoo.laws.case import document, unplaced
+from zoo.reporting.spec import Curves, Map, Mosaic, Numbers, Points
 
 FIRST = 7  # tokens that are cached before the queries of a call come
 
@@ -164,7 +164,7 @@ def test_half_life_of_a_gate_that_is_set():
 
 
 def test_padding_is_no_token_of_a_spread():
-    from zoo.encodings.parts.seen import real
+    from zoo.encodings.common.panels import real
 
     tokens = Tokens.at(
         torch.zeros(2, 3, 4), torch.arange(3.0)[:, None], document=torch.tensor([[-1, 0, 0], [0, 1, -1]])

@@ -14,7 +14,7 @@ import yaml
 import zoo
 from zoo import registry
 from zoo.laws import LAWS, Ledger, Member
-from zoo.laws.interpreters import a_compiler_captures_it
+from zoo.laws.backends import a_compiler_captures_it
 
 ROOT = Path(__file__).parents[2]
 LISTS: tuple[list[Any], ...] = (

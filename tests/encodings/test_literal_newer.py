@@ -13,8 +13,8 @@ from calls import SEEN, TOKENS, agree, called, dims, made, moved, near, scores, 
 from torch import nn
 
 import zoo
+from zoo.attention.call import Terms
 from zoo.attention.encoding import Dims
-from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
 

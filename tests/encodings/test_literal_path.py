@@ -13,13 +13,13 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import zoo
-from zoo.attention.context import KeyValueCache
 from zoo.attention.encoding import Dims
+from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.tokens import Tokens
 from zoo.encodings import path
-from zoo.encodings.parts.householder import added, settled
+from zoo.encodings.common.householder import added, settled
 from zoo.encodings.path import PaTH
-from zoo.laws import Broken, Member, causality, documents
+from zoo.laws import Broken, Member, causality, packing
 
 OPTIONS = pytest.mark.parametrize("options", [{}, {"convolution": 1, "rank": 3}, {"convolution": 9}], ids=str)
 M, K = 13, 4
@@ -231,7 +231,7 @@ def test_a_convolution_across_documents_is_caught(monkeypatch):
     plain = path.convolved
     monkeypatch.setattr(path, "convolved", lambda x, weights, document: plain(x, weights, None))
     with pytest.raises(Broken):
-        documents.packed_documents_are_apart(Member("path", 1, PaTH))
+        packing.packed_documents_are_apart(Member("path", 1, PaTH))
 
 
 def test_a_path_that_begins_too_early_is_caught():

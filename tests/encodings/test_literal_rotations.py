@@ -13,7 +13,7 @@ from calls import BATCH, QUERIES, SEEN, TOKENS, agree, called, dims, made, moved
 
 import zoo
 from zoo.attention.chain import Chain
-from zoo.attention.context import Context
+from zoo.attention.kv_cache import Context
 from zoo.attention.layer import SelfAttention
 from zoo.attention.tokens import Tokens
 

@@ -13,12 +13,12 @@ from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
-from zoo.encodings.parts.bases import antisymmetric, cayley, fourier
-from zoo.encodings.parts.rotation import turn
+from zoo.encodings.common.rotation import turn
+from zoo.encodings.common.skew import antisymmetric, cayley, fourier
 from zoo.encodings.string import String
 from zoo.laws import Broken, Member
-from zoo.laws.relativity import shifts_change_nothing
-from zoo.laws.unplaced import unplaced_tokens_are_left_alone
+from zoo.laws.equivariance import shifts_change_nothing
+from zoo.laws.packing import unplaced_tokens_are_left_alone
 
 KINDS = {"cayley": literal.cayley, "circulant": literal.circulant}
 AXES = pytest.mark.parametrize("axes", [1, 2, 3])

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import zoo
-from zoo.attention.context import KeyValueCache
 from zoo.attention.encoding import Dims
+from zoo.attention.kv_cache import KeyValueCache
 
 EXACT = 1e-9
 TOKENS = 9

@@ -8,7 +8,7 @@ import torch
 import zoo
 from zoo.attention.encoding import Dims
 from zoo.errors import Invalid
-from zoo.models.trunk import BlockOptions, Trunk
+from zoo.models.transformer import BlockOptions, Trunk
 
 HEADS, HEAD = 2, 16
 WIDTH = HEADS * HEAD

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zoo.encodings.parts.planes import prepare, turn_by_exponential
-from zoo.encodings.parts.spectrum import skew, spectrum
+from zoo.encodings.common.skew import skew, spectrum
+from zoo.encodings.common.spectral_rotation import prepare, turn_by_exponential
 
 HEADS, BLOCKS, SIZE, TOKENS = 2, 4, 4, 5
 TURN = torch.block_diag(*[torch.tensor([[0.0, -1.0], [0.0, 0.0]])] * (SIZE // 2)).double()

@@ -11,34 +11,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import zoo
-from zoo.attention import Block, chain, chunked, fused
-from zoo.attention import attend as attending
+from zoo.attention import Block, chain
+from zoo.attention.backends import attend as attending
+from zoo.attention.backends import chunked, fused
+from zoo.attention.call import Span, Terms
 from zoo.attention.encoding import Encoding
-from zoo.attention.pairs import Span
-from zoo.attention.terms import Terms
 from zoo.attention.tokens import Tokens, pick, precise
+from zoo.encodings.common.rotation import circle
 from zoo.encodings.liere import LieRE
-from zoo.encodings.parts.rotation import circle
 from zoo.encodings.rope import RoPE
 from zoo.encodings.rope_axial import RoPEAxial
 from zoo.encodings.rope_mixed import RoPEMixed
-from zoo.laws import (
-    LAWS,
-    Broken,
-    Member,
-    causality,
-    documents,
-    interpreters,
-    learning,
-    precision,
-    relativity,
-    shapes,
-    shares,
-    unplaced,
-)
-from zoo.laws.certificate import tried
-from zoo.laws.member import HEADS, TOKENS
-from zoo.laws.rounding import roundings
+from zoo.laws import LAWS, Broken, Member, backends, causality, equivariance, gradients, numerics, packing, shapes
+from zoo.laws.case import HEADS, TOKENS
+from zoo.laws.certificate import roundings, tried
 
 
 def member(cls: type[Encoding], axes: int | None = None) -> Member:
@@ -375,15 +361,15 @@ class TheLast(Encoding):
 
 FAULTS = [
     (shapes.shapes_are_kept, OneSampleWide),
-    (learning.initial_gradients_are_finite, InfiniteAtFirst),
-    (learning.initial_gradients_are_finite, Detached),
-    (learning.every_parameter_learns, Detached),
-    (learning.every_parameter_learns, DroppedByZero),
-    (learning.gradients_are_slopes, Untrue),
-    (interpreters.dense_and_chunks_agree, FirstRows),
-    (interpreters.dense_and_chunks_agree, SecondRows),
-    (interpreters.dense_and_flex_agree, ByGridShape),
-    (interpreters.differences_of_slots_are_offsets, TwiceAsFar),
+    (gradients.initial_gradients_are_finite, InfiniteAtFirst),
+    (gradients.initial_gradients_are_finite, Detached),
+    (gradients.every_parameter_learns, Detached),
+    (gradients.every_parameter_learns, DroppedByZero),
+    (gradients.gradients_are_slopes, Untrue),
+    (backends.dense_and_chunks_agree, FirstRows),
+    (backends.dense_and_chunks_agree, SecondRows),
+    (backends.dense_and_flex_agree, ByGridShape),
+    (backends.differences_of_slots_are_offsets, TwiceAsFar),
     (causality.future_tokens_change_nothing, LookingAhead),
     (causality.future_tokens_change_nothing, NextToken),
     (causality.decoding_equals_one_pass, TouchedAgain),
@@ -392,30 +378,30 @@ FAULTS = [
     (causality.documents_decode_as_in_one_pass, NumberedFromHere),
     (causality.a_longer_run_begins_the_same, OfTheWhole),
     (causality.full_memory_equals_one_pass, Counted),
-    (relativity.shifts_change_nothing, FlippedKey),
-    (relativity.shifts_change_nothing, Noncommuting),
-    (relativity.shifts_change_nothing, EndsEarly),
-    (relativity.shifts_are_seen, SecretlyRelative),
+    (equivariance.shifts_change_nothing, FlippedKey),
+    (equivariance.shifts_change_nothing, Noncommuting),
+    (equivariance.shifts_change_nothing, EndsEarly),
+    (equivariance.shifts_are_seen, SecretlyRelative),
     (shapes.undeclared_axes_are_refused, AllAxes),
-    (precision.bfloat16_stays_close, RoundedAngles),
-    (precision.weights_may_be_bfloat16, Widened),
+    (numerics.bfloat16_stays_close, RoundedAngles),
+    (numerics.weights_may_be_bfloat16, Widened),
     (shapes.a_state_dict_carries_everything, Unsaved),
-    (shares.weights_are_shares_of_what_is_visible, DoubleWeights),
-    (shares.weights_are_shares_of_what_is_visible, NegativeWeights),
-    (shares.weights_are_shares_of_what_is_visible, WeightsOfTheInvisible),
-    (shares.a_masked_row_gives_nothing, BlindSoftmax),
-    (shares.a_masked_row_gives_nothing, EvenlyBlind),
-    (relativity.each_sample_has_its_own_positions, FirstSampleOnly),
-    (relativity.permuted_tokens_permute_the_output, TopLeft),
-    (unplaced.the_place_of_an_unplaced_token_is_not_read, TurnedClassToken),
-    (unplaced.unplaced_tokens_are_left_alone, AddedToClassToken),
-    (learning.zero_parameters_give_finite_gradients, NotANumberAtZero),
-    (documents.packed_documents_are_apart, AcrossDocuments),
-    (documents.padding_changes_nothing, AcrossDocuments),
-    (documents.shared_key_heads_equal_repeated_ones, FirstOfEachGroup),
-    (documents.shared_key_heads_equal_repeated_ones, BySizeOfKeys),
+    (numerics.weights_are_shares_of_what_is_visible, DoubleWeights),
+    (numerics.weights_are_shares_of_what_is_visible, NegativeWeights),
+    (numerics.weights_are_shares_of_what_is_visible, WeightsOfTheInvisible),
+    (numerics.a_masked_row_gives_nothing, BlindSoftmax),
+    (numerics.a_masked_row_gives_nothing, EvenlyBlind),
+    (equivariance.each_sample_has_its_own_positions, FirstSampleOnly),
+    (equivariance.permuted_tokens_permute_the_output, TopLeft),
+    (packing.the_place_of_an_unplaced_token_is_not_read, TurnedClassToken),
+    (packing.unplaced_tokens_are_left_alone, AddedToClassToken),
+    (gradients.zero_parameters_give_finite_gradients, NotANumberAtZero),
+    (packing.packed_documents_are_apart, AcrossDocuments),
+    (packing.padding_changes_nothing, AcrossDocuments),
+    (packing.shared_key_heads_equal_repeated_ones, FirstOfEachGroup),
+    (packing.shared_key_heads_equal_repeated_ones, BySizeOfKeys),
     (causality.what_left_the_window_is_not_needed, BySlot),
-    (interpreters.chosen_queries_are_rows_of_the_whole, TheLast),
+    (backends.chosen_queries_are_rows_of_the_whole, TheLast),
 ]
 
 
@@ -430,12 +416,12 @@ def test_a_planted_fault_is_caught(law, fault):
 
 def test_a_break_of_the_graph_is_caught():
     with pytest.raises(Broken, match="no graph is captured"):
-        interpreters.a_compiler_captures_it(member(Uncaptured))
+        backends.a_compiler_captures_it(member(Uncaptured))
 
 
 def test_what_zero_hides_from_a_compiler_is_caught():
     with pytest.raises(Broken, match="what was compiled: off by"):
-        interpreters.a_compiler_captures_it(member(HiddenByZero))
+        backends.a_compiler_captures_it(member(HiddenByZero))
 
 
 def test_scores_in_float32_that_are_no_numbers_are_a_fault():
@@ -447,7 +433,7 @@ def test_scores_in_float32_that_are_no_numbers_are_a_fault():
 def test_a_compiler_that_is_switched_off_captures_nothing(monkeypatch):
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
     with pytest.raises(Broken, match="TORCHDYNAMO_DISABLE"):
-        interpreters.a_compiler_captures_it(member(RoPE))
+        backends.a_compiler_captures_it(member(RoPE))
 
 
 def test_riders_of_chunks_are_compared(monkeypatch):
@@ -457,14 +443,14 @@ def test_riders_of_chunks_are_compared(monkeypatch):
 
     monkeypatch.setattr(attending, "chunked", spoiled)
     with pytest.raises(Broken, match="in chunks, against the whole: off by"):
-        interpreters.dense_and_chunks_agree(member(Carried))
+        backends.dense_and_chunks_agree(member(Carried))
 
 
 def test_an_interpreter_that_drops_a_factor_is_caught(monkeypatch):
-    interpreters.dense_and_sdpa_agree(member(Slope))
+    backends.dense_and_sdpa_agree(member(Slope))
     monkeypatch.setattr(fused, "_channels", lambda terms: ([], []))
     with pytest.raises(Broken):
-        interpreters.dense_and_sdpa_agree(member(Slope))
+        backends.dense_and_sdpa_agree(member(Slope))
 
 
 def test_a_mask_aligned_top_left_is_caught(monkeypatch):
@@ -476,13 +462,13 @@ def test_a_mask_aligned_top_left_is_caught(monkeypatch):
 def test_a_bias_of_unplaced_pairs_is_caught(monkeypatch):
     monkeypatch.setattr(chain, "confined", lambda old, new: new)
     with pytest.raises(Broken):
-        unplaced.unplaced_tokens_are_left_alone(member(Slope))
+        packing.unplaced_tokens_are_left_alone(member(Slope))
 
 
 def test_riders_left_behind_are_caught(monkeypatch):
     monkeypatch.setattr(Carried, "update", Encoding.update)
     with pytest.raises(Broken):
-        learning.every_parameter_learns(member(Carried))
+        gradients.every_parameter_learns(member(Carried))
 
 
 class SwappedAxes(RoPEAxial):

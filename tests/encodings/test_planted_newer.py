@@ -9,12 +9,12 @@ from calls import agree, called, dims, moved
 
 import zoo
 from zoo.encodings.carope import CARoPE
+from zoo.encodings.common.rotation import circle, turn
 from zoo.encodings.grape_ap import GRAPEAP
-from zoo.encodings.parts.rotation import circle, turn
 from zoo.encodings.pope import PoPE
 from zoo.encodings.selective_rope import SelectiveRoPE
 from zoo.errors import Invalid
-from zoo.laws import Broken, Member, causality, documents, learning
+from zoo.laws import Broken, Member, causality, gradients, packing
 
 
 class TurnedBeforeTheCache(CARoPE):
@@ -74,8 +74,8 @@ FAULTS = [
     (causality.decoding_equals_one_pass, TurnedBeforeTheCache),
     (causality.full_memory_equals_one_pass, TurnedBeforeTheCache),
     (causality.decoding_equals_one_pass, FirstRows),
-    (documents.packed_documents_are_apart, StepsAcrossDocuments),
-    (learning.every_parameter_learns, PhaseOfBoth),
+    (packing.packed_documents_are_apart, StepsAcrossDocuments),
+    (gradients.every_parameter_learns, PhaseOfBoth),
 ]
 
 

@@ -14,7 +14,7 @@ from zoo.attention.chain import Chain
 from zoo.encodings.alibi import ALiBi
 from zoo.encodings.cope import CoPE
 from zoo.encodings.stickbreaking import StickBreaking
-from zoo.laws import Broken, Member, causality, documents, relativity, shares
+from zoo.laws import Broken, Member, causality, equivariance, numerics, packing
 
 
 def member(cls):
@@ -67,8 +67,8 @@ FAULTS = [
     (causality.future_tokens_change_nothing, GatesAhead),
     (causality.a_longer_run_begins_the_same, GatesAhead),
     (causality.decoding_equals_one_pass, TopLeftStick),
-    (shares.weights_are_shares_of_what_is_visible, StickTooLong),
-    (documents.packed_documents_are_apart, CountsOfOthers),
+    (numerics.weights_are_shares_of_what_is_visible, StickTooLong),
+    (packing.packed_documents_are_apart, CountsOfOthers),
 ]
 
 
@@ -82,10 +82,10 @@ def test_a_planted_fault_is_caught(law, fault):
 
 def test_content_that_is_not_turned_with_the_queries_is_caught(monkeypatch):
     one = Member("rope+transformer_xl", 1, lambda at: zoo.encoding(["rope", "transformer_xl"], at))
-    relativity.shifts_change_nothing(one)
+    equivariance.shifts_change_nothing(one)
     monkeypatch.setattr(Chain, "turn_query", _unturned_vectors(Chain.turn_query))
     with pytest.raises(Broken):
-        relativity.shifts_change_nothing(one)
+        equivariance.shifts_change_nothing(one)
 
 
 def _unturned_vectors(turn_query):

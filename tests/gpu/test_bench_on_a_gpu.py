@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from zoo.bench.measures.memory import Memory
-from zoo.bench.measures.train import Train
-from zoo.bench.ours import ours
-from zoo.bench.shapes import SHAPES, Setting
+from zoo.bench.measures import Memory, Train
+from zoo.bench.models import ours
+from zoo.bench.protocol import SHAPES, Setting
 from zoo.registry import Choice
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

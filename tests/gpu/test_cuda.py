@@ -6,10 +6,9 @@ import pytest
 import torch
 
 import zoo
-from zoo.attention.dense import mix
-from zoo.diagnostics.looking import look
-from zoo.diagnostics.pictures import attended
-from zoo.diagnostics.probe import numbers
+from zoo.attention.backends.reference import mix
+from zoo.diagnostics.callback import attended, numbers
+from zoo.diagnostics.capture import look
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

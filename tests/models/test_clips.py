@@ -5,9 +5,9 @@ import torch
 
 import zoo
 from zoo.attention.coordinates import Perturbation
+from zoo.data.spec import Clips, Images
 from zoo.errors import Invalid
 from zoo.models.vit import ViT
-from zoo.samples import Clips, Images
 
 SAMPLES = Clips(channels=1, height=8, width=16, classes=5, frames=6)
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from language import SAMPLES, decoder, links, text
 
-from zoo.attention.context import KeyValueCache, SegmentMemory
 from zoo.attention.coordinates import Perturbation
+from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.errors import Invalid
-from zoo.models.block import BlockOptions
 from zoo.models.decoder import Decoder
+from zoo.models.transformer import BlockOptions
 
 ENCODINGS = ["none", "rope", "learned", "sinusoidal", "comrope_ld"]
 each = pytest.mark.parametrize("name", ENCODINGS)
@@ -114,7 +114,7 @@ def test_encodings_keep_the_weights_that_they_start_from():
     torch.manual_seed(1)
     model = Decoder(SAMPLES, dim=16, depth=1, heads=2, encoding=links("learned"))
     table = model.trunk.encoding["learned"].table.clone()
-    from zoo.models.words import initialise
+    from zoo.models.embedding import initialise
 
     initialise(model.trunk)
     assert torch.equal(model.trunk.encoding["learned"].table, table)

@@ -2,7 +2,7 @@
 
 import torch
 
-from zoo.models.documents import lengths, places
+from zoo.models.embedding import lengths, places
 
 
 def test_each_run_counts_from_zero():

@@ -11,18 +11,18 @@ import torch
 from language import decoder, encoder, lively, text
 
 import zoo
-from zoo.attention.context import KeyValueCache, SegmentMemory
-from zoo.check import plan
+from zoo.api import waiting
+from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
+from zoo.config.signature import options
+from zoo.data.spec import Images
 from zoo.errors import Invalid
-from zoo.functions import waiting
-from zoo.models.block import BlockOptions
 from zoo.models.decoder import Decoder
-from zoo.models.sampling import continued
+from zoo.models.generation import continued
+from zoo.models.transformer import BlockOptions
 from zoo.models.vit import ViT
-from zoo.recipe.signature import options
 from zoo.registry import Choice
-from zoo.samples import Images
-from zoo.transfer import Source, adopt
+from zoo.run.init_from import Source, adopt
+from zoo.run.preflight import plan
 
 IMAGES = Images(channels=1, height=8, width=16, classes=5)
 FORMS = [{"heads": 4, "key_heads": 2}, {"kernel": "elu"}, {"window": 4}, {"block": BlockOptions(order="parallel")}]

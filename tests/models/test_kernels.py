@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from zoo.models.kernels import resized
+from zoo.models.vit import resized
 
 KERNEL = torch.randn(5, 2, 4, 4, generator=torch.Generator().manual_seed(0))
 

@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from zoo.attention.context import KeyValueCache, SegmentMemory
+from zoo.api import waiting
 from zoo.attention.encoding import Dims
+from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
-from zoo.functions import waiting
-from zoo.models.block import Block, BlockOptions
-from zoo.models.trunk import Trunk, recompute
+from zoo.models.transformer import Block, BlockOptions, Trunk, recompute
 from zoo.registry import Choice
 
 CHAINS = [["rope"], ["tape"], ["learned", "fox"], ["t5"], ["alibi", "dape"], ["stickbreaking"], ["shaw"]]

@@ -6,9 +6,9 @@ import pytest
 import torch
 from language import decoder
 
-from zoo.attention.context import KeyValueCache, SegmentMemory
+from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.errors import Invalid
-from zoo.models.sampling import continued, drawn, shares
+from zoo.models.generation import continued, drawn, shares
 
 CHAINS = [
     ("none",), ("rope",), ("alibi",), ("fox",), ("cope",), ("stickbreaking",), ("tape",), ("fire",), ("t5",), ("shaw",),

@@ -5,10 +5,10 @@ import torch
 
 import zoo
 from zoo.attention.coordinates import Perturbation
+from zoo.data.spec import Images
 from zoo.errors import Invalid
-from zoo.models.block import BlockOptions
+from zoo.models.transformer import BlockOptions
 from zoo.models.vit import ViT
-from zoo.samples import Images
 
 SAMPLES = Images(channels=3, height=16, width=24, classes=7)
 
@@ -107,7 +107,7 @@ def test_block_options_take_effect_and_train(options):
 
 
 def test_stochastic_depth_keeps_the_mean():
-    from zoo.models.block import Branch
+    from zoo.models.transformer import Branch
 
     dims = zoo.Dims(8, 1, layer=3, depth=4)
     branch = Branch(dims, BlockOptions(drop_path=0.25)).train()

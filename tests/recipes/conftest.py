@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from zoo import recipe
+from zoo import config
 from zoo.errors import RecipeError
 
 FILES = {
@@ -140,18 +140,18 @@ def _workplace(plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Callable[..., recipe.Recipe]:
+def made(tmp_path: Path) -> Callable[..., config.Recipe]:
     """The recipe `mine.yaml` of a text and overrides."""
 
-    def load(text: str, *overrides: str) -> recipe.Recipe:
+    def load(text: str, *overrides: str) -> config.Recipe:
         (tmp_path / "mine.yaml").write_text(dedent(text))
-        return recipe.load("mine.yaml", overrides)
+        return config.load("mine.yaml", overrides)
 
     return load
 
 
 @pytest.fixture
-def told(made: Callable[..., recipe.Recipe]) -> Callable[..., list[str]]:
+def told(made: Callable[..., config.Recipe]) -> Callable[..., list[str]]:
     """The faults of a text and overrides, each as its line."""
 
     def faults(text: str, *overrides: str) -> list[str]:

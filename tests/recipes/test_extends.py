@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from zoo.recipe import Recipe
+from zoo.config import Recipe
 
 Made = Callable[..., Recipe]
 Told = Callable[..., list[str]]

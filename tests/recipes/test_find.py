@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from zoo.config import find_recipe, recipe_files
 from zoo.errors import RecipeError
-from zoo.recipe import find_recipe, recipe_files
 
 
 def refusal(word: str) -> str:
@@ -22,7 +22,7 @@ def test_recipes_of_plugins_are_registered(plugin: Path) -> None:
 
 
 def test_in_a_checkout_recipes_lie_beside_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("zoo.recipe.folders.roots", lambda: {"zoo": tmp_path / "a" / "zoo", "b": tmp_path / "c" / "b"})
+    monkeypatch.setattr("zoo.config.folders.roots", lambda: {"zoo": tmp_path / "a" / "zoo", "b": tmp_path / "c" / "b"})
     for path in (tmp_path / "a/recipes/found.yaml", tmp_path / "c/recipes/no_plugin_of_ours.yaml"):
         path.parent.mkdir(parents=True)
         path.write_text("seed: 1")

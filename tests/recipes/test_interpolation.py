@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from zoo.recipe.interpolation import resolve
-from zoo.recipe.tree import plain, plant
+from zoo.config.interpolation import resolve
+from zoo.config.tree import plain, plant
 
 DATA = {"size": 8, "rate": 0.5, "list": [1, 2], "name": "digits", "odd": "???", "dollar": "$", "brace": "{a}"}
 

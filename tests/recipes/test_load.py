@@ -12,8 +12,8 @@ from types import MappingProxyType
 import pytest
 import yaml
 
+from zoo.config import Recipe, TrainerOptions, from_plain, load
 from zoo.errors import RecipeError
-from zoo.recipe import Recipe, TrainerOptions, from_plain, load
 from zoo.registry import Choice
 
 Made = Callable[..., Recipe]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from zoo.config.merge import merge, put, remove
+from zoo.config.source import parse
+from zoo.config.tree import COMMAND_LINE, Node, leaves, plain
 from zoo.errors import RecipeError
-from zoo.recipe.merge import merge, put, remove
-from zoo.recipe.source import parse
-from zoo.recipe.tree import COMMAND_LINE, Node, leaves, plain
 
 
 def tree(text: str, place: str = "file:1") -> Node:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from zoo.config.overrides import parse_all
+from zoo.config.tree import COMMAND_LINE, Node, plain
 from zoo.errors import Fault
-from zoo.recipe.overrides import parse_all
-from zoo.recipe.tree import COMMAND_LINE, Node, plain
 
 
 def refusal(argument: str) -> str:

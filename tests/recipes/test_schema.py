@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
+from zoo.config.check import Check, default
+from zoo.config.signature import Option, options
+from zoo.config.tree import plant, unfrozen
+from zoo.config.words import nearest
 from zoo.errors import Invalid
-from zoo.recipe.check import Check, default
-from zoo.recipe.signature import Option, options
-from zoo.recipe.tree import plant, unfrozen
-from zoo.recipe.words import nearest
 from zoo.registry import Between, Choice, Choices
 
 Encodings = Annotated[tuple[Choice, ...], Choices("encodings")]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from zoo.config.source import parse, read, shown
+from zoo.config.tree import leaves, plain
 from zoo.errors import Fault, RecipeError
-from zoo.recipe.source import parse, read, shown
-from zoo.recipe.tree import leaves, plain
 
 
 def parsed(text: str) -> object:

@@ -8,14 +8,14 @@ import torch
 from tiny import TINY
 
 import zoo
-from zoo.build import build_data, build_trainer
 from zoo.errors import CheckpointError, RecipeError, Stopped
-from zoo.run import checkpoints
-from zoo.run.averaging import LIVE, Average
-from zoo.run.guards import Signals
-from zoo.tasks.classify import Classify
-from zoo.verbs.evaluate import evaluate
-from zoo.verbs.fit import fit
+from zoo.evaluation.evaluate import evaluate
+from zoo.run import checkpoint
+from zoo.run.build import build_data, build_trainer
+from zoo.run.callbacks.ema import LIVE, Average
+from zoo.run.callbacks.guards import Signals
+from zoo.run.fit import fit
+from zoo.tasks.classification import Classify
 
 DECAY = 0.7
 SHORT = [
@@ -49,7 +49,7 @@ def whole(tmp_path_factory):
 
 
 def read(run, name="last"):
-    return checkpoints.read(Path(run, "checkpoints", f"{name}.ckpt"))
+    return checkpoint.read(Path(run, "checkpoints", f"{name}.ckpt"))
 
 
 def same(one, two):

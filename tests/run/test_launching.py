@@ -5,8 +5,8 @@ import several
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
 import zoo
-from zoo.build import build_trainer
-from zoo.run import launching
+from zoo.run import distributed
+from zoo.run.build import build_trainer
 
 
 def told(monkeypatch, said):
@@ -27,7 +27,7 @@ def told(monkeypatch, said):
 ], ids=range(9))  # fmt: skip
 def test_processes_and_nodes_are_those_of_the_launcher(said, found, monkeypatch):
     told(monkeypatch, said)
-    assert launching.surroundings() == found
+    assert distributed.surroundings() == found
 
 
 @pytest.mark.parametrize("launcher", [several.torchrun, several.slurm])

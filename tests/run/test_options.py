@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import zoo
-from zoo.build import build_data, build_task, build_trainer
 from zoo.errors import CheckpointError, RecipeError
-from zoo.run import checkpoints
-from zoo.verbs.fit import fit
+from zoo.run import checkpoint
+from zoo.run.build import build_data, build_task, build_trainer
+from zoo.run.fit import fit
 
 ONE = ["trainer.max_epochs=1", "data.batch_size=128", "model.depth=1"]
 
@@ -25,7 +25,7 @@ def eagerly(monkeypatch):
 
 
 def kept(run, name="last"):
-    return checkpoints.read(Path(run, "checkpoints", f"{name}.ckpt"))
+    return checkpoint.read(Path(run, "checkpoints", f"{name}.ckpt"))
 
 
 def test_weights_and_their_names_are_those_of_a_plain_run(tiny, weights, eagerly):
@@ -115,6 +115,6 @@ def test_a_run_does_not_go_on_from_a_dev_run(tiny):
 
 
 def test_what_cannot_be_computed_again_is_a_fault(monkeypatch):
-    monkeypatch.setattr("zoo.models.trunk.Trunk", nn.Bilinear)
+    monkeypatch.setattr("zoo.models.transformer.Trunk", nn.Bilinear)
     with pytest.raises(RecipeError, match=r"trainer.activation_checkpointing: the model has no trunk"):
         zoo.load_recipe("vit_none", ["trainer.activation_checkpointing=true"])

@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from zoo.verbs.fit import fit
+from zoo.run.fit import fit
 
 
 def test_a_batch_is_learned_by_heart(tiny):

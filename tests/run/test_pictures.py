@@ -10,8 +10,8 @@ from pictures import parquet
 
 from zoo.data.images import Images
 from zoo.errors import DataError, Stopped
-from zoo.run.guards import Signals
-from zoo.verbs.fit import fit
+from zoo.run.callbacks.guards import Signals
+from zoo.run.fit import fit
 
 RECIPE = """
 extends: [model/vit_tiny, data/images, optim/adamw, trainer/default]

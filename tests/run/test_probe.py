@@ -11,8 +11,8 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch import nn
 
 from zoo.cli import main
-from zoo.diagnostics import looking, probe
-from zoo.verbs.fit import fit
+from zoo.diagnostics import callback, capture
+from zoo.run.fit import fit
 
 OFTEN = ["diagnostics.every=5", "diagnostics.budget=1", "diagnostics.queries=3"]
 # random numbers are drawn
@@ -93,7 +93,7 @@ def test_a_trial_of_one_batch_looks_too(given, tiny):
 
 
 def test_a_model_that_cannot_be_looked_at_is_trained_all_the_same(tiny, monkeypatch, caplog):
-    monkeypatch.setattr(probe, "check", lambda model, layers: looking.check(nn.Linear(1, 1), layers))
+    monkeypatch.setattr(callback, "check", lambda model, layers: capture.check(nn.Linear(1, 1), layers))
     assert main(["fit", "vit_comrope", *tiny, "trainer.fast_dev_run=true", "--run-dir", "run"]) == 0
     assert "attention is not looked at: the model has no attention layer of zoo" in caplog.text
 

@@ -8,10 +8,10 @@ import torch
 
 import zoo
 from zoo.errors import NonFiniteError
-from zoo.run import checkpoints
-from zoo.run.randomness import restore_random
-from zoo.tasks.classify import Classify
-from zoo.verbs.fit import fit
+from zoo.run import checkpoint
+from zoo.run.fit import fit
+from zoo.run.rng import restore_random
+from zoo.tasks.classification import Classify
 
 STEP = 7  # of 18, in the second epoch
 PLACE = "model.trunk.blocks.1.attention.out"
@@ -50,7 +50,7 @@ def broken_run(overrides, monkeypatch, change):
     monkeypatch.setattr(Classify, "training_step", training_step)
     with pytest.raises(NonFiniteError) as stopped:
         fit("vit_comrope", overrides, Path("run"), "never")
-    return str(stopped.value), checkpoints.read(Path("run/replay.pt"))
+    return str(stopped.value), checkpoint.read(Path("run/replay.pt"))
 
 
 @pytest.mark.parametrize("more", [
@@ -90,7 +90,7 @@ def test_a_replay_takes_the_step_again(tiny, monkeypatch):
     monkeypatch.setattr(Classify, "training_step", noted)
     with pytest.raises(NonFiniteError, match="first: the loss, though what every module gives is finite"):
         fit("vit_comrope", tiny, Path("run"), "never")
-    kept = checkpoints.read(Path("run/replay.pt"))["replay"]
+    kept = checkpoint.read(Path("run/replay.pt"))["replay"]
     task = zoo.load("run/replay.pt").train()
     restore_random(kept["random"])
     inputs, labels = kept["batch"]

@@ -12,9 +12,9 @@ from tiny import MORE, TINY
 
 import zoo
 from zoo.errors import CheckpointError, Stopped, ZooError
-from zoo.run import checkpoints
-from zoo.run.guards import Signals
-from zoo.verbs.fit import fit
+from zoo.run import checkpoint
+from zoo.run.callbacks.guards import Signals
+from zoo.run.fit import fit
 
 
 def stop_at(step, number=signal.SIGTERM):
@@ -130,7 +130,7 @@ def test_auto_takes_the_newest_that_is_whole(damaged, step, whole, stopped, weig
     assert f"skipped broken/checkpoints/{damaged}.ckpt: corrupt" in caplog.text
     assert f"going on from broken/checkpoints/{'best' if damaged == 'last' else 'last'}.ckpt" in caplog.text
     assert same(weights(whole[0] / "checkpoints/last.ckpt"), weights("broken/checkpoints/last.ckpt"))
-    assert checkpoints.read(Path("broken/checkpoints/best.ckpt"))["global_step"] > step
+    assert checkpoint.read(Path("broken/checkpoints/best.ckpt"))["global_step"] > step
 
 
 def test_a_run_killed_between_its_last_two_files_has_both(whole, tiny, weights):
@@ -175,5 +175,5 @@ def test_a_full_disk_stops_the_run_with_its_last_good_checkpoint(save, tiny, mon
     told = "last.ckpt: cannot be written, No space left on device; still there: best.ckpt in run/checkpoints"
     with pytest.raises(ZooError, match=told):
         fit("vit_comrope", [*tiny, f"trainer.save={save}"], Path("run"), "never")
-    assert checkpoints.read(Path("run/checkpoints/best.ckpt"))["global_step"] == 6
+    assert checkpoint.read(Path("run/checkpoints/best.ckpt"))["global_step"] == 6
     assert not list(Path("run").rglob("*.writing"))

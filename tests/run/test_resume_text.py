@@ -8,12 +8,12 @@ import torch
 from tables import corpus
 
 import zoo
-from zoo.data.corpora.vocabulary import Characters, Words
+from zoo.data.corpus.tokenizer import Characters, Words
+from zoo.data.spec import Clips, Images, Passages, Text
 from zoo.errors import CheckpointError, Stopped
-from zoo.run import checkpoints
-from zoo.run.guards import Signals
-from zoo.samples import Clips, Images, Passages, Text
-from zoo.verbs.fit import fit
+from zoo.run import checkpoint
+from zoo.run.callbacks.guards import Signals
+from zoo.run.fit import fit
 
 RECIPE = """
 extends: [model/lm_tiny, data/text, optim/adamw, trainer/default]
@@ -50,7 +50,7 @@ def test_a_length_to_evaluate_at_leaves_the_model_as_it_was_trained(song):
 
 def test_classes_of_texts_are_remembered(tmp_path):
     known = Passages(8, Characters("abc"), 2, ("calm", "wild"))
-    assert checkpoints.recalled({"zoo": {"samples": checkpoints.remembered(known)}}, tmp_path) == known
+    assert checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path) == known
 
 
 def test_that_windows_ask_for_answers_is_remembered(tmp_path):
@@ -59,21 +59,21 @@ def test_that_windows_ask_for_answers_is_remembered(tmp_path):
         Text(8, Characters("ab"), "some"),
         Text(8, Characters("ab")),
     ):
-        assert checkpoints.recalled({"zoo": {"samples": checkpoints.remembered(known)}}, tmp_path) == known
+        assert checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path) == known
     before = {"length": 8, "vocabulary": Characters("ab").plain(), "answers": True}
-    assert checkpoints.recalled({"zoo": {"samples": before}}, tmp_path) == Text(8, Characters("ab"), "answers")
+    assert checkpoint.recalled({"zoo": {"samples": before}}, tmp_path) == Text(8, Characters("ab"), "answers")
 
 
 def test_images_are_remembered(tmp_path):
     for known in (Images(1, 8, 16, 2, names=("a", "b")), Images(1, 8, 8, 10), Clips(1, 8, 8, 10, frames=4)):
-        assert checkpoints.recalled({"zoo": {"samples": checkpoints.remembered(known)}}, tmp_path) == known
-    assert checkpoints.recalled({"zoo": {}}, tmp_path) is None
+        assert checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path) == known
+    assert checkpoint.recalled({"zoo": {}}, tmp_path) is None
 
 
 def test_a_vocabulary_that_cannot_be_read_is_told(tmp_path):
     content = {"zoo": {"samples": {"length": 8, "vocabulary": {"kind": "runes"}}}}
     with pytest.raises(CheckpointError, match=r"what it says of its data cannot be read, .*runes"):
-        checkpoints.recalled(content, tmp_path / "one.ckpt")
+        checkpoint.recalled(content, tmp_path / "one.ckpt")
 
 
 FILLS = ["model.name=encoder", "model.dim=16", "model.depth=1", "model.heads=2", "model.encoding=rope",

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from zoo.errors import NonFiniteError, Stopped
-from zoo.run import checkpoints
-from zoo.run.guards import Signals
-from zoo.run.saving import Checkpoints
-from zoo.tasks.classify import Classify
-from zoo.verbs.fit import fit
+from zoo.run import checkpoint
+from zoo.run.callbacks.checkpointing import Checkpoints
+from zoo.run.callbacks.guards import Signals
+from zoo.run.fit import fit
+from zoo.tasks.classification import Classify
 
 LAST = ["trainer.max_epochs=null", "trainer.max_steps=8"]  # in the middle of the second epoch of six
 
@@ -24,14 +24,14 @@ def validated(run):
 
 
 def steps(run):
-    return {name: checkpoints.read(Path(run, f"checkpoints/{name}.ckpt"))["global_step"] for name in ("best", "last")}
+    return {name: checkpoint.read(Path(run, f"checkpoints/{name}.ckpt"))["global_step"] for name in ("best", "last")}
 
 
 def test_a_run_of_so_many_steps_is_validated_where_it_ends(tiny):
     fit("vit_comrope", [*tiny, *LAST], Path("run"), "never")
     losses = [*validated("run").values()]
     assert len(losses) == 2
-    best = checkpoints.read(Path("run/checkpoints/best.ckpt"))
+    best = checkpoint.read(Path("run/checkpoints/best.ckpt"))
     assert best["best"] == pytest.approx(min(losses))
     assert steps("run") == {"best": 8 if losses[1] <= losses[0] else 6, "last": 8}
 

@@ -10,13 +10,13 @@ import torch
 from pictures import parquet
 from several import run, slurm, torchrun
 
-from zoo.data.imagery.decoding import Decoding
-from zoo.run import checkpoints
-from zoo.run.guards import Finite, Signals
-from zoo.tasks import sharding  # noqa: F401  before processes are forked, each of which would import it
-from zoo.tasks.fill import Fill
-from zoo.verbs.evaluate import evaluate
-from zoo.verbs.fit import fit
+from zoo.data.vision.decode import Decoding
+from zoo.evaluation.evaluate import evaluate
+from zoo.run import checkpoint
+from zoo.run.callbacks.guards import Finite, Signals
+from zoo.run.fit import fit
+from zoo.tasks import base  # noqa: F401  before processes are forked, each of which would import it
+from zoo.tasks.masked_lm import Fill
 
 STILL = ["model.coordinates.jitter=0", "model.block.dropout=0", "model.block.drop_path=0"]
 TEXT = """
@@ -166,7 +166,7 @@ def test_a_signal_to_any_process_stops_all_and_loses_nothing(strategy, tiny, wei
         with monkeypatch.context() as patch:
             patch.setattr(Signals, "on_train_batch_start", kill)
             assert several(tiny, "broken", "auto") == [143, 143], logs()
-        assert checkpoints.read(Path("broken/checkpoints/last.ckpt"))["global_step"] == step + 1
+        assert checkpoint.read(Path("broken/checkpoints/last.ckpt"))["global_step"] == step + 1
         assert logs().count("SIGTERM") == 1
     assert several(tiny, "broken", "auto") == [0, 0], logs()
     assert several(tiny, "whole") == [0, 0], logs()
@@ -183,7 +183,7 @@ def test_a_number_that_is_not_finite_in_one_process_stops_all(strategy, tiny, mo
     monkeypatch.setattr(Finite, "on_train_batch_start", spoil)
     assert several([*tiny, f"trainer.strategy={strategy}"], "run") == [3, 3], logs()
     assert "first: what model.embed gives in process 1; batch, random states and weights are in run/replay.pt" in logs()
-    kept = checkpoints.read(Path("run/replay.pt"))
+    kept = checkpoint.read(Path("run/replay.pt"))
     assert kept["replay"]["batch"][0].isnan().sum() == 1
     assert all(value.isfinite().all() for value in kept["state_dict"].values())
 
@@ -203,7 +203,7 @@ def test_one_process_goes_on_from_what_two_have_saved(tiny, weights, caplog):
     with caplog.at_level("INFO", "zoo"):
         fit("vit_comrope", tiny, Path("run"), "auto")
     assert "saved by 2 processes and goes on in 1: random numbers are drawn anew" in caplog.text
-    assert checkpoints.read(Path("run/checkpoints/last.ckpt"))["epoch"] == 1
+    assert checkpoint.read(Path("run/checkpoints/last.ckpt"))["epoch"] == 1
 
 
 def test_a_fault_is_told_once(tiny):

@@ -10,12 +10,12 @@ import torch
 from tiny import MORE, TINY
 
 import zoo
+from zoo.config import load
 from zoo.errors import Invalid
-from zoo.recipe import load
-from zoo.run import folder
-from zoo.run.randomness import Aside
-from zoo.run.starting import START, Start, digest, tensors
-from zoo.verbs.fit import fit
+from zoo.run import run_dir
+from zoo.run.callbacks.manifest import START, Start, digest, tensors
+from zoo.run.fit import fit
+from zoo.run.rng import Aside
 
 IMAGES = ("vit_comrope", ["model.dim=16", "model.depth=2", "model.heads=2", "model.patch=4"])
 TEXTS = ("flipflop_rope", ["model.dim=16", "model.depth=2", "model.heads=2", "data.length=16"])
@@ -115,10 +115,10 @@ def test_tensors_of_a_batch_are_found_in_mappings_too():
 
 
 def test_the_commit_is_that_of_the_code_that_runs(tmp_path, monkeypatch):
-    here = folder._git()
+    here = run_dir._git()
     monkeypatch.chdir(tmp_path)
     subprocess.run(["git", "init", "-q"], check=True)
-    assert folder._git() == here
+    assert run_dir._git() == here
 
 
 def test_a_run_writes_down_what_it_began_with(tmp_path, monkeypatch):

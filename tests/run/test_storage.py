@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from zoo.errors import CheckpointError, ZooError
-from zoo.run import checkpoints, storage
-from zoo.run.saving import Storage
+from zoo.run import atomic_io, checkpoint
+from zoo.run.callbacks.checkpointing import Storage
 
 CONTENT = {"zoo": {"recipe": {}, "name": "tiny"}, "state_dict": {"weight": torch.arange(100.0)}, "global_step": 3}
 
@@ -21,14 +21,14 @@ CONTENT = {"zoo": {"recipe": {}, "name": "tiny"}, "state_dict": {"weight": torch
 @pytest.fixture
 def path(tmp_path):
     """A small checkpoint."""
-    storage.publish(storage.serialised(CONTENT), tmp_path / "last.ckpt")
+    atomic_io.publish(atomic_io.serialised(CONTENT), tmp_path / "last.ckpt")
     return tmp_path / "last.ckpt"
 
 
 def refused(path, content):
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=str(path)) as told:
-        checkpoints.read(path)
+        checkpoint.read(path)
     return told.value
 
 
@@ -37,7 +37,7 @@ def full(*_):
 
 
 def test_what_is_read_is_what_was_written(path):
-    assert torch.equal(checkpoints.read(path)["state_dict"]["weight"], torch.arange(100.0))
+    assert torch.equal(checkpoint.read(path)["state_dict"]["weight"], torch.arange(100.0))
     assert [file.name for file in path.parent.iterdir()] == ["last.ckpt"]
 
 
@@ -76,10 +76,10 @@ def test_nothing_runs_even_under_a_true_checksum(content, zipped, tmp_path, monk
     file = io.BytesIO()
     torch.save(content, file, _use_new_zipfile_serialization=zipped)
     if not zipped:
-        file.write(storage.UNSEALED)  # which the seal will replace
-    storage.publish(file, Path("evil.ckpt"))
+        file.write(atomic_io.UNSEALED)  # which the seal will replace
+    atomic_io.publish(file, Path("evil.ckpt"))
     with pytest.raises(CheckpointError, match="unsafe, it holds more than plain data"):
-        checkpoints.read(Path("evil.ckpt"))
+        checkpoint.read(Path("evil.ckpt"))
     assert not Path("hacked").exists()
 
 
@@ -92,7 +92,7 @@ def test_a_full_disk_leaves_what_was_there(call, path, monkeypatch):
         with pytest.raises(
             ZooError, match=r"last.ckpt: cannot be written, No space left on device; still there: last.ckpt"
         ):
-            storage.publish(storage.serialised({}), path)
+            atomic_io.publish(atomic_io.serialised({}), path)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["last.ckpt"]
 
@@ -102,18 +102,18 @@ def test_unfinished_files_of_a_killed_run_are_removed(path):
     (run / "checkpoints").mkdir()
     for name in ("metrics.writing", "checkpoints/.last.ckpt.writing"):
         (run / name).touch()
-    storage.clear(run)
+    atomic_io.clear(run)
     assert sorted(file.name for file in run.rglob("*")) == ["checkpoints", "last.ckpt"]
 
 
 def test_the_background_saves_what_there_was(tmp_path, monkeypatch):
-    disk, weight, published = Storage(background=True), torch.ones(3), storage.publish
-    monkeypatch.setattr(storage, "publish", lambda *given: (time.sleep(0.2), published(*given)))
+    disk, weight, published = Storage(background=True), torch.ones(3), atomic_io.publish
+    monkeypatch.setattr(atomic_io, "publish", lambda *given: (time.sleep(0.2), published(*given)))
     disk.save_checkpoint({**CONTENT, "state_dict": {"weight": weight}}, tmp_path / "one.ckpt")
     weight.zero_()
     assert not (tmp_path / "one.ckpt").exists()
     disk.teardown()
-    assert torch.equal(checkpoints.read(tmp_path / "one.ckpt")["state_dict"]["weight"], torch.ones(3))
+    assert torch.equal(checkpoint.read(tmp_path / "one.ckpt")["state_dict"]["weight"], torch.ones(3))
 
 
 def test_what_goes_wrong_in_the_background_is_raised(tmp_path):

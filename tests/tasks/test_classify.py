@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import zoo
-from zoo.build import build_task
-from zoo.tasks.optim.adamw import AdamW
+from zoo.optim.adamw import AdamW
+from zoo.run.build import build_task
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import torch
 from language import SAMPLES, decoder, encoder, text
 from windows import OPTIM, Cycle, trainer
 
+from zoo.data.spec import Windows
 from zoo.errors import Invalid
-from zoo.samples import Windows
-from zoo.tasks.fill import Fill
-from zoo.tasks.tally import NOT_ASKED
+from zoo.tasks.masked_lm import Fill
+from zoo.tasks.metrics import NOT_ASKED
 
 
 def task(**options):

@@ -9,9 +9,9 @@ from language import SAMPLES, decoder, encoder, text
 from torch.nn import functional as F
 from windows import OPTIM, Cycle, trainer
 
+from zoo.data.spec import Windows
 from zoo.errors import Invalid, ZooError
-from zoo.samples import Windows
-from zoo.tasks.predict import Predict
+from zoo.tasks.causal_lm import Predict
 
 
 def task(**options):

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import zoo
-from zoo.build import build_task
 from zoo.errors import Invalid, RecipeError
-from zoo.tasks.optim.adamw import AdamW
-from zoo.tasks.rules import Rule, freeze
+from zoo.optim.adamw import AdamW
+from zoo.optim.param_groups import Rule, freeze
+from zoo.run.build import build_task
 
 
 def model():

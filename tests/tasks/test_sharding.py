@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 import zoo
-from zoo.tasks.sharding import shard
+from zoo.tasks.base import shard
 
 STEPS = 10
 

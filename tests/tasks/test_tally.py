@@ -8,7 +8,7 @@ import torch
 from several import run
 from torch.nn import functional as F
 
-from zoo.tasks.tally import NOT_ASKED, Tally, mean_loss
+from zoo.tasks.metrics import NOT_ASKED, Tally, mean_loss
 
 
 def asked():

@@ -7,9 +7,9 @@ import torch
 from language import SAMPLES
 from torch.utils.data import DataLoader
 
-from zoo.build import hush
-from zoo.samples import Windows
-from zoo.tasks.optim.adamw import AdamW
+from zoo.data.spec import Windows
+from zoo.optim.adamw import AdamW
+from zoo.run.build import hush
 
 OPTIM = AdamW(lr=3e-3, warmup=0.0)
 

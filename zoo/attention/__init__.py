@@ -1,8 +1,7 @@
 """Attention as data: the protocol that encodings are written in."""
 
+from zoo.attention.call import Block, Lookup, Span, Terms, repeated, tabled
 from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.pairs import Block, Lookup, Span, tabled
-from zoo.attention.terms import Terms, repeated
 from zoo.attention.tokens import Tokens, precise, unrounded
 
 __all__ = [

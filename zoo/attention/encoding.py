@@ -9,11 +9,11 @@ from typing import Annotated, Any, Self
 
 from torch import Tensor, nn
 
-from zoo.attention.terms import Terms
+from zoo.attention.call import Terms
 from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
-from zoo.panels import Panel
 from zoo.registry import Choices
+from zoo.reporting.spec import Panel
 
 
 @dataclass(frozen=True)

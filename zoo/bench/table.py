@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from zoo.bench.machine import counted, told
-from zoo.bench.result import Result, Row, spread
+from zoo.bench.result import Result, Row, counted, spread, told
 
 MB = 2**20
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from zoo.cli.printed import as_json
 from zoo.errors import Stopped
+from zoo.reporting.json import as_json
 
 SUMMARY = "time and memory of encodings on this machine, beside each other"
 JSON = True
@@ -26,8 +26,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(known: argparse.Namespace) -> None:
+    from zoo.bench.bench import bench
     from zoo.bench.table import table
-    from zoo.verbs.bench import bench
 
     result, stopped = bench(known.overrides, known.shape, known.device, known.lengths, known.plugin or [])
     print(as_json(result.plain()) if known.json else table(result))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from zoo.cli.printed import as_json
+from zoo.reporting.json import as_json
 
 SUMMARY = "which encoding, or other key, is best: a controlled experiment"
 JSON = True
@@ -23,12 +23,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     if known.cell is not None:
-        from zoo.verbs.cell import cell
+        from zoo.compare.runner import run_cell
 
-        cell(known.cell, known.tied)
+        run_cell(known.cell, known.tied)
         return
+    from zoo.compare.runner import compare, rebuild
     from zoo.compare.table import table
-    from zoo.verbs.compare import compare, rebuild
 
     if known.source is not None:
         comparison, unfinished = rebuild(known.source, [known.recipe, *known.overrides] if known.recipe else []), None

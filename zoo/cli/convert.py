@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from zoo.cli.printed import as_json
+from zoo.reporting.json import as_json
 
 SUMMARY = "published weights as a checkpoint of a recipe"
 JSON = True
@@ -19,7 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(known: argparse.Namespace) -> None:
-    from zoo.verbs.convert import convert
+    from zoo.convert.convert import convert
 
     result = convert(known.file, known.recipe, known.overrides, known.to)
     print(as_json(result) if known.json else "{checkpoint}: {weights} weights".format(**result))

@@ -13,7 +13,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(known: argparse.Namespace) -> None:
-    from zoo.verbs.diagnose import diagnose
+    from zoo.evaluation.diagnose import diagnose
 
     path = diagnose(known.overrides)
     print(path.with_suffix(".json").read_text(encoding="utf-8") if known.json else path)

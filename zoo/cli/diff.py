@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from zoo.cli.printed import as_json
+from zoo.reporting.json import as_json
 
 SUMMARY = "what differs between two recipes once they are resolved"
 JSON = True
@@ -17,7 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(known: argparse.Namespace) -> None:
-    from zoo.verbs.diff import diff, table
+    from zoo.cli.diff_recipes import diff, table
 
     result = diff(known.one, known.other, known.overrides)
     print(as_json(result) if known.json else table(result))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from zoo.cli.printed import as_json
+from zoo.reporting.json import as_json
 
 SUMMARY = "train a recipe, then test its best checkpoint"
 JSON = True
@@ -19,7 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(known: argparse.Namespace) -> None:
-    from zoo.verbs.fit import fit
+    from zoo.run.fit import fit
 
     result = fit(known.recipe, known.overrides, known.run_dir, known.resume, known.words)
     if known.json and result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from zoo.cli.printed import as_json
+from zoo.reporting.json import as_json
 
 SUMMARY = "continue a text, token by token"
 JSON = True
@@ -16,7 +16,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(known: argparse.Namespace) -> None:
-    from zoo.verbs.generate import generate
+    from zoo.evaluation.generate import generate
 
     result = generate(known.checkpoint, known.overrides, quiet=known.json)
     if known.json:

@@ -17,6 +17,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(known: argparse.Namespace) -> None:
-    from zoo.verbs.launch import launch
+    from zoo.launch.launch import launch
 
     launch(known.engine, known.recipe, known.overrides, known.plugin or [], known.print)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from zoo.cli.printed import as_json
+from zoo.reporting.json import as_json
 
 SUMMARY = "what a trained model says of files and folders"
 JSON = True
@@ -16,7 +16,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(known: argparse.Namespace) -> None:
-    from zoo.verbs.predict import predict
+    from zoo.evaluation.predict import predict
 
     result = predict(known.checkpoint, known.overrides, quiet=known.json)
     if known.json:

@@ -13,6 +13,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(known: argparse.Namespace) -> None:
-    from zoo.verbs.show import show
+    from zoo.cli.show_recipe import show
 
     print(show(known.what, known.overrides))

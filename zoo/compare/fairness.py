@@ -7,10 +7,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zoo.compare.cells import Files
 from zoo.compare.grid import ENCODING, within
-from zoo.compare.result import Cell, Flag, Variant
-from zoo.compare.wording import listed
+from zoo.compare.results import Cell, Flag, Variant
+from zoo.compare.run_files import Files
+from zoo.compare.text import listed
 
 ORDER, BATCH = "order of samples", "first batch"
 NAMED = 3  # things that began otherwise, of all

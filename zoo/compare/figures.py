@@ -7,19 +7,161 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.compare.multiples import MANY, multiples
-from zoo.compare.painting import BLUE, finish, framed, plain, scaled
-from zoo.compare.ranked import ranked
-from zoo.compare.result import Comparison
-from zoo.compare.series import Chart, by_cost, by_position, by_size, in_training
+from zoo.compare.charts import Chart, by_cost, by_position, by_size, in_training
+from zoo.compare.ranking import Standing, ranking, window
+from zoo.compare.results import Comparison
+from zoo.compare.text import capital, decimals, measured, named, number, question
 from zoo.diagnostics.drawing.axes import colour
 from zoo.diagnostics.drawing.colours import LEVELS
-from zoo.panels import Points
-from zoo.run import storage
+from zoo.diagnostics.drawing.scales import Scale
+from zoo.reporting.spec import Points
+from zoo.run import atomic_io
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+GREY, LINE, BLUE = "#6b6f76", "#d8d6ce", "#0b6aa8"
+LONGEST, WHOLE = 40, 90  # letters of a name, and of the title of a figure
+
+
+def framed(
+    comparison: Comparison, count: int, abreast: int, size: tuple[float, float], more: str = ""
+) -> tuple[Figure, list[Axes]]:  # fmt: skip
+    """A figure under the question and what is said after it, with so many drawings of a size in inches, in rows of so many;
+    the others are hidden.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(count, abreast)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(size[0] * columns + 1, size[1] * rows + 0.6), layout="constrained", dpi=150)
+    figure.suptitle(plain(f"{question(comparison)}{more}", WHOLE), fontsize=12)
+    every = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in every[count:]:
+        axes.set_axis_off()
+    return figure, every[:count]
+
+
+def scaled(axes: Axes, chart: Chart) -> None:
+    """The ends, steps and marks of a chart's axes."""
+    if chart.up:
+        axes.set_ylim(chart.up.low, chart.up.high)
+    if chart.mark:
+        axes.axvline(chart.mark[0], color=GREY, linestyle=":", linewidth=1)
+    if chart.across and chart.across.log:
+        axes.set_xscale("log", base=2)
+    if chart.across:
+        axes.set_xticks(chart.across.marks, [f"{mark:g}" for mark in chart.across.marks])
+        axes.minorticks_off()
+
+
+def finish(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color=LINE, linewidth=0.5)
+    axes.set_axisbelow(True)
+
+
+def plain(text: str, longest: int = LONGEST) -> str:
+    """Short enough, and no formula."""
+    short = text if len(text) <= longest else f"{text[: longest - 1]}\u2026"
+    return "".join(letter for letter in short if letter.isprintable()).replace("$", r"\$")
+
+
+MANY = 12  # lines that are still drawn in one
+ABREAST_MULTIPLES, SIZE = 7, (1.7, 1.35)  # drawings of so many inches
+
+
+def multiples(comparison: Comparison, chart: Chart) -> Figure:
+    """The lines of a chart, the last and best one first."""
+    lines = tuple(reversed(chart.lines))
+    figure, every = framed(comparison, len(lines), ABREAST_MULTIPLES, SIZE, f" {chart.panel.title}")
+    figure.supxlabel(chart.panel.x, fontsize=8, color=GREY)
+    figure.supylabel(plain(chart.panel.y), fontsize=8, color=GREY)
+    for position, (axes, line) in enumerate(zip(every, lines, strict=True)):
+        for other in lines:
+            axes.plot(other.x.tolist(), other.y.tolist(), color=LINE, linewidth=0.6)
+        lone = "o" if int(line.y.isfinite().sum()) == 1 else ""
+        axes.plot(line.x.tolist(), line.y.tolist(), color=BLUE, linewidth=1.6, marker=lone, markersize=3)
+        scaled(axes, chart)
+        axes.set_title(plain(line.label), fontsize=8, pad=3)
+        _outer(axes, left=position % ABREAST_MULTIPLES == 0, below=position + ABREAST_MULTIPLES >= len(lines))
+    return figure
+
+
+def _outer(axes: Axes, *, left: bool, below: bool) -> None:
+    """Numbers stand where no drawing follows."""
+    axes.tick_params(labelsize=6, length=2, labelleft=left, labelbottom=below)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(GREY)
+
+
+ABREAST_RANKED = 4
+SEEN = "filled: the best mean; open: within the spread of seeds of it; small dots: seeds; bars: 95 % intervals"
+ALONE = "one seed each, which cannot tell a difference from chance"
+SIGNS = {"parameters": "\u2020", "attention": "\u2021"}
+OTHER = "*"  # the sign of any other flag
+
+
+def ranked(comparison: Comparison) -> Figure:
+    height = max(2.0, 0.9 + 0.3 * len(comparison.variants))
+    figure, every = framed(comparison, len(comparison.places), ABREAST_RANKED, (4.2, height))
+    places = decimals(comparison)
+    for axes, place in zip(every, comparison.places, strict=True):
+        standings = ranking(comparison, place)
+        seen = window(standings)
+        for row, one in enumerate(standings):
+            _standing(axes, one, row, seen, places)
+        axes.set_yticks(range(len(standings)), [plain(_label(one)) for one in standings], fontsize=8)
+        axes.set_ylim(len(standings) - 0.5, -0.5)
+        axes.set_xlim(seen.low, seen.high)
+        better = "\u2192" if comparison.better == "high" else "\u2190"
+        axes.set(
+            title=plain(capital(named(comparison, place))), xlabel=plain(f"{measured(comparison)}, better {better}")
+        )
+        finish(axes)
+    said = [SEEN if len(comparison.seeds) > 1 else ALONE, *_signs(comparison)]
+    figure.supxlabel(plain("; ".join(said), 3 * WHOLE), fontsize=8, color=GREY)
+    return figure
+
+
+def _label(one: Standing) -> str:
+    signs = dict.fromkeys(SIGNS.get(what, OTHER) for what in one.variant.marks)
+    return " ".join([one.variant.name, *signs])
+
+
+def _signs(comparison: Comparison) -> list[str]:
+    """What the signs beside names say, of those that are there."""
+    found = dict.fromkeys(what for variant in comparison.variants for what in variant.marks)
+    told = [f"{what} {SIGNS.get(what, OTHER)}" for what in found]
+    return [f"not as in most: {', '.join(told)}"] if told else []
+
+
+def _standing(axes: Axes, one: Standing, row: int, seen: Scale, places: int) -> None:
+    paint = BLUE if one.verdict in ("best", "within") else GREY
+    if one.mean is None:
+        _note(axes, row, "; ".join(one.lacking), 0.5)
+        return
+    if not seen.low <= one.mean.mean <= seen.high:
+        below = one.mean.mean < seen.low
+        value = number(one.mean.mean, places)
+        _note(axes, row, f"\u25c2 {value}" if below else f"{value} \u25b8", 0.02 if below else 0.98)
+        return
+    if one.mean.low is not None and one.mean.high is not None:
+        ends = [one.mean.low, one.mean.high]
+        axes.plot(ends, [row, row], color=paint, alpha=0.4, linewidth=4, solid_capstyle="round")
+        axes.plot(list(one.values.values()), [row + 0.28] * len(one.values), ".", color=paint, markersize=3)
+    inside = "white" if one.verdict == "within" else paint
+    axes.plot([one.mean.mean], [row], "o", color=paint, markerfacecolor=inside, markersize=6)
+
+
+def _note(axes: Axes, row: int, words: str, share: float) -> None:
+    """Words at a share of the width."""
+    side = "left" if share < 0.5 else "right" if share > 0.5 else "center"
+    axes.text(
+        share, row, plain(words), transform=axes.get_yaxis_transform(), ha=side, va="center", fontsize=7, color=GREY
+    )
+
 
 ABREAST = 3
 BESIDE = 9  # names in a row of a legend
@@ -41,7 +183,7 @@ def draw(comparison: Comparison, folder: Path) -> list[Path]:
 def _written(figure: Figure, path: Path) -> Path:
     file = io.BytesIO()
     figure.savefig(file, format="png")
-    storage.write(file, path)
+    atomic_io.write(file, path)
     return path
 
 
@@ -79,8 +221,8 @@ def _curves(axes: Axes, chart: Chart, styles: Mapping[str, str]) -> None:
 
 
 def _points(axes: Axes, panel: Points) -> None:
-    for number, (label, (x, y)) in enumerate(panel.groups.items()):
-        look = colour(number, len(panel.groups))
+    for position, (label, (x, y)) in enumerate(panel.groups.items()):
+        look = colour(position, len(panel.groups))
         axes.plot(x.tolist(), y.tolist(), "o", label=plain(label), color=_colour(look))
     axes.set(title=panel.title, xlabel=panel.x, ylabel=plain(panel.y))
 

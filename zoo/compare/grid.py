@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from zoo.compare.result import Axis
+from zoo.compare.results import Axis
+from zoo.config.overrides import parse_all
+from zoo.config.tree import COMMAND_LINE, gathered, plain
 from zoo.errors import Fault, RecipeError
-from zoo.recipe.overrides import parse_all
-from zoo.recipe.tree import COMMAND_LINE, gathered, plain
 
 ENCODINGS, VARY, ENCODING = "encodings", "vary.", "model.encoding"
 

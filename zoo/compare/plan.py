@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from zoo.compare import shapes
-from zoo.compare.result import Axis
-from zoo.compare.shapes import fits
+from zoo.compare import schema
+from zoo.compare.results import Axis
+from zoo.compare.schema import fits
 from zoo.errors import DataError
-from zoo.run import storage
+from zoo.run import atomic_io
 
 PLAN, CELLS, RECIPES = "plan.json", "cells", "recipes"
 
@@ -69,14 +69,14 @@ class Plan:
 
     def write(self, folder: Path) -> None:
         text = json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
-        storage.write(io.BytesIO(text.encode()), folder / PLAN)
+        atomic_io.write(io.BytesIO(text.encode()), folder / PLAN)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Raises DataError where there is none."""
         try:
             found = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-            if not fits(found, shapes.PLAN):
+            if not fits(found, schema.PLAN):
                 raise ValueError
             axes = tuple(Axis(**{**one, "values": tuple(one["values"])}) for one in found["axes"])
             cells = tuple(Planned(**one) for one in found["cells"])

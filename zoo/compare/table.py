@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from zoo.bench.machine import told
+from zoo.bench.result import told
 from zoo.bench.table import grid
-from zoo.compare.answer import answers, question, unfinished
 from zoo.compare.ranking import Standing, ranking
-from zoo.compare.result import TRAINED, Cell, Comparison, Variant
-from zoo.compare.wording import at, capital, decimals, listed, measured, number, spread
+from zoo.compare.results import TRAINED, Cell, Comparison, Variant
+from zoo.compare.text import answers, at, capital, decimals, listed, measured, number, question, spread, unfinished
 
 MB = 2**20
 TEXT = ("variant", "attention", "spread of seeds", "mind")  # columns that are no numbers

@@ -15,15 +15,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from zoo.data.given import Given
-from zoo.data.imagery.decoding import Decoding
-from zoo.data.imagery.given import pictures, refuse_others
-from zoo.data.imagery.sides import Size, sides
-from zoo.data.order import Loader
-from zoo.data.source import Source
+from zoo.data.base import Given, Source
+from zoo.data.sampler import Loader
+from zoo.data.spec import Images, Samples
+from zoo.data.vision.dataset import pictures, refuse_others
+from zoo.data.vision.decode import Decoding, Size, sides
 from zoo.errors import Invalid
 from zoo.registry import Between, Count, register
-from zoo.samples import Images, Samples
 
 COUNT = 1797
 SIDE = 8  # pixels

@@ -14,26 +14,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zoo.data.given import Given
-from zoo.data.imagery import tables
-from zoo.data.imagery.augmentation import Augmentation
-from zoo.data.imagery.batches import Finished, alone
-from zoo.data.imagery.decoded import Decoded
-from zoo.data.imagery.decoding import Decoding
-from zoo.data.imagery.given import pictures, refuse_others
-from zoo.data.imagery.pictures import Encoded, Reader
-from zoo.data.imagery.sides import Size, sides
-from zoo.data.source import Source
-from zoo.data.tables import opening
-from zoo.data.tables.classes import refuse_few
-from zoo.data.tables.corrupt import Corrupt, SoundLoader
-from zoo.data.tables.parts import Parts
-from zoo.data.tables.rows import Rows, Some
+from zoo.data.base import Given, Source
+from zoo.data.spec import Images as Facts
+from zoo.data.spec import Samples
+from zoo.data.tables import open_table
+from zoo.data.tables.dataset import Corrupt, Rows, Some, SoundLoader, refuse_few
+from zoo.data.tables.open_table import Parts
 from zoo.data.tables.stream import Stream, StreamLoader
+from zoo.data.vision import dataset
+from zoo.data.vision.augmentation import Augmentation
+from zoo.data.vision.dataset import Decoded, Encoded, Finished, Reader, alone, pictures, refuse_others
+from zoo.data.vision.decode import Decoding, Size, sides
 from zoo.errors import Invalid
 from zoo.registry import Between, Count, register
-from zoo.samples import Images as Facts
-from zoo.samples import Samples
 
 log = logging.getLogger("zoo")
 GIGABYTE = 1e9
@@ -72,7 +65,7 @@ class Images(Source):
         if classes is not None:
             refuse_few(classes)
         self.seed, self.path, self.batch_size, self.workers = seed, path, batch_size, workers
-        self.split_of, self.columns, self.classes = Parts(train, val, test), tables.Columns(image, label), classes
+        self.split_of, self.columns, self.classes = Parts(train, val, test), dataset.Columns(image, label), classes
         self.decoding, self.skip, self.keep, self.stream = Decoding(sides(size), channels, resize), skip, keep, stream
         self.finish = Finished(channels, self.decoding.sides, mean, std, augment)
         self.split_of.streamed(stream is not None, workers)
@@ -85,7 +78,7 @@ class Images(Source):
         shape = self.decoding.shape
         if self.classes is not None:
             return Facts(*shape, self.classes)
-        names = opening.classes(self._table(opening.opened(self.path, streaming=True), "train"))
+        names = open_table.classes(self._table(open_table.opened(self.path, streaming=True), "train"))
         refuse_few(names)
         return Facts(*shape, len(names), names=names)
 
@@ -94,10 +87,10 @@ class Images(Source):
         return self.decoding.told
 
     def locate(self) -> None:
-        opening.located(self.path)
+        open_table.located(self.path)
 
     def setup(self, stage: str) -> None:
-        opened = opening.opened(self.path, streaming=self.stream is not None)
+        opened = open_table.opened(self.path, streaming=self.stream is not None)
         for part in ("train", "val") if stage == "fit" else ("test",):
             table = self._table(opened, part)
             if self.stream is not None:
@@ -138,7 +131,7 @@ class Images(Source):
         return self.streamed[part].counted if part in self.streamed else len(self.parts[part])
 
     def _table(self, opened: Mapping[str, Any], part: str) -> Any:
-        return tables.split(opened, self.split_of.split(part), self.columns, self.path)
+        return dataset.split(opened, self.split_of.split(part), self.columns, self.path)
 
     def _rows(self, table: Any, part: str, numbers: NDArray[np.int64]) -> Rows:
         """What holds the samples of a part. The shares of another seed are other rows of the same split: training has all of

@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
+from zoo.data.base import Source
 from zoo.data.digits import COUNT, scanned
-from zoo.data.imagery.sides import Size, sides
-from zoo.data.order import Loader
-from zoo.data.source import Source
+from zoo.data.sampler import Loader
+from zoo.data.spec import Clips
+from zoo.data.vision.decode import Size, sides
 from zoo.errors import Invalid
 from zoo.registry import Between, Count, register
-from zoo.samples import Clips
 
 PARTS = ("train", "val", "test")
 SHARES = (0.7, 0.1, 0.2)  # of the digits

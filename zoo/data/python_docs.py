@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from zoo.data.corpora.corpus import Corpus, Shares
-from zoo.data.corpora.files import Document
-from zoo.data.corpora.reading import Reading
-from zoo.data.corpora.tokenisation import Tokenisation
-from zoo.data.corpora.windows import Cutting
-from zoo.data.corpora.written import Written
+from zoo.data.corpus.corpus import Corpus, Document, Shares
+from zoo.data.corpus.source import Reading, Written
+from zoo.data.corpus.tokenizer import Tokenisation
+from zoo.data.corpus.windows import Cutting
 from zoo.registry import Between, Count, register
 
 

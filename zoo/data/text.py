@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from zoo.data.corpora.corpus import Corpus, Shares
-from zoo.data.corpora.files import read
-from zoo.data.corpora.reading import Reading
-from zoo.data.corpora.tokenisation import Tokenisation
-from zoo.data.corpora.windows import Cutting
-from zoo.data.corpora.written import Written
+from zoo.data.corpus.corpus import Corpus, Shares, read
+from zoo.data.corpus.source import Reading, Written
+from zoo.data.corpus.tokenizer import Tokenisation
+from zoo.data.corpus.windows import Cutting
 from zoo.errors import Invalid
 from zoo.registry import Between, Count, register
 

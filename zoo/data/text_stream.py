@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any
 
-from zoo.data.corpora.streaming import TextLoader, Texts
-from zoo.data.corpora.tabled import texts
-from zoo.data.corpora.tokenisation import load
-from zoo.data.corpora.vocabulary import Bytes, Encoder, from_plain
-from zoo.data.source import Source
-from zoo.data.tables import opening
+from zoo.data.base import Source
+from zoo.data.corpus.streaming import TextLoader, Texts
+from zoo.data.corpus.table import texts
+from zoo.data.corpus.tokenizer import Bytes, Encoder, from_plain, load
+from zoo.data.spec import Samples
+from zoo.data.spec import Text as Facts
+from zoo.data.tables import open_table
 from zoo.data.tables.stream import Stream
 from zoo.errors import Invalid
 from zoo.registry import Between, Count, register
-from zoo.samples import Samples
-from zoo.samples import Text as Facts
 
 
 @register
@@ -63,7 +62,7 @@ class TextStream(Source):
         return "side by side"
 
     def locate(self) -> None:
-        opened = opening.opened(self.path, streaming=True)
+        opened = open_table.opened(self.path, streaming=True)
         for part in self.splits:
             self._table(opened, part)
 
@@ -74,7 +73,7 @@ class TextStream(Source):
         self.samples = Facts(self.length, self.vocabulary)
 
     def setup(self, stage: str) -> None:
-        opened = opening.opened(self.path, streaming=True)
+        opened = open_table.opened(self.path, streaming=True)
         for part in ("train", "val") if stage == "fit" else ("test",):
             title = f"{self.path}, stream of {self.splits[part]}"
             found = Texts(self._table(opened, part), self.between, self.vocabulary, title)

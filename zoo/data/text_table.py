@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from zoo.data.corpora.corpus import Corpus
-from zoo.data.corpora.reading import Reading
-from zoo.data.corpora.tabled import Tabled
-from zoo.data.corpora.tokenisation import Tokenisation
-from zoo.data.corpora.windows import Cutting
-from zoo.data.corpora.written import Written
-from zoo.data.tables import opening
-from zoo.data.tables.parts import Parts
+from zoo.data.corpus.corpus import Corpus
+from zoo.data.corpus.source import Reading, Written
+from zoo.data.corpus.table import Tabled
+from zoo.data.corpus.tokenizer import Tokenisation
+from zoo.data.corpus.windows import Cutting
+from zoo.data.tables import open_table
+from zoo.data.tables.open_table import Parts
 from zoo.errors import Invalid
 from zoo.registry import Between, Count, register
 
@@ -45,4 +44,4 @@ class TextTable(Written):
         self.reading = Reading(Corpus(tabled.read, tokenisation, tabled), cutting, seed, workers)
 
     def locate(self) -> None:
-        opening.located(self.path)
+        open_table.located(self.path)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Encoding, Terms
-from zoo.attention.pairs import Index
-from zoo.encodings.parts.offsets import along
-from zoo.encodings.parts.seen import Panels, per_head
+from zoo.attention.call import Index
+from zoo.encodings.common.panels import Panels, per_head
+from zoo.encodings.common.relative_bias import along
 from zoo.registry import register
 
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Terms, Tokens
-from zoo.encodings.parts.ladders import check_pairs
-from zoo.encodings.parts.linear import linear
-from zoo.encodings.parts.seen import Panels, spread
-from zoo.encodings.parts.summed import Summed
+from zoo.encodings.common.frequencies import check_pairs
+from zoo.encodings.common.layers import linear
+from zoo.encodings.common.panels import Panels, spread
+from zoo.encodings.common.rotation import Summed
 from zoo.registry import Between, register
 
 

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims
-from zoo.encodings.parts.planes import prepare, turn_by_exponential
-from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.spectrum import skew, spectrum
+from zoo.encodings.common.rotation import Rotary
+from zoo.encodings.common.skew import skew, spectrum
+from zoo.encodings.common.spectral_rotation import prepare, turn_by_exponential
 from zoo.errors import Invalid
 from zoo.registry import register
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.parts.ladders import per_axis
-from zoo.encodings.parts.planes import prepare, turn_by_exponential
-from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.spectrum import skew, spectrum
+from zoo.encodings.common.frequencies import per_axis
+from zoo.encodings.common.rotation import Rotary
+from zoo.encodings.common.skew import skew, spectrum
+from zoo.encodings.common.spectral_rotation import prepare, turn_by_exponential
 from zoo.errors import Invalid
 from zoo.registry import register
 

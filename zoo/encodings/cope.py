@@ -7,8 +7,9 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Span, Terms, dense, precise
-from zoo.encodings.parts.seen import Panels, pair_means, per_head, row_means
+from zoo.attention import Dims, Encoding, Span, Terms, precise
+from zoo.attention.backends import reference
+from zoo.encodings.common.panels import Panels, pair_means, per_head, row_means
 from zoo.registry import Between, register
 
 
@@ -41,7 +42,7 @@ class CoPE(Encoding):
         return terms.replace(rescore=rescore)
 
     def findings(self, terms: Terms) -> Panels:
-        visible, scores = dense.mask(terms), dense.scores(terms.replace(rescore=None))
+        visible, scores = reference.mask(terms), reference.scores(terms.replace(rescore=None))
         gates, counts = self._counts(terms, scores, visible, terms.whole)
         told = "How much of a place a token that is seen counts for: near 1 a head counts tokens, near 0 it skips most."
         yield per_head("Gates", "mean gate, 0 to 1", pair_means(gates, visible), told)

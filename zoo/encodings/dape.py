@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Span, Terms
-from zoo.encodings.parts.linear import held
+from zoo.encodings.common.layers import held
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Block, Dims, Encoding, Span, Terms, precise
-from zoo.encodings.parts.linear import held
-from zoo.encodings.parts.seen import Panels, curves, per_head
+from zoo.encodings.common.layers import held
+from zoo.encodings.common.panels import Panels, curves, per_head
 from zoo.registry import Between, register
 
 

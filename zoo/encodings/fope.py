@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.attention import Dims
-from zoo.encodings.parts.ladders import check_pairs
-from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import turn
+from zoo.encodings.common.frequencies import check_pairs
+from zoo.encodings.common.rotation import Rotary, turn
 from zoo.registry import Between, register
 
 

@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, Tokens
-from zoo.encodings.parts.linear import linear, normal
-from zoo.encodings.parts.seen import Panels, half_lives, spread
+from zoo.encodings.common.layers import linear, normal
+from zoo.encodings.common.panels import Panels, half_lives, spread
 from zoo.registry import register
 
 

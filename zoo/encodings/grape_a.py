@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, precise
 from zoo.encodings.alibi import head_slopes
-from zoo.encodings.parts.seen import Panels, spread
+from zoo.encodings.common.panels import Panels, spread
 from zoo.errors import Invalid
 from zoo.registry import register
 

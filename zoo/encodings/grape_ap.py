@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, Tokens, tabled, unrounded
-from zoo.attention.dense import mask
+from zoo.attention.backends.reference import mask
 from zoo.encodings.alibi import head_slopes
-from zoo.encodings.parts.linear import linear
-from zoo.encodings.parts.rotation import circle, turn
-from zoo.encodings.parts.seen import Panels, pair_means, per_head
+from zoo.encodings.common.layers import linear
+from zoo.encodings.common.panels import Panels, pair_means, per_head
+from zoo.encodings.common.rotation import circle, turn
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

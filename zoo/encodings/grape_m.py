@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.parts.ladders import angles, check_pairs, ladders
-from zoo.encodings.parts.planes import prepare, turn_by_exponential
-from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import turn, turning
-from zoo.encodings.parts.spectrum import skew, spectrum
+from zoo.encodings.common.frequencies import angles, check_pairs, ladders
+from zoo.encodings.common.rotation import Rotary, turn, turning
+from zoo.encodings.common.skew import skew, spectrum
+from zoo.encodings.common.spectral_rotation import prepare, turn_by_exponential
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from zoo.attention import Dims, Encoding, Terms, precise
-from zoo.attention.pairs import times
-from zoo.encodings.parts.seen import Panels, per_head
+from zoo.attention.call import times
+from zoo.encodings.common.panels import Panels, per_head
 from zoo.errors import Invalid
 from zoo.registry import register
 

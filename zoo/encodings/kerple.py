@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Terms, precise
-from zoo.encodings.parts.seen import Panels, per_head
+from zoo.encodings.common.panels import Panels, per_head
 from zoo.registry import register
 
 

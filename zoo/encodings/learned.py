@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Terms, Tokens
-from zoo.encodings.parts.seen import Panels, sizes
-from zoo.encodings.parts.table import ROWS, resized, rows
+from zoo.encodings.common.learned_table import ROWS, resized, rows
+from zoo.encodings.common.panels import Panels, sizes
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

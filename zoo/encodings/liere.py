@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Terms, precise
-from zoo.encodings.parts.bases import antisymmetric
-from zoo.encodings.parts.blockwise import turn_blocks
-from zoo.encodings.parts.commuting import seen_angles, seen_commutators, seen_departures
-from zoo.encodings.parts.exponential import exponential
-from zoo.encodings.parts.ladders import per_axis
-from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.seen import Panels
+from zoo.encodings.common.frequencies import per_axis
+from zoo.encodings.common.matrix_exp import exponential, turn_blocks
+from zoo.encodings.common.panels import Panels, seen_angles, seen_commutators, seen_departures
+from zoo.encodings.common.rotation import Rotary
+from zoo.encodings.common.skew import antisymmetric
 from zoo.errors import Invalid
 from zoo.registry import register
 

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, Tokens, precise, repeated, tabled, unrounded
-from zoo.encodings.parts.convolution import convolved
-from zoo.encodings.parts.householder import added, settled
-from zoo.encodings.parts.linear import linear, normal
-from zoo.encodings.parts.seen import Panels, spread
+from zoo.encodings.common.householder import added, settled
+from zoo.encodings.common.layers import convolved, linear, normal
+from zoo.encodings.common.panels import Panels, spread
 from zoo.registry import Between, register
 
 

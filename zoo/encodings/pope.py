@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Terms, Tokens, precise
-from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import circle
-from zoo.encodings.parts.seen import Panels, pairs
+from zoo.encodings.common.panels import Panels, pairs
+from zoo.encodings.common.rotation import Rotary, circle
 from zoo.registry import Between, register
 
 

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.parts.ladders import angles
-from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import circle
-from zoo.encodings.parts.scaling import Rule, Scaling, scaled
+from zoo.encodings.common.frequencies import Rule, Scaling, angles, scaled
+from zoo.encodings.common.rotation import Rotary, circle
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

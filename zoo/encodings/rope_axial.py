@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.parts.ladders import angles, check_pairs, ladders
-from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import circle
+from zoo.encodings.common.frequencies import angles, check_pairs, ladders
+from zoo.encodings.common.rotation import Rotary, circle
 from zoo.registry import Between, register
 
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.parts.ladders import angles, check_pairs, ladders, per_axis
-from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import turning
+from zoo.encodings.common.frequencies import angles, check_pairs, ladders, per_axis
+from zoo.encodings.common.rotation import Rotary, turning
 from zoo.registry import Between, register
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import torch
 
 from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, unrounded
-from zoo.encodings.parts.offsets import steps
-from zoo.encodings.parts.seen import Panels, per_head
+from zoo.encodings.common.panels import Panels, per_head
+from zoo.encodings.common.relative_bias import steps
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Lookup, Span, Terms, precise
-from zoo.encodings.parts.seen import Panels, curves
+from zoo.encodings.common.panels import Panels, curves
 from zoo.registry import Between, register
 
 

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Span, Terms, precise
-from zoo.attention.dense import weights
-from zoo.encodings.parts.seen import Panels, spread
+from zoo.attention.backends.reference import weights
+from zoo.encodings.common.panels import Panels, spread
 from zoo.registry import register
 
 LEAST = -80.0  # below it float32 is about to underflow, where exp takes ten times as long

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, precise
-from zoo.encodings.parts.bases import antisymmetric, cayley, fourier, rebased, sines
-from zoo.encodings.parts.ladders import angles, check_pairs, ladders, per_axis
-from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import turn, turning
+from zoo.encodings.common.frequencies import angles, check_pairs, ladders, per_axis
+from zoo.encodings.common.rotation import Rotary, turn, turning
+from zoo.encodings.common.skew import antisymmetric, cayley, fourier, rebased, sines
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

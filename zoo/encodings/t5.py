@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Lookup, Terms, precise
-from zoo.attention.pairs import Index
-from zoo.encodings.parts.buckets import check, known
-from zoo.encodings.parts.ladders import per_axis
-from zoo.encodings.parts.offsets import along
-from zoo.encodings.parts.seen import AXES, Panels, curves
+from zoo.attention.call import Index
+from zoo.encodings.common.frequencies import per_axis
+from zoo.encodings.common.panels import AXES, Panels, curves
+from zoo.encodings.common.relative_bias import along, check, known
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, Tokens
-from zoo.encodings.parts.ladders import check_pairs, ladders
-from zoo.encodings.parts.linear import linear, normal, zero
-from zoo.encodings.parts.rotation import circle, turn
-from zoo.encodings.parts.seen import Panels, spread
+from zoo.encodings.common.frequencies import check_pairs, ladders
+from zoo.encodings.common.layers import linear, normal, zero
+from zoo.encodings.common.panels import Panels, spread
+from zoo.encodings.common.rotation import circle, turn
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

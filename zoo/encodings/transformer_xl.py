@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Encoding, Terms, precise, unrounded
-from zoo.encodings.parts.linear import normal
-from zoo.encodings.parts.offsets import by_step
-from zoo.encodings.parts.seen import Panels, per_head
+from zoo.encodings.common.layers import normal
+from zoo.encodings.common.panels import Panels, per_head
+from zoo.encodings.common.relative_bias import by_step
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import Dims, Encoding, Terms, Tokens, precise
-from zoo.encodings.parts.linear import linear, normal
-from zoo.encodings.parts.seen import Panels, per_head, sizes
-from zoo.encodings.parts.table import ROWS, resized, rows
+from zoo.encodings.common.layers import linear, normal
+from zoo.encodings.common.learned_table import ROWS, resized, rows
+from zoo.encodings.common.panels import Panels, per_head, sizes
 from zoo.registry import Between, register
 
 

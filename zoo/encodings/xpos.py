@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Tokens
-from zoo.encodings.parts.ladders import angles, check_pairs, ladders
-from zoo.encodings.parts.rotary import Rotary
-from zoo.encodings.parts.rotation import circle, turn
+from zoo.encodings.common.frequencies import angles, check_pairs, ladders
+from zoo.encodings.common.rotation import Rotary, circle, turn
 from zoo.errors import Invalid
 from zoo.registry import Between, register
 

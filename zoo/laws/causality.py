@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from zoo.attention.context import KeyValueCache, SegmentMemory
+from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
+from zoo.laws.case import TOKENS, Member, document, padded
 from zoo.laws.law import Ledger, grows, law
-from zoo.laws.member import TOKENS, Member, document, padded
-from zoo.laws.stack import Stack
+from zoo.laws.test_model import Stack
 
 
 @law("Under a causal mask, later tokens that are others change nothing.", grows)

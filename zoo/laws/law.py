@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from zoo.laws.member import Member
+from zoo.laws.case import Member
 
 EXACT = 1e-9  # the same numbers in another order, in float64
 SEEN = 1e-6  # a difference, not rounding, in float64

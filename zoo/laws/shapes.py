@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import torch
 
-from zoo import functions
+from zoo import api
 from zoo.errors import Invalid
+from zoo.laws.case import BATCH, HEADS, TOKENS, Member
 from zoo.laws.law import Broken, Ledger, law, require
-from zoo.laws.member import BATCH, HEADS, TOKENS, Member
-from zoo.laws.stack import Stack
+from zoo.laws.test_model import Stack
 
 
 @law("Embedding, scores, weights and output have the shapes of what goes in, also where queries are the last few.")
 def shapes_are_kept(member: Member, seen: Ledger) -> None:
     encoding, x, pos = member.make().double(), member.states(), member.pos()
-    _shaped("the embedding", functions.embed(encoding, x, pos), *x.shape)
+    _shaped("the embedding", api.embed(encoding, x, pos), *x.shape)
     for causal in member.masks:
         for n in (TOKENS, 5):
             q, k, v = (torch.randn(BATCH, HEADS, count, member.head).double() for count in (n, TOKENS, TOKENS))
-            scores = functions.scores(encoding, q, k, pos, x=x, causal=causal)
-            shares = functions.weights(encoding, q, k, pos, x=x, causal=causal)
+            scores = api.scores(encoding, q, k, pos, x=x, causal=causal)
+            shares = api.weights(encoding, q, k, pos, x=x, causal=causal)
             _shaped("scores", scores, BATCH, HEADS, n, TOKENS)
             _shaped("weights", shares, BATCH, HEADS, n, TOKENS)
-            _shaped("the output", functions.attend(encoding, q, k, v, pos, x=x, causal=causal), *q.shape)
+            _shaped("the output", api.attend(encoding, q, k, v, pos, x=x, causal=causal), *q.shape)
 
 
 def _shaped(what: str, found: torch.Tensor, *shape: int) -> None:

@@ -7,17 +7,15 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.context import Context
 from zoo.attention.coordinates import Perturbation
 from zoo.attention.encoding import Dims, Links
+from zoo.attention.kv_cache import Context
 from zoo.attention.tokens import Tokens
+from zoo.data.spec import Text
 from zoo.errors import Invalid
-from zoo.models.block import BlockOptions
-from zoo.models.documents import places
-from zoo.models.trunk import Trunk
-from zoo.models.words import Words, initialise
+from zoo.models.embedding import Words, initialise, places
+from zoo.models.transformer import BlockOptions, Trunk
 from zoo.registry import Between, Count, register
-from zoo.samples import Text
 
 
 @register

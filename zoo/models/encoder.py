@@ -11,12 +11,10 @@ from torch.nn import functional as F
 from zoo.attention.coordinates import Perturbation
 from zoo.attention.encoding import Dims, Links
 from zoo.attention.tokens import Tokens
-from zoo.models.block import BlockOptions
-from zoo.models.documents import lengths, places
-from zoo.models.trunk import Trunk
-from zoo.models.words import DEVIATION, Words, initialise
+from zoo.data.spec import Passages, Text
+from zoo.models.embedding import DEVIATION, Words, initialise, lengths, places
+from zoo.models.transformer import BlockOptions, Trunk
 from zoo.registry import Count, register
-from zoo.samples import Passages, Text
 
 
 @register

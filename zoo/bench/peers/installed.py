@@ -7,9 +7,8 @@ import logging
 from collections.abc import Collection
 from importlib import metadata
 
-from zoo.bench.contender import Contender
 from zoo.bench.peers import timm, x_transformers
-from zoo.bench.shapes import Shape
+from zoo.bench.protocol import Contender, Shape
 
 log = logging.getLogger("zoo")
 

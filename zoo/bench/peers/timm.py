@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from zoo.bench.contender import Contender
-from zoo.bench.shapes import Setting, Shape
+from zoo.bench.protocol import Contender, Setting, Shape
 
 NAME, MODULE = "timm", "timm"
 SIZES: Mapping[int, str] = MappingProxyType({384: "small", 768: "base"})  # by width

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from zoo.bench.contender import Contender
-from zoo.bench.shapes import Setting, Shape
+from zoo.bench.protocol import Contender, Setting, Shape
 
 NAME, MODULE = "x-transformers", "x_transformers"
 FLASH = {"attn_flash": True}  # where the library allows it

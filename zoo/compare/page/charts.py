@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zoo.compare.result import TRAINED, Comparison
-from zoo.compare.series import Chart, by_cost, by_position, by_size, in_training
-from zoo.compare.wording import at
+from zoo.compare.charts import Chart, by_cost, by_position, by_size, in_training
+from zoo.compare.results import TRAINED, Comparison
+from zoo.compare.text import at
 from zoo.diagnostics.drawing.curves import plot, points
 from zoo.diagnostics.drawing.figures import figure, titled
 from zoo.diagnostics.drawing.markup import Markup, tag

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zoo.compare.grid import within
-from zoo.compare.result import Comparison
+from zoo.compare.results import Comparison
 from zoo.compare.statistics import LEVEL
-from zoo.compare.wording import measured, named
+from zoo.compare.text import measured, named
+from zoo.config import dumped
 from zoo.diagnostics.document.folded import folded
 from zoo.diagnostics.drawing.markup import Markup, breaking, tag
-from zoo.recipe import dumped
 
 
 def made(comparison: Comparison) -> Markup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo.compare.result import Variant
+from zoo.compare.results import Variant
 from zoo.diagnostics.drawing.markup import Markup, tag
 
 

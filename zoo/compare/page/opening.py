@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from zoo.compare.answer import answer, question, summary, unfinished
 from zoo.compare.page.ranks import ranks
 from zoo.compare.ranking import lacking
-from zoo.compare.result import Comparison, Variant
-from zoo.compare.wording import at, capital, measured
+from zoo.compare.results import Comparison, Variant
+from zoo.compare.text import answer, at, capital, measured, question, summary, unfinished
 from zoo.diagnostics.drawing.markup import UNSEEN, Markup, breaking, tag, together
 
 BEGIN, END = "\x01", "\x02"  # around names in sentences: letters that no name keeps

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from zoo.compare.charts import grouped
 from zoo.compare.page import strips
 from zoo.compare.page.marks import marks
-from zoo.compare.ranking import Standing, ranking
-from zoo.compare.result import Comparison, Variant
-from zoo.compare.series import grouped
-from zoo.compare.window import window
-from zoo.compare.wording import decimals, named, number, spread
+from zoo.compare.ranking import Standing, ranking, window
+from zoo.compare.results import Comparison, Variant
+from zoo.compare.text import decimals, named, number, spread
 from zoo.diagnostics.drawing import digits
 from zoo.diagnostics.drawing.markup import Markup, breaking, tag
 from zoo.diagnostics.drawing.scales import Scale

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zoo.compare.page import charts, making, tables
-from zoo.compare.result import Comparison
+from zoo.compare.results import Comparison
 from zoo.diagnostics.document.section import Section
 
 SECTIONS: tuple[Section[Comparison], ...] = (

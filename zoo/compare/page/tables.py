@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from zoo.compare.charts import mean_of
 from zoo.compare.page.marks import marks
 from zoo.compare.ranking import Standing, ranking
-from zoo.compare.result import Comparison, Variant
-from zoo.compare.series import mean_of
-from zoo.compare.wording import decimals, listed, measured, named, number, spread
+from zoo.compare.results import Comparison, Variant
+from zoo.compare.text import decimals, listed, measured, named, number, spread
 from zoo.diagnostics.drawing import digits
 from zoo.diagnostics.drawing.markup import Markup, breaking, tag
 

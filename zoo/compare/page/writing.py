@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from zoo.compare.answer import question
 from zoo.compare.page import opening
 from zoo.compare.page.sections import SECTIONS
-from zoo.compare.result import Comparison
+from zoo.compare.results import Comparison
+from zoo.compare.text import question
 from zoo.diagnostics.document.document import document, text
 from zoo.diagnostics.document.section import drawn
 

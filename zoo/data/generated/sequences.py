@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from zoo.data.corpora.windows import UNASKED, Key
-from zoo.samples import Windows
+from zoo.data.corpus.windows import UNASKED, Key
+from zoo.data.spec import Windows
 
 PADDING = -1  # the document of what is no token
 

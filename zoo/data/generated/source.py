@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from torch.utils.data import Dataset
 
-from zoo.data.order import Loader
-from zoo.data.source import Source
+from zoo.data.base import Source
+from zoo.data.sampler import Loader
 from zoo.errors import Invalid
 from zoo.registry import Between
 

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from zoo.data.order import Share
-from zoo.data.tables.corrupt import Corrupt
-from zoo.data.tables.opening import rows
-from zoo.data.tables.rows import Fetched, Reader
+from zoo.data.sampler import Share
+from zoo.data.tables.dataset import Corrupt, Fetched, Reader
+from zoo.data.tables.open_table import rows
 from zoo.errors import DataError
 from zoo.registry import Count
 

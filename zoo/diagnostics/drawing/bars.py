@@ -8,7 +8,7 @@ from zoo.diagnostics.drawing import digits
 from zoo.diagnostics.drawing.axes import LETTER, WIDTH, stacked
 from zoo.diagnostics.drawing.markup import Markup, tag
 from zoo.diagnostics.drawing.scales import Scale
-from zoo.panels import Numbers
+from zoo.reporting.spec import Numbers
 
 STEP, THICK, TOP = 22.0, 12.0, 26.0
 LONGEST = 30  # letters of a name

@@ -11,7 +11,7 @@ from torch import Tensor
 from zoo.diagnostics.drawing.axes import Frame, colour, framed, legend, stacked
 from zoo.diagnostics.drawing.markup import Markup, tag
 from zoo.diagnostics.drawing.scales import Scale, calm, spanning, widened
-from zoo.panels import Curves, Panel, Points
+from zoo.reporting.spec import Curves, Panel, Points
 
 BUCKETS = 160  # of a long line, each drawn by its lowest and its highest number
 FEW = 12  # points that are marked on their line

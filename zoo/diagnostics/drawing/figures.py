@@ -7,7 +7,7 @@ from typing import Any
 
 from zoo.diagnostics.drawing import bars, curves, maps
 from zoo.diagnostics.drawing.markup import Markup, breaking, tag
-from zoo.panels import Curves, Map, Mosaic, Numbers, Panel, Points
+from zoo.reporting.spec import Curves, Map, Mosaic, Numbers, Panel, Points
 
 
 def draw(panel: Panel) -> Markup:

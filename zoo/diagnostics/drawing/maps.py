@@ -12,7 +12,7 @@ from zoo.diagnostics.drawing.axes import LETTER, WIDTH, stacked
 from zoo.diagnostics.drawing.markup import Markup, tag
 from zoo.diagnostics.drawing.pictures import address
 from zoo.diagnostics.drawing.scales import Scale
-from zoo.panels import Map, Mosaic
+from zoo.reporting.spec import Map, Mosaic
 
 MOST = 300.0  # the height of a map
 SIDE = 256  # values along a side that are drawn

@@ -9,8 +9,7 @@ from zoo.diagnostics.drawing import digits
 from zoo.diagnostics.drawing.bars import bar
 from zoo.diagnostics.drawing.figures import figure, titled
 from zoo.diagnostics.drawing.markup import Markup, breaking, tag
-from zoo.diagnostics.report.contents import Control, Report, Run
-from zoo.diagnostics.report.verdict import SAME
+from zoo.diagnostics.report import SAME, Control, Report, Run
 
 
 def controls(report: Report) -> Markup | None:

@@ -9,7 +9,7 @@ from math import prod
 
 import torch
 
-from zoo.diagnostics.report.contents import Attended, Report
+from zoo.diagnostics.report import Attended, Report
 
 Place = tuple[int, ...]
 

@@ -9,7 +9,7 @@ from zoo.diagnostics.drawing import curves
 from zoo.diagnostics.drawing.curves import Line
 from zoo.diagnostics.drawing.figures import draw, figure, sentence, titled
 from zoo.diagnostics.drawing.markup import Markup, tag
-from zoo.panels import Curves, Panel
+from zoo.reporting.spec import Curves, Panel
 
 EACH, MOST = 2, 8  # lines of each of several runs, and of all, in one drawing
 

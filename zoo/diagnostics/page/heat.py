@@ -11,7 +11,7 @@ from zoo.diagnostics.drawing import digits, maps
 from zoo.diagnostics.drawing.colours import LEVELS, RAMPS
 from zoo.diagnostics.drawing.markup import Markup, breaking, tag
 from zoo.diagnostics.drawing.scales import Scale, calm
-from zoo.diagnostics.report.contents import Measure
+from zoo.diagnostics.report import Measure
 
 MANY, CROWD = 8, 16  # heads, from which the numbers fit into wide tables alone, or into none
 LEAST = 1e-3  # that the strongest colour stands for: what is smaller is rounding

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zoo.diagnostics.drawing import pictures
 from zoo.diagnostics.page.fewer import thinned
-from zoo.diagnostics.report.contents import Attended, Report, Run
+from zoo.diagnostics.report import Attended, Report, Run
 
 
 def data(report: Report) -> dict[str, Any]:

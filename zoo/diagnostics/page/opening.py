@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from zoo.diagnostics.drawing import digits
 from zoo.diagnostics.drawing.markup import Markup, breaking, tag
-from zoo.diagnostics.report.contents import Report, Run
+from zoo.diagnostics.report import Report, Run
 
 LONG = 60  # letters that take a line of their own
 ROW = 200  # letters of a row of a table, of all its cells

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from zoo.diagnostics.page.fewer import thinned
 from zoo.diagnostics.page.looks import coded
-from zoo.diagnostics.report.contents import Attended, Report, Sample
-from zoo.panels import Panel
+from zoo.diagnostics.report import Attended, Report, Sample
+from zoo.reporting.spec import Panel
 
 DIGITS = 5  # of a number that count
 

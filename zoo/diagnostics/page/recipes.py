@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zoo.diagnostics.document.folded import folded
 from zoo.diagnostics.drawing.markup import Markup, tag
-from zoo.diagnostics.report.contents import Report
+from zoo.diagnostics.report import Report
 
 
 def recipes(report: Report) -> Markup | None:

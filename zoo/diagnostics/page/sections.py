@@ -12,8 +12,8 @@ from zoo.diagnostics.page import heat, opening, viewer
 from zoo.diagnostics.page.controls import controls
 from zoo.diagnostics.page.gallery import gallery
 from zoo.diagnostics.page.recipes import recipes
-from zoo.diagnostics.report.contents import Measure, Report, Run
-from zoo.panels import Panel
+from zoo.diagnostics.report import Measure, Report, Run
+from zoo.reporting.spec import Panel
 
 Body = Callable[[Report], Markup | None]
 

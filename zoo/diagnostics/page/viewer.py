@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from zoo.diagnostics.drawing.figures import figure
 from zoo.diagnostics.drawing.markup import Markup, tag
 from zoo.diagnostics.page.fewer import thinned
-from zoo.diagnostics.report.contents import Report
+from zoo.diagnostics.report import Report
 
 HOW = (
     "Hover a token to ask where it looks; click or tap to hold it, and hover others for their numbers. "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zoo.diagnostics.document.document import document, text
 from zoo.diagnostics.page import looks, opening, plain, sections
-from zoo.diagnostics.report.contents import Report
+from zoo.diagnostics.report import Report
 
 SCRIPTS = ("measures.js", "viewer.js", "diagnosis.js")
 

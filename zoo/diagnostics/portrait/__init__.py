@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 
+from zoo.api import encoding, encoding_class
 from zoo.attention import Dims
 from zoo.attention.chain import Chain
 from zoo.diagnostics.portrait import image, text
 from zoo.diagnostics.portrait.painting import paint
 from zoo.diagnostics.portrait.probe import SEED, Probe, probe
-from zoo.functions import encoding, encoding_class
-from zoo.panels import Panel
 from zoo.registry import Choice
+from zoo.reporting.spec import Panel
 
 SHOWN = {1: (64,), 2: (15, 15), 3: (1, 15, 15)}  # tokens at most by the number of axes: of clips one frame
 DIM, HEADS, DEPTH = 128, 4, 2  # of pictures, where nobody asks for other sizes

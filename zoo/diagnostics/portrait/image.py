@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from zoo.diagnostics.measures import gram
+from zoo.diagnostics.metrics import gram
 from zoo.diagnostics.portrait.measures import nothing
 from zoo.diagnostics.portrait.probe import Probe, added_to_scores
 from zoo.diagnostics.portrait.turning import angles, commute, turns, waves
-from zoo.panels import Map, Mosaic, Panel, Points, distinct, named, same
+from zoo.reporting.spec import Map, Mosaic, Panel, Points, distinct, named, same
 
 ADDED, ROW, COLUMN = "added by position", "row of patches", "column of patches"
 SHOWN = 4  # maps of a mosaic

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from zoo.panels import Curves, Map, Mosaic, Panel, Points
+from zoo.reporting.spec import Curves, Map, Mosaic, Panel, Points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import Dims, Terms, Tokens
+from zoo.attention.backends.reference import mask, scores, weights
 from zoo.attention.chain import Chain
-from zoo.attention.context import Context
 from zoo.attention.coordinates import grid
-from zoo.attention.dense import mask, scores, weights
 from zoo.attention.encoding import Encoding
+from zoo.attention.kv_cache import Context
 from zoo.attention.layer import LayerOptions, SelfAttention
 
 TELLING, PLAIN = 0.3, 0.5  # changes of weights, relative to the largest of a row: can be seen, cannot be missed

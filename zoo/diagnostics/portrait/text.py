@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Terms
-from zoo.attention.dense import weights
-from zoo.diagnostics.measures import gram
+from zoo.attention.backends.reference import weights
+from zoo.diagnostics.metrics import gram
 from zoo.diagnostics.portrait.measures import middle, nothing
 from zoo.diagnostics.portrait.probe import Probe, added_to_scores, shares
 from zoo.diagnostics.portrait.turning import angles, turns
-from zoo.panels import Curves, Map, Panel, Points, distinct, named, same
+from zoo.reporting.spec import Curves, Map, Panel, Points, distinct, named, same
 
 ADDED = "added by position"
 CONTENT_BIAS = (

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from zoo.data.order import Loader
-from zoo.data.source import Source
+from zoo.data.base import Source
+from zoo.data.sampler import Loader
+from zoo.data.spec import Images
 from zoo.registry import Between, register
-from zoo.samples import Images
 
 PARTS = ("train", "val", "test")
 

@@ -1,0 +1,261 @@
+"""What Python users call: an encoding by name, and attention under it, given projected heads and coordinates."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from zoo import registry
+from zoo.attention.backends import dispatch, reference
+from zoo.attention.call import Terms, repeated
+from zoo.attention.chain import Chain
+from zoo.attention.coordinates import CONVENTIONS, grid
+from zoo.attention.encoding import Dims, Encoding, Link
+from zoo.attention.kv_cache import Context
+from zoo.attention.layer import SelfAttention
+from zoo.attention.tokens import Tokens, precise
+from zoo.errors import Invalid
+from zoo.models.embedding import lengths, places
+from zoo.registry import Between, Choice
+
+Named = str | Mapping[str, Any] | Choice
+
+
+def encoding_names() -> tuple[str, ...]:
+    """Registered names of encodings, sorted."""
+    return registry.names("encodings")
+
+
+def encoding_class(name: str) -> type[Encoding]:
+    """The class of an encoding, with its facts. Raises Invalid for an unknown name."""
+    try:
+        return registry.find("encodings", name)
+    except KeyError as error:
+        raise Invalid("name", error.args[0]) from None
+
+
+def encoding(name: Named | Sequence[Named], dims: Dims, **options: Any) -> Encoding:
+    """An encoding for these sizes; a list of names or {name: ..., option: ...} makes a Chain of them.
+
+    Every encoding also takes `shared` (one module for all layers) and `coordinates` (a convention), in place of the
+    values that it declares. Raises Invalid (a ValueError) for what is unknown or does not fit.
+    """
+    if isinstance(name, str | Mapping | Choice):
+        choice = _choice(name)
+        return waiting(Choice(choice.name, {**choice.options, **options}))(dims)
+    if options:
+        raise Invalid("name", "a list of encodings takes its options in its entries: [{name: liere, block: 4}]")
+    choices = [_choice(one) for one in name]
+    twice = {one.name for one in choices if [other.name for other in choices].count(one.name) > 1}
+    if twice:
+        raise Invalid("name", f"{', '.join(sorted(twice))} stands twice in the list; list it once")
+    return Chain(dims, {one.name: waiting(one)(dims) for one in choices})
+
+
+def _choice(entry: Named) -> Choice:
+    if isinstance(entry, Choice):
+        return entry
+    if isinstance(entry, str):
+        return Choice(entry)
+    options = dict(entry)
+    return Choice(options.pop("name"), {**options.pop("options", {}), **options})
+
+
+def waiting(entry: Named) -> Link:
+    """An encoding whose name and options are known to be right, and which waits for its sizes."""
+    choice = _choice(entry)
+    cls, options = encoding_class(choice.name), dict(choice.options)
+    known = [p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    facts = {fact: value for fact in ("shared", "coordinates") if (value := options.pop(fact, None)) is not None}
+    for key in options:
+        if key not in known:
+            hint = registry.nearest(key, [*known, "shared", "coordinates"])
+            raise Invalid(key, f"{choice.name} has no option {key!r}; {hint}")
+    if (convention := facts.get("coordinates", "index")) not in CONVENTIONS:
+        hint = registry.nearest(str(convention), CONVENTIONS)
+        raise Invalid("coordinates", f"no convention {convention!r}; {hint}")
+
+    hints = get_type_hints(cls.__init__, include_extras=True)
+    options = {key: _typed(key, hints[key], value) for key, value in options.items()}
+
+    def make(dims: Dims) -> Encoding:
+        made = cls(dims, **options)
+        for fact, value in facts.items():
+            setattr(made, fact, value)
+        return made
+
+    return make
+
+
+def _typed(key: str, hint: Any, value: Any) -> Any:
+    """A mapping as the dataclass that an option asks for; anything else as it is.
+
+    Raises Invalid for an unknown word, and for a number out of the option's bounds.
+    """
+    if value is None:
+        return None
+    for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            raise Invalid(
+                key, f"{key} {value!r} is not known; {registry.nearest(str(value), map(str, get_args(kind)))}"
+            )
+        for bound in getattr(kind, "__metadata__", ()):
+            if isinstance(bound, Between) and not bound.low <= value <= bound.high:
+                raise Invalid(key, f"{key} must be {bound.past(value)}, got {value}")
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+            return _made(key, kind, value)
+    return value
+
+
+def _made(key: str, kind: Any, values: Mapping[str, Any]) -> Any:
+    """A dataclass of words each of which is one of its own and within its bounds."""
+    hints = get_type_hints(kind, include_extras=True)
+    for word in values:
+        if word not in hints:
+            raise Invalid(key, f"{key} has no {word!r}; {registry.nearest(str(word), hints)}")
+    for one in dataclasses.fields(kind):
+        if one.default is one.default_factory is dataclasses.MISSING and one.name not in values:
+            raise Invalid(key, f"{key} needs {one.name}")
+    return kind(**{word: _typed(f"{key}.{word}", hints[word], value) for word, value in values.items()})
+
+
+@torch.no_grad()
+def embed(encoding: Encoding, x: Tensor, pos: Tensor) -> Tensor:
+    """[B, N, D]: what the encoding makes of input embeddings x [B, N, D] at pos [N, P] or [B, N, P], in evaluation."""
+    training = encoding.training
+    try:
+        return Chain.of(encoding.eval()).embed(Tokens.at(x, _coordinates(encoding, pos))).x
+    finally:
+        encoding.train(training)
+
+
+def scores(
+    encoding: Encoding, q: Tensor, k: Tensor, pos: Tensor, *, x: Tensor | None = None, causal: bool = False,
+    placed: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Scores [B, H, N, M] as they enter the normalisation: scale, biases and rescoring included, exact.
+
+    q [B, H, N, K] and k [B, G, M, K] are projected heads before any encoding, G those of `Dims.key_heads`, else H; with
+    N < M the queries are the last N. pos [M, P] or [B, M, P] are coordinates as the encoding takes them, x [B, M, D] token
+    states for encodings that read them, placed bool [M] or [B, M]. Pairs that a causal mask hides are -inf.
+    """
+    return reference.scores(_terms(encoding, q, k, None, pos, x, causal, placed))
+
+
+def weights(
+    encoding: Encoding, q: Tensor, k: Tensor, pos: Tensor, *, x: Tensor | None = None, causal: bool = False,
+    placed: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention weights [B, H, N, M]; arguments as in `scores`."""
+    return reference.weights(_terms(encoding, q, k, None, pos, x, causal, placed))
+
+
+def attend(
+    encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, *, x: Tensor | None = None, causal: bool = False,
+    placed: Tensor | None = None, backend: str = "auto",
+) -> Tensor:  # fmt: skip
+    """Attention output [B, H, N, V] for values v [B, G, M, V], by an interpreter: auto, dense, chunked, sdpa or flex."""
+    return dispatch.attend(_terms(encoding, q, k, v, pos, x, causal, placed), backend)[0]
+
+
+def _terms(
+    encoding: Encoding, q: Tensor, k: Tensor, v: Tensor | None, pos: Tensor, x: Tensor | None, causal: bool,
+    placed: Tensor | None,
+) -> Terms:  # fmt: skip
+    chain = Chain.of(encoding)
+    if k.shape[1] != (groups := chain.dims.groups):
+        raise Invalid("key_heads", f"keys have {k.shape[1]} heads, the encoding {groups} (Dims.key_heads)")
+    if x is None:
+        x = k.new_zeros(k.shape[0], k.shape[2], q.shape[1] * k.shape[3])
+    pos = _coordinates(chain, pos)
+    pos = pos.to(torch.promote_types(torch.promote_types(pos.dtype, q.dtype), torch.float32))
+    tokens = Tokens.at(x, pos, placed, ordered=_ordered(pos))
+    tokens = chain.annotate(chain.embed(tokens).replace(x=x))
+    queries = tokens.last(q.shape[2])
+    turned, k = chain.turn_query(q, queries), chain.turn_key(k, tokens)
+    k, v = (repeated(one, q.shape[1]) for one in (k, k if v is None else v))
+    terms = Terms(turned, k, v, q, queries, tokens, causal, q.shape[-1] ** -0.5)
+    return chain.terms(terms.replace(turn=lambda x: chain.turn_query(x, queries)))
+
+
+def _coordinates(encoding: Encoding, pos: Tensor) -> Tensor:
+    """pos [.., M, P] itself. Raises Invalid where it has not as many axes as the encoding was made for."""
+    if pos.dim() < 2 or pos.shape[-1] != encoding.dims.axes:
+        raise Invalid("pos", f"coordinates of shape {tuple(pos.shape)}, not [.., tokens, {encoding.dims.axes}]")
+    return pos
+
+
+def _ordered(pos: Tensor) -> bool:
+    """Whether coordinates [.., N, 1] are seen to grow; a compiler, which cannot look, is told no."""
+    if pos.is_meta or torch.compiler.is_compiling():
+        return False
+    return bool((pos.diff(dim=-2) >= 0).all())
+
+
+class Attention(nn.Module):
+    """A self-attention layer [B, N, D] -> [B, N, D] with its encoding, for people's own models.
+
+    >>> layer = Attention(Dims(64, heads=4, axes=2, length=(14, 14)), "comrope_ld")
+    >>> layer(torch.randn(2, 196, 64)).shape
+    torch.Size([2, 196, 64])
+
+    Without `pos` the tokens are the grid of `dims.length` or, where there is one axis, a text of any length, whose documents
+    each begin at 0 and which goes on where a context (`zoo.KeyValueCache()`) ended; the encoding's own convention applies.
+    `pos` [N, P] or [B, N, P] is taken as given. `placed` [N] or [B, N] says which tokens have a place, `document` whose they
+    are, -1 for padding.
+    """
+
+    def __init__(self, dims: Dims, encoding: Named | Sequence[Named] | Encoding, *, causal: bool = False) -> None:
+        super().__init__()
+        dims = replace(dims, depth=dims.depth or dims.layer + 1)
+        made = encoding if isinstance(encoding, Encoding) else _encoding(encoding, dims)
+        if made.causal and not causal:
+            raise Invalid("causal", f"{made.name} is meaningful only under a causal mask: Attention(..., causal=True)")
+        if made.whole and causal:
+            raise Invalid(
+                "causal", "the encoding reads the whole text under these options: Attention(..., causal=False)"
+            )
+        self.encoding = made
+        self._view = (Chain.of(made),)  # in a tuple, so that its parameters are registered once
+        self.layer = SelfAttention(dims, causal=causal)
+
+    def forward(
+        self, x: Tensor, pos: Tensor | None = None, *, placed: Tensor | None = None, document: Tensor | None = None,
+        context: Context | None = None,
+    ) -> Tensor:  # fmt: skip
+        context = context or Context()
+        if pos is None:
+            tokens = self._tokens(x, placed, document, context.seen)
+        else:
+            pos = _coordinates(self.encoding, pos)
+            ordered = document is None and not context.seen and _ordered(pos)  # what is remembered may lie ahead
+            tokens = Tokens.at(x, pos, placed, document, ordered)
+        (chain,) = self._view
+        tokens, _ = self.layer(chain.embed(tokens), chain, context)
+        return tokens.x
+
+    def _tokens(self, x: Tensor, placed: Tensor | None, document: Tensor | None, seen: int) -> Tokens:
+        """Tokens of a grid, of documents that each begin at 0, or of a text that goes on where its context ended."""
+        dims, count = self.layer.dims, x.shape[1]
+        if document is not None and seen and dims.axes == 1:
+            raise Invalid("pos", "documents that follow remembered tokens need their places; pass pos")
+        if document is not None and dims.axes == 1:
+            document = document if document.dim() == 2 else document[None]
+            index = places(document)[..., None].to(precise(x).dtype)
+            return Tokens.at(x, index, placed, document).replace(extent=lengths(document)[..., None].to(index.dtype))
+        sizes = (seen + count,) if dims.axes == 1 else dims.sizes
+        pos = grid(sizes, x)[seen:]
+        if len(pos) != count:
+            raise Invalid("pos", f"{count} tokens are not the grid {dims.length}; pass their coordinates as pos")
+        tokens = Tokens.at(x, pos, placed, document, ordered=dims.axes == 1)
+        return tokens.replace(extent=tokens.pos.new_tensor([[sizes]]), consecutive=dims.axes == 1)
+
+
+_encoding = encoding  # the name is shadowed by arguments above

@@ -1,1 +1,0 @@
-"""What is measured, one measure per file."""

@@ -1,0 +1,138 @@
+"""zoo's own models, an encoding or a list of them each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from zoo import registry
+from zoo.api import Attention, waiting
+from zoo.attention.coordinates import Perturbation
+from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.kv_cache import KeyValueCache
+from zoo.attention.layer import SelfAttention
+from zoo.bench.protocol import Contender, Setting
+from zoo.data.spec import Images, Text
+from zoo.models.decoder import Decoder
+from zoo.models.generation import continued
+from zoo.models.vit import ViT
+from zoo.registry import Choice
+
+BIASED = Choice("alibi")  # stands before an encoding that takes up the biases of others
+
+
+class Numbers:
+    """A vocabulary of so many tokens that stand for nothing."""
+
+    unit: Literal["token"] = "token"
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def encode(self, text: str) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return " ".join(map(str, tokens))
+
+    def plain(self) -> dict[str, str]:
+        return {"count": str(self.count)}
+
+
+def alone(cls: type[Encoding], options: Mapping[str, Any] | None = None) -> list[Choice]:
+    """The shortest list that an encoding can stand in."""
+    choice = Choice(cls.name, options or {})
+    return [BIASED, choice] if cls.absorbs else [choice]
+
+
+def every() -> list[Contender]:
+    """Each registered encoding in the shortest list that it can stand in."""
+    return [ours(alone(registry.find("encodings", name))) for name in registry.names("encodings")]
+
+
+def ours(choices: Sequence[Choice]) -> Contender:
+    """A model with these encodings, named after them."""
+
+    def make(setting: Setting) -> nn.Module:
+        return _vit(setting, choices) if setting.shape.kind == "image" else _decoder(setting, choices)
+
+    def layer(setting: Setting) -> Attention:
+        shape = setting.shape
+        side = shape.length // shape.patch
+        grid = (side, side) if shape.kind == "image" else (shape.length,)
+        dims = Dims(shape.dim, shape.heads, len(grid), grid, depth=2)  # the last layer may have less to do
+        return Attention(dims, choices, causal=shape.kind == "text")
+
+    return Contender(name=title(choices), make=make, generate=_generated, stream=_followed, plan=_planned, layer=layer)
+
+
+def title(choices: Sequence[Choice]) -> str:
+    """`kerple+dape`, `liere(block=8)`."""
+    return "+".join(map(_named, choices))
+
+
+def _named(choice: Choice) -> str:
+    options = ",".join(f"{key}={value}" for key, value in choice.options.items())
+    return f"{choice.name}({options})" if options else choice.name
+
+
+def _vit(setting: Setting, choices: Sequence[Choice]) -> ViT:
+    shape = setting.shape
+    samples = Images(3, shape.length, shape.length, shape.outputs)
+    return ViT(
+        samples, dim=shape.dim, depth=shape.depth, heads=shape.heads, patch=shape.patch, pool="class",
+        encoding={one.name: waiting(one) for one in choices}, coordinates=_perturbation(setting),
+    )  # fmt: skip
+
+
+def _perturbation(setting: Setting) -> Perturbation:
+    """What is done to places in training."""
+    return Perturbation(jitter=setting.jitter, per_sample=setting.jitter > 0)
+
+
+def _decoder(setting: Setting, choices: Sequence[Choice]) -> Decoder:
+    """A text has no end that is known before it is read: places are counted, whatever an encoding does elsewhere."""
+    shape = setting.shape
+    counted = {one.name: waiting(Choice(one.name, {"coordinates": "index", **one.options})) for one in choices}
+    return Decoder(
+        Text(shape.length, Numbers(shape.outputs)), dim=shape.dim, depth=shape.depth, heads=shape.heads,
+        encoding=counted, coordinates=_perturbation(setting),
+    )  # fmt: skip
+
+
+def _followed(model: nn.Module, prompt: Tensor) -> Iterator[int]:
+    return continued(model, prompt[0].tolist(), KeyValueCache(), torch.Generator(), temperature=0)
+
+
+def _generated(model: nn.Module, prompt: Tensor, count: int) -> list[int]:
+    return list(islice(_followed(model, prompt), count))
+
+
+class _Known(Exception):
+    """What computes attention is known, and nothing has to be computed for it."""
+
+
+def _planned(model: nn.Module, inputs: Tensor, device: str) -> str:
+    """In the first layer."""
+
+    def note(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
+        assert isinstance(layer, SelfAttention)
+        tokens, chain, _ = arguments
+        raise _Known("{} ({})".format(*layer.plan(tokens, chain, device)))
+
+    first = next(module for module in model.modules() if isinstance(module, SelfAttention))
+    hook = first.register_forward_pre_hook(note)
+    try:
+        model(inputs)
+    except _Known as known:
+        return str(known)
+    finally:
+        hook.remove()
+    raise AssertionError("a model that does not run its first layer")

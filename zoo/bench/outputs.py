@@ -1,0 +1,32 @@
+"""The files of a result in its folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from zoo.bench.plots import draw
+from zoo.bench.result import Result
+from zoo.bench.table import table
+from zoo.errors import DataError
+
+NUMBERS, TABLE, PICTURE = "bench.json", "bench.md", "bench.png"
+NAMES = (NUMBERS, TABLE, PICTURE)
+
+
+def write(result: Result, folder: Path) -> None:
+    """Numbers, table and picture; those of a result before it are replaced."""
+    (folder / NUMBERS).write_text(json.dumps(result.plain(), indent=1) + "\n", encoding="utf-8")
+    (folder / TABLE).write_text(table(result) + "\n", encoding="utf-8")
+    draw(result, folder / PICTURE)
+
+
+def others(folder: Path) -> list[str]:
+    """What lies in a folder and is not of a result."""
+    found = sorted(path.name for path in folder.iterdir() if path.name not in NAMES)
+    if not found and (folder / NUMBERS).exists():
+        try:
+            Result.read(folder / NUMBERS)
+        except DataError:
+            return [NUMBERS]
+    return found

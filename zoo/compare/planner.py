@@ -1,0 +1,184 @@
+"""The plan of a comparison: every variant resolved and found right before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from zoo import __version__, config
+from zoo.bench.result import machine
+from zoo.compare.executors.base import Needs
+from zoo.compare.grid import Combination, Varied, axes, combinations, filed
+from zoo.compare.plan import Plan, Planned
+from zoo.config import Recipe
+from zoo.config.sections import SEEDS
+from zoo.config.tree import COMMAND_LINE, gathered
+from zoo.data.spec import Images, Text
+from zoo.errors import DataError, Fault, Invalid, RecipeError
+from zoo.run.build import build_data
+from zoo.run.conditions import lengths
+from zoo.run.load import load_recipe
+from zoo.run.preflight import check
+
+ELSEWHERE = ("accelerator=cpu", "precision=32-true")  # to check what another machine will do
+Measure = Literal["accuracy", "exact", "loss"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is to be compared, from the command line."""
+
+    recipe: str
+    overrides: Sequence[str]
+    keys: Sequence[Varied]
+    seeds: int | tuple[int, ...]
+    measure: Measure | None
+    command: str
+
+
+def resolved(asked: Asked, *, here: bool) -> dict[Combination, Recipe]:
+    """The recipe of each combination, checked for this machine, or for one that is not `here`.
+
+    Raises RecipeError with all faults of all of them, those of each with its name, those that all have once; else
+    DataError with all data that is not there.
+    """
+    chosen = [*combinations(asked.keys)]
+    found: dict[Combination, Recipe] = {}
+    faults: dict[Fault, list[str]] = {}
+    missing: list[str] = []
+    for one in chosen:
+        told: list[Fault] = []
+        try:
+            with gathered(told):
+                found[one] = _loaded(asked, one, here=here)
+        except DataError as error:
+            missing.append(str(error))
+        for fault in told:
+            faults.setdefault(fault, []).append(one.name)
+    if faults:
+        raise RecipeError(*(
+            fault if len(names) == len(chosen) > 1 else replace(fault, place=f"{', '.join(names)}: {fault.place}")
+            for fault, names in faults.items()
+        ))  # fmt: skip
+    if missing:
+        raise DataError("\n".join(dict.fromkeys(missing)))
+    return found
+
+
+def _loaded(asked: Asked, one: Combination, *, here: bool) -> Recipe:
+    words = [*asked.overrides, *one.overrides]
+    made = config.load(asked.recipe, words)
+    _alone(made)
+    if here:
+        check(made)
+    else:
+        load_recipe(asked.recipe, [*words, *(f"trainer.{word}" for word in ELSEWHERE)])
+    data = build_data(made)
+    try:
+        data.locate()
+    except Invalid as error:
+        raise RecipeError(made.fault(f"data.{error.key}", str(error))) from None
+    if asked.measure == "exact" and not (isinstance(data.samples, Text) and data.samples.asks == "answers"):
+        told = f"data {made.data.name} does not ask for one answer in each window, so that none is exact"
+        raise RecipeError(Fault(COMMAND_LINE, "measure", told, "write measure=accuracy"))
+    return made
+
+
+def _alone(made: Recipe) -> None:
+    """Raises RecipeError where a cell would be several processes: of these only the one that starts the others has its lock."""
+    faults = [
+        made.fault(f"trainer.{key}", "a cell is one process", "leave it out; cells run beside each other")
+        for key, known in (("devices", ("auto", 1)), ("num_nodes", (1,)))
+        if getattr(made.trainer, key) not in known
+    ]
+    if faults:
+        raise RecipeError(*faults)
+
+
+def gpus(made: Recipe, *, here: bool) -> int:
+    """Whether a cell asks for one."""
+    import torch
+
+    options = made.trainer
+    wanted = options.accelerator in ("gpu", "cuda") or (
+        here and options.accelerator == "auto" and torch.cuda.is_available()
+    )
+    return int(wanted)
+
+
+def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs, *, here: bool) -> Plan:
+    """All cells, with the threads that each of them has, where the recipe does not say how many."""
+    first = next(iter(found.values()))
+    numbers = seeds(asked.seeds, first)
+    files = dict(zip(found, filed([one.name for one in found]), strict=True))
+    chosen = all(made.trainer.threads is None for made in found.values())
+    measure, direction = _measure(asked, first)
+    sizes = {_size(made) for made in found.values()}
+    windows = dict.fromkeys(words for made in found.values() for words in _windows(made))
+    return Plan(
+        zoo=__version__,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        command=asked.command,
+        recipe=first.name,
+        base=config.load(asked.recipe, asked.overrides).plain(),
+        machine={**machine("cuda" if needs.gpus and here else "cpu"), "threads": needs.threads, "jobs": needs.jobs},
+        axes=axes(asked.keys),
+        seeds=numbers,
+        measure=measure,
+        better=direction,
+        trained=sizes.pop() if len(sizes) == 1 else "",
+        windows=" or ".join(windows),
+        chosen=chosen,
+        variants={one.name: one.values for one in found},
+        cells=tuple(
+            Planned(name=f"{files[one]}-{seed}", variant=one.name, seed=seed, recipe=_planned(made, seed, needs))
+            for one, made in found.items()
+            for seed in numbers
+        ),
+    )
+
+
+def seeds(asked: int | tuple[int, ...], base: Recipe) -> tuple[int, ...]:
+    """Those that are listed, or so many from that of the recipe on. Raises RecipeError."""
+    if isinstance(asked, int):
+        asked = tuple(range(base.seed, base.seed + asked))
+        if asked[-1] > SEEDS.high:
+            told = f"{len(asked)} seeds from {base.seed} on end past {SEEDS.high}"
+            raise RecipeError(Fault(COMMAND_LINE, "seeds", told, "begin with a smaller seed"))
+    if not asked or len(set(asked)) < len(asked):
+        problem = "a list of none" if not asked else "a seed stands twice"
+        raise RecipeError(Fault(COMMAND_LINE, "seeds", problem, "write seeds=3 or seeds=[0,7]"))
+    return asked
+
+
+def _planned(made: Recipe, seed: int, needs: Needs) -> dict[str, Any]:
+    threads = made.trainer.threads or needs.threads
+    return replace(made, seed=seed, trainer=replace(made.trainer, threads=threads)).plain()
+
+
+def _measure(asked: Asked, made: Recipe) -> tuple[str, Literal["high", "low"]]:
+    """What the answer is given in: by default the loss of texts of which every token is asked, else the accuracy."""
+    samples = build_data(made).samples
+    name = asked.measure or ("loss" if isinstance(samples, Text) and samples.asks == "every" else "accuracy")
+    return f"test/{name}", better(name)
+
+
+def better(measure: str) -> Literal["high", "low"]:
+    return "low" if measure == "loss" else "high"
+
+
+def _size(made: Recipe) -> str:
+    samples = build_data(made).samples
+    if not isinstance(samples, Images):
+        return f"{samples.length} tokens"
+    same = samples.height == samples.width
+    return f"{samples.height} pixels" if same else f"{samples.height} x {samples.width} pixels"
+
+
+def _windows(made: Recipe) -> Iterator[str]:
+    """How texts are cut at other lengths than that of training, where they are."""
+    for sized in lengths(made, build_data(made).samples).values():
+        if words := build_data(made, **sized.options).windows:
+            yield f"windows {words}"

@@ -1,0 +1,83 @@
+"""The command line of `zoo compare`: its options, its engine, what varies, and the recipes that this makes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, cast
+
+from zoo import config, registry
+from zoo.cli.options import parted, typed
+from zoo.compare.executors.base import Engine
+from zoo.compare.grid import ENCODINGS, Combination, Varied, varied
+from zoo.compare.grid import parted as by_axes
+from zoo.compare.planner import Asked, Measure, resolved
+from zoo.config import Recipe
+from zoo.config import tree as trees
+from zoo.config.sections import Seed
+from zoo.config.tree import COMMAND_LINE
+from zoo.errors import Fault, Invalid, RecipeError
+from zoo.registry import Between, Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Options of `zoo compare`, whatever the engine."""
+
+    seeds: Annotated[int, Between(1, 1000)] | tuple[Seed, ...] = 3  # so many from that of the recipe on, or which ones
+    to: str | None = None  # the folder; None: comparisons/<recipe>-<hash>
+    jobs: Count | Literal["auto"] = "auto"  # cells at the same time
+    engine: str = "local"
+    measure: Measure | None = None  # that the answer is given in; None: loss where every token is asked, else accuracy
+
+
+def asked_for(
+    name: str, words: Sequence[str], plugins: Sequence[str]
+) -> tuple[CompareOptions, Engine, Asked, dict[Combination, Recipe]]:
+    """What the command line says, and the recipes that it makes. Raises RecipeError with all that is wrong with either."""
+    faults: list[Fault] = []
+    told, rest = by_axes(words)
+    chosen = next((word.partition("=")[2] for word in rest if word.startswith("engine=")), CompareOptions.engine)
+    cls: Any = None
+    with trees.gathered(faults):
+        cls = _engine(chosen)
+    classes = (CompareOptions, *([cls] if cls else []))
+    overrides = [word for word in rest if "." in word.partition("=")[0]]  # at least, where options are wrong
+    options, engine = CompareOptions(), cast(Engine, None)
+    with trees.gathered(faults):
+        own, overrides = parted(rest, classes, (ENCODINGS,))
+        common, *mine = typed(own, classes)
+        options, engine = CompareOptions(**common), _made(cls, *mine)
+    keys: list[Varied] = []
+    with trees.gathered(faults):
+        keys = varied(told, overrides)
+    flags = [word for plugin in plugins for word in ("--plugin", plugin)]
+    command = shlex.join(["zoo", "compare", name, *words, *flags])
+    asked = Asked(
+        recipe=name, overrides=overrides, keys=keys, seeds=options.seeds, measure=options.measure, command=command
+    )
+    found: dict[Combination, Recipe] = {}
+    with trees.gathered(faults):
+        if keys:
+            found = resolved(asked, here=engine is None or engine.here)
+        else:
+            config.load(name, overrides)
+    if faults:
+        raise RecipeError(*dict.fromkeys(faults))
+    return options, engine, asked, found
+
+
+def _made(cls: Any, options: Mapping[str, Any] | None = None) -> Any:
+    """The engine; nothing where there is no such engine, which is told already."""
+    try:
+        return cls and cls(**(options or {}))
+    except Invalid as error:
+        raise RecipeError(Fault(COMMAND_LINE, error.key, str(error))) from None
+
+
+def _engine(name: str) -> Any:
+    known = registry.names("comparing")
+    if name not in known:
+        raise RecipeError(Fault(COMMAND_LINE, "engine", f"there is no engine {name!r}", registry.nearest(name, known)))
+    return registry.find("comparing", name)

@@ -1,0 +1,263 @@
+"""Attention looked at while a model trains: the same few samples, every so many steps, within a share of the time."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import Tensor
+from torch.nn import functional as F
+
+from zoo.config.sections import DiagnosticsOptions
+from zoo.diagnostics.capture import Look, check, watch
+from zoo.diagnostics.head_metrics import kinds
+from zoo.errors import Invalid
+from zoo.reporting.spec import Numbers
+from zoo.tasks.base import Task
+
+
+@dataclass
+class Cadence:
+    """Looks every `every` steps, or less often where that would take more than the share `budget` of the time.
+
+    Time is in seconds since training began, looks included.
+    """
+
+    every: int
+    budget: float
+    spent: float = 0.0
+    cost: float | None = None  # of the last look
+
+    def expected(self, pace: float) -> float:
+        """What the next look will cost, given the seconds of a step.
+
+        That of the last one; the first is taken to cost as much as two steps: it sees fewer samples, but with weights.
+        """
+        return 2 * pace if self.cost is None else self.cost
+
+    def next(self, step: int, steps: int, elapsed: float) -> int:
+        """The step to look at, `step` itself or a later one, after so many `steps` of this training in `elapsed` seconds."""
+        pace = max(elapsed - self.spent, 1e-9) / max(steps, 1)
+        cost = self.expected(pace)
+        needed = (self.spent + cost) / self.budget - cost  # of which the looks so far and this one are the budget
+        later = step + math.ceil(max(0.0, needed - elapsed) / pace)
+        return -(-later // self.every) * self.every
+
+    def took(self, seconds: float) -> None:
+        """Count a look."""
+        self.cost, self.spent = seconds, self.spent + seconds
+
+    def share(self, elapsed: float) -> float:
+        """Of the time so far."""
+        return self.spent / max(elapsed, 1e-9)
+
+
+STOPS = ((0, 32, 76), (87, 92, 109), (166, 157, 117), (255, 234, 70))  # from dark blue to yellow, for everyone's eyes
+MARK = (214, 40, 57)
+QUERIES, SIDE, GAP = 6, 96, 2  # rows of a picture of a grid; pixels of a cell at least, and between cells
+COLUMNS, ACROSS = 192, 4  # pixels of a line of text at most, and cells beside one another
+
+
+def attended(look: Look) -> Tensor:
+    """What the queries of the first sample look at, uint8 [3, height, width].
+
+    On a grid a row for each of a few queries and a column for each head, a cell being the grid, with a dot on the query; of a
+    text a cell for each head, in which a line is a query and a column a key, or the largest of some keys where there are many.
+    Each line is relative to its largest weight.
+    """
+    weights = look.weights[0].abs().float().cpu()  # [H, Q, M]
+    weights = weights / weights.amax(-1, keepdim=True).clamp(min=1e-12)
+    if look.terms.keys.index.shape[-1] == 1:
+        return _lines(weights)
+    keys = look.grid[1][0].cpu()
+    sizes = _sizes(look, int(keys.sum()))
+    chosen = torch.linspace(0, weights.shape[1] - 1, min(QUERIES, weights.shape[1])).long().unique()
+    cells = weights[:, chosen][..., keys].unflatten(-1, sizes).transpose(0, 1)  # [Q, H, (T,) rows, columns]
+    own = (look.slots.cpu()[chosen, None] == torch.arange(weights.shape[-1]))[:, keys].unflatten(-1, sizes)
+    if len(sizes) == 3:  # frames side by side
+        cells, own = (one.movedim(-3, -2).flatten(-2) for one in (cells, own))
+    return _mosaic(cells, own)
+
+
+def _sizes(look: Look, count: int) -> tuple[int, ...]:
+    """Of the grid; of one that nobody told, a single row."""
+    extent = look.terms.keys.extent
+    return (1, count) if extent is None else tuple(int(size) for size in extent[0, 0])
+
+
+def _lines(weights: Tensor) -> Tensor:
+    """Weights [H, Q, M] of a text as one picture: few heads beside one another, lines as high as the cell is to be."""
+    heads, queries, keys = weights.shape
+    weights = F.adaptive_max_pool1d(weights, min(keys, COLUMNS))
+    weights = weights.repeat_interleave(max(1, SIDE // queries // max(1, SIDE // weights.shape[-1])), 1)
+    across = min(heads, ACROSS)
+    cells = F.pad(weights, (0, 0, 0, 0, 0, -heads % across)).unflatten(0, (-1, across))
+    return _mosaic(cells, torch.zeros(len(cells), *cells.shape[-2:], dtype=torch.bool))
+
+
+def _mosaic(cells: Tensor, dots: Tensor) -> Tensor:
+    """Cells [down, across, rows, columns] from 0 to 1 as one picture uint8 [3, height, width].
+
+    A value is a square of pixels, with a smaller one of another colour within where `dots`, bool [down, rows, columns].
+    """
+    scale = max(1, SIDE // cells.shape[-1])
+    inner = torch.arange(scale)
+    inside = (inner >= scale // 3) & (inner < scale - scale // 3)
+    marked = _magnified(dots, scale) & (inside[:, None] & inside).tile(dots.shape[-2:])
+    mark = torch.tensor(MARK, dtype=torch.uint8)[:, None, None]
+    pixels = torch.where(marked[:, None, None], mark, _magnified(_coloured(cells), scale))
+    pixels = F.pad(pixels, (0, GAP, 0, GAP), value=255)  # [down, across, 3, height, width]
+    return pixels.permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2)
+
+
+def _coloured(values: Tensor) -> Tensor:
+    """Values [.., rows, columns] from 0 to 1 as colours uint8 [.., 3, rows, columns]."""
+    stops = torch.tensor(STOPS, dtype=torch.float32)
+    at = values.float().nan_to_num().clamp(0, 1) * (len(stops) - 1)
+    low = at.long().clamp(max=len(stops) - 2)
+    return stops[low].lerp(stops[low + 1], (at - low)[..., None]).round().to(torch.uint8).movedim(-1, -3)
+
+
+def _magnified(cells: Tensor, scale: int) -> Tensor:
+    return cells.repeat_interleave(scale, -2).repeat_interleave(scale, -1)
+
+
+log = logging.getLogger("zoo")
+
+
+class Probe(L.Callback):
+    """Logs attention/<layer>/... as scalars to every logger, and as histograms and pictures to TensorBoard.
+
+    All processes look, so that none waits in vain where weights are in shards; each has its own share of the validation's
+    first batch, and the first one speaks. `agreed` gives all of them what the first one says, and `most` the largest number.
+    Training goes on as if nobody had looked: random states, modes of modules and weights are left as they were.
+    """
+
+    def __init__(
+        self, options: DiagnosticsOptions, agreed: Callable[[int], int] = int, most: Callable[[int], int] = int
+    ) -> None:
+        assert options.every is not None
+        self.options, self.agreed, self.most = options, agreed, most
+        self.cadence = Cadence(options.every, options.budget)
+        self.inputs: tuple[Tensor | None, ...] | None = None
+        self.due: int | None = None  # never
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
+        self.first, self.start = trainer.global_step, time.monotonic()
+        every = self.cadence.every
+        self.due = (self.first // every + 1) * every
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: Task, outputs: Any, batch: Any, batch_idx: int  # type: ignore[override]
+    ) -> None:  # fmt: skip
+        step = trainer.global_step
+        if self.due is None or step < self.due:
+            return
+        elapsed = time.monotonic() - self.start
+        self.due = self.agreed(self.cadence.next(step, step - self.first, elapsed))
+        if self.due > step or not self._begun(trainer, pl_module):  # it would take too much of the time by now
+            return
+        began = _now(trainer)
+        with isolate_rng():
+            self._look(trainer, pl_module, step - 1)  # as the losses of this step are counted
+        self.cadence.took(_now(trainer) - began)
+        self.due = step + self.cadence.every
+        share = self.cadence.share(time.monotonic() - self.start)
+        self._log(trainer, {"perf/diagnostics_share": share}, step - 1)
+
+    def _begun(self, trainer: L.Trainer, task: Task) -> bool:
+        """Whether there is something to look at, the same in all processes; what short trainings never see is not read."""
+        if self.inputs is not None:
+            return True
+        began = time.monotonic()
+        with isolate_rng():
+            problem = self._begin(trainer, task)
+        self.cadence.spent += time.monotonic() - began
+        if self.most(bool(problem)):
+            log.info("attention is not looked at: %s", problem or "another process cannot")
+            self.due = None
+            return False
+        return True
+
+    def _begin(self, trainer: L.Trainer, task: Task) -> str:
+        """Take the samples that are looked at; says why not, where there are none."""
+        try:
+            check(task.model, self.options.layers)
+            with _not_training(trainer):
+                batch = next(iter(trainer.datamodule.val_dataloader()))  # type: ignore[attr-defined]
+                batch = trainer.strategy.batch_to_device(
+                    trainer.precision_plugin.convert_input(batch), dataloader_idx=0
+                )
+                inputs = task.inputs(batch)
+        except Invalid as error:
+            return str(error)
+        except StopIteration:
+            return "there is nothing to validate with"
+        self.inputs = tuple(one if one is None else one[: self.options.samples].clone() for one in inputs)
+        return ""
+
+    def _look(self, trainer: L.Trainer, task: Task, step: int) -> None:
+        assert self.inputs is not None
+        scalars: dict[str, float] = {}
+        writers = [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+
+        def see(one: Look) -> None:
+            if trainer.is_global_zero:
+                scalars.update({f"attention/{one.layer}/{name}": value for name, value in numbers(one).items()})
+                for writer in writers:
+                    _draw(writer, one, step)
+
+        with trainer.precision_plugin.forward_context():
+            watch(task.model, self.inputs, see, self.options.queries, self.options.layers)
+        if trainer.is_global_zero:
+            self._log(trainer, scalars, step)
+
+    def _log(self, trainer: L.Trainer, metrics: Mapping[str, float], step: int) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics(dict(metrics), step)
+
+
+@torch.no_grad()
+def numbers(look: Look) -> dict[str, float]:
+    """Each measure of a layer as the mean over its heads, and what its encodings tell of themselves in numbers."""
+    found = {kind.name: kind.of(look) for kind in kinds(look)}
+    told = {name: float(value.nanmean()) for name, value in found.items()}
+    for panel in look.chain.findings(look.terms):
+        if isinstance(panel, Numbers):
+            values = [*panel.values.values()]
+            told[panel.title.replace(": ", "/").replace(" ", "_").lower()] = sum(values) / max(len(values), 1)
+    return {name: value for name, value in told.items() if math.isfinite(value)}  # else there is nothing to say
+
+
+def _draw(writer: Any, look: Look, step: int) -> None:
+    tag = f"attention/{look.layer}"
+    for name, values in (("weights", look.weights), ("scores", look.scores)):
+        if values is not None and len(told := values[values.isfinite() & (values != 0)]):
+            writer.add_histogram(f"{tag}/{name}", told.cpu(), step)
+    writer.add_image(f"{tag}/looks", attended(look), step)
+
+
+def _now(trainer: L.Trainer) -> float:
+    """The time at which a device has done what it was told so far."""
+    if trainer.strategy.root_device.type == "cuda":
+        torch.cuda.synchronize(trainer.strategy.root_device)
+    return time.monotonic()
+
+
+@contextmanager
+def _not_training(trainer: L.Trainer) -> Iterator[None]:
+    """Batches come as an evaluation has them, not augmented."""
+    trainer.training = False
+    try:
+        yield
+    finally:
+        trainer.training = True

@@ -1,0 +1,161 @@
+"""What a trained encoding does: measured as a portrait measures one that is new, and beside the words of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention import Terms, Tokens, precise, repeated
+from zoo.attention.chain import Chain
+from zoo.diagnostics import metrics
+from zoo.diagnostics.capture import Look, look, resting
+from zoo.diagnostics.portrait import panels as seen
+from zoo.diagnostics.portrait.probe import Probe
+from zoo.models.transformer import Block, Trunk
+from zoo.reporting.spec import Mosaic, Panel, Points
+
+MOST = {1: (128,), 2: (15, 15), 3: (1, 15, 15)}  # tokens by the number of axes: of clips one frame
+PARTS = (
+    "Parts of the first layer's scores, the mean over samples and heads: position to position tells which places attend to"
+    " which, whatever stands there; where the two parts of word and position are faint, they have little to do with each other."
+)
+
+
+@torch.no_grad()
+def panels(chain: Chain, sizes: Sequence[int], causal: bool) -> tuple[Panel, ...]:
+    """What the encodings of one layer do, their parameters as they are, to a text or a grid of `sizes`, or to its beginning.
+
+    Measured in float64 on a copy. What is added to the input is added before the first layer, whichever one is asked.
+    """
+    copy = deepcopy(chain).to("cpu", torch.float64).eval().requires_grad_(False)
+    shown = tuple(map(min, MOST[len(sizes)], sizes))
+    return tuple(seen(Probe(copy, shown, causal), masked=False))
+
+
+@torch.no_grad()
+def correlations(block: Block, before: Tokens, after: Tokens, terms: Terms) -> tuple[Panel, ...]:
+    """The four correlations of word and position in the first block of a model (TUPE, arXiv:2006.15595, figure 2).
+
+    `before` and `after` are the tokens as `embed` found and left them, `terms` is a call of the block's attention. Nothing
+    where nothing was added to the tokens, or where scores are no sum of such parts.
+    """
+    if not (after.x != before.x).any() or not _plain(block, terms):
+        return ()
+    parts = decomposed(block, before, after)
+    values = torch.stack([part.mean(0).cpu() for part in parts.values()])
+    return (
+        Mosaic(
+            title="Correlations of word and position", x="key's place", y="query's place", says=PARTS,
+            values=values, labels=tuple(parts), unit="part of the score",
+        ),
+    )  # fmt: skip
+
+
+def _plain(block: Block, terms: Terms) -> bool:
+    """Whether queries and keys are projections of the tokens, not normed, mixed, turned or scaled by anything."""
+    layer = block.attention
+    if layer.shift is not None or not isinstance(layer.query_norm, nn.Identity):
+        return False
+    unturned = terms.q.shape == terms.content.shape and torch.equal(terms.q, terms.content)
+    return unturned and terms.scale == layer.dims.head**-0.5
+
+
+def decomposed(block: Block, before: Tokens, after: Tokens) -> dict[str, Tensor]:
+    """Each part [H, N, N] by name, of tokens that have a place; their sum is the scores but for what biases add to them.
+
+    What `embed` added is the position, what it found the word; both go through the norm at the scale of their sum.
+    """
+    layer, dims = block.attention, block.attention.dims
+    placed = slice(None) if after.placed is None else after.placed[0]
+    word, position = (one[:, placed] for one in (before.x, after.x - before.x))
+    through = _linear(None if block.post else block.attention_norm, after.x[:, placed])
+    query, key = (one.weight.unflatten(0, (-1, dims.head)) for one in (layer.query, layer.key))  # [H, K, D], [G, K, D]
+    return metrics.correlations(through(word), through(position), query, repeated(key[None], dims.heads)[0])
+
+
+def _linear(norm: nn.Module | None, whole: Tensor) -> Callable[[Tensor], Tensor]:
+    """What a norm multiplies parts of [B, N, D] by, where the whole has the size that it has; its own bias is left out."""
+    whole = precise(whole)
+    if isinstance(norm, nn.LayerNorm):
+        centred = whole - whole.mean(-1, keepdim=True)
+        size = (centred.square().mean(-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
+        return lambda part: (part - part.mean(-1, keepdim=True)) * size
+    if isinstance(norm, nn.RMSNorm):
+        eps = torch.finfo(whole.dtype).eps if norm.eps is None else norm.eps
+        size = (whole.square().mean(-1, keepdim=True) + eps).rsqrt() * norm.weight
+        return lambda part: part * size
+    return lambda part: part
+
+
+def encodings(model: nn.Module, inputs: Sequence[Any], looks: Sequence[Look], grid: Sequence[int]) -> tuple[Panel, ...]:
+    """What encodings do, then what they found, then the correlations of words and positions where they are added.
+
+    Turns that an encoding tells of itself are not measured from outside once more.
+    """
+    told = findings(looks)
+    turned = {panel.y for panel in told if isinstance(panel, Points)}
+    doings = [panel for panel in _doings(looks, grid) if not (isinstance(panel, Points) and panel.y in turned)]
+    return (*doings, *told, *_correlations(model, inputs, looks))
+
+
+def _doings(looks: Sequence[Look], grid: Sequence[int]) -> Iterator[Panel]:
+    """Of the first layer that was looked at; the others' are the same only where all layers share one encoding."""
+    first = looks[0]
+    for panel in panels(first.chain, grid, first.terms.causal):
+        yield panel if first.chain.shared else replace(panel, title=f"{panel.title}, layer {first.layer}")
+
+
+def _correlations(model: nn.Module, inputs: Sequence[Any], looks: Sequence[Look]) -> tuple[Panel, ...]:
+    trunk = next((module for module in model.modules() if isinstance(module, Trunk)), None)
+    if trunk is None or looks[0].scores is None:  # linear attention multiplies features of words and positions
+        return ()
+    seen: list[Tokens] = []
+    hooks = [one.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for one in (trunk, trunk.blocks[0])]
+    try:
+        with resting(model):
+            model(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    first = trunk.blocks[0]
+    assert isinstance(first, Block)
+    (call,) = look(model, inputs, 1, [first.attention.dims.layer])
+    before, after = seen
+    return correlations(first, before, after, call.terms)
+
+
+def findings(looks: Sequence[Look]) -> tuple[Panel, ...]:
+    """The findings of each layer's encodings, those that are the same in all layers once; kinds of panels together."""
+    kinds: dict[str, list[tuple[int, Panel]]] = {}
+    for one in looks:
+        for panel in one.chain.findings(one.terms):
+            kinds.setdefault(panel.title, []).append((one.layer, panel))
+    return tuple(panel for kind in kinds.values() for panel in _told(kind))
+
+
+def _told(kind: Sequence[tuple[int, Panel]]) -> list[Panel]:
+    """Panels of one kind, each with its layer unless one stands for all."""
+    first = kind[0][1]
+    if all(_same(first, panel) for _, panel in kind):
+        return [first]
+    return [replace(panel, title=f"{panel.title}, layer {layer}") for layer, panel in kind]
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two panels, or parts of them, are equal."""
+    if isinstance(one, Panel):
+        return type(one) is type(other) and all(
+            _same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one)
+        )
+    if isinstance(one, Tensor):
+        return one.shape == other.shape and torch.allclose(one, other, equal_nan=True)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)

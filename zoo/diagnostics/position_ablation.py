@@ -1,0 +1,107 @@
+"""Controls: a model whose tokens are put in other places, to see whether it uses them at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention.tokens import Tokens
+from zoo.errors import Invalid
+from zoo.models.transformer import Trunk
+
+SEED = 0  # of the order that shuffles
+
+Change = Callable[[Tokens], Tensor]
+"""Tokens -> other indices [1|B, N, P] for them; those of tokens without a place are not used."""
+
+
+@contextmanager
+def changed(model: nn.Module, change: Change) -> Iterator[None]:
+    """Within it the model's tokens stand in other places, from before the first layer on; contents and masks stay.
+
+    An encoding that cannot follow raises Invalid when the model is called. Raises Invalid for a model that has no trunk, in
+    front of which its tokens could be moved.
+    """
+    trunks = [module for module in model.modules() if isinstance(module, Trunk)]
+    if not trunks:
+        raise Invalid("controls", "the model has no trunk of zoo, in front of which its tokens could be moved")
+    hooks = [trunk.register_forward_pre_hook(_moving(change)) for trunk in trunks]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _moving(change: Change) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
+    return lambda trunk, given: (moved(given[0], change), *given[1:])
+
+
+def moved(tokens: Tokens, change: Change) -> Tokens:
+    """The same tokens in other places, but for those that have none. Nothing is said of their order any more."""
+    index = change(tokens)
+    if tokens.placed is not None:
+        index = index.where(tokens.placed[..., None], tokens.index)
+    return tokens.replace(index=index, pos=index, ordered=False, consecutive=False)
+
+
+def shuffle(tokens: Tokens) -> Tensor:
+    """The places of each document dealt out anew, in an order that depends on the number of tokens alone."""
+    groups = _groups(tokens)  # [1|B, N]
+    lots = torch.rand(len(tokens), generator=torch.Generator().manual_seed(SEED)).to(groups.device)
+    drawn = lots.argsort().expand_as(groups)
+    drawn = drawn.gather(1, groups.gather(1, drawn).argsort(dim=1, stable=True))  # by group, within it by lot
+    slots = groups.argsort(dim=1, stable=True)  # by group, within it by slot
+    source = torch.empty_like(slots).scatter_(1, slots, drawn)  # a token -> the one whose place it takes
+    index = tokens.index.expand(len(source), -1, -1)
+    return index.gather(1, source[..., None].expand_as(index))
+
+
+def shift(tokens: Tokens) -> Tensor:
+    """All places further along each axis by half of its size, rounded up, so that many lie where none was in training."""
+    low, high = _ends(tokens)
+    return tokens.index + ((high - low + 1) / 2).ceil()
+
+
+def zero(tokens: Tokens) -> Tensor:
+    """All tokens at the origin."""
+    return torch.zeros_like(tokens.index)
+
+
+def reverse(tokens: Tokens) -> Tensor:
+    """Each axis read from its other end, n - 1 - i for i, within documents."""
+    low, high = _ends(tokens)
+    return low + high - tokens.index
+
+
+CHANGES: Mapping[str, Change] = MappingProxyType({
+    "shuffled": shuffle, "shifted": shift, "zeroed": zero, "reversed": reverse
+})  # fmt: skip
+
+
+def _groups(tokens: Tokens) -> Tensor:
+    """int [1|B, N]: equal for tokens that may trade places. A token without a place is a group of its own."""
+    device, count = tokens.index.device, len(tokens)
+    groups = torch.zeros(1, count, dtype=torch.long, device=device) if tokens.document is None else tokens.document
+    if tokens.placed is None:
+        return groups
+    alone = -2 - torch.arange(count, device=device)  # -1 is padding
+    return torch.where(tokens.placed, groups, alone)
+
+
+def _ends(tokens: Tokens) -> tuple[Tensor, Tensor]:
+    """The first and the last place along each axis, [1|B, 1|N, P]: of the grid, or of what each document has here."""
+    if tokens.extent is not None:
+        return torch.zeros_like(tokens.extent), tokens.extent - 1
+    if tokens.document is None:
+        return tokens.index.amin(1, keepdim=True), tokens.index.amax(1, keepdim=True)
+    numbers = (tokens.document - tokens.document.amin())[..., None].expand_as(tokens.index)  # from 0
+    cells = tokens.index.new_zeros(len(numbers), int(numbers.max()) + 1, numbers.shape[-1])
+    found = (cells.scatter_reduce(1, numbers, tokens.index, how, include_self=False) for how in ("amin", "amax"))
+    low, high = (cell.gather(1, numbers) for cell in found)
+    return low, high

@@ -1,0 +1,246 @@
+"""The measures of a report: a number of each head in each layer that was looked at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from zoo.attention.backends.reference import mask
+from zoo.diagnostics import metrics
+from zoo.diagnostics.capture import Look
+from zoo.diagnostics.head_metrics import kinds
+from zoo.reporting.spec import Curves, Mosaic, Panel, named
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """A number of each head in each layer [L, H]. `says` is a sentence: what one should see.
+
+    `even` is what attention would have that is spread evenly over all that a query may see, None where that tells nothing.
+    Rows are the layers of the run's `attended`, or all from 0 on where nothing is kept of that.
+    """
+
+    name: str
+    title: str
+    unit: str
+    says: str
+    values: Tensor  # [L, H]
+    even: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What the model was shown: the `tokens` of a text, or the `pictures` uint8 [height, width, 3] of an image or a clip.
+
+    A clip has a picture for each step along its first axis.
+    """
+
+    title: str
+    tokens: tuple[str, ...] = ()
+    pictures: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attended:
+    """Where each head looks: what chosen queries of a few samples make of the keys.
+
+    Keys are the tokens named in `extra`, which have no place, and then those of `grid`, row by row.
+    """
+
+    samples: tuple[Sample, ...]
+    grid: tuple[int, ...]  # (tokens,), (rows, columns) or (frames, rows, columns)
+    extra: tuple[str, ...]
+    layers: tuple[int, ...]  # numbers of those shown, from 0
+    queries: tuple[int, ...]  # slots among the keys
+    weights: Tensor  # [S, L, H, Q, M]
+    rollout: Tensor | None  # [S, Q, M], of the whole model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """Metrics of a test with the places of tokens changed, or why the model refuses them."""
+
+    name: str  # as they are, shuffled, shifted, zeroed, reversed
+    metrics: Mapping[str, float]
+    refused: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One checkpoint. `name` tells it apart from the others of the report."""
+
+    name: str
+    checkpoint: str
+    recipe: str  # as YAML
+    encoding: tuple[str, ...]
+    facts: Mapping[str, str]  # {what: how much}, to be read first
+    unit: Literal["tokens", "patches"]
+    metrics: Mapping[str, float]  # of the test, by which the controls are judged
+    training: tuple[Curves, ...]
+    measures: tuple[Measure, ...]
+    profiles: tuple[Panel, ...]  # weight against offset, a panel per layer
+    attended: Attended | None
+    encodings: tuple[Panel, ...]  # what the encodings have learned and do
+    controls: tuple[Control, ...]
+    extrapolation: tuple[Curves, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    version: str  # of zoo
+    made: str  # UTC
+    runs: tuple[Run, ...]
+
+
+COMPARED = ("entropy", "distance", "near", "self", "first", "unplaced")  # with attention that is spread evenly
+Others = Sequence[Look] | None
+
+
+def measured(looks: Sequence[Look], content: Others, shifted: Others) -> tuple[Measure, ...]:
+    """All measures of the layers looked at, as far as they mean something there.
+
+    `content` is what the same layers do where all tokens are in one place, `shifted` where all have moved alike; None where
+    the model refuses that.
+    """
+    return (*_alone(looks), *_against(looks, content, shifted))
+
+
+def _alone(looks: Sequence[Look]) -> Iterator[Measure]:
+    even = _even(looks[0])
+    for kind in kinds(looks[0]):
+        values = torch.stack([kind.of(look) for look in looks])
+        if kind.name == "total" and torch.allclose(values, torch.ones_like(values), atol=1e-4):
+            continue  # as of every softmax
+        compared = kind.name.split("_")[0] in COMPARED
+        yield Measure(
+            name=kind.name, title=kind.title, unit=kind.unit, says=kind.says, values=values.float().cpu(),
+            even=float(kind.of(even)[0]) if compared else None,
+        )  # fmt: skip
+
+
+def _even(look: Look) -> Look:
+    """The same with all that a query may see at the same weight."""
+    visible = mask(look.terms).expand(look.weights.shape).to(look.weights.dtype)
+    return replace(look, weights=visible)
+
+
+def _against(looks: Sequence[Look], content: Others, shifted: Others) -> Iterator[Measure]:
+    if pairs := _pairs(looks, content):
+        yield Measure(
+            name="by_content", title="Explained without places", unit="of variance",
+            says="At 1 scores are what they would be with all tokens in one place: content, and order as far as it needs no "
+            "places, explain all of them.",
+            values=_each(pairs, metrics.explained_by),
+        )  # fmt: skip
+    if pairs := _pairs(looks, shifted):
+        yield Measure(
+            name="departure", title="Departure from relativity", unit="of scores",
+            says="How much scores change when all tokens move alike, by half a grid or half a text: at 0 only the offsets "
+            "between tokens count.",
+            values=_each(pairs, metrics.departure),
+        )  # fmt: skip
+
+
+def _pairs(looks: Sequence[Look], others: Others) -> list[tuple[Tensor, Tensor]]:
+    """Scores of each layer and the others', as far as both tokens have a place; none where linear attention has none."""
+    return [
+        (_on_places(one, one.scores), other.scores)
+        for one, other in zip(looks, others or (), strict=others is not None)
+        if one.scores is not None and other.scores is not None
+    ]
+
+
+def _on_places(look: Look, scores: Tensor) -> Tensor:
+    """A class token has no place that could change, and turns beside it leave it where it is."""
+    return scores.masked_fill(~metrics.both(*look.grid), -torch.inf)
+
+
+def _each(pairs: Sequence[tuple[Tensor, Tensor]], measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    return torch.stack([measure(*pair) for pair in pairs]).float().cpu()
+
+
+FARTHEST = 256  # tokens or patches to either side that are drawn
+
+
+def profiles(looks: Sequence[Look]) -> tuple[Panel, ...]:
+    """A panel for each layer; of clips one in time and one in space."""
+    return tuple(panel for look in looks for panel in _panels(look, f"layer {look.layer}"))
+
+
+def _panels(look: Look, title: str) -> Iterator[Panel]:
+    axes = look.terms.keys.index.shape[-1]
+    if axes == 1:
+        yield _curves(look, slice(None), title, "tokens that the key stands before the query")
+    elif axes == 2:
+        yield _mosaic(look, slice(None), title)
+    else:
+        yield _curves(look, slice(0, 1), f"{title}, in time", "steps in time that the key stands before the query")
+        yield _mosaic(look, slice(1, None), f"{title}, in space")
+
+
+def _profile(look: Look, axes: slice) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Offsets along some axes, query less key, and mean weights [H, ...] of pairs of tokens that stand on the grid."""
+    queries, keys = look.terms.queries, look.terms.keys
+    offsets = metrics.offsets(queries.index, keys.index)[..., axes]
+    near = (offsets.abs() <= FARTHEST).all(-1)[:, None]
+    where = metrics.both(*look.grid) & near
+    places, values = metrics.profile(look.weights, offsets, mask(look.terms), where)
+    return tuple(one.float().cpu() for one in places), values.float().cpu()
+
+
+def _curves(look: Look, axes: slice, title: str, x: str) -> Curves:
+    (places,), values = _profile(look, axes)
+    met = values.isfinite().any(0)
+    return Curves(
+        title=title, x=x, y="mean weight", places=places[met], lines=named(values[:, met]),
+        says="A peak at 0 looks at itself, one beside it at a neighbour; a flat line takes no notice of distance.",
+    )  # fmt: skip
+
+
+def _mosaic(look: Look, axes: slice, title: str) -> Mosaic:
+    (rows, columns), values = _profile(look, axes)
+    turned = torch.flip(values, (1, 2))  # a key further right has a smaller offset
+    return Mosaic(
+        title=title, x="patches to the right of the query", y="patches below the query", values=turned,
+        labels=tuple(named(turned)), unit="mean weight",
+        mark=(0, 0), corner=(-(len(rows) // 2), -(len(columns) // 2)),
+        says="The query stands at the mark, each cell is a key so far from it: a strong middle is a local head.",
+    )  # fmt: skip
+
+
+AS_THEY_ARE = "as they are"
+SAME = 0.00005  # a change that is smaller says nothing
+
+
+def verdict(controls: Sequence[Control], metric: str, causal: bool) -> str:
+    """What becomes of a metric where places are changed. Where nothing at all changes, the model reads no places."""
+    own, *others = controls
+    asked = [control for control in others if not control.refused]
+    if not asked:
+        return "not asked" if not others else "unknown: the model refuses every change"
+    if all(control.metrics == own.metrics for control in asked):
+        return f"none: no metric changes at all where places do. {_instead(causal)}"
+    before = own.metrics[metric]
+    lost = [control.name for control in asked if not math.isfinite(control.metrics[metric])]
+    if lost or not math.isfinite(before):
+        return f"{metric} is no number with places {', '.join(lost or [own.name])}"
+    most = max(asked, key=lambda control: abs(control.metrics[metric] - before))
+    by = abs(most.metrics[metric] - before)
+    if by < SAME:
+        told = "though other metrics change" if by == 0 else f"but for less than {SAME:.5f}"
+        return f"{metric} stays at {before:.4f} wherever tokens are put, {told}"
+    return f"{metric} goes from {before:.4f} to {most.metrics[metric]:.4f} with them {most.name}, which changes most"
+
+
+def _instead(causal: bool) -> str:
+    if causal:
+        return (
+            "Its encoding reads none. What the model knows of order comes from sums along the text or from the causal mask "
+            "alone, and these controls cannot tell how much that is"
+        )
+    return "Its encoding reads none, or the model has learned to do without: it takes its tokens for a set"

@@ -1,0 +1,131 @@
+"""What a report shows of its samples: the grid of tokens, the queries chosen among them, pictures and pieces of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention import Tokens
+from zoo.data.spec import Vocabulary
+from zoo.diagnostics import capture
+
+HIDDEN = "[mask]"
+PADDING = ""
+UNKNOWN = "\ufffd"  # what bytes decode to that are no character
+FOLLOWING = "\u2026"  # the rest of a character whose first token shows it
+MOST = 4  # bytes of a character
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the tokens of a sample lie: those named in `extra` first, then those of the `grid`, row by row."""
+
+    layers: tuple[int, ...]  # all that the model has
+    extra: tuple[str, ...]
+    grid: tuple[int, ...]
+    slots: tuple[int, ...]  # of the queries to look from
+
+    @property
+    def tokens(self) -> int:
+        return len(self.extra) + prod(self.grid)
+
+
+def layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) -> Layout:
+    """The layout of what the model makes of inputs; queries are those of `extra` and at most so many of the grid."""
+    seen: list[Tokens] = []
+    with capture.watched(model, lambda _, tokens, *more: seen.append(tokens)), capture.resting(model):
+        model(*inputs)
+    tokens = seen[0]
+    grid = _grid(tokens)
+    count = len(tokens) - prod(grid)
+    chosen = [count + slot for slot in spread(grid, most)]
+    return Layout(
+        tuple(sorted(capture.check(model, None).values())), _extra(model, count), grid, (*range(count), *chosen)
+    )
+
+
+def spread(grid: Sequence[int], most: int) -> list[int]:
+    """At most so many cells of a grid, evenly along each axis, as numbers counted row by row."""
+    counts = list(grid)
+    while prod(counts) > most:
+        counts[counts.index(max(counts))] -= 1
+    along = [capture.spread(size, count) for size, count in zip(grid, counts, strict=True)]
+    return [_flat(place, grid) for place in product(*along)]
+
+
+def _flat(place: Sequence[int], grid: Sequence[int]) -> int:
+    number = 0
+    for at, size in zip(place, grid, strict=True):
+        number = number * size + at
+    return number
+
+
+def _grid(tokens: Tokens) -> tuple[int, ...]:
+    """Tokens along each axis; of a text all that have a place, padding included."""
+    if tokens.index.shape[-1] > 1:
+        return tuple(int(last) + 1 for last in tokens.index[0].amax(0))
+    return (len(tokens) if tokens.placed is None else int(tokens.placed[0].sum()),)
+
+
+def _extra(model: nn.Module, count: int) -> tuple[str, ...]:
+    """Names of the tokens before the grid."""
+    first = ["class"] if count and getattr(model, "class_token", None) is not None else []
+    registers = count - len(first)
+    return (*first, *(f"register {number + 1}" if registers > 1 else "register" for number in range(registers)))
+
+
+def pieces(vocabulary: Vocabulary, row: Tensor) -> tuple[str, ...]:
+    """Each of the tokens [N] decoded by itself; -1 is padding, the number after the last token hides one.
+
+    A character of several tokens stands at the first of them, at the others three dots; bytes of none are told as such.
+    """
+    tokens: list[int] = row.tolist()
+    found = [_piece(vocabulary, token) for token in tokens]
+    for place, piece in enumerate(found):
+        if UNKNOWN in piece and (joined := _joined(vocabulary, tokens[place : place + MOST], piece)):
+            found[place : place + len(joined)] = joined
+    return tuple(
+        _byte(vocabulary, *pair) if UNKNOWN in pair[1] else pair[1] for pair in zip(tokens, found, strict=True)
+    )
+
+
+def _joined(vocabulary: Vocabulary, tokens: Sequence[int], piece: str) -> list[str]:
+    """Pieces of the fewest of the tokens that are whole characters; none if none are."""
+    for count in range(2, len(tokens) + 1):
+        if not all(0 <= token < len(vocabulary) for token in tokens[:count]):
+            return []
+        text = vocabulary.decode(tokens[:count])
+        if UNKNOWN not in text:
+            return [text, *[FOLLOWING] * (count - 1)]
+    return []
+
+
+def _byte(vocabulary: Vocabulary, token: int, piece: str) -> str:
+    return f"\u2039{token:02X}\u203a" if vocabulary.unit == "byte" else piece
+
+
+def _piece(vocabulary: Vocabulary, token: int) -> str:
+    if token < 0:
+        return PADDING
+    return HIDDEN if token >= len(vocabulary) else vocabulary.decode([token])
+
+
+def pictures(sample: Tensor, steps: int) -> tuple[Tensor, ...]:
+    """An image [C, H, W], or so many frames of a clip [C, T, H, W], from 0 to 1, as uint8 [H, W, 3].
+
+    Of the frames that one token joins, the middle one is shown.
+    """
+    if sample.dim() == 3:
+        return (_coloured(sample),)
+    joined = sample.shape[1] // steps
+    return tuple(_coloured(frame) for frame in sample[:, joined // 2 :: joined].unbind(1))
+
+
+def _coloured(image: Tensor) -> Tensor:
+    channels = image if len(image) == 3 else image.mean(0, keepdim=True).expand(3, -1, -1)
+    return (channels.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).cpu()

@@ -1,0 +1,63 @@
+"""Linear maps in at least float32, whatever autocast says: for gates that are summed and biases of distance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention import precise, unrounded
+
+
+def convolved(x: Tensor, weights: Tensor, document: Tensor | None) -> Tensor:
+    """sum_s weights_s x_{t-s} over the tokens [1|B, N, D] of t's own document; weights [S, D], the token itself first.
+
+    In at least float32. `document` int [1|B, M] ends where x ends; None where all tokens are of one.
+    """
+    x, n = precise(x), x.shape[1]
+    out = precise(weights[0]) * x
+    for step in range(1, len(weights)):
+        before = precise(weights[step]) * _later(x, step)
+        if document is not None:
+            own = document[:, -n:]
+            before = before * (_later(own, step) == own)[..., None]
+        out = out + before
+    return out
+
+
+def _later(tokens: Tensor, step: int) -> Tensor:
+    """Each token [1|B, N, ..] where the one `step` tokens after it stands; zeros at the beginning."""
+    beyond = (0, 0) * (tokens.dim() - 2)
+    return F.pad(tokens, (*beyond, step, 0))[:, : tokens.shape[1]]
+
+
+def linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """layer(x) for an nn.Linear."""
+    return held(layer)(x)
+
+
+def held(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    """The map of an nn.Linear with the parameters that it has now, for what is computed again when others may stand there."""
+    assert isinstance(layer, nn.Linear)
+    weight, bias = precise(layer.weight), None if layer.bias is None else precise(layer.bias)
+
+    def mapped(x: Tensor) -> Tensor:
+        with unrounded(x.device):
+            return F.linear(precise(x), weight, bias)
+
+    return mapped
+
+
+def normal(layer: nn.Linear) -> nn.Linear:
+    """The same layer with weights N(0, 0.02^2) and biases 0."""
+    nn.init.normal_(layer.weight, std=0.02)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+def zero(layer: nn.Linear) -> nn.Linear:
+    """The same layer, without a bias, with weights 0."""
+    nn.init.zeros_(layer.weight)
+    return layer

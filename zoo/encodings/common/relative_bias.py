@@ -1,0 +1,59 @@
+"""Buckets of distances: near ones have one each, far ones share by their logarithm."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from zoo.attention import Block, Span, Terms
+from zoo.attention.call import Index
+from zoo.attention.tokens import pick
+from zoo.errors import Invalid
+
+
+def check(buckets: int, reach: int, ahead: bool) -> None:
+    """Raises Invalid where no distance is left to share a bucket. Where no keys lie `ahead`, twice as many have their own."""
+    own = buckets // (4 if ahead else 2)
+    if reach <= own:
+        raise Invalid("reach", f"reach {reach} must be more than {own}, the distances that have a bucket each")
+
+
+def known(buckets: int, reach: int, ahead: bool, device: torch.device) -> tuple[int, Tensor]:
+    """The first whole offset that is told from others, and the buckets from there up to `reach`."""
+    check(buckets, reach, ahead)
+    first = -reach if ahead else 0
+    return first, bucket(torch.arange(first, reach + 1, device=device), buckets, reach, ahead)
+
+
+def bucket(offset: Tensor, buckets: int, reach: int, ahead: bool) -> Tensor:
+    """Bucket of each whole offset p_i - p_j, where keys may lie `ahead` or not; the logarithm is that of float32."""
+    half = buckets // 2 if ahead else buckets
+    distance = offset.abs() if ahead else offset.clamp(min=0)
+    exact = half // 2
+    scaled = (distance.clamp(min=exact).float() / exact).log() / math.log(reach / exact) * (half - exact)
+    found = torch.where(distance < exact, distance.long(), (exact + scaled.long()).clamp(max=half - 1))
+    return found + half * (offset < 0) if ahead else found
+
+
+def steps(terms: Terms) -> Index:
+    """The same for consecutive tokens, as whole numbers: 0 for keys ahead, which a causal mask hides."""
+    return lambda b, h, i, j: (terms.slot(i) - j).clamp(min=0)
+
+
+def by_step(terms: Terms, queries: Tensor, offsets: Tensor) -> Block:
+    """Queries [1|B, 1|H, N, K] times a column of [1|H, K, M] for each offset from 0 on, where tokens are consecutive."""
+    column = steps(terms)
+
+    def block(span: Span) -> Tensor:
+        products = span.of_rows(queries) @ offsets[..., : span.columns.stop]
+        return products.gather(-1, terms.grid(column, span).expand(*products.shape[:3], -1))
+
+    return Block(block)
+
+
+def along(terms: Terms, axis: int) -> Index:
+    """Position of query i minus position of key j on one axis."""
+    queries, keys = (tokens.pos[..., axis].contiguous() for tokens in (terms.queries, terms.keys))  # [1|B, N]
+    return lambda b, h, i, j: pick(queries, b, i) - pick(keys, b, j)

@@ -1,0 +1,22 @@
+"""Plain data, as JSON has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+
+def finite(value: Any) -> Any:
+    """The same, with None for numbers that are not finite."""
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def as_json(result: Mapping[str, Any]) -> str:
+    """One object, with null for what is no number: JSON knows neither NaN nor infinity."""
+    return json.dumps(finite(result), indent=1, allow_nan=False, ensure_ascii=False)

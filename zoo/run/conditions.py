@@ -1,0 +1,120 @@
+"""What `evaluate` asks for beside the data as they are, as options of the data, and whether they can be given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from zoo.config import Recipe
+from zoo.config.sizes import length, sides, titled
+from zoo.config.variants import misfit
+from zoo.data.spec import Images, Samples
+from zoo.errors import Invalid
+from zoo.run import extrapolation
+from zoo.run.build import build_data, sample
+
+
+class Sized(NamedTuple):
+    """A size in tokens, or height and width in pixels, as options of the data; and how many times that of training it is
+    along each axis of the model.
+    """
+
+    size: tuple[int, ...]
+    options: dict[str, Any]
+    factors: tuple[float, ...]
+
+    @property
+    def beyond(self) -> bool:
+        """Whether it is past the size of training."""
+        return max(self.factors) > 1
+
+
+def resolutions(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
+    """By the name that a result has for each. Raises Invalid where one is no whole number of pixels."""
+    found = {}
+    for at, word in enumerate(recipe.evaluate.resolutions or ()):
+        assert isinstance(trained, Images)
+        size = sides(word, (trained.height, trained.width), f"resolutions.{at}")
+        options = {"size": size[0] if size[0] == size[1] else size}
+        found[titled(size)] = Sized(size, options, extrapolation.factors(trained, size))
+    return found
+
+
+def lengths(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
+    """Likewise for lengths in tokens, with about as many of them in a batch as in training."""
+    options, found = recipe.data.options, {}
+    stride = {"stride": recipe.evaluate.stride} if recipe.evaluate.stride else {}
+    for at, word in enumerate(recipe.evaluate.lengths or ()):
+        assert not isinstance(trained, Images)
+        size = length(word, trained.length, f"lengths.{at}")
+        batch = max(1, options["length"] * options["batch_size"] // size)
+        changes = {"length": size, "batch_size": batch, **stride}
+        found[titled(size)] = Sized((size,), changes, extrapolation.factors(trained, (size,)))
+    return found
+
+
+def sizes(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
+    """Those of either kind, for the data have but one."""
+    return resolutions(recipe, trained) | lengths(recipe, trained)
+
+
+def faults(recipe: Recipe, trained: Samples) -> Iterator[Invalid]:
+    """What the data cannot be asked for, whatever the model."""
+    evaluate = recipe.evaluate
+    if evaluate.stride and not evaluate.lengths:
+        yield Invalid("stride", "it is told without lengths, whose windows it parts; add evaluate.lengths")
+    for kind, option, found in (("resolutions", "size", resolutions), ("lengths", "length", lengths)):
+        if not getattr(evaluate, kind):
+            continue
+        if option not in recipe.data.options:
+            yield Invalid(kind, f"data {recipe.data.name} has no option {option}, so it cannot vary")
+            continue
+        if isinstance(trained, Images) != (kind == "resolutions"):
+            yield Invalid(kind, f"data {recipe.data.name} yields {type(trained).__name__.lower()}, which have none")
+            continue
+        try:
+            asked = found(recipe, trained)
+        except Invalid as error:
+            yield error
+            continue
+        for sized in asked.values():
+            yield from _refused(recipe, kind, {option: sized.options[option]})
+            if "stride" in sized.options:
+                yield from _refused(recipe, "stride", {key: sized.options[key] for key in (option, "stride")})
+    for name, changes in (evaluate.variants or {}).items():
+        yield from _refused(recipe, f"variants.{name}", changes)
+
+
+def misfits(recipe: Recipe, model: nn.Module, trained: Samples) -> Iterator[Invalid]:
+    """What the model cannot follow, of what the data can be asked for."""
+    evaluate = recipe.evaluate
+    for sized in resolutions(recipe, trained).values():
+        assert isinstance(trained, Images)
+        try:
+            model(sample(replace(trained, height=sized.size[0], width=sized.size[1])))
+        except Invalid as error:
+            yield Invalid("resolutions", str(error))
+    beyond = [sized.factors for sized in sizes(recipe, trained).values() if sized.beyond]
+    if evaluate.rules and not beyond:
+        yield Invalid("rules", "there is no size past that of training to try them at; add evaluate.lengths=[2x]")
+    for at, rule in enumerate(evaluate.rules if evaluate.rules and beyond else ()):
+        if told := extrapolation.unknown(model, rule, beyond[0]):
+            yield Invalid(f"rules.{at}", told)
+
+
+def _refused(recipe: Recipe, key: str, changes: Mapping[str, Any]) -> Iterator[Invalid]:
+    """Why the data cannot have other options, which reads nothing yet."""
+    for option, value in changes.items():
+        if option not in recipe.data.options:
+            yield Invalid(key, f"data {recipe.data.name} has no option {option}, so it cannot vary")
+            return
+        if told := misfit(recipe.data, option, value):
+            yield Invalid(key, told)
+            return
+    try:
+        build_data(recipe, **changes)
+    except Invalid as error:
+        yield Invalid(key, str(error))
