@@ -16,9 +16,7 @@ from zoo.compare.table import conditions, costs
 from zoo.compare.text import answers, capital, decimals, named, question, spread
 
 MARK = "## Recorded\n"
-BOLD = (
-    "Bold: the best of a column, or within the spread of seeds of that. *Mind*: what a variant has otherwise than most."
-)
+BOLD = "Bold: the best of a column, or within the spread of seeds of that. *Mind*: what a variant has otherwise than most."
 
 
 def questions() -> dict[Path, str]:
@@ -30,7 +28,9 @@ def _page(page: Path) -> str:
     written, mark, _ = page.read_text(encoding="utf-8").partition(MARK)
     if not mark:
         return written
-    sections = [line for path in sorted(page.with_suffix("").glob("*.json")) for line in _section(path)]
+    sections = [
+        line for path in sorted(page.with_suffix("").glob("*.json")) for line in _section(path)
+    ]
     told = f"Made by `python docs/pages.py` from the files in docs/questions/{page.stem}."
     return written + MARK + "\n".join(["", told, "", *(sections or ["Nothing yet.", ""])])
 
@@ -44,18 +44,36 @@ def _section(path: Path) -> Iterator[str]:
         picture = path.with_name(f"{path.stem}_{name}.png")
         if picture.exists():
             yield from (f"![{told}: {path.stem}]({path.parent.name}/{picture.name})", "")
-    yield from (f"[The whole page]({path.parent.name}/{path.stem}.html), with each seed and each difference.", "")
+    yield from (
+        f"[The whole page]({path.parent.name}/{path.stem}.html), with each seed and each difference.",
+        "",
+    )
     yield from (_places(comparison), "", BOLD, "")
-    yield from (re.sub(r"^## ", "#### ", costs(comparison)), "", *conditions(comparison).splitlines(), "")
+    yield from (
+        re.sub(r"^## ", "#### ", costs(comparison)),
+        "",
+        *conditions(comparison).splitlines(),
+        "",
+    )
 
 
 def _places(comparison: Comparison) -> str:
     """All variants by all places, the best at the first of them first."""
-    found = [{one.variant.name: one for one in ranking(comparison, place)} for place in comparison.places]
-    head = [comparison.axes[0].title, *(capital(named(comparison, place)) for place in comparison.places), "mind"]
+    found = [
+        {one.variant.name: one for one in ranking(comparison, place)} for place in comparison.places
+    ]
+    head = [
+        comparison.axes[0].title,
+        *(capital(named(comparison, place)) for place in comparison.places),
+        "mind",
+    ]
     places = decimals(comparison)
     rows = [
-        [name, *(shown(each[name], lambda mean: spread(mean, places)) for each in found), ", ".join(one.variant.marks)]
+        [
+            name,
+            *(shown(each[name], lambda mean: spread(mean, places)) for each in found),
+            ", ".join(one.variant.marks),
+        ]
         for name, one in found[0].items()
     ]
     return grid(head, rows, (head[0], head[-1]))

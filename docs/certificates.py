@@ -61,9 +61,18 @@ def conformance(folder: Path) -> str:
 
 
 def _parts(found: list[Certificate]) -> Iterator[str]:
-    made = sorted({f"zoo {one.zoo}, torch {one.torch}, {one.made.partition(' ')[0]}" for one in found})
+    made = sorted(
+        {f"zoo {one.zoo}, torch {one.torch}, {one.made.partition(' ')[0]}" for one in found}
+    )
     commands = ", ".join(f"`{command}`" for command in sorted({one.command for one in found}))
-    yield from ("## Laws", "", f"Recorded by {commands} ({'; '.join(made)}).", "", matrix(found), "")
+    yield from (
+        "## Laws",
+        "",
+        f"Recorded by {commands} ({'; '.join(made)}).",
+        "",
+        matrix(found),
+        "",
+    )
     yield from (ERRORS.rstrip("\n"), "", *figures(found), "", FAR.rstrip("\n"), "")
     for place in PLACES:
         yield from (f"### At place {place:,}", "", *rounded(found, place), "")

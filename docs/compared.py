@@ -32,7 +32,9 @@ def record(comparison: Path, to: Path) -> None:
     """Numbers and figures of a comparison, under a name of a question's folder. Its page is made of the numbers alone."""
     to.parent.mkdir(parents=True, exist_ok=True)
     found = json.loads((comparison / RESULTS).read_text(encoding="utf-8"))
-    to.with_suffix(".json").write_text(json.dumps(_short(found), separators=(",", ":")) + "\n", encoding="utf-8")
+    to.with_suffix(".json").write_text(
+        json.dumps(_short(found), separators=(",", ":")) + "\n", encoding="utf-8"
+    )
     redraw(to.with_suffix(".json"))
 
 
@@ -46,7 +48,9 @@ def redraw(path: Path) -> None:
 
 def _lighter(drawn: Path, to: Path) -> None:
     with Image.open(drawn) as whole:
-        few = whole.convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        few = whole.convert("RGB").quantize(
+            COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
+        )
     few.save(to, optimize=True)
 
 

@@ -31,14 +31,22 @@ def anew(name: str) -> None:
     """Train a recipe, evaluate it where its head says so, and write its head."""
     path = recipe_files()[name]
     text = path.read_text(encoding="utf-8")
-    sizes = [size for line in text.splitlines() if line.startswith("# lengths") for _, size in SIZED.findall(line)]
+    sizes = [
+        size
+        for line in text.splitlines()
+        if line.startswith("# lengths")
+        for _, size in SIZED.findall(line)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         run = str(Path(folder) / name)
         _zoo("fit", name, "trainer.threads=1", "--run-dir", run)
         end = json.loads((Path(run) / "end.json").read_text(encoding="utf-8"))
         found = _zoo("eval", run, f"evaluate.lengths=[{','.join(sizes)}]") if sizes else {}
     path.write_text(rewritten(text, end, found.get("lengths", {})), encoding="utf-8")
-    print(f"{name}: {', '.join(f'{key} {value:.4f}' for key, value in end['metrics'].items())}", flush=True)
+    print(
+        f"{name}: {', '.join(f'{key} {value:.4f}' for key, value in end['metrics'].items())}",
+        flush=True,
+    )
 
 
 def rewritten(text: str, end: Mapping[str, Any], lengths: Mapping[str, Mapping[str, float]]) -> str:
@@ -47,16 +55,24 @@ def rewritten(text: str, end: Mapping[str, Any], lengths: Mapping[str, Mapping[s
     for at, line in enumerate(lines):
         if line.startswith("# number"):
             recorded, mark, papers = line.partition("; the paper's")
-            recorded = METRIC.sub(lambda found: f"{found[1]} {_metric(end['metrics'], found[1]):.4f}", recorded)
+            recorded = METRIC.sub(
+                lambda found: f"{found[1]} {_metric(end['metrics'], found[1]):.4f}", recorded
+            )
             lines[at] = (
-                re.sub(r"torch [\d.]+", f"torch {torch.__version__.partition('+')[0]}", recorded) + mark + papers
+                re.sub(r"torch [\d.]+", f"torch {torch.__version__.partition('+')[0]}", recorded)
+                + mark
+                + papers
             )
         elif line.startswith("# lengths"):
             named = MEASURE.search(line)
             if named is None:
-                raise SystemExit(f"{line.strip()!r} does not say what it is in, as (test/loss) or (error)")
+                raise SystemExit(
+                    f"{line.strip()!r} does not say what it is in, as (test/loss) or (error)"
+                )
             metric = named[1] if named[1] != "error" else "test/accuracy"
-            lines[at] = SIZED.sub(lambda found, metric=metric: _sized(lengths[found[2]][metric], found), line)
+            lines[at] = SIZED.sub(
+                lambda found, metric=metric: _sized(lengths[found[2]][metric], found), line
+            )
         elif line.startswith("# cost"):
             lines[at] = COST.sub(f"{end['minutes']:.1f} minutes on one core", line)
     return "".join(lines)
@@ -73,14 +89,18 @@ def _sized(value: float, found: re.Match[str]) -> str:
 
 def _zoo(*words: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-m", "zoo", *words, "--json"], check=True, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "zoo", *words, "--json"],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     return json.loads(done.stdout)
 
 
 def _recorded(path: Path) -> bool:
     return any(
-        COST.search(line) and line.startswith("# cost") for line in path.read_text(encoding="utf-8").splitlines()
+        COST.search(line) and line.startswith("# cost")
+        for line in path.read_text(encoding="utf-8").splitlines()
     )
 
 

@@ -40,27 +40,40 @@ class Column:
 GROUPS = {
     "Images": (
         "accuracy",
-        Column("resolution/digits", TRAINED, "digits, 16 pixels"), Column("resolution/digits", "32", "32"),
-        Column("resolution/digits", "64", "64"), Column("resolution/cifar10", TRAINED, "CIFAR-10, 32 pixels"),
-        Column("resolution/cifar10", "48", "48"), Column("resolution/cifar10", "64", "64"),
+        Column("resolution/digits", TRAINED, "digits, 16 pixels"),
+        Column("resolution/digits", "32", "32"),
+        Column("resolution/digits", "64", "64"),
+        Column("resolution/cifar10", TRAINED, "CIFAR-10, 32 pixels"),
+        Column("resolution/cifar10", "48", "48"),
+        Column("resolution/cifar10", "64", "64"),
     ),
     "Texts": (
         "loss in nats",
-        Column("length/shakespeare", TRAINED, "Shakespeare, 128 characters"), Column("length/shakespeare", "256", "256"),
-        Column("length/shakespeare", "1024", "1024"), Column("length/wikitext2", TRAINED, "WikiText-2, 128 subwords"),
-        Column("length/wikitext2", "256", "256"), Column("length/wikitext2", "1024", "1024"),
+        Column("length/shakespeare", TRAINED, "Shakespeare, 128 characters"),
+        Column("length/shakespeare", "256", "256"),
+        Column("length/shakespeare", "1024", "1024"),
+        Column("length/wikitext2", TRAINED, "WikiText-2, 128 subwords"),
+        Column("length/wikitext2", "256", "256"),
+        Column("length/wikitext2", "1024", "1024"),
     ),
     "Small tasks": (
         "accuracy",
-        Column("memory/flipflop", TRAINED, "flip-flop, 64 tokens"), Column("memory/flipflop", "256", "256"),
-        Column("memory/recall", TRAINED, "recall, 64 tokens"), Column("memory/recall", "256", "256"),
-        Column("memory/counting", TRAINED, "counting, to 32"), Column("memory/counting", "longer", "to 64"),
-        Column("memory/selective_copy", TRAINED, "copied from 32 blanks"), Column("memory/selective_copy", "sparse", "64"),
-        Column("memory/passkey", TRAINED, "passkey, 64 words"), Column("memory/passkey", "256", "256"),
-        Column("memory/copying", TRAINED, "20 letters copied"), Column("memory/copying", "longer", "40"),
-        Column("memory/addition", TRAINED, "sums of 3 digits"), Column("memory/addition", "longer", "of 6"),
+        Column("memory/flipflop", TRAINED, "flip-flop, 64 tokens"),
+        Column("memory/flipflop", "256", "256"),
+        Column("memory/recall", TRAINED, "recall, 64 tokens"),
+        Column("memory/recall", "256", "256"),
+        Column("memory/counting", TRAINED, "counting, to 32"),
+        Column("memory/counting", "longer", "to 64"),
+        Column("memory/selective_copy", TRAINED, "copied from 32 blanks"),
+        Column("memory/selective_copy", "sparse", "64"),
+        Column("memory/passkey", TRAINED, "passkey, 64 words"),
+        Column("memory/passkey", "256", "256"),
+        Column("memory/copying", TRAINED, "20 letters copied"),
+        Column("memory/copying", "longer", "40"),
+        Column("memory/addition", TRAINED, "sums of 3 digits"),
+        Column("memory/addition", "longer", "of 6"),
     ),
-}  # fmt: skip
+}
 """{what is trained: (what is measured, at which places)}"""
 
 
@@ -81,7 +94,9 @@ def _table(title: str) -> Iterator[str]:
     yield f"| encoding | {' | '.join(column.head for column in columns)} |"
     yield "|---|" + "---:|" * len(columns)
     for name in rows(title):
-        shown = (_shown(column, each.get(name)) for column, each in zip(columns, found, strict=True))
+        shown = (
+            _shown(column, each.get(name)) for column, each in zip(columns, found, strict=True)
+        )
         yield f"| {name} | {' | '.join(shown)} |"
     yield ""
 

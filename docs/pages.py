@@ -77,7 +77,11 @@ def pages() -> dict[Path, str]:
 def index(names: Sequence[str]) -> str:
     """All encodings: a line each, their facts, and how their pictures are read."""
     told = registry.summaries("encodings")
-    lines = ["| encoding | |", "|---|---|", *(f"| {_link(name)} | {_prose(told[name])} |" for name in names)]
+    lines = [
+        "| encoding | |",
+        "|---|---|",
+        *(f"| {_link(name)} | {_prose(told[name])} |" for name in names),
+    ]
     return HEAD + "\n".join(lines) + "\n" + FACTS + "\n".join(map(_facts, names)) + "\n" + READING
 
 
@@ -108,7 +112,17 @@ def page(name: str, recipes: Mapping[str, Recipe]) -> str:
     formula, _, rest = (inspect.getdoc(cls) or "").partition("\n\n")
     about = _prose(inspect.getdoc(sys.modules[cls.__module__]) or "")
     picture = f"[![What {name} does](../images/encodings/{name}.png)](../encodings.md#how-to-read-the-pictures)"
-    lines = [f"# {name}", "", about, "", _code(formula), "", *([_prose(rest), ""] if rest else []), picture, ""]
+    lines = [
+        f"# {name}",
+        "",
+        about,
+        "",
+        _code(formula),
+        "",
+        *([_prose(rest), ""] if rest else []),
+        picture,
+        "",
+    ]
     using = [recipe for recipe, found in recipes.items() if name in _named(found)]
     parts = (_options(cls), _declared(cls), _parameters(cls), _recipes(sorted(using)))
     return "\n".join([*lines, *(line for part in parts for line in part)])
@@ -134,7 +148,10 @@ def _parameters(cls: type[Encoding]) -> Iterator[str]:
     """Names and shapes in the first layer, and numbers of all."""
     dims = sized(Sizes(), cls)
     made = [*Chain.of(zoo.encoding(alone(cls), dims))][-1].named_parameters()
-    rows = [f"| `{name}` | {' x '.join(map(str, value.shape)) or 'one number'} |" for name, value in made]
+    rows = [
+        f"| `{name}` | {' x '.join(map(str, value.shape)) or 'one number'} |"
+        for name, value in made
+    ]
     yield from ("## Parameters and cost", "")
     if rows:
         yield from ("| parameter | shape |", "|---|---|", *rows, "")

@@ -27,7 +27,9 @@ def main(kind: str, page: str, address: str = "") -> None:
     with sync_playwright() as playwright:
         found = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
         browser = playwright.chromium.launch(executable_path=next(found, None))
-        for name, options in ((name, options) for name, options in VIEWS.items() if name.startswith(kind)):
+        for name, options in (
+            (name, options) for name, options in VIEWS.items() if name.startswith(kind)
+        ):
             tab = browser.new_context(**options).new_page()
             tab.goto(Path(page).resolve().as_uri() + address)
             tab.wait_for_timeout(500)

@@ -15,7 +15,9 @@ MARK = "## Recorded\n"
 def speed(page: Path) -> str:
     """The page as it is written up to its mark, then a section for each file of the folder of its name."""
     written = page.read_text(encoding="utf-8").partition(MARK)[0]
-    sections = [line for path in sorted(page.with_suffix("").glob("*.json")) for line in _section(path)]
+    sections = [
+        line for path in sorted(page.with_suffix("").glob("*.json")) for line in _section(path)
+    ]
     lines = [
         "",
         "Made by `python docs/pages.py` from the files in docs/speed.",

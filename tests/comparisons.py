@@ -97,11 +97,18 @@ def texts(seeds=(0, 1, 2)):
             for place, steps in {TRAINED: 0, **longer}.items()
         }
         positions = (
-            {"1024": tuple(base + 1 / (1 + i) + max(0, rise[name]) * max(0, i - 128) / 300 for i in range(1024))}
+            {
+                "1024": tuple(
+                    base + 1 / (1 + i) + max(0, rise[name]) * max(0, i - 128) / 300
+                    for i in range(1024)
+                )
+            }
             if longer
             else {}
         )
-        refused = {} if longer else dict.fromkeys(("256", "512", "1024"), "the table has 128 places")
+        refused = (
+            {} if longer else dict.fromkeys(("256", "512", "1024"), "the table has 128 places")
+        )
         return Cell(
             seed=seed,
             run=f"cells/{name}-{seed}",
@@ -119,7 +126,12 @@ def texts(seeds=(0, 1, 2)):
         )
 
     variants = tuple(
-        Variant(name=name, values={"model.encoding": name}, cells=tuple(cell(name, seed) for seed in seeds), unfair=())
+        Variant(
+            name=name,
+            values={"model.encoding": name},
+            cells=tuple(cell(name, seed) for seed in seeds),
+            unfair=(),
+        )
         for name in rise
     )
     return Comparison(
@@ -141,7 +153,9 @@ def texts(seeds=(0, 1, 2)):
     )
 
 
-HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(2)> & "q" \' \x00 \x01 ${x} $y_{2$'
+HOSTILE = (
+    '</script><script>alert(1)</script><img src=x onerror=alert(2)> & "q" \' \x00 \x01 ${x} $y_{2$'
+)
 
 
 def grid():
@@ -159,7 +173,10 @@ def grid():
         Variant(
             name=f"{name}, {depth}",
             values={"model.encoding": name, "model.depth": str(depth)},
-            cells=tuple(cell(one, level, 0.05 if name == "alibi" else 0.1, depth) for one in base.variants[0].cells),
+            cells=tuple(
+                cell(one, level, 0.05 if name == "alibi" else 0.1, depth)
+                for one in base.variants[0].cells
+            ),
         )
         for name, level in levels.items()
         for depth in depths
@@ -177,10 +194,16 @@ def hostile():
     first, second, third, *others = base.variants
     odd = [float("nan"), float("inf"), float("-inf")]
     cells = tuple(
-        replace(one, metrics={place: {base.measure: number} for place in base.places}, fault=HOSTILE, run=HOSTILE,
-                curve=((20, number),), step_seconds=number)
+        replace(
+            one,
+            metrics={place: {base.measure: number} for place in base.places},
+            fault=HOSTILE,
+            run=HOSTILE,
+            curve=((20, number),),
+            step_seconds=number,
+        )
         for one, number in zip(third.cells, odd, strict=True)
-    )  # fmt: skip
+    )
     variants = (
         replace(first, name=HOSTILE, unfair=(Flag(HOSTILE, HOSTILE),)),
         replace(second, name="a_long_name_" * 12),
@@ -188,7 +211,12 @@ def hostile():
         *others,
     )
     return replace(
-        base, variants=variants, recipe=HOSTILE, command=HOSTILE, machine={HOSTILE: HOSTILE}, base={"name": HOSTILE}
+        base,
+        variants=variants,
+        recipe=HOSTILE,
+        command=HOSTILE,
+        machine={HOSTILE: HOSTILE},
+        base={"name": HOSTILE},
     )
 
 
@@ -198,7 +226,11 @@ def empty():
     states = ("failed", "waiting", "running")
     variants = tuple(
         replace(
-            one, unfair=(), cells=tuple(Cell(seed=s, run=f"cells/{s}", state=state) for s, state in enumerate(states))
+            one,
+            unfair=(),
+            cells=tuple(
+                Cell(seed=s, run=f"cells/{s}", state=state) for s, state in enumerate(states)
+            ),
         )
         for one in base.variants
     )
@@ -217,7 +249,8 @@ def lengths():
 
     def cell(one, rise):
         metrics = {
-            place: {"test/loss": 1.3 + rise * power + 0.01 * one.seed} for place, power in {TRAINED: 0, **more}.items()
+            place: {"test/loss": 1.3 + rise * power + 0.01 * one.seed}
+            for place, power in {TRAINED: 0, **more}.items()
         }
         return replace(one, metrics=metrics, refused={})
 
@@ -225,4 +258,6 @@ def lengths():
         replace(one, cells=tuple(cell(each, 0.1 * number) for each in one.cells))
         for number, one in enumerate(base.variants)
     )
-    return replace(base, kinds=dict.fromkeys(more, "lengths"), places=(TRAINED, *more), variants=variants)
+    return replace(
+        base, kinds=dict.fromkeys(more, "lengths"), places=(TRAINED, *more), variants=variants
+    )

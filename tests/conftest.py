@@ -19,7 +19,9 @@ KNOWN = "ignore:<class 'torch.autograd.function.Function'> should not be instant
 
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
-    flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # on a CPU it would trace each call to run it eagerly
+    flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = (
+        True  # on a CPU it would trace each call to run it eagerly
+    )
     config.addinivalue_line("filterwarnings", KNOWN)
 
 

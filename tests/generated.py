@@ -30,7 +30,9 @@ def fetched(data, part="test", epoch=0):
     if part == "train":
         loader.order.set_epoch(epoch)
     for batch in loader:
-        documents = batch.documents if batch.documents is not None else torch.zeros_like(batch.inputs)
+        documents = (
+            batch.documents if batch.documents is not None else torch.zeros_like(batch.inputs)
+        )
         for inputs, targets, own in zip(batch.inputs, batch.targets, documents, strict=True):
             assert (targets[own < 0] == -100).all()
             yield inputs[own == 0].tolist(), targets[own == 0].tolist()

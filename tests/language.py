@@ -9,21 +9,36 @@ from zoo.models.decoder import Decoder
 from zoo.models.encoder import Encoder
 
 SAMPLES = Text(length=12, vocabulary=Characters("abcdefghijk"))
-PASSAGES = Passages(length=12, vocabulary=Characters("abcdefghijk"), classes=3, names=("one", "two", "three"))
+PASSAGES = Passages(
+    length=12, vocabulary=Characters("abcdefghijk"), classes=3, names=("one", "two", "three")
+)
 INDEXED = {"comrope_ld": {"coordinates": "index"}}  # where a model does not know the final length
 
 
 def links(*names, options=None):
-    return {n: lambda dims, n=n: zoo.encoding({"name": n, **(options or {}).get(n, {})}, dims) for n in names}
+    return {
+        n: lambda dims, n=n: zoo.encoding({"name": n, **(options or {}).get(n, {})}, dims)
+        for n in names
+    }
 
 
 def decoder(*names, **options):
-    chosen = {"dim": 16, "depth": 2, "heads": 2, "encoding": links(*names, options=INDEXED), **options}
+    chosen = {
+        "dim": 16,
+        "depth": 2,
+        "heads": 2,
+        "encoding": links(*names, options=INDEXED),
+        **options,
+    }
     return lively(Decoder(SAMPLES, **chosen))
 
 
 def encoder(*names, **options):
-    return lively(Encoder(SAMPLES, **{"dim": 16, "depth": 2, "heads": 2, "encoding": links(*names), **options}))
+    return lively(
+        Encoder(
+            SAMPLES, **{"dim": 16, "depth": 2, "heads": 2, "encoding": links(*names), **options}
+        )
+    )
 
 
 def lively(model):

@@ -17,8 +17,14 @@ def coded(number: int, size: tuple[int, int] = (8, 8), kind: str = "PNG") -> byt
 
 
 def parquet(
-    path: Path, count: int, *, size: tuple[int, int] = (8, 8), classes: int = 4, broken: tuple[int, ...] = (), first: int = 0
-) -> Path:  # fmt: skip
+    path: Path,
+    count: int,
+    *,
+    size: tuple[int, int] = (8, 8),
+    classes: int = 4,
+    broken: tuple[int, ...] = (),
+    first: int = 0,
+) -> Path:
     """A parquet file of images with labels, drawn from the numbers from `first` on; the `broken` ones are no images."""
     import datasets
     from datasets import ClassLabel, Dataset, Features, Image

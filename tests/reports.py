@@ -11,22 +11,28 @@ HOSTILE = (
     "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> "
     "& \"quoted\" 'too' \u2028\u2029 \x00\ud800 ${x} $title"
 )
-SETTLED = (
-    "() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 120))"  # small maps come a little later
-)
+SETTLED = "() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 120))"  # small maps come a little later
 TEXT = "def area(radius):\n    return 3.14 * radius ** 2\n\n\nprint(area(2.0), 'is <b>not</b> bold & so')\n\tand on it goes"
 
 
 def looking(sides, extra, layers, heads, causal=False):
     """Weights [L, H, M, M] of heads that look at an offset, at an extra token, or all about."""
-    places = torch.cartesian_prod(*(torch.arange(side) for side in sides)).reshape(-1, len(sides)).double()
+    places = (
+        torch.cartesian_prod(*(torch.arange(side) for side in sides))
+        .reshape(-1, len(sides))
+        .double()
+    )
     apart = places[None] - places[:, None]  # [M, M, P]
     keys = len(places) + extra
     scores = torch.zeros(layers, heads, keys, keys, dtype=torch.float64)
     for layer in range(layers):
         for head in range(heads):
-            to = torch.tensor([math.cos(head + axis) * (1 + layer) * 0.8 for axis in range(len(sides))])
-            scores[layer, head, extra:, extra:] = -(apart - to).square().sum(-1) / (1 + layer + head)
+            to = torch.tensor(
+                [math.cos(head + axis) * (1 + layer) * 0.8 for axis in range(len(sides))]
+            )
+            scores[layer, head, extra:, extra:] = -(apart - to).square().sum(-1) / (
+                1 + layer + head
+            )
             scores[layer, head, :, :extra] = head - 2.0
     scores += 0.7 * torch.randn(scores.shape, generator=torch.Generator().manual_seed(0)).double()
     if causal:
@@ -39,14 +45,21 @@ def attended(sides, extra, samples, layers=3, heads=4, causal=False):
     keys = weights.shape[-1]
     rollout = weights.mean((1, 2))
     return Attended(
-        samples=samples, grid=sides, extra=extra, layers=tuple(range(layers)), queries=tuple(range(keys)), weights=weights,
+        samples=samples,
+        grid=sides,
+        extra=extra,
+        layers=tuple(range(layers)),
+        queries=tuple(range(keys)),
+        weights=weights,
         rollout=rollout,
-    )  # fmt: skip
+    )
 
 
 def drawn(height, width, turn=0.0):
     """A picture [height, width, 3] of a ring."""
-    y, x = torch.meshgrid(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij")
+    y, x = torch.meshgrid(
+        torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij"
+    )
     ring = (-((x - turn).square() + y.square() - 0.4).square() * 12).exp()
     return (torch.stack([ring, ring * 0.8, 0.3 + 0.5 * ring], -1) * 255).to(torch.uint8)
 
@@ -59,9 +72,21 @@ def training(shift=0.0, steps=700):
     accuracy = (0.97 - shift) * (1 - (-epochs / 500).exp())
     return (
         Curves(
-            title="Loss", x="step", y="loss, nats", says="Falls fast, then slowly.", places=step, lines={"train": loss}
+            title="Loss",
+            x="step",
+            y="loss, nats",
+            says="Falls fast, then slowly.",
+            places=step,
+            lines={"train": loss},
         ),
-        Curves(title="Accuracy", x="step", y="accuracy", says="Rises.", places=epochs, lines={"val": accuracy}),
+        Curves(
+            title="Accuracy",
+            x="step",
+            y="accuracy",
+            says="Rises.",
+            places=epochs,
+            lines={"val": accuracy},
+        ),
     )
 
 
@@ -71,21 +96,44 @@ def measures(layers, heads, unit):
     holed = entropy.clone()
     holed[0, 0] = math.nan
     return (
-        Measure(name="entropy", title="Entropy", unit="nats", says="Low where a head looks at few.", values=entropy),
-        Measure(name="distance", title="Mean distance", unit=unit, says="Near heads are pale.", values=holed * 1.3),
         Measure(
-            name="similarity", title="Likeness of heads", unit="cosine", says="Blue heads differ from the others.",
+            name="entropy",
+            title="Entropy",
+            unit="nats",
+            says="Low where a head looks at few.",
+            values=entropy,
+        ),
+        Measure(
+            name="distance",
+            title="Mean distance",
+            unit=unit,
+            says="Near heads are pale.",
+            values=holed * 1.3,
+        ),
+        Measure(
+            name="similarity",
+            title="Likeness of heads",
+            unit="cosine",
+            says="Blue heads differ from the others.",
             values=torch.sin(rows * 1.7 + columns.double()),
         ),
-        Measure(name="first", title="Mass on the first token", unit="share", says="", values=0.002 * rows * columns + 1e-5),
-    )  # fmt: skip
+        Measure(
+            name="first",
+            title="Mass on the first token",
+            unit="share",
+            says="",
+            values=0.002 * rows * columns + 1e-5,
+        ),
+    )
 
 
 def encodings(heads=4):
     offsets = torch.arange(-31, 32)
     slopes = {f"head {head + 1}": -offsets.abs() * 2.0**-head / 8 for head in range(heads)}
     rows, columns = torch.meshgrid(torch.arange(-7.0, 8), torch.arange(-7.0, 8), indexing="ij")
-    hills = torch.stack([torch.cos(rows * (1 + head) / 3) * torch.cos(columns / 2) for head in range(heads)])
+    hills = torch.stack(
+        [torch.cos(rows * (1 + head) / 3) * torch.cos(columns / 2) for head in range(heads)]
+    )
     pairs = torch.arange(16) + 1
     angles = 100.0 ** -(pairs.double() / 16)
     table = torch.sin(torch.arange(64)[:, None] * torch.logspace(0, -2, 48)[None])
@@ -94,19 +142,68 @@ def encodings(heads=4):
     gates = {label: 0.4 + 0.15 * number for number, label in enumerate(labels)}
     kept = hills[0].where(rows + columns > -12, math.nan)
     return (
-        Curves(title="Bias on scores", x="offset, in tokens", y="added to the score", says="Falls off.", places=offsets,
-               lines=slopes, band=band),
-        Points(title="Turn of each pair", x="pair, sorted", y="radians per token", says="Slow pairs tell far from near.",
-               steep=True, groups={"all heads": (pairs, angles)}, note="2 of 16 pairs stay"),
-        Points(title="Wave vectors", x="radians per column", y="radians per row", says="Off the axes.", square=True,
-               groups={label: (angles * math.cos(n + 1), angles * math.sin(n + 1)) for n, label in enumerate(labels)}),
-        Map(title="Bias around a patch", x="columns away", y="rows away", says="Bright rings.", values=kept,
-            unit="added to the score", signed=True, mark=(0, 0), corner=(-7, -7)),
-        Map(title="Table", x="channel", y="place", says="", values=table, unit="value", signed=True),
-        Mosaic(title="Bias by head", x="columns away", y="rows away", says="Each head its own.", values=hills, labels=labels,
-               unit="added to the score", mark=(0, 0), corner=(-7, -7)),
-        Numbers(title="Mean gate", x="head", y="share kept", says="Open gates remember.", values={**gates, "nobody": math.nan}),
-    )  # fmt: skip
+        Curves(
+            title="Bias on scores",
+            x="offset, in tokens",
+            y="added to the score",
+            says="Falls off.",
+            places=offsets,
+            lines=slopes,
+            band=band,
+        ),
+        Points(
+            title="Turn of each pair",
+            x="pair, sorted",
+            y="radians per token",
+            says="Slow pairs tell far from near.",
+            steep=True,
+            groups={"all heads": (pairs, angles)},
+            note="2 of 16 pairs stay",
+        ),
+        Points(
+            title="Wave vectors",
+            x="radians per column",
+            y="radians per row",
+            says="Off the axes.",
+            square=True,
+            groups={
+                label: (angles * math.cos(n + 1), angles * math.sin(n + 1))
+                for n, label in enumerate(labels)
+            },
+        ),
+        Map(
+            title="Bias around a patch",
+            x="columns away",
+            y="rows away",
+            says="Bright rings.",
+            values=kept,
+            unit="added to the score",
+            signed=True,
+            mark=(0, 0),
+            corner=(-7, -7),
+        ),
+        Map(
+            title="Table", x="channel", y="place", says="", values=table, unit="value", signed=True
+        ),
+        Mosaic(
+            title="Bias by head",
+            x="columns away",
+            y="rows away",
+            says="Each head its own.",
+            values=hills,
+            labels=labels,
+            unit="added to the score",
+            mark=(0, 0),
+            corner=(-7, -7),
+        ),
+        Numbers(
+            title="Mean gate",
+            x="head",
+            y="share kept",
+            says="Open gates remember.",
+            values={**gates, "nobody": math.nan},
+        ),
+    )
 
 
 def profiles(layers, axes, unit):
@@ -114,20 +211,40 @@ def profiles(layers, axes, unit):
     if axes == 1:
         offsets = torch.arange(0, 64)
         return tuple(
-            Curves(title=f"layer {layer}", x=f"offset, in {unit}", y="mean weight", says=says, places=offsets,
-                   lines={f"head {head + 1}": (-(offsets - 3 * head).square() / (8.0 + layer)).exp() for head in range(4)})
+            Curves(
+                title=f"layer {layer}",
+                x=f"offset, in {unit}",
+                y="mean weight",
+                says=says,
+                places=offsets,
+                lines={
+                    f"head {head + 1}": (-(offsets - 3 * head).square() / (8.0 + layer)).exp()
+                    for head in range(4)
+                },
+            )
             for layer in range(layers)
-        )  # fmt: skip
+        )
     rows, columns = torch.meshgrid(torch.arange(-7.0, 8), torch.arange(-7.0, 8), indexing="ij")
     hills = [
-        torch.stack([(-((rows - head) ** 2 + (columns + layer) ** 2) / 6).exp() for head in range(4)])
+        torch.stack(
+            [(-((rows - head) ** 2 + (columns + layer) ** 2) / 6).exp() for head in range(4)]
+        )
         for layer in range(layers)
     ]
     return tuple(
-        Mosaic(title=f"layer {layer}", x="columns to the right", y="rows down", says=says, values=hill, unit="mean weight",
-               labels=("head 1", "head 2", "head 3", "head 4"), corner=(-7, -7), mark=(0, 0))
+        Mosaic(
+            title=f"layer {layer}",
+            x="columns to the right",
+            y="rows down",
+            says=says,
+            values=hill,
+            unit="mean weight",
+            labels=("head 1", "head 2", "head 3", "head 4"),
+            corner=(-7, -7),
+            mark=(0, 0),
+        )
         for layer, hill in enumerate(hills)
-    )  # fmt: skip
+    )
 
 
 def controls(first, second):
@@ -136,22 +253,45 @@ def controls(first, second):
         Control(name=name, metrics={"test/accuracy": first * by, "test/loss": second / by})
         for name, by in shares.items()
     )
-    return (*measured, Control(name="reversed", metrics={}, refused="places of a causal model ascend"))
+    return (
+        *measured,
+        Control(name="reversed", metrics={}, refused="places of a causal model ascend"),
+    )
 
 
-def run(name, seen, unit, *, encoding=("rope_axial",), recipe="seed: 0\n", layers=3, heads=4, shift=0.0):
+def run(
+    name, seen, unit, *, encoding=("rope_axial",), recipe="seed: 0\n", layers=3, heads=4, shift=0.0
+):
     sizes = torch.tensor([8, 12, 16, 24, 32])
     return Run(
-        name=name, checkpoint=f"runs/{name}/latest/checkpoints/best.ckpt", recipe=recipe, encoding=encoding, unit=unit,
-        facts={"model": "vit, 1.2 M parameters", "data": "digits", "trained": "3500 steps, 20 epochs"},
-        metrics={"test/accuracy": 0.97222 - shift, "test/loss": 0.1143 + shift}, training=training(shift),
-        measures=measures(layers, heads, unit), profiles=profiles(layers, len(seen.grid) if seen else 1, unit), attended=seen,
-        encodings=encodings(), controls=controls(0.97222 - shift, 0.1143 + shift),
+        name=name,
+        checkpoint=f"runs/{name}/latest/checkpoints/best.ckpt",
+        recipe=recipe,
+        encoding=encoding,
+        unit=unit,
+        facts={
+            "model": "vit, 1.2 M parameters",
+            "data": "digits",
+            "trained": "3500 steps, 20 epochs",
+        },
+        metrics={"test/accuracy": 0.97222 - shift, "test/loss": 0.1143 + shift},
+        training=training(shift),
+        measures=measures(layers, heads, unit),
+        profiles=profiles(layers, len(seen.grid) if seen else 1, unit),
+        attended=seen,
+        encodings=encodings(),
+        controls=controls(0.97222 - shift, 0.1143 + shift),
         extrapolation=(
-            Curves(title="Accuracy by size", x=f"{unit} on a side", y="accuracy", says="Falls beyond 8.", places=sizes,
-                   lines={"test": (0.97 - shift) * (-(sizes - 8) / 60).exp()}),
+            Curves(
+                title="Accuracy by size",
+                x=f"{unit} on a side",
+                y="accuracy",
+                says="Falls beyond 8.",
+                places=sizes,
+                lines={"test": (0.97 - shift) * (-(sizes - 8) / 60).exp()},
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def report(*runs):
@@ -176,13 +316,21 @@ def written(tokens=1200):
     queries = (0, 1, 2, 3, *range(12, tokens, 12), tokens - 1)
     weights = torch.eye(tokens)[list(queries)][None, None, None]
     seen = Attended(
-        samples=(sample,), grid=(tokens,), extra=(), layers=(0,), queries=queries, weights=weights, rollout=None
-    )  # fmt: skip
+        samples=(sample,),
+        grid=(tokens,),
+        extra=(),
+        layers=(0,),
+        queries=queries,
+        weights=weights,
+        rollout=None,
+    )
     return report(run("written", seen, "tokens", layers=1, heads=1))
 
 
 def clip_run(name="clips"):
-    sample = Sample(title="a moving ring", pictures=tuple(drawn(24, 24, n / 6 - 0.3) for n in range(4)))
+    sample = Sample(
+        title="a moving ring", pictures=tuple(drawn(24, 24, n / 6 - 0.3) for n in range(4))
+    )
     return run(name, attended((4, 6, 6), ("class", "register"), (sample,)), "patches")
 
 
@@ -195,24 +343,37 @@ def hostile():
 
 def every():
     """{name: report}"""
-    recipes = [f"seed: 0\nmodel:\n  name: vit\n  encoding: {name}\n  dim: 64\n" for name in ("rope_axial", "learned")]
+    recipes = [
+        f"seed: 0\nmodel:\n  name: vit\n  encoding: {name}\n  dim: 64\n"
+        for name in ("rope_axial", "learned")
+    ]
     pair = (
         image_run("vit_rope", recipe=recipes[0]),
         image_run("vit_learned", recipe=recipes[1], encoding=("learned",), shift=0.04),
     )
     return {
-        "image": report(image_run(recipe=recipes[0])), "text": report(text_run(encoding=("alibi", "dape"))),
-        "clip": report(clip_run()), "pair": report(*pair), "hostile": hostile(),
-    }  # fmt: skip
+        "image": report(image_run(recipe=recipes[0])),
+        "text": report(text_run(encoding=("alibi", "dape"))),
+        "clip": report(clip_run()),
+        "pair": report(*pair),
+        "hostile": hostile(),
+    }
 
 
 def large(layers=12, heads=12, side=14, samples=4):
     """12 layers of 12 heads that look at 196 patches and a class token, on photographs."""
     keys = side * side + 1
     weights = torch.rand(samples, layers, heads, keys, keys).softmax(-1)
-    pictures = tuple(Sample(title=str(n), pictures=(drawn(224, 224, n / 4),)) for n in range(samples))
+    pictures = tuple(
+        Sample(title=str(n), pictures=(drawn(224, 224, n / 4),)) for n in range(samples)
+    )
     seen = Attended(
-        samples=pictures, grid=(side, side), extra=("class",), layers=tuple(range(layers)), queries=tuple(range(keys)),
-        weights=weights, rollout=weights.mean((1, 2)),
-    )  # fmt: skip
+        samples=pictures,
+        grid=(side, side),
+        extra=("class",),
+        layers=tuple(range(layers)),
+        queries=tuple(range(keys)),
+        weights=weights,
+        rollout=weights.mean((1, 2)),
+    )
     return report(run("vit_base", seen, "patches", layers=layers, heads=heads))

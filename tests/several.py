@@ -23,14 +23,30 @@ def _port():
 
 def torchrun(rank, count):
     """What torchrun tells a process."""
-    return {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "GROUP_RANK": 0, "RANK": rank, "LOCAL_RANK": rank,
-        "TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_USE_AGENT_STORE": "False"}  # fmt: skip
+    return {
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": count,
+        "GROUP_RANK": 0,
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "TORCHELASTIC_RUN_ID": "test",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
 
 
 def slurm(rank, count):
     """What srun tells a task, here each on a node of its own."""
-    return {"SLURM_JOB_ID": 7, "SLURM_JOB_NAME": "zoo", "SLURM_NTASKS": count, "SLURM_NNODES": count, "SLURM_PROCID": rank,
-        "SLURM_NTASKS_PER_NODE": 1, "SLURM_LOCALID": 0, "SLURM_NODEID": rank, "SLURM_NODELIST": "localhost"}  # fmt: skip
+    return {
+        "SLURM_JOB_ID": 7,
+        "SLURM_JOB_NAME": "zoo",
+        "SLURM_NTASKS": count,
+        "SLURM_NNODES": count,
+        "SLURM_PROCID": rank,
+        "SLURM_NTASKS_PER_NODE": 1,
+        "SLURM_LOCALID": 0,
+        "SLURM_NODEID": rank,
+        "SLURM_NODELIST": "localhost",
+    }
 
 
 def alone(rank, count):
@@ -46,7 +62,9 @@ def start(count, work, launcher=torchrun):
 
 def _forked(rank, work, around):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the test does not use
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # of threads, which the test does not use
         process = os.fork()
     if process:
         return process

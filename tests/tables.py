@@ -21,7 +21,9 @@ def corpus(folder: Path, counts=(40, 8, 10), column="text") -> Path:
     """A folder of JSON lines with the splits train (of two files), validation and test, and a column of labels."""
     first = 0
     for split, count in zip(("train-0", "validation", "test"), counts, strict=True):
-        rows = [{column: text(n), "label": ("calm", "wild")[n % 2]} for n in range(first, first + count)]
+        rows = [
+            {column: text(n), "label": ("calm", "wild")[n % 2]} for n in range(first, first + count)
+        ]
         jsonl(folder / f"{split}.jsonl", rows)
         first += count
     jsonl(

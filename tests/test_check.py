@@ -43,7 +43,9 @@ def test_a_task_that_reads_other_samples_is_told(faults):
 
 def test_texts_with_labels_are_classified_and_neither_filled_nor_predicted(faults):
     assert faults("mlm_tiny", "marked", "classify") == {}
-    assert faults("mlm_tiny", "marked", "fill") == {"task.name": "task fill reads text, data marked yields passages"}
+    assert faults("mlm_tiny", "marked", "fill") == {
+        "task.name": "task fill reads text, data marked yields passages"
+    }
     assert faults("lm_tiny", "marked", "predict") == {
         "task.name": "task predict reads text, data marked yields passages",
         "model.name": "model decoder reads text, data marked yields passages",
@@ -65,21 +67,29 @@ def test_a_task_that_wants_another_model_is_told(faults):
 def test_places_by_a_length_that_is_not_known_are_told(faults):
     found = faults("lm_tiny", "flipflop", "predict", "model.encoding=comrope_ld")
     assert "add coordinates: index to its entry" in found["model.encoding"]
-    assert not faults("lm_tiny", "flipflop", "predict", "model.encoding={name: comrope_ld, coordinates: index}")
+    assert not faults(
+        "lm_tiny", "flipflop", "predict", "model.encoding={name: comrope_ld, coordinates: index}"
+    )
 
 
 def test_memory_wants_windows_that_follow_one_another(faults, tmp_path):
-    assert "set it to 0" in faults("lm_tiny", "flipflop", "predict", "model.memory=8")["model.memory"]
+    assert (
+        "set it to 0" in faults("lm_tiny", "flipflop", "predict", "model.memory=8")["model.memory"]
+    )
     (tmp_path / "a.txt").write_text("abcdefg " * 3000)
     given = ["model.memory=8", f"data.files=[{tmp_path / 'a.txt'}]"]
-    assert "set data.streams to true" in faults("lm_tiny", "text", "predict", *given)["model.memory"]
+    assert (
+        "set data.streams to true" in faults("lm_tiny", "text", "predict", *given)["model.memory"]
+    )
     assert faults("lm_tiny", "text", "predict", *given, "data.streams=true", "data.length=16") == {}
 
 
 def test_missing_data_is_told_where_nothing_else_is_wrong(faults):
     with pytest.raises(DataError, match="nowhere"):
         faults("lm_tiny", "text", "predict", "data.files=[nowhere.txt]")
-    found = faults("lm_tiny", "text", "predict", "data.files=[nowhere.txt]", "trainer.accelerator=tpu")
+    found = faults(
+        "lm_tiny", "text", "predict", "data.files=[nowhere.txt]", "trainer.accelerator=tpu"
+    )
     assert set(found) == {"trainer"}
 
 
@@ -88,11 +98,19 @@ def test_what_the_data_cannot_vary_is_told(faults):
     assert found == {"evaluate.lengths": "data digits has no option length, so it cannot vary"}
     assert (
         "no option stride"
-        in faults("lm_tiny", "flipflop", "predict", "evaluate={lengths: [8], stride: 4}")["evaluate.stride"]
+        in faults("lm_tiny", "flipflop", "predict", "evaluate={lengths: [8], stride: 4}")[
+            "evaluate.stride"
+        ]
     )
-    assert "write 8" in faults("lm_tiny", "flipflop", "predict", "evaluate.lengths=[7]")["evaluate.lengths"]
+    assert (
+        "write 8"
+        in faults("lm_tiny", "flipflop", "predict", "evaluate.lengths=[7]")["evaluate.lengths"]
+    )
     assert not faults("lm_tiny", "flipflop", "predict", "evaluate.lengths=[8, 128]")
 
 
 def test_a_stride_without_lengths_is_told(faults):
-    assert "add evaluate.lengths" in faults("lm_tiny", "flipflop", "predict", "evaluate.stride=4")["evaluate.stride"]
+    assert (
+        "add evaluate.lengths"
+        in faults("lm_tiny", "flipflop", "predict", "evaluate.stride=4")["evaluate.stride"]
+    )

@@ -19,7 +19,12 @@ from zoo.laws import LAWS
 from zoo.laws.certificate import Certificate
 
 ROOT = Path(__file__).parent.parent
-LITTLE = ["model.dim=16", "model.heads=2", "trainer.precision=32-true", "trainer.accumulate_grad_batches=1"]
+LITTLE = [
+    "model.dim=16",
+    "model.heads=2",
+    "trainer.precision=32-true",
+    "trainer.accumulate_grad_batches=1",
+]
 FEW = ["data.train=64", "data.test=50", "data.val=50"]
 SMALL = {
     "digits": ["data.test=0.02", "data.val=0.02"],
@@ -44,13 +49,39 @@ SMALL = {
         "model.heads=3",
     ],
     "marked": ["data.test=50", "data.val=50", "data.length=16"],
-    "text_table": ["data.path=made", "data.vocabulary=270", "data.length=32", "data.workers=0", *LITTLE],
-    "text_stream": ["data.path=made", "data.tokenizer=words.json", "data.length=32", "data.samples=16", "data.workers=0",
-        *LITTLE],
-}  # fmt: skip
-COUNTS = {"digits": 36, "python_docs": 59, "flipflop": 50, "moving_digits": 32, "images": 4, "marked": 50, "text_table": 13,
-    "text_stream": 8, "counting": 50, "selective_copy": 50, "recall": 50, "addition": 50, "copying": 50, "parity": 50,
-    "passkey": 50}  # fmt: skip
+    "text_table": [
+        "data.path=made",
+        "data.vocabulary=270",
+        "data.length=32",
+        "data.workers=0",
+        *LITTLE,
+    ],
+    "text_stream": [
+        "data.path=made",
+        "data.tokenizer=words.json",
+        "data.length=32",
+        "data.samples=16",
+        "data.workers=0",
+        *LITTLE,
+    ],
+}
+COUNTS = {
+    "digits": 36,
+    "python_docs": 59,
+    "flipflop": 50,
+    "moving_digits": 32,
+    "images": 4,
+    "marked": 50,
+    "text_table": 13,
+    "text_stream": 8,
+    "counting": 50,
+    "selective_copy": 50,
+    "recall": 50,
+    "addition": 50,
+    "copying": 50,
+    "parity": 50,
+    "passkey": 50,
+}
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
@@ -80,14 +111,25 @@ def test_the_example_of_the_layer_runs():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_hold(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        path = (page.parent / target).with_suffix(".json") if target.endswith(".html") else page.parent / target
-        assert target.startswith("http") or path.exists(), target  # the site makes pages of the numbers of comparisons
+        path = (
+            (page.parent / target).with_suffix(".json")
+            if target.endswith(".html")
+            else page.parent / target
+        )
+        assert target.startswith("http") or path.exists(), (
+            target
+        )  # the site makes pages of the numbers of comparisons
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands_name_what_there_is(page):
     examples = {"vit_window", "window", "vit_gaussian", "gaussian"}
-    known = {path.stem for path in RECIPES} | set(zoo.encoding_names()) | examples | {"RECIPE", "NAME", "VERB"}
+    known = (
+        {path.stem for path in RECIPES}
+        | set(zoo.encoding_names())
+        | examples
+        | {"RECIPE", "NAME", "VERB"}
+    )
     for word in re.findall(r"^ *(?:\$ )?zoo (?:fit|show) (\S+)", page.read_text(), re.MULTILINE):
         assert word in known
 
@@ -109,26 +151,44 @@ def test_a_recipe_resolves_builds_and_trains_two_steps(path, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     recipe = load(path)
     data = recipe.data.name
-    small = ["trainer.max_steps=2", "trainer.max_epochs=null", "trainer.accelerator=cpu", "model.depth=2"]
+    small = [
+        "trainer.max_steps=2",
+        "trainer.max_epochs=null",
+        "trainer.accelerator=cpu",
+        "model.depth=2",
+    ]
     if data == "images":
         parquet(tmp_path / "made" / "train-0.parquet", 16, size=(40, 32), classes=10)
     if data.startswith("text_"):
         corpus(tmp_path / "made", column=recipe.data.options["text"])
         (tmp_path / "words.json").write_text(train([text(n) for n in range(9)], 300).json)
-    result = fit(path.stem, [*small, *SMALL[data], f"data.batch_size={4 if data == 'images' else 16}"], None, "never")
-    assert result["count"] == COUNTS[data] - (COUNTS[data] % 16 if recipe.data.options.get("streams") else 0)
+    result = fit(
+        path.stem,
+        [*small, *SMALL[data], f"data.batch_size={4 if data == 'images' else 16}"],
+        None,
+        "never",
+    )
+    assert result["count"] == COUNTS[data] - (
+        COUNTS[data] % 16 if recipe.data.options.get("streams") else 0
+    )
     assert all(math.isfinite(value) for value in result["metrics"].values())
 
 
 def test_pages_made_from_the_code_are_current(pages):
     made = pages.pages()
-    stale = [path.name for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    stale = [
+        path.name
+        for path, text in made.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
     assert not stale, "run python docs/pages.py"
     assert {*(ROOT / "docs" / "encodings").iterdir()} <= {*made}
 
 
 def test_every_encoding_has_its_certificate():
-    found = [Certificate.read(path) for path in sorted((ROOT / "docs" / "conformance").glob("*.json"))]
+    found = [
+        Certificate.read(path) for path in sorted((ROOT / "docs" / "conformance").glob("*.json"))
+    ]
     told = "run zoo check all to=docs/conformance"
     assert {link for one in found for link in one.facts} >= set(zoo.encoding_names()), told
     for one in found:
@@ -145,7 +205,10 @@ def test_every_encoding_has_its_picture():
 
 def test_the_prose_of_a_docstring_is_no_markup(pages):
     told = "a * b < c, `a * b`, arXiv:2104.09864"
-    assert pages._prose(told) == r"a \* b \< c, `a * b`, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)"
+    assert (
+        pages._prose(told)
+        == r"a \* b \< c, `a * b`, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)"
+    )
 
 
 def test_every_page_stands_in_the_site():
@@ -162,8 +225,13 @@ def test_a_head_is_recorded_anew_by_the_names_of_its_numbers(pages):
 # lengths  1.2000 at 64, 1.3000 at 256 (test/loss)
 """
     metrics = {"test/accuracy": 0.95, "test/loss": 0.25, "test/exact": 0.75}
-    lengths = {"64": {"test/accuracy": 0.98, "test/loss": 1.0}, "256": {"test/accuracy": 0.5, "test/loss": 2.0}}
-    made = importlib.import_module("heads").rewritten(head, {"metrics": metrics, "minutes": 1.26}, lengths)
+    lengths = {
+        "64": {"test/accuracy": 0.98, "test/loss": 1.0},
+        "256": {"test/accuracy": 0.5, "test/loss": 2.0},
+    }
+    made = importlib.import_module("heads").rewritten(
+        head, {"metrics": metrics, "minutes": 1.26}, lengths
+    )
     assert made.splitlines()[1:] == [
         "# cost     1.3 minutes on one core",
         "# number   test/accuracy 0.9500, test/loss 0.2500, exact 0.7500 "

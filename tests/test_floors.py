@@ -45,7 +45,10 @@ def imported(path):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
-            yield from (f"{node.module}.{alias.name}" if node.module == "zoo" else node.module for alias in node.names)
+            yield from (
+                f"{node.module}.{alias.name}" if node.module == "zoo" else node.module
+                for alias in node.names
+            )
 
 
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
@@ -58,7 +61,9 @@ def test_imports_go_down(path):
         words = module.split(".")
         if words[0] != "zoo" or len(words) == 1 or words[1] in (own, "__version__"):
             continue
-        assert floor(words[1]) < floor(own) or words[1] in BESIDE.get(own, ()), f"{own} imports {module}"
+        assert floor(words[1]) < floor(own) or words[1] in BESIDE.get(own, ()), (
+            f"{own} imports {module}"
+        )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -74,13 +79,18 @@ def test_no_branch_asks_which_encoding(path):
     if part(path) not in ("attention", "models", "functions", "laws"):
         return
     names = {p.stem for p in (PACKAGE / "encodings").glob("*.py")} - {"none", "__init__"}
-    words = {node.value for node in ast.walk(ast.parse(path.read_text()))
-             if isinstance(node, ast.Constant) and isinstance(node.value, str)}  # fmt: skip
+    words = {
+        node.value
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
     assert not words & names
     assert "hasattr" not in path.read_text()
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "encodings").rglob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((PACKAGE / "encodings").rglob("*.py")), ids=lambda path: path.stem
+)
 def test_an_encoding_is_read_at_a_glance(path):
     most = 70 if path.parent.name == "encodings" else 100  # what several are made of
     assert len(path.read_text().splitlines()) <= most

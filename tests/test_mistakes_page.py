@@ -4,7 +4,9 @@ import doctest
 from pathlib import Path
 
 PAGE = Path(__file__).parent.parent / "docs" / "mistakes.md"
-EXAMPLES = doctest.DocTestParser().get_doctest(PAGE.read_text(encoding="utf-8"), {}, PAGE.name, str(PAGE), 0)
+EXAMPLES = doctest.DocTestParser().get_doctest(
+    PAGE.read_text(encoding="utf-8"), {}, PAGE.name, str(PAGE), 0
+)
 
 
 def run(test, out):

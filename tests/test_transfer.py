@@ -80,27 +80,43 @@ def test_what_does_not_fit_is_left_and_named():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     report, after = start(model, trained), model.state_dict()
     assert report.left == {
-        "registers": "not in the checkpoint", "head.weight": "[5, 48] there, [7, 48] here",
+        "registers": "not in the checkpoint",
+        "head.weight": "[5, 48] there, [7, 48] here",
         "head.bias": "[5] there, [7] here",
-        **{f"trunk.encoding.rope_mixed.{layer}.frequencies": "not in the checkpoint" for layer in range(2)},
-    }  # fmt: skip
+        **{
+            f"trunk.encoding.rope_mixed.{layer}.frequencies": "not in the checkpoint"
+            for layer in range(2)
+        },
+    }
     assert all(torch.equal(after[name], before[name]) for name in report.left)
     assert report.unused["trunk.encoding.learned.table"] == "[8, 48], not of this model"
     assert "trunk.blocks.0.mlp_branch.scale" in report.unused
     assert all(
-        name.startswith("trunk.blocks.2.") for name in report.unused if "scale" not in name and "table" not in name
+        name.startswith("trunk.blocks.2.")
+        for name in report.unused
+        if "scale" not in name and "table" not in name
     )
 
 
 def test_generators_on_other_axes_have_another_meaning():
     report = start(vit("comrope_ap", CLIPS, dim=96, heads=2), vit("comrope_ap", dim=96, heads=2))
-    assert report.left["trunk.encoding.comrope_ap.0.generators"].endswith("as here, of another meaning")
+    assert report.left["trunk.encoding.comrope_ap.0.generators"].endswith(
+        "as here, of another meaning"
+    )
 
 
 def test_another_vocabulary_has_the_rows_of_the_characters_that_both_have():
     trained = decoder("rope", tied=False)
-    other = lively(Decoder(replace(SAMPLES, vocabulary=Characters("zkjab!")), dim=16, depth=2, heads=2, tied=False,
-                           encoding=links("rope")))  # fmt: skip
+    other = lively(
+        Decoder(
+            replace(SAMPLES, vocabulary=Characters("zkjab!")),
+            dim=16,
+            depth=2,
+            heads=2,
+            tied=False,
+            encoding=links("rope"),
+        )
+    )
     before = other.words.table.weight.detach().clone()
     report = start(other, trained)
     table, source = other.words.table.weight, trained.words.table.weight
@@ -112,7 +128,10 @@ def test_another_vocabulary_has_the_rows_of_the_characters_that_both_have():
 
 def test_a_vocabulary_of_the_same_size_is_not_taken_for_the_same():
     turned = replace(SAMPLES, vocabulary=Characters(SAMPLES.vocabulary.symbols[::-1]))
-    model, trained = Decoder(turned, dim=16, depth=2, heads=2, encoding=links("rope")), decoder("rope")
+    model, trained = (
+        Decoder(turned, dim=16, depth=2, heads=2, encoding=links("rope")),
+        decoder("rope"),
+    )
     start(model, trained)
     assert torch.equal(model.words.table.weight, trained.words.table.weight.flip(0))
 
@@ -126,15 +145,23 @@ def test_an_encoder_starts_from_a_decoder():
 
 
 def test_a_module_that_says_nothing_goes_by_shapes():
-    report = start(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4)), nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 5)))
+    report = start(
+        nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4)),
+        nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 5)),
+    )
     assert report.taken == ("0.weight", "0.bias")
     assert set(report.left) == {"1.weight", "1.bias"}
 
 
 def test_a_long_report_is_shortened():
-    report = Report(Path("run"), ("a",), {"b": "[1] to [2]"}, {f"c{n}": "why" for n in range(30)}, {})
+    report = Report(
+        Path("run"), ("a",), {"b": "[1] to [2]"}, {f"c{n}": "why" for n in range(30)}, {}
+    )
     lines = list(report.lines())
-    assert lines[0] == "from run: 1 weights as they are, 1 resampled, 30 left at their initial value; 0 not used"
+    assert (
+        lines[0]
+        == "from run: 1 weights as they are, 1 resampled, 30 left at their initial value; 0 not used"
+    )
     assert lines[1:3] == ["  resampled b: [1] to [2]", "  left c0: why"]
     assert lines[-1] == "  left: 18 more"
     assert len(lines) == 15

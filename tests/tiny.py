@@ -6,14 +6,32 @@ import numpy as np
 
 ROOT = Path(__file__).parent.parent
 TINY = [
-    "model.dim=16", "model.depth=1", "model.heads=2", "model.patch=4", "model.encoding=rope_axial", "data.test=0.4",
-    "data.val=0.4", "data.batch_size=64", "trainer.max_epochs=1", "trainer.accelerator=cpu",
-]  # fmt: skip
-MORE = ["model.depth=2", "model.encoding=rope_mixed", "model.block.dropout=0.1", "trainer.max_epochs=3"]
-LANGUAGE = [
-    "model.dim=16", "model.depth=1", "model.heads=2", "data.length=16", "data.batch_size=8", "trainer.max_epochs=1",
+    "model.dim=16",
+    "model.depth=1",
+    "model.heads=2",
+    "model.patch=4",
+    "model.encoding=rope_axial",
+    "data.test=0.4",
+    "data.val=0.4",
+    "data.batch_size=64",
+    "trainer.max_epochs=1",
     "trainer.accelerator=cpu",
-]  # fmt: skip
+]
+MORE = [
+    "model.depth=2",
+    "model.encoding=rope_mixed",
+    "model.block.dropout=0.1",
+    "trainer.max_epochs=3",
+]
+LANGUAGE = [
+    "model.dim=16",
+    "model.depth=1",
+    "model.heads=2",
+    "data.length=16",
+    "data.batch_size=8",
+    "trainer.max_epochs=1",
+    "trainer.accelerator=cpu",
+]
 LETTERS = "".join(np.random.default_rng(0).choice(list("abcdefgh \n"), 2000))
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zoo.api import Attention, attend, embed, encoding, encoding_class, encoding_names, scores, weights
+    from zoo.api import (
+        Attention,
+        attend,
+        embed,
+        encoding,
+        encoding_class,
+        encoding_names,
+        scores,
+        weights,
+    )
     from zoo.attention.chain import Chain
     from zoo.attention.encoding import Dims, Encoding
     from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
@@ -34,9 +43,24 @@ _PLACES = {
     "zoo.config": ("Recipe",),
 }
 __all__ = [
-    "Attention", "Chain", "Dims", "Encoding", "KeyValueCache", "Recipe", "SegmentMemory", "attend", "build_model", "embed",
-    "encoding", "encoding_class", "encoding_names", "load", "load_recipe", "scores", "weights",
-]  # fmt: skip
+    "Attention",
+    "Chain",
+    "Dims",
+    "Encoding",
+    "KeyValueCache",
+    "Recipe",
+    "SegmentMemory",
+    "attend",
+    "build_model",
+    "embed",
+    "encoding",
+    "encoding_class",
+    "encoding_names",
+    "load",
+    "load_recipe",
+    "scores",
+    "weights",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -51,7 +51,10 @@ def encoding(name: Named | Sequence[Named], dims: Dims, **options: Any) -> Encod
         choice = _choice(name)
         return waiting(Choice(choice.name, {**choice.options, **options}))(dims)
     if options:
-        raise Invalid("name", "a list of encodings takes its options in its entries: [{name: liere, block: 4}]")
+        raise Invalid(
+            "name",
+            "a list of encodings takes its options in its entries: [{name: liere, block: 4}]",
+        )
     choices = [_choice(one) for one in name]
     twice = {one.name for one in choices if [other.name for other in choices].count(one.name) > 1}
     if twice:
@@ -73,7 +76,11 @@ def waiting(entry: Named) -> Link:
     choice = _choice(entry)
     cls, options = encoding_class(choice.name), dict(choice.options)
     known = [p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    facts = {fact: value for fact in ("shared", "coordinates") if (value := options.pop(fact, None)) is not None}
+    facts = {
+        fact: value
+        for fact in ("shared", "coordinates")
+        if (value := options.pop(fact, None)) is not None
+    }
     for key in options:
         if key not in known:
             hint = registry.nearest(key, [*known, "shared", "coordinates"])
@@ -104,7 +111,8 @@ def _typed(key: str, hint: Any, value: Any) -> Any:
     for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
         if get_origin(kind) is Literal and value not in get_args(kind):
             raise Invalid(
-                key, f"{key} {value!r} is not known; {registry.nearest(str(value), map(str, get_args(kind)))}"
+                key,
+                f"{key} {value!r} is not known; {registry.nearest(str(value), map(str, get_args(kind)))}",
             )
         for bound in getattr(kind, "__metadata__", ()):
             if isinstance(bound, Between) and not bound.low <= value <= bound.high:
@@ -123,7 +131,9 @@ def _made(key: str, kind: Any, values: Mapping[str, Any]) -> Any:
     for one in dataclasses.fields(kind):
         if one.default is one.default_factory is dataclasses.MISSING and one.name not in values:
             raise Invalid(key, f"{key} needs {one.name}")
-    return kind(**{word: _typed(f"{key}.{word}", hints[word], value) for word, value in values.items()})
+    return kind(
+        **{word: _typed(f"{key}.{word}", hints[word], value) for word, value in values.items()}
+    )
 
 
 @torch.no_grad()
@@ -137,9 +147,15 @@ def embed(encoding: Encoding, x: Tensor, pos: Tensor) -> Tensor:
 
 
 def scores(
-    encoding: Encoding, q: Tensor, k: Tensor, pos: Tensor, *, x: Tensor | None = None, causal: bool = False,
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    pos: Tensor,
+    *,
+    x: Tensor | None = None,
+    causal: bool = False,
     placed: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Scores [B, H, N, M] as they enter the normalisation: scale, biases and rescoring included, exact.
 
     q [B, H, N, K] and k [B, G, M, K] are projected heads before any encoding, G those of `Dims.key_heads`, else H; with
@@ -150,28 +166,50 @@ def scores(
 
 
 def weights(
-    encoding: Encoding, q: Tensor, k: Tensor, pos: Tensor, *, x: Tensor | None = None, causal: bool = False,
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    pos: Tensor,
+    *,
+    x: Tensor | None = None,
+    causal: bool = False,
     placed: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Attention weights [B, H, N, M]; arguments as in `scores`."""
     return reference.weights(_terms(encoding, q, k, None, pos, x, causal, placed))
 
 
 def attend(
-    encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, *, x: Tensor | None = None, causal: bool = False,
-    placed: Tensor | None = None, backend: str = "auto",
-) -> Tensor:  # fmt: skip
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pos: Tensor,
+    *,
+    x: Tensor | None = None,
+    causal: bool = False,
+    placed: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
     """Attention output [B, H, N, V] for values v [B, G, M, V], by an interpreter: auto, dense, chunked, sdpa or flex."""
     return dispatch.attend(_terms(encoding, q, k, v, pos, x, causal, placed), backend)[0]
 
 
 def _terms(
-    encoding: Encoding, q: Tensor, k: Tensor, v: Tensor | None, pos: Tensor, x: Tensor | None, causal: bool,
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None,
+    pos: Tensor,
+    x: Tensor | None,
+    causal: bool,
     placed: Tensor | None,
-) -> Terms:  # fmt: skip
+) -> Terms:
     chain = Chain.of(encoding)
     if k.shape[1] != (groups := chain.dims.groups):
-        raise Invalid("key_heads", f"keys have {k.shape[1]} heads, the encoding {groups} (Dims.key_heads)")
+        raise Invalid(
+            "key_heads", f"keys have {k.shape[1]} heads, the encoding {groups} (Dims.key_heads)"
+        )
     if x is None:
         x = k.new_zeros(k.shape[0], k.shape[2], q.shape[1] * k.shape[3])
     pos = _coordinates(chain, pos)
@@ -188,7 +226,10 @@ def _terms(
 def _coordinates(encoding: Encoding, pos: Tensor) -> Tensor:
     """pos [.., M, P] itself. Raises Invalid where it has not as many axes as the encoding was made for."""
     if pos.dim() < 2 or pos.shape[-1] != encoding.dims.axes:
-        raise Invalid("pos", f"coordinates of shape {tuple(pos.shape)}, not [.., tokens, {encoding.dims.axes}]")
+        raise Invalid(
+            "pos",
+            f"coordinates of shape {tuple(pos.shape)}, not [.., tokens, {encoding.dims.axes}]",
+        )
     return pos
 
 
@@ -212,48 +253,70 @@ class Attention(nn.Module):
     are, -1 for padding.
     """
 
-    def __init__(self, dims: Dims, encoding: Named | Sequence[Named] | Encoding, *, causal: bool = False) -> None:
+    def __init__(
+        self, dims: Dims, encoding: Named | Sequence[Named] | Encoding, *, causal: bool = False
+    ) -> None:
         super().__init__()
         dims = replace(dims, depth=dims.depth or dims.layer + 1)
         made = encoding if isinstance(encoding, Encoding) else _encoding(encoding, dims)
         if made.causal and not causal:
-            raise Invalid("causal", f"{made.name} is meaningful only under a causal mask: Attention(..., causal=True)")
+            raise Invalid(
+                "causal",
+                f"{made.name} is meaningful only under a causal mask: Attention(..., causal=True)",
+            )
         if made.whole and causal:
             raise Invalid(
-                "causal", "the encoding reads the whole text under these options: Attention(..., causal=False)"
+                "causal",
+                "the encoding reads the whole text under these options: Attention(..., causal=False)",
             )
         self.encoding = made
         self._view = (Chain.of(made),)  # in a tuple, so that its parameters are registered once
         self.layer = SelfAttention(dims, causal=causal)
 
     def forward(
-        self, x: Tensor, pos: Tensor | None = None, *, placed: Tensor | None = None, document: Tensor | None = None,
+        self,
+        x: Tensor,
+        pos: Tensor | None = None,
+        *,
+        placed: Tensor | None = None,
+        document: Tensor | None = None,
         context: Context | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         context = context or Context()
         if pos is None:
             tokens = self._tokens(x, placed, document, context.seen)
         else:
             pos = _coordinates(self.encoding, pos)
-            ordered = document is None and not context.seen and _ordered(pos)  # what is remembered may lie ahead
+            ordered = (
+                document is None and not context.seen and _ordered(pos)
+            )  # what is remembered may lie ahead
             tokens = Tokens.at(x, pos, placed, document, ordered)
         (chain,) = self._view
         tokens, _ = self.layer(chain.embed(tokens), chain, context)
         return tokens.x
 
-    def _tokens(self, x: Tensor, placed: Tensor | None, document: Tensor | None, seen: int) -> Tokens:
+    def _tokens(
+        self, x: Tensor, placed: Tensor | None, document: Tensor | None, seen: int
+    ) -> Tokens:
         """Tokens of a grid, of documents that each begin at 0, or of a text that goes on where its context ended."""
         dims, count = self.layer.dims, x.shape[1]
         if document is not None and seen and dims.axes == 1:
-            raise Invalid("pos", "documents that follow remembered tokens need their places; pass pos")
+            raise Invalid(
+                "pos", "documents that follow remembered tokens need their places; pass pos"
+            )
         if document is not None and dims.axes == 1:
             document = document if document.dim() == 2 else document[None]
             index = places(document)[..., None].to(precise(x).dtype)
-            return Tokens.at(x, index, placed, document).replace(extent=lengths(document)[..., None].to(index.dtype))
+            return Tokens.at(x, index, placed, document).replace(
+                extent=lengths(document)[..., None].to(index.dtype)
+            )
         sizes = (seen + count,) if dims.axes == 1 else dims.sizes
         pos = grid(sizes, x)[seen:]
         if len(pos) != count:
-            raise Invalid("pos", f"{count} tokens are not the grid {dims.length}; pass their coordinates as pos")
+            raise Invalid(
+                "pos",
+                f"{count} tokens are not the grid {dims.length}; pass their coordinates as pos",
+            )
         tokens = Tokens.at(x, pos, placed, document, ordered=dims.axes == 1)
         return tokens.replace(extent=tokens.pos.new_tensor([[sizes]]), consecutive=dims.axes == 1)
 

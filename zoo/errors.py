@@ -41,7 +41,9 @@ class RecipeError(ZooError):
     def __init__(self, *faults: Fault) -> None:
         self.faults = faults
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-        super().__init__("\n".join([f"{count}, nothing was started", *(f"  {fault}" for fault in faults)]))
+        super().__init__(
+            "\n".join([f"{count}, nothing was started", *(f"  {fault}" for fault in faults)])
+        )
 
 
 class NonFiniteError(ZooError):

@@ -31,7 +31,9 @@ KINDS = {
     "comparing": ("compare/executors",),
 }
 PLUGINS = "ZOO_PLUGINS"  # an environment variable, so that the processes of one run agree
-INSTALLED = tuple(point.value for point in importlib.metadata.entry_points(group="zoo.plugins"))  # when Python started
+INSTALLED = tuple(
+    point.value for point in importlib.metadata.entry_points(group="zoo.plugins")
+)  # when Python started
 
 Class = TypeVar("Class", bound=type)
 
@@ -59,7 +61,11 @@ class Between:
     high: float = float("inf")
 
     def __str__(self) -> str:
-        return f"at least {self.low}" if self.high == float("inf") else f"from {self.low} to {self.high}"
+        return (
+            f"at least {self.low}"
+            if self.high == float("inf")
+            else f"from {self.low} to {self.high}"
+        )
 
     def past(self, value: float) -> str:
         """What a value that lies outside must be."""
@@ -97,7 +103,12 @@ def roots() -> dict[str, Path]:
             spec = None
         if spec is None or not spec.submodule_search_locations:
             raise RecipeError(
-                Fault("plug-in", package, "no such package", "install it, or put its folder on PYTHONPATH")
+                Fault(
+                    "plug-in",
+                    package,
+                    "no such package",
+                    "install it, or put its folder on PYTHONPATH",
+                )
             )
         found[package] = Path(next(iter(spec.submodule_search_locations)))
     return found
@@ -108,7 +119,9 @@ def _files(kind: str, only: str | None = None) -> Iterator[tuple[str, str, Path]
     for package, folder in roots().items():
         for place in KINDS[kind]:
             for path in sorted((folder / place).glob("*.py")):
-                if only in (None, path.stem) and "\n@register\n" in path.read_text(encoding="utf-8"):
+                if only in (None, path.stem) and "\n@register\n" in path.read_text(
+                    encoding="utf-8"
+                ):
                     yield path.stem, f"{package}.{place.replace('/', '.')}.{path.stem}", path
 
 

@@ -66,7 +66,11 @@ class Changing(Encoding):
         return tokens.replace(x=self.hooks["embed"](tokens.x)) if "embed" in self.hooks else tokens
 
     def annotate(self, tokens):
-        return tokens.replace(x=self.hooks["annotate"](tokens.x)) if "annotate" in self.hooks else tokens
+        return (
+            tokens.replace(x=self.hooks["annotate"](tokens.x))
+            if "annotate" in self.hooks
+            else tokens
+        )
 
     def terms(self, terms):
         return self.hooks["terms"](terms) if "terms" in self.hooks else terms
@@ -136,7 +140,9 @@ def test_a_later_link_reads_the_biases_before_it():
 def test_a_link_may_absorb_the_biases_before_it():
     one = Changing(terms=lambda t: t.add_bias(lambda b, h, i, j: 1.0 + 0 * (i + j)))
     absorbing = Changing(
-        terms=lambda t: t.replace(biases=(), factors=(), rescore=lambda s, _, span, a=t: s + 5 * a.added(span))
+        terms=lambda t: t.replace(
+            biases=(), factors=(), rescore=lambda s, _, span, a=t: s + 5 * a.added(span)
+        )
     )
     described, bare = chain(one, absorbing).terms(call()), call()
     described = described.replace(q=bare.q, k=bare.k)
@@ -145,7 +151,9 @@ def test_a_link_may_absorb_the_biases_before_it():
 
 @pytest.mark.parametrize("field", ["rescore", "weigh", "readout", "riders"])
 def test_only_one_link_writes(field):
-    links = [Changing(terms=lambda t: t.replace(**{field: lambda *args: args[0]})) for _ in range(2)]
+    links = [
+        Changing(terms=lambda t: t.replace(**{field: lambda *args: args[0]})) for _ in range(2)
+    ]
     with pytest.raises(Invalid, match=f"both write {field}"):
         chain(*links).terms(call())
     assert getattr(chain(links[0], Changing()).terms(call()), field) is not None
@@ -153,7 +161,8 @@ def test_only_one_link_writes(field):
 
 def test_different_links_may_write_different_fields():
     fields = [
-        Changing(terms=lambda t, f=f: t.replace(**{f: lambda *args: args[0]})) for f in ("rescore", "weigh", "readout")
+        Changing(terms=lambda t, f=f: t.replace(**{f: lambda *args: args[0]}))
+        for f in ("rescore", "weigh", "readout")
     ]
     chain(*fields).terms(call())
 
@@ -179,7 +188,9 @@ class Settling(Encoding):
 def test_settling_is_what_turns():
     with pytest.raises(Invalid, match="link0 and link1 both turn queries and keys"):
         chain(Settling(), Turning())
-    k, kept = chain(Changing(), Settling(3)).settle(torch.ones(1), tokens().note(spent=torch.ones(1, 0)))
+    k, kept = chain(Changing(), Settling(3)).settle(
+        torch.ones(1), tokens().note(spent=torch.ones(1, 0))
+    )
     assert (k.tolist(), kept.notes["spent"].tolist()) == ([3.0], [[3.0]])
 
 
@@ -203,7 +214,9 @@ def test_what_turns_or_reads_keys_after_the_cache_is_refused_beside_path(first):
 def test_what_is_multiplied_may_change_only_before_keys_settle(change):
     changing = Changing(terms=lambda t: t.replace(**change(t)))
     chain(changing, Settling()).terms(call())
-    with pytest.raises(Invalid, match="changes what link0, before it, has multiplied; list it first"):
+    with pytest.raises(
+        Invalid, match="changes what link0, before it, has multiplied; list it first"
+    ):
         chain(Settling(), changing).terms(call())
 
 
@@ -234,7 +247,9 @@ def test_a_chain_of_a_chain_is_itself():
 def test_parameters_are_prefixed_with_names():
     folded = zoo.encoding(["learned", {"name": "liere", "block": 4}], DIMS)
     assert [name for name, _ in folded.named_parameters()] == ["learned.table", "liere.generators"]
-    assert [name for name, _ in Chain.of(zoo.encoding("learned", DIMS)).named_parameters()] == ["learned.table"]
+    assert [name for name, _ in Chain.of(zoo.encoding("learned", DIMS)).named_parameters()] == [
+        "learned.table"
+    ]
 
 
 def test_an_empty_chain_changes_nothing():
@@ -260,7 +275,10 @@ def test_states_of_unplaced_tokens_stay(hook):
 @pytest.mark.parametrize(("hook", "factor"), [("turn_query", 2), ("turn_key", 3)])
 def test_heads_of_unplaced_tokens_stay(hook, factor):
     heads, at = torch.randn(1, 2, N, 8, dtype=torch.float64), tokens(PLACED)
-    assert torch.equal(getattr(chain(Turning()), hook)(heads, at), torch.where(PLACED[:, None], factor * heads, heads))
+    assert torch.equal(
+        getattr(chain(Turning()), hook)(heads, at),
+        torch.where(PLACED[:, None], factor * heads, heads),
+    )
     assert torch.equal(getattr(chain(Turning(unplaced=True)), hook)(heads, at), factor * heads)
 
 
@@ -270,11 +288,15 @@ def biased(terms):
 
 def factored(terms):
     rows = torch.arange(1.0, N + 1).double()[None, None, :, None]
-    return terms.add_factor(rows, rows.new_ones(1, 1, 1, 1)).add_factor(rows.new_ones(1, 1, 1, 1), 10 * rows)
+    return terms.add_factor(rows, rows.new_ones(1, 1, 1, 1)).add_factor(
+        rows.new_ones(1, 1, 1, 1), 10 * rows
+    )
 
 
 def rescored(terms):
-    return terms.replace(rescore=lambda scores, visible, span: scores + scores.sum(-1, keepdim=True))
+    return terms.replace(
+        rescore=lambda scores, visible, span: scores + scores.sum(-1, keepdim=True)
+    )
 
 
 @pytest.mark.parametrize("rewrite", [biased, factored, rescored])
@@ -289,7 +311,9 @@ def test_scores_of_unplaced_pairs_stay(rewrite):
 
 def test_nothing_is_read_out_of_unplaced_pairs():
     seen = []
-    reading = Changing(terms=lambda t: t.replace(readout=lambda shares, span: seen.append(shares) or shares @ t.v))
+    reading = Changing(
+        terms=lambda t: t.replace(readout=lambda shares, span: seen.append(shares) or shares @ t.v)
+    )
     described = chain(reading).terms(call(PLACED))
     shares = weights(described)
     described.readout(shares, described.whole)
@@ -301,7 +325,9 @@ def test_a_link_confines_only_what_it_added(before, after):
     described = call(PLACED)
     both = chain(Changing(unplaced=True, terms=before), Changing(terms=after)).terms(described)
     added = after(described).grid(after(described).bias())
-    torch.testing.assert_close(scores(both), scores(before(described)) + torch.where(BOTH, added, 0))
+    torch.testing.assert_close(
+        scores(both), scores(before(described)) + torch.where(BOTH, added, 0)
+    )
 
 
 def test_without_a_mask_all_tokens_have_a_place():
@@ -351,7 +377,9 @@ def test_a_bias_after_rescoring_is_refused():
     q, lean = torch.randn(1, 2, 4, 4), Lean(dims)
     lean.name = "lean"
     chain = Chain(dims, {"tripled": Tripled(dims), "lean": lean})
-    with pytest.raises(Invalid, match="lean adds a bias to scores that a link before it rescores; list it first"):
+    with pytest.raises(
+        Invalid, match="lean adds a bias to scores that a link before it rescores; list it first"
+    ):
         zoo.scores(chain, q, q, torch.arange(4.0)[:, None])
 
 
@@ -360,6 +388,8 @@ def test_a_bias_that_was_taken_up_stays_where_rescoring_may_not_act():
     placed = torch.tensor([False, True, True, True])
     both = placed[:, None] & placed
     lean = zoo.scores(Lean(dims), q, q, pos)
-    found = zoo.scores(Chain(dims, {"lean": Lean(dims), "tripled": Tripled(dims)}), q, q, pos, placed=placed)
+    found = zoo.scores(
+        Chain(dims, {"lean": Lean(dims), "tripled": Tripled(dims)}), q, q, pos, placed=placed
+    )
     torch.testing.assert_close(found[..., both], 3 * lean[..., both])
     torch.testing.assert_close(found[..., ~both], lean[..., ~both])

@@ -74,7 +74,9 @@ def test_a_compiler_captures_the_chunks(monkeypatch):
     out, expected = compiled(x), model(x)
     torch.testing.assert_close(out, expected)
     parameters = list(model.parameters())
-    for one, other in zip(*(torch.autograd.grad(y.square().sum(), parameters) for y in (out, expected)), strict=True):
+    for one, other in zip(
+        *(torch.autograd.grad(y.square().sum(), parameters) for y in (out, expected)), strict=True
+    ):
         torch.testing.assert_close(one, other)
     torch._dynamo.reset()
 
@@ -92,7 +94,9 @@ def test_second_derivatives_are_those_of_the_definition():
 @pytest.mark.parametrize("name", ["dape", "stickbreaking", "fire"])
 def test_gradients_are_those_of_the_parameters_that_were_called_with(name):
     model, x = layer(*LISTS[name]), torch.randn(2, TOKENS, 32).double()
-    given = {key: (value.detach() + 0.1).requires_grad_() for key, value in model.named_parameters()}
+    given = {
+        key: (value.detach() + 0.1).requires_grad_() for key, value in model.named_parameters()
+    }
     found = []
     for backend in ("auto", "dense"):
         model.layer.backend = backend

@@ -33,7 +33,12 @@ def test_coordinates_take_the_wider_dtype():
 
 
 def test_shared_and_own_facts_have_a_batch():
-    at = Tokens.at(torch.zeros(2, 3, D), torch.zeros(3, 1), torch.ones(3, dtype=torch.bool), torch.zeros(2, 3).long())
+    at = Tokens.at(
+        torch.zeros(2, 3, D),
+        torch.zeros(3, 1),
+        torch.ones(3, dtype=torch.bool),
+        torch.zeros(2, 3).long(),
+    )
     assert at.pos.shape == (1, 3, 1)
     assert at.placed.shape == (1, 3)
     assert at.document.shape == (2, 3)
@@ -58,7 +63,9 @@ def test_joining_widens_a_shared_batch():
 
 
 def test_joining_fills_in_what_one_side_leaves_open():
-    unplaced = tokens(0, 2, batch=2, placed=torch.tensor([False, True]), document=torch.tensor([[-1, 0], [0, 0]]))
+    unplaced = tokens(
+        0, 2, batch=2, placed=torch.tensor([False, True]), document=torch.tensor([[-1, 0], [0, 0]])
+    )
     both, turned = unplaced.join(tokens(2, 1, batch=2)), tokens(2, 1, batch=2).join(unplaced)
     assert both.placed.tolist() == [[False, True, True]]
     assert both.document.tolist() == [[-1, 0, 0], [0, 0, 0]]
@@ -67,7 +74,9 @@ def test_joining_fills_in_what_one_side_leaves_open():
 
 
 def test_joined_tokens_have_the_extent_of_now():
-    first, second = (tokens(at, 2).replace(extent=torch.tensor([[[size]]])) for at, size in ((0, 2.0), (2, 4.0)))
+    first, second = (
+        tokens(at, 2).replace(extent=torch.tensor([[[size]]])) for at, size in ((0, 2.0), (2, 4.0))
+    )
     assert first.join(second).extent.tolist() == [[[4.0]]]
 
 
@@ -82,7 +91,9 @@ def test_notes_travel_and_tables_do_not():
 
 
 def test_the_last_tokens_keep_their_facts():
-    at = tokens(0, 4, placed=torch.tensor([False, True, True, True]), document=torch.tensor([0, 0, 1, 1]))
+    at = tokens(
+        0, 4, placed=torch.tensor([False, True, True, True]), document=torch.tensor([0, 0, 1, 1])
+    )
     last = at.last(2)
     assert last.pos[0, :, 0].tolist() == [2, 3]
     assert last.placed.tolist() == [[True, True]]
@@ -92,12 +103,16 @@ def test_the_last_tokens_keep_their_facts():
 
 # contexts
 
-recorded_or_not = pytest.mark.parametrize("recorded", [True, False])  # what is not is appended in place
+recorded_or_not = pytest.mark.parametrize(
+    "recorded", [True, False]
+)  # what is not is appended in place
 
 
 def layer(encoding="rope", causal=True, index=0):
     dims = Dims(D, 2, layer=index, length=64)
-    return SelfAttention(dims, causal=causal).double(), Chain.of(zoo.encoding(encoding, dims)).double()
+    return SelfAttention(dims, causal=causal).double(), Chain.of(
+        zoo.encoding(encoding, dims)
+    ).double()
 
 
 def run(attention, chain, at, context):
@@ -106,8 +121,10 @@ def run(attention, chain, at, context):
 
 def parts(at, *counts):
     begins = [sum(counts[:i]) for i in range(len(counts))]
-    return [at.last(len(at) - begin) if i == len(counts) - 1 else _cut(at, begin, count)
-            for i, (begin, count) in enumerate(zip(begins, counts, strict=True))]  # fmt: skip
+    return [
+        at.last(len(at) - begin) if i == len(counts) - 1 else _cut(at, begin, count)
+        for i, (begin, count) in enumerate(zip(begins, counts, strict=True))
+    ]
 
 
 def _cut(at, begin, count):
@@ -133,11 +150,9 @@ def test_a_cache_grows_and_keeps_layers_apart():
 
 
 def test_a_cache_remembers_no_states():
-    assert KeyValueCache().keys(0, torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4), tokens(0, 3))[2].x.shape == (
-        1,
-        3,
-        0,
-    )
+    assert KeyValueCache().keys(0, torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4), tokens(0, 3))[
+        2
+    ].x.shape == (1, 3, 0)
 
 
 def test_a_cached_key_is_never_touched_again():
@@ -152,7 +167,11 @@ def test_a_cached_key_is_never_touched_again():
 
 
 def test_keys_are_kept_as_they_settle_and_read_as_they_were():
-    cache, at, heads = KeyValueCache(), tokens(0, 2).note(spent=torch.ones(1, 2)), torch.randn(1, 2, 2, 4).half()
+    cache, at, heads = (
+        KeyValueCache(),
+        tokens(0, 2).note(spent=torch.ones(1, 2)),
+        torch.randn(1, 2, 2, 4).half(),
+    )
     settle = lambda k, tokens: (10 * k.float(), tokens.note(spent=tokens.notes["spent"][:, :0]))  # noqa: E731
     k, _, keys = cache.keys(0, heads, heads, at, settle)
     assert torch.equal(k, heads)
@@ -164,7 +183,10 @@ def test_keys_are_kept_as_they_settle_and_read_as_they_were():
 
 
 def test_a_note_may_cover_the_last_tokens_alone():
-    at, part = tokens(0, 4).note(short=torch.arange(2.0)[None]), tokens(4, 3).note(short=torch.arange(2.0, 5)[None])
+    at, part = (
+        tokens(0, 4).note(short=torch.arange(2.0)[None]),
+        tokens(4, 3).note(short=torch.arange(2.0, 5)[None]),
+    )
     assert at.join(part).notes["short"].tolist() == [[0, 1, 2, 3, 4]]
     assert at.join(part).last(3).notes["short"].tolist() == [[2, 3, 4]]
     assert at.last(3).notes["short"].tolist() == [[0, 1]]
@@ -212,7 +234,10 @@ def test_facts_that_come_later_hold_of_later_tokens_alone():
     at, cache = tokens(0, 6, batch=2), KeyValueCache()
     first, *steps = parts(at, 3, 1, 1, 1)
     own = torch.tensor([[0], [1]])
-    out = [run(attention, chain, first, cache), *(run(attention, chain, s.replace(document=own), cache) for s in steps)]
+    out = [
+        run(attention, chain, first, cache),
+        *(run(attention, chain, s.replace(document=own), cache) for s in steps),
+    ]
     document = torch.tensor([[0] * 6, [0] * 3 + [1] * 3])
     whole = run(attention, chain, at.replace(document=document), Context())
     torch.testing.assert_close(torch.cat(out, 1), whole, atol=EXACT, rtol=EXACT)
@@ -228,7 +253,9 @@ def test_a_copy_and_its_origin_go_on_apart():
     run(attention, chain, _cut(at, 4, 1), cache)
     run(attention, chain, _cut(other, 4, 1), copied)
     out = run(attention, chain, _cut(at, 5, 1), cache)
-    torch.testing.assert_close(out, run(attention, chain, at, Context())[:, 5:], atol=EXACT, rtol=EXACT)
+    torch.testing.assert_close(
+        out, run(attention, chain, at, Context())[:, 5:], atol=EXACT, rtol=EXACT
+    )
 
 
 def test_gradients_pass_a_cache_that_was_filled_without():

@@ -17,7 +17,9 @@ MANY = 40_000
 
 def placed(sizes, convention, length=None):
     index = grid(sizes, LIKE)
-    tokens = Tokens.at(torch.zeros(1, len(index), 2).double(), index).replace(extent=torch.tensor([[sizes]]).double())
+    tokens = Tokens.at(torch.zeros(1, len(index), 2).double(), index).replace(
+        extent=torch.tensor([[sizes]]).double()
+    )
     return place(tokens, convention, length).pos[0]
 
 
@@ -43,7 +45,9 @@ def test_grids_have_at_least_single_precision():
     ],
 )
 def test_conventions_are_exact(convention, expected):
-    torch.testing.assert_close(placed((4,), convention, (2,))[:, 0], torch.tensor(expected).double())
+    torch.testing.assert_close(
+        placed((4,), convention, (2,))[:, 0], torch.tensor(expected).double()
+    )
 
 
 def test_growing_is_linspace_per_axis():
@@ -77,7 +81,9 @@ def test_growing_needs_the_size_of_training():
 
 def test_samples_may_have_extents_of_their_own():
     index = torch.arange(2.0)[None, :, None]
-    tokens = Tokens.at(torch.zeros(2, 2, 2), index.expand(2, -1, -1)).replace(extent=torch.tensor([[[2.0]], [[4.0]]]))
+    tokens = Tokens.at(torch.zeros(2, 2, 2), index.expand(2, -1, -1)).replace(
+        extent=torch.tensor([[[2.0]], [[4.0]]])
+    )
     assert place(tokens, "fraction", None).pos[..., 0].tolist() == [[0.25, 0.75], [0.125, 0.375]]
 
 
@@ -89,7 +95,9 @@ def test_given_coordinates_are_left_alone(convention):
 
 def test_conventions_do_not_pile_up():
     index = grid((4,), LIKE)
-    tokens = Tokens.at(torch.zeros(1, 4, 2).double(), index).replace(extent=torch.tensor([[[4.0]]]).double())
+    tokens = Tokens.at(torch.zeros(1, 4, 2).double(), index).replace(
+        extent=torch.tensor([[[4.0]]]).double()
+    )
     again = place(place(tokens, "fraction", None), "fraction", None)
     torch.testing.assert_close(again.pos, place(tokens, "fraction", None).pos)
     assert torch.equal(place(again, "index", None).pos[0], index)

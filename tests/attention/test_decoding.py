@@ -28,7 +28,9 @@ def test_keys_are_made_wider_for_many_queries_alone(device):
     assert choose(sloped(call(n=9)), device)[0] == "sdpa"
     assert choose(sloped(call()), device)[0] == choose(call(value=16), device)[0] == "chunked"
     assert choose(call(), device)[0] == ("chunked" if device == "cpu" else "sdpa")
-    assert choose(sloped(call(dtype=torch.bfloat16)), device)[0] == "sdpa"  # they would be copied all the same
+    assert (
+        choose(sloped(call(dtype=torch.bfloat16)), device)[0] == "sdpa"
+    )  # they would be copied all the same
 
 
 def test_a_query_alone_is_computed_as_any_other():
@@ -39,7 +41,11 @@ def test_a_query_alone_is_computed_as_any_other():
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["none", "rope", "alibi", "fox", "pope", "t5"])
 def test_a_step_makes_nothing_as_large_as_the_keys(name):
-    layer, cache, largest = zoo.Attention(zoo.Dims(64, 2), name, causal=True), KeyValueCache(), Largest()
+    layer, cache, largest = (
+        zoo.Attention(zoo.Dims(64, 2), name, causal=True),
+        KeyValueCache(),
+        Largest(),
+    )
     layer(torch.randn(1, 500, 64), context=cache)
     layer(torch.randn(1, 1, 64), context=cache)  # which makes room
     with largest:

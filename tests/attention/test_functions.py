@@ -179,7 +179,10 @@ def test_integer_positions_are_positions():
 
 def test_states_that_nobody_reads_change_nothing():
     encoding, (q, k, _) = zoo.encoding("rope_axial", DIMS), heads()
-    near(zoo.scores(encoding, q, k, POS, x=torch.randn(2, 12, 48).double()), zoo.scores(encoding, q, k, POS))
+    near(
+        zoo.scores(encoding, q, k, POS, x=torch.randn(2, 12, 48).double()),
+        zoo.scores(encoding, q, k, POS),
+    )
 
 
 def test_float64_is_kept_throughout():
@@ -187,7 +190,10 @@ def test_float64_is_kept_throughout():
     assert zoo.scores(encoding, q, k, POS.float()).dtype == torch.float64
     assert zoo.attend(encoding, q, k, v, POS.float()).dtype == torch.float64
     assert (
-        zoo.embed(zoo.encoding("learned", DIMS).double(), torch.zeros(1, 12, 48).double(), POS).dtype == torch.float64
+        zoo.embed(
+            zoo.encoding("learned", DIMS).double(), torch.zeros(1, 12, 48).double(), POS
+        ).dtype
+        == torch.float64
     )
 
 
@@ -218,7 +224,12 @@ def test_embedding_leaves_the_mode_and_the_gradients_alone():
 
 def test_a_layer_takes_a_name_a_list_or_an_encoding():
     x = torch.randn(2, 12, 48)
-    for one in ("rope_axial", {"name": "liere", "block": 4}, ["learned", "rope_axial"], zoo.encoding("learned", DIMS)):
+    for one in (
+        "rope_axial",
+        {"name": "liere", "block": 4},
+        ["learned", "rope_axial"],
+        zoo.encoding("learned", DIMS),
+    ):
         assert zoo.Attention(DIMS, one)(x).shape == x.shape
 
 
@@ -264,14 +275,20 @@ def test_the_example_of_the_layer_runs():
 
 
 def test_a_layer_goes_on_where_its_context_ended():
-    layer, x = zoo.Attention(zoo.Dims(16, 2, length=9), ["learned", "rope", "fox"], causal=True), torch.randn(1, 9, 16)
+    layer, x = (
+        zoo.Attention(zoo.Dims(16, 2, length=9), ["learned", "rope", "fox"], causal=True),
+        torch.randn(1, 9, 16),
+    )
     cache = zoo.KeyValueCache()
     parts = [layer(part, context=cache) for part in x.split((5, 1, 3), dim=1)]
     torch.testing.assert_close(torch.cat(parts, 1), layer(x))
 
 
 def test_a_layer_sees_documents_from_their_beginning():
-    layer, x = zoo.Attention(zoo.Dims(16, 2, length=9), ["learned", "alibi"], causal=True), torch.randn(1, 9, 16)
+    layer, x = (
+        zoo.Attention(zoo.Dims(16, 2, length=9), ["learned", "alibi"], causal=True),
+        torch.randn(1, 9, 16),
+    )
     packed = layer(x, document=torch.tensor([0] * 4 + [1] * 5))
     torch.testing.assert_close(packed, torch.cat([layer(x[:, :4]), layer(x[:, 4:])], 1))
 
@@ -281,7 +298,9 @@ def test_a_layer_remembers_tokens_that_lie_ahead(name):
     layer = zoo.Attention(zoo.Dims(16, 2, length=16), name, causal=True).double()
     x, pos = torch.randn(1, 7, 16).double(), torch.tensor([0.0, 1, 2, 3, 9, 5, 6])[:, None].double()
     cache = zoo.KeyValueCache()
-    parts = [layer(x[:, part], pos[part], context=cache) for part in (slice(5), slice(5, 6), slice(6, 7))]
+    parts = [
+        layer(x[:, part], pos[part], context=cache) for part in (slice(5), slice(5, 6), slice(6, 7))
+    ]
     torch.testing.assert_close(torch.cat(parts, 1), layer(x, pos))
 
 
@@ -297,10 +316,22 @@ def test_an_unknown_word_for_an_option_is_told_the_nearest():
         ("cape", {"local_shift": float("nan")}, "local_shift must be at least 0"),
         ("grape_m", {"planes": 0}, "planes must be at least 1, got 0"),
         ("rope", {"base": -2.0}, "base must be at least 1"),
-        ("rope", {"scaling": {"rule": "linear", "factor": 0.5}}, "scaling.factor must be at least 1, got 0.5"),
-        ("rope", {"scaling": {"rule": "linear", "factr": 2.0}}, "scaling has no 'factr'; did you mean factor"),
+        (
+            "rope",
+            {"scaling": {"rule": "linear", "factor": 0.5}},
+            "scaling.factor must be at least 1, got 0.5",
+        ),
+        (
+            "rope",
+            {"scaling": {"rule": "linear", "factr": 2.0}},
+            "scaling has no 'factr'; did you mean factor",
+        ),
         ("rope", {"scaling": {"rule": "linear"}}, "scaling needs factor"),
-        ("rope", {"scaling": {"rule": "yarm", "factor": 2.0}}, "scaling.rule 'yarm' is not known; did you mean yarn"),
+        (
+            "rope",
+            {"scaling": {"rule": "yarm", "factor": 2.0}},
+            "scaling.rule 'yarm' is not known; did you mean yarn",
+        ),
     ],
 )
 def test_an_option_out_of_its_bounds_is_refused(name, options, told):
@@ -309,7 +340,9 @@ def test_an_option_out_of_its_bounds_is_refused(name, options, told):
 
 
 def test_waves_that_all_turn_alike_are_stretched_too():
-    encoding = zoo.encoding("rope", zoo.Dims(16, 2, length=8), base=1, scaling={"rule": "yarn", "factor": 2.0})
+    encoding = zoo.encoding(
+        "rope", zoo.Dims(16, 2, length=8), base=1, scaling={"rule": "yarn", "factor": 2.0}
+    )
     q = torch.randn(1, 2, 8, 8)
     assert zoo.scores(encoding, q, q, torch.arange(8.0)[:, None]).isfinite().all()
 

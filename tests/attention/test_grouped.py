@@ -34,7 +34,10 @@ def layer(name, options=FULL, dims=DIMS):
 def run(parts, x, context, *counts):
     attention, chain = parts
     pieces = zip(x.split(counts, 1), POS.split(counts), strict=True)
-    out = [attention(chain.embed(Tokens.at(*piece, ordered=True)), chain, context)[0].x for piece in pieces]
+    out = [
+        attention(chain.embed(Tokens.at(*piece, ordered=True)), chain, context)[0].x
+        for piece in pieces
+    ]
     return torch.cat(out, 1)
 
 
@@ -87,11 +90,15 @@ def test_a_cache_is_smaller_by_the_heads_that_are_shared():
         k, v = cache._layers[0].k.rows, cache._layers[0].v.rows
         last, _ = cache._last[0]
         sizes.append((k.numel(), v.numel(), last.numel()))
-    assert [tuple(4 * size for size in sizes[2]), tuple(2 * size for size in sizes[1])] == [sizes[0]] * 2
+    assert [tuple(4 * size for size in sizes[2]), tuple(2 * size for size in sizes[1])] == [
+        sizes[0]
+    ] * 2
 
 
 def test_frames_of_query_heads_cannot_be_shared():
-    with pytest.raises(Invalid, match=r"tape mixes frames .*4 heads cannot share 2 keys; leave key_heads out"):
+    with pytest.raises(
+        Invalid, match=r"tape mixes frames .*4 heads cannot share 2 keys; leave key_heads out"
+    ):
         zoo.encoding("tape", DIMS)
     zoo.encoding("tape", zoo.Dims(32, 4, key_heads=4))
 

@@ -14,7 +14,10 @@ from zoo.attention.tokens import Tokens
 from zoo.errors import Invalid
 
 EXACT = 1e-12
-FLOAT32, BFLOAT16 = 2e-3, 2e-2  # at positions of eight thousand, where one channel of bfloat16 errs by 16
+FLOAT32, BFLOAT16 = (
+    2e-3,
+    2e-2,
+)  # at positions of eight thousand, where one channel of bfloat16 errs by 16
 B, H, M, K, V = 2, 3, 10, 16, 16
 
 
@@ -51,14 +54,17 @@ def slope_as_two_factors(terms):
 
 def wide_factor(terms, rank=2 * K + 1):
     return terms.add_factor(
-        torch.randn(1, H, terms.q.shape[2], rank).double(), torch.randn(B, 1, terms.k.shape[2], rank).double()
+        torch.randn(1, H, terms.q.shape[2], rank).double(),
+        torch.randn(B, 1, terms.k.shape[2], rank).double(),
     )
 
 
 def looked_up(terms):
     """A table per query, read by clipped distance."""
     table = torch.randn(B, 1, terms.q.shape[2], 5).double()
-    return terms.add_bias(Lookup(table, lambda b, h, i, j: terms.offset(b, i, j)[..., 0].long().clamp(-2, 2) + 2))
+    return terms.add_bias(
+        Lookup(table, lambda b, h, i, j: terms.offset(b, i, j)[..., 0].long().clamp(-2, 2) + 2)
+    )
 
 
 def ridden(terms):
@@ -112,7 +118,10 @@ def test_dense_is_the_definition(rewrite):
         if seen:
             added = [0.0 if bias is None else bias(*map(torch.tensor, (b, h, i, j))) for j in seen]
             shares = torch.stack(
-                [terms.q[b, h, i] @ terms.k[b, h, j] / 4 + a for j, a in zip(seen, added, strict=True)]
+                [
+                    terms.q[b, h, i] @ terms.k[b, h, j] / 4 + a
+                    for j, a in zip(seen, added, strict=True)
+                ]
             ).softmax(0)
             values = terms.v if riders is None else torch.cat([terms.v, terms.riders], -1)
             expected[: values.shape[-1]] = shares @ values[b, h, seen]
@@ -126,7 +135,10 @@ def test_gradients_agree(rewrite):
     base = call(causal=True, document=DOCUMENT)
     leaves = [one.requires_grad_() for one in (base.q, base.k, base.v)]
     terms = rewrite(base)
-    results = [torch.autograd.grad(attend(terms, backend)[0].square().sum(), leaves) for backend in ("dense", "sdpa")]
+    results = [
+        torch.autograd.grad(attend(terms, backend)[0].square().sum(), leaves)
+        for backend in ("dense", "sdpa")
+    ]
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, atol=EXACT, rtol=EXACT)
 
@@ -151,14 +163,18 @@ def far(rewrite, dtype):
     return (attend(rewrite(terms), "sdpa")[0].double() - expected).abs().max()
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, FLOAT32), (torch.bfloat16, BFLOAT16)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, FLOAT32), (torch.bfloat16, BFLOAT16)]
+)
 @pytest.mark.parametrize("rewrite", [slope_as_one_factor, slope_as_two_factors])
 def test_factors_keep_their_precision_far_out(rewrite, dtype, tolerance):
     assert far(rewrite, dtype) < tolerance
 
 
 def test_factors_in_one_channel_would_lose_it(monkeypatch):
-    monkeypatch.setattr(fused, "_split", lambda left, right, dtype: [(left.to(dtype), right.to(dtype))])
+    monkeypatch.setattr(
+        fused, "_split", lambda left, right, dtype: [(left.to(dtype), right.to(dtype))]
+    )
     assert far(slope_as_two_factors, torch.bfloat16) > 10 * BFLOAT16
 
 
@@ -200,26 +216,40 @@ def test_float16_takes_factors_as_a_mask():
 def test_rescored_scores_enter_the_softmax():
     terms = call(causal=True)
     plain_scores = scores(terms)
-    squared = terms.replace(rescore=lambda values, visible, span: values * values.sum(-1, keepdim=True))
+    squared = terms.replace(
+        rescore=lambda values, visible, span: values * values.sum(-1, keepdim=True)
+    )
     whole = terms.q @ terms.k.mT * terms.scale
-    expected = (whole * whole.sum(-1, keepdim=True)).masked_fill(plain_scores.isinf(), float("-inf"))
+    expected = (whole * whole.sum(-1, keepdim=True)).masked_fill(
+        plain_scores.isinf(), float("-inf")
+    )
     torch.testing.assert_close(scores(squared), expected, atol=EXACT, rtol=EXACT)
-    torch.testing.assert_close(attend(squared)[0], expected.softmax(-1) @ terms.v, atol=EXACT, rtol=EXACT)
+    torch.testing.assert_close(
+        attend(squared)[0], expected.softmax(-1) @ terms.v, atol=EXACT, rtol=EXACT
+    )
 
 
 def test_rescoring_sees_biases_and_what_is_visible():
     seen = []
     terms = slope(slope_as_one_factor(call(causal=True)))
-    scores(terms.replace(rescore=lambda values, visible, span: seen.append((values, visible)) or values))
+    scores(
+        terms.replace(
+            rescore=lambda values, visible, span: seen.append((values, visible)) or values
+        )
+    )
     bias = terms.grid(terms.bias())
-    torch.testing.assert_close(seen[0][0], terms.q @ terms.k.mT * terms.scale + bias, atol=EXACT, rtol=EXACT)
+    torch.testing.assert_close(
+        seen[0][0], terms.q @ terms.k.mT * terms.scale + bias, atol=EXACT, rtol=EXACT
+    )
     assert torch.equal(seen[0][1], torch.ones(1, 1, M, M, dtype=torch.bool).tril())
 
 
 def test_own_weights_replace_the_softmax():
     terms = call(4, causal=True).replace(weigh=lambda values, visible, span: values.sigmoid())
     torch.testing.assert_close(weights(terms), scores(terms).sigmoid(), atol=EXACT, rtol=EXACT)
-    torch.testing.assert_close(attend(terms)[0], scores(terms).sigmoid() @ terms.v, atol=EXACT, rtol=EXACT)
+    torch.testing.assert_close(
+        attend(terms)[0], scores(terms).sigmoid() @ terms.v, atol=EXACT, rtol=EXACT
+    )
 
 
 def test_what_is_read_out_is_added():
@@ -232,19 +262,25 @@ def test_what_is_read_out_is_added():
 
 def test_riders_do_not_see_the_readout():
     terms = ridden(call(4)).replace(readout=lambda shares, span: shares.new_ones(B, H, 4, V))
-    torch.testing.assert_close(attend(terms)[1], weights(terms) @ terms.riders, atol=EXACT, rtol=EXACT)
+    torch.testing.assert_close(
+        attend(terms)[1], weights(terms) @ terms.riders, atol=EXACT, rtol=EXACT
+    )
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "flex"])
 @pytest.mark.parametrize("field", ["rescore", "weigh", "readout"])
 def test_a_fused_interpreter_refuses_whole_rows(field, backend):
     terms = call().replace(**{field: lambda *args: args[0]})
-    with pytest.raises(Invalid, match=f"{backend} cannot compute this attention: {field} needs whole rows"):
+    with pytest.raises(
+        Invalid, match=f"{backend} cannot compute this attention: {field} needs whole rows"
+    ):
         attend(terms, backend)
 
 
 def test_an_unknown_interpreter_is_refused():
-    with pytest.raises(Invalid, match="no backend 'flash'; known are auto, dense, chunked, sdpa, flex"):
+    with pytest.raises(
+        Invalid, match="no backend 'flash'; known are auto, dense, chunked, sdpa, flex"
+    ):
         attend(call(), "flash")
 
 
@@ -263,7 +299,12 @@ def test_an_unknown_interpreter_is_refused():
         (wide_factor, "cpu", "chunked", "large rank"),
         (ridden, "cuda", "sdpa", "nothing but"),
         (lambda terms: terms.replace(rescore=max), "cuda", "chunked", "rescore needs whole rows"),
-        (lambda terms: terms.replace(weigh=max, readout=max), "cpu", "chunked", "weigh and readout needs whole rows"),
+        (
+            lambda terms: terms.replace(weigh=max, readout=max),
+            "cpu",
+            "chunked",
+            "weigh and readout needs whole rows",
+        ),
     ],
 )
 def test_the_choice_is_read_off_the_fields(rewrite, device, name, reason):
@@ -308,6 +349,11 @@ def test_flex_is_compiled_once_for_a_shape(monkeypatch):
 
 
 def test_documents_that_differ_have_masks_of_their_own():
-    for document in (torch.tensor([[0] * 5 + [1] * 5, [0] * 3 + [1] * 7]), torch.tensor([[0] * 5 + [1] * 5])):
+    for document in (
+        torch.tensor([[0] * 5 + [1] * 5, [0] * 3 + [1] * 7]),
+        torch.tensor([[0] * 5 + [1] * 5]),
+    ):
         terms = call(causal=True, document=document)
-        torch.testing.assert_close(attend(terms, "flex")[0], attend(terms, "dense")[0], atol=EXACT, rtol=EXACT)
+        torch.testing.assert_close(
+            attend(terms, "flex")[0], attend(terms, "dense")[0], atol=EXACT, rtol=EXACT
+        )

@@ -40,7 +40,9 @@ class Tilted(Encoding):
     """A bias of the content of queries."""
 
     def terms(self, terms):
-        return terms.add_bias(lambda b, h, i, j: terms.content[b, h, i, 0] * terms.offset(b, i, j)[..., 0])
+        return terms.add_bias(
+            lambda b, h, i, j: terms.content[b, h, i, 0] * terms.offset(b, i, j)[..., 0]
+        )
 
 
 def test_functions_hand_on_the_content_too():
@@ -94,9 +96,15 @@ def full(causal=True):
 
 def test_a_layer_with_everything_decodes_as_in_one_pass():
     layer, x = full(), torch.randn(2, 7, 16).double()
-    for context, counts in ((KeyValueCache(), [1] * 7), (KeyValueCache(), [3, 1, 3]), (SegmentMemory(7), [4, 3])):
+    for context, counts in (
+        (KeyValueCache(), [1] * 7),
+        (KeyValueCache(), [3, 1, 3]),
+        (SegmentMemory(7), [4, 3]),
+    ):
         starts = [sum(counts[:n]) for n in range(len(counts))]
-        parts = [ran(layer, x[:, s : s + n], context, s) for s, n in zip(starts, counts, strict=True)]
+        parts = [
+            ran(layer, x[:, s : s + n], context, s) for s, n in zip(starts, counts, strict=True)
+        ]
         torch.testing.assert_close(torch.cat(parts, 1), ran(layer, x, Context()))
         assert context.seen == 7
 
@@ -122,7 +130,10 @@ def test_outputs_are_normed_and_then_gated():
     normed = layer.output_norm(attend(terms)[0]).transpose(1, 2).flatten(2)
     out = layer(at, Chain.of(zoo.encoding("rope", DIMS)), Context())[0].x
     torch.testing.assert_close(
-        normed.unflatten(-1, (2, 8)).square().mean(-1), torch.ones(2, 5, 2).double(), atol=1e-3, rtol=0
+        normed.unflatten(-1, (2, 8)).square().mean(-1),
+        torch.ones(2, 5, 2).double(),
+        atol=1e-3,
+        rtol=0,
     )
     torch.testing.assert_close(out, layer.out(normed * layer.gate(at.x).sigmoid()))
 

@@ -27,7 +27,9 @@ DOCUMENTS = {
 }
 documents = pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
 FULL = LayerOptions(qk_norm=True, output_norm=True, output_gate=True, shift=True)
-APART = torch.tensor([[2] + [0] * 8 + [1] * 6 + [2] * 5 + [-1] * 3])  # a class token, before the first document
+APART = torch.tensor(
+    [[2] + [0] * 8 + [1] * 6 + [2] * 5 + [-1] * 3]
+)  # a class token, before the first document
 
 
 def layer(name="rope", dims=DIMS, causal=True, options=LayerOptions()):
@@ -37,7 +39,10 @@ def layer(name="rope", dims=DIMS, causal=True, options=LayerOptions()):
 
 def tokens(x, start=0, document=None, shift=0.0):
     return Tokens.at(
-        x, torch.arange(start, start + x.shape[1])[:, None].double() + shift, document=document, ordered=True
+        x,
+        torch.arange(start, start + x.shape[1])[:, None].double() + shift,
+        document=document,
+        ordered=True,
     )
 
 
@@ -62,7 +67,9 @@ def literal(q, k, v, pos, seen):
 
     def turned(x, at):
         waves = 10000.0 ** (-torch.arange(0, len(x), 2) / len(x))
-        z = torch.view_as_complex(x.view(-1, 2)) * torch.polar(torch.ones(len(waves)).double(), at * waves.double())
+        z = torch.view_as_complex(x.view(-1, 2)) * torch.polar(
+            torch.ones(len(waves)).double(), at * waves.double()
+        )
         return torch.view_as_real(z).flatten()
 
     out = torch.zeros_like(v)
@@ -81,10 +88,17 @@ def literal(q, k, v, pos, seen):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_definition_is_the_formula(causal):
-    parts, at = layer(causal=causal), tokens(states(1, 9), document=torch.tensor([0, 0, 0, 1, 1, 1, 1, -1, -1]))
+    parts, at = (
+        layer(causal=causal),
+        tokens(states(1, 9), document=torch.tensor([0, 0, 0, 1, 1, 1, 1, -1, -1])),
+    )
     call, (attention, _) = described(parts, at), parts
     number = at.document[0]
-    seen = (number[:, None] == number) & (number >= 0) & torch.ones(9, 9).bool().tril(0 if causal else 9)
+    seen = (
+        (number[:, None] == number)
+        & (number >= 0)
+        & torch.ones(9, 9).bool().tril(0 if causal else 9)
+    )
     for head in range(4):
         own = (
             project(at.x)[0, :, 8 * head : 8 * head + 8]
@@ -103,7 +117,9 @@ def test_features_are_positive_where_their_formula_rounds_to_nothing():
 
 
 def test_turned_weights_may_be_negative_and_plain_ones_are_shares():
-    turned, plain = (linear.weights(described(layer(name), tokens(states() * 3))) for name in ("rope", "none"))
+    turned, plain = (
+        linear.weights(described(layer(name), tokens(states() * 3))) for name in ("rope", "none")
+    )
     assert turned.min() < 0
     assert plain.min() >= 0
     near(plain.sum(-1), torch.ones(2, 4, N).double())
@@ -115,7 +131,10 @@ def test_turned_weights_may_be_negative_and_plain_ones_are_shares():
 def results(call, leaves, compute):
     out = compute(call)
     weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
-    return [out, *torch.autograd.grad((out * weight).sum(), leaves, allow_unused=True, retain_graph=True)]
+    return [
+        out,
+        *torch.autograd.grad((out * weight).sum(), leaves, allow_unused=True, retain_graph=True),
+    ]
 
 
 @documents
@@ -127,9 +146,11 @@ def test_sums_are_the_definition(document, dims, causal):
     leaves = [x, *(getattr(parts[0], name).weight for name in ("query", "key", "value"))]
     right = results(call, leaves, linear.quadratic)
     for size in (1, 4, 7, N, 64):
-        compute = (lambda call, n=size: linear.causal(call, size=n)[0]) if causal else (
-            lambda call, n=size: linear.whole(call, n)
-        )  # fmt: skip
+        compute = (
+            (lambda call, n=size: linear.causal(call, size=n)[0])
+            if causal
+            else (lambda call, n=size: linear.whole(call, n))
+        )
         for one, other in zip(results(call, leaves, compute), right, strict=True):
             near(one, other)
 
@@ -144,9 +165,13 @@ def test_without_a_mask_a_document_may_stand_apart():
 def test_queries_may_be_the_last_of_the_keys(causal, document):
     call = described(layer(causal=causal), tokens(states(), document=document))
     terms = call.terms
-    few = terms.replace(q=terms.q[:, :, -5:], content=terms.content[:, :, -5:], queries=terms.queries.last(5))
+    few = terms.replace(
+        q=terms.q[:, :, -5:], content=terms.content[:, :, -5:], queries=terms.queries.last(5)
+    )
     call = linear.Linear(few, call.features)
-    near(linear.causal(call, size=4)[0] if causal else linear.whole(call, 4), linear.quadratic(call))
+    near(
+        linear.causal(call, size=4)[0] if causal else linear.whole(call, 4), linear.quadratic(call)
+    )
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -199,7 +224,10 @@ def test_a_copied_context_leaves_the_first_as_it_is():
 
 def test_segments_with_memory_are_one_pass():
     parts, x, memory = layer(), states(), SegmentMemory(N)
-    out = [ran(parts, tokens(part, start), memory) for part, start in zip(x.split(8, 1), (0, 8, 16), strict=True)]
+    out = [
+        ran(parts, tokens(part, start), memory)
+        for part, start in zip(x.split(8, 1), (0, 8, 16), strict=True)
+    ]
     near(torch.cat(out, 1), ran(parts, tokens(x)))
 
 
@@ -215,7 +243,10 @@ def test_only_differences_of_places_count():
 
 def test_turned_before_their_features_places_themselves_count():
     (attention, chain), at = layer(), tokens(3 * states())
-    q, k = (project(at.x).unflatten(-1, (4, 8)).transpose(1, 2) for project in (attention.query, attention.key))
+    q, k = (
+        project(at.x).unflatten(-1, (4, 8)).transpose(1, 2)
+        for project in (attention.query, attention.key)
+    )
 
     def products(shift, turned_first):
         moved = chain.embed(tokens(at.x, shift=shift))
@@ -236,11 +267,18 @@ def test_an_encoding_applies_or_is_refused_by_name(name):
     except Invalid:
         pytest.skip("wants other sizes")
     x, attention = states(), layer()[0]
-    if all(type(link).terms is Encoding.terms for link in chain) and name != "pope":  # whose heads are wider
+    if (
+        all(type(link).terms is Encoding.terms for link in chain) and name != "pope"
+    ):  # whose heads are wider
         changed = torch.cat([x[:, :9], torch.randn_like(x[:, 9:])], 1)
-        near(ran((attention, chain), tokens(x))[:, :9], ran((attention, chain), tokens(changed))[:, :9])
+        near(
+            ran((attention, chain), tokens(x))[:, :9],
+            ran((attention, chain), tokens(changed))[:, :9],
+        )
     else:
-        with pytest.raises(Invalid, match=rf"{name} changes .* list what adds to the input or turns heads"):
+        with pytest.raises(
+            Invalid, match=rf"{name} changes .* list what adds to the input or turns heads"
+        ):
             ran((attention, chain), tokens(x))
 
 
@@ -266,7 +304,8 @@ def test_an_encoding_that_widens_heads_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("options", "key"), [({"window": 4}, "window"), ({"backend": "sdpa"}, "backend"), ({"kernel": "relu"}, "kernel")]
+    ("options", "key"),
+    [({"window": 4}, "window"), ({"backend": "sdpa"}, "backend"), ({"kernel": "relu"}, "kernel")],
 )
 def test_what_has_no_effect_is_refused(options, key):
     with pytest.raises(Invalid) as found:
@@ -290,7 +329,13 @@ def test_bfloat16_stays_close(causal):
 
 @pytest.mark.parametrize(("name", "causal"), [("rope", True), ("none", False)])
 def test_a_compiler_captures_it(name, causal):
-    parts, x, document = layer(name, causal=causal), states(2, 5), torch.tensor([[0, 0, 1, 1, -1], [-1, 0, 0, 0, 0]])
+    parts, x, document = (
+        layer(name, causal=causal),
+        states(2, 5),
+        torch.tensor([[0, 0, 1, 1, -1], [-1, 0, 0, 0, 0]]),
+    )
     at = tokens(x, document=document)
-    captured = torch.compile(lambda x: ran(parts, at.replace(x=x)), fullgraph=True, backend="aot_eager")
+    captured = torch.compile(
+        lambda x: ran(parts, at.replace(x=x)), fullgraph=True, backend="aot_eager"
+    )
     near(captured(x), ran(parts, at))

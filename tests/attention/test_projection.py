@@ -46,7 +46,9 @@ def test_products(shape: tuple[int, ...], outputs: int, bias: bool) -> None:
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="without MKL the whole product is taken")
+@pytest.mark.skipif(
+    not torch.backends.mkl.is_available(), reason="without MKL the whole product is taken"
+)
 def test_what_is_taken_in_parts() -> None:
     module, x = Projection(WIDE, WIDE), torch.randn(1, 1, WIDE)
     with torch.inference_mode():
@@ -62,7 +64,11 @@ def test_what_is_taken_in_parts() -> None:
 @pytest.mark.usefixtures("threads")
 @torch.no_grad()
 def test_a_layer_of_large_weights_gives_token_by_token_what_one_pass_gives() -> None:
-    layer, cache, x = zoo.Attention(zoo.Dims(WIDE, 4), "rope", causal=True), KeyValueCache(), torch.randn(1, 6, WIDE)
+    layer, cache, x = (
+        zoo.Attention(zoo.Dims(WIDE, 4), "rope", causal=True),
+        KeyValueCache(),
+        torch.randn(1, 6, WIDE),
+    )
     steps = torch.cat([layer(one, context=cache) for one in x.split(1, dim=1)], dim=1)
     torch.testing.assert_close(steps, layer(x))
 
@@ -81,7 +87,9 @@ def test_a_view_of_a_table_is_a_weight_too() -> None:
     x = torch.randn(1, 1, WIDE)
     with torch.no_grad():
         given = project(x, table.weight[:WIDE])
-    torch.testing.assert_close(given.double(), x.double() @ table.weight[:WIDE].double().T, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        given.double(), x.double() @ table.weight[:WIDE].double().T, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_gradients_go_through() -> None:

@@ -66,12 +66,29 @@ def test_without_a_causal_mask_it_sees_as_far_ahead():
 def test_what_has_no_place_sees_and_is_seen():
     placed = torch.tensor([False, True, True, True, False])
     both = seen(call(1, 5, 5, causal=False, placed=placed))
-    assert both == {0: [0, 1, 2, 3, 4], 1: [0, 1, 4], 2: [0, 2, 4], 3: [0, 3, 4], 4: [0, 1, 2, 3, 4]}
-    assert seen(call(1, 5, 5, placed=placed)) == {0: [0], 1: [0, 1], 2: [0, 2], 3: [0, 3], 4: [0, 1, 2, 3, 4]}
+    assert both == {
+        0: [0, 1, 2, 3, 4],
+        1: [0, 1, 4],
+        2: [0, 2, 4],
+        3: [0, 3, 4],
+        4: [0, 1, 2, 3, 4],
+    }
+    assert seen(call(1, 5, 5, placed=placed)) == {
+        0: [0],
+        1: [0, 1],
+        2: [0, 2],
+        3: [0, 3],
+        4: [0, 1, 2, 3, 4],
+    }
 
 
 def test_a_window_ends_with_its_document():
-    assert seen(call(3, 4, 4, document=torch.tensor([0, 0, 1, -1]))) == {0: [0], 1: [0, 1], 2: [2], 3: []}
+    assert seen(call(3, 4, 4, document=torch.tensor([0, 0, 1, -1]))) == {
+        0: [0],
+        1: [0, 1],
+        2: [2],
+        3: [],
+    }
 
 
 def test_a_window_as_wide_as_the_text_leaves_the_fused_mask_on():
@@ -103,7 +120,12 @@ def test_interpreters_agree(causal, n):
 def test_a_cache_keeps_what_later_queries_see(name):
     parts, x = layer(name), torch.randn(2, N, 16).double()
     placed, document = torch.arange(N) % 5 > 0, torch.tensor([0] * 2 + [1] * 8)
-    for facts in ({}, {"placed": placed}, {"document": document}, {"placed": placed, "document": document}):
+    for facts in (
+        {},
+        {"placed": placed},
+        {"document": document},
+        {"placed": placed, "document": document},
+    ):
         whole = run(parts, x, Context(), N, **facts)
         near(run(parts, x, KeyValueCache(), 6, 2, 1, 1, **facts), whole)
         with torch.no_grad():  # where a step appends in place

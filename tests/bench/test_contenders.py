@@ -48,7 +48,9 @@ def test_a_step_trains_and_leaves_no_gradient():
     made = Training(named("alibi"), TEXT)
     before = [parameter.clone() for parameter in made.model.parameters()]
     made.step()
-    assert any((one != other).any() for one, other in zip(before, made.model.parameters(), strict=True))
+    assert any(
+        (one != other).any() for one, other in zip(before, made.model.parameters(), strict=True)
+    )
     assert all(parameter.grad is None for parameter in made.model.parameters())
     assert made.plan.startswith("sdpa (")
 

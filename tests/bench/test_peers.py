@@ -46,7 +46,11 @@ def test_timm_has_three_of_our_encodings(timm):
     found = contenders(SMALL, ["none", "learned", "rope_axial", "rope_mixed"])
     runs = [Train("images").ready(one, Setting(shape=SMALL)).run() for one in found]
     assert min(runs) > 0
-    assert timm == ["vit_small_patch16_224", "vit_small_patch16_rope_224", "vit_small_patch16_rope_mixed_224"]
+    assert timm == [
+        "vit_small_patch16_224",
+        "vit_small_patch16_rope_224",
+        "vit_small_patch16_rope_mixed_224",
+    ]
     assert [one.rival for one in found] == ["learned", "rope_axial", "rope_mixed"]
 
 

@@ -15,9 +15,21 @@ from zoo.bench.table import grid, pooled, table
 from zoo.errors import DataError
 
 ROW = Row(
-    measure="train", unit="seconds", length=32, name="alibi", peer=None, rival=None, group=0, parameters=1234, plan="sdpa",
-    values=(0.001, 0.002, 0.003), ratios=(1.0, 1.5, 2.0), rival_ratios=(), amount=64, rate="tokens",
-)  # fmt: skip
+    measure="train",
+    unit="seconds",
+    length=32,
+    name="alibi",
+    peer=None,
+    rival=None,
+    group=0,
+    parameters=1234,
+    plan="sdpa",
+    values=(0.001, 0.002, 0.003),
+    ratios=(1.0, 1.5, 2.0),
+    rival_ratios=(),
+    amount=64,
+    rate="tokens",
+)
 REFERENCE = replace(ROW, name="rope", ratios=(1.0, 1.0, 1.0))
 PEER = replace(ROW, name="theirs alibi", peer="theirs", rival="alibi", rival_ratios=(1.8, 1.9, 2.0))
 
@@ -78,19 +90,25 @@ def test_a_column_that_says_nothing_is_left_out():
 
 def test_plans_are_told_below_the_numbers():
     other = replace(ROW, name="t5", plan="chunked (why)")
-    assert "computed by\n\n- sdpa: alibi, rope\n- chunked (why): t5" in table(result(ROW, REFERENCE, other)).replace(
-        "rope, alibi", "alibi, rope"
-    )
+    assert "computed by\n\n- sdpa: alibi, rope\n- chunked (why): t5" in table(
+        result(ROW, REFERENCE, other)
+    ).replace("rope, alibi", "alibi, rope")
 
 
 def test_a_grid_is_as_wide_as_its_words():
-    assert grid(["model", "ms"], [["a", "1.0"]]) == "| model |  ms |\n| ----- | --: |\n| a     | 1.0 |"
+    assert (
+        grid(["model", "ms"], [["a", "1.0"]]) == "| model |  ms |\n| ----- | --: |\n| a     | 1.0 |"
+    )
 
 
 @pytest.mark.parametrize("lengths", [(32,), (32, 64)], ids=["bars", "curves"])
 def test_files_are_written_and_read_again(lengths, tmp_path, caplog):
     rows = [replace(row, length=length) for row in (REFERENCE, ROW, PEER) for length in lengths]
-    rows += [replace(row, name=f"{row.name}{n}", rival=None, rival_ratios=()) for row in rows for n in range(9)]
+    rows += [
+        replace(row, name=f"{row.name}{n}", rival=None, rival_ratios=())
+        for row in rows
+        for n in range(9)
+    ]
     made = result(*rows)
     write(made, tmp_path)
     assert Result.read(tmp_path / "bench.json").rows == made.rows

@@ -20,7 +20,9 @@ def _nothing_to_give_back(monkeypatch):
 
 
 def contender(name, rival=None):
-    return Contender(name=name, make=lambda setting: None, rival=rival, peer="theirs" if rival else None)
+    return Contender(
+        name=name, make=lambda setting: None, rival=rival, peer="theirs" if rival else None
+    )
 
 
 @dataclass
@@ -51,8 +53,12 @@ class Clock:
         return Ready(run, Facts(amount=10))
 
 
-def compared(takes, *names, told=lambda text: None, pace=Pace(rounds=3, seconds=0, warm=0), rivals=()):  # noqa: B008
-    contenders = [contender(name) for name in names] + [contender(f"their {name}", name) for name in rivals]
+def compared(
+    takes, *names, told=lambda text: None, pace=Pace(rounds=3, seconds=0, warm=0), rivals=()
+):
+    contenders = [contender(name) for name in names] + [
+        contender(f"their {name}", name) for name in rivals
+    ]
     made = Comparison(groups(contenders, names[0], 8), [Clock(takes)], [32], SETTING, pace, told)
     made.run()
     return {row.name: row for row in made.rows}
@@ -77,7 +83,9 @@ def test_a_ratio_is_made_within_its_round():
 
 
 def test_a_peer_is_compared_with_its_rival():
-    rows = compared(lambda name, number: {"a": 1.0, "b": 2.0}.get(name, 6.0), "a", "b", rivals=["b"])
+    rows = compared(
+        lambda name, number: {"a": 1.0, "b": 2.0}.get(name, 6.0), "a", "b", rivals=["b"]
+    )
     assert rows["their b"].rival_ratios == (3.0, 3.0, 3.0)
     assert rows["their b"].ratio == 6.0
 
@@ -86,13 +94,20 @@ def test_a_peer_is_compared_with_its_rival():
     ("error", "told"),
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), "out of memory"),
-        (RuntimeError("[enforce fail at alloc_cpu.cpp] . DefaultCPUAllocator: can't allocate memory"), "out of memory"),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp] . DefaultCPUAllocator: can't allocate memory"
+            ),
+            "out of memory",
+        ),
         (NotImplementedError("no kernel\nand more"), "NotImplementedError: no kernel"),
     ],
     ids=["gpu", "cpu", "kernel"],
 )
 def test_what_fails_is_told_and_stops_no_other(error, told, caplog):
-    rows = compared(lambda name, number: error if name == "b" and number == 1 else 1.0, "a", "b", "c")
+    rows = compared(
+        lambda name, number: error if name == "b" and number == 1 else 1.0, "a", "b", "c"
+    )
     assert rows["b"].fault == told
     assert len(rows["b"].ratios) == 1
     assert len(rows["c"].ratios) == 3
@@ -110,6 +125,9 @@ def test_what_was_done_before_a_stop_is_kept():
 
 
 def test_the_reference_stands_in_each_group_and_peers_beside_their_rival():
-    some = [contender(name) for name in "abcd"] + [contender("their c", "c"), contender("their a", "a")]
+    some = [contender(name) for name in "abcd"] + [
+        contender("their c", "c"),
+        contender("their a", "a"),
+    ]
     found = [[one.name for one in group] for group in groups(some, "a", 3)]
     assert found == [["a", "their a", "b"], ["a", "c", "their c"], ["a", "d"]]

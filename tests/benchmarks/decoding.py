@@ -40,7 +40,9 @@ def decoder(names: list[str]) -> Decoder:
 def ours(model: Decoder, prompt: torch.Tensor) -> Run:
     """What generates so many tokens."""
     given = prompt[0].tolist()
-    return lambda count: list(islice(continued(model, given, KeyValueCache(), torch.Generator(), temperature=0), count))
+    return lambda count: list(
+        islice(continued(model, given, KeyValueCache(), torch.Generator(), temperature=0), count)
+    )
 
 
 def theirs(prompt: torch.Tensor) -> Run | None:
@@ -50,8 +52,17 @@ def theirs(prompt: torch.Tensor) -> Run | None:
     from x_transformers import AutoregressiveWrapper, TransformerWrapper
     from x_transformers import Decoder as Layers
 
-    layers = Layers(dim=DIM, depth=DEPTH, heads=HEADS, attn_dim_head=DIM // HEADS, rotary_pos_emb=True, attn_flash=True)
-    model = AutoregressiveWrapper(TransformerWrapper(num_tokens=256, max_seq_len=4 * LENGTH, attn_layers=layers)).eval()
+    layers = Layers(
+        dim=DIM,
+        depth=DEPTH,
+        heads=HEADS,
+        attn_dim_head=DIM // HEADS,
+        rotary_pos_emb=True,
+        attn_flash=True,
+    )
+    model = AutoregressiveWrapper(
+        TransformerWrapper(num_tokens=256, max_seq_len=4 * LENGTH, attn_layers=layers)
+    ).eval()
     return lambda count: model.generate(prompt, count, temperature=0.0, cache_kv=True)
 
 
@@ -86,7 +97,10 @@ def at_contexts(model: Decoder, rounds: int) -> list[float]:
         for _ in range(count):
             model(token, context=cache)
 
-    found = [[seconds(lambda n, one=cache: steps(n, one), STEPS) for cache in caches] for _ in range(rounds)]
+    found = [
+        [seconds(lambda n, one=cache: steps(n, one), STEPS) for cache in caches]
+        for _ in range(rounds)
+    ]
     return [min(column) for column in zip(*found, strict=True)]
 
 
@@ -104,7 +118,9 @@ def main(rounds: int, tokens: int, encodings: list[str]) -> None:
     )
     for name, own in found.items():
         ratios = [a / b for a, b in zip(own, found.get("x-transformers", own), strict=True)]
-        told = f"   {statistics.median(ratios):5.2f} times x-transformers" if peer is not None else ""
+        told = (
+            f"   {statistics.median(ratios):5.2f} times x-transformers" if peer is not None else ""
+        )
         print(f"{name:20s} {statistics.median(own):7.1f} tokens a second{told}")
     for name, model in models.items():
         near, far = at_contexts(model, rounds)

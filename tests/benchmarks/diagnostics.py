@@ -34,7 +34,9 @@ def weights(place: Path) -> dict[str, torch.Tensor]:
 def shares(place: Path) -> list[float]:
     with (place / "metrics.csv").open() as file:
         return [
-            float(row["perf/diagnostics_share"]) for row in csv.DictReader(file) if row.get("perf/diagnostics_share")
+            float(row["perf/diagnostics_share"])
+            for row in csv.DictReader(file)
+            if row.get("perf/diagnostics_share")
         ]
 
 
@@ -51,8 +53,9 @@ def pair(recipe: str, given: list[str], number: int, folder: Path) -> float:
     print(
         f"{seconds[True]:8.1f} s  {seconds[False]:8.1f} s  {seconds[True] / seconds[False]:.4f}"
         f"  {len(told)} looks, {100 * (told or [0.0])[-1]:.2f} % of the time, "
-        f"weights {'the same' if same else 'NOT the same'}", flush=True,
-    )  # fmt: skip
+        f"weights {'the same' if same else 'NOT the same'}",
+        flush=True,
+    )
     return seconds[True] / seconds[False]
 
 

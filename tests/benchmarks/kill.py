@@ -28,7 +28,17 @@ from zoo.run import checkpoint
 from zoo.run.fit import fit
 
 RECIPE = [*TINY, *MORE]
-STATE = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "random", "loader", "best", "global_step", "epoch")
+STATE = (
+    "state_dict",
+    "optimizer_states",
+    "lr_schedulers",
+    "loops",
+    "random",
+    "loader",
+    "best",
+    "global_step",
+    "epoch",
+)
 SLOW = 0.05  # seconds, for each file and each folder that has to be safe on the disk
 
 
@@ -88,9 +98,13 @@ def same(one: Any, two: Any) -> bool:
 
 def compare(whole: Path, run: Path) -> None:
     for name in ("last", "best"):
-        one, two = (checkpoint.read(folder / "checkpoints" / f"{name}.ckpt") for folder in (whole, run))
+        one, two = (
+            checkpoint.read(folder / "checkpoints" / f"{name}.ckpt") for folder in (whole, run)
+        )
         for key in STATE:
-            assert same(one[key], two[key]), f"{run} {name}: {key} is not that of the run that was not killed"
+            assert same(one[key], two[key]), (
+                f"{run} {name}: {key} is not that of the run that was not killed"
+            )
     assert not unfinished(run)
 
 
@@ -104,7 +118,9 @@ def main(kills: int, seed: int) -> None:
         run, runs, alive = Path(f"run-{runs}"), runs + 1, False
         more = f"trainer.save={'sync' if runs % 2 else 'async'}"
         while not alive and done < kills:
-            alive = not killed(started(run, more), run, draw.uniform(0, length), draw.random() < 0.5)
+            alive = not killed(
+                started(run, more), run, draw.uniform(0, length), draw.random() < 0.5
+            )
             done += not alive
             saving += bool(unfinished(run))
         if alive:
@@ -112,7 +128,9 @@ def main(kills: int, seed: int) -> None:
         else:
             ended(started(run, more), run)
         compare(whole, run)
-    print(f"{done} kills, {saving} of them in the middle of a file, in {runs} runs: each ended as if it had not been")
+    print(
+        f"{done} kills, {saving} of them in the middle of a file, in {runs} runs: each ended as if it had not been"
+    )
 
 
 def elsewhere(kills: int = 50, seed: int = 0) -> None:

@@ -29,14 +29,21 @@ def layer(kernel: str, length: int) -> zoo.Attention:
 def main(count: int) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    print(f"torch {torch.__version__}, {count} rounds\ntokens  kernel    median ms   ratio   most MiB")
+    print(
+        f"torch {torch.__version__}, {count} rounds\ntokens  kernel    median ms   ratio   most MiB"
+    )
     for length in LENGTHS:
         runs = {kernel: passing(layer(kernel, length), 1, "cpu") for kernel in KERNELS}
-        medians = [statistics.median(column) for column in zip(*rounds([*runs.values()], count), strict=True)]
+        medians = [
+            statistics.median(column)
+            for column in zip(*rounds([*runs.values()], count), strict=True)
+        ]
         plain = medians[[*runs].index("softmax")]
         for (kernel, run), seconds in zip(runs.items(), medians, strict=True):
             most = peak(run, "cpu") / 2**20
-            print(f"{length:6d}  {kernel:8s} {seconds * 1e3:10.1f} {seconds / plain:7.2f} {most:10.1f}")
+            print(
+                f"{length:6d}  {kernel:8s} {seconds * 1e3:10.1f} {seconds / plain:7.2f} {most:10.1f}"
+            )
 
 
 if __name__ == "__main__":

@@ -63,7 +63,9 @@ def row(pipe: Connection, words: list[str], again: bool, precision: str, compile
     data.setup("fit")
     task = build_task(recipe, data.samples).to(device).train()
     vars(task).update(log=lambda *told, **more: None)
-    batch = type(task).transfer_batch_to_device(task, next(iter(data.train_dataloader())), device, 0)
+    batch = type(task).transfer_batch_to_device(
+        task, next(iter(data.train_dataloader())), device, 0
+    )
     optimiser = task.optim.configure(task.model, 1000)["optimizer"]
     if again:
         recompute(task.model)
@@ -86,7 +88,12 @@ def row(pipe: Connection, words: list[str], again: bool, precision: str, compile
         if device.type == "cuda":
             torch.cuda.synchronize()
         took = time.perf_counter() - began
-        pipe.send((took, torch.cuda.max_memory_allocated() / MB if device.type == "cuda" else _peak() - held))
+        pipe.send(
+            (
+                took,
+                torch.cuda.max_memory_allocated() / MB if device.type == "cuda" else _peak() - held,
+            )
+        )
 
 
 def main(words: list[str], steps: int) -> None:
@@ -105,12 +112,18 @@ def main(words: list[str], steps: int) -> None:
             told.append(pipe.recv())
     for pipe in pipes:
         pipe.send(None)
-    report(words, steps, [(max(mb for _, mb in told), 1 / statistics.median(s for s, _ in told)) for told in found])
+    report(
+        words,
+        steps,
+        [(max(mb for _, mb in told), 1 / statistics.median(s for s, _ in told)) for told in found],
+    )
 
 
 def report(words: list[str], steps: int, found: list[tuple[float, float]]) -> None:
     where = (
-        torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} of its cores"
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"CPU, {torch.get_num_threads()} of its cores"
     )
     print(f"{' '.join(words)}: torch {torch.__version__}, {where}, median of {steps} steps")
     print("checkpointing  precision   compile   peak MB   ratio   steps/s   ratio")
@@ -124,4 +137,7 @@ if __name__ == "__main__":
     overrides = [word for word in given if "=" in word]
     rest = [word for word in given if "=" not in word]
     name = rest[0] if rest else RECIPE
-    main([name, *(overrides or (SIZES if name == RECIPE else ()))], int(rest[1]) if len(rest) > 1 else STEPS)
+    main(
+        [name, *(overrides or (SIZES if name == RECIPE else ()))],
+        int(rest[1]) if len(rest) > 1 else STEPS,
+    )

@@ -13,7 +13,9 @@ def chromium():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        path = next(filter(None, map(shutil.which, BROWSERS)), None)  # else the one that playwright has fetched
+        path = next(
+            filter(None, map(shutil.which, BROWSERS)), None
+        )  # else the one that playwright has fetched
         browser = playwright.chromium.launch(executable_path=path)
         yield browser
         browser.close()
@@ -25,14 +27,21 @@ def visit(chromium, files):
     faults, contexts = [], []
 
     def go(name, address="", **options):
-        context = chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, "offline": True, **options})
+        context = chromium.new_context(
+            **{"viewport": {"width": 1280, "height": 800}, "offline": True, **options}
+        )
         contexts.append(context)
         tab = context.new_page()
         file = (files / f"{name}.html").as_uri()
         tab.on("console", lambda said: faults.append(said.text))
         tab.on("pageerror", lambda error: faults.append(str(error)))
         tab.on("dialog", lambda dialog: faults.append(dialog.message))
-        tab.on("request", lambda asked: faults.append(asked.url) if not asked.url.startswith((file, "data:")) else None)
+        tab.on(
+            "request",
+            lambda asked: (
+                faults.append(asked.url) if not asked.url.startswith((file, "data:")) else None
+            ),
+        )
         tab.goto(file + address)
         if options.get("java_script_enabled", True):
             tab.evaluate(reports.SETTLED)

@@ -44,7 +44,9 @@ def test_a_page_opens_from_a_file_alone(visit, name):
 
 @pytest.mark.parametrize("name", ["image", "large"])
 def test_a_page_is_ready_within_a_second(visit, name):
-    times = [float(visit(name).evaluate("document.documentElement.dataset.ready")) for _ in range(2)]
+    times = [
+        float(visit(name).evaluate("document.documentElement.dataset.ready")) for _ in range(2)
+    ]
     assert min(times) < 1000  # the first visit also starts the browser's processes
 
 
@@ -138,7 +140,9 @@ def test_a_long_text_scrolls_beside_what_is_told_of_it(visit):
     for key, slot in (("End", 1199), ("Home", 0)):
         tab.locator(".stage").focus()
         tab.keyboard.press(key)
-        query, around = (tab.locator(one).bounding_box() for one in (f'[data-slot="{slot}"]', ".words"))
+        query, around = (
+            tab.locator(one).bounding_box() for one in (f'[data-slot="{slot}"]', ".words")
+        )
         assert around["y"] <= query["y"] <= around["y"] + around["height"]
         assert min(tab.evaluate(seen)) > 0
 
@@ -160,7 +164,8 @@ def test_a_view_has_an_address(visit):
 
 
 @pytest.mark.parametrize(
-    "address", ["#looks?layer=99&head=-3&query=x&run=7&sample=zz", "#looks?head=constructor", "#looks?"]
+    "address",
+    ["#looks?layer=99&head=-3&query=x&run=7&sample=zz", "#looks?head=constructor", "#looks?"],
 )
 def test_an_address_that_is_wrong_shows_something(visit, address):
     assert told(visit("image", address)).startswith("query row 3, column 3:")
@@ -172,7 +177,9 @@ def test_a_table_of_heads_is_read_by_keys_and_leads_to_the_viewer(visit):
     table.locator("td[tabindex='0']").focus()
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("ArrowDown")
-    assert "vit_learned, layer 1, head 2: 2 nats" in tab.locator("#measures .told").first.inner_text()
+    assert (
+        "vit_learned, layer 1, head 2: 2 nats" in tab.locator("#measures .told").first.inner_text()
+    )
     tab.keyboard.press("Enter")
     assert chosen(tab, "run", "layer", "head") == ["1", "1", "1"]
 

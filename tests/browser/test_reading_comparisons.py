@@ -53,7 +53,9 @@ def test_the_first_screen_holds_the_answer_and_the_figure(visit, name):
 def test_strips_lie_side_by_side_in_line(visit):
     tab = visit("images")
     lines = tab.locator(".ranks td[data-column='1'] .strip:not(.axis)")
-    sides = {(round(box["x"]), round(box["width"])) for one in lines.all() if (box := one.bounding_box())}
+    sides = {
+        (round(box["x"]), round(box["width"])) for one in lines.all() if (box := one.bounding_box())
+    }
     assert len(sides) == 1
     assert sides.pop()[1] > 120
 
@@ -64,7 +66,11 @@ def test_the_switch_ranks_anew_by_mouse(visit):
     tab.get_by_label("at 1024 tokens").check()
     assert names(tab) == ["alibi", "rope", "sinusoidal", "learned"]
     assert tab.locator(".ranks .rank").all_inner_texts() == ["1", "2", "3", "\u2013"]
-    assert tab.locator(".told-at:not([hidden])").inner_text().startswith("At 1024 tokens alibi is best")
+    assert (
+        tab.locator(".told-at:not([hidden])")
+        .inner_text()
+        .startswith("At 1024 tokens alibi is best")
+    )
     assert tab.locator(".ranks thead .chosen").inner_text() == "1024 tokens"
 
 

@@ -41,8 +41,12 @@ def process(tmp_path):
 
     def start(*arguments, **more):
         return subprocess.Popen(
-            [sys.executable, "-m", "zoo", *map(str, arguments)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, **more,
-        )  # fmt: skip
+            [sys.executable, "-m", "zoo", *map(str, arguments)],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **more,
+        )
 
     return start

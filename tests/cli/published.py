@@ -14,12 +14,18 @@ def weights(*, dim, depth, heads, patch, classes, mixed=True, side=0, seed=0):
         return mean + std * torch.randn(*shape, generator=generator)
 
     def layer(name, *shape):
-        return {f"{name}.weight": draw(*shape, std=math.prod(shape[1:]) ** -0.5), f"{name}.bias": draw(shape[0])}
+        return {
+            f"{name}.weight": draw(*shape, std=math.prod(shape[1:]) ** -0.5),
+            f"{name}.bias": draw(shape[0]),
+        }
 
     def norm(name):
         return {f"{name}.weight": draw(dim, mean=1.0), f"{name}.bias": draw(dim)}
 
-    found = {"cls_token": draw(1, 1, dim, std=1.0), **layer("patch_embed.proj", dim, 3, patch, patch)}
+    found = {
+        "cls_token": draw(1, 1, dim, std=1.0),
+        **layer("patch_embed.proj", dim, 3, patch, patch),
+    }
     for block in (f"blocks.{number}" for number in range(depth)):
         found |= (
             {f"{block}.gamma_{n}": draw(dim, mean=0.5) for n in (1, 2)}
@@ -38,8 +44,12 @@ def weights(*, dim, depth, heads, patch, classes, mixed=True, side=0, seed=0):
 
 def logits(weights, images, heads):
     """[B, classes] for images [B, 3, height, width]."""
-    x = F.conv2d(images, weights["patch_embed.proj.weight"], weights["patch_embed.proj.bias"],
-                 stride=weights["patch_embed.proj.weight"].shape[-1])  # fmt: skip
+    x = F.conv2d(
+        images,
+        weights["patch_embed.proj.weight"],
+        weights["patch_embed.proj.bias"],
+        stride=weights["patch_embed.proj.weight"].shape[-1],
+    )
     rows, columns = x.shape[2:]
     x = x.flatten(2).transpose(1, 2)
     if "pos_embed" in weights:
@@ -50,7 +60,11 @@ def logits(weights, images, heads):
     x = torch.cat([weights["cls_token"].expand(len(x), -1, -1), x], dim=1)
     depth = 1 + max(int(key.split(".")[1]) for key in weights if key.startswith("blocks."))
     for number in range(depth):
-        block = {key.split(".", 2)[2]: value for key, value in weights.items() if key.startswith(f"blocks.{number}.")}
+        block = {
+            key.split(".", 2)[2]: value
+            for key, value in weights.items()
+            if key.startswith(f"blocks.{number}.")
+        }
         angles = _angles(weights, number, rows, columns, x.shape[-1] // heads)
         x = x + block["gamma_1"] * _attention(block, _norm(block, "norm1", x), angles, heads)
         hidden = F.gelu(_linear(block, "mlp.fc1", _norm(block, "norm2", x)))
@@ -81,7 +95,9 @@ def _turned(x, angles):
     """Neighbouring channels are a pair; the class token, which comes first, is not turned."""
     first, second = x[:, :, 1:, 0::2], x[:, :, 1:, 1::2]
     cos, sin = angles.cos(), angles.sin()
-    patches = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1).flatten(-2)
+    patches = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1).flatten(
+        -2
+    )
     return torch.cat([x[:, :, :1], patches], dim=2)
 
 
@@ -90,4 +106,6 @@ def _linear(weights, name, x):
 
 
 def _norm(weights, name, x):
-    return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], eps=1e-6)
+    return F.layer_norm(
+        x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], eps=1e-6
+    )

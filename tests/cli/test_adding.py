@@ -16,7 +16,11 @@ def written(folder):
     page = (ROOT / "docs" / "adding.md").read_text()
     encoding = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
     recipe = re.search(r"The recipe.*?```yaml\n(.*?)```", page, re.DOTALL)[1]
-    for place, text in (("encodings/window.py", encoding), ("recipes/vit_window.yaml", recipe), ("__init__.py", "")):
+    for place, text in (
+        ("encodings/window.py", encoding),
+        ("recipes/vit_window.yaml", recipe),
+        ("__init__.py", ""),
+    ):
         path = folder / "my_zoo" / place
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -28,7 +32,10 @@ def test_it_is_listed_shown_and_trainable(zoo, tmp_path, monkeypatch):
     code, out, _ = zoo("list", "encodings", "--plugin", "my_zoo")
     assert code == 0
     assert re.search(r"^window +A bias for near tokens", out, re.MULTILINE)
-    assert "exp(-(distance / width)^2)" in zoo("show", "window", "picture=null", "seconds=0", "--plugin", "my_zoo")[1]
+    assert (
+        "exp(-(distance / width)^2)"
+        in zoo("show", "window", "picture=null", "seconds=0", "--plugin", "my_zoo")[1]
+    )
     assert "chunked (a bias for each pair)" in zoo("show", "vit_window", "--plugin", "my_zoo")[1]
     tiny = [word for word in TINY if "encoding" not in word]
     code, _, told = zoo("fit", "vit_window", *tiny, "--plugin", "my_zoo")

@@ -15,17 +15,26 @@ def test_encodings_are_compared(zoo):
     code, out, _ = zoo("bench", "fox", "[alibi, dape]", *QUICK)
     assert code == 0
     assert {"rope", "fox", "alibi+dape"} <= {*out.split()}
-    assert {path.name for path in Path("bench").iterdir()} == {"bench.json", "bench.md", "bench.png"}
+    assert {path.name for path in Path("bench").iterdir()} == {
+        "bench.json",
+        "bench.md",
+        "bench.png",
+    }
     assert Path("bench/bench.md").read_text() == out
 
 
 def test_the_result_is_one_json_object(zoo):
-    _, out, _ = zoo("bench", "{name: fire, hidden: 4}", *QUICK, "--json", "--lengths", "64,32", "measures=train")
+    _, out, _ = zoo(
+        "bench", "{name: fire, hidden: 4}", *QUICK, "--json", "--lengths", "64,32", "measures=train"
+    )
     found = json.loads(out)
     assert found == json.loads(Path("bench/bench.json").read_text())
     assert [(row["name"], row["length"]) for row in found["rows"]] == [
-        ("rope", 32), ("fire(hidden=4)", 32), ("rope", 64), ("fire(hidden=4)", 64)
-    ]  # fmt: skip
+        ("rope", 32),
+        ("fire(hidden=4)", 32),
+        ("rope", 64),
+        ("fire(hidden=4)", 64),
+    ]
     row = found["rows"][1]
     assert len(row["values"]) == len(row["ratios"]) == 2
     assert found["machine"]["threads"] >= 1
@@ -39,14 +48,18 @@ def test_decoding_is_measured(zoo):
 
 
 def test_what_does_not_apply_is_told_and_left_out(zoo, caplog):
-    code, out, _ = zoo("bench", "fox", "alibi", "peers=false", "--shape", "vit_toy", "measures=layer", "rounds=1")
+    code, out, _ = zoo(
+        "bench", "fox", "alibi", "peers=false", "--shape", "vit_toy", "measures=layer", "rounds=1"
+    )
     assert code == 0
     assert "fox is left out: fox takes 1 axis, not 2" in caplog.text
     assert "Left out, since they do not apply (bench.json says why): fox" in out
 
 
 def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
-    monkeypatch.setattr(Ticker, "__call__", lambda self, text: raise_signal(SIGTERM) if "round 3" in text else None)
+    monkeypatch.setattr(
+        Ticker, "__call__", lambda self, text: raise_signal(SIGTERM) if "round 3" in text else None
+    )
     code, out, told = zoo("bench", "alibi", *QUICK, "rounds=9")
     assert code == 143
     assert out.startswith("PARTIAL")
@@ -69,14 +82,20 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
         (["rounds=0"], "rounds: must be from 1 to"),
         (["rope", "measures=[]"], "measures: a list of none"),
         (["--shape", "lm_toi"], "--shape: there is no shape 'lm_toi'; did you mean lm_toy?"),
-        (["--shape", "vit_toy", "--lengths", "33"], "--lengths: patch 8 does not divide images of 33 x 33"),
+        (
+            ["--shape", "vit_toy", "--lengths", "33"],
+            "--lengths: patch 8 does not divide images of 33 x 33",
+        ),
         (["none", "--shape", "vit_toy", "measures=decode"], "measures: images are not decoded"),
         (["--lengths", "1,x"], "--lengths: '1,x' is no list of lengths"),
         (["--lengths", "9" * 30], "is no list of lengths from 1 to"),
         (["rope", "--lengths", "16777217"], "is no list of lengths from 1 to 16777216"),
         (["rope", "batch=99999999999"], "batch: must be from 1 to 16777216"),
         (["--device", "tpu"], "--device: there is no device 'tpu'"),
-        (["rope", "to=no/such/folder"], "to: no/such/folder cannot be written, No such file or directory"),
+        (
+            ["rope", "to=no/such/folder"],
+            "to: no/such/folder cannot be written, No such file or directory",
+        ),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
@@ -88,7 +107,17 @@ def test_a_mistake_is_told(words, told, zoo):
 
 
 def test_all_mistakes_are_told_at_once(zoo):
-    words = ("rop", "roundz=3", "rounds=0", "--shape", "lm_toi", "--device", "tpu", "--lengths", "x")
+    words = (
+        "rop",
+        "roundz=3",
+        "rounds=0",
+        "--shape",
+        "lm_toi",
+        "--device",
+        "tpu",
+        "--lengths",
+        "x",
+    )
     _, _, error = zoo("bench", *words)
     assert error.startswith("zoo: 6 faults")
 

@@ -97,7 +97,9 @@ def broken(zoo, faulty, monkeypatch):
     monkeypatch.syspath_prepend(faulty)
 
     def check(name, *words, laws=QUICK):
-        code, out, told = zoo("check", name, f"laws=[{','.join(laws)}]", *words, "--plugin", "faulty_zoo", "--json")
+        code, out, told = zoo(
+            "check", name, f"laws=[{','.join(laws)}]", *words, "--plugin", "faulty_zoo", "--json"
+        )
         assert code == 1
         (found,) = json.loads(out)["certificates"]
         return {one["law"] for one in found["findings"] if one["outcome"] == "broken"}, told
@@ -107,13 +109,17 @@ def broken(zoo, faulty, monkeypatch):
 
 def test_what_sees_the_future_is_told(broken):
     laws, told = broken("leaking")
-    assert {"future_tokens_change_nothing", "a_longer_run_begins_the_same", "packed_documents_are_apart"} <= laws
+    assert {
+        "future_tokens_change_nothing",
+        "a_longer_run_begins_the_same",
+        "packed_documents_are_apart",
+    } <= laws
     assert "every_parameter_learns" not in laws
     assert "shapes_are_kept" not in laws
-    line = (
-        r"leaking, on 1 axis: future_tokens_change_nothing: the output of the first \d+ tokens where those after them"
+    line = r"leaking, on 1 axis: future_tokens_change_nothing: the output of the first \d+ tokens where those after them"
+    assert re.search(
+        rf"{line} are others: off by \d\.\de[+-]\d\d; at most 1e-09 would be right", told
     )
-    assert re.search(rf"{line} are others: off by \d\.\de[+-]\d\d; at most 1e-09 would be right", told)
     assert "the law: Under a causal mask, later tokens that are others change nothing." in told
     assert "Traceback" not in told
 
@@ -123,7 +129,8 @@ def test_what_is_not_as_relative_as_it_says_is_told(broken):
     assert laws == {"shifts_change_nothing"}
     assert told.startswith("zoo: 1 law is broken")
     assert (
-        "claiming, on 2 axes: shifts_change_nothing: the output where all tokens are shifted by 2.5 along axis" in told
+        "claiming, on 2 axes: shifts_change_nothing: the output where all tokens are shifted by 2.5 along axis"
+        in told
     )
 
 
@@ -142,7 +149,9 @@ def test_angles_in_half_precision_are_told(broken):
 def test_a_parameter_with_no_gradient_is_told(broken):
     laws, told = broken("idle", "axes=2")
     assert {"initial_gradients_are_finite", "every_parameter_learns"} <= laws
-    assert "idle, on 2 axes: every_parameter_learns: 0.idle.frequencies receives no gradient" in told
+    assert (
+        "idle, on 2 axes: every_parameter_learns: 0.idle.frequencies receives no gradient" in told
+    )
 
 
 def test_an_error_of_the_encoding_breaks_a_law_and_names_its_line(broken):
@@ -159,11 +168,17 @@ def test_whatever_an_encoding_raises_is_told_of_all_laws(zoo, faulty, monkeypatc
     raising, none = json.loads(out)["certificates"]
     outcomes = {one["law"]: one["outcome"] for one in raising["findings"]}
     assert [*outcomes] == [law.name for law in LAWS]
-    assert outcomes["shared_key_heads_equal_repeated_ones"] == outcomes["shapes_are_kept"] == "broken"
+    assert (
+        outcomes["shared_key_heads_equal_repeated_ones"] == outcomes["shapes_are_kept"] == "broken"
+    )
     assert not raising["partial"]
-    assert all(one["broken"] and one["why"] == "TypeError: of terms" for one in raising["roundings"])
+    assert all(
+        one["broken"] and one["why"] == "TypeError: of terms" for one in raising["roundings"]
+    )
     assert not any(one["broken"] for one in none["roundings"])
-    assert "shared_key_heads_equal_repeated_ones: TypeError in raising.py, line 18: of heads" in told
+    assert (
+        "shared_key_heads_equal_repeated_ones: TypeError in raising.py, line 18: of heads" in told
+    )
     assert told.count("raising: rounding: TypeError: of terms") == 1
 
 
@@ -180,32 +195,47 @@ def test_half_precision_that_fails_is_no_refusal(zoo, faulty, monkeypatch):
 
 def test_a_law_that_needs_more_axes_is_not_tried(zoo):
     _, out, _ = zoo("check", "liere", "axes=1", "laws=[shifts_are_seen]")
-    assert re.search(r"\| shifts_are_seen +\| does not apply \|.*\| not tried: needs 3 axes \|", out)
+    assert re.search(
+        r"\| shifts_are_seen +\| does not apply \|.*\| not tried: needs 3 axes \|", out
+    )
 
 
 def test_what_cannot_be_made_is_told(zoo, faulty, monkeypatch):
     monkeypatch.syspath_prepend(faulty)
     code, _, told = zoo("check", "unmade", "--plugin", "faulty_zoo")
     assert code == 2
-    assert "unmade: it cannot be made, AttributeError: 'Dims' object has no attribute 'rate'" in told
+    assert (
+        "unmade: it cannot be made, AttributeError: 'Dims' object has no attribute 'rate'" in told
+    )
 
 
 def test_an_example_of_a_plug_in_gets_its_certificate(zoo, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs" / "plugin")
-    code, out, told = zoo("check", "gaussian", "--plugin", "zoo_example", "axes=1", "to=certificates")
+    code, out, told = zoo(
+        "check", "gaussian", "--plugin", "zoo_example", "axes=1", "to=certificates"
+    )
     assert code == 0, told
     assert out.startswith("# gaussian, on 1 axis\n\ngaussian declares\n  module: one per layer")
-    assert re.search(r"\| +20 \| shifts_change_nothing +\| kept +\| \d\.\de[+-]\d\d \| at most 1e-09 +\|", out)
+    assert re.search(
+        r"\| +20 \| shifts_change_nothing +\| kept +\| \d\.\de[+-]\d\d \| at most 1e-09 +\|", out
+    )
     assert re.search(r"\| shifts_are_seen +\| does not apply \| .* it is declared relative \|", out)
     assert re.search(r"\| 1,000,000 \| +\de-\d\d ", out)
-    assert out.endswith(f"laws kept {len(LAWS) - 1}, broken 0, not applying 1; {out.rpartition('; ')[2]}")
+    assert out.endswith(
+        f"laws kept {len(LAWS) - 1}, broken 0, not applying 1; {out.rpartition('; ')[2]}"
+    )
     kept = Certificate.read(Path("certificates/gaussian.json"))
     assert kept.command == "zoo check gaussian axes=1 to=certificates --plugin zoo_example"
     assert [one.law for one in kept.findings] == [law.name for law in LAWS]
 
 
 def test_it_finds_the_same_again(zoo):
-    words = ("check", "kerple+dape", "laws=[gradients_are_slopes,decoding_equals_one_pass]", "--json")
+    words = (
+        "check",
+        "kerple+dape",
+        "laws=[gradients_are_slopes,decoding_equals_one_pass]",
+        "--json",
+    )
     first, again = (json.loads(zoo(*words)[1])["certificates"][0]["findings"] for _ in range(2))
     assert first == again
     assert first[0]["figure"]["value"] > 0
@@ -228,21 +258,35 @@ def test_all_are_in_the_matrix(zoo):
     rows = dict(re.findall(r"^\| ([\w+]+) +\| +([+X.]) \| +[+X.] \|$", out, re.MULTILINE))
     assert len(rows) == len(package.encoding_names())
     assert set(rows.values()) == {"+"}
-    assert "21. `shifts_are_seen`: What is not declared relative changes where all tokens are shifted" in out
-    assert re.search(r"^\d+ encodings: laws kept \d+, broken 0, not applying \d+; zoo", out.splitlines()[-1])
+    assert (
+        "21. `shifts_are_seen`: What is not declared relative changes where all tokens are shifted"
+        in out
+    )
+    assert re.search(
+        r"^\d+ encodings: laws kept \d+, broken 0, not applying \d+; zoo", out.splitlines()[-1]
+    )
 
 
 def test_a_signal_before_anything_is_seen_is_told(zoo, monkeypatch):
-    monkeypatch.setattr(Ticker, "__call__", lambda self, text: raise_signal(SIGINT) if text else None)
+    monkeypatch.setattr(
+        Ticker, "__call__", lambda self, text: raise_signal(SIGINT) if text else None
+    )
     code, out, told = zoo("check", "rope", "laws=[shapes_are_kept]")
     assert (code, out) == (130, "")
     assert "stopped by SIGINT; 0 of 1 encoding checked" in told
 
 
 def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
-    monkeypatch.setattr(Ticker, "__call__", lambda self, text: raise_signal(SIGINT) if "alibi (2" in text else None)
+    monkeypatch.setattr(
+        Ticker, "__call__", lambda self, text: raise_signal(SIGINT) if "alibi (2" in text else None
+    )
     code, out, told = zoo(
-        "check", "none", "alibi", "rope", "laws=[shapes_are_kept,padding_changes_nothing]", "to=found"
+        "check",
+        "none",
+        "alibi",
+        "rope",
+        "laws=[shapes_are_kept,padding_changes_nothing]",
+        "to=found",
     )
     assert code == 130
     assert "stopped by SIGINT; 1 of 3 encodings checked, 0 laws are broken so far" in told
@@ -255,7 +299,10 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
     [
         ([], "no encoding; name one, or all"),
         (["rop"], "rop: there is no 'rop' among encodings; did you mean rope?"),
-        (["rope", "laws=[shape_is_kept]"], "laws: there is no law 'shape_is_kept'; did you mean shapes_are_kept?"),
+        (
+            ["rope", "laws=[shape_is_kept]"],
+            "laws: there is no law 'shape_is_kept'; did you mean shapes_are_kept?",
+        ),
         (["rope", "laws=shapes_are_kept"], "write ['shapes_are_kept']"),
         (["rope", "axes=2"], "axes: rope does not take [2]; it takes 1"),
         (["rope", "axes=4"], "axes: expected"),
@@ -267,7 +314,10 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
         ),
         (["rope", "alibi", "base=3"], "base: unknown key"),
         (["rope+rope"], "an encoding stands twice in a list"),
-        (["rope", "to=no/such/folder"], "to: no/such/folder cannot be written, No such file or directory"),
+        (
+            ["rope", "to=no/such/folder"],
+            "to: no/such/folder cannot be written, No such file or directory",
+        ),
     ],
     ids=str,
 )

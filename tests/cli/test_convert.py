@@ -12,9 +12,11 @@ import zoo as package
 RECIPE = "vit_s16_rope_mixed_imagenet"
 SMALL = {"dim": 32, "depth": 2, "heads": 4, "patch": 16, "classes": 10}
 OPTIONS = [
-    "data.path=made", "~evaluate.resolutions", "data.classes=10",
+    "data.path=made",
+    "~evaluate.resolutions",
+    "data.classes=10",
     *(f"model.{key}={SMALL[key]}" for key in ("dim", "depth", "heads")),
-]  # fmt: skip
+]
 ENCODINGS = {
     "mixed": ({}, "rope_mixed"),
     "mixed_ape": ({"side": 14}, "[learned,rope_mixed]"),
@@ -30,7 +32,9 @@ def convert(zoo, tmp_path):
 
     def run(weights, *overrides, name="published.pth"):
         torch.save(weights, tmp_path / name)
-        code, out, err = zoo("convert", name, RECIPE, *overrides, "--json", "--to", "published.ckpt")
+        code, out, err = zoo(
+            "convert", name, RECIPE, *overrides, "--json", "--to", "published.ckpt"
+        )
         return code, json.loads(out) if code == 0 else err, tmp_path / "published.ckpt"
 
     return run
@@ -69,7 +73,9 @@ def test_the_authors_own_layout(convert):
     agrees(checkpoint, weights, SMALL["heads"], (160, 288))
 
 
-@pytest.mark.parametrize(("kind", "size"), [("mixed_ape", (224, 224)), ("mixed", (160, 288)), ("axial", (160, 288))])
+@pytest.mark.parametrize(
+    ("kind", "size"), [("mixed_ape", (224, 224)), ("mixed", (160, 288)), ("axial", (160, 288))]
+)
 def test_logits_are_those_of_timm(convert, kind, size):
     timm = pytest.importorskip("timm")
     made, encoding = ENCODINGS[kind]
@@ -77,11 +83,15 @@ def test_logits_are_those_of_timm(convert, kind, size):
     theirs = timm.create_model(name, depth=2, dynamic_img_size=True)
     weights = published.weights(dim=384, depth=2, heads=6, patch=16, classes=1000, **made)
     theirs.load_state_dict(weights)
-    code, _, checkpoint = convert(weights, "data.path=made", "model.depth=2", f"model.encoding={encoding}")
+    code, _, checkpoint = convert(
+        weights, "data.path=made", "model.depth=2", f"model.encoding={encoding}"
+    )
     images = torch.randn(2, 3, *size)
     with torch.no_grad():
         assert code == 0
-        torch.testing.assert_close(package.load(checkpoint)(images), theirs.eval()(images), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            package.load(checkpoint)(images), theirs.eval()(images), atol=1e-4, rtol=1e-4
+        )
 
 
 def test_a_safetensors_file(zoo, tmp_path):
@@ -160,8 +170,16 @@ def test_an_existing_checkpoint_is_kept(convert):
 
 def test_a_run_starts_from_published_weights(convert, zoo):
     convert(published.weights(**SMALL), *OPTIONS)
-    tiny = [*TINY, "model.dim=32", "model.depth=2", "model.heads=4", "model.encoding=rope_mixed", "model.pool=class",
-            "model.block.key_bias=true", "model.block.layer_scale=1"]  # fmt: skip
+    tiny = [
+        *TINY,
+        "model.dim=32",
+        "model.depth=2",
+        "model.heads=4",
+        "model.encoding=rope_mixed",
+        "model.pool=class",
+        "model.block.key_bias=true",
+        "model.block.layer_scale=1",
+    ]
     code, out, _ = zoo("fit", "vit_comrope", *tiny, "init_from=published.ckpt", "--json")
     assert code == 0
     told = json.loads(out)["init_from"]

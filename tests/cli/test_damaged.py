@@ -20,14 +20,18 @@ CPU = "trainer.accelerator=cpu"
 def run(tmp_path_factory):
     """A decoder of text that nobody trained."""
     folder = tmp_path_factory.mktemp("damaged")
-    made(folder / "decoder", "lm_rope", [*language(folder / "letters.txt"), "evaluate.lengths=null"])
+    made(
+        folder / "decoder", "lm_rope", [*language(folder / "letters.txt"), "evaluate.lengths=null"]
+    )
     return folder / "decoder"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 @pytest.mark.parametrize("verb", ["eval", "diagnose"])
 def test_a_signal_while_testing_stops_with_its_code(verb, number, run, zoo, monkeypatch):
-    monkeypatch.setattr(Predict, "on_test_batch_start", lambda *given: signal.raise_signal(number), raising=False)
+    monkeypatch.setattr(
+        Predict, "on_test_batch_start", lambda *given: signal.raise_signal(number), raising=False
+    )
     code, out, told = zoo(verb, run, CPU)
     assert (code, out) == (128 + number, "")
     assert f"stopped by {number.name} while testing" in told
@@ -35,7 +39,9 @@ def test_a_signal_while_testing_stops_with_its_code(verb, number, run, zoo, monk
 
 
 def test_a_signal_at_the_last_moment_of_testing_stops_too(run, zoo, monkeypatch):
-    monkeypatch.setattr(Predict, "on_test_end", lambda *given: signal.raise_signal(signal.SIGTERM), raising=False)
+    monkeypatch.setattr(
+        Predict, "on_test_end", lambda *given: signal.raise_signal(signal.SIGTERM), raising=False
+    )
     assert zoo("eval", run, CPU)[0] == 143
 
 
@@ -48,8 +54,12 @@ def copy(run, tmp_path):
 @pytest.fixture
 def untested(monkeypatch):
     """Long work is a failure."""
-    monkeypatch.setattr("zoo.evaluation.diagnose.controls", lambda *given: pytest.fail("it was tested"))
-    monkeypatch.setattr("zoo.evaluation.diagnose.looked", lambda *given: pytest.fail("it was looked at"))
+    monkeypatch.setattr(
+        "zoo.evaluation.diagnose.controls", lambda *given: pytest.fail("it was tested")
+    )
+    monkeypatch.setattr(
+        "zoo.evaluation.diagnose.looked", lambda *given: pytest.fail("it was looked at")
+    )
 
 
 @pytest.mark.parametrize("name", ["evaluation", "environment"])
@@ -64,7 +74,15 @@ def test_numbers_take_no_other_files_place(name, copy, zoo, untested):
 
 
 def test_a_diagnosis_takes_the_place_of_one_before_it_in_any_case_of_letters(copy, zoo):
-    words = ("diagnose", copy, f"to={copy / 'page.HTML'}", "limit=1", "controls=false", "samples=1", CPU)
+    words = (
+        "diagnose",
+        copy,
+        f"to={copy / 'page.HTML'}",
+        "limit=1",
+        "controls=false",
+        "samples=1",
+        CPU,
+    )
     assert [zoo(*words)[0] for _ in range(2)] == [0, 0]
     assert {path.name for path in copy.iterdir()} == {"checkpoints", "page.HTML", "page.json"}
 
@@ -96,7 +114,11 @@ def test_metrics_of_which_nothing_can_be_drawn_are_told_of(content, copy, zoo, c
     (copy / "metrics.csv").write_text(content)
     (copy / "evaluation.json").write_text('{"checkpoint": "best.ckpt"}')
     assert zoo("diagnose", copy, "limit=1", "controls=false", CPU)[0] == 0
-    left = [line.split(":")[0].split("/")[-1] for line in caplog.messages if "nothing in it can be drawn" in line]
+    left = [
+        line.split(":")[0].split("/")[-1]
+        for line in caplog.messages
+        if "nothing in it can be drawn" in line
+    ]
     assert left == ["metrics.csv", "evaluation.json"]
 
 
@@ -124,7 +146,8 @@ def changed(file, change):
 
 def test_weights_that_are_not_finite_are_told(copy, zoo, untested):
     changed(
-        copy / "checkpoints" / "best.ckpt", lambda content: next(iter(content["state_dict"].values())).fill_(math.nan)
+        copy / "checkpoints" / "best.ckpt",
+        lambda content: next(iter(content["state_dict"].values())).fill_(math.nan),
     )
     code, _, told = zoo("diagnose", copy)
     assert code == 3
@@ -134,11 +157,20 @@ def test_weights_that_are_not_finite_are_told(copy, zoo, untested):
 STRANGE = {
     "no recipe": (lambda content: content["zoo"].pop("recipe"), "it has no recipe"),
     "a list": (lambda content: content.update(zoo=[1]), "it has no recipe"),
-    "a text for a recipe": (lambda content: content["zoo"].update(recipe="rope"), "it has no recipe"),
+    "a text for a recipe": (
+        lambda content: content["zoo"].update(recipe="rope"),
+        "it has no recipe",
+    ),
     "no name": (lambda content: content["zoo"].pop("name"), "it has no name of its recipe"),
     "a recipe of nothing": (lambda content: content["zoo"].update(recipe={}), "model: missing"),
-    "weights that are none": (lambda content: content.update(state_dict={"a": 1}), "it has no weights"),
-    "an unknown key": (lambda content: content["zoo"]["recipe"].update(depht=2), "depht: unknown key"),
+    "weights that are none": (
+        lambda content: content.update(state_dict={"a": 1}),
+        "it has no weights",
+    ),
+    "an unknown key": (
+        lambda content: content["zoo"]["recipe"].update(depht=2),
+        "depht: unknown key",
+    ),
     "an unknown encoding": (
         lambda content: content["zoo"]["recipe"]["model"].update(encoding="mine"),
         "there is no 'mine' among encodings; if that comes from a plug-in, add --plugin MODULE\n",
@@ -158,7 +190,9 @@ def test_checkpoints_that_say_something_else_of_themselves_are_told(case, copy, 
 
 
 def test_a_wrong_override_is_no_fault_of_the_checkpoint(copy, zoo):
-    assert zoo("eval", copy, "data.name=digits")[0] == 2  # keys that the checkpoint has are unknown then
+    assert (
+        zoo("eval", copy, "data.name=digits")[0] == 2
+    )  # keys that the checkpoint has are unknown then
     assert zoo("eval", copy, "model.encoding=mine")[0] == 2
 
 
@@ -187,7 +221,9 @@ def test_a_run_that_cannot_be_looked_into_is_told_as_a_checkpoint_is(copy, zoo, 
     assert told.endswith("copy: cannot be looked into, Permission denied\n")
 
 
-def test_a_length_that_a_table_has_not_is_told_before_anything_is_looked_at(run, copy, zoo, untested, tmp_path, caplog):
+def test_a_length_that_a_table_has_not_is_told_before_anything_is_looked_at(
+    run, copy, zoo, untested, tmp_path, caplog
+):
     caplog.set_level("INFO", "zoo")
     made(
         tmp_path / "table",

@@ -19,8 +19,20 @@ from zoo.run import atomic_io
 from zoo.run.fit import fit
 from zoo.run.load import load
 
-MOVING = ["data.train=8", "data.val=8", "data.test=8", "data.frames=4", "data.size=16", "data.side=8", "data.speed=1",
-          "model.patch=4", "model.dim=16", "model.depth=1", "model.heads=2", "trainer.accelerator=cpu"]  # fmt: skip
+MOVING = [
+    "data.train=8",
+    "data.val=8",
+    "data.test=8",
+    "data.frames=4",
+    "data.size=16",
+    "data.side=8",
+    "data.speed=1",
+    "model.patch=4",
+    "model.dim=16",
+    "model.depth=1",
+    "model.heads=2",
+    "trainer.accelerator=cpu",
+]
 TOKENS = ["model.pool=class", "model.registers=2", "model.depth=2", "model.encoding=sinusoidal"]
 FAMILIES = ("digits", "clips", "decoder", "encoder")
 
@@ -42,7 +54,10 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def reports(runs):
     """{family: its run in a report}"""
-    return {name: reported([str(runs / name), "samples=3", "queries=9", "limit=2"])[0].runs[0] for name in FAMILIES}
+    return {
+        name: reported([str(runs / name), "samples=3", "queries=9", "limit=2"])[0].runs[0]
+        for name in FAMILIES
+    }
 
 
 SHAPES = {  # grid, tokens before it, unit, weights
@@ -74,7 +89,9 @@ def test_distances_are_in_patches_of_images_and_tokens_of_texts(family, reports)
     assert (measures["distance"].values > 0).all()
     assert (measures["distance"].values < far).all()
     along = [measures[name].unit for name in measures if name.startswith("distance_")]
-    assert along == {1: [], 2: ["rows", "columns"], 3: ["steps in time", "rows", "columns"]}[len(grid)]
+    assert (
+        along == {1: [], 2: ["rows", "columns"], 3: ["steps in time", "rows", "columns"]}[len(grid)]
+    )
 
 
 def test_offsets_are_those_of_the_grid(reports):
@@ -92,11 +109,15 @@ def test_a_key_to_the_right_is_drawn_to_the_right(reports):
     found, panel = reports["digits"].attended, reports["digits"].profiles[0]
     corner = found.queries.index(3)  # the first patch
     weights = found.weights[:, 0, :, corner, 3:].unflatten(-1, (4, 4)).mean(0)  # [H, rows, columns]
-    assert torch.allclose(panel.values[:, 6, 6], weights[:, 3, 3])  # no other two patches are so far apart
+    assert torch.allclose(
+        panel.values[:, 6, 6], weights[:, 3, 3]
+    )  # no other two patches are so far apart
 
 
 def test_samples_are_what_the_model_was_shown(reports):
-    assert [picture.shape for picture in reports["clips"].attended.samples[0].pictures] == [(16, 16, 3)] * 2
+    assert [picture.shape for picture in reports["clips"].attended.samples[0].pictures] == [
+        (16, 16, 3)
+    ] * 2
     (picture,) = reports["digits"].attended.samples[0].pictures
     assert (picture.min(), picture.max(), picture.dtype) == (0, 255, torch.uint8)
     texts = [reports[family].attended.samples[0].tokens for family in ("decoder", "encoder")]
@@ -113,7 +134,9 @@ def test_controls_are_named_and_a_refusal_is_told(reports):
     shifted = reports["decoder"].controls[2]
     assert not shifted.metrics
     assert "position 23" in shifted.refused
-    assert reports["digits"].controls[1].metrics["test/loss"] != reports["digits"].metrics["test/loss"]
+    assert (
+        reports["digits"].controls[1].metrics["test/loss"] != reports["digits"].metrics["test/loss"]
+    )
     assert reports["clips"].controls[2].metrics == pytest.approx(reports["clips"].metrics)
 
 
@@ -127,13 +150,26 @@ def test_a_relative_encoding_departs_from_nothing(reports):
 
 def test_a_report_tells_what_it_is_of(runs, reports):
     for run in reports.values():
-        assert {"use of places", "model", "parameters", "a sample", "data", "tested on"} == run.facts.keys()
+        assert {
+            "use of places",
+            "model",
+            "parameters",
+            "a sample",
+            "data",
+            "tested on",
+        } == run.facts.keys()
         assert run.encodings
-    assert [panel.title for panel in reports["digits"].training][:2] == ["training loss", "val accuracy"]
+    assert [panel.title for panel in reports["digits"].training][:2] == [
+        "training loss",
+        "val accuracy",
+    ]
     assert reports["digits"].recipe == (runs / "digits" / "recipe.yaml").read_text()
     assert reports["digits"].facts["tested on"] == "2 batches of 64; the test part has 719"
     assert reports["clips"].facts["tested on"] == "8 samples"  # two batches are all of it
-    assert reports["digits"].facts["a sample"] == "4 x 4 patches, 16 in all; before them class, register 1, register 2"
+    assert (
+        reports["digits"].facts["a sample"]
+        == "4 x 4 patches, 16 in all; before them class, register 1, register 2"
+    )
 
 
 def test_metrics_are_those_of_an_evaluation(runs):
@@ -143,7 +179,9 @@ def test_metrics_are_those_of_an_evaluation(runs):
 
 
 def test_what_an_evaluation_found_is_kept_and_drawn(runs, zoo):
-    code, out, _ = zoo("eval", runs / "decoder", "evaluate.lengths=[8,32]", "trainer.accelerator=cpu", "--json")
+    code, out, _ = zoo(
+        "eval", runs / "decoder", "evaluate.lengths=[8,32]", "trainer.accelerator=cpu", "--json"
+    )
     assert code == 0
     assert json.loads((runs / "decoder" / "evaluation.json").read_text()) == json.loads(out)
     (run,) = reported([str(runs / "decoder"), "limit=1", "controls=false"])[0].runs
@@ -158,11 +196,16 @@ def test_what_an_evaluation_found_is_kept_and_drawn(runs, zoo):
 
 
 def test_layers_and_runs_are_chosen(runs, zoo, tmp_path):
-    report, path = reported([str(runs / "digits"), str(runs / "clips"), "layers=0", "limit=1", "controls=false"])
+    report, path = reported(
+        [str(runs / "digits"), str(runs / "clips"), "layers=0", "limit=1", "controls=false"]
+    )
     assert [run.attended.layers for run in report.runs] == [(0,), (0,)]
     assert [run.name for run in report.runs] == ["vit_none", "clip_comrope"]
     assert path.resolve() == tmp_path / "diagnosis.html"
-    assert reported([str(runs / "digits"), "layers=[1]", "limit=1"])[1] == runs / "digits" / "diagnosis.html"
+    assert (
+        reported([str(runs / "digits"), "layers=[1]", "limit=1"])[1]
+        == runs / "digits" / "diagnosis.html"
+    )
 
 
 def test_one_query_looks_from_the_middle_and_says_what_it_can(runs):
@@ -178,7 +221,9 @@ def test_a_rollout_is_made_in_one_pass(runs):
     plan = layout(model, (words,), 4)
     model.register_forward_pre_hook(lambda *given: calls.append(1))
     found = looked(model, (words,), plan, [0])
-    assert len(calls) == 4  # as it is, with all in one place, moved alike, and of all layers for the rollout
+    assert (
+        len(calls) == 4
+    )  # as it is, with all in one place, moved alike, and of all layers for the rollout
     means = [one.weights.mean(1, keepdim=True) for one in look(model, (words,))]
     assert torch.equal(found.rollout, rollout(means)[:, list(plan.slots)])
 
@@ -187,7 +232,9 @@ def test_one_run_has_names_for_its_checkpoints(runs):
     words = [str(runs / "digits" / name) for name in ("best", "last")]
     report, _ = reported([*words, "limit=1", "controls=false", "samples=1"])
     assert [run.name for run in report.runs] == ["vit_none digits best", "vit_none digits last"]
-    assert "by_position" not in {measure.name for measure in report.runs[0].measures}  # of one sample
+    assert "by_position" not in {
+        measure.name for measure in report.runs[0].measures
+    }  # of one sample
 
 
 def test_a_page_and_its_numbers_are_written(runs, zoo, tmp_path, caplog):
@@ -206,15 +253,31 @@ WRONG = {
     "an empty run": (["."], 5, [".", "no checkpoint"]),
     "a good run and none": (["{runs}/digits", "nowhere"], 5, ["nowhere", "no such checkpoint"]),
     "a corrupt checkpoint": (["{runs}/corrupt.ckpt"], 5, ["corrupt.ckpt", "corrupt"]),
-    "another version": (["{runs}/other.ckpt"], 5, ["other.ckpt", "model.depht", "of zoo 9.9", __version__]),
+    "another version": (
+        ["{runs}/other.ckpt"],
+        5,
+        ["other.ckpt", "model.depht", "of zoo 9.9", __version__],
+    ),
     "a run twice": (["{runs}/digits", "{runs}/digits/best"], 2, ["named twice"]),
     "a misspelt option": (["{runs}/digits", "sampels=2"], 2, ["sampels", "did you mean samples?"]),
     "no samples": (["{runs}/digits", "samples=0"], 2, ["samples", "at least 1"]),
     "a word for a number": (["{runs}/digits", "queries=all"], 2, ["queries", "whole number"]),
     "no layer": (["{runs}/digits", "layers=[]"], 2, ["layers", "a list of none"]),
-    "a layer that is not there": (["{runs}/digits", "layers=[0,7]"], 2, ["layers", "no layer 7", "layers 0 to 1"]),
-    "a word for a layer": (["{runs}/digits", "layers=x"], 2, ["layers", "whole number", "got 'x'\n"]),
-    "a fraction for a layer": (["{runs}/digits", "layers=1.5"], 2, ["layers", "whole number", "got 1.5\n"]),
+    "a layer that is not there": (
+        ["{runs}/digits", "layers=[0,7]"],
+        2,
+        ["layers", "no layer 7", "layers 0 to 1"],
+    ),
+    "a word for a layer": (
+        ["{runs}/digits", "layers=x"],
+        2,
+        ["layers", "whole number", "got 'x'\n"],
+    ),
+    "a fraction for a layer": (
+        ["{runs}/digits", "layers=1.5"],
+        2,
+        ["layers", "whole number", "got 1.5\n"],
+    ),
     "no page": (["{runs}/digits", "to=page.pdf"], 2, ["to", "page.pdf", ".html"]),
     "no folder": (["{runs}/digits", "to=nowhere/page.html"], 2, ["to", "no folder nowhere"]),
     "a misspelt key": (["{runs}/digits", "model.depht=3"], 2, ["model.depht", "model.depth?"]),
@@ -226,7 +289,11 @@ WRONG = {
     ),
     "an empty test part": (["{runs}/digits", "data.test=0.0001"], 4, ["there is no sample"]),
     "absent data": (["{runs}/decoder", "data.files=[nowhere.txt]"], 4, ["nowhere.txt"]),
-    "a size that patches do not divide": (["{runs}/digits", "data.size=9"], 2, ["patch 4", "9 x 9"]),
+    "a size that patches do not divide": (
+        ["{runs}/digits", "data.size=9"],
+        2,
+        ["patch 4", "9 x 9"],
+    ),
 }
 
 

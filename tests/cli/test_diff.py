@@ -16,11 +16,15 @@ def test_a_name_that_differs_is_told_with_its_options_and_places(zoo):
     assert "rope -> alibi" in first
     assert "lm_rope.yaml:11 -> " in first
     assert "lm_alibi.yaml:10)" in first
-    assert "10000.0 -> nothing" in next(line for line in out.splitlines() if line.startswith("model.encoding.0.base:"))
+    assert "10000.0 -> nothing" in next(
+        line for line in out.splitlines() if line.startswith("model.encoding.0.base:")
+    )
 
 
 def test_equal_recipes_are_told_equal(zoo, tmp_path):
-    (tmp_path / "mine.yaml").write_text("extends: lm_rope\nmodel: {dim: 128}\n")  # what it has already
+    (tmp_path / "mine.yaml").write_text(
+        "extends: lm_rope\nmodel: {dim: 128}\n"
+    )  # what it has already
     code, out, _ = zoo("diff", "lm_rope", "mine.yaml")
     assert (code, out) == (0, "lm_rope and mine.yaml are equal once resolved\n")
 
@@ -39,7 +43,9 @@ def test_overrides_change_both(zoo):
     _, out, _ = zoo("diff", "vit_none", "vit_learned", "data.size=32", "--json")
     found = json.loads(out)
     assert not found["equal"]
-    assert found["parameters"][1] - found["parameters"][0] == 8 * 8 * 96  # a row for each patch of 4
+    assert (
+        found["parameters"][1] - found["parameters"][0] == 8 * 8 * 96
+    )  # a row for each patch of 4
     assert found["tokens"][0] == found["tokens"][1]
 
 

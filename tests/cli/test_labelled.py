@@ -74,7 +74,12 @@ def folders(tmp_path):
 def test_a_test_split_alone_is_measured_by_the_names_of_its_classes(calm, zoo, folders):
     shown = []
     for words in ([], ["data.classes=[wild,calm]"]):
-        asked = [f"data.path={folders('calm', 'wild')}", "data.test=test", "data.val=validation", *words]
+        asked = [
+            f"data.path={folders('calm', 'wild')}",
+            "data.test=test",
+            "data.val=validation",
+            *words,
+        ]
         code, out, told = zoo("eval", calm / "run", *asked, "--json")
         assert code == 0, told
         shown.append(json.loads(out))
@@ -84,7 +89,9 @@ def test_a_test_split_alone_is_measured_by_the_names_of_its_classes(calm, zoo, f
 
 def test_a_run_is_not_measured_against_classes_of_other_names(calm, zoo, folders):
     for words in ([], ["data.classes=[sweet,sour]"]):
-        code, _, told = zoo("eval", calm / "run", f"data.path={folders('sweet', 'sour')}", "data.test=test", *words)
+        code, _, told = zoo(
+            "eval", calm / "run", f"data.path={folders('sweet', 'sour')}", "data.test=test", *words
+        )
         assert code == 2
         assert "data.classes: " in told
         assert "not calm, wild" in told
@@ -98,7 +105,9 @@ def test_data_that_is_not_as_told_makes_no_run_directory(zoo, folders, tmp_path)
     assert code == 2
     assert "data.classes: " in told
     assert "has the classes calm, wild, not a, b" in told
-    code, _, told = zoo("fit", "calm.yaml", f"data.path={path}", *splits, "data.classes=2", "data.text=words")
+    code, _, told = zoo(
+        "fit", "calm.yaml", f"data.path={path}", *splits, "data.classes=2", "data.text=words"
+    )
     assert code == 4
     assert "no column words" in told
     assert not (tmp_path / "runs").exists()

@@ -25,7 +25,12 @@ def train(tmp_path_factory):
         key = (recipe, *overrides)
         if key not in known:
             data = FLIPFLOP if recipe.startswith("flipflop") else letters
-            known[key] = fit(recipe, [*data, "evaluate.lengths=null", *overrides], folder / f"run{len(known)}", "never")
+            known[key] = fit(
+                recipe,
+                [*data, "evaluate.lengths=null", *overrides],
+                folder / f"run{len(known)}",
+                "never",
+            )
         return Path(known[key]["run"]), known[key]
 
     return run
@@ -60,8 +65,18 @@ def generated(zoo):
 
 def test_a_run_directory_holds_all_of_a_run(train):
     run, result = train("lm_rope")
-    found = {str(path.relative_to(run)).split("/events")[0] for path in run.rglob("*") if path.is_file()}
-    files = {"recipe.yaml", "environment.json", "start.json", "metrics.csv", "train.log", "tensorboard", "end.json"}
+    found = {
+        str(path.relative_to(run)).split("/events")[0] for path in run.rglob("*") if path.is_file()
+    }
+    files = {
+        "recipe.yaml",
+        "environment.json",
+        "start.json",
+        "metrics.csv",
+        "train.log",
+        "tensorboard",
+        "end.json",
+    }
     files.add("checkpoints/last.ckpt")
     assert found - {"tensorboard/hparams.yaml", "lengths.png"} == files | {"checkpoints/best.ckpt"}
     assert result["count"] == 13
@@ -70,10 +85,28 @@ def test_a_run_directory_holds_all_of_a_run(train):
 
 def test_a_run_goes_on_where_it_ended(train, zoo, tmp_path):
     run, _ = train("lm_rope", "trainer.max_epochs=2")
-    letters = language(tmp_path / "letters.txt", "evaluate.lengths=null", f"data.files=[{run.parent / 'letters.txt'}]")
+    letters = language(
+        tmp_path / "letters.txt",
+        "evaluate.lengths=null",
+        f"data.files=[{run.parent / 'letters.txt'}]",
+    )
     assert zoo("fit", "lm_rope", *letters, "--run-dir", "broken")[0] == 0
-    assert zoo("fit", "lm_rope", *letters, "trainer.max_epochs=2", "--run-dir", "broken", "--resume", "auto")[0] == 0
-    broken, whole = (torch.load(f"{home}/checkpoints/last.ckpt", weights_only=True) for home in ("broken", run))
+    assert (
+        zoo(
+            "fit",
+            "lm_rope",
+            *letters,
+            "trainer.max_epochs=2",
+            "--run-dir",
+            "broken",
+            "--resume",
+            "auto",
+        )[0]
+        == 0
+    )
+    broken, whole = (
+        torch.load(f"{home}/checkpoints/last.ckpt", weights_only=True) for home in ("broken", run)
+    )
     assert broken["global_step"] == whole["global_step"] == 26
 
 
@@ -87,7 +120,13 @@ def test_the_digest_tells_one_text_from_another(train, zoo, tmp_path):
 
 @pytest.mark.parametrize(
     ("recipe", "overrides"),
-    [("lm_rope", []), ("lm_xl", MEMORY), ("flipflop_rope", []), ("mlm_t5", []), ("lm_dape", ["data.tokens=byte"])],
+    [
+        ("lm_rope", []),
+        ("lm_xl", MEMORY),
+        ("flipflop_rope", []),
+        ("mlm_t5", []),
+        ("lm_dape", ["data.tokens=byte"]),
+    ],
 )
 def test_eval_gives_what_training_ended_with(recipe, overrides, train, evaluated):
     run, result = train(recipe, *overrides)
@@ -110,7 +149,9 @@ def test_eval_at_lengths_tells_each_place_and_draws_a_figure(train, evaluated):
     assert (run / "lengths.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(("recipe", "overrides"), [("lm_xl", MEMORY), ("flipflop_rope", []), ("mlm_t5", [])])
+@pytest.mark.parametrize(
+    ("recipe", "overrides"), [("lm_xl", MEMORY), ("flipflop_rope", []), ("mlm_t5", [])]
+)
 def test_other_models_are_measured_at_lengths_too(recipe, overrides, train, evaluated):
     found = evaluated(train(recipe, *overrides)[0], "evaluate.lengths=[8,32]")
     assert [found["lengths"][length]["test/loss"] > 0 for length in ("8", "32")] == [True, True]
@@ -155,7 +196,9 @@ def test_a_figure_marks_the_length_of_training_whatever_the_data(train, evaluate
 
 def test_another_text_is_read_with_the_vocabulary_of_training(train, evaluated, tmp_path):
     (tmp_path / "song.txt").write_text("aha " * 200)
-    found = evaluated(train("lm_rope")[0], "data.name=text", f"data.files=[{tmp_path / 'song.txt'}]")
+    found = evaluated(
+        train("lm_rope")[0], "data.name=text", f"data.files=[{tmp_path / 'song.txt'}]"
+    )
     assert found["count"] == 5
     assert found["metrics"]["test/loss"] > 0
     assert found["data"].startswith("text ")
@@ -184,7 +227,9 @@ def test_the_same_seed_writes_the_same_text_with_and_without_a_cache(train, gene
 def test_samples_are_those_of_the_seeds_that_follow(train, generated):
     run, _ = train("lm_rope")
     samples = generated(run, "prompt=abc", "tokens=20", "samples=2")
-    assert samples == [generated(run, "prompt=abc", "tokens=20", f"seed={seed}")[0] for seed in (0, 1)]
+    assert samples == [
+        generated(run, "prompt=abc", "tokens=20", f"seed={seed}")[0] for seed in (0, 1)
+    ]
 
 
 @pytest.mark.parametrize("greedy", ["top_k=1", "top_p=1e-6", "temperature=1e-300"])

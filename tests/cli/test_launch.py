@@ -60,8 +60,13 @@ def started(tmp_path):
         for old in tmp_path.glob("*.words"):
             old.unlink()
         known = {"PATH": os.environ["PATH"], "ZOO_BIN": str(there), **environment}
-        done = subprocess.run(["bash"], input=text, text=True, cwd="/", env=known, capture_output=True, timeout=60)
-        words = {path.stem: path.read_text().rstrip("\0").split("\0") for path in tmp_path.glob("*.words")}
+        done = subprocess.run(
+            ["bash"], input=text, text=True, cwd="/", env=known, capture_output=True, timeout=60
+        )
+        words = {
+            path.stem: path.read_text().rstrip("\0").split("\0")
+            for path in tmp_path.glob("*.words")
+        }
         return done.returncode, words, done.stderr
 
     return run
@@ -69,7 +74,11 @@ def started(tmp_path):
 
 def options(text):
     """The options of sbatch in a script."""
-    lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH --")]
+    lines = [
+        line.removeprefix("#SBATCH --")
+        for line in text.splitlines()
+        if line.startswith("#SBATCH --")
+    ]
     return {key: value for key, _, value in (line.partition("=") for line in lines)}
 
 
@@ -77,28 +86,58 @@ def options(text):
 
 
 def test_sbatch_is_told_what_the_run_needs(script):
-    found = options(script("slurm", "vit_comrope", "nodes=4", "devices=8", "time=2-00", "partition=gpu", "account=a1",
-                           "cpus=6"))  # fmt: skip
+    found = options(
+        script(
+            "slurm",
+            "vit_comrope",
+            "nodes=4",
+            "devices=8",
+            "time=2-00",
+            "partition=gpu",
+            "account=a1",
+            "cpus=6",
+        )
+    )
     assert found == {
-        "requeue": "", "job-name": "zoo-vit_comrope", "nodes": "4", "ntasks-per-node": "8", "gpus-per-node": "8",
-        "cpus-per-task": "6", "time": "2-00", "partition": "gpu", "account": "a1", "signal": "TERM@180",
-        "open-mode": "append", "output": "zoo-vit_comrope-%j.out",
-    }  # fmt: skip
+        "requeue": "",
+        "job-name": "zoo-vit_comrope",
+        "nodes": "4",
+        "ntasks-per-node": "8",
+        "gpus-per-node": "8",
+        "cpus-per-task": "6",
+        "time": "2-00",
+        "partition": "gpu",
+        "account": "a1",
+        "signal": "TERM@180",
+        "open-mode": "append",
+        "output": "zoo-vit_comrope-%j.out",
+    }
 
 
 def test_processes_on_the_cpu_ask_for_no_gpu(script):
-    found = options(script("slurm", "vit_comrope", "devices=2", "trainer.accelerator=cpu", "data.workers=3"))
+    found = options(
+        script("slurm", "vit_comrope", "devices=2", "trainer.accelerator=cpu", "data.workers=3")
+    )
     assert "gpus-per-node" not in found
     assert (found["ntasks-per-node"], found["cpus-per-task"]) == ("2", "4")
 
 
 def test_each_task_gets_the_same_command(script, started):
-    text = script("slurm", "vit_comrope", "nodes=4", "devices=8", "run_dir=runs/my run", "seed=3", *AWKWARD)
+    text = script(
+        "slurm", "vit_comrope", "nodes=4", "devices=8", "run_dir=runs/my run", "seed=3", *AWKWARD
+    )
     code, words, _ = started(text, SLURM_JOB_ID="7")
     assert code == 0
     flags, command = words["srun"][:2], words["srun"][2:]
     assert flags == ["--kill-on-bad-exit=1", "--cpus-per-task=1"]
-    last = ["trainer.num_nodes=4", "trainer.devices=8", "--run-dir", "runs/my run", "--resume", "auto"]
+    last = [
+        "trainer.num_nodes=4",
+        "trainer.devices=8",
+        "--run-dir",
+        "runs/my run",
+        "--resume",
+        "auto",
+    ]
     assert command == ["zoo", "fit", "vit_comrope", "seed=3", *AWKWARD, *last]
     assert "scontrol" not in words
     assert "\nexport OMP_NUM_THREADS=1 " in text
@@ -124,8 +163,16 @@ def test_a_job_goes_back_into_the_queue_only_where_it_was_stopped(script, starte
 
 def test_lightning_finds_its_place_in_such_a_job(script, monkeypatch):
     found = options(script("slurm", "vit_comrope", "nodes=4", "devices=8"))
-    told = {"JOB_NAME": found["job-name"], "NTASKS_PER_NODE": found["ntasks-per-node"], "NNODES": found["nodes"],
-            "NTASKS": "32", "JOB_ID": "1234567", "NODELIST": "gpu[07-10]", "PROCID": "9", "LOCALID": "1"}  # fmt: skip
+    told = {
+        "JOB_NAME": found["job-name"],
+        "NTASKS_PER_NODE": found["ntasks-per-node"],
+        "NNODES": found["nodes"],
+        "NTASKS": "32",
+        "JOB_ID": "1234567",
+        "NODELIST": "gpu[07-10]",
+        "PROCID": "9",
+        "LOCALID": "1",
+    }
     for key, value in told.items():
         monkeypatch.setenv(f"SLURM_{key}", value)
     for key in ("MASTER_ADDR", "MASTER_PORT"):  # which it sets
@@ -134,7 +181,11 @@ def test_lightning_finds_its_place_in_such_a_job(script, monkeypatch):
     assert SLURMEnvironment.detect()
     environment = SLURMEnvironment()
     environment.validate_settings(num_devices=8, num_nodes=4)
-    assert (environment.main_address, environment.main_port, environment.world_size()) == ("gpu07", 19567, 32)
+    assert (environment.main_address, environment.main_port, environment.world_size()) == (
+        "gpu07",
+        19567,
+        32,
+    )
 
 
 def test_a_run_directory_depends_on_the_recipe_and_not_on_where_it_runs(script):
@@ -151,21 +202,29 @@ def test_the_recipe_may_say_how_many_there_are(script):
 
 
 def test_what_a_strategy_needs_may_be_on_the_cluster_alone(script):
-    assert "trainer.strategy=fsdp" in script("slurm", "vit_comrope", "trainer.strategy=fsdp", "trainer.accelerator=gpu")
+    assert "trainer.strategy=fsdp" in script(
+        "slurm", "vit_comrope", "trainer.strategy=fsdp", "trainer.accelerator=gpu"
+    )
 
 
 # torchrun
 
 
 def test_torchrun_is_told_where_to_meet(script, started):
-    text = script("torchrun", "vit_comrope", "nodes=2", "devices=4", "port=29600", "restarts=1", *AWKWARD)
+    text = script(
+        "torchrun", "vit_comrope", "nodes=2", "devices=4", "port=29600", "restarts=1", *AWKWARD
+    )
     code, words, _ = started(text, MASTER="node7")
     assert code == 0
     at = words["torchrun"].index("-m")
     assert words["torchrun"][:at] == [
-        "--nnodes=2", "--nproc-per-node=4", "--rdzv-backend=c10d", "--rdzv-id=zoo-vit_comrope",
-        "--rdzv-endpoint=node7:29600", "--max-restarts=1",
-    ]  # fmt: skip
+        "--nnodes=2",
+        "--nproc-per-node=4",
+        "--rdzv-backend=c10d",
+        "--rdzv-id=zoo-vit_comrope",
+        "--rdzv-endpoint=node7:29600",
+        "--max-restarts=1",
+    ]
     assert words["torchrun"][at : at + 4] == ["-m", "zoo", "fit", "vit_comrope"]
     assert words["torchrun"][-6:-4] == ["trainer.num_nodes=2", "trainer.devices=4"]
     assert words["torchrun"][-2:] == ["--resume", "auto"]
@@ -185,7 +244,11 @@ def test_several_nodes_have_to_know_one_of_them(script, started):
 def test_torchrun_reads_its_words(script, started):
     _, words, _ = started(script("torchrun", "vit_comrope", "devices=2"))
     found = parse_args(words["torchrun"])
-    assert (found.training_script, found.module, found.training_script_args[0]) == ("zoo", True, "fit")
+    assert (found.training_script, found.module, found.training_script_args[0]) == (
+        "zoo",
+        True,
+        "fit",
+    )
 
 
 # files
@@ -208,7 +271,10 @@ def test_nothing_is_lost_where_a_script_is_written_again(zoo, tmp_path, caplog):
     zoo("launch", "slurm", "vit_comrope")
     assert not any("something else" in told for told in caplog.messages)
     zoo("launch", "slurm", "vit_comrope", "nodes=2")
-    assert "vit_comrope.slurm.sh held something else, which is now in vit_comrope.slurm.sh.before" in caplog.messages
+    assert (
+        "vit_comrope.slurm.sh held something else, which is now in vit_comrope.slurm.sh.before"
+        in caplog.messages
+    )
     assert (tmp_path / "vit_comrope.slurm.sh.before").read_text() == first
 
 
@@ -240,7 +306,9 @@ def test_a_plug_in_may_bring_an_engine(zoo, tmp_path, monkeypatch):
     (tmp_path / "clusters" / "__init__.py").write_text("")
     (tmp_path / "clusters" / "launch" / "shout.py").write_text(ENGINE)
     monkeypatch.syspath_prepend(tmp_path)
-    _, out, told = zoo("launch", "shout", "vit_comrope", "times=2", "--print", "--plugin", "clusters")
+    _, out, told = zoo(
+        "launch", "shout", "vit_comrope", "times=2", "--print", "--plugin", "clusters"
+    )
     assert out.startswith("fit vit_comrope trainer.num_nodes=1"), told
     assert out.endswith("!!")
 
@@ -253,23 +321,44 @@ WRONG = {
     "no recipe": (["slurm"], ["RECIPE"]),
     "an unknown recipe": (["slurm", "vit_comrop"], ["vit_comrop", "did you mean vit_comrope?"]),
     "a misspelt option": (["slurm", "vit_comrope", "node=2"], ["node", "did you mean nodes?"]),
-    "an option of another engine": (["torchrun", "vit_comrope", "partition=gpu"], ["partition", "unknown option"]),
+    "an option of another engine": (
+        ["torchrun", "vit_comrope", "partition=gpu"],
+        ["partition", "unknown option"],
+    ),
     "no nodes": (["slurm", "vit_comrope", "nodes=0"], ["nodes", "at least 1", "0"]),
-    "a word for a number": (["slurm", "vit_comrope", "devices=all"], ["devices", "whole number", "'all'"]),
+    "a word for a number": (
+        ["slurm", "vit_comrope", "devices=all"],
+        ["devices", "whole number", "'all'"],
+    ),
     "an option without a value": (["slurm", "vit_comrope", "nodes="], ["nodes", "no value"]),
     "no time": (["slurm", "vit_comrope", "time=soon"], ["time", "'soon'", "hours:minutes:seconds"]),
-    "too little time": (["slurm", "vit_comrope", "time=00:04:00"], ["time", "00:04:00", "240 seconds"]),
+    "too little time": (
+        ["slurm", "vit_comrope", "time=00:04:00"],
+        ["time", "00:04:00", "240 seconds"],
+    ),
     "a partition that is none": (["slurm", "vit_comrope", "partition=a b"], ["partition", "'a b'"]),
-    "an account with a line of its own": (["slurm", "vit_comrope", "account=a\nrm -r x"], ["account"]),
-    "a port that is none": (["torchrun", "vit_comrope", "port=80"], ["port", "from 1024 to 65535", "80"]),
+    "an account with a line of its own": (
+        ["slurm", "vit_comrope", "account=a\nrm -r x"],
+        ["account"],
+    ),
+    "a port that is none": (
+        ["torchrun", "vit_comrope", "port=80"],
+        ["port", "from 1024 to 65535", "80"],
+    ),
     "a misspelt key": (["slurm", "vit_comrope", "model.depht=2"], ["model.depht", "model.depth?"]),
     "heads that do not divide": (["slurm", "vit_comrope", "model.heads=5"], ["model.heads", "5"]),
-    "a strategy that is none": (["slurm", "vit_comrope", "trainer.strategy=dpd"], ["trainer", "dpd"]),
+    "a strategy that is none": (
+        ["slurm", "vit_comrope", "trainer.strategy=dpd"],
+        ["trainer", "dpd"],
+    ),
     "told twice": (
         ["slurm", "vit_comrope", "devices=2", "trainer.devices=4"],
         ["trainer.devices", "devices", "leave one"],
     ),
-    "devices by number": (["slurm", "vit_comrope", "trainer.devices='0,1'"], ["trainer.devices", "devices=COUNT"]),
+    "devices by number": (
+        ["slurm", "vit_comrope", "trainer.devices='0,1'"],
+        ["trainer.devices", "devices=COUNT"],
+    ),
     "a word alone": (["slurm", "vit_comrope", "nodes"], ["'nodes'", "key=value"]),
     "an unknown flag": (["slurm", "vit_comrope", "--nodes", "4"], ["--nodes"]),
 }

@@ -71,7 +71,9 @@ def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
     assert [*found["lengths"]["32"]] == ["refused"]
     task = load(runs / "learned")
     table = task.model.trunk.encoding["learned"].table.detach()
-    long = F.interpolate(table.T[None, :, :, None], size=(32, 1), mode="bicubic", align_corners=False)[0, :, :, 0].T
+    long = F.interpolate(
+        table.T[None, :, :, None], size=(32, 1), mode="bicubic", align_corners=False
+    )[0, :, :, 0].T
     data = build_data(recipe(runs / "learned" / "recipe.yaml"), length=32)
     data.adopt(task.samples)
     losses = []
@@ -84,8 +86,12 @@ def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
             for block, chain in zip(blocks.blocks, blocks.chains, strict=True):
                 tokens = block(tokens, chain, zoo_context())
             logits = task.model.words.logits(blocks.norm(tokens.x))
-            losses.append(F.cross_entropy(logits.mT, batch.targets, reduction="none", ignore_index=-100))
-    expected = torch.cat(losses).sum() / sum((batch.targets >= 0).sum() for batch in data.test_dataloader())
+            losses.append(
+                F.cross_entropy(logits.mT, batch.targets, reduction="none", ignore_index=-100)
+            )
+    expected = torch.cat(losses).sum() / sum(
+        (batch.targets >= 0).sum() for batch in data.test_dataloader()
+    )
     assert found["rules"]["resample"]["32"]["test/loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
@@ -151,15 +157,23 @@ def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):
     assert [*found["rules"]["linear"]] == ["8x32", "24"]
     assert found["resolutions"]["16"] == found["metrics"]
     assert found["shown"] == "each side resized to its own length, bilinearly"
-    alone = evaluated(runs / "axial", "evaluate.resolutions=[8x32]", "model.encoding.0.coordinates=interpolated")
-    assert alone["resolutions"]["8x32"] == found["rules"]["linear"]["8x32"] != found["resolutions"]["8x32"]
+    alone = evaluated(
+        runs / "axial", "evaluate.resolutions=[8x32]", "model.encoding.0.coordinates=interpolated"
+    )
+    assert (
+        alone["resolutions"]["8x32"]
+        == found["rules"]["linear"]["8x32"]
+        != found["resolutions"]["8x32"]
+    )
     _, out, _ = zoo("eval", runs / "axial", *asked)
     assert re.search(r"^ *8 x 32  +0", out, re.MULTILINE)
     assert re.search(r"^ *8 x 32, linear  +0", out, re.MULTILINE)
 
 
 def test_what_is_trained_stays_so_where_the_data_are_resized(runs, evaluated):
-    found = evaluated(runs / "axial", "data.size=24", "evaluate.resolutions=[2x]", "evaluate.rules=[linear]")
+    found = evaluated(
+        runs / "axial", "data.size=24", "evaluate.resolutions=[2x]", "evaluate.rules=[linear]"
+    )
     assert (found["size"], found["trained"]) == (24, 16)
     alone = evaluated(runs / "axial", "evaluate.resolutions=[24,32]", "evaluate.rules=[linear]")
     assert found["metrics"] == alone["resolutions"]["24"]
@@ -198,7 +212,9 @@ def test_too_little_memory_at_one_length_is_told_and_stops_no_other(error, runs,
     found = evaluated(runs / "rope", "evaluate.lengths=[2x,48,64]", "evaluate.rules=[yarn]")
     assert found["lengths"]["48"] == found["rules"]["yarn"]["48"] == {"refused": "out of memory"}
     assert all(
-        "test/loss" in sizes[size] for sizes in (found["lengths"], found["rules"]["yarn"]) for size in ("32", "64")
+        "test/loss" in sizes[size]
+        for sizes in (found["lengths"], found["rules"]["yarn"])
+        for size in ("32", "64")
     )
     assert json.loads((runs / "rope" / KEPT).read_text()) == found
     assert "partial" not in found
@@ -209,7 +225,10 @@ def test_what_was_measured_before_a_signal_is_kept(runs, zoo, beyond):
     beyond(Stopped(SIGTERM, "stopped by SIGTERM while testing; nothing was written"))
     code, out, told = zoo("eval", runs / "rope", "evaluate.lengths=[2x,48,64]")
     assert (code, out) == (143, "")
-    assert f"stopped by SIGTERM while testing; what was measured before stands in {runs / 'rope' / KEPT}" in told
+    assert (
+        f"stopped by SIGTERM while testing; what was measured before stands in {runs / 'rope' / KEPT}"
+        in told
+    )
     kept = json.loads((runs / "rope" / KEPT).read_text())
     assert kept["partial"] is True
     assert [*kept["lengths"]] == ["32"]
@@ -240,42 +259,85 @@ def test_sliding_windows_and_others_are_no_curve():
 
     plain = {"size": 16, "metrics": {"test/accuracy": 0.9}, "windows": "side by side"}
     alike = plain | {"lengths": {"32": found(0.5, "side by side")}}
-    slid = plain | {"lengths": {"32": found(0.5, "sliding by 4, the last 4 asked"), "64": {"refused": "no"}}}
+    slid = plain | {
+        "lengths": {"32": found(0.5, "sliding by 4, the last 4 asked"), "64": {"refused": "no"}}
+    }
     assert points(alike, "lengths", 16)["_child0"] == [(16.0, 0.9), (32.0, 0.5)]
     assert points(slid, "lengths", 16)["_child0"] == [(32.0, 0.5)]
 
 
 def test_training_on_images_that_are_no_squares_is_no_place_among_squares():
-    result = {"size": 16, "metrics": {"test/accuracy": 0.9}, "resolutions": {"32": {"test/accuracy": 0.5}}}
+    result = {
+        "size": 16,
+        "metrics": {"test/accuracy": 0.9},
+        "resolutions": {"32": {"test/accuracy": 0.5}},
+    }
     assert [*points(result, "resolutions", "16x32").values()] == [[(16.0, 0.9), (32.0, 0.5)]]
 
 
 WRONG = {
-    "half a token": ("rope", ["evaluate.lengths=[1.3x]"], ["evaluate.lengths.0", "1.3x of 16 is 20.8"]),
-    "no length": ("rope", ["evaluate.lengths=[8,2y]"], ["evaluate.lengths.1", "'2y' is no length", "2x for twice"]),
+    "half a token": (
+        "rope",
+        ["evaluate.lengths=[1.3x]"],
+        ["evaluate.lengths.0", "1.3x of 16 is 20.8"],
+    ),
+    "no length": (
+        "rope",
+        ["evaluate.lengths=[8,2y]"],
+        ["evaluate.lengths.1", "'2y' is no length", "2x for twice"],
+    ),
     "a shape of text": ("rope", ["evaluate.lengths=[8x8]"], ["evaluate.lengths.0", "no length"]),
     "no resolution": ("axial", ["evaluate.resolutions=[2z]"], ["evaluate.resolutions.0", "16x32"]),
-    "a patch that does not divide": ("axial", ["evaluate.resolutions=[16x18]"], ["evaluate.resolutions", "16 x 18"]),
-    "an unknown rule": ("rope", ["evaluate.lengths=[2x]", "evaluate.rules=[yarm]"], ["evaluate.rules.0", "yarn?"]),
+    "a patch that does not divide": (
+        "axial",
+        ["evaluate.resolutions=[16x18]"],
+        ["evaluate.resolutions", "16 x 18"],
+    ),
+    "an unknown rule": (
+        "rope",
+        ["evaluate.lengths=[2x]", "evaluate.rules=[yarm]"],
+        ["evaluate.rules.0", "yarn?"],
+    ),
     "a rule of others": (
-        "learned", ["evaluate.lengths=[2x]", "evaluate.rules=[none,ntk]"], ["evaluate.rules.1", "learned", "resample"],
+        "learned",
+        ["evaluate.lengths=[2x]", "evaluate.rules=[none,ntk]"],
+        ["evaluate.rules.1", "learned", "resample"],
     ),
     "a rule for other coordinates": (
-        "axial", ["evaluate.resolutions=[2x]", "evaluate.rules=[linear]", "model.encoding.0.coordinates=symmetric"],
+        "axial",
+        [
+            "evaluate.resolutions=[2x]",
+            "evaluate.rules=[linear]",
+            "model.encoding.0.coordinates=symmetric",
+        ],
         ["evaluate.rules.0", "rope_axial with coordinates symmetric, knows no rule linear"],
     ),
-    "a rule and nothing past training": ("rope", ["evaluate.rules=[yarn]"], ["evaluate.rules", "evaluate.lengths=[2x]"]),
+    "a rule and nothing past training": (
+        "rope",
+        ["evaluate.rules=[yarn]"],
+        ["evaluate.rules", "evaluate.lengths=[2x]"],
+    ),
     "an unknown option": (
-        "flipflop", ["evaluate.variants={sparse: {ignor: 1}}"], ["evaluate.variants.sparse.ignor", "did you mean ignore?"],
+        "flipflop",
+        ["evaluate.variants={sparse: {ignor: 1}}"],
+        ["evaluate.variants.sparse.ignor", "did you mean ignore?"],
     ),
     "a value out of bounds": (
-        "flipflop", ["evaluate.variants={sparse: {ignore: 2}}"], ["evaluate.variants.sparse.ignore", "from 0 to 1"],
+        "flipflop",
+        ["evaluate.variants={sparse: {ignore: 2}}"],
+        ["evaluate.variants.sparse.ignore", "from 0 to 1"],
     ),
     "a variant that cannot be": (
-        "flipflop", ["evaluate.variants={odd: {length: 7}}"], ["evaluate.variants.odd", "write 8"],
+        "flipflop",
+        ["evaluate.variants={odd: {length: 7}}"],
+        ["evaluate.variants.odd", "write 8"],
     ),
-    "a variant of nothing": ("flipflop", ["evaluate.variants={same: {}}"], ["evaluate.variants.same", "changes nothing"]),
-}  # fmt: skip
+    "a variant of nothing": (
+        "flipflop",
+        ["evaluate.variants={same: {}}"],
+        ["evaluate.variants.same", "changes nothing"],
+    ),
+}
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.replace(" ", "-"))

@@ -7,7 +7,13 @@ import sys
 import pytest
 from tiny import ROOT
 
-FEW = ["data.train=32", "data.val=16", "data.test=16", "trainer.max_epochs=1", "trainer.accelerator=cpu"]
+FEW = [
+    "data.train=32",
+    "data.val=16",
+    "data.test=16",
+    "trainer.max_epochs=1",
+    "trainer.accelerator=cpu",
+]
 
 
 @pytest.fixture
@@ -31,7 +37,11 @@ def test_its_recipe_trains_and_is_measured(beside):
     code, _, told = beside("fit", "vit_gaussian", *FEW, "--plugin", "zoo_example")
     assert code == 0, told
     code, out, told = beside(
-        "eval", "runs/vit_gaussian/latest", "evaluate.resolutions=[16,24]", "--plugin", "zoo_example"
+        "eval",
+        "runs/vit_gaussian/latest",
+        "evaluate.resolutions=[16,24]",
+        "--plugin",
+        "zoo_example",
     )
     assert code == 0, told
     assert "24 x 24" in out
@@ -42,7 +52,10 @@ def test_a_run_without_its_plug_in_is_told(beside, monkeypatch):
     monkeypatch.setenv("ZOO_PLUGINS", "")
     code, _, told = beside("eval", "runs/vit_gaussian/latest")
     assert code == 5
-    assert "there is no 'gaussian' among encodings; if that comes from a plug-in, add --plugin MODULE" in told
+    assert (
+        "there is no 'gaussian' among encodings; if that comes from a plug-in, add --plugin MODULE"
+        in told
+    )
 
 
 def test_a_name_that_zoo_has_stays_its_own(beside, tmp_path):
@@ -51,4 +64,7 @@ def test_a_name_that_zoo_has_stays_its_own(beside, tmp_path):
     listed = beside("list", "encodings", "--plugin", "zoo_example")[1]
     assert re.search(r"^rope +Rotary", listed, re.MULTILINE)
     assert "Gaussian" not in listed
-    assert "Rotary" in beside("show", "rope", "picture=null", "seconds=0", "--plugin", "zoo_example")[1]
+    assert (
+        "Rotary"
+        in beside("show", "rope", "picture=null", "seconds=0", "--plugin", "zoo_example")[1]
+    )

@@ -19,10 +19,22 @@ from zoo.run.fit import fit
 from zoo.run.load import load
 
 PHOTOS = [
-    "model.dim=16", "model.depth=1", "model.heads=2", "model.patch=4", "data.name=images", "data.size=8", "data.val=0.25",
-    "data.test=0.25", "data.batch_size=4", "data.mean=[0.4,0.5,0.6]", "data.std=[0.2,0.3,0.4]", "trainer.max_epochs=1",
-    "trainer.accelerator=cpu", "data.workers=0", "model.encoding=rope_axial",
-]  # fmt: skip
+    "model.dim=16",
+    "model.depth=1",
+    "model.heads=2",
+    "model.patch=4",
+    "data.name=images",
+    "data.size=8",
+    "data.val=0.25",
+    "data.test=0.25",
+    "data.batch_size=4",
+    "data.mean=[0.4,0.5,0.6]",
+    "data.std=[0.2,0.3,0.4]",
+    "trainer.max_epochs=1",
+    "trainer.accelerator=cpu",
+    "data.workers=0",
+    "model.encoding=rope_axial",
+]
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +47,26 @@ def runs(tmp_path_factory):
     letters = [*language(folder / "letters.txt"), "evaluate.lengths=null"]
     fit("lm_rope", [*letters, "evaluate.lengths=[8]"], folder / "text", "never")
     fit("mlm_t5", [*letters, "trainer.max_steps=1"], folder / "masked", "never")
-    fit("lm_xl", [*letters, "model.memory=16", "data.streams=true", "data.batch_size=2"], folder / "memory", "never")
-    small = ["data.train=8", "data.val=8", "data.test=8", "model.dim=16", "model.depth=1", "model.heads=2"]
-    fit("clip_comrope", [*small, "trainer.max_epochs=1", "trainer.accelerator=cpu"], folder / "clips", "never")
+    fit(
+        "lm_xl",
+        [*letters, "model.memory=16", "data.streams=true", "data.batch_size=2"],
+        folder / "memory",
+        "never",
+    )
+    small = [
+        "data.train=8",
+        "data.val=8",
+        "data.test=8",
+        "model.dim=16",
+        "model.depth=1",
+        "model.heads=2",
+    ]
+    fit(
+        "clip_comrope",
+        [*small, "trainer.max_epochs=1", "trainer.accelerator=cpu"],
+        folder / "clips",
+        "never",
+    )
     shutil.rmtree(folder / "made")
     (folder / "letters.txt").unlink()
     return folder
@@ -50,7 +79,11 @@ def photos(tmp_path):
         (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
         kind = {"bmp": "BMP", "webp": "WEBP"}.get(name.rpartition(".")[2], "PNG")
         (tmp_path / "photos" / name).write_bytes(coded(at, (20, 12), kind))
-    for name, content in (("notes.md", b"mine"), (".hidden.png", b"junk"), ("broken.jpg", coded(1, kind="JPEG")[:200])):
+    for name, content in (
+        ("notes.md", b"mine"),
+        (".hidden.png", b"junk"),
+        ("broken.jpg", coded(1, kind="JPEG")[:200]),
+    ):
         (tmp_path / "photos" / name).write_bytes(content)
     return tmp_path / "photos"
 
@@ -62,7 +95,9 @@ def drawn(folder, numbers):
     raw = load_digits()
     folder.mkdir()
     for at, number in enumerate(numbers):
-        Image.fromarray(np.round(raw.images[number] * 255 / 16).astype(np.uint8)).save(folder / f"{at:04}.png")
+        Image.fromarray(np.round(raw.images[number] * 255 / 16).astype(np.uint8)).save(
+            folder / f"{at:04}.png"
+        )
 
 
 # images
@@ -85,7 +120,9 @@ def test_images_are_read_as_the_data_of_training_is(runs, photos, predicted):
     task = load(runs / "photos", ["evaluate.resolutions=null"])
     found = predicted(runs / "photos", photos / "b.png", "top=4")["predictions"][0]
     pixels = Decoding((8, 8), 3, "crop")((photos / "b.png").read_bytes()) / 255
-    scaled = (pixels - np.array([0.4, 0.5, 0.6])[:, None, None]) / np.array([0.2, 0.3, 0.4])[:, None, None]
+    scaled = (pixels - np.array([0.4, 0.5, 0.6])[:, None, None]) / np.array([0.2, 0.3, 0.4])[
+        :, None, None
+    ]
     shares = task(torch.from_numpy(scaled[None]).float()).softmax(-1)[0].tolist()
     assert {each["label"]: each["probability"] for each in found["top"]} == pytest.approx(
         {f"class {n}": share for n, share in enumerate(shares)}, abs=1e-6
@@ -117,7 +154,9 @@ def test_a_line_for_each_file(runs, photos, zoo, predicted):
     assert code == 0
     lines = out.splitlines()
     first = predicted(runs / "photos", "photos", "top=2")["predictions"][0]["top"]
-    assert lines[0] == "photos/a.PNG     " + "".join(f"  {e['label']} {e['probability']:.4f}" for e in first)
+    assert lines[0] == "photos/a.PNG     " + "".join(
+        f"  {e['label']} {e['probability']:.4f}" for e in first
+    )
     assert [line.split()[0] for line in lines[3:]] == ["photos/c/d.bmp", "photos/c/e/f.webp"]
     assert "Traceback" not in told
 
@@ -137,12 +176,17 @@ def test_a_name_need_not_be_text(runs, photos, zoo):
 
 
 def test_another_resolution_is_a_key_of_the_data(runs, photos, predicted):
-    one, two = (predicted(runs / "photos", photos / "z.png", f"data.size={size}")["predictions"][0] for size in (8, 16))
+    one, two = (
+        predicted(runs / "photos", photos / "z.png", f"data.size={size}")["predictions"][0]
+        for size in (8, 16)
+    )
     assert one["probability"] != two["probability"]
 
 
 def test_workers_change_nothing(runs, photos, predicted):
-    plain, shared = (predicted(runs / "photos", "photos", *more) for more in ([], ["data.workers=2"]))
+    plain, shared = (
+        predicted(runs / "photos", "photos", *more) for more in ([], ["data.workers=2"])
+    )
     assert plain == shared
 
 
@@ -158,20 +202,34 @@ def test_long_work_says_how_far_it_is(runs, photos, predicted, monkeypatch, capl
 
 def test_a_text_has_the_loss_that_eval_gives(runs, zoo, predicted, tmp_path):
     (tmp_path / "song.txt").write_text(LETTERS)
-    code, out, told = zoo("eval", runs / "text", "evaluate.lengths=null", "data.files=[song.txt]", "--json")
+    code, out, told = zoo(
+        "eval", runs / "text", "evaluate.lengths=null", "data.files=[song.txt]", "--json"
+    )
     assert code == 0, told
     (tmp_path / "end.txt").write_text(LETTERS[-200:])
     (found,) = predicted(runs / "text", "end.txt")["predictions"]
     assert found["tokens"] == 199
-    measured = {f"test/{key}": found[key] for key in ("loss", "perplexity", "accuracy", "bits_per_character")}
+    measured = {
+        f"test/{key}": found[key]
+        for key in ("loss", "perplexity", "accuracy", "bits_per_character")
+    }
     assert measured == pytest.approx(json.loads(out)["metrics"], rel=1e-5)
 
 
 def test_texts_are_told_apart_and_short_ones_are_read(runs, zoo, predicted, tmp_path):
-    for name, text in (("a.txt", "abc"), ("b.txt", LETTERS[:40]), ("c.txt", "x"), ("d.txt", "a"), ("e.md", "abc")):
+    for name, text in (
+        ("a.txt", "abc"),
+        ("b.txt", LETTERS[:40]),
+        ("c.txt", "x"),
+        ("d.txt", "a"),
+        ("e.md", "abc"),
+    ):
         (tmp_path / name).write_text(text)
     found = predicted(runs / "text", ".")
-    assert [(one["path"], one["tokens"]) for one in found["predictions"]] == [("a.txt", 2), ("b.txt", 39)]
+    assert [(one["path"], one["tokens"]) for one in found["predictions"]] == [
+        ("a.txt", 2),
+        ("b.txt", 39),
+    ]
     assert [one["path"] for one in found["skipped"]] == ["c.txt", "d.txt"]
     assert "'x' at position 0" in found["skipped"][0]["problem"]
     assert "one token" in found["skipped"][1]["problem"]
@@ -186,7 +244,9 @@ def test_what_is_remembered_ends_with_a_text(runs, predicted, tmp_path):
     (tmp_path / "a.txt").write_text(LETTERS[:100])
     (tmp_path / "b.txt").write_text(LETTERS[100:200])
     both = predicted(runs / "memory", "a.txt", "b.txt")["predictions"]
-    assert both == [predicted(runs / "memory", name)["predictions"][0] for name in ("a.txt", "b.txt")]
+    assert both == [
+        predicted(runs / "memory", name)["predictions"][0] for name in ("a.txt", "b.txt")
+    ]
     assert all(math.isfinite(one["loss"]) for one in both)
 
 
@@ -196,25 +256,50 @@ GREY = ["data.channels=1", "data.mean=[0]", "data.std=[1]"]
 WRONG = {
     "no path": ("digits", [], 2, ["command line", "name a file or a folder"]),
     "a missing path": ("digits", ["nowhere.png"], 4, ["nowhere.png", "no such file or folder"]),
-    "a missing path beside a good one": ("photos", ["photos", "nowhere"], 4, ["nowhere", "no such file"]),
+    "a missing path beside a good one": (
+        "photos",
+        ["photos", "nowhere"],
+        4,
+        ["nowhere", "no such file"],
+    ),
     "an empty folder": ("digits", ["empty"], 4, ["empty", "no file to read"]),
     "a file that is no image": ("digits", ["notes.txt"], 4, ["notes.txt", "no image", "none of 1"]),
     "half an image": ("digits", ["half.png"], 4, ["half.png", "none of 1"]),
     "no run": ("nowhere", ["photos"], 5, ["nowhere", "no such checkpoint"]),
     "a misspelt option": ("digits", ["photos", "tops=3"], 2, ["predict.tops", "predict.top?"]),
     "no class": ("digits", ["photos", "top=0"], 2, ["predict.top", "at least 1", "0"]),
-    "a word for a number": ("digits", ["photos", "top=all"], 2, ["predict.top", "whole number", "'all'"]),
+    "a word for a number": (
+        "digits",
+        ["photos", "top=all"],
+        2,
+        ["predict.top", "whole number", "'all'"],
+    ),
     "an unknown key": ("digits", ["photos", "data.sise=8"], 2, ["data.sise", "data.size?"]),
-    "a size that patches do not divide": ("photos", ["photos", "data.size=9"], 2, ["patch 4", "9 x 9"]),
-    "grey images for a model of colours": ("photos", ["photos", *GREY], 2, ["data.channels", "images of 3"]),
+    "a size that patches do not divide": (
+        "photos",
+        ["photos", "data.size=9"],
+        2,
+        ["patch 4", "9 x 9"],
+    ),
+    "grey images for a model of colours": (
+        "photos",
+        ["photos", *GREY],
+        2,
+        ["data.channels", "images of 3"],
+    ),
     "a model of clips": ("clips", ["photos"], 2, ["data.name", "moving_digits", "none from files"]),
     "a model that fills": ("masked", ["notes.txt"], 2, ["task.name", "fill", "zoo eval"]),
-    "a text in another alphabet": ("text", ["notes.txt"], 4, ["notes.txt", "vocabulary of 10 characters"]),
+    "a text in another alphabet": (
+        "text",
+        ["notes.txt"],
+        4,
+        ["notes.txt", "vocabulary of 10 characters"],
+    ),
     "images for a model of text": ("text", ["photos"], 4, ["photos", ".txt"]),
     "an image for a model of text": ("text", ["half.png"], 4, ["half.png", "UTF-8"]),
     "another recipe": ("digits", ["photos", "model.dim=32"], 5, ["another recipe"]),
     "an unknown flag": ("digits", ["photos", "--top", "3"], 2, ["--top"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.replace(" ", "-"))
@@ -234,7 +319,9 @@ def test_a_wrong_question(case, runs, photos, zoo, tmp_path):
 def test_a_run_is_measured_on_other_images_of_as_many_classes(runs, zoo, tmp_path):
     parquet(tmp_path / "more" / "train-0.parquet", 16, size=(10, 10))
     parquet(tmp_path / "three" / "train-0.parquet", 16, classes=3)
-    code, out, told = zoo("eval", runs / "photos", "data.path=more", "evaluate.resolutions=[8,16]", "--json")
+    code, out, told = zoo(
+        "eval", runs / "photos", "data.path=more", "evaluate.resolutions=[8,16]", "--json"
+    )
     assert code == 0, told
     assert json.loads(out)["resolutions"].keys() == {"8", "16"}
     code, _, told = zoo("eval", runs / "photos", "data.path=three")

@@ -34,9 +34,21 @@ def trained(tmp_path_factory):
 
 def test_a_run_directory_holds_all_of_a_run(trained):
     run, _ = trained
-    found = {str(path.relative_to(run)).split("/events")[0] for path in run.rglob("*") if path.is_file()}
-    files = {"recipe.yaml", "environment.json", "start.json", "metrics.csv", "train.log", "tensorboard", "end.json"}
-    assert files | {"checkpoints/last.ckpt", "checkpoints/best.ckpt"} == found - {"tensorboard/hparams.yaml"}
+    found = {
+        str(path.relative_to(run)).split("/events")[0] for path in run.rglob("*") if path.is_file()
+    }
+    files = {
+        "recipe.yaml",
+        "environment.json",
+        "start.json",
+        "metrics.csv",
+        "train.log",
+        "tensorboard",
+        "end.json",
+    }
+    assert files | {"checkpoints/last.ckpt", "checkpoints/best.ckpt"} == found - {
+        "tensorboard/hparams.yaml"
+    }
     assert (run.parent / "latest").resolve() == run.resolve()
     assert json.loads((run / "environment.json").read_text())["seed"] == 0
 
@@ -44,14 +56,19 @@ def test_a_run_directory_holds_all_of_a_run(trained):
 def test_the_resolved_recipe_is_the_same_recipe(trained):
     run, _ = trained
     overrides = [*TINY, "trainer.max_epochs=2"]
-    assert package.load_recipe(run / "recipe.yaml").plain() == package.load_recipe("vit_comrope", overrides).plain()
+    assert (
+        package.load_recipe(run / "recipe.yaml").plain()
+        == package.load_recipe("vit_comrope", overrides).plain()
+    )
 
 
 def test_metrics_file_has_training_validation_and_test(trained):
     run, result = trained
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
     assert sum(bool(row["val/accuracy"]) for row in rows) == 2
-    assert [float(row["test/accuracy"]) for row in rows if row["test/accuracy"]] == [result["metrics"]["test/accuracy"]]
+    assert [float(row["test/accuracy"]) for row in rows if row["test/accuracy"]] == [
+        result["metrics"]["test/accuracy"]
+    ]
     assert any(row["train/loss"] for row in rows)
 
 
@@ -93,7 +110,9 @@ def test_loading_gives_the_task_with_its_weights(trained):
     task = package.load(trained[0])
     stored = torch.load(trained[0] / "checkpoints" / "best.ckpt", weights_only=True)
     assert not task.training
-    assert all(torch.equal(value, stored["state_dict"][name]) for name, value in task.state_dict().items())
+    assert all(
+        torch.equal(value, stored["state_dict"][name]) for name, value in task.state_dict().items()
+    )
     assert stored["zoo"]["version"] == package.__version__
 
 
@@ -145,7 +164,9 @@ def test_a_loss_that_is_not_finite_stops_before_the_optimiser(zoo, monkeypatch):
     step = Classify.training_step
 
     def broken(self, batch, batch_idx):
-        return step(self, batch, batch_idx) * (float("nan") if self.trainer.global_step == 7 else 1.0)
+        return step(self, batch, batch_idx) * (
+            float("nan") if self.trainer.global_step == 7 else 1.0
+        )
 
     monkeypatch.setattr(Classify, "training_step", broken)
     code, _, told = zoo("fit", "vit_comrope", *TINY, "trainer.max_epochs=2")
@@ -154,7 +175,11 @@ def test_a_loss_that_is_not_finite_stops_before_the_optimiser(zoo, monkeypatch):
     assert "last.ckpt" in told
     weights = torch.load("runs/vit_comrope/latest/checkpoints/last.ckpt", weights_only=True)
     assert weights["global_step"] == 6
-    assert all(torch.isfinite(value).all() for value in weights["state_dict"].values() if value.is_floating_point())
+    assert all(
+        torch.isfinite(value).all()
+        for value in weights["state_dict"].values()
+        if value.is_floating_point()
+    )
 
 
 def test_a_signal_saves_and_stops(tmp_path, monkeypatch):
@@ -162,7 +187,10 @@ def test_a_signal_saves_and_stops(tmp_path, monkeypatch):
     words = ["fit", "vit_comrope", *TINY, "trainer.max_epochs=5000", "--run-dir", "run"]
     (running,) = start(1, lambda rank: main(words), alone)
     deadline = time.monotonic() + 90
-    while not (tmp_path / "run" / "checkpoints" / "last.ckpt").exists() and time.monotonic() < deadline:
+    while (
+        not (tmp_path / "run" / "checkpoints" / "last.ckpt").exists()
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     os.kill(running, signal.SIGTERM)
     told = codes([running]), Path("rank-0.log").read_text()
@@ -175,14 +203,18 @@ def test_a_signal_saves_and_stops(tmp_path, monkeypatch):
 def test_an_evaluation_that_takes_long_says_how_far_it_is(trained, zoo, monkeypatch, caplog):
     monkeypatch.setattr("zoo.run.callbacks.progress.QUIET", -1.0)
     with caplog.at_level("INFO", "zoo"):
-        assert zoo("eval", trained[0], "trainer.accelerator=cpu", "evaluate.resolutions=null")[0] == 0
+        assert (
+            zoo("eval", trained[0], "trainer.accelerator=cpu", "evaluate.resolutions=null")[0] == 0
+        )
     told = [line for line in caplog.messages if line.startswith("tested")]
     assert told[0].startswith("tested 1 of 12 batches, 0:0")
     assert len(told) == 11
 
 
 def test_an_interrupt_saves_and_stops(zoo, monkeypatch):
-    monkeypatch.setattr(Classify, "on_train_batch_start", lambda *given: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(
+        Classify, "on_train_batch_start", lambda *given: signal.raise_signal(signal.SIGINT)
+    )
     code, _, told = zoo("fit", "vit_comrope", *TINY, "--run-dir", "run")
     assert code == 130
     assert (

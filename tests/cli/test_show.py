@@ -33,16 +33,22 @@ def test_recipes_that_name_it_are_told(zoo):
 
 
 def test_parameters_are_those_of_the_sizes_and_options(zoo):
-    code, out, _ = zoo("show", "liere", "dim=48", "heads=4", "depth=3", "length=[7,7]", "block=4", *QUIET)
+    code, out, _ = zoo(
+        "show", "liere", "dim=48", "heads=4", "depth=3", "length=[7,7]", "block=4", *QUIET
+    )
     assert code == 0
     assert "cost, for dim 48, 4 heads, depth 3, 7 x 7 tokens" in out
-    assert "parameters: 432 (144 in each of 3 layers)" in out  # 2 axes, 4 heads, 3 blocks, 6 entries
+    assert (
+        "parameters: 432 (144 in each of 3 layers)" in out
+    )  # 2 axes, 4 heads, 3 blocks, 6 entries
 
 
 def test_what_layers_share_is_counted_once(zoo):
     _, out, _ = zoo("show", "learned", "dim=16", "heads=2", "length=10", *QUIET)
     assert "parameters: 160 (for all layers)" in out
-    _, out, _ = zoo("show", "learned", "dim=16", "heads=2", "length=10", "shared=false", "depth=2", *QUIET)
+    _, out, _ = zoo(
+        "show", "learned", "dim=16", "heads=2", "length=10", "shared=false", "depth=2", *QUIET
+    )
     assert "parameters: 320 (160 in each of 2 layers)" in out
 
 
@@ -53,20 +59,26 @@ def test_the_last_layer_may_have_fewer(zoo):
 
 def test_time_is_told_against_none(zoo):
     _, out, _ = zoo("show", "rope", "dim=16", "heads=2", "length=8", "picture=null", "seconds=0.01")
-    ratio, ours, none = re.search(r"time: ([\d.]+) of that .*?\(([\d.]+) against ([\d.]+) ms", out).groups()
+    ratio, ours, none = re.search(
+        r"time: ([\d.]+) of that .*?\(([\d.]+) against ([\d.]+) ms", out
+    ).groups()
     assert abs(float(ratio) - float(ours) / float(none)) < 0.2 * float(ratio)
     assert "medians of" in out
     assert "on a CPU" in out
 
 
 def test_a_list_is_shown_where_one_is_needed(zoo):
-    code, out, _ = zoo("show", "dape", "dim=16", "heads=2", "length=8", "hidden=3", "picture=null", "seconds=0.01")
+    code, out, _ = zoo(
+        "show", "dape", "dim=16", "heads=2", "length=8", "hidden=3", "picture=null", "seconds=0.01"
+    )
     assert code == 0
     assert "attention on cpu: chunked (rescore needs whole rows of scores)" in out
     assert "time: " in out
 
 
-@pytest.mark.parametrize(("words", "name"), [((), "kerple.png"), (("picture=drawn.png",), "drawn.png")])
+@pytest.mark.parametrize(
+    ("words", "name"), [((), "kerple.png"), (("picture=drawn.png",), "drawn.png")]
+)
 def test_a_picture_is_drawn_and_named(words, name, zoo, tmp_path):
     _, out, _ = zoo("show", "kerple", "dim=16", "heads=2", "length=8", "seconds=0", *words)
     assert out.endswith(f"picture: {name}\n")

@@ -14,7 +14,10 @@ FEW = [*TINY, "data.train=32", "data.val=16", "data.test=16"]
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
-    options = {"addition_fire": ["data.digits=3"], "addition_tape": ["data.digits=3", "model.encoding=learned"]}
+    options = {
+        "addition_fire": ["data.digits=3"],
+        "addition_tape": ["data.digits=3", "model.encoding=learned"],
+    }
     return {name: fit(name, [*FEW, *own], folder / name, "never") for name, own in options.items()}
 
 
@@ -29,7 +32,9 @@ def test_answers_are_measured_as_a_whole_and_past_training(runs, zoo):
 
 
 def test_a_table_is_refused_past_its_size(runs, zoo):
-    code, out, told = zoo("eval", str(runs["addition_tape"]["run"]), "data.digits=6", "data.least=6")
+    code, out, told = zoo(
+        "eval", str(runs["addition_tape"]["run"]), "data.digits=6", "data.least=6"
+    )
     assert (code, out) == (2, "")
     assert "12" in told
     assert "Traceback" not in told

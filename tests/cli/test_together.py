@@ -16,11 +16,27 @@ TWO = ["trainer.devices=2", "trainer.max_epochs=300", "--run-dir", "run"]
 
 
 def test_torchrun_starts_a_run_that_one_process_can_evaluate(zoo):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "zoo", "fit", "vit_comrope"]
-    done = subprocess.run([*command, *TINY, "--run-dir", "run", "--json"], capture_output=True, text=True, check=True)
-    told, (_, again, _) = json.loads(done.stdout), zoo("eval", "run", "--json", "trainer.accelerator=cpu")
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "-m",
+        "zoo",
+        "fit",
+        "vit_comrope",
+    ]
+    done = subprocess.run(
+        [*command, *TINY, "--run-dir", "run", "--json"], capture_output=True, text=True, check=True
+    )
+    told, (_, again, _) = (
+        json.loads(done.stdout),
+        zoo("eval", "run", "--json", "trainer.accelerator=cpu"),
+    )
     assert told["metrics"] == pytest.approx(json.loads(again)["metrics"], abs=1e-6)
-    assert done.stderr.count("run directory") == 2  # at the beginning and at the end, by one process
+    assert (
+        done.stderr.count("run directory") == 2
+    )  # at the beginning and at the end, by one process
 
 
 def test_a_signal_to_zoo_reaches_the_processes_it_started(process, tmp_path):

@@ -16,7 +16,19 @@ def written(writer, tokens):
 @pytest.mark.parametrize("seed", range(20))
 def test_pieces_make_up_what_the_tokens_say(seed):
     draws = np.random.default_rng(seed)
-    pool = [0x41, 0x80, 0x9F, 0x98, 0xC3, 0xA9, 0xE2, 0x82, 0xAC, 0xF0, 0xFF]  # pieces of characters of all lengths
+    pool = [
+        0x41,
+        0x80,
+        0x9F,
+        0x98,
+        0xC3,
+        0xA9,
+        0xE2,
+        0x82,
+        0xAC,
+        0xF0,
+        0xFF,
+    ]  # pieces of characters of all lengths
     tokens = [int(token) for token in draws.choice(pool, 60)]
     assert "".join(written(Writer(Bytes()), tokens)) == Bytes().decode(tokens)
 
@@ -45,7 +57,10 @@ def test_a_broken_character_does_not_break_the_next():
 
 def test_a_vocabulary_may_have_the_replacement_character():
     vocabulary = Characters("ab\ufffd")
-    assert "".join(written(Writer(vocabulary), [2, 0, 2, 2, 2, 2, 2])) == "\ufffda\ufffd\ufffd\ufffd\ufffd\ufffd"
+    assert (
+        "".join(written(Writer(vocabulary), [2, 0, 2, 2, 2, 2, 2]))
+        == "\ufffda\ufffd\ufffd\ufffd\ufffd\ufffd"
+    )
 
 
 def test_subwords_of_bytes_are_given_whole():
@@ -57,7 +72,9 @@ def test_subwords_of_bytes_are_given_whole():
 
 def spaced(decoder, *words):
     """A vocabulary of words that puts spaces between them as its decoder does."""
-    tokenizer = Tokenizer(models.WordLevel({word: at for at, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer = Tokenizer(
+        models.WordLevel({word: at for at, word in enumerate(words)}, unk_token=words[0])
+    )
     tokenizer.decoder = decoder
     return Subwords(tokenizer.to_str())
 
@@ -78,7 +95,16 @@ def test_spaces_between_words_are_kept(vocabulary):
 
 def test_text_ends_before_the_stop_and_what_may_begin_one_waits():
     writer = Writer(Characters("abc"), stop="aab")
-    assert [writer.take(token) for token in (2, 0, 0, 0, 2, 0, 0, 1)] == ["c", "", "", "a", "aac", "", "", ""]
+    assert [writer.take(token) for token in (2, 0, 0, 0, 2, 0, 0, 1)] == [
+        "c",
+        "",
+        "",
+        "a",
+        "aac",
+        "",
+        "",
+        "",
+    ]
     assert writer.stopped
     assert (writer.rest(), writer.text) == ("", "caaac")
 

@@ -22,63 +22,143 @@ RECIPES = {
     # the text
     "an empty file": (["data.files=[empty.txt]"], 4, ["empty.txt", "empty"]),
     "a missing file": (["data.files=[nowhere.txt]"], 4, ["nowhere.txt", "no such file"]),
-    "a pattern that matches nothing": (["data.files=[none*.txt]"], 4, ["none*.txt", "no file matches"]),
+    "a pattern that matches nothing": (
+        ["data.files=[none*.txt]"],
+        4,
+        ["none*.txt", "no file matches"],
+    ),
     "a folder": (["data.files=[.]"], 4, [".: a folder", "*.txt"]),
     "no UTF-8": (["data.files=[latin.txt]"], 4, ["latin.txt", "UTF-8", "byte 3"]),
     "no files": (["data.files=[]"], 2, ["data.files", "name at least one"]),
-    "a text shorter than a window": (["data.files=[short.txt]"], 2, ["data.length", "window of 16", "17 tokens"]),
-    "a window longer than the text": (["data.length=4096"], 2, ["data.length", "4096", "4097 tokens"]),
+    "a text shorter than a window": (
+        ["data.files=[short.txt]"],
+        2,
+        ["data.length", "window of 16", "17 tokens"],
+    ),
+    "a window longer than the text": (
+        ["data.length=4096"],
+        2,
+        ["data.length", "4096", "4097 tokens"],
+    ),
     "a stride longer than a window": (["data.stride=17"], 2, ["data.stride", "17", "length 16"]),
     "a stride longer than a length": (
-        ["evaluate.lengths=[8]", "evaluate.stride=9"], 2, ["command line", "evaluate.stride", "9", "length 8"],
+        ["evaluate.lengths=[8]", "evaluate.stride=9"],
+        2,
+        ["command line", "evaluate.stride", "9", "length 8"],
     ),
     "shares of everything": (["data.val=0.5", "data.test=0.5"], 2, ["data.val", "train"]),
     "a misspelt unit": (["data.tokens=charakter"], 2, ["data.tokens", "character"]),
     # subwords
     "a missing tokenizer": ([SUBWORDS, "data.tokenizer=none.json"], 4, ["none.json"]),
-    "a broken tokenizer": ([SUBWORDS, "data.tokenizer=broken.json"], 4, ["broken.json", "not the JSON of a tokenizer"]),
+    "a broken tokenizer": (
+        [SUBWORDS, "data.tokenizer=broken.json"],
+        4,
+        ["broken.json", "not the JSON of a tokenizer"],
+    ),
     "a tokenizer of another size": (
-        [SUBWORDS, "data.tokenizer=tokenizer.json", "data.vocabulary=300"], 2,
+        [SUBWORDS, "data.tokenizer=tokenizer.json", "data.vocabulary=300"],
+        2,
         ["data.vocabulary", "300", "tokenizer.json", "2"],
     ),
-    "a tokenizer that lacks characters": ([SUBWORDS, "data.tokenizer=tokenizer.json"], 4, ["letters.txt", "'g'"]),
+    "a tokenizer that lacks characters": (
+        [SUBWORDS, "data.tokenizer=tokenizer.json"],
+        4,
+        ["letters.txt", "'g'"],
+    ),
     "subwords of no size": ([SUBWORDS], 2, ["data.vocabulary", "256"]),
     "a size for characters": (["data.vocabulary=300"], 2, ["data.vocabulary", "characters"]),
     # encodings
     "dape alone": ([chain("dape")], 2, ["model.encoding", "[alibi, dape]"]),
     "dape after turned queries": ([chain("rope", "dape")], 2, ["model.encoding", "[alibi, dape]"]),
-    "a bias after dape": ([chain("kerple", "dape", "alibi")], 2, ["model.encoding", "alibi", "list it first"]),
-    "a bias after gates": ([chain("cope", "alibi", "dape")], 2, ["model.encoding", "alibi", "list it first"]),
-    "two that rescore": ([chain("alibi", "cope", "dape")], 2, ["model.encoding", "dape", "both write rescore"]),
+    "a bias after dape": (
+        [chain("kerple", "dape", "alibi")],
+        2,
+        ["model.encoding", "alibi", "list it first"],
+    ),
+    "a bias after gates": (
+        [chain("cope", "alibi", "dape")],
+        2,
+        ["model.encoding", "alibi", "list it first"],
+    ),
+    "two that rescore": (
+        [chain("alibi", "cope", "dape")],
+        2,
+        ["model.encoding", "dape", "both write rescore"],
+    ),
     "an encoding twice": ([chain("fox", "fox")], 2, ["model.encoding.1", "fox", "twice"]),
     "two rotations": ([chain("rope", "tape")], 2, ["model.encoding", "rope and tape"]),
-    "places in fractions of a length": ([chain("comrope_ld")], 2, ["model.encoding", "coordinates: index"]),
+    "places in fractions of a length": (
+        [chain("comrope_ld")],
+        2,
+        ["model.encoding", "coordinates: index"],
+    ),
     "an unknown rule": (
-        ["model.encoding=[{name: rope, scaling: {rule: yarm, factor: 2}}]"], 2, ["model.encoding.0.scaling.rule", "yarn"],
+        ["model.encoding=[{name: rope, scaling: {rule: yarm, factor: 2}}]"],
+        2,
+        ["model.encoding.0.scaling.rule", "yarn"],
     ),
     "a factor that shrinks": (
-        ["model.encoding=[{name: rope, scaling: {rule: ntk, factor: 0.5}}]"], 2,
+        ["model.encoding=[{name: rope, scaling: {rule: ntk, factor: 0.5}}]"],
+        2,
         ["model.encoding.0.scaling.factor", "0.5"],
     ),
     "an odd number of channels": (
-        ["model.encoding=[{name: rope, fraction: 0.4}]"], 2, ["model.encoding.0.fraction", "head size 8"],
+        ["model.encoding=[{name: rope, fraction: 0.4}]"],
+        2,
+        ["model.encoding.0.fraction", "head size 8"],
     ),
-    "more weights than there are numbers": (["model.dim=2000000000"], 2, ["model", "larger than any memory"]),
-    "more rows than a machine counts": (["data.batch_size=99999999999999"], 2, ["data.batch_size", "at most 2147483647"]),
+    "more weights than there are numbers": (
+        ["model.dim=2000000000"],
+        2,
+        ["model", "larger than any memory"],
+    ),
+    "more rows than a machine counts": (
+        ["data.batch_size=99999999999999"],
+        2,
+        ["data.batch_size", "at most 2147483647"],
+    ),
     "a rate past all weights": (["optim.lr=1e38"], 2, ["optim.lr", "1e+38"]),
-    "buckets beyond their reach": (["model.encoding=[{name: t5, reach: 8}]"], 2, ["model.encoding.0.reach", "8"]),
-    "a bias of sums over keys": (["model.kernel=elu", chain("rope", "fox")], 2, ["model.encoding", "fox changes factors"]),
-    "a window of sums over keys": (["model.kernel=elu", "model.window=4"], 2, ["model.window", "kernel softmax"]),
+    "buckets beyond their reach": (
+        ["model.encoding=[{name: t5, reach: 8}]"],
+        2,
+        ["model.encoding.0.reach", "8"],
+    ),
+    "a bias of sums over keys": (
+        ["model.kernel=elu", chain("rope", "fox")],
+        2,
+        ["model.encoding", "fox changes factors"],
+    ),
+    "a window of sums over keys": (
+        ["model.kernel=elu", "model.window=4"],
+        2,
+        ["model.window", "kernel softmax"],
+    ),
     "key heads that do not divide": (["model.key_heads=3"], 2, ["model.key_heads", "heads 2"]),
-    "frames of shared heads": (["model.key_heads=1", chain("tape")], 2, ["model.encoding.0", "leave key_heads out"]),
+    "frames of shared heads": (
+        ["model.key_heads=1", chain("tape")],
+        2,
+        ["model.encoding.0", "leave key_heads out"],
+    ),
     # what does not go together
     "memory without streams": (["model.memory=16"], 2, ["model.memory", "data.streams"]),
-    "streams with a stride": (["data.streams=true", "data.stride=4"], 2, ["data.stride", "streams"]),
-    "streams at random": (["data.streams=true", "data.windows=random"], 2, ["data.windows", "contiguous"]),
+    "streams with a stride": (
+        ["data.streams=true", "data.stride=4"],
+        2,
+        ["data.stride", "streams"],
+    ),
+    "streams at random": (
+        ["data.streams=true", "data.windows=random"],
+        2,
+        ["data.windows", "contiguous"],
+    ),
     "filling with a decoder": (["task=fill"], 2, ["task.name", "encoder"]),
     "labels for a decoder": (["task=classify"], 2, ["task", "classify reads images"]),
-    "resolutions of text": (["evaluate.resolutions=[16]"], 2, ["evaluate.resolutions", "text", "size"]),
-}  # fmt: skip
+    "resolutions of text": (
+        ["evaluate.resolutions=[16]"],
+        2,
+        ["evaluate.resolutions", "text", "size"],
+    ),
+}
 OTHERS = {
     "predicting with an encoder": ("mlm_t5", ["task=predict"], ["task.name", "decoder"]),
     "gates in an encoder": ("mlm_t5", ["model.encoding=fox"], ["model.encoding", "fox", "causal"]),
@@ -113,7 +193,15 @@ def refused(zoo, tmp_path):
 @pytest.mark.parametrize("case", RECIPES, ids=lambda case: case.replace(" ", "-"))
 def test_a_wrong_recipe_of_text(case, files, refused, tmp_path):
     overrides, code, expected = RECIPES[case]
-    refused(code, expected, "fit", "lm_rope", *language(tmp_path / "letters.txt"), "evaluate.lengths=null", *overrides)
+    refused(
+        code,
+        expected,
+        "fit",
+        "lm_rope",
+        *language(tmp_path / "letters.txt"),
+        "evaluate.lengths=null",
+        *overrides,
+    )
 
 
 @pytest.mark.parametrize("case", OTHERS, ids=lambda case: case.replace(" ", "-"))
@@ -124,8 +212,22 @@ def test_a_wrong_recipe_of_another_model(case, refused):
 
 def test_images_and_text_do_not_mix(refused):
     refused(2, ["task", "predict reads text", "digits"], "fit", "vit_none", *TINY, "task=predict")
-    refused(2, ["evaluate.lengths", "digits", "length"], "fit", "vit_none", *TINY, "evaluate.lengths=[8]")
-    refused(2, ["model", "decoder reads text", "digits"], "fit", "lm_rope", "data=digits", "evaluate.lengths=null")
+    refused(
+        2,
+        ["evaluate.lengths", "digits", "length"],
+        "fit",
+        "vit_none",
+        *TINY,
+        "evaluate.lengths=[8]",
+    )
+    refused(
+        2,
+        ["model", "decoder reads text", "digits"],
+        "fit",
+        "lm_rope",
+        "data=digits",
+        "evaluate.lengths=null",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +246,10 @@ def runs(tmp_path_factory):
 PROMPTS = {
     "an unknown character": (["prompt=abc\u03b1"], ["generate.prompt", "'\u03b1' at position 3"]),
     "an empty prompt": (["prompt="], ["generate.prompt", "prompt=..."]),
-    "the prompt of a recipe for another text": (["tokens=3"], ["best.ckpt", "generate.prompt", "'T' at position 0"]),
+    "the prompt of a recipe for another text": (
+        ["tokens=3"],
+        ["best.ckpt", "generate.prompt", "'T' at position 0"],
+    ),
     "a prompt longer than the table": (
         ["prompt=" + LETTERS[:17].replace("\n", " ")],
         ["generate.prompt", "16 positions"],
@@ -153,10 +258,16 @@ PROMPTS = {
     "more than all": (["prompt=a", "top_p=1.5"], ["generate.top_p", "1.5"]),
     "no tokens to choose from": (["prompt=a", "top_k=0"], ["generate.top_k", "0"]),
     "cold": (["prompt=a", "temperature=-1"], ["generate.temperature", "-1"]),
-    "a temperature without end": (["prompt=a", "temperature=.inf"], ["generate.temperature", "finite"]),
+    "a temperature without end": (
+        ["prompt=a", "temperature=.inf"],
+        ["generate.temperature", "finite"],
+    ),
     "no samples": (["prompt=a", "samples=0"], ["generate.samples", "0"]),
     "no length": (["prompt=a", "tokens=0"], ["generate.tokens", "0"]),
-    "a misspelt option": (["prompt=a", "temprature=1"], ["generate.temprature", "generate.temperature?"]),
+    "a misspelt option": (
+        ["prompt=a", "temprature=1"],
+        ["generate.temprature", "generate.temperature?"],
+    ),
     "a word alone": (["abc"], ["'abc'", "key=value"]),
 }
 
@@ -168,14 +279,20 @@ def test_a_wrong_prompt_or_way_to_draw(case, runs, refused):
 
 
 def test_models_that_do_not_write(runs, refused):
-    refused(2, ["model.name", "encoder", "a decoder does"], "generate", runs / "masked", "prompt=abc")
+    refused(
+        2, ["model.name", "encoder", "a decoder does"], "generate", runs / "masked", "prompt=abc"
+    )
     refused(2, ["model.name", "vit", "a decoder does"], "generate", runs / "images", "prompt=abc")
     refused(5, ["nowhere"], "generate", "nowhere", "prompt=abc")
     refused(5, ["another recipe"], "generate", runs / "text", "prompt=abc", "model.dim=32")
 
 
 MEASURED = {
-    "characters of another alphabet": (["data.files=[greek.txt]"], 4, ["greek.txt", "10 characters", "'\u03b1'"]),
+    "characters of another alphabet": (
+        ["data.files=[greek.txt]"],
+        4,
+        ["greek.txt", "10 characters", "'\u03b1'"],
+    ),
     "a missing text": (["data.files=[nowhere.txt]"], 4, ["nowhere.txt", "no such file"]),
     "more positions than the table has": (["data.length=32"], 2, ["data.length", "16 positions"]),
     "windows longer than the text": (["data.length=500"], 2, ["data.length", "501 tokens"]),
@@ -193,4 +310,6 @@ def test_a_wrong_measurement(case, files, runs, refused):
 
 
 def test_lengths_of_images(runs, refused):
-    refused(2, ["evaluate.lengths", "digits", "length"], "eval", runs / "images", "evaluate.lengths=[8]")
+    refused(
+        2, ["evaluate.lengths", "digits", "length"], "eval", runs / "images", "evaluate.lengths=[8]"
+    )

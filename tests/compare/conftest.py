@@ -18,7 +18,13 @@ from zoo.compare import runner
 from zoo.compare import status as state
 from zoo.compare.executors.base import Task
 
-IMPORTED = (kornia.augmentation, matplotlib.figure, sklearn.datasets, torch.utils.tensorboard, runner)
+IMPORTED = (
+    kornia.augmentation,
+    matplotlib.figure,
+    sklearn.datasets,
+    torch.utils.tensorboard,
+    runner,
+)
 
 
 class Forked:
@@ -29,7 +35,9 @@ class Forked:
     def __init__(self, task):
         reading, self.writing = os.pipe()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads, of which the child has none
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # of threads, of which the child has none
             self.pid = os.fork()
         if self.pid:
             os.close(reading)
@@ -43,7 +51,10 @@ class Forked:
             sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
             os.closerange(3, 512)  # as Popen does: pipes of other cells, and the lock of the folder
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+                signal.signal(
+                    number,
+                    signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL,
+                )
             os.setsid()
             torch.set_num_threads(1)
             code = main(["compare", "--cell", str(task.run), "--tied"])

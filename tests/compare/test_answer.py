@@ -8,13 +8,27 @@ import pytest
 from zoo.compare.ranking import ranking
 from zoo.compare.results import TRAINED, Axis, Cell, Flag
 from zoo.compare.table import table
-from zoo.compare.text import answer, answers, at, decimals, listed, number, question, size, summary, unfinished
+from zoo.compare.text import (
+    answer,
+    answers,
+    at,
+    decimals,
+    listed,
+    number,
+    question,
+    size,
+    summary,
+    unfinished,
+)
 
 
 def made(better="high", **values):
     """A comparison of {variant: {place: values by seed}}, or of values by seed at the place of training."""
     base = comparisons.images()
-    by_place = {name: found if isinstance(found, dict) else {TRAINED: found} for name, found in values.items()}
+    by_place = {
+        name: found if isinstance(found, dict) else {TRAINED: found}
+        for name, found in values.items()
+    }
     places = tuple(dict.fromkeys(place for found in by_place.values() for place in found))
     variants = tuple(
         replace(base.variants[0], name=name, unfair=(), cells=tuple(cells(name, found)))
@@ -25,7 +39,11 @@ def made(better="high", **values):
 
 def cells(name, found):
     for seed in range(max(map(len, found.values()))):
-        metrics = {place: {"test/accuracy": numbers[seed]} for place, numbers in found.items() if seed < len(numbers)}
+        metrics = {
+            place: {"test/accuracy": numbers[seed]}
+            for place, numbers in found.items()
+            if seed < len(numbers)
+        }
         yield Cell(seed=seed, run=f"cells/{name}-{seed}", state="done", metrics=metrics)
 
 
@@ -35,7 +53,9 @@ def test_the_best_is_named_with_its_interval_and_who_lies_within_the_spread():
     assert answer(found, TRAINED) == (
         "At 16 pixels a is best: test accuracy 0.900 (0.875 to 0.925); b lies within the spread of seeds, c does not."
     )
-    assert summary(found) == "At 16 pixels a has the best mean, but b lies within the spread of seeds."
+    assert (
+        summary(found) == "At 16 pixels a has the best mean, but b lies within the spread of seeds."
+    )
 
 
 def test_differences_are_those_of_seeds_and_not_of_means():
@@ -59,14 +79,19 @@ def test_who_is_equal_in_every_seed_is_as_good_and_of_one_mean_others_lie_within
         ("c", "best"),
         ("b", "within"),
     ]
-    assert summary(found) == "At 16 pixels a and c have the best mean, but b lies within the spread of seeds."
+    assert (
+        summary(found)
+        == "At 16 pixels a and c have the best mean, but b lies within the spread of seeds."
+    )
     assert "a and c are best alike: test accuracy 0.55" in answer(found, TRAINED)
     assert "b lies within the spread of seeds." in answer(found, TRAINED)
 
 
 def test_of_equal_variants_none_is_named_above_another():
     found = made(a=[1.0, 1.0], b=[1.0, 1.0], c=[0.40, 0.41])
-    assert summary(found) == "At 16 pixels a and b are best alike, by more than the spread of seeds."
+    assert (
+        summary(found) == "At 16 pixels a and b are best alike, by more than the spread of seeds."
+    )
     both = made(a=[1.0, 1.0], b=[1.0, 1.0])
     assert summary(both) == "At 16 pixels a and b are alike, to the last digit of each seed."
     assert answer(both, TRAINED) == (
@@ -112,7 +137,11 @@ def test_neighbouring_places_with_one_answer_share_a_sentence():
 def test_what_is_no_number_is_left_out_and_told(odd):
     found = made(a=[0.9, odd, 0.92], b=[odd, odd], c=[0.5, 0.51, 0.52])
     first, *_, last = ranking(found, TRAINED)
-    assert (first.variant.name, first.mean.count, first.lacking) == ("a", 2, (f"seed 1: no finite number ({odd})",))
+    assert (first.variant.name, first.mean.count, first.lacking) == (
+        "a",
+        2,
+        (f"seed 1: no finite number ({odd})",),
+    )
     assert (last.variant.name, last.verdict) == ("b", "missing")
     assert f"No value of b (no finite number ({odd}))." in answer(found, TRAINED)
 
@@ -127,7 +156,10 @@ def test_what_was_refused_is_told_with_its_reason():
 def test_refusals_that_differ_by_what_was_drawn_are_told_once():
     texts = comparisons.texts()
     learned = next(one for one in texts.variants if one.name == "learned")
-    drawn = [replace(cell, refused={"256": f"place {141 + cell.seed} is past it"}) for cell in learned.cells]
+    drawn = [
+        replace(cell, refused={"256": f"place {141 + cell.seed} is past it"})
+        for cell in learned.cells
+    ]
     found = replace(texts, variants=(texts.variants[0], replace(learned, cells=tuple(drawn))))
     assert answer(found, "256").endswith("No value of learned (refused: place 141 is past it).")
 
@@ -136,11 +168,15 @@ def test_the_best_and_its_equals_are_named_with_what_is_unfair():
     found = made(a=[0.9, 0.91], b=[0.1, 0.11])
     first, second = found.variants
     large, slow = Flag("parameters", "too large"), Flag("attention", "too slow")
-    found = replace(found, variants=(replace(first, unfair=(large, slow)), replace(second, unfair=(large,))))
+    found = replace(
+        found, variants=(replace(first, unfair=(large, slow)), replace(second, unfair=(large,)))
+    )
     assert answer(found, TRAINED).endswith("Mind that a is flagged: too large; too slow.")
     found = made(a=[0.9, 0.91], b=[0.9, 0.92])
     first, second = found.variants
-    found = replace(found, variants=(replace(first, unfair=(large,)), replace(second, unfair=(slow, large))))
+    found = replace(
+        found, variants=(replace(first, unfair=(large,)), replace(second, unfair=(slow, large)))
+    )
     assert answer(found, TRAINED).endswith("Not as in most: attention of b; parameters of b and a.")
 
 
@@ -155,7 +191,10 @@ def test_what_is_too_little_is_told_and_marks_nobody():
 def test_nothing_measured_is_said():
     found = made(a=[], b=[])
     waiting = tuple(
-        replace(one, cells=(Cell(seed=0, run="x", state="waiting"), Cell(seed=1, run="y", state="running")))
+        replace(
+            one,
+            cells=(Cell(seed=0, run="x", state="waiting"), Cell(seed=1, run="y", state="running")),
+        )
         for one in found.variants
     )
     found = replace(found, variants=waiting, places=(TRAINED,))
@@ -173,11 +212,16 @@ def test_the_question_names_the_axes():
     found = comparisons.images()
     assert question(found) == "Which encoding, on vit_comrope?"
     depth = Axis(key="model.depth", title="depth", values=("4", "8"))
-    assert question(replace(found, axes=(*found.axes, depth))) == "Which encoding and depth, on vit_comrope?"
+    assert (
+        question(replace(found, axes=(*found.axes, depth)))
+        == "Which encoding and depth, on vit_comrope?"
+    )
 
 
 def test_places_are_named_with_their_unit_once():
-    found = replace(comparisons.images(), kinds=dict.fromkeys(["24", "32", "24x32", *"1234567"], "resolutions"))
+    found = replace(
+        comparisons.images(), kinds=dict.fromkeys(["24", "32", "24x32", *"1234567"], "resolutions")
+    )
     assert at(found, [TRAINED, "24", "32"]) == "at 16, 24 and 32 pixels"
     assert at(found, ["24x32"]) == "at 24x32 pixels"
     assert at(found, list("1234567")) == "at 1, 2, 3, 4, 5, 6 and 7 pixels"
@@ -185,11 +229,20 @@ def test_places_are_named_with_their_unit_once():
 
 
 def test_places_of_several_kinds_stand_in_one_sentence():
-    kinds = {"256": "lengths", "512": "lengths", "sparse": "variants", "64": "variants", "512 by yarn": "rules"}
+    kinds = {
+        "256": "lengths",
+        "512": "lengths",
+        "sparse": "variants",
+        "64": "variants",
+        "512 by yarn": "rules",
+    }
     found = replace(comparisons.texts(), kinds=kinds, places=(TRAINED, *kinds))
     assert at(found, [TRAINED, "256", "sparse"]) == "at 128 and 256 tokens and on sparse"
     assert at(found, ["sparse", "64"]) == "on sparse and 64"
-    assert at(found, ["256", "512", "512 by yarn"]) == "at 256 tokens, 512 tokens and 512 tokens by yarn"
+    assert (
+        at(found, ["256", "512", "512 by yarn"])
+        == "at 256 tokens, 512 tokens and 512 tokens by yarn"
+    )
     assert [size(found, place) for place in found.places] == [128, 256, 512, None, None, None]
 
 

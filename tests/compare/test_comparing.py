@@ -24,21 +24,42 @@ BASE = [
     "trainer.threads=1",
     "diagnostics.every=null",
 ]
-TOLD = {"results.json", "comparison.md", "index.html", "ranking.png", "sizes.png", "training.png", "costs.png"}
+TOLD = {
+    "results.json",
+    "comparison.md",
+    "index.html",
+    "ranking.png",
+    "sizes.png",
+    "training.png",
+    "costs.png",
+}
 FILES = {"plan.json", "cells", "recipes", ".lock", ".writing", *TOLD}
 
 
 def states(folder):
     found = Comparison.read(Path(folder) / "results.json")
-    return {(variant.name, cell.seed): cell.state for variant in found.variants for cell in variant.cells}
+    return {
+        (variant.name, cell.seed): cell.state
+        for variant in found.variants
+        for cell in variant.cells
+    }
 
 
 def values(folder):
-    return {path.parent.name: json.loads(path.read_text())["metrics"] for path in Path(folder).glob("cells/*/end.json")}
+    return {
+        path.parent.name: json.loads(path.read_text())["metrics"]
+        for path in Path(folder).glob("cells/*/end.json")
+    }
 
 
 def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
-    words = ("encodings=[none,learned]", "seeds=2", "jobs=2", "to=c", "evaluate.resolutions=[16,24]")
+    words = (
+        "encodings=[none,learned]",
+        "seeds=2",
+        "jobs=2",
+        "to=c",
+        "evaluate.resolutions=[16,24]",
+    )
     code, out, told = compared(*BASE, *words)
     assert code == 0, told
     assert {path.name for path in Path("c").iterdir()} == FILES
@@ -52,7 +73,10 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     assert learned.unfair == (Flag("parameters", "256 more parameters than none"),)
     cell = learned.cells[1]
     assert cell.metrics[""] == json.loads(Path("c/cells/learned-1/end.json").read_text())["metrics"]
-    assert cell.metrics["24"] == json.loads(Path("c/cells/learned-1/measured.json").read_text())["resolutions"]["24"]
+    assert (
+        cell.metrics["24"]
+        == json.loads(Path("c/cells/learned-1/measured.json").read_text())["resolutions"]["24"]
+    )
     assert cell.steps == 6
     assert cell.interpreters == ("sdpa",)
     assert len(cell.curve) == 1
@@ -74,8 +98,12 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     assert Path("c/results.json").read_bytes() == before
     assert json.loads(out) == json.loads(before)
     assert {path: path.stat().st_mtime_ns for path in Path("c").rglob("*.ckpt")} == stamps
-    assert compared("--from", "c", "measure=loss")[1].startswith("# Which encoding, on vit_comrope?\n\nAt 16 pixels")
-    assert Comparison.read(Path("c/results.json")).command.endswith("evaluate.resolutions=[16,24]' measure=loss")
+    assert compared("--from", "c", "measure=loss")[1].startswith(
+        "# Which encoding, on vit_comrope?\n\nAt 16 pixels"
+    )
+    assert Comparison.read(Path("c/results.json")).command.endswith(
+        "evaluate.resolutions=[16,24]' measure=loss"
+    )
 
     # what somebody asks of a cell later is not what it was compared by
     evaluate("c/cells/learned-1", ["data.test=0.1", "evaluate.resolutions=[24,32]"])
@@ -85,7 +113,9 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     # a cell rerun from its recipe gives equal numbers
     fit("c/cells/learned-1/recipe.yaml", [], Path("again"), "never")
     assert json.loads(Path("again/end.json").read_text())["metrics"] == cell.metrics[""]
-    assert json.loads(Path("again", START).read_text()) == json.loads(Path("c/cells/learned-1", START).read_text())
+    assert json.loads(Path("again", START).read_text()) == json.loads(
+        Path("c/cells/learned-1", START).read_text()
+    )
 
     code, _, told = compared(*BASE, *words, "model.dim=32")
     assert code == 2
@@ -99,11 +129,15 @@ def test_a_comparison_grows_by_encodings_and_seeds(compared):
     before = {path: path.stat().st_mtime_ns for path in Path("c/cells").rglob("*.ckpt")}
     threads = Plan.read(Path("c")).machine["threads"]
 
-    code, out, told = compared(*base, "encodings=[rope_axial,none,learned]", "seeds=2", "jobs=2", "to=c")
+    code, out, told = compared(
+        *base, "encodings=[rope_axial,none,learned]", "seeds=2", "jobs=2", "to=c"
+    )
     assert code == 0, told
     assert "c: 4 cells come to its 2" in told
     assert told.count("done: ") == 4
-    assert list(states("c")) == [(name, seed) for name in ("rope_axial", "none", "learned") for seed in (0, 1)]
+    assert list(states("c")) == [
+        (name, seed) for name in ("rope_axial", "none", "learned") for seed in (0, 1)
+    ]
     assert set(states("c").values()) == {"done"}
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert {cell.recipe["trainer"]["threads"] for cell in Plan.read(Path("c")).cells} == {threads}
@@ -111,14 +145,19 @@ def test_a_comparison_grows_by_encodings_and_seeds(compared):
 
     code, _, told = compared(*base, "encodings=[none,rope_mixed]", "seeds=2", "to=c")
     assert code == 2
-    assert "model.encoding varies over [rope_axial,none,learned] there, over [none,rope_mixed] here" in told
+    assert (
+        "model.encoding varies over [rope_axial,none,learned] there, over [none,rope_mixed] here"
+        in told
+    )
 
 
 def test_a_cell_that_fails_does_not_stop_the_rest_and_is_tried_again(compared, monkeypatch):
     step = Classify.training_step
 
     def broken(self, batch, batch_idx):
-        return step(self, batch, batch_idx) * (float("nan") if "rope_mixed" in self.model.trunk.encoding else 1.0)
+        return step(self, batch, batch_idx) * (
+            float("nan") if "rope_mixed" in self.model.trunk.encoding else 1.0
+        )
 
     words = (*BASE, "encodings=[none,rope_mixed]", "seeds=1", "jobs=1", "to=c")
     with monkeypatch.context() as patch:
@@ -163,7 +202,10 @@ def test_faults_of_all_cells_are_told_together_before_anything_is_started(compar
     [
         ((), "no recipe; write zoo compare RECIPE"),
         (("vit_comrope",), "nothing varies"),
-        (("vit_comrope", "encodings=[none]", "engine=slrm"), "there is no engine 'slrm'; did you mean slurm?"),
+        (
+            ("vit_comrope", "encodings=[none]", "engine=slrm"),
+            "there is no engine 'slrm'; did you mean slurm?",
+        ),
         (("vit_comrope", "encodings=[none]", "partition=a"), "partition: unknown option"),
         (("vit_comrope", "encoding=[none]"), "encoding: unknown option; did you mean encodings?"),
         (("vit_comrope", "encodings=[none]", "seeds=0", "jobs=0", "measure=top5"), "zoo: 3 faults"),
@@ -203,7 +245,14 @@ def wait_for(pattern):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
 def test_it_goes_on_where_it_was_stopped(number, compared, driver):
-    words = (*BASE, "encodings=[none,rope_axial]", "seeds=1", "jobs=2", "trainer.max_epochs=6", "to=c")
+    words = (
+        *BASE,
+        "encodings=[none,rope_axial]",
+        "seeds=1",
+        "jobs=2",
+        "trainer.max_epochs=6",
+        "to=c",
+    )
     running = driver(*words)
     wait_for("c/cells/*/checkpoints/last.ckpt")
     os.kill(running, number)
@@ -214,7 +263,9 @@ def test_it_goes_on_where_it_was_stopped(number, compared, driver):
         assert set(states("c").values()) <= {"stopped", "done"}
         assert f"stopped by {signal.Signals(number).name} with" in told[1]
         assert "the same command goes on: zoo compare vit_comrope" in told[1]
-    code, _, told = compared(*words)  # where the driver was killed, cells that it has left may still be saving
+    code, _, told = compared(
+        *words
+    )  # where the driver was killed, cells that it has left may still be saving
     assert code == 0, told
     logs = [path.read_text() for path in Path("c/cells").glob("*/train.log")]
     assert any("going on from c/cells" in log for log in logs)

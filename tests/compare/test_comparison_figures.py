@@ -15,7 +15,12 @@ from zoo.compare.results import TRAINED
 
 def test_figures_are_written_whole(tmp_path):
     made = draw(comparisons.texts(), tmp_path)
-    assert [path.name for path in made] == ["ranking.png", "sizes.png", "positions.png", "training.png"]
+    assert [path.name for path in made] == [
+        "ranking.png",
+        "sizes.png",
+        "positions.png",
+        "training.png",
+    ]
     assert sorted(tmp_path.iterdir()) == sorted(made)
     for path in made:
         with Image.open(path) as image:
@@ -25,14 +30,18 @@ def test_figures_are_written_whole(tmp_path):
 
 def test_many_lines_have_a_drawing_each_the_best_first():
     found = comparisons.texts()
-    many = tuple(replace(one, name=f"{one.name} {number}") for number in range(4) for one in found.variants)
+    many = tuple(
+        replace(one, name=f"{one.name} {number}") for number in range(4) for one in found.variants
+    )
     (chart,) = by_size(replace(found, variants=many))
     every = multiples(found, chart).axes
     drawn = [axes for axes in every if axes.axison]
     assert [axes.get_title() for axes in drawn] == [line.label for line in reversed(chart.lines)]
     assert drawn[0].get_title().startswith("alibi")
     for axes, line in zip(drawn, reversed(chart.lines), strict=True):
-        assert len(axes.lines) == len(many) + 2  # all lines in grey, the one, and where training ended
+        assert (
+            len(axes.lines) == len(many) + 2
+        )  # all lines in grey, the one, and where training ended
         torch.testing.assert_close(torch.tensor(axes.lines[-2].get_ydata()), line.y, equal_nan=True)
         assert axes.get_ylim() == drawn[0].get_ylim()
 
@@ -41,7 +50,9 @@ def test_no_group_of_a_grid_is_left_out_where_lines_are_many(tmp_path, monkeypat
     drawn = []
     monkeypatch.setattr(figures, "MANY", 1)
     monkeypatch.setattr(
-        figures, "multiples", lambda comparison, chart: drawn.append(chart) or multiples(comparison, chart)
+        figures,
+        "multiples",
+        lambda comparison, chart: drawn.append(chart) or multiples(comparison, chart),
     )
     draw(comparisons.grid(), tmp_path)
     assert not drawn
@@ -68,7 +79,9 @@ def test_curves_by_size_have_means_and_gaps():
 def test_losses_by_place_are_means_of_neighbours():
     (chart,) = by_position(comparisons.texts())
     line = chart.lines[0]
-    rows = torch.tensor([cell.positions["1024"] for cell in comparisons.texts().variants[0].cells]).double()
+    rows = torch.tensor(
+        [cell.positions["1024"] for cell in comparisons.texts().variants[0].cells]
+    ).double()
     assert line.x[0] == 10.0  # the middle of the first 21
     assert line.y[0] == pytest.approx(rows[:, :21].mean())
     assert line.x[-1] < 1024
@@ -77,7 +90,9 @@ def test_losses_by_place_are_means_of_neighbours():
 def test_losses_of_an_answer_alone_are_no_curve_by_place():
     texts = comparisons.texts()
     answers = [None] * 1019 + [1.0] * 5
-    cells = tuple(replace(cell, positions={"1024": tuple(answers)}) for cell in texts.variants[0].cells)
+    cells = tuple(
+        replace(cell, positions={"1024": tuple(answers)}) for cell in texts.variants[0].cells
+    )
     only = replace(texts, variants=(replace(texts.variants[0], cells=cells),))
     assert by_position(only) == ()
 

@@ -17,11 +17,16 @@ from zoo.diagnostics.drawing.scales import Scale
 
 def every():
     return {
-        "images": comparisons.images(), "texts": comparisons.texts(), "one": comparisons.images(seeds=(0,)),
+        "images": comparisons.images(),
+        "texts": comparisons.texts(),
+        "one": comparisons.images(seeds=(0,)),
         "many": comparisons.images(levels={f"variant_{n}": 0.8 + n / 200 for n in range(30)}),
-        "grid": comparisons.grid(), "hostile": comparisons.hostile(), "empty": comparisons.empty(),
-        "alone": comparisons.alone(), "lengths": comparisons.lengths(),
-    }  # fmt: skip
+        "grid": comparisons.grid(),
+        "hostile": comparisons.hostile(),
+        "empty": comparisons.empty(),
+        "alone": comparisons.alone(),
+        "lengths": comparisons.lengths(),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +38,32 @@ def pages():
 def test_a_comparison_is_a_well_formed_page(pages, name):
     read = Reader(pages[name])
     assert read.faults == []
-    names = [element["attributes"]["id"] for element in read.elements if "id" in element["attributes"]]
+    names = [
+        element["attributes"]["id"] for element in read.elements if "id" in element["attributes"]
+    ]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("name", every())
 def test_nothing_is_asked_for_and_nothing_that_is_shown_is_run(pages, name):
     read = Reader(pages[name])
-    addresses = [v for e in read.elements for key, v in e["attributes"].items() if key in ("href", "src", "srcset")]
+    addresses = [
+        v
+        for e in read.elements
+        for key, v in e["attributes"].items()
+        if key in ("href", "src", "srcset")
+    ]
     assert all(address.startswith("#") for address in addresses)
     assert len(read.named("script")) == 2
-    assert not {e["name"] for e in read.elements} & {"link", "iframe", "object", "embed", "base", "form", "img"}
+    assert not {e["name"] for e in read.elements} & {
+        "link",
+        "iframe",
+        "object",
+        "embed",
+        "base",
+        "form",
+        "img",
+    }
     assert not [key for e in read.elements for key in e["attributes"] if key.startswith("on")]
 
 
@@ -90,7 +110,9 @@ def test_what_is_flagged_is_told_in_words_and_under_the_pointer(pages):
 def test_who_lies_within_the_spread_is_told_in_words(pages):
     read = Reader(pages["images"])
     looks = [
-        (e["attributes"]["class"].split()[0], e["text"]) for e in read.named("td") if "data-tip" in e["attributes"]
+        (e["attributes"]["class"].split()[0], e["text"])
+        for e in read.named("td")
+        if "data-tip" in e["attributes"]
     ]
     assert len(looks) == 18
     assert all(("within spread" in text) == (look == "within") for look, text in looks)
@@ -100,13 +122,17 @@ def test_who_lies_within_the_spread_is_told_in_words(pages):
 def test_rows_know_their_order_at_each_place():
     made = comparisons.texts()
     read = Reader(html(made))
-    found = {e["attributes"]["data-order"] for e in read.named("tr") if "data-order" in e["attributes"]}
+    found = {
+        e["attributes"]["data-order"] for e in read.named("tr") if "data-order" in e["attributes"]
+    }
     order = [[one.variant.name for one in ranking(made, place)] for place in made.places]
     assert found == {" ".join(str(one.index(v.name)) for one in order) for v in made.variants}
 
 
 def test_what_is_not_finished_says_so_at_the_top(pages):
-    assert "Not finished: 11 of 12 cells are done, 1 waiting." in pages["texts"].split("<section")[0]
+    assert (
+        "Not finished: 11 of 12 cells are done, 1 waiting." in pages["texts"].split("<section")[0]
+    )
     assert "Not finished" not in pages["images"]
 
 
@@ -117,7 +143,11 @@ def test_one_seed_has_no_interval_and_says_that_it_cannot_tell(pages):
 
 
 def test_variants_of_two_axes_are_grouped_by_the_first(pages):
-    heads = [e["text"] for e in Reader(pages["grid"]).named("th") if e["attributes"].get("scope") == "rowgroup"]
+    heads = [
+        e["text"]
+        for e in Reader(pages["grid"]).named("th")
+        if e["attributes"].get("scope") == "rowgroup"
+    ]
     assert heads == ["rope", "alibi", "none"]
 
 
@@ -137,7 +167,11 @@ def test_sections_without_anything_to_show_are_left_out(pages):
 
 
 def test_how_it_was_made_is_told(pages):
-    (made,) = [e["text"] for e in Reader(pages["images"]).named("section") if e["attributes"]["id"] == "made"]
+    (made,) = [
+        e["text"]
+        for e in Reader(pages["images"]).named("section")
+        if e["attributes"]["id"] == "made"
+    ]
     assert "zoo compare vit_comrope 'encodings=[none,...]' seeds=3" in made
     assert "the initial values of the 104 weights that all variants have" in made
     assert "name: vit" in pages["images"].split('id="recipe"')[1]
@@ -146,7 +180,9 @@ def test_how_it_was_made_is_told(pages):
 def test_hostile_words_are_shown_as_they_are(pages):
     text = Reader(pages["hostile"]).named("main")[0]["text"]
     assert "</script><script>alert(1)</script><img src=x onerror=alert(2)>" in text
-    (data,) = [e["text"] for e in Reader(pages["hostile"]).named("script") if "type" in e["attributes"]]
+    (data,) = [
+        e["text"] for e in Reader(pages["hostile"]).named("script") if "type" in e["attributes"]
+    ]
     assert json.loads(data) == {}
 
 
@@ -169,7 +205,9 @@ def test_equals_of_the_best_do_not_narrow_what_is_shown():
 @pytest.mark.parametrize("high", [0.9951, 1.0, 1.07, 4.3, 260.0])
 def test_a_column_has_two_or_three_numbers_and_room_for_each(low, high):
     drawn = Reader(str(axis(Scale(low, high, 0, 100))))
-    places = [float(one["attributes"]["x"].rstrip("%")) for one in drawn.elements if one["name"] == "text"]
+    places = [
+        float(one["attributes"]["x"].rstrip("%")) for one in drawn.elements if one["name"] == "text"
+    ]
     assert 2 <= len(places) <= 3
     assert min(places) > 6
     assert max(places) < 94

@@ -59,13 +59,29 @@ def driven(tmp_path, caplog):
         caplog.set_level(logging.INFO, "zoo")
         recipe = {"trainer": {"max_epochs": 1, "max_steps": None}}
         cells = tuple(
-            Planned(name=f"c-{seed}", variant="c", seed=seed, recipe=recipe) for seed in range(len(engine.codes))
+            Planned(name=f"c-{seed}", variant="c", seed=seed, recipe=recipe)
+            for seed in range(len(engine.codes))
         )
         plan = Plan(
-            zoo="", made="", command="", recipe="", base={}, machine={}, axes=(), seeds=(0,), measure="", better="low",
-            trained="", windows="", chosen=True, variants={}, cells=cells,
-        )  # fmt: skip
-        stopped = Cells(tmp_path, plan, engine, Needs(2, 1, 0)).run([Task(tmp_path / c.name, tmp_path) for c in cells])
+            zoo="",
+            made="",
+            command="",
+            recipe="",
+            base={},
+            machine={},
+            axes=(),
+            seeds=(0,),
+            measure="",
+            better="low",
+            trained="",
+            windows="",
+            chosen=True,
+            variants={},
+            cells=cells,
+        )
+        stopped = Cells(tmp_path, plan, engine, Needs(2, 1, 0)).run(
+            [Task(tmp_path / c.name, tmp_path) for c in cells]
+        )
         return stopped, caplog.text
 
     return run
@@ -99,7 +115,9 @@ def test_a_signal_while_cells_are_given_stops_those_that_were(driven, tmp_path):
     assert now == ["stopped", "stopped", "waiting"]
 
 
-@pytest.mark.parametrize(("code", "expected"), [(-SIGTERM, "stopped"), (128 + SIGTERM, "stopped"), (-9, "failed")])
+@pytest.mark.parametrize(
+    ("code", "expected"), [(-SIGTERM, "stopped"), (128 + SIGTERM, "stopped"), (-9, "failed")]
+)
 def test_a_cell_that_a_signal_ended_is_stopped(code, expected, driven, tmp_path):
     driven(Engine([code]))
     assert status.read(tmp_path / CELLS / "c-0")[0] == expected

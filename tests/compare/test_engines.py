@@ -30,7 +30,9 @@ def tasks(tmp_path, monkeypatch):
         lines = {f"cell-{number}": program for number, program in enumerate(programs)}
 
         def started(command, **more):
-            return Popen([sys.executable, "-c", lines[command[command.index("--cell") + 1]]], **more)
+            return Popen(
+                [sys.executable, "-c", lines[command[command.index("--cell") + 1]]], **more
+            )
 
         monkeypatch.setattr("zoo.compare.executors.base.subprocess.Popen", started)
         return [Task(tmp_path.joinpath(name).relative_to(tmp_path), tmp_path) for name in lines]
@@ -118,9 +120,13 @@ def test_slurm_is_given_one_array_of_all_cells(tasks, monkeypatch):
     engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Needs(2, 3, 1))
     assert executor.batched == 1
     assert executor.parameters == {
-        "name": "zoo-compare", "timeout_min": 26 * 60, "cpus_per_task": 3, "gpus_per_node": 1, "slurm_partition": "long",
+        "name": "zoo-compare",
+        "timeout_min": 26 * 60,
+        "cpus_per_task": 3,
+        "gpus_per_node": 1,
+        "slurm_partition": "long",
         "slurm_array_parallelism": 2,
-    }  # fmt: skip
+    }
     assert [handle.result() for handle in engine.handles] == [0, 3]
     engine.stop(SIGTERM)
     assert all(handle.cancelled() for handle in engine.handles)
@@ -213,7 +219,9 @@ def test_ray_is_given_one_task_for_each_cell(tasks, monkeypatch):
     assert ended(engine.handles) == [0, 3]
 
 
-def test_a_task_of_ray_is_broken_off_between_two_lines_also_where_sigint_is_ignored(tasks, tmp_path):
+def test_a_task_of_ray_is_broken_off_between_two_lines_also_where_sigint_is_ignored(
+    tasks, tmp_path
+):
     (task,) = tasks("open('begun', 'w'); import time; time.sleep(120); open('ended', 'w')")
 
     def interrupt():  # as Ray does it, in a worker
@@ -252,7 +260,9 @@ def test_a_cell_is_worked_at_by_one_process(tmp_path):
 
 
 def test_a_fault_is_what_a_cell_told_last(tmp_path):
-    (tmp_path / status.OUTPUT).write_text("step 1\nzoo: an older fault\nstep 2\nzoo: the loss is nan\n  more of it\n")
+    (tmp_path / status.OUTPUT).write_text(
+        "step 1\nzoo: an older fault\nstep 2\nzoo: the loss is nan\n  more of it\n"
+    )
     assert status.fault(tmp_path, 3) == "exit code 3: the loss is nan more of it"
     (tmp_path / status.OUTPUT).write_text("Traceback\nMemoryError\n")
     assert status.fault(tmp_path, -9) == "ended by signal 9: Traceback MemoryError"

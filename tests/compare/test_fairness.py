@@ -9,13 +9,25 @@ from zoo.compare.results import Cell, Flag, Variant
 from zoo.compare.run_files import Files
 
 ENVIRONMENT = {
-    "zoo": "0.1.0", "packages": {"torch": "2.13.0"}, "git": {"commit": "a" * 40}, "processes": 1,
+    "zoo": "0.1.0",
+    "packages": {"torch": "2.13.0"},
+    "git": {"commit": "a" * 40},
+    "processes": 1,
     "devices": {"threads": 1, "cuda": []},
-}  # fmt: skip
+}
 
 
 def known(
-    variant, seed, *, order="o", environment=None, parameters=100, steps=6, interpreter="sdpa", state="done", **more
+    variant,
+    seed,
+    *,
+    order="o",
+    environment=None,
+    parameters=100,
+    steps=6,
+    interpreter="sdpa",
+    state="done",
+    **more,
 ):
     weights = {"head": [4, 2, f"h{seed}"], "norm": [4, "n"], **more}
     start = {"weights": weights, "order": f"{order}{seed}", "batch": f"b{seed}", "device": "cpu"}
@@ -34,8 +46,13 @@ def told(cells, *varied):
     variants = {}
     for one, cell in zip(cells, differing(cells, varied), strict=True):
         variants.setdefault(one.variant, []).append(cell)
-    made = [Variant(name=name, values=dict.fromkeys(varied, ""), cells=tuple(each)) for name, each in variants.items()]
-    return {name: tuple(flag.words for flag in flags) for name, flags in unfair(made, cells).items()}
+    made = [
+        Variant(name=name, values=dict.fromkeys(varied, ""), cells=tuple(each))
+        for name, each in variants.items()
+    ]
+    return {
+        name: tuple(flag.words for flag in flags) for name, flags in unfair(made, cells).items()
+    }
 
 
 PLAIN = [known(name, seed) for name in ("none", "rope", "fox") for seed in (0, 1)]
@@ -56,13 +73,22 @@ def test_cells_that_are_alike_are_fair():
         (known("t5", 0, steps=3), "steps: 3, most have 6"),
         (known("t5", 0, order="p"), "seed 0 did not start as the others: order of samples"),
         (known("t5", 0, head=[4, 2, "x"]), "seed 0 did not start as the others: head"),
-        (known("t5", 0, environment={**ENVIRONMENT, "packages": {"torch": "2.12"}}), "torch: 2.12, most have 2.13.0"),
-        (known("t5", 0, environment={**ENVIRONMENT, "devices": {"threads": 2, "cuda": []}}), "threads: 2, most have 1"),
-        (known("t5", 0, environment={**ENVIRONMENT, "git": {"commit": "b"}}), "commit: b, most have aaaaaaaaaaaa"),
+        (
+            known("t5", 0, environment={**ENVIRONMENT, "packages": {"torch": "2.12"}}),
+            "torch: 2.12, most have 2.13.0",
+        ),
+        (
+            known("t5", 0, environment={**ENVIRONMENT, "devices": {"threads": 2, "cuda": []}}),
+            "threads: 2, most have 1",
+        ),
+        (
+            known("t5", 0, environment={**ENVIRONMENT, "git": {"commit": "b"}}),
+            "commit: b, most have aaaaaaaaaaaa",
+        ),
         (known("t5", 0, state="failed"), "seed 0 failed"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_what_differs_is_told(other, expected):
     assert told([*PLAIN, other]) == {"none": (), "rope": (), "fox": (), "t5": (expected,)}
 
@@ -75,14 +101,18 @@ def test_weights_of_another_shape_do_not_compare():
 
 
 def test_of_two_variants_the_first_is_the_measure():
-    assert told([known("none", 0), known("rope", 0, parameters=103)])["rope"] == ("3 more parameters than none",)
+    assert told([known("none", 0), known("rope", 0, parameters=103)])["rope"] == (
+        "3 more parameters than none",
+    )
 
 
 def test_up_to_a_hundredth_more_parameters_are_told_and_mark_nobody():
     cells = [known("none", 0), known("rope", 0, parameters=101), known("fox", 0, parameters=103)]
     made = [Variant(name=one.variant, values={}, cells=(one.cell,)) for one in cells]
     told = unfair(made, cells)
-    assert told["rope"] == (Flag("parameters", "1 more parameters than none, within 1 %", little=True),)
+    assert told["rope"] == (
+        Flag("parameters", "1 more parameters than none, within 1 %", little=True),
+    )
     assert [replace(one, unfair=told[one.name]).marks for one in made] == [(), (), ("parameters",)]
 
 
@@ -112,7 +142,11 @@ def test_weights_of_encodings_that_vary_may_begin_otherwise():
 
 def test_a_last_try_elsewhere_is_told():
     moved = known("t5", 0)
-    later = {**ENVIRONMENT, "packages": {"torch": "2.14"}, "git": {"commit": "a" * 40, "changed": True}}
+    later = {
+        **ENVIRONMENT,
+        "packages": {"torch": "2.14"},
+        "git": {"commit": "a" * 40, "changed": True},
+    }
     moved = replace(moved, files=replace(moved.files, end={"environment": later, "device": "cuda"}))
     assert told([*PLAIN, moved])["t5"] == (
         "device: cuda, most have cpu",
@@ -125,4 +159,6 @@ def test_what_began_otherwise_is_told_once_and_shortly():
     names = tuple(f"blocks.{number}" for number in range(40))
     cells = tuple(Cell(seed=seed, run="", state="done", differs=names) for seed in (0, 1))
     (one,) = unfair([Variant(name="a", values={}, cells=cells)], [])["a"]
-    assert one.words == "seeds 0 and 1 did not start as the others: blocks.0, blocks.1 and 38 others"
+    assert (
+        one.words == "seeds 0 and 1 did not start as the others: blocks.0, blocks.1 and 38 others"
+    )

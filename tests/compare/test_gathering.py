@@ -16,13 +16,30 @@ LOSS = "test/loss"
 
 
 def plan(trained="64 tokens", stride=None, **evaluate):
-    recipe = {"trainer": {"max_epochs": 1, "max_steps": None}, "evaluate": {"stride": stride, **evaluate}}
+    recipe = {
+        "trainer": {"max_epochs": 1, "max_steps": None},
+        "evaluate": {"stride": stride, **evaluate},
+    }
     return Plan(
-        zoo="", made="", command="", recipe="r", base={}, machine={}, seeds=(0,), measure=LOSS, better="low",
-        trained=trained, windows="", chosen=True, variants={"none": {}, "rope": {}},
+        zoo="",
+        made="",
+        command="",
+        recipe="r",
+        base={},
+        machine={},
+        seeds=(0,),
+        measure=LOSS,
+        better="low",
+        trained=trained,
+        windows="",
+        chosen=True,
+        variants={"none": {}, "rope": {}},
         axes=(Axis(key="model.encoding", title="encoding", values=("none", "rope")),),
-        cells=tuple(Planned(name=f"{name}-0", variant=name, seed=0, recipe=recipe) for name in ("none", "rope")),
-    )  # fmt: skip
+        cells=tuple(
+            Planned(name=f"{name}-0", variant=name, seed=0, recipe=recipe)
+            for name in ("none", "rope")
+        ),
+    )
 
 
 @pytest.fixture
@@ -33,7 +50,9 @@ def told(tmp_path):
         for name, evaluation in evaluations.items():
             run = status.made(tmp_path / CELLS / name)
             status.write(run, now, "")
-            (run / "end.json").write_text(json.dumps({"metrics": {LOSS: 1.0}} if end is None else end))
+            (run / "end.json").write_text(
+                json.dumps({"metrics": {LOSS: 1.0}} if end is None else end)
+            )
             (run / "measured.json").write_text(json.dumps(evaluation))
         return gathered(planned, tmp_path)
 
@@ -46,11 +65,12 @@ def loss(value):
 
 def test_all_kinds_of_places_are_told(told):
     evaluation = {
-        "trained": 64, "size": 64,
+        "trained": 64,
+        "size": 64,
         "lengths": {"64": loss(1.0), "256": loss(2.0)},
         "variants": {"sparse": loss(3.0), "256": loss(4.0)},
         "rules": {"none": {"256": loss(2.0)}, "yarn": {"256": loss(1.5)}},
-    }  # fmt: skip
+    }
     found = told(plan(), {"none-0": evaluation, "rope-0": evaluation})
     assert found.kinds == {
         "256": "lengths",
@@ -69,7 +89,10 @@ def test_all_kinds_of_places_are_told(told):
 
 def test_sizes_of_training_that_vary_are_places_like_others(told):
     sizes = {"16": {LOSS: 1.0}, "24": {LOSS: 2.0}}
-    evaluations = {"none-0": {"trained": 16, "resolutions": sizes}, "rope-0": {"trained": 24, "resolutions": sizes}}
+    evaluations = {
+        "none-0": {"trained": 16, "resolutions": sizes},
+        "rope-0": {"trained": 24, "resolutions": sizes},
+    }
     found = told(plan(trained=""), evaluations)
     assert found.places == (TRAINED, "16", "24")
     for variant in found.variants:

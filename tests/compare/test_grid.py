@@ -42,7 +42,10 @@ def test_titles_that_are_alike_are_whole_keys():
     ("words", "expected"),
     [
         (["model.dim=8"], "nothing varies; write encodings="),
-        (["encodings=rope"], "encodings: expected a list of the values that it takes; write encodings=[rope,alibi]"),
+        (
+            ["encodings=rope"],
+            "encodings: expected a list of the values that it takes; write encodings=[rope,alibi]",
+        ),
         (["encodings=[]"], "encodings: expected a list"),
         (["encodings=[rope,rope]"], "rope stands twice"),
         (["encodings=[rope]", "vary.model.encoding=[fox]"], "it varies twice"),
@@ -53,7 +56,10 @@ def test_titles_that_are_alike_are_whole_keys():
             ["encodings=[rope]", "vary.model.encoding.0.base=[10,100]"],
             "and so does model.encoding, of which one is a part",
         ),
-        (["vary.model.encoding.0.base=[10,100]", "encodings=[rope]"], "and so does model.encoding.0.base"),
+        (
+            ["vary.model.encoding.0.base=[10,100]", "encodings=[rope]"],
+            "and so does model.encoding.0.base",
+        ),
         (["vary.seed=[1,2]"], "write seeds=3"),
         (["encodings=[rope"], "bad YAML"),
     ],

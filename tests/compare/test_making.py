@@ -13,7 +13,14 @@ SMALL = ("model.dim=16", "model.depth=1", "model.heads=2", "trainer.accelerator=
 
 def asked(recipe, *overrides, words=("encodings=[none]",), measure=None):
     keys = varied(words, overrides)
-    return Asked(recipe=recipe, overrides=(*SMALL, *overrides), keys=keys, seeds=1, measure=measure, command="")
+    return Asked(
+        recipe=recipe,
+        overrides=(*SMALL, *overrides),
+        keys=keys,
+        seeds=1,
+        measure=measure,
+        command="",
+    )
 
 
 def planned(one):
@@ -34,12 +41,17 @@ def planned(one):
 )
 def test_the_measure_is_that_of_what_is_asked(recipe, expected):
     found = planned(asked(recipe))
-    assert (found.measure, found.better) == (f"test/{expected}", "low" if expected == "loss" else "high")
+    assert (found.measure, found.better) == (
+        f"test/{expected}",
+        "low" if expected == "loss" else "high",
+    )
 
 
 def test_a_measure_that_is_not_logged_is_refused():
     assert planned(asked("copying_none", measure="exact")).measure == "test/exact"
-    with pytest.raises(RecipeError, match=r"measure: data flipflop does not ask for one answer .* measure=accuracy"):
+    with pytest.raises(
+        RecipeError, match=r"measure: data flipflop does not ask for one answer .* measure=accuracy"
+    ):
         resolved(asked("flipflop_rope", measure="exact"), here=True)
 
 
@@ -60,7 +72,9 @@ def test_data_that_is_not_as_it_is_said_to_be_is_a_fault_of_each_variant(monkeyp
         resolved(asked("vit_none"), here=True)
 
 
-@pytest.mark.parametrize("word", ["trainer.devices=2", "trainer.devices='0,1'", "trainer.num_nodes=2"])
+@pytest.mark.parametrize(
+    "word", ["trainer.devices=2", "trainer.devices='0,1'", "trainer.num_nodes=2"]
+)
 def test_a_cell_is_one_process(word):
     with pytest.raises(RecipeError, match="a cell is one process"):
         resolved(asked("vit_none", word), here=True)
@@ -70,7 +84,10 @@ def test_a_machine_without_gpus_plans_cells_for_another_one():
     one = asked("vit_none", "trainer.accelerator=cuda")
     found = resolved(one, here=False)
     assert (
-        plan(one, found, Needs(1, 1, gpus(found[next(iter(found))], here=False)), here=False).machine["device"] == "cpu"
+        plan(
+            one, found, Needs(1, 1, gpus(found[next(iter(found))], here=False)), here=False
+        ).machine["device"]
+        == "cpu"
     )
 
 
@@ -84,13 +101,24 @@ def test_seeds_that_would_run_past_the_largest_are_told():
     ("recipe", "overrides", "expected"),
     [
         ("lm_rope", ("evaluate.lengths=[2x]",), "windows side by side"),
-        ("lm_rope", ("evaluate.lengths=[2x]", "data.stride=32"), "windows sliding by 32, the last 32 asked"),
-        ("lm_rope", ("evaluate.lengths=[2x]", "evaluate.stride=16"), "windows sliding by 16, the last 16 asked"),
-        ("lm_rope", ("evaluate.lengths=[1x,2x]", "evaluate.stride=128"),
-         "windows side by side or windows sliding by 128, the last 128 asked"),
+        (
+            "lm_rope",
+            ("evaluate.lengths=[2x]", "data.stride=32"),
+            "windows sliding by 32, the last 32 asked",
+        ),
+        (
+            "lm_rope",
+            ("evaluate.lengths=[2x]", "evaluate.stride=16"),
+            "windows sliding by 16, the last 16 asked",
+        ),
+        (
+            "lm_rope",
+            ("evaluate.lengths=[1x,2x]", "evaluate.stride=128"),
+            "windows side by side or windows sliding by 128, the last 128 asked",
+        ),
         ("flipflop_rope", ("evaluate.lengths=[2x]",), ""),
         ("lm_rope", ("evaluate.lengths=null",), ""),
     ],
-)  # fmt: skip
+)
 def test_how_texts_are_cut_is_what_their_source_says(recipe, overrides, expected):
     assert planned(asked(recipe, *overrides)).windows == expected

@@ -52,21 +52,38 @@ def test_what_is_to_be_minded_is_told():
 
 def test_a_comparison_of_which_nothing_is_done_is_a_table_too():
     made = comparisons.images(seeds=(0,))
-    waiting = tuple(replace(one, cells=(Cell(seed=0, run="", state="waiting"),), unfair=()) for one in made.variants)
+    waiting = tuple(
+        replace(one, cells=(Cell(seed=0, run="", state="waiting"),), unfair=())
+        for one in made.variants
+    )
     text = table(replace(made, variants=waiting, places=("",)))
     assert "At 16 pixels nothing is measured" in text
     assert "0 of 6 cells are done, 6 waiting" in text
 
 
 def plan(**more):
-    recipe = {"seed": 0, "trainer": {"max_epochs": 3, "threads": 1}, "model": {"encoding": [{"name": "none"}]}}
+    recipe = {
+        "seed": 0,
+        "trainer": {"max_epochs": 3, "threads": 1},
+        "model": {"encoding": [{"name": "none"}]},
+    }
     known = {
-        "zoo": "", "made": "", "command": "", "recipe": "", "base": {}, "machine": {}, "seeds": (0,), "measure": "",
-        "better": "low", "trained": "", "windows": "", "chosen": True,
+        "zoo": "",
+        "made": "",
+        "command": "",
+        "recipe": "",
+        "base": {},
+        "machine": {},
+        "seeds": (0,),
+        "measure": "",
+        "better": "low",
+        "trained": "",
+        "windows": "",
+        "chosen": True,
         "variants": {"none": {"model.encoding": "none"}},
         "axes": (Axis(key="model.encoding", title="encoding", values=("none",)),),
         "cells": (Planned(name="none-0", variant="none", seed=0, recipe=recipe),),
-    }  # fmt: skip
+    }
     return Plan(**{**known, **more})
 
 
@@ -93,5 +110,6 @@ def test_what_differs_is_named():
     ]
     axes = (Axis(key="model.encoding", title="encoding", values=("none", "rope")),)
     assert [*differences(plan(), plan(axes=axes, seeds=(0, 1)))] == [
-        "model.encoding varies over [none] there, over [none,rope] here", "seeds are 0 there, 0, 1 here"
-    ]  # fmt: skip
+        "model.encoding varies over [none] there, over [none,rope] here",
+        "seeds are 0 there, 0, 1 here",
+    ]

@@ -28,4 +28,6 @@ def write(tmp_path):
 def text(write):
     """A source of 1,000 letters, or of other text, with options."""
     letters = "".join(np.random.default_rng(0).choice(list("abcdefgh"), 1000))
-    return lambda content=letters, **options: Text(0, files=write(content), **{"length": 8, "batch_size": 4, **options})
+    return lambda content=letters, **options: Text(
+        0, files=write(content), **{"length": 8, "batch_size": 4, **options}
+    )

@@ -29,7 +29,9 @@ def test_sums_are_right():
 
 
 def test_numbers_of_digits_are_equally_likely_and_independent():
-    pairs = [question.rstrip("=").split("+") for question, _ in told(Addition(0, digits=4, test=1600))]
+    pairs = [
+        question.rstrip("=").split("+") for question, _ in told(Addition(0, digits=4, test=1600))
+    ]
     counts = Counter((len(one), len(two)) for one, two in pairs)
     assert len(counts) == 16
     assert all(near(count, 1600, 1 / 16) for count in counts.values())
@@ -45,8 +47,13 @@ def test_longer_sums_can_be_asked_alone():
 
 
 @pytest.mark.parametrize(
-    ("order", "put"), [("same", str), ("reversed", lambda text: text[::-1]), ("sorted", lambda text: "".join(sorted(text)))]
-)  # fmt: skip
+    ("order", "put"),
+    [
+        ("same", str),
+        ("reversed", lambda text: text[::-1]),
+        ("sorted", lambda text: "".join(sorted(text))),
+    ],
+)
 def test_letters_come_in_the_order_asked(order, put):
     for question, answer in told(Copying(0, order=order, test=100)):
         assert answer == put(question.rstrip("=")) + "."
@@ -58,7 +65,9 @@ def test_letters_and_lengths_are_drawn_evenly():
     assert sorted(lengths) == [3, 4, 5, 6, 7, 8]
     assert all(near(count, 900, 1 / 6) for count in lengths.values())
     letters = Counter("".join(texts))
-    assert all(near(letters[letter], letters.total(), 1 / 26) for letter in "abcdefghijklmnopqrstuvwxyz")
+    assert all(
+        near(letters[letter], letters.total(), 1 / 26) for letter in "abcdefghijklmnopqrstuvwxyz"
+    )
 
 
 def test_parity_counts_ones():
@@ -79,7 +88,9 @@ def test_symbols_are_those_that_are_no_blanks(symbols, blanks):
 
 
 def test_symbols_lie_anywhere():
-    questions = [question for question, _ in told(SelectiveCopy(0, symbols=4, blanks=12, test=1000))]
+    questions = [
+        question for question, _ in told(SelectiveCopy(0, symbols=4, blanks=12, test=1000))
+    ]
     here = [sum(question[place] != "_" for question in questions) for place in range(16)]
     assert all(near(count, 1000, 1 / 4) for count in here)
     letters = Counter("".join(questions).replace("_", "").replace("|", ""))
@@ -95,7 +106,9 @@ def passkeys(**options):
         filler = f"{before} {after}".strip()
         assert not re.search(r"\d", filler)
         assert all(
-            any(known.endswith(one.strip()) for known in (f[:-2] for f in FILLER)) for one in filler.split(".") if one
+            any(known.endswith(one.strip()) for known in (f[:-2] for f in FILLER))
+            for one in filler.split(".")
+            if one
         )
         yield len(before.split()), len(after.split()), answer.split()
 
@@ -112,7 +125,9 @@ def test_the_key_is_in_the_text_and_the_text_is_as_long_as_said(length):
 
 @pytest.mark.parametrize("depth", [0.0, 0.25, 0.5, 1.0])
 def test_the_key_stands_at_its_depth(depth):
-    found = {before / (before + after) for before, after, _ in passkeys(length=258, depth=depth, test=20)}
+    found = {
+        before / (before + after) for before, after, _ in passkeys(length=258, depth=depth, test=20)
+    }
     assert len(found) == 1
     assert found.pop() == pytest.approx(depth, abs=0.02)
 
@@ -127,7 +142,9 @@ def test_the_key_stands_anywhere_and_its_digits_are_any():
 
 
 def test_a_text_without_room_for_the_key_is_refused():
-    with pytest.raises(Invalid, match="a key of 5 digits and the question take 18; write that or more") as caught:
+    with pytest.raises(
+        Invalid, match="a key of 5 digits and the question take 18; write that or more"
+    ) as caught:
         Passkey(0, length=17)
     assert caught.value.key == "length"
     assert Passkey(0, length=18, test=3).samples.length == 18

@@ -10,9 +10,15 @@ from zoo.data.vision.dataset import Finished
 
 IMAGES, LABELS = torch.randint(256, (16, 3, 8, 8), dtype=torch.uint8), torch.arange(16) % 4
 OPTIONS = [
-    {"area": 0.3}, {"crop": 2}, {"flip": 0.5}, {"randaugment": 2}, {"erasing": 0.5}, {"mixup": 0.8}, {"cutmix": 1.0},
+    {"area": 0.3},
+    {"crop": 2},
+    {"flip": 0.5},
+    {"randaugment": 2},
+    {"erasing": 0.5},
+    {"mixup": 0.8},
+    {"cutmix": 1.0},
     {"mixup": 0.8, "cutmix": 1.0},
-]  # fmt: skip
+]
 
 
 def finished(options, seed=0, images=IMAGES):
@@ -41,12 +47,16 @@ def test_torch_s_random_state_alone_decides(options):
 
 @pytest.mark.parametrize("options", [{"mixup": 0.8}, {"cutmix": 1.0}], ids=str)
 def test_mixed_labels_are_the_shares_that_images_have(options):
-    plain = (LABELS * 80).to(torch.uint8)[:, None, None, None].expand_as(IMAGES)  # one grey for each class
+    plain = (
+        (LABELS * 80).to(torch.uint8)[:, None, None, None].expand_as(IMAGES)
+    )  # one grey for each class
     images, shares = finished(options, images=plain)
     greys = (images * 0.5 + 0.5) * 255 / 80
     assert shares.shape == (16, 4)
     torch.testing.assert_close(shares.sum(1), torch.ones(16))
-    torch.testing.assert_close(greys.mean((1, 2, 3)), (shares * torch.arange(4.0)).sum(1), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        greys.mean((1, 2, 3)), (shares * torch.arange(4.0)).sum(1), atol=1e-4, rtol=0
+    )
     assert ((shares > 0) & (shares < 1)).any()
 
 
@@ -54,7 +64,10 @@ def test_both_kinds_of_mixing_have_their_turn():
     finish = Finished(3, (8, 8), (0.5,), (0.5,), Augmentation(mixup=0.8, cutmix=1.0))
     plain = torch.zeros_like(IMAGES)
     plain[::2] = 255
-    whole = [finish(plain, LABELS, training=True, classes=4)[0].abs().round(decimals=3).eq(1).all() for _ in range(20)]
+    whole = [
+        finish(plain, LABELS, training=True, classes=4)[0].abs().round(decimals=3).eq(1).all()
+        for _ in range(20)
+    ]
     assert 3 < sum(map(int, whole)) < 17
 
 
@@ -71,7 +84,7 @@ def test_a_crop_moves_an_image_by_what_was_padded_at_most():
 
 
 def test_erased_rectangles_are_grey():
-    images = Finished(3, (8, 8), (0.25,), (0.5,), Augmentation(erasing=1.0))(IMAGES, LABELS, training=True, classes=4)[
-        0
-    ]
+    images = Finished(3, (8, 8), (0.25,), (0.5,), Augmentation(erasing=1.0))(
+        IMAGES, LABELS, training=True, classes=4
+    )[0]
     assert (images == 0).flatten(1).any(1).all()

@@ -16,11 +16,17 @@ def literal(train, test, size):
     return sum(losses) / len(losses)
 
 
-@pytest.mark.parametrize("options", [{}, {"tokens": "byte"}, {"tokens": "subword", "vocabulary": 270}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"tokens": "byte"}, {"tokens": "subword", "vocabulary": 270}], ids=str
+)
 def test_the_bigram_loss_is_that_of_counting(text, options):
-    data = text("the rest of the zoo. is it the best of zoos? " * 20 + "no, the zest! " * 20, **options)
+    data = text(
+        "the rest of the zoo. is it the best of zoos? " * 20 + "no, the zest! " * 20, **options
+    )
     parts = data.reading.corpus.encoded.parts
-    expected = literal(parts["train"].tokens.tolist(), parts["test"].tokens.tolist(), len(data.samples.vocabulary))
+    expected = literal(
+        parts["train"].tokens.tolist(), parts["test"].tokens.tolist(), len(data.samples.vocabulary)
+    )
     assert bigram_loss(data.reading) == pytest.approx(expected)
 
 

@@ -70,7 +70,9 @@ def test_where_nothing_can_be_kept_memory_serves_and_the_log_says_so_once(text, 
     cache.parent.write_text("a file where the folder should be")
     with caplog.at_level(logging.INFO, "zoo"):
         data = text()
-        assert data.samples.vocabulary.decode(data.reading.corpus.encoded.parts["val"].tokens[:3].tolist())
+        assert data.samples.vocabulary.decode(
+            data.reading.corpus.encoded.parts["val"].tokens[:3].tolist()
+        )
         data.setup("fit")
         data.setup("test")
     assert len(caplog.messages) == 1

@@ -38,7 +38,9 @@ def test_as_many_steps_as_any_other_number():
 @pytest.mark.parametrize("variables", [1, 3])
 def test_steps_have_their_weights(variables):
     kinds = Counter()
-    for program, _ in told(Counting(0, steps=20, least=20, variables=variables, test=400)):  # hardly any goes past 10
+    for program, _ in told(
+        Counting(0, steps=20, least=20, variables=variables, test=400)
+    ):  # hardly any goes past 10
         kinds.update(statements(program)[0])
     total, weight = kinds.total(), 50 + 8 * variables
     assert total == 8_000
@@ -51,7 +53,9 @@ def test_steps_have_their_weights(variables):
 def test_the_commonest_answer_is_as_often_wrong_as_the_paper_says(variables):
     answers = Counter(answer for _, answer in told(Counting(0, variables=variables, test=500)))
     assert set(answers) == {str(number) for number in range(11)}
-    assert 0.73 < 1 - max(answers.values()) / 500 < 0.85  # 78 to 80 %, and less than three standard deviations
+    assert (
+        0.73 < 1 - max(answers.values()) / 500 < 0.85
+    )  # 78 to 80 %, and less than three standard deviations
 
 
 def test_the_paper_has_so_many_programs():

@@ -17,11 +17,15 @@ SPLITS = ("train", "validation", "test")
 
 
 def streamed(path, **options):
-    return TextStream(0, path=str(path), **{"length": 8, "batch_size": 4, "samples": 400, "buffer": 4, **options})
+    return TextStream(
+        0, path=str(path), **{"length": 8, "batch_size": 4, "samples": 400, "buffer": 4, **options}
+    )
 
 
 def passages(path, **options):
-    return Passages(0, path=str(path), **{"length": 40, "batch_size": 4, "val": "validation", **options})
+    return Passages(
+        0, path=str(path), **{"length": 40, "batch_size": 4, "val": "validation", **options}
+    )
 
 
 def trained(data):
@@ -33,7 +37,9 @@ def files(folder, content, kind="csv"):
     """A folder with the three splits, of which train has this content."""
     folder.mkdir()
     for split in SPLITS:
-        (folder / f"{split}.{kind}").write_bytes(content if split == "train" else b"text,label\nrow,calm\n")
+        (folder / f"{split}.{kind}").write_bytes(
+            content if split == "train" else b"text,label\nrow,calm\n"
+        )
     return folder
 
 
@@ -57,7 +63,9 @@ def classed(folder, names, splits=SPLITS, count=4):
 # streams
 
 
-@pytest.mark.parametrize("make", [streamed, lambda path: passages(path, stream=STREAM, classes=("calm", "wild"))])
+@pytest.mark.parametrize(
+    "make", [streamed, lambda path: passages(path, stream=STREAM, classes=("calm", "wild"))]
+)
 def test_a_stream_draws_nothing_from_the_random_state_of_the_model(tmp_path, make):
     data = make(rows(tmp_path / "set", *map(text, range(12))))
     before = torch.get_rng_state()
@@ -67,8 +75,14 @@ def test_a_stream_draws_nothing_from_the_random_state_of_the_model(tmp_path, mak
 
 
 BROKEN = {
-    "rows": (b"text,label\n" + b"row boat row boat,calm\n" * 9 + b"a,b,c,d\n", "Expected 2 fields in line 11"),
-    "words": (b"text,label\n" + b"row boat row boat,calm\n" * 9 + b"caf\xe9,calm\n", "can't decode byte 0xe9"),
+    "rows": (
+        b"text,label\n" + b"row boat row boat,calm\n" * 9 + b"a,b,c,d\n",
+        "Expected 2 fields in line 11",
+    ),
+    "words": (
+        b"text,label\n" + b"row boat row boat,calm\n" * 9 + b"caf\xe9,calm\n",
+        "can't decode byte 0xe9",
+    ),
 }
 
 
@@ -93,11 +107,16 @@ def test_a_fault_in_the_middle_of_a_stream_is_told(tmp_path, monkeypatch, worker
     data = streamed(rows(tmp_path / "set", *map(text, range(12))), workers=workers)
     with pytest.raises(DataError) as error:
         trained(data)
-    assert str(error.value) == f"{tmp_path}/set, stream of train: cannot be read: the network went away"
+    assert (
+        str(error.value)
+        == f"{tmp_path}/set, stream of train: cannot be read: the network went away"
+    )
 
 
 def test_a_faulty_row_of_labelled_texts_breaks_off_a_stream(tmp_path):
-    data = passages(files(tmp_path / "set", BROKEN["rows"][0]), stream=STREAM, classes=("calm", "wild"))
+    data = passages(
+        files(tmp_path / "set", BROKEN["rows"][0]), stream=STREAM, classes=("calm", "wild")
+    )
     with pytest.raises(DataError, match="Expected 2 fields"):
         trained(data)
 
@@ -125,7 +144,9 @@ def test_a_file_without_rows_is_told(tmp_path, make, content, kind):
         trained(make(files(tmp_path / "set", content, kind)))
 
 
-@pytest.mark.parametrize("options", [{"text": "words"}, {"val": "dev"}, {"test": "dev"}, {"path": "nowhere"}])
+@pytest.mark.parametrize(
+    "options", [{"text": "words"}, {"val": "dev"}, {"test": "dev"}, {"path": "nowhere"}]
+)
 def test_what_a_stream_lacks_is_told_before_it_is_read(tmp_path, options):
     path = rows(tmp_path / "set", "row", "boat")
     with pytest.raises(DataError, match=r"no (column words|split dev|such file)"):
@@ -139,24 +160,37 @@ def test_class_folders_are_streamed(tmp_path):
     path = classed(tmp_path / "set", ("calm", "wild"), count=6)
     data = passages(path, stream=STREAM, workers=1)
     assert data.samples.names == ("calm", "wild")
-    found = [(bytes(row.tolist()[:4]).decode(), int(label)) for inputs, labels in trained(data)
-        for row, label in zip(inputs, labels, strict=True)]  # fmt: skip
+    found = [
+        (bytes(row.tolist()[:4]).decode(), int(label))
+        for inputs, labels in trained(data)
+        for row, label in zip(inputs, labels, strict=True)
+    ]
     assert sorted(set(found)) == [("calm", 0), ("wild", 1)]
     assert len(found) == 6
 
 
 @pytest.mark.parametrize("stream", [None, STREAM])
 def test_classes_keep_their_names_in_another_order(tmp_path, stream):
-    data = passages(classed(tmp_path / "set", ("calm", "wild")), classes=("wild", "calm"), stream=stream)
+    data = passages(
+        classed(tmp_path / "set", ("calm", "wild")), classes=("wild", "calm"), stream=stream
+    )
     data.locate()
     pairs = {
-        (chr(row[0]), int(label)) for inputs, labels in trained(data) for row, label in zip(inputs, labels, strict=True)
+        (chr(row[0]), int(label))
+        for inputs, labels in trained(data)
+        for row, label in zip(inputs, labels, strict=True)
     }
     assert pairs == {("w", 0), ("c", 1)}
 
 
-@pytest.mark.parametrize(("classes", "told"), [(("a", "b"), "not a, b"), (("calm", "wild", "odd"), "not calm, wild, odd"),
-    (3, "not 3 classes")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("classes", "told"),
+    [
+        (("a", "b"), "not a, b"),
+        (("calm", "wild", "odd"), "not calm, wild, odd"),
+        (3, "not 3 classes"),
+    ],
+)
 def test_other_classes_than_those_of_a_table_are_refused(tmp_path, classes, told):
     data = passages(classed(tmp_path / "set", ("calm", "wild")), classes=classes)
     with pytest.raises(Invalid, match=f"train, has the classes calm, wild, {told}") as error:
@@ -166,9 +200,13 @@ def test_other_classes_than_those_of_a_table_are_refused(tmp_path, classes, told
 
 @pytest.mark.parametrize(
     ("classes", "told"),
-    [(1, "1, there must be at least two"), ((), "0, there must be"), (("a",), r"1 \(a\), there must be at least two"),
-     (("a", "b", "a"), "a is named twice")],
-)  # fmt: skip
+    [
+        (1, "1, there must be at least two"),
+        ((), "0, there must be"),
+        (("a",), r"1 \(a\), there must be at least two"),
+        (("a", "b", "a"), "a is named twice"),
+    ],
+)
 def test_classes_that_cannot_be_told_apart_are_refused(classes, told):
     with pytest.raises(Invalid, match=told) as error:
         passages("set", classes=classes)
@@ -201,8 +239,11 @@ def test_a_model_keeps_the_order_of_its_classes(tmp_path, options):
     data = passages(classed(tmp_path / "set", ("calm", "wild"), splits=("test",)), **options)
     data.adopt(Facts(12, Bytes(), 2, ("wild", "calm")))
     data.setup("test")
-    pairs = {(chr(row[0]), int(label)) for inputs, labels in data.test_dataloader()
-        for row, label in zip(inputs, labels, strict=True)}  # fmt: skip
+    pairs = {
+        (chr(row[0]), int(label))
+        for inputs, labels in data.test_dataloader()
+        for row, label in zip(inputs, labels, strict=True)
+    }
     assert pairs == {("w", 0), ("c", 1)}
     assert data.samples.names == ("wild", "calm")
 

@@ -11,7 +11,9 @@ def sequences(data, part="train", epoch=0):
     loader = getattr(data, f"{part}_dataloader")()
     if part == "train":
         loader.order.set_epoch(epoch)
-    return [torch.cat(column) for column in zip(*((b.inputs, b.targets) for b in loader), strict=True)]
+    return [
+        torch.cat(column) for column in zip(*((b.inputs, b.targets) for b in loader), strict=True)
+    ]
 
 
 def test_sequences_follow_the_rules():

@@ -12,7 +12,9 @@ ALL = pytest.mark.parametrize("source", SMALL, ids=lambda source: source.name)
 
 
 def small(source, seed=0, **options):
-    return source(seed, **{"train": 64, "val": 32, "test": 40, "batch_size": 16, **SMALL[source], **options})
+    return source(
+        seed, **{"train": 64, "val": 32, "test": 40, "batch_size": 16, **SMALL[source], **options}
+    )
 
 
 def test_every_generated_source_of_text_is_here():
@@ -30,14 +32,20 @@ def test_a_sequence_is_the_same_whatever_it_is_fetched_with(source):
 
 @ALL
 def test_workers_change_nothing(source):
-    pairs = zip(small(source).loader("train"), small(source, workers=1).loader("train"), strict=True)
+    pairs = zip(
+        small(source).loader("train"), small(source, workers=1).loader("train"), strict=True
+    )
     for one, two in pairs:
         assert all(a is b is None or torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
 @ALL
 def test_parts_and_seeds_differ(source):
-    draws = [[*fetched(small(source, seed, test=32), part)] for seed in (0, 1) for part in ("val", "test")]
+    draws = [
+        [*fetched(small(source, seed, test=32), part)]
+        for seed in (0, 1)
+        for part in ("val", "test")
+    ]
     draws.append([*fetched(small(source, train=32), "train")])
     assert len({str(sorted(draw)) for draw in draws}) == 5
     assert draws[0] == [*fetched(small(source), "val")]
@@ -58,7 +66,10 @@ def test_padding_is_told(source):
     assert all((batch.documents is not None) == (source in PADDED) for batch in batches)
     for batch in batches if source in PADDED else ():
         lengths = (batch.documents == 0).sum(1)
-        assert torch.equal(batch.documents, torch.where(torch.arange(batch.inputs.shape[1]) < lengths[:, None], 0, -1))
+        assert torch.equal(
+            batch.documents,
+            torch.where(torch.arange(batch.inputs.shape[1]) < lengths[:, None], 0, -1),
+        )
         assert lengths.max() == batch.inputs.shape[1]
         assert lengths.min() < lengths.max()
 
@@ -74,7 +85,9 @@ def test_no_window_is_longer_than_said_and_each_asks_something(source):
 
 @ALL
 def test_the_vocabulary_does_not_depend_on_the_size(source):
-    larger = SMALL[source] | {key: 2 * size for key, size in SMALL[source].items() if key not in ("keys", "values")}
+    larger = SMALL[source] | {
+        key: 2 * size for key, size in SMALL[source].items() if key not in ("keys", "values")
+    }
     assert source(0, **larger).samples.vocabulary == small(source).samples.vocabulary
     assert source(0, **larger).samples.length > small(source).samples.length
 

@@ -93,14 +93,21 @@ def test_of_a_share_only_its_own_images_are_decoded(folder, cache):
     assert file.stat().st_size < 10 * 3 * 8 * 8 + 1000
     held = data.parts["test"].rows
     assert held.numbers.tolist() == data.parts["test"].numbers.tolist()
-    kept, plain = (each.test_dataloader() for each in (data, images(folder, val=0.25, test=0.25, keep=0.0)))
-    assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(kept, plain, strict=True))
+    kept, plain = (
+        each.test_dataloader() for each in (data, images(folder, val=0.25, test=0.25, keep=0.0))
+    )
+    assert all(
+        torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
+        for a, b in zip(kept, plain, strict=True)
+    )
 
 
 def test_a_split_that_is_no_part_of_a_test_is_not_decoded(folder, monkeypatch):
     numbers = []
     monkeypatch.setattr(
-        Decoding, "__call__", lambda self, content: numbers.append(content) or np.zeros(self.shape, "u1")
+        Decoding,
+        "__call__",
+        lambda self, content: numbers.append(content) or np.zeros(self.shape, "u1"),
     )
     Images(0, path=folder, size=8).setup("test")
     assert len(numbers) == 10
@@ -251,7 +258,8 @@ def test_augmentation_is_for_training(folder):
     data = images(folder, augment=Augmentation(flip=1.0))
     batch = next(iter(data.test_dataloader()))
     assert torch.equal(
-        data.finish(*batch, training=True, classes=4)[0], data.finish(*batch, training=False, classes=4)[0].flip(-1)
+        data.finish(*batch, training=True, classes=4)[0],
+        data.finish(*batch, training=False, classes=4)[0].flip(-1),
     )
 
 

@@ -19,7 +19,9 @@ def centres(frames):
     """[B, T, 2] centres of brightness (x, y) of clips [B, 1, T, H, W]."""
     weights = frames[:, 0] / frames[:, 0].sum((-1, -2), keepdim=True)
     steps = torch.arange(frames.shape[-1]) + 0.5
-    return torch.stack([(weights.sum(-2) * steps).sum(-1), (weights.sum(-1) * steps).sum(-1)], dim=-1)
+    return torch.stack(
+        [(weights.sum(-2) * steps).sum(-1), (weights.sum(-1) * steps).sum(-1)], dim=-1
+    )
 
 
 def test_facts_and_batches_agree():
@@ -70,7 +72,9 @@ def test_clips_are_drawn_from_epoch_and_index_alone():
 def test_parts_have_digits_of_their_own():
     data = clips()
     assert [len(data.parts[part].labels) for part in ("train", "val", "test")] == [1258, 180, 359]
-    assert not torch.equal(data.parts["val"].__getitems__([0])[0], data.parts["test"].__getitems__([0])[0])
+    assert not torch.equal(
+        data.parts["val"].__getitems__([0])[0], data.parts["test"].__getitems__([0])[0]
+    )
 
 
 def test_workers_change_nothing():

@@ -28,11 +28,16 @@ class Numbers(Dataset):
 
 
 def orders(count, batch, processes, seed):
-    return [list(Order(count, batch * processes, Share(rank, processes), seed)) for rank in range(processes)]
+    return [
+        list(Order(count, batch * processes, Share(rank, processes), seed))
+        for rank in range(processes)
+    ]
 
 
 @pytest.mark.parametrize(("count", "batch", "processes"), SIZES)
-def test_an_evaluation_has_each_sample_once_and_all_processes_in_each_batch(count, batch, processes):
+def test_an_evaluation_has_each_sample_once_and_all_processes_in_each_batch(
+    count, batch, processes
+):
     dealt = orders(count, batch, processes, None)
     assert sorted(itertools.chain(*itertools.chain(*dealt))) == list(range(count))
     assert len({len(batches) for batches in dealt}) == 1

@@ -20,7 +20,9 @@ def folder(tmp_path_factory):
 
 
 def passages(path, **options):
-    data = Passages(0, path=str(path), **{"length": 40, "batch_size": 8, "val": "validation", **options})
+    data = Passages(
+        0, path=str(path), **{"length": 40, "batch_size": 8, "val": "validation", **options}
+    )
     data.setup("fit")
     data.setup("test")
     return data
@@ -28,8 +30,11 @@ def passages(path, **options):
 
 def written(loader):
     """Texts of bytes and labels of all batches."""
-    return [(bytes(row[row >= 0].tolist()).decode(), int(label)) for inputs, labels in loader
-        for row, label in zip(inputs, labels, strict=True)]  # fmt: skip
+    return [
+        (bytes(row[row >= 0].tolist()).decode(), int(label))
+        for inputs, labels in loader
+        for row, label in zip(inputs, labels, strict=True)
+    ]
 
 
 def test_texts_are_read_with_their_labels_and_cut(folder):
@@ -53,18 +58,30 @@ def test_tables_of_other_kinds_are_read(tmp_path, kind):
     from datasets import ClassLabel, Dataset, Features, Value
 
     rows = {"words": [text(n) for n in range(8)], "kind": [n % 2 for n in range(8)]}
-    table = Dataset.from_dict(rows, Features(words=Value("string"), kind=ClassLabel(names=["a", "b"])))
+    table = Dataset.from_dict(
+        rows, Features(words=Value("string"), kind=ClassLabel(names=["a", "b"]))
+    )
     getattr(table, f"to_{kind}")(tmp_path / f"a.{kind}")
-    data = passages(tmp_path / f"a.{kind}", text="words", label="kind", classes=("a", "b"), val=0.25, test=0.25)
+    data = passages(
+        tmp_path / f"a.{kind}", text="words", label="kind", classes=("a", "b"), val=0.25, test=0.25
+    )
     assert data.samples.names == ("a", "b")
     assert len(written(data.train_dataloader())) == 4
     if kind == "parquet":
-        assert Passages(0, path=str(tmp_path / "a.parquet"), text="words", label="kind").samples.names == ("a", "b")
+        assert Passages(
+            0, path=str(tmp_path / "a.parquet"), text="words", label="kind"
+        ).samples.names == ("a", "b")
 
 
 def test_folders_of_classes_are_read(tmp_path):
     for number in range(12):
-        file = tmp_path / "set" / ("train", "test")[number // 8] / ("calm", "wild")[number % 2] / f"{number:02}.txt"
+        file = (
+            tmp_path
+            / "set"
+            / ("train", "test")[number // 8]
+            / ("calm", "wild")[number % 2]
+            / f"{number:02}.txt"
+        )
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text(number))
     data = passages(tmp_path / "set", val=0.25, length=100)
@@ -82,7 +99,11 @@ def test_tokens_are_those_of_a_tokenizer(folder, tmp_path):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_stream_of_texts_goes_on(folder, workers):
-    options = {"stream": Stream(samples=30, buffer=8), "classes": ("calm", "wild"), "workers": workers}
+    options = {
+        "stream": Stream(samples=30, buffer=8),
+        "classes": ("calm", "wild"),
+        "workers": workers,
+    }
     whole = written(passages(folder, **options).train_dataloader())
     loader = passages(folder, **options).train_dataloader()
     loader.load_state_dict({"given": 16})
@@ -90,16 +111,26 @@ def test_a_stream_of_texts_goes_on(folder, workers):
     assert len({words for words, _ in whole}) > 5
 
 
-@pytest.mark.parametrize(("words", "label", "told"), [("", "calm", "there is no text"), (None, "calm", "there is no text"),
-    (7, "calm", "7 is no text"),
-    ("abc", "odd", "label 'odd' is none of 2 classes"), ("abc", None, "label None is none of 2 classes")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "label", "told"),
+    [
+        ("", "calm", "there is no text"),
+        (None, "calm", "there is no text"),
+        (7, "calm", "7 is no text"),
+        ("abc", "odd", "label 'odd' is none of 2 classes"),
+        ("abc", None, "label None is none of 2 classes"),
+    ],
+)
 def test_a_row_that_is_no_sample_is_told_or_skipped(tmp_path, words, label, told, caplog):
     rows = [{"text": text(n), "label": ("calm", "wild")[n % 2]} for n in range(19)]
     path = jsonl(tmp_path / "a.jsonl", [*rows[:5], {"text": words, "label": label}, *rows[5:]])
     options = {"classes": ("calm", "wild"), "val": 0.05, "test": 0.05}
     with pytest.raises(DataError, match=rf"a.jsonl, train, row 5: {told}; corrupt: 1 of"):
         [written(passages(path, **options).loader(part)) for part in ("train", "val", "test")]
-    found = [written(passages(path, skip=1.0, **options).loader(part)) for part in ("train", "val", "test")]
+    found = [
+        written(passages(path, skip=1.0, **options).loader(part))
+        for part in ("train", "val", "test")
+    ]
     assert sum(map(len, found)) == 19
     assert told in caplog.text
 
@@ -114,9 +145,12 @@ def test_labels_that_do_not_tell_are_asked_for(tmp_path, folder):
 
 @pytest.mark.parametrize(
     ("options", "key"),
-    [({"path": None}, "path"), ({"stream": Stream(samples=8)}, "stream"),
-     ({"stream": Stream(samples=8), "val": "test", "workers": 2}, "workers")],
-)  # fmt: skip
+    [
+        ({"path": None}, "path"),
+        ({"stream": Stream(samples=8)}, "stream"),
+        ({"stream": Stream(samples=8), "val": "test", "workers": 2}, "workers"),
+    ],
+)
 def test_options_that_cannot_work_are_refused(options, key):
     with pytest.raises(Invalid) as error:
         Passages(0, **{"path": "set", **options})
@@ -158,7 +192,9 @@ def test_marked_texts_are_new_in_each_epoch_and_part():
         firsts.append(next(iter(loader))[0])
     assert torch.equal(firsts[0], firsts[2])
     assert not torch.equal(firsts[0][:, :12], firsts[1][:, :12])
-    assert SYMBOLS.decode(marked("val")[0][0][:8].tolist()) != SYMBOLS.decode(marked("test")[0][0][:8].tolist())
+    assert SYMBOLS.decode(marked("val")[0][0][:8].tolist()) != SYMBOLS.decode(
+        marked("test")[0][0][:8].tolist()
+    )
 
 
 @pytest.mark.parametrize(("options", "key"), [({"least": 25}, "least"), ({"reach": 12}, "reach")])

@@ -13,7 +13,10 @@ def streams(**options):
     data = Recall(0, **options)
     decode = data.samples.vocabulary.decode
     for inputs, targets in fetched(data):
-        yield decode(inputs).split(), [decode([target]) if target >= 0 else None for target in targets]
+        yield (
+            decode(inputs).split(),
+            [decode([target]) if target >= 0 else None for target in targets],
+        )
 
 
 def test_a_key_asks_for_its_latest_value_and_nothing_else_is_asked():

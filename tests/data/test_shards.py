@@ -22,7 +22,10 @@ def shards(tmp_path):
 
     def write(*, lacking=(), broken=()):
         for number in range(3 * EACH):
-            members = {f"{number:04}.png": coded(number), f"{number:04}.cls": str(number % 2).encode()}
+            members = {
+                f"{number:04}.png": coded(number),
+                f"{number:04}.cls": str(number % 2).encode(),
+            }
             with tarfile.open(tmp_path / f"train-{number // EACH}.tar", "a") as tar:
                 for name, content in members.items():
                     info, held = tarfile.TarInfo(name), b"no image" if name in broken else content
@@ -38,7 +41,11 @@ def read(path, **options):
     """The images of training, in their order, and their labels; val and test are two samples each."""
     data = Images(0, path=str(path), size=8, **{**SHARD, "val": 0.1, "test": 0.1, **options})
     data.setup("fit")
-    return [pair for batch in data.train_dataloader() for pair in zip(*(each.numpy() for each in batch), strict=True)]
+    return [
+        pair
+        for batch in data.train_dataloader()
+        for pair in zip(*(each.numpy() for each in batch), strict=True)
+    ]
 
 
 def as_written(number):
@@ -49,7 +56,10 @@ def as_written(number):
 
 def test_each_sample_of_all_shards_is_read_with_its_class(shards):
     found = read(shards(), val=0.05, test=0.05)
-    numbers = [next(n for n in range(3 * EACH) if np.array_equal(as_written(n), image)) for image, _ in found]
+    numbers = [
+        next(n for n in range(3 * EACH) if np.array_equal(as_written(n), image))
+        for image, _ in found
+    ]
     assert len(set(numbers)) == 3 * EACH - 2
     assert [label for _, label in found] == [number % 2 for number in numbers]
     assert {number // EACH for number in numbers} == {0, 1, 2}
@@ -69,7 +79,10 @@ def test_a_folder_of_shards_is_read_by_the_names_of_its_splits(shards):
     ("damage", "told"),
     [
         ({"broken": ["0009.png"]}, r"row 9, .*train-1.tar, 0009.png: no image of a known format"),
-        ({"lacking": ["0009.cls"]}, r"row 9, .*train-1.tar, 0009.png: label None is none of 2 classes"),
+        (
+            {"lacking": ["0009.cls"]},
+            r"row 9, .*train-1.tar, 0009.png: label None is none of 2 classes",
+        ),
         ({"lacking": ["0009.png"]}, r"row 9, .*train-1.tar, 0009: there is no image"),
     ],
 )
@@ -94,7 +107,9 @@ def test_no_column_of_a_name_is_told_with_what_there_is(shards):
 
 
 def test_shards_of_a_stream_are_read_by_turns():
-    shards = ([f"{name}{n}" for n in range(count)] for name, count in (("a", 3), ("b", 1), ("c", 2)))
+    shards = (
+        [f"{name}{n}" for n in range(count)] for name, count in (("a", 3), ("b", 1), ("c", 2))
+    )
     assert list(by_turns(shards, 2)) == ["a0", "b0", "a1", "a2", "c0", "c1"]
     assert list(by_turns([[], [1], []], 2)) == [1]
 
@@ -102,13 +117,21 @@ def test_shards_of_a_stream_are_read_by_turns():
 def test_a_set_of_the_hub_is_asked_for_by_its_name(monkeypatch):
     from datasets import ClassLabel, Dataset, Features, Image
 
-    rows = {"picture": [{"bytes": coded(n), "path": None} for n in range(8)], "kind": [n % 2 for n in range(8)]}
-    table = Dataset.from_dict(rows, Features(picture=Image(), kind=ClassLabel(names=["cat", "dog"])))
+    rows = {
+        "picture": [{"bytes": coded(n), "path": None} for n in range(8)],
+        "kind": [n % 2 for n in range(8)],
+    }
+    table = Dataset.from_dict(
+        rows, Features(picture=Image(), kind=ClassLabel(names=["cat", "dog"]))
+    )
     asked = []
     monkeypatch.setattr(
-        "datasets.load_dataset", lambda *words, **options: asked.append((words, options)) or {"train": table}
+        "datasets.load_dataset",
+        lambda *words, **options: asked.append((words, options)) or {"train": table},
     )
-    data = Images(0, path="hub:someone/pets", image="picture", label="kind", size=8, val=0.25, test=0.25)
+    data = Images(
+        0, path="hub:someone/pets", image="picture", label="kind", size=8, val=0.25, test=0.25
+    )
     assert data.samples.classes == 2
     data.setup("test")
     assert data.count("test") == 2

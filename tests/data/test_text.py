@@ -20,7 +20,9 @@ def tokens(data, part):
 
 def whole(data):
     """What all tokens say."""
-    return data.samples.vocabulary.decode([token for part in ("train", "val", "test") for token in tokens(data, part)])
+    return data.samples.vocabulary.decode(
+        [token for part in ("train", "val", "test") for token in tokens(data, part)]
+    )
 
 
 def test_facts_need_no_setup(text):
@@ -64,7 +66,11 @@ def test_subwords_are_trained_on_the_training_share(text):
 
 
 def test_training_subwords_again_gives_the_same(text, cache):
-    options = {"content": "the rest of the zoo is at rest " * 40, "tokens": "subword", "vocabulary": 270}
+    options = {
+        "content": "the rest of the zoo is at rest " * 40,
+        "tokens": "subword",
+        "vocabulary": 270,
+    }
     first = text(**options).samples
     (entry,) = cache.iterdir()
     entry.unlink()
@@ -120,7 +126,11 @@ def test_files_that_hold_no_text_are_named(text, content, message):
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
-    for pattern, message in (("none.txt", "no such file"), ("*.md", "no file matches"), ("", "a folder, not a file")):
+    for pattern, message in (
+        ("none.txt", "no such file"),
+        ("*.md", "no file matches"),
+        ("", "a folder, not a file"),
+    ):
         with pytest.raises(DataError, match=message):
             _ = Text(0, files=f"{tmp_path}/{pattern}").samples
 
@@ -134,7 +144,10 @@ def test_a_file_without_permission_is_named(text):
 
 
 def test_a_tokenizer_that_is_none_is_named(text, write):
-    for path, message in ((write("{}", "t.json"), "t.json: not the JSON of a tokenizer"), ("gone.json", "gone.json")):
+    for path, message in (
+        (write("{}", "t.json"), "t.json: not the JSON of a tokenizer"),
+        ("gone.json", "gone.json"),
+    ):
         with pytest.raises(DataError, match=message):
             _ = text(tokens="subword", tokenizer=path).samples
 

@@ -24,7 +24,9 @@ def held(path, **options):
 
 
 def streamed(path, **options):
-    data = TextStream(0, path=str(path), **{"length": 16, "batch_size": 4, "samples": 30, "buffer": 8, **options})
+    data = TextStream(
+        0, path=str(path), **{"length": 16, "batch_size": 4, "samples": 30, "buffer": 8, **options}
+    )
     data.setup("fit")
     data.setup("test")
     return data
@@ -40,14 +42,20 @@ def same(one, two):
 def test_parts_are_splits_and_rows_are_joined(folder):
     data = held(folder, between="|")
     stream = data.reading.corpus.encoded.parts["test"]
-    assert data.samples.vocabulary.decode(stream.tokens) == "".join(text(n) + "|" for n in range(48, 58))
+    assert data.samples.vocabulary.decode(stream.tokens) == "".join(
+        text(n) + "|" for n in range(48, 58)
+    )
     assert len(stream.starts) == 10
 
 
 def test_shares_are_rows_drawn_from_the_seed(folder):
     data = held(folder, val=0.1, test=0.2)
     parts = data.reading.corpus.parts.split(data.reading.corpus.documents)
-    assert {part: len(found) for part, found in parts.items()} == {"train": 42, "val": 6, "test": 12}
+    assert {part: len(found) for part, found in parts.items()} == {
+        "train": 42,
+        "val": 6,
+        "test": 12,
+    }
     names = [document.name for found in parts.values() for document in found]
     assert len(set(names)) == 60
 
@@ -96,7 +104,8 @@ def test_a_tokenizer_that_is_not_there_is_told(folder, monkeypatch):
 
     monkeypatch.setattr("tokenizers.Tokenizer.from_pretrained", unreachable)
     with pytest.raises(
-        DataError, match="hub:someone/words: no tokenizer could be fetched: no someone/words; is its name"
+        DataError,
+        match="hub:someone/words: no tokenizer could be fetched: no someone/words; is its name",
     ):
         TextStream(0, path=folder, tokenizer="hub:someone/words").samples  # noqa: B018
     with pytest.raises(DataError, match=r"nowhere.json: cannot be read: No such file"):
@@ -105,7 +114,9 @@ def test_a_tokenizer_that_is_not_there_is_told(folder, monkeypatch):
 
 def test_a_configuration_of_a_set_of_the_hub_is_named_after_a_colon(monkeypatch):
     asked = []
-    monkeypatch.setattr("datasets.load_dataset", lambda *words, **options: asked.append(words) or {})
+    monkeypatch.setattr(
+        "datasets.load_dataset", lambda *words, **options: asked.append(words) or {}
+    )
     open_table.opened("hub:someone/texts:english")
     assert asked == [("someone/texts", "english")]
 
@@ -117,12 +128,16 @@ def test_a_configuration_that_is_missing_is_told(monkeypatch):
         )
 
     monkeypatch.setattr("datasets.load_dataset", several)
-    with pytest.raises(DataError, match=r"name one as hub:a/b:CONFIGURATION; Please pick .*\['raw', 'clean'\]$"):
+    with pytest.raises(
+        DataError, match=r"name one as hub:a/b:CONFIGURATION; Please pick .*\['raw', 'clean'\]$"
+    ):
         open_table.opened("hub:a/b")
 
 
 @pytest.mark.parametrize("source", [TextTable, TextStream])
-@pytest.mark.parametrize(("options", "key"), [({"path": None}, "path"), ({"val": "train"}, "train")])
+@pytest.mark.parametrize(
+    ("options", "key"), [({"path": None}, "path"), ({"val": "train"}, "train")]
+)
 def test_options_that_cannot_work_are_refused(source, options, key):
     with pytest.raises(Invalid) as error:
         source(0, **{"path": "set", **options})
@@ -136,7 +151,9 @@ START = Place()
 
 
 def packed(texts, length=4, whole=False, first=START):
-    packing = Packing(lambda number, text: np.array([ord(letter) for letter in text]), length, whole)
+    packing = Packing(
+        lambda number, text: np.array([ord(letter) for letter in text]), length, whole
+    )
     return list(packing.windows(texts, first))
 
 
@@ -155,7 +172,9 @@ def test_packing_goes_on_from_the_place_after_any_window():
     texts = [text(n) for n in range(6)]
     found = packed(texts)
     for at, window in enumerate(found):
-        assert [letters(w) for w in packed(texts, first=window.after)] == [letters(w) for w in found[at + 1 :]]
+        assert [letters(w) for w in packed(texts, first=window.after)] == [
+            letters(w) for w in found[at + 1 :]
+        ]
 
 
 @pytest.mark.parametrize("size", [5, 6, 8, 9, 10])
@@ -185,7 +204,10 @@ def test_an_evaluation_of_a_stream_is_that_of_the_table(folder):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_stream_is_a_function_of_seed_and_epoch(folder, workers):
-    one, two = streamed(folder).train_dataloader(), streamed(folder, workers=workers).train_dataloader()
+    one, two = (
+        streamed(folder).train_dataloader(),
+        streamed(folder, workers=workers).train_dataloader(),
+    )
     firsts = []
     for epoch in (0, 1):
         one.set_epoch(epoch)
@@ -250,6 +272,7 @@ def test_tokens_of_a_stream_are_those_of_a_tokenizer(folder, tmp_path):
 
 def test_a_stream_of_less_than_a_window_is_told(folder):
     with pytest.raises(
-        DataError, match=r"stream of test: has not the 9001 tokens of a window .*choose a smaller data.length"
+        DataError,
+        match=r"stream of test: has not the 9001 tokens of a window .*choose a smaller data.length",
     ):
         list(streamed(folder, length=9000).test_dataloader())

@@ -32,10 +32,14 @@ def test_other_vocabularies_differ():
 
 
 def test_unknown_characters_are_named_with_their_positions():
-    with pytest.raises(Invalid, match=r"2 characters has no 'é' at position 1, '日' at position 4$") as caught:
+    with pytest.raises(
+        Invalid, match=r"2 characters has no 'é' at position 1, '日' at position 4$"
+    ) as caught:
         Characters("ab").encode("aébé日")
     assert caught.value.key == "prompt"
-    with pytest.raises(Invalid, match="'x' at position 0, 'y' at position 1, 'z' at position 2 and 2 more"):
+    with pytest.raises(
+        Invalid, match="'x' at position 0, 'y' at position 1, 'z' at position 2 and 2 more"
+    ):
         Characters("ab").encode("xyzuv")
 
 

@@ -19,7 +19,8 @@ def batches(data, part, epoch=0):
 
 def joined(data, part, epoch=0):
     return [
-        torch.cat(column) for column in zip(*((b.inputs, b.targets) for b in batches(data, part, epoch)), strict=True)
+        torch.cat(column)
+        for column in zip(*((b.inputs, b.targets) for b in batches(data, part, epoch)), strict=True)
     ]
 
 
@@ -75,7 +76,9 @@ def test_streams_go_on_from_batch_to_batch(text, part):
     assert len(found) == (len(tokens(data, part)) - 1) // 32
     assert torch.equal(rows.flatten(), tokens(data, part)[: rows.numel()])
     assert data.count(part) == 4 * len(found)
-    assert torch.equal(rows, torch.cat([batch.inputs for batch in batches(data, part, epoch=1)], dim=1))
+    assert torch.equal(
+        rows, torch.cat([batch.inputs for batch in batches(data, part, epoch=1)], dim=1)
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"windows": "random"}, {"streams": True}], ids=str)
@@ -90,7 +93,12 @@ def test_a_loader_goes_on_in_the_middle_of_an_epoch(text, options):
 
 
 def test_documents_are_told_apart(write):
-    files = [write("a" * 100, "a.txt"), write("b" * 21, "b.txt"), write("c" * 3, "c.txt"), write("d" * 76, "d.txt")]
+    files = [
+        write("a" * 100, "a.txt"),
+        write("b" * 21, "b.txt"),
+        write("c" * 3, "c.txt"),
+        write("d" * 76, "d.txt"),
+    ]
     data = Text(0, files=files, length=10, batch_size=100, val=0.4, test=0.1, documents=True)
     (batch,) = data.val_dataloader()  # 80 tokens, ends in d
     seen = [data.samples.vocabulary.decode(row) for row in batch.inputs.tolist()]

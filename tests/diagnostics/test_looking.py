@@ -13,8 +13,22 @@ from zoo.errors import Invalid
 from zoo.run.build import build_model
 
 SAME = 1e-5
-VIT = ["model.dim=32", "model.heads=2", "model.depth=2", "model.patch=2", "model.pool=class", "model.registers=1"]
-LM = ["model.dim=32", "model.heads=2", "model.depth=2", "data.name=flipflop", "data.length=16", "evaluate={}"]
+VIT = [
+    "model.dim=32",
+    "model.heads=2",
+    "model.depth=2",
+    "model.patch=2",
+    "model.pool=class",
+    "model.registers=1",
+]
+LM = [
+    "model.dim=32",
+    "model.heads=2",
+    "model.depth=2",
+    "data.name=flipflop",
+    "data.length=16",
+    "evaluate={}",
+]
 ENCODINGS = ["rope", "[rope,fox]", "cope", "path", "stickbreaking", "shaw", "tape", "[alibi,dape]"]
 
 
@@ -46,7 +60,10 @@ def rebuilt(seen: Look):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_outputs_rebuilt_from_what_a_decoder_shows_are_its_outputs(encoding):
-    decoder, text = model("lm_rope", *LM, f"model.encoding={encoding}"), torch.randint(0, 4, (2, 16))
+    decoder, text = (
+        model("lm_rope", *LM, f"model.encoding={encoding}"),
+        torch.randint(0, 4, (2, 16)),
+    )
     seen = look(decoder, (text,), queries=5)
     for one, out in zip(seen, outputs(decoder, text), strict=True):
         torch.testing.assert_close(rebuilt(one), out[:, one.slots], atol=SAME, rtol=SAME)
@@ -139,7 +156,15 @@ def test_a_model_without_attention_is_refused():
         look(nn.Linear(2, 2), (torch.zeros(1, 2),))
 
 
-@pytest.mark.parametrize(("count", "most", "slots"), [(5, None, [0, 1, 2, 3, 4]), (5, 9, [0, 1, 2, 3, 4]),
-    (9, 3, [0, 4, 8]), (9, 1, [4]), (10, 4, [0, 3, 6, 9])])  # fmt: skip
+@pytest.mark.parametrize(
+    ("count", "most", "slots"),
+    [
+        (5, None, [0, 1, 2, 3, 4]),
+        (5, 9, [0, 1, 2, 3, 4]),
+        (9, 3, [0, 4, 8]),
+        (9, 1, [4]),
+        (10, 4, [0, 3, 6, 9]),
+    ],
+)
 def test_queries_are_spread_evenly(count, most, slots):
     assert spread(count, most) == slots

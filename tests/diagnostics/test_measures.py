@@ -35,7 +35,9 @@ from zoo.diagnostics.metrics import (
 NAN, INF = float("nan"), float("inf")
 UNIFORM = torch.full((1, 1, 4, 4), 1 / 4)
 DIAGONAL = torch.eye(4)[None, None]
-SHIFTED = torch.eye(4).roll(1, 1)[None, None]  # query i looks at key i + 1, the last one at the first
+SHIFTED = torch.eye(4).roll(1, 1)[
+    None, None
+]  # query i looks at key i + 1, the last one at the first
 ONE_HOT = torch.eye(4)[[2, 2, 2, 2]][None, None]  # all look at key 2
 # an empty row between
 PARTIAL = torch.tensor([[[[0.1, 0.3, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.25, -0.75, 0.5, 0.5]]]])
@@ -73,7 +75,12 @@ def close(found, expected, **tolerances):
 
 
 def test_shares_are_sizes_relative_to_their_row():
-    close(shares(PARTIAL), [[[[1 / 4, 3 / 4, 0, 0], [NAN] * 4, [1 / 8, 3 / 8, 1 / 4, 1 / 4]]]], atol=1e-7, rtol=1e-6)
+    close(
+        shares(PARTIAL),
+        [[[[1 / 4, 3 / 4, 0, 0], [NAN] * 4, [1 / 8, 3 / 8, 1 / 4, 1 / 4]]]],
+        atol=1e-7,
+        rtol=1e-6,
+    )
 
 
 def test_total_is_how_much_is_attended_at_all():
@@ -81,7 +88,9 @@ def test_total_is_how_much_is_attended_at_all():
     close(total(UNIFORM), 1)
 
 
-@pytest.mark.parametrize(("weights", "nats"), [(UNIFORM, math.log(4)), (DIAGONAL, 0), (ONE_HOT, 0), (SHIFTED, 0)])
+@pytest.mark.parametrize(
+    ("weights", "nats"), [(UNIFORM, math.log(4)), (DIAGONAL, 0), (ONE_HOT, 0), (SHIFTED, 0)]
+)
 def test_entropy_of_even_and_of_single_looks(weights, nats):
     close(entropy(weights), nats)
 
@@ -93,7 +102,9 @@ def test_entropy_is_of_shares_and_of_no_number_where_nothing_is_seen():
 
 
 def test_entropy_of_random_rows():
-    harmonic = sum(1 / n for n in range(1, 65))  # a point of the simplex of M keys has 1/2 + ... + 1/M on average
+    harmonic = sum(
+        1 / n for n in range(1, 65)
+    )  # a point of the simplex of M keys has 1/2 + ... + 1/M on average
     close(entropy(random_weights(8, 8, 64)).mean(), harmonic - 1, atol=5e-3, rtol=0)
 
 
@@ -119,7 +130,12 @@ def test_distance_in_patches_is_straight_and_along_each_axis():
 
 
 def test_distance_of_random_looks_is_that_of_two_random_tokens():
-    close(distance(random_weights(64, 16, 20), line(20)).mean(), (20**2 - 1) / (3 * 20), atol=0.03, rtol=0)
+    close(
+        distance(random_weights(64, 16, 20), line(20)).mean(),
+        (20**2 - 1) / (3 * 20),
+        atol=0.03,
+        rtol=0,
+    )
 
 
 def test_distance_is_over_keys_with_a_place():
@@ -149,7 +165,9 @@ def test_mass_within_a_window():
     close(mass(UNIFORM, near(line(4), 1)), row(2 / 4, 3 / 4, 3 / 4, 2 / 4))
     corner = mass(torch.full((1, 1, 12, 12), 1 / 12), near(board(3, 4), 1))[0, 0]
     assert corner[[0, 5]].tolist() == pytest.approx([4 / 12, 9 / 12])
-    placed = both(torch.tensor([[False, True, True, True]]), torch.tensor([[False, True, True, True]]))
+    placed = both(
+        torch.tensor([[False, True, True, True]]), torch.tensor([[False, True, True, True]])
+    )
     close(mass(UNIFORM, near(line(4), 1, placed)), row(0, 2 / 4, 3 / 4, 2 / 4))
 
 
@@ -159,7 +177,8 @@ def test_pairs_that_both_have_a_place():
 
 
 @pytest.mark.parametrize(
-    ("weights", "rank"), [(UNIFORM, 1), (DIAGONAL, 4), (SHIFTED, 4), (ONE_HOT, 1), (0 * UNIFORM, NAN)]
+    ("weights", "rank"),
+    [(UNIFORM, 1), (DIAGONAL, 4), (SHIFTED, 4), (ONE_HOT, 1), (0 * UNIFORM, NAN)],
 )
 def test_effective_rank_counts_different_looks(weights, rank):
     close(effective_rank(weights), rank, atol=1e-4, rtol=0)
@@ -208,7 +227,10 @@ def test_each_query_counts_alike_in_the_likeness_of_heads():
 def test_queries_that_see_nothing_do_not_make_heads_unlike():
     empty = DIAGONAL.clone()
     empty[..., 1, :] = 0
-    close(similarity(torch.cat([DIAGONAL, empty, 0 * empty], dim=1)), [[[1, 1, NAN], [1, 1, NAN], [NAN] * 3]])
+    close(
+        similarity(torch.cat([DIAGONAL, empty, 0 * empty], dim=1)),
+        [[[1, 1, NAN], [1, 1, NAN], [NAN] * 3]],
+    )
 
 
 def test_random_heads_are_half_alike():
@@ -224,7 +246,10 @@ def test_profile_of_a_shifted_diagonal_stands_at_its_offset():
 
 def test_profile_averages_samples_and_keeps_heads_apart():
     weights = torch.stack(
-        [torch.stack([torch.eye(3), torch.ones(3, 3) / 3]), torch.stack([0 * torch.eye(3), torch.ones(3, 3)])]
+        [
+            torch.stack([torch.eye(3), torch.ones(3, 3) / 3]),
+            torch.stack([0 * torch.eye(3), torch.ones(3, 3)]),
+        ]
     )
     close(profile(weights, line(3), everywhere(3))[1], [[0, 0, 1 / 2, 0, 0], [2 / 3] * 5])
 
@@ -262,7 +287,10 @@ def test_profile_is_of_tokens_with_a_place():
     (axis,), values = profile(ONE_HOT, apart, everywhere(4), both(placed, placed))
     assert axis.tolist() == [-2, -1, 0, 1, 2]
     close(values, [[0, 1 / 2, 1 / 3, 1 / 2, 0]])
-    close(profile(ONE_HOT, apart, everywhere(4).tril(), both(placed, placed))[1], [[NAN, NAN, 1 / 3, 1 / 2, 0]])
+    close(
+        profile(ONE_HOT, apart, everywhere(4).tril(), both(placed, placed))[1],
+        [[NAN, NAN, 1 / 3, 1 / 2, 0]],
+    )
     with pytest.raises(ValueError, match="whole"):
         profile(ONE_HOT, apart, everywhere(4))
 
@@ -275,7 +303,9 @@ def test_profile_of_no_pair_is_empty():
 
 def test_rollout_of_two_layers_by_hand():
     back = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    heads = torch.tensor([[[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.5, 0.5]]])  # mean: 3/4 1/4, 1/2 1/2
+    heads = torch.tensor(
+        [[[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.5, 0.5]]]
+    )  # mean: 3/4 1/4, 1/2 1/2
     lower, upper = heads[None], back[None, None]
     # lower: 7/8 1/8, 1/4 3/4; upper: 1 0, 1/2 1/2
     close(rollout([lower, upper]), [[[7 / 8, 1 / 8], [9 / 16, 7 / 16]]])
@@ -291,7 +321,9 @@ def test_rollout_scales_rows_that_attend_to_less():
 
 
 def test_scores_of_places_alone_are_explained_by_them():
-    scores = torch.randn(1, 3, 5, 5) + torch.randn(6, 3, 5, 1)  # what a row has in common does not count
+    scores = torch.randn(1, 3, 5, 5) + torch.randn(
+        6, 3, 5, 1
+    )  # what a row has in common does not count
     close(explained_by_position(scores), 1, atol=1e-5, rtol=0)
 
 
@@ -341,7 +373,9 @@ def test_what_a_part_explains_of_its_sum():
 
 def test_what_a_part_explains_is_of_pairs_seen_in_both():
     scores = torch.tensor([[[[1.0, 2.0, 4.0, -INF], [1.0, 5.0, 2.0, 8.0]]]])
-    part = torch.tensor([[[[3.0, 5.0, 9.0, 50.0], [2.0, 10.0, -INF, 16.0]]]])  # twice as much, and a constant
+    part = torch.tensor(
+        [[[[3.0, 5.0, 9.0, 50.0], [2.0, 10.0, -INF, 16.0]]]]
+    )  # twice as much, and a constant
     close(explained_by(scores, part), 1)
 
 
@@ -372,7 +406,9 @@ def test_products_of_a_table():
 
 
 def test_correlations_of_words_and_places_by_hand():
-    word = torch.tensor([[[1.0, 0.0], [2.0, 0.0]], [[3.0, 0.0], [0.0, 0.0]]])  # two samples along the first channel
+    word = torch.tensor(
+        [[[1.0, 0.0], [2.0, 0.0]], [[3.0, 0.0], [0.0, 0.0]]]
+    )  # two samples along the first channel
     position = torch.tensor([[0.0, 1.0], [0.0, -1.0]])  # along the second
     query = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
     key = torch.tensor([[[5.0, 0.0], [7.0, 11.0]]])
@@ -391,9 +427,13 @@ def test_correlations_of_words_and_places_by_hand():
 def test_the_four_correlations_add_up_to_the_scores():
     word, position = torch.randn(3, 5, 8), torch.randn(5, 8)
     query, key = torch.randn(2, 2, 4, 8).unbind()
-    projected = [torch.stack([(word + position) @ head.mT for head in one], dim=1) for one in (query, key)]
+    projected = [
+        torch.stack([(word + position) @ head.mT for head in one], dim=1) for one in (query, key)
+    ]
     scores = projected[0] @ projected[1].mT / math.sqrt(4)
-    close(sum(correlations(word, position, query, key).values()), scores.mean(0), atol=1e-4, rtol=1e-4)
+    close(
+        sum(correlations(word, position, query, key).values()), scores.mean(0), atol=1e-4, rtol=1e-4
+    )
 
 
 CALLS = {
@@ -419,12 +459,18 @@ PAIRS = {"both", "first", "near", "own", "unplaced"}
 
 
 def test_every_measure_is_held_to_precision():
-    assert {*CALLS, *PAIRS} == {name for name, one in vars(metrics).items() if inspect.isfunction(one)}
+    assert {*CALLS, *PAIRS} == {
+        name for name, one in vars(metrics).items() if inspect.isfunction(one)
+    }
 
 
 @pytest.mark.parametrize(
     ("given", "computed"),
-    [(torch.bfloat16, torch.float32), (torch.float32, torch.float32), (torch.float64, torch.float64)],
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

@@ -38,7 +38,9 @@ def pages(made):
 def test_a_page_is_well_formed(pages, name):
     read = Reader(pages[name])
     assert read.faults == []
-    names = [element["attributes"]["id"] for element in read.elements if "id" in element["attributes"]]
+    names = [
+        element["attributes"]["id"] for element in read.elements if "id" in element["attributes"]
+    ]
     assert len(names) == len(set(names))
 
 
@@ -46,18 +48,30 @@ def test_a_page_is_well_formed(pages, name):
 def test_nothing_in_a_page_asks_for_anything_else(pages, name):
     read = Reader(pages[name])
     addresses = [
-        value for e in read.elements for key, value in e["attributes"].items() if key in ("href", "src", "srcset")
+        value
+        for e in read.elements
+        for key, value in e["attributes"].items()
+        if key in ("href", "src", "srcset")
     ]
     assert addresses
     assert all(address.startswith(("#", "data:image/")) for address in addresses)
-    assert not {e["name"] for e in read.elements} & {"link", "iframe", "object", "embed", "base", "form"}
+    assert not {e["name"] for e in read.elements} & {
+        "link",
+        "iframe",
+        "object",
+        "embed",
+        "base",
+        "form",
+    }
     assert "url(http" not in pages[name]
     assert "@import" not in pages[name]
 
 
 def test_the_policy_lets_one_script_run_and_nothing_be_fetched(pages):
     read = Reader(pages["image"])
-    (policy,) = [e["attributes"]["content"] for e in read.named("meta") if "http-equiv" in e["attributes"]]
+    (policy,) = [
+        e["attributes"]["content"] for e in read.named("meta") if "http-equiv" in e["attributes"]
+    ]
     (script,) = [e["text"] for e in read.named("script") if "type" not in e["attributes"]]
     assert "default-src 'none'" in policy
     known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -86,13 +100,19 @@ def test_weights_reach_the_script_within_half_a_level(made):
     (told,) = json.loads(held(looks.data(report)))["runs"]
     exact = report.runs[0].attended.weights
     largest = exact.amax(-1).max()
-    torch.testing.assert_close(decoded(told["weights"], exact.shape), exact, atol=float(largest) / 500, rtol=0)
+    torch.testing.assert_close(
+        decoded(told["weights"], exact.shape), exact, atol=float(largest) / 500, rtol=0
+    )
 
 
 def decoded(told, shape):
     """Weights from their bytes."""
     levels = torch.frombuffer(bytearray(base64.b64decode(told["levels"])), dtype=torch.uint8)
-    low, high = torch.frombuffer(bytearray(base64.b64decode(told["largest"])), dtype=torch.uint8).view(-1, 2).T.int()
+    low, high = (
+        torch.frombuffer(bytearray(base64.b64decode(told["largest"])), dtype=torch.uint8)
+        .view(-1, 2)
+        .T.int()
+    )
     return (levels.view(-1, shape[-1]) / 255 * (low + 256 * high)[:, None] / 65535).view(*shape)
 
 
@@ -101,13 +121,17 @@ def test_json_has_the_weights_as_bytes(made):
     for name in ("weights", "rollout"):
         exact, found = getattr(seen, name), told[name]
         assert found["shape"] == list(exact.shape)
-        torch.testing.assert_close(decoded(found, found["shape"]), exact, atol=float(exact.max()) / 500, rtol=0)
+        torch.testing.assert_close(
+            decoded(found, found["shape"]), exact, atol=float(exact.max()) / 500, rtol=0
+        )
 
 
 def test_of_many_samples_the_first_are_shown_and_the_page_says_so():
     samples = tuple(reports.Sample(title=str(n), tokens=("a",) * 30) for n in range(2_000))
     few = reports.attended((30,), (), samples[:1])
-    many = replace(few, samples=samples, weights=few.weights.expand(2_000, -1, -1, -1, -1), rollout=None)
+    many = replace(
+        few, samples=samples, weights=few.weights.expand(2_000, -1, -1, -1, -1), rollout=None
+    )
     report = reports.report(reports.run("lm", many, "tokens"))
     (told,) = looks.data(report)["runs"]
     assert (len(told["samples"]), told["of"]) == (32, 30)
@@ -150,7 +174,11 @@ def hollow(panel):
     def none(thing):
         if isinstance(thing, torch.Tensor):
             return torch.full_like(thing.double(), torch.nan)
-        return {key: none(value) for key, value in thing.items()} if isinstance(thing, dict) else torch.nan
+        return (
+            {key: none(value) for key, value in thing.items()}
+            if isinstance(thing, dict)
+            else torch.nan
+        )
 
     kept = {key: none(getattr(panel, key)) for key in ("values", "lines") if hasattr(panel, key)}
     if hasattr(panel, "groups"):
@@ -196,19 +224,26 @@ def test_a_large_model_makes_a_page_under_three_megabytes():
 
 def test_queries_that_are_left_lie_evenly():
     seen = reports.attended((6, 6), ("class",), (reports.Sample(title="one"),), layers=1, heads=1)
-    assert chosen(seen, 37 * 10) == [0, *(1 + 6 * row + column for row in (1, 3, 5) for column in (1, 3, 5))]
+    assert chosen(seen, 37 * 10) == [
+        0,
+        *(1 + 6 * row + column for row in (1, 3, 5) for column in (1, 3, 5)),
+    ]
     assert chosen(seen, 1) == [0]
     assert chosen(seen, 10**6) == list(range(37))
     sparse = tuple(1 + 6 * row + column for row in (0, 2, 4) for column in (0, 2, 4))
     some = replace(seen, queries=sparse, weights=seen.weights[..., sparse, :])
-    assert [some.queries[place] for place in chosen(some, 37 * 4)] == [sparse[place] for place in (0, 2, 6, 8)]
+    assert [some.queries[place] for place in chosen(some, 37 * 4)] == [
+        sparse[place] for place in (0, 2, 6, 8)
+    ]
     line = replace(seen, queries=tuple(range(1, 30)), weights=seen.weights[..., 1:30, :])
     assert chosen(line, 37 * 3) == [0, 14, 28]
 
 
 def test_controls_that_change_nothing_are_said_to(made):
     (run,) = made["image"].runs
-    same = tuple(replace(control, metrics={"test/loss": 0.5}, refused="") for control in run.controls)
+    same = tuple(
+        replace(control, metrics={"test/loss": 0.5}, refused="") for control in run.controls
+    )
     text = writing.html(reports.report(replace(run, controls=same)))
     assert "0.5 wherever tokens are placed." in text
     assert text.count("<small>\u00b10</small>") == 4
@@ -225,7 +260,8 @@ def test_controls_that_change_nothing_are_said_to(made):
 )
 def test_numbers_that_are_compared_differ(made, after, told):
     pair = [
-        Control(name=name, metrics={"test/loss": loss}) for name, loss in (("as they are", 3.4), ("reversed", after))
+        Control(name=name, metrics={"test/loss": loss})
+        for name, loss in (("as they are", 3.4), ("reversed", after))
     ]
     text = writing.html(reports.report(replace(made["image"].runs[0], controls=tuple(pair))))
     assert f"<figcaption>{told}</figcaption>" in text
@@ -239,24 +275,38 @@ def test_names_go_on_in_the_next_line_between_their_words():
 
 def test_what_is_long_stands_under_the_table_of_runs(made):
     told = [f"{letter} long verdict, {'on and ' * 15}on" for letter in "ab"]
-    runs = [replace(run, facts={"verdict": words}) for run, words in zip(made["pair"].runs, told, strict=True)]
+    runs = [
+        replace(run, facts={"verdict": words})
+        for run, words in zip(made["pair"].runs, told, strict=True)
+    ]
     table, under = opening.opening(reports.report(*runs)).split("</table>")
     assert "verdict" not in table
     assert all(words in under for words in told)
-    alike = opening.opening(reports.report(*(replace(run, facts={"verdict": told[0]}) for run in runs)))
+    alike = opening.opening(
+        reports.report(*(replace(run, facts={"verdict": told[0]}) for run in runs))
+    )
     assert alike.count(told[0]) == 1
 
 
 def test_a_heading_says_what_the_title_says(made):
-    for report in (made["image"], made["pair"], reports.report(*[reports.run(name, None, "tokens") for name in "abc"])):
+    for report in (
+        made["image"],
+        made["pair"],
+        reports.report(*[reports.run(name, None, "tokens") for name in "abc"]),
+    ):
         (heading,) = Reader(opening.opening(report)).named("h1")
         assert heading["text"] == opening.title(report)
 
 
 def test_noise_is_not_coloured():
     def levels(*numbers):
-        measure = Measure(name="one", title="One", unit="nats", says="It is.", values=torch.tensor([numbers]))
-        return re.findall(r'class="w(\d+)(?: strong)?"[^>]*><span>([^<]*)', heat.tables({"run": measure}, {"run": [0]}))
+        measure = Measure(
+            name="one", title="One", unit="nats", says="It is.", values=torch.tensor([numbers])
+        )
+        return re.findall(
+            r'class="w(\d+)(?: strong)?"[^>]*><span>([^<]*)',
+            heat.tables({"run": measure}, {"run": [0]}),
+        )
 
     (low, _), (high, _) = levels(3.19, 3.20)
     assert int(high) - int(low) <= 1
@@ -284,7 +334,9 @@ def test_a_long_line_keeps_its_peaks():
 
 
 def test_a_wide_map_is_drawn_in_part_and_says_so():
-    wide = Map(title="one", x="key", y="query", values=torch.rand(600, 600), unit="weight", signed=False)
+    wide = Map(
+        title="one", x="key", y="query", values=torch.rand(600, 600), unit="weight", signed=False
+    )
     text = draw(wide)
     assert "weight; one of 3 rows and columns is drawn" in text
     assert len(text) < 80_000
@@ -292,20 +344,30 @@ def test_a_wide_map_is_drawn_in_part_and_says_so():
 
 def test_measures_in_other_units_are_not_on_one_scale():
     runs = [reports.run(unit, None, unit) for unit in ("patches", "tokens")]
-    figures = writing.html(reports.report(*runs)).split('id="measures"')[1].split("</section>")[0].count("<figure")
+    figures = (
+        writing.html(reports.report(*runs))
+        .split('id="measures"')[1]
+        .split("</section>")[0]
+        .count("<figure")
+    )
     assert figures == 5  # distances apart, the rest together
 
 
 def test_even_attention_is_told_of_each_run_by_its_own():
     one = replace(reports.measures(1, 2, "tokens")[0], even=2.4849)
-    assert sections.measured({"a": one, "b": one}, {"a": [0], "b": [0]}).count("Spread evenly: 2.48.") == 1
+    assert (
+        sections.measured({"a": one, "b": one}, {"a": [0], "b": [0]}).count("Spread evenly: 2.48.")
+        == 1
+    )
     told = sections.measured({"a": one, "b": replace(one, even=0.5)}, {"a": [0], "b": [0]})
     assert "Spread evenly: 2.48 in a, 0.50 in b." in told
 
 
 def test_a_line_is_broken_where_there_is_no_number():
     line = torch.tensor([1.0, 2.0, torch.nan, 3.0])
-    text = draw(Curves(title="one", x="step", y="loss", places=torch.arange(4), lines={"one": line}))
+    text = draw(
+        Curves(title="one", x="step", y="loss", places=torch.arange(4), lines={"one": line})
+    )
     (path,) = re.findall(r'd="([^"]*)" class="line', text)
     assert path.count("M") == 2
 
@@ -334,4 +396,6 @@ def test_a_page_that_cannot_be_written_spoils_none(made, tmp_path, monkeypatch):
     monkeypatch.setattr(writing.plain, "text", lambda report: "\ud800")  # no UTF-8
     with pytest.raises(UnicodeEncodeError):
         writing.write(made["image"], page)
-    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("page.html", "as it was")]
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [
+        ("page.html", "as it was")
+    ]

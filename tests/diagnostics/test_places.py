@@ -16,7 +16,9 @@ def image():
     """A class token in the middle, and 2 x 3 patches."""
     index = torch.cat([torch.tensor([[0.5, 1.0]]), GRID])
     placed = torch.arange(7) > 0
-    return Tokens.at(torch.zeros(2, 7, 4), index, placed).replace(extent=torch.tensor([[[2.0, 3.0]]]))
+    return Tokens.at(torch.zeros(2, 7, 4), index, placed).replace(
+        extent=torch.tensor([[[2.0, 3.0]]])
+    )
 
 
 def passages():
@@ -68,7 +70,10 @@ def test_shifting_adds_half_the_grid_or_half_the_document():
 
 def test_reversing_reads_each_axis_from_its_end():
     assert places(image(), "reversed")[0, 1:].tolist() == GRID.flip(0).tolist()
-    assert places(passages(), "reversed")[..., 0].tolist() == [[2, 1, 0, 1, 0, 0], [5, 4, 3, 2, 1, 0]]
+    assert places(passages(), "reversed")[..., 0].tolist() == [
+        [2, 1, 0, 1, 0, 0],
+        [5, 4, 3, 2, 1, 0],
+    ]
 
 
 def test_zeroing_puts_all_at_the_origin():
@@ -82,7 +87,16 @@ def test_what_follows_remembered_text_is_turned_in_place():
     assert places(tokens, "shifted")[0, :, 0].tolist() == [8, 9, 10]
 
 
-ORDER = ("none", "fox", "cope", "stickbreaking", "path", "selective_rope", "carope", "grape_m_contextual")
+ORDER = (
+    "none",
+    "fox",
+    "cope",
+    "stickbreaking",
+    "path",
+    "selective_rope",
+    "carope",
+    "grape_m_contextual",
+)
 RELATIVE = ("rope", "xpos", "alibi", "kerple", "t5", "shaw", "transformer_xl", "tape")
 
 
@@ -107,10 +121,16 @@ def test_what_is_relative_does_not_see_a_shift(encoding):
 
 
 def test_a_table_that_is_too_short_refuses():
-    with changed(model := decoder("learned"), CHANGES["shifted"]), pytest.raises(Invalid, match="12"):
+    with (
+        changed(model := decoder("learned"), CHANGES["shifted"]),
+        pytest.raises(Invalid, match="12"),
+    ):
         model(text())
 
 
 def test_a_model_without_a_trunk_is_refused():
-    with pytest.raises(Invalid, match="no trunk"), changed(zoo.Attention(Dims(16, 2), "rope"), CHANGES["zeroed"]):
+    with (
+        pytest.raises(Invalid, match="no trunk"),
+        changed(zoo.Attention(Dims(16, 2), "rope"), CHANGES["zeroed"]),
+    ):
         pass

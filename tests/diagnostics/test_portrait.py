@@ -53,12 +53,20 @@ def test_waves_of_an_image_lie_on_its_axes_or_off_them():
 
 def test_angles_and_waves_of_known_turns():
     def turn(*found):
-        blocks = [torch.tensor([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]]).double() for a in found]
+        blocks = [
+            torch.tensor([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]]).double()
+            for a in found
+        ]
         return torch.block_diag(*blocks)
 
-    torch.testing.assert_close(angles(turn(0.1, 0.7)), torch.tensor([0.7, 0.1], dtype=torch.float64))
+    torch.testing.assert_close(
+        angles(turn(0.1, 0.7)), torch.tensor([0.7, 0.1], dtype=torch.float64)
+    )
     rows, columns = waves(turn(0.1, 0.7), turn(0.2, 0.3))
-    pairs = {(round(abs(float(a)), 6), round(abs(float(b)), 6)) for a, b in zip(rows, columns, strict=True)}
+    pairs = {
+        (round(abs(float(a)), 6), round(abs(float(b)), 6))
+        for a, b in zip(rows, columns, strict=True)
+    }
     assert pairs == {(0.1, 0.2), (0.7, 0.3)}
     assert commute(turn(0.1, 0.7), turn(0.2, 0.3))
 

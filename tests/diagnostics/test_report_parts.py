@@ -39,7 +39,22 @@ def test_pieces_tell_padding_and_what_is_hidden():
 def test_a_character_of_several_bytes_stands_at_the_first():
     words = Bytes()
     broken = [*words.encode("aé→"), 0xFF, *words.encode("b🙂"), *words.encode("é")[1:], -1]
-    shown = ("a", "é", "…", "→", "…", "…", "\u2039FF\u203a", "b", "🙂", "…", "…", "…", "\u2039A9\u203a", "")
+    shown = (
+        "a",
+        "é",
+        "…",
+        "→",
+        "…",
+        "…",
+        "\u2039FF\u203a",
+        "b",
+        "🙂",
+        "…",
+        "…",
+        "…",
+        "\u2039A9\u203a",
+        "",
+    )
     assert pieces(words, torch.tensor(broken)) == shown
     assert pieces(words, torch.tensor([0xC3, 256])) == ("\u2039C3\u203a", "[mask]")
 
@@ -48,7 +63,10 @@ def test_a_clip_is_shown_by_the_middle_frame_of_each_step():
     clip = (torch.arange(6.0) / 5)[None, :, None, None].expand(1, 6, 2, 3)
     found = pictures(clip, 2)
     assert [picture.shape for picture in found] == [(2, 3, 3)] * 2
-    assert [int(picture[0, 0, 0]) for picture in found] == [51, 204]  # the second of three frames, and the fifth
+    assert [int(picture[0, 0, 0]) for picture in found] == [
+        51,
+        204,
+    ]  # the second of three frames, and the fifth
 
 
 def test_colours_stay_and_grey_becomes_colour():
@@ -64,7 +82,9 @@ def test_colours_stay_and_grey_becomes_colour():
 def test_a_profile_of_looking_at_the_token_before_has_one_peak():
     (seen, _) = look(decoder("none"), (text(),))
     before = torch.eye(12).roll(1, 0).expand(2, 2, 12, 12)
-    before = before.clone().index_fill_(2, torch.tensor([0]), 0.0)  # the first token has none before it
+    before = before.clone().index_fill_(
+        2, torch.tensor([0]), 0.0
+    )  # the first token has none before it
     (panel,) = profiles([replace(seen, weights=before)])
     assert panel.places.tolist() == [*range(12)]
     assert all(line.argmax() == 1 for line in panel.lines.values())
@@ -86,7 +106,10 @@ def test_a_token_without_a_place_is_no_departure_from_relativity():
     model, given = encoder("rope", class_token=True), (text(),)
     with changed(model, CHANGES["shifted"]):
         shifted = look(model, given)
-    found = {measure.name: measure.values for measure in measured(look(model, given)[:1], None, shifted[:1])}
+    found = {
+        measure.name: measure.values
+        for measure in measured(look(model, given)[:1], None, shifted[:1])
+    }
     assert found["departure"].max() < 1e-5
 
 
@@ -135,13 +158,25 @@ def test_a_verdict_says_whether_places_are_used(others, causal, parts):
 
 
 def test_what_no_digit_tells_apart_is_no_change():
-    pair = [Control(name=name, metrics={"a": a}) for name, a in (("as they are", 3.4), ("reversed", 3.40001))]
-    assert verdict(pair, "a", True) == "a stays at 3.4000 wherever tokens are put, but for less than 0.00005"
+    pair = [
+        Control(name=name, metrics={"a": a})
+        for name, a in (("as they are", 3.4), ("reversed", 3.40001))
+    ]
+    assert (
+        verdict(pair, "a", True)
+        == "a stays at 3.4000 wherever tokens are put, but for less than 0.00005"
+    )
 
 
 def test_a_metric_that_stays_is_no_sign_that_no_places_are_read():
-    pair = [Control(name=name, metrics={"a": 1.0, "b": b}) for name, b in (("as they are", 1.0), ("shuffled", 2.0))]
-    assert verdict(pair, "a", True) == "a stays at 1.0000 wherever tokens are put, though other metrics change"
+    pair = [
+        Control(name=name, metrics={"a": 1.0, "b": b})
+        for name, b in (("as they are", 1.0), ("shuffled", 2.0))
+    ]
+    assert (
+        verdict(pair, "a", True)
+        == "a stays at 1.0000 wherever tokens are put, though other metrics change"
+    )
 
 
 @pytest.mark.parametrize("others", [("nan", "2"), ("2", "nan")], ids=str)
@@ -149,7 +184,8 @@ def test_a_metric_that_is_no_number_is_told_as_such(others):
     pair = [control("shuffled", float(others[0])), control("zeroed", float(others[1]))]
     lost = "shuffled" if others[0] == "nan" else "zeroed"
     assert (
-        verdict([control("as they are", 1.0), *pair], "test/loss", True) == f"test/loss is no number with places {lost}"
+        verdict([control("as they are", 1.0), *pair], "test/loss", True)
+        == f"test/loss is no number with places {lost}"
     )
 
 
@@ -164,13 +200,24 @@ def test_rounding_is_no_use_of_places():
 def rows(**columns):
     length = max(map(len, columns.values()))
     return [
-        {"step": str(at), **{key.replace("_", "/"): values[at] for key, values in columns.items() if at < len(values)}}
+        {
+            "step": str(at),
+            **{
+                key.replace("_", "/"): values[at]
+                for key, values in columns.items()
+                if at < len(values)
+            },
+        }
         for at in range(length)
     ]
 
 
 def test_training_and_validation_are_drawn_over_the_same_steps():
-    kept = rows(train_loss=["4", "2", "3", "1"], val_loss=["", "5", "", "6"], val_accuracy=["", "0.1", "", "0.2"])
+    kept = rows(
+        train_loss=["4", "2", "3", "1"],
+        val_loss=["", "5", "", "6"],
+        val_accuracy=["", "0.1", "", "0.2"],
+    )
     first, both, accuracy = training(kept, "tokens")
     assert first.lines["train"].tolist() == [4, 2, 3, 1]
     assert both.places.tolist() == [1, 3]

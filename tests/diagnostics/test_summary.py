@@ -30,17 +30,30 @@ def measured(look):
 def test_even_attention_over_a_text_is_measured_as_such():
     found = measured(even())
     mean = sum(abs(i - j) for i in range(8) for j in range(8)) / 64
-    expected = {"entropy": math.log(8), "distance": mean, "self": 1 / 8, "first": 1 / 8, "near": 1.0, "total": 1.0,
-        "similarity": 1.0, "effective_rank": 1.0, "largest_score": 0.0}  # fmt: skip
+    expected = {
+        "entropy": math.log(8),
+        "distance": mean,
+        "self": 1 / 8,
+        "first": 1 / 8,
+        "near": 1.0,
+        "total": 1.0,
+        "similarity": 1.0,
+        "effective_rank": 1.0,
+        "largest_score": 0.0,
+    }
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], torch.full((2,), value), atol=1e-5, rtol=1e-5, msg=name)
+        torch.testing.assert_close(
+            found[name], torch.full((2,), value), atol=1e-5, rtol=1e-5, msg=name
+        )
     assert "distance_row" not in found
 
 
 def test_a_causal_mask_leaves_what_came_before():
     found = measured(even(causal=True))
     torch.testing.assert_close(found["self"], torch.full((2,), sum(1 / n for n in range(1, 9)) / 8))
-    torch.testing.assert_close(found["distance"], torch.full((2,), sum(n / 2 for n in range(8)) / 8))
+    torch.testing.assert_close(
+        found["distance"], torch.full((2,), sum(n / 2 for n in range(8)) / 8)
+    )
 
 
 def test_distances_on_a_grid_are_in_patches():
@@ -83,7 +96,9 @@ def test_a_picture_of_a_grid_has_a_row_for_each_query_and_a_dot_on_it():
     picture = attended(even(2, (2, 4), queries=2))
     cell = 96 // 4
     assert picture.shape == (3, 2 * (2 * cell + GAP), 2 * (4 * cell + GAP))
-    assert tuple(picture[:, cell // 2, cell // 2].tolist()) == MARK  # the first patch, in the first row
+    assert (
+        tuple(picture[:, cell // 2, cell // 2].tolist()) == MARK
+    )  # the first patch, in the first row
     last = (2 * cell + GAP) + cell + cell // 2, 3 * cell + cell // 2
     assert tuple(picture[:, last[0], last[1]].tolist()) == MARK
 
@@ -96,7 +111,13 @@ def test_a_picture_of_a_clip_has_its_frames_side_by_side():
 
 def vit(*overrides, size=8, patch=2):
     """What a vision transformer of noise shows of two images."""
-    words = ["model.dim=16", "model.heads=2", "model.depth=1", f"model.patch={patch}", "model.encoding=rope_axial"]
+    words = [
+        "model.dim=16",
+        "model.heads=2",
+        "model.depth=1",
+        f"model.patch={patch}",
+        "model.encoding=rope_axial",
+    ]
     made = build_model(zoo.load_recipe("vit_comrope", [*words, *overrides]))
     (seen,) = look(made, (torch.randn(2, 1, size, size),))
     return seen
@@ -116,8 +137,15 @@ def test_a_model_without_extra_tokens_has_no_share_on_them():
     assert "unplaced" not in measured(vit())
 
 
-@pytest.mark.parametrize(("document", "first"), [([0] * 6, [0] * 6), ([0, 0, 0, 1, 1, 1], [0, 0, 0, 3, 3, 3]),
-    ([-1, -1, 0, 0, 0, 0], [None, None, 2, 2, 2, 2])], ids=["one", "packed", "padded"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("document", "first"),
+    [
+        ([0] * 6, [0] * 6),
+        ([0, 0, 0, 1, 1, 1], [0, 0, 0, 3, 3, 3]),
+        ([-1, -1, 0, 0, 0, 0], [None, None, 2, 2, 2, 2]),
+    ],
+    ids=["one", "packed", "padded"],
+)
 def test_the_first_token_is_that_of_a_query_s_own_document(document, first):
     document = torch.tensor([document])
     same = document[:, :, None] == document[:, None]

@@ -35,7 +35,9 @@ def products(chain):
 
 def test_products_of_sinusoids_depend_on_the_offset_alone():
     found = products(chained("sinusoidal"))
-    torch.testing.assert_close(found.diagonal(), torch.full((LENGTH,), 16.0, dtype=torch.float64))  # D/2
+    torch.testing.assert_close(
+        found.diagonal(), torch.full((LENGTH,), 16.0, dtype=torch.float64)
+    )  # D/2
     waves = 10000.0 ** (-torch.arange(0, 32, 2, dtype=torch.float64) / 32)
     expected = torch.stack([(offset * waves).cos().sum() for offset in range(LENGTH)])
     for row in range(LENGTH):
@@ -63,7 +65,10 @@ def test_products_of_an_image_are_those_of_its_centre():
 @pytest.mark.parametrize("name", ["cope", "t5", "fox", "learned"])
 def test_the_chain_stays_as_it_was(name):
     chain = chained(name).train()
-    before, drawn = {key: value.clone() for key, value in chain.state_dict().items()}, torch.get_rng_state()
+    before, drawn = (
+        {key: value.clone() for key, value in chain.state_dict().items()},
+        torch.get_rng_state(),
+    )
     assert shown(chain, causal=chain.causal)
     assert torch.equal(torch.get_rng_state(), drawn)
     assert chain.training
@@ -88,7 +93,9 @@ def test_a_long_text_is_shown_by_its_beginning():
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_weights_are_masked_where_the_model_masks_them(causal):
-    ((title, panel),) = [pair for pair in shown(chained("rope"), causal).items() if "eights of equal" in pair[0]]
+    ((title, panel),) = [
+        pair for pair in shown(chained("rope"), causal).items() if "eights of equal" in pair[0]
+    ]
     assert title.startswith("Causal") is causal
     assert bool(panel.values[0, 1:].isnan().all()) is causal
 
@@ -123,7 +130,9 @@ def block(dims=TEXT, **options):
     made = Block(dims, BlockOptions(**options), causal=False).double()
     with torch.no_grad():
         for name, parameter in made.named_parameters():
-            parameter.copy_(torch.zeros_like(parameter) if "bias" in name else torch.randn_like(parameter))
+            parameter.copy_(
+                torch.zeros_like(parameter) if "bias" in name else torch.randn_like(parameter)
+            )
     return made
 
 
@@ -136,11 +145,15 @@ def entered(chain, count=1):
 
 def described(made, chain, tokens):
     """The call of the block's attention."""
-    return made.attention.describe(tokens.replace(x=made.attention_norm(tokens.x)), chain, Context())[1]
+    return made.attention.describe(
+        tokens.replace(x=made.attention_norm(tokens.x)), chain, Context()
+    )[1]
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("options", [{}, {"norm": "rms"}, {"order": "post"}, {"order": "parallel"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"norm": "rms"}, {"order": "post"}, {"order": "parallel"}], ids=str
+)
 def test_words_and_positions_add_up_to_scores(options):
     made, chain = block(**options), chained("sinusoidal")
     before, after = entered(chain)
@@ -167,7 +180,12 @@ def test_tokens_without_a_place_are_left_out_of_correlations():
     placed = torch.arange(LENGTH)[None] > 0
     call = described(made, chained("sinusoidal"), after)
     (panel,) = correlations(made, before.replace(placed=placed), after.replace(placed=placed), call)
-    assert panel.labels == ("word to word", "word to position", "position to word", "position to position")
+    assert panel.labels == (
+        "word to word",
+        "word to position",
+        "position to word",
+        "position to position",
+    )
     assert panel.values.shape == (4, LENGTH - 1, LENGTH - 1)
 
 

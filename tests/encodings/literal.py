@@ -148,7 +148,9 @@ def shaw_readout(encoding: Encoding, call: Call, weights: Tensor, reach: int = 1
     """[B, H, N, K], to be added to the output."""
     out = torch.zeros_like(call.q)
     for b, h, i, j in product(*map(range, weights.shape)):
-        out[b, h, i] += weights[b, h, i, j] * encoding.value[clipped(call, i + call.shift, j, reach)]
+        out[b, h, i] += (
+            weights[b, h, i, j] * encoding.value[clipped(call, i + call.shift, j, reach)]
+        )
     return out
 
 
@@ -181,7 +183,10 @@ def tupe(encoding: Encoding, call: Call, placed: Tensor | None = None) -> Tensor
             return encoding.reset[0, h]
         if placed is not None and not placed[j]:
             return encoding.reset[1, h]
-        one, other = projected(encoding.query, call.pos[i], h), projected(encoding.key, call.pos[j], h)
+        one, other = (
+            projected(encoding.query, call.pos[i], h),
+            projected(encoding.key, call.pos[j], h),
+        )
         return one @ other / math.sqrt(2 * size)
 
     def score(b: int, h: int, i: int, j: int) -> Tensor:

@@ -20,7 +20,14 @@ def sandwich(heads: int, width: int = 128) -> Bias:
     return bias
 
 
-def xpos(q: Tensor, k: Tensor, pos: Tensor, gamma: float = 0.4, span: float = 512.0, base: float = 10000.0) -> Tensor:
+def xpos(
+    q: Tensor,
+    k: Tensor,
+    pos: Tensor,
+    gamma: float = 0.4,
+    span: float = 512.0,
+    base: float = 10000.0,
+) -> Tensor:
     """Scores [B, H, N, M] of all pairs: each pair of channels turned by its distance and faded by it."""
     batch, heads, n, size = q.shape
     m = k.shape[2]
@@ -29,7 +36,10 @@ def xpos(q: Tensor, k: Tensor, pos: Tensor, gamma: float = 0.4, span: float = 51
         distance = float(pos[i + m - n] - pos[j])
         zeta = (2 * t / size + gamma) / (1 + gamma)
         angle = distance * base ** (-2 * t / size)
-        (a, b), (c, d) = q[:, :, i, 2 * t : 2 * t + 2].unbind(-1), k[:, :, j, 2 * t : 2 * t + 2].unbind(-1)
+        (a, b), (c, d) = (
+            q[:, :, i, 2 * t : 2 * t + 2].unbind(-1),
+            k[:, :, j, 2 * t : 2 * t + 2].unbind(-1),
+        )
         part = (a * c + b * d) * math.cos(angle) + (b * c - a * d) * -math.sin(angle)
         scores[:, :, i, j] += part * zeta ** (distance / span) / math.sqrt(size)
     return scores
@@ -59,7 +69,10 @@ def euclidean(p: Tensor, r: Tensor) -> float:
 def alibi(heads: int, pos: Tensor, distance=manhattan) -> Tensor:
     """Biases [H, N, N] for coordinates [N, P] and heads that are a power of two."""
     return torch.tensor(
-        [[[-(2 ** (-8 * h / heads)) * distance(p, r) for r in pos] for p in pos] for h in range(1, heads + 1)],
+        [
+            [[-(2 ** (-8 * h / heads)) * distance(p, r) for r in pos] for p in pos]
+            for h in range(1, heads + 1)
+        ],
         dtype=pos.dtype,
     )
 

@@ -34,7 +34,10 @@ def summed(call: Call, angle: Angle, first: int = 1, last: int = 0) -> Tensor:
     def score(b: int, h: int, i: int, j: int) -> Tensor:
         q, k, total = call.query(b, h, i), call.k[b, h, j], torch.zeros((), dtype=torch.float64)
         for t in range(size // 2):
-            a = sum((angle(b, h, t, n) for n in range(j + first, i + last + 1)), torch.zeros((), dtype=torch.float64))
+            a = sum(
+                (angle(b, h, t, n) for n in range(j + first, i + last + 1)),
+                torch.zeros((), dtype=torch.float64),
+            )
             (q1, q2), (k1, k2) = q[2 * t : 2 * t + 2], k[2 * t : 2 * t + 2]
             total = total + (q1 * k1 + q2 * k2) * a.cos() + (q1 * k2 - q2 * k1) * a.sin()
         return total / math.sqrt(size)
@@ -42,7 +45,9 @@ def summed(call: Call, angle: Angle, first: int = 1, last: int = 0) -> Tensor:
     return all_pairs(call, score)
 
 
-def selective_rope(encoding: Encoding, call: Call, base: float = 500000.0, silu: bool = False) -> Tensor:
+def selective_rope(
+    encoding: Encoding, call: Call, base: float = 500000.0, silu: bool = False
+) -> Tensor:
     heads, size = call.q.shape[1], call.q.shape[-1]
     groups = encoding.dims.key_heads or heads
 
@@ -59,12 +64,16 @@ def selective_rope(encoding: Encoding, call: Call, base: float = 500000.0, silu:
         channel = (h * groups // heads) * (size // 2) + t
         mixed = torch.zeros((), dtype=torch.float64)
         for back in range(min(len(encoding.kernel), n + 1)):
-            mixed = mixed + encoding.kernel[back, channel] * (encoding.out.weight[channel] @ inner(b, n - back))
+            mixed = mixed + encoding.kernel[back, channel] * (
+                encoding.out.weight[channel] @ inner(b, n - back)
+            )
         if silu:
             mixed = mixed * sigmoid(mixed)
         if encoding.gate is not None:
             gate = h * groups // heads
-            mixed = mixed * sigmoid(encoding.gate.weight[gate] @ unit(b, n) + encoding.gate.bias[gate])
+            mixed = mixed * sigmoid(
+                encoding.gate.weight[gate] @ unit(b, n) + encoding.gate.bias[gate]
+            )
         return mixed * base ** (-2 * t / size)
 
     return summed(call, angle)
@@ -106,7 +115,10 @@ def turned(call: Call, rotation: Callable[[int, Tensor], Tensor]) -> Tensor:
     root = math.sqrt(call.q.shape[-1])
 
     def score(b: int, h: int, i: int, j: int) -> Tensor:
-        q, k = rotation(h, call.pos[i]) @ call.query(b, h, i), rotation(h, call.pos[j]) @ call.k[b, h, j]
+        q, k = (
+            rotation(h, call.pos[i]) @ call.query(b, h, i),
+            rotation(h, call.pos[j]) @ call.k[b, h, j],
+        )
         return q @ k / root
 
     return all_pairs(call, score)
@@ -129,7 +141,9 @@ def grape_m(encoding: Encoding, call: Call) -> Tensor:
 def grape_m_mixture(encoding: Encoding, call: Call) -> Tensor:
     def rotation(h: int, p: Tensor) -> Tensor:
         planes = zip(encoding.first[h], encoding.second[h], strict=True)
-        return torch.linalg.matrix_exp(p * sum(torch.outer(a, b) - torch.outer(b, a) for a, b in planes))
+        return torch.linalg.matrix_exp(
+            p * sum(torch.outer(a, b) - torch.outer(b, a) for a, b in planes)
+        )
 
     return turned(call, rotation)
 
@@ -151,7 +165,9 @@ def grape_a(encoding: Encoding, call: Call, by: str = "key") -> Tensor:
 
     def score(b: int, h: int, i: int, j: int) -> Tensor:
         gate = encoding.gate[h] / encoding.gate[h].norm()
-        chosen = softplus(gate @ (call.k[b, h, j] if by == "key" else call.query(b, h, i)) / math.sqrt(size))
+        chosen = softplus(
+            gate @ (call.k[b, h, j] if by == "key" else call.query(b, h, i)) / math.sqrt(size)
+        )
         slope = alibi_slope(h, heads) * softplus(encoding.rate[h]) * chosen
         return plain(b, h, i, j) - slope * (call.pos[i] - call.pos[j]).abs()
 
@@ -172,6 +188,8 @@ def grape_ap(encoding: Encoding, call: Call, size: int = 8) -> Tensor:
 
     def score(b: int, h: int, i: int, j: int) -> Tensor:
         logs = [sigmoid(path(b, h, i) @ edge(b, h, n) / size).log() for n in range(j + 1, i + 1)]
-        return plain(b, h, i, j) + alibi_slope(h, heads) * sum(logs, torch.zeros((), dtype=torch.float64))
+        return plain(b, h, i, j) + alibi_slope(h, heads) * sum(
+            logs, torch.zeros((), dtype=torch.float64)
+        )
 
     return all_pairs(call, score)

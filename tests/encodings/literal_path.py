@@ -42,7 +42,11 @@ def matrices(encoding: Encoding, x: Tensor, head: int, size: int) -> list[Tensor
 def path(encoding: Encoding, call: Call, sharing: int = 1) -> Tensor:
     """Scores [B, H, N, M]; `sharing` query heads in a row share what a key head has."""
     batch, heads, size = call.q.shape[0], call.q.shape[1], call.q.shape[-1]
-    turned = {(b, h): matrices(encoding, call.x[b], h // sharing, size) for b in range(batch) for h in range(heads)}
+    turned = {
+        (b, h): matrices(encoding, call.x[b], h // sharing, size)
+        for b in range(batch)
+        for h in range(heads)
+    }
 
     def score(b: int, h: int, i: int, j: int) -> Tensor:
         return passed(call.k[b, h, j], turned[b, h], j, i) @ call.query(b, h, i) / math.sqrt(size)

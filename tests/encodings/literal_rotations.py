@@ -71,16 +71,22 @@ def each_turned(x: Tensor, pos: Tensor, frequencies: Frequencies) -> Tensor:
     y = torch.empty_like(x)
     for b, h, n in product(*map(range, x.shape[:3])):
         angles = [pos[n] * w for w in waves]
-        y[b, h, n] = turned(x[b, h, n], [size * a.cos() for a in angles], [size * a.sin() for a in angles])
+        y[b, h, n] = turned(
+            x[b, h, n], [size * a.cos() for a in angles], [size * a.sin() for a in angles]
+        )
     return y
 
 
-def tape(layers: Sequence[SelfAttention], encodings: Sequence[Encoding], x: Tensor, pos: Tensor) -> Tensor:
+def tape(
+    layers: Sequence[SelfAttention], encodings: Sequence[Encoding], x: Tensor, pos: Tensor
+) -> Tensor:
     """States [N, D] after causal layers with residuals. Frames start as those of rope; the last layer's are left alone."""
     dims = layers[0].dims
     count, heads, size = len(x), dims.heads, dims.head
     waves = torch.tensor(plain(size)[0], dtype=x.dtype)
-    rope = torch.stack([torch.stack([(p * waves).cos(), (p * waves).sin()]) for p in pos])  # [N, 2, K/2]
+    rope = torch.stack(
+        [torch.stack([(p * waves).cos(), (p * waves).sin()]) for p in pos]
+    )  # [N, 2, K/2]
     frames = torch.stack([rope] * heads, dim=1)  # [N, H, 2, K/2]
     for number, (layer, encoding) in enumerate(zip(layers, encodings, strict=True)):
         q = (x @ layer.query.weight.T + layer.query.bias).view(count, heads, size)
@@ -90,22 +96,30 @@ def tape(layers: Sequence[SelfAttention], encodings: Sequence[Encoding], x: Tens
         for h, i in product(range(heads), range(count)):
             query = turned(q[i, h], *frames[i, h])
             seen = range(i + 1)
-            scores = torch.stack([query @ turned(k[j, h], *frames[j, h]) / math.sqrt(size) for j in seen])
+            scores = torch.stack(
+                [query @ turned(k[j, h], *frames[j, h]) / math.sqrt(size) for j in seen]
+            )
             for j, weight in enumerate(scores.exp() / scores.exp().sum()):
                 out[i, h] += weight * v[j, h]
                 mixed[i, h] += weight * frames[j, h]
         x = x + out.view(count, -1) @ layer.out.weight.T + layer.out.bias
         if number < len(layers) - 1:
-            frames = torch.stack([updated(encoding, *of_token) for of_token in zip(frames, mixed, x, strict=True)])
+            frames = torch.stack(
+                [updated(encoding, *of_token) for of_token in zip(frames, mixed, x, strict=True)]
+            )
     return x
 
 
 def updated(encoding: Encoding, frame: Tensor, mixed: Tensor, x: Tensor) -> Tensor:
     """A token's frames [H, 2, K/2] after a layer, from what attention mixed of all frames and the token's state [D]."""
     heads = range(len(frame))
-    first = torch.stack([frame[h] + sum(encoding.mix.weight[h, e] * mixed[e] for e in heads) for h in heads])
+    first = torch.stack(
+        [frame[h] + sum(encoding.mix.weight[h, e] * mixed[e] for e in heads) for h in heads]
+    )
     gate = encoding.read.weight @ (x / x.square().mean().sqrt())  # [R]
     gate = gate / (1 + (-gate).exp())
     ranks = range(len(gate))
     inner = [gate[r] * sum(encoding.into.weight[r, h] * first[h] for h in heads) for r in ranks]
-    return torch.stack([first[h] + sum(encoding.out.weight[h, r] * inner[r] for r in ranks) for h in heads])
+    return torch.stack(
+        [first[h] + sum(encoding.out.weight[h, r] * inner[r] for r in ranks) for h in heads]
+    )

@@ -26,7 +26,9 @@ def centred(pos: Tensor, document: list[int], placed: list[bool]) -> Tensor:
     """Coordinates [N, P] less the mean of those of the same document that have a place."""
     rows = []
     for own, number in zip(pos, document, strict=True):
-        counted = [p for p, d, seen in zip(pos, document, placed, strict=True) if d == number and seen]
+        counted = [
+            p for p, d, seen in zip(pos, document, placed, strict=True) if d == number and seen
+        ]
         rows.append(own - sum(counted) / len(counted) if counted else own)
     return torch.stack(rows)
 
@@ -35,12 +37,19 @@ def cayley(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
     """exp(sum_a p_a L_a), L_a = Q^T blockdiag(w (0 -1; 1 0)) Q, Q = (I - S)(I + S)^-1: commuting generators, exponentiated."""
     numbers = iter(encoding.skew[h])
     upper = torch.stack(
-        [torch.stack([next(numbers) if c > r else p.new_zeros(()) for c in range(size)]) for r in range(size)]
+        [
+            torch.stack([next(numbers) if c > r else p.new_zeros(()) for c in range(size)])
+            for r in range(size)
+        ]
     )
     skew, one = upper - upper.T, torch.eye(size, dtype=p.dtype)
     q = (one - skew) @ torch.linalg.inv(one + skew)
-    generators = [q.T @ torch.block_diag(*map(plane, encoding.frequencies[a, h])) @ q for a in range(len(p))]
-    return torch.linalg.matrix_exp(sum(x * generator for x, generator in zip(p, generators, strict=True)))
+    generators = [
+        q.T @ torch.block_diag(*map(plane, encoding.frequencies[a, h])) @ q for a in range(len(p))
+    ]
+    return torch.linalg.matrix_exp(
+        sum(x * generator for x, generator in zip(p, generators, strict=True))
+    )
 
 
 def plane(frequency: Tensor) -> Tensor:
@@ -53,12 +62,17 @@ def circulant(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
     generator = torch.zeros(size, size, dtype=p.dtype)
     for a in range(len(p)):
         column = encoding.circulants[a, h]
-        matrix = torch.stack([torch.stack([column[(m - n) % size] for n in range(size)]) for m in range(size)])
+        matrix = torch.stack(
+            [torch.stack([column[(m - n) % size] for n in range(size)]) for m in range(size)]
+        )
         generator = generator + p[a] * (matrix - matrix.T)
     return torch.linalg.matrix_exp(generator)
 
 
 def by_transform(encoding: Encoding, h: int, p: Tensor, z: Tensor) -> Tensor:
     """The paper's fast form: ifft(exp(2 i sum_a p_a Im fft(c_a)) fft(z))."""
-    angles = sum(x * torch.fft.fft(column).imag for x, column in zip(p, encoding.circulants[:, h], strict=True))
+    angles = sum(
+        x * torch.fft.fft(column).imag
+        for x, column in zip(p, encoding.circulants[:, h], strict=True)
+    )
     return torch.fft.ifft(torch.exp(2j * angles) * torch.fft.fft(z)).real

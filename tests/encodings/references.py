@@ -16,7 +16,12 @@ Rotation = Callable[..., Tensor]
 
 
 def scores(
-    rotation: Rotation, encoding: Encoding, q: Tensor, k: Tensor, pos: Tensor, placed: Tensor | None = None
+    rotation: Rotation,
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    pos: Tensor,
+    placed: Tensor | None = None,
 ) -> Tensor:
     """(R_i q_i).(R_j k_j) / sqrt(K) for q [B, H, N, K], k [B, H, M, K] and coordinates [M, P]; the queries are the last N."""
     batch, heads, n, size = q.shape
@@ -24,7 +29,9 @@ def scores(
     rows = []
     for h in range(heads):
         turns = [
-            rotation(encoding, h, pos[j], size) if placed is None or placed[j] else torch.eye(size, dtype=q.dtype)
+            rotation(encoding, h, pos[j], size)
+            if placed is None or placed[j]
+            else torch.eye(size, dtype=q.dtype)
             for j in range(m)
         ]
         for b, i in product(range(batch), range(n)):
@@ -36,7 +43,10 @@ def scores(
 def planes(angles: list[Tensor]) -> Tensor:
     """Pairs (2i, 2i + 1) turned: (a, b) -> (a cos - b sin, a sin + b cos)."""
     return torch.block_diag(
-        *[torch.stack([torch.stack([a.cos(), -a.sin()]), torch.stack([a.sin(), a.cos()])]) for a in angles]
+        *[
+            torch.stack([torch.stack([a.cos(), -a.sin()]), torch.stack([a.sin(), a.cos()])])
+            for a in angles
+        ]
     )
 
 
@@ -51,7 +61,9 @@ def rope_axial(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
         return planes([column * w for w in ladder] + [row * w for w in ladder])
     pairs = size // 2
     counts = [pairs // 3 + (axis < pairs % 3) for axis in range(3)]
-    return planes([p[axis] * 100 ** (-6 * t / size) for axis in range(3) for t in range(counts[axis])])
+    return planes(
+        [p[axis] * 100 ** (-6 * t / size) for axis in range(3) for t in range(counts[axis])]
+    )
 
 
 def rope_mixed(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
@@ -66,7 +78,10 @@ def liere(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
         exponent = torch.zeros(block, block, dtype=p.dtype)
         for a in range(len(p)):
             numbers = iter(generators[a, h, m])
-            upper = [[next(numbers) if c > r else p.new_zeros(()) for c in range(block)] for r in range(block)]
+            upper = [
+                [next(numbers) if c > r else p.new_zeros(()) for c in range(block)]
+                for r in range(block)
+            ]
             triangle = torch.stack([torch.stack(row) for row in upper])
             exponent = exponent + p[a] * (triangle - triangle.T)
         blocks.append(torch.linalg.matrix_exp(exponent))
@@ -75,13 +90,17 @@ def liere(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
 
 def comrope_ap(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
     own = encoding.generators[h]
-    return torch.block_diag(*[torch.linalg.matrix_exp(p[j % len(p)] * (one - one.T)) for j, one in enumerate(own)])
+    return torch.block_diag(
+        *[torch.linalg.matrix_exp(p[j % len(p)] * (one - one.T)) for j, one in enumerate(own)]
+    )
 
 
 def comrope_ld(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
     own, scales = encoding.generators[h], encoding.scales
     times = [sum(scales[a, h, j] * p[a] for a in range(len(p))) for j in range(len(own))]
-    return torch.block_diag(*[torch.linalg.matrix_exp(t * (one - one.T)) for t, one in zip(times, own, strict=True)])
+    return torch.block_diag(
+        *[torch.linalg.matrix_exp(t * (one - one.T)) for t, one in zip(times, own, strict=True)]
+    )
 
 
 def none(encoding: Encoding, h: int, p: Tensor, size: int) -> Tensor:
@@ -99,7 +118,9 @@ ROTATIONS: dict[str, Rotation] = {
 }
 
 
-def sinusoidal(pos: Tensor, width: int, layout: str = "interleaved", base: float = 10000.0) -> Tensor:
+def sinusoidal(
+    pos: Tensor, width: int, layout: str = "interleaved", base: float = 10000.0
+) -> Tensor:
     """[N, D] for coordinates [N, P]: D / P channels per axis in array order, each with its own ladder."""
     count, axes = pos.shape
     own = width // axes

@@ -24,7 +24,9 @@ class Slope(Encoding):
     def terms(self, terms: Terms) -> Terms:
         slopes = precise(self.slopes)
         if not terms.causal or self.dims.axes > 1:
-            return terms.add_bias(lambda b, h, i, j: -slopes[h] * terms.offset(b, i, j).abs().sum(-1))
+            return terms.add_bias(
+                lambda b, h, i, j: -slopes[h] * terms.offset(b, i, j).abs().sum(-1)
+            )
         places = terms.queries.pos, terms.keys.pos
         rows, columns = (pos[:, None] * slopes[:, None, None] for pos in places)  # [1|B, H, N, 1]
         one = rows.new_ones(1, 1, 1, 1)
@@ -131,7 +133,9 @@ class Carried(Encoding):
     def terms(self, terms: Terms) -> Terms:
         if self.last:
             return terms
-        return terms.replace(riders=terms.keys.notes["carried"][:, None].expand(-1, self.dims.heads, -1, -1))
+        return terms.replace(
+            riders=terms.keys.notes["carried"][:, None].expand(-1, self.dims.heads, -1, -1)
+        )
 
     def update(self, tokens: Tokens, riders: Tensor) -> Tokens:
         return tokens.note(carried=tokens.notes["carried"] + self.mix(riders.mean(1)))

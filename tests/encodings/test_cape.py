@@ -35,7 +35,11 @@ def moved(axes=1, batch=BATCH, document=None, **options):
 def fills(values, edge):
     """Whether values look like U(-edge, edge)."""
     error = 5 * edge / math.sqrt(3 * values.numel())  # five standard errors of the mean
-    return bool(values.abs().max() <= edge and values.abs().max() > 0.97 * edge and values.mean().abs() < error)
+    return bool(
+        values.abs().max() <= edge
+        and values.abs().max() > 0.97 * edge
+        and values.mean().abs() < error
+    )
 
 
 @pytest.mark.parametrize("axes", [1, 2])
@@ -107,10 +111,14 @@ def test_a_seed_repeats_what_training_draws():
 @pytest.mark.parametrize("axes", [1, 2])
 def test_without_augmentation_training_is_evaluation(axes):
     encoding = zoo.encoding("cape", Dims(8, 2, axes), global_shift=0.0, local_shift=0.0, scale=1.0)
-    trained, evaluated = (Chain.of(encoding.train(mode)).embed(tokens(axes)).x for mode in (True, False))
+    trained, evaluated = (
+        Chain.of(encoding.train(mode)).embed(tokens(axes)).x for mode in (True, False)
+    )
     assert torch.equal(trained, evaluated)
     if axes == 1:
-        assert torch.equal(evaluated, Chain.of(zoo.encoding("sinusoidal", Dims(8, 2))).embed(tokens()).x)
+        assert torch.equal(
+            evaluated, Chain.of(zoo.encoding("sinusoidal", Dims(8, 2))).embed(tokens()).x
+        )
 
 
 def test_an_image_whose_grid_is_not_known_takes_that_of_training():

@@ -12,7 +12,9 @@ BLOCKS = {"comrope_ap": 2, "comrope_ld": 4, "liere": 4}
 
 
 def made(name, dims, **options):
-    return zoo.encoding(name, dims, **({"block": BLOCKS[name]} if name in BLOCKS else {}), **options)
+    return zoo.encoding(
+        name, dims, **({"block": BLOCKS[name]} if name in BLOCKS else {}), **options
+    )
 
 
 def carry(there, here):
@@ -30,7 +32,11 @@ def carry(there, here):
 
 def scores(encoding, pos, causal=False):
     torch.manual_seed(1)
-    q, k, x = torch.randn(1, 2, len(pos), 12), torch.randn(1, 2, len(pos), 12), torch.randn(1, len(pos), 24)
+    q, k, x = (
+        torch.randn(1, 2, len(pos), 12),
+        torch.randn(1, 2, len(pos), 12),
+        torch.randn(1, len(pos), 24),
+    )
     return zoo.scores(encoding, q, k, pos, x=x, causal=causal)
 
 
@@ -44,7 +50,9 @@ def test_parameters_of_the_same_sizes_are_taken_as_they_are(name):
 
 
 @pytest.mark.parametrize("name", ["rope_mixed", "liere", "comrope_ld"])
-@pytest.mark.parametrize(("there", "here"), [(IMAGE, CLIP), (CLIP, IMAGE)], ids=["to clips", "to images"])
+@pytest.mark.parametrize(
+    ("there", "here"), [(IMAGE, CLIP), (CLIP, IMAGE)], ids=["to clips", "to images"]
+)
 def test_a_rotation_goes_by_rows_and_columns_as_before(name, there, here):
     trained, other = made(name, there), made(name, here)
     assert carry(trained, other) == []
@@ -52,7 +60,9 @@ def test_a_rotation_goes_by_rows_and_columns_as_before(name, there, here):
     placed = {2: pos, 3: torch.cat([torch.zeros(5, 1), pos], dim=1)}
     if here is CLIP:  # whatever the frames are
         placed[3][:, 0] = torch.arange(5.0)
-    torch.testing.assert_close(scores(other, placed[here.axes]), scores(trained, placed[there.axes]))
+    torch.testing.assert_close(
+        scores(other, placed[here.axes]), scores(trained, placed[there.axes])
+    )
 
 
 def test_blocks_dealt_to_other_axes_are_left():
@@ -64,7 +74,9 @@ def test_a_text_has_nothing_for_a_grid(name):
     assert carry(made(name, TEXT), made(name, IMAGE))
 
 
-@pytest.mark.parametrize(("name", "option", "sizes"), [("shaw", "reach", (3, 5)), ("cope", "positions", (3, 5))])
+@pytest.mark.parametrize(
+    ("name", "option", "sizes"), [("shaw", "reach", (3, 5)), ("cope", "positions", (3, 5))]
+)
 def test_a_longer_table_goes_on_with_its_last_rows(name, option, sizes):
     short, long = (made(name, TEXT, **{option: size}) for size in sizes)
     torch.nn.init.normal_(next(short.parameters()))
@@ -78,7 +90,9 @@ def test_a_longer_table_goes_on_with_its_last_rows(name, option, sizes):
 
 @pytest.mark.parametrize("name", ["learned", "tupe"])
 def test_a_text_of_another_length_has_the_rows_that_both_have(name):
-    trained, longer, shorter = (made(name, Dims(24, 2, length=length, depth=2)) for length in (6, 8, 4))
+    trained, longer, shorter = (
+        made(name, Dims(24, 2, length=length, depth=2)) for length in (6, 8, 4)
+    )
     initial = longer.table.detach().clone()
     assert carry(trained, longer) == carry(trained, shorter) == []
     assert torch.equal(longer.table, torch.cat([trained.table, initial[6:]]))

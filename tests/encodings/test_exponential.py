@@ -15,7 +15,10 @@ from zoo.encodings.common.matrix_exp import exponential, turn_blocks
 def test_exponentials_and_their_gradients_are_torch_s(size, scale):
     upper, times, towards = _family(size, scale)
     skew = upper - upper.mT
-    there, here = torch.linalg.matrix_exp(torch.einsum("tp,pkij->tkij", times, skew)), exponential(skew, times)
+    there, here = (
+        torch.linalg.matrix_exp(torch.einsum("tp,pkij->tkij", times, skew)),
+        exponential(skew, times),
+    )
     torch.testing.assert_close(here, there, atol=1e-11, rtol=1e-11)
     found, wanted = (torch.autograd.grad(one, (upper, times), towards) for one in (here, there))
     torch.testing.assert_close(found, wanted, atol=1e-10, rtol=1e-10)
@@ -36,14 +39,18 @@ def test_a_count_that_cannot_be_asked_for_gives_the_same(monkeypatch):
     upper, times, towards = _family(3, 3.0)
     known = torch.autograd.grad(exponential(upper - upper.mT, times), upper, towards)[0]
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    torch.testing.assert_close(torch.autograd.grad(exponential(upper - upper.mT, times), upper, towards)[0], known)
+    torch.testing.assert_close(
+        torch.autograd.grad(exponential(upper - upper.mT, times), upper, towards)[0], known
+    )
 
 
 def test_single_precision_is_kept_through_all_squarings():
     upper, times, towards = _family(8, 5.0)
     exact = exponential(upper - upper.mT, times)
     single = exponential(*((one.float()) for one in (upper - upper.mT, times)))
-    torch.testing.assert_close(single.double(), exact, atol=1e-4, rtol=0)  # angles of about 100, in units of 6e-8 each
+    torch.testing.assert_close(
+        single.double(), exact, atol=1e-4, rtol=0
+    )  # angles of about 100, in units of 6e-8 each
     grown = torch.autograd.grad(single, upper, towards.float())[0]
     wanted = torch.autograd.grad(exact, upper, towards)[0]
     assert (grown - wanted).abs().max() < 1e-4 * wanted.abs().max()
@@ -62,7 +69,9 @@ def test_turning_by_blocks_has_exact_gradients(size, batch):
     x = torch.randn(3, 2, 2, 2 * size + 1, dtype=torch.float64, requires_grad=True)
     rotations = torch.randn(batch, 2, 2, 2, size, size, dtype=torch.float64, requires_grad=True)
     expected = (rotations @ x[..., :-1].unflatten(-1, (2, size))[..., None]).flatten(-3)
-    torch.testing.assert_close(turn_blocks(x, rotations), torch.cat([expected, x[..., -1:]], dim=-1))
+    torch.testing.assert_close(
+        turn_blocks(x, rotations), torch.cat([expected, x[..., -1:]], dim=-1)
+    )
     assert torch.autograd.gradcheck(turn_blocks, (x, rotations), fast_mode=True)
 
 
@@ -72,7 +81,9 @@ def test_the_wider_of_two_dtypes_is_computed_in(size, wide):
     upper, times, towards = _family(size, 1.0)
     skew = (upper - upper.mT).detach()
     given = {"skew": skew, "times": times.detach()}
-    given = {name: (one if name == wide else one.float()).requires_grad_() for name, one in given.items()}
+    given = {
+        name: (one if name == wide else one.float()).requires_grad_() for name, one in given.items()
+    }
     found = exponential(**given)
     exact = {name: one.detach().double().requires_grad_() for name, one in given.items()}
     wanted = exponential(**exact)
@@ -86,13 +97,17 @@ def test_the_wider_of_two_dtypes_is_computed_in(size, wide):
 @pytest.mark.parametrize("block", [4, 12], ids=["elements", "batches"])
 @pytest.mark.parametrize("weights", [torch.float32, torch.float64])
 def test_liere_takes_places_in_another_dtype_than_its_weights(block, weights):
-    encoding = zoo.encoding({"name": "liere", "block": block}, zoo.Dims(24, 2, 2, (2, 3))).to(weights)
+    encoding = zoo.encoding({"name": "liere", "block": block}, zoo.Dims(24, 2, 2, (2, 3))).to(
+        weights
+    )
     other = torch.float64 if weights == torch.float32 else torch.float32
     q, k = torch.randn(2, 1, 2, 6, 12, dtype=other)
     pos = torch.cartesian_prod(torch.arange(2.0), torch.arange(3.0)).to(other)
     found = zoo.scores(encoding, q, k, pos)
     assert found.dtype == other
-    torch.testing.assert_close(found, zoo.scores(encoding.to(other), q, k, pos), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        found, zoo.scores(encoding.to(other), q, k, pos), atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("size", [3, 12], ids=["elements", "batches"])
@@ -102,7 +117,9 @@ def test_a_second_derivative_is_refused_and_not_merely_wrong(size):
 
 
 def test_a_second_derivative_of_turning_is_refused_too():
-    x, rotations = (torch.randn(shape, requires_grad=True) for shape in ((1, 1, 5, 6), (1, 1, 5, 2, 3, 3)))
+    x, rotations = (
+        torch.randn(shape, requires_grad=True) for shape in ((1, 1, 5, 6), (1, 1, 5, 2, 3, 3))
+    )
     _refused_twice(turn_blocks(x, rotations), (x, rotations))
 
 

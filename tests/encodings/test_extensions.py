@@ -18,9 +18,11 @@ from zoo.run.build import build_task
 
 HEAD, LENGTH = 64, 128
 LITERAL = {
-    "linear": lambda factor: linear(HEAD, factor), "ntk": lambda factor: ntk(HEAD, factor),
-    "yarn": lambda factor: yarn(HEAD, factor, LENGTH), "llama3": lambda factor: llama3(HEAD, factor, LENGTH),
-}  # fmt: skip
+    "linear": lambda factor: linear(HEAD, factor),
+    "ntk": lambda factor: ntk(HEAD, factor),
+    "yarn": lambda factor: yarn(HEAD, factor, LENGTH),
+    "llama3": lambda factor: llama3(HEAD, factor, LENGTH),
+}
 
 
 def ruled(name, dims, rule, factors):
@@ -47,7 +49,9 @@ def test_a_rule_of_rope_is_its_formula(rule, factor):
     for i in range(4):
         for j in range(i + 1):
             turn = torch.exp(1j * w * (pos[i] - pos[j]))
-            expected = (z[0, :, i] * y[0, :, j].conj() * turn).real.sum(-1) * size**2 / math.sqrt(HEAD)
+            expected = (
+                (z[0, :, i] * y[0, :, j].conj() * turn).real.sum(-1) * size**2 / math.sqrt(HEAD)
+            )
             torch.testing.assert_close(found[0, :, i, j], expected)
 
 
@@ -57,7 +61,9 @@ def test_every_rule_of_rope_is_another_one():
 
 
 def test_waves_that_are_stretched_already_know_no_rule():
-    scaled = zoo.encoding({"name": "rope", "scaling": {"rule": "ntk", "factor": 2}}, Dims(16, 2, length=8))
+    scaled = zoo.encoding(
+        {"name": "rope", "scaling": {"rule": "ntk", "factor": 2}}, Dims(16, 2, length=8)
+    )
     assert scaled.extensions((2.0,)) == {}
 
 
@@ -76,7 +82,9 @@ def test_no_rule_changes_a_parameter(name):
 @pytest.mark.parametrize("factor", [2, 3])
 def test_a_table_of_a_text_is_resampled_as_images_are(factor):
     there = ruled("learned", Dims(6, 1, length=5), "resample", (float(factor),)).double()
-    found = zoo.embed(there, torch.zeros(1, 5 * factor, 6).double(), torch.arange(5.0 * factor)[:, None])[0]
+    found = zoo.embed(
+        there, torch.zeros(1, 5 * factor, 6).double(), torch.arange(5.0 * factor)[:, None]
+    )[0]
     image = there.table.detach().T[None, :, :, None]  # [1, D, length, 1]
     resized = F.interpolate(image, size=(5 * factor, 1), mode="bicubic", align_corners=False)
     torch.testing.assert_close(found, resized[0, :, :, 0].T)
@@ -102,7 +110,9 @@ def test_places_of_tupe_are_resampled():
     with torch.no_grad():
         table = plain.norm(resized)
         expected = {"place_query": plain.query(table), "place_key": plain.key(table)}
-        notes = there.embed(Tokens.at(torch.zeros(1, 10, 6).double(), torch.arange(10.0)[:, None].double())).notes
+        notes = there.embed(
+            Tokens.at(torch.zeros(1, 10, 6).double(), torch.arange(10.0)[:, None].double())
+        ).notes
     for note, value in expected.items():
         torch.testing.assert_close(notes[note][0].flatten(1), value)
 
@@ -128,9 +138,14 @@ def test_a_grid_is_interpolated_along_the_axes_that_grew(name):
     other.load_state_dict(plain.state_dict())
     samples = torch.randn(2, 1, 2, 24, 16)
     found = []
-    for encoding, index in ((other, grid((6, 4), samples)), (plain, grid((6, 4), samples) * torch.tensor([1 / 3, 1]))):
+    for encoding, index in (
+        (other, grid((6, 4), samples)),
+        (plain, grid((6, 4), samples) * torch.tensor([1 / 3, 1])),
+    ):
         tokens = Tokens.at(torch.zeros(1, 24, 32), index)
-        tokens = tokens.replace(extent=torch.tensor([[[6.0, 4.0]]])) if encoding is other else tokens
+        tokens = (
+            tokens.replace(extent=torch.tensor([[[6.0, 4.0]]])) if encoding is other else tokens
+        )
         chain = zoo.attention.chain.Chain.of(encoding)
         tokens = chain.annotate(chain.embed(tokens))
         found.append([chain.turn_query(samples[0], tokens), chain.turn_key(samples[1], tokens)])
@@ -139,17 +154,25 @@ def test_a_grid_is_interpolated_along_the_axes_that_grew(name):
 
 def test_factors_are_those_of_the_axes_of_the_model():
     assert extrapolation.factors(Images(1, 16, 8, 10), (32, 8)) == (2.0, 1.0)
-    assert extrapolation.factors(zoo.samples.Clips(1, 16, 8, 10, frames=4), (32, 8)) == (1.0, 2.0, 1.0)
+    assert extrapolation.factors(zoo.samples.Clips(1, 16, 8, 10, frames=4), (32, 8)) == (
+        1.0,
+        2.0,
+        1.0,
+    )
     assert extrapolation.factors(language.SAMPLES, (48,)) == (4.0,)
 
 
 def test_a_task_by_a_rule_has_the_same_weights_and_other_logits():
-    recipe = zoo.load_recipe("flipflop_rope", ["model.dim=16", "model.depth=1", "model.heads=2", "data.length=8"])
+    recipe = zoo.load_recipe(
+        "flipflop_rope", ["model.dim=16", "model.depth=1", "model.heads=2", "data.length=8"]
+    )
     task = build_task(recipe).eval()
     for parameter in task.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     other = extrapolation.extended(recipe, task, task.state_dict(), "yarn", (4.0,))
-    assert all(torch.equal(task.state_dict()[key], value) for key, value in other.state_dict().items())
+    assert all(
+        torch.equal(task.state_dict()[key], value) for key, value in other.state_dict().items()
+    )
     inputs = torch.randint(5, (1, 32))
     assert not torch.allclose(task.model(inputs), other.model(inputs), atol=1e-3)
 
@@ -167,6 +190,13 @@ def test_places_that_are_stretched_already_know_no_rule(coordinates):
     changed = language.links("rope", options={"rope": {"coordinates": coordinates}})
     model = language.encoder(encoding=changed)
     assert extrapolation.known(model, (2.0,)) == {}
-    assert set(extrapolation.known(language.encoder("rope"), (2.0,))) == {"linear", "ntk", "yarn", "llama3"}
+    assert set(extrapolation.known(language.encoder("rope"), (2.0,))) == {
+        "linear",
+        "ntk",
+        "yarn",
+        "llama3",
+    }
     told = extrapolation.unknown(model, "linear", (2.0,))
-    assert told.startswith(f"the encoding of the model, rope with coordinates {coordinates}, knows no rule linear")
+    assert told.startswith(
+        f"the encoding of the model, rope with coordinates {coordinates}, knows no rule linear"
+    )

@@ -50,13 +50,23 @@ def tensors(panel):
         return [torch.tensor(list(panel.values.values()))]
     if isinstance(panel, Curves):
         return [panel.places, *panel.lines.values(), *(panel.band or ())]
-    return [one for two in panel.groups.values() for one in two] if isinstance(panel, Points) else [panel.values]
+    return (
+        [one for two in panel.groups.values() for one in two]
+        if isinstance(panel, Points)
+        else [panel.values]
+    )
 
 
 def state(chain, terms):
     """Copies of all that findings must leave alone."""
-    notes = {**terms.queries.notes, **{f"key {name}": note for name, note in terms.keys.notes.items()}}
-    return [one.clone() for one in (terms.q, terms.k, terms.v, terms.content, *notes.values(), *chain.parameters())]
+    notes = {
+        **terms.queries.notes,
+        **{f"key {name}": note for name, note in terms.keys.notes.items()},
+    }
+    return [
+        one.clone()
+        for one in (terms.q, terms.k, terms.v, terms.content, *notes.values(), *chain.parameters())
+    ]
 
 
 @torch.no_grad()
@@ -103,7 +113,9 @@ def test_rope_tells_its_frequencies():
 
 
 def test_frequencies_are_those_of_a_token_whatever_the_coordinates():
-    (pairs,) = found("rope", base=100.0, coordinates="fraction")["Frequencies of turns"].groups.values()
+    (pairs,) = found("rope", base=100.0, coordinates="fraction")[
+        "Frequencies of turns"
+    ].groups.values()
     torch.testing.assert_close(pairs[1], 100.0 ** (-torch.arange(8.0) / 8) / 16)
 
 
@@ -111,7 +123,9 @@ def test_a_wave_vector_lies_where_its_pair_turns():
     def one_wave(encoding):
         encoding.frequencies.zero_()[0, 1, 3] = 2.0  # the row, of the second head
 
-    waves = found("rope_mixed", Dims(32, 2, axes=2, length=(2, 3)), False, change=one_wave)["Wave vectors of turns"]
+    waves = found("rope_mixed", Dims(32, 2, axes=2, length=(2, 3)), False, change=one_wave)[
+        "Wave vectors of turns"
+    ]
     columns, rows = waves.groups["head 2"]
     assert (rows[3], columns.abs().max(), rows.sum()) == (2, 0, 2)
     assert waves.groups["head 1"][1].abs().max() == 0
@@ -122,8 +136,12 @@ def test_the_waves_of_generators_are_those_that_tables_turn_by(name):
     torch.manual_seed(1)
     encoding = zoo.encoding(name, Dims(64, 2, axes=2, length=(2, 3)), block=8).double()
     with torch.no_grad():
-        still, moved = encoding.prepare(torch.tensor([[[0.0, 0.0], [0.3, 0.2]]], dtype=torch.float64))[0][0].unbind(1)
-        angles = (torch.tensor([0.3, 0.2], dtype=torch.float64)[:, None, None] * encoding.waves(still)).sum(0)
+        still, moved = encoding.prepare(
+            torch.tensor([[[0.0, 0.0], [0.3, 0.2]]], dtype=torch.float64)
+        )[0][0].unbind(1)
+        angles = (
+            torch.tensor([0.3, 0.2], dtype=torch.float64)[:, None, None] * encoding.waves(still)
+        ).sum(0)
     torch.testing.assert_close(moved, torch.stack([angles.cos(), angles.sin()], dim=-1))
 
 
@@ -136,7 +154,9 @@ def test_generators_that_commute_have_no_commutator():
 def test_turns_about_two_axes_of_space_have_one():
     first, second = torch.zeros(2, 3, 3).unbind()
     first[2, 1], first[1, 2], second[0, 2], second[2, 0] = 1, -1, 1, -1
-    torch.testing.assert_close(commutators(torch.stack([first, second])[:, None, None]), torch.tensor([0.5**0.5]))
+    torch.testing.assert_close(
+        commutators(torch.stack([first, second])[:, None, None]), torch.tensor([0.5**0.5])
+    )
 
 
 def test_liere_departs_from_relativity_unless_its_generators_commute():
@@ -167,7 +187,9 @@ def test_padding_is_no_token_of_a_spread():
     from zoo.encodings.common.panels import real
 
     tokens = Tokens.at(
-        torch.zeros(2, 3, 4), torch.arange(3.0)[:, None], document=torch.tensor([[-1, 0, 0], [0, 1, -1]])
+        torch.zeros(2, 3, 4),
+        torch.arange(3.0)[:, None],
+        document=torch.tensor([[-1, 0, 0], [0, 1, -1]]),
     )
     values = torch.arange(6.0).view(2, 3, 1)
     assert real(values, tokens).flatten().tolist() == [1, 2, 3, 4]
@@ -179,7 +201,10 @@ def test_cope_counts_halves_where_scores_are_nothing():
     chain = Chain.of(zoo.encoding("cope", Dims(32, 2, length=16), positions=3))
     with torch.no_grad():
         terms = described(chain, torch.zeros(1, 8, 32), torch.arange(8.0)[:, None], True, Context())
-        seen = {panel.title.split(": ")[1]: panel for panel in chain.findings(terms.replace(q=0 * terms.q))}
+        seen = {
+            panel.title.split(": ")[1]: panel
+            for panel in chain.findings(terms.replace(q=0 * terms.q))
+        }
     assert seen["Gates"].values == {"head 1": 0.5, "head 2": 0.5}
     assert seen["Counts reached"].values["head 1"] == pytest.approx(4.5 / 2)  # of 1 to 8 tokens
     cut = sum(max(row - 4, 0) for row in range(1, 9)) / 36  # counts of more than 2
@@ -195,7 +220,11 @@ def test_buckets_of_t5_share_far_offsets():
     assert curve.lines["all heads"].tolist() == [0, 1, 2, 3, 4, 5, 6, 6, 7, 7]
     both = found("t5", causal=False, buckets=8, reach=9, change=numbered)["Buckets of text"]
     assert both.places[0] == -9
-    assert both.lines["all heads"][8:11].tolist() == [5, 0, 1]  # half of the buckets are for keys ahead
+    assert both.lines["all heads"][8:11].tolist() == [
+        5,
+        0,
+        1,
+    ]  # half of the buckets are for keys ahead
 
 
 def test_shaw_tells_the_norm_of_each_offset_from_query_to_key():
@@ -209,13 +238,18 @@ def test_shaw_tells_the_norm_of_each_offset_from_query_to_key():
 
 def test_slopes_and_rates_are_those_that_biases_have():
     assert found("alibi")["Slopes"].values == {"head 1": 2**-4, "head 2": 2**-8}
-    kerple = found("kerple", change=lambda encoding: encoding.log_rate.copy_(torch.tensor([0.0, math.log(3)])))
+    kerple = found(
+        "kerple", change=lambda encoding: encoding.log_rate.copy_(torch.tensor([0.0, math.log(3)]))
+    )
     assert kerple["Rates"].values == pytest.approx({"head 1": 1, "head 2": 3})
 
 
 def test_rows_of_a_table_are_told_where_they_stand():
     rows = found(
-        "learned", Dims(32, 2, axes=2, length=(2, 3)), False, change=lambda one: one.table.zero_()[4].fill_(0.5)
+        "learned",
+        Dims(32, 2, axes=2, length=(2, 3)),
+        False,
+        change=lambda one: one.table.zero_()[4].fill_(0.5),
     )
     expected = torch.zeros(2, 3).index_put((torch.tensor(1), torch.tensor(1)), torch.tensor(8**0.5))
     torch.testing.assert_close(rows["Rows of the table"].values, expected)
@@ -251,9 +285,13 @@ def test_padding_counts_nothing():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("convention", "radians"), [("symmetric", 2 / 16), ("growing", 1 / 15), ("fraction", 1 / 16)])
+@pytest.mark.parametrize(
+    ("convention", "radians"), [("symmetric", 2 / 16), ("growing", 1 / 15), ("fraction", 1 / 16)]
+)
 def test_turns_are_those_of_the_document_whatever_stands_beside_it(convention, radians):
-    chain = Chain.of(zoo.encoding({"name": "rope", "coordinates": convention}, Dims(16, 1, length=16)))
+    chain = Chain.of(
+        zoo.encoding({"name": "rope", "coordinates": convention}, Dims(16, 1, length=16))
+    )
     extent = torch.tensor([1.0] + [16.0] * 16)[None, :, None]  # a class token first
     index = torch.cat([torch.zeros(1), torch.arange(16.0)])[:, None]
     tokens = Tokens.at(torch.zeros(1, 17, 16), index, torch.arange(17) > 0).replace(extent=extent)

@@ -41,7 +41,10 @@ LISTS: tuple[list[Any], ...] = (
     [{"name": "shaw", "values": False}],
     [{"name": "stickbreaking", "inclusive": True}],
     [{"name": "t5", "buckets": 16, "reach": 9}],
-    *([{"name": "rope", "scaling": {"rule": rule, "factor": 4.0}}] for rule in ("linear", "ntk", "yarn", "llama3")),
+    *(
+        [{"name": "rope", "scaling": {"rule": rule, "factor": 4.0}}]
+        for rule in ("linear", "ntk", "yarn", "llama3")
+    ),
     [{"name": "rope", "fraction": 0.5}],
     ["alibi", "head_scale"],
     ["t5", "head_scale"],
@@ -81,7 +84,9 @@ def members() -> Iterator[Member]:
     for encodings in (*LISTS, *recipe_lists()):
         entries.setdefault("+".join(map(title, encodings)), encodings)
     for name, encodings in entries.items():
-        classes = [zoo.encoding_class(one if isinstance(one, str) else one["name"]) for one in encodings]
+        classes = [
+            zoo.encoding_class(one if isinstance(one, str) else one["name"]) for one in encodings
+        ]
         for axes in (1, 2, 3):
             if all(axes in cls.axes for cls in classes):
                 build = partial(zoo.encoding, encodings[0] if len(encodings) == 1 else encodings)
@@ -91,9 +96,15 @@ def members() -> Iterator[Member]:
 def typical(member: Member) -> bool:
     """Alone, and on two axes where it can: a graph hardly depends on axes, options and company, and takes seconds."""
     links = list(member.facts)
-    plain = all(link.absorbs or not any(True for _ in link.parameters()) for link in links)  # no two that learn
+    plain = all(
+        link.absorbs or not any(True for _ in link.parameters()) for link in links
+    )  # no two that learn
     alone = len(links) == 1 or (plain and any(link.absorbs for link in links))
-    return alone and not member.name.endswith(")") and (member.axes == 2 or not all(2 in link.axes for link in links))
+    return (
+        alone
+        and not member.name.endswith(")")
+        and (member.axes == 2 or not all(2 in link.axes for link in links))
+    )
 
 
 MEMBERS = tuple(members())
@@ -119,11 +130,15 @@ def test_law(law, member):
     law(member)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it sets its compiler up
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # torch's own, while it sets its compiler up
 def test_inductor_computes_the_same():
     member = Member("rope_mixed", 2, partial(zoo.encoding, "rope_mixed"))
     a_compiler_captures_it.check(member, Ledger(), backend="inductor")
 
 
 def test_every_registered_encoding_is_a_member():
-    assert {name for member in MEMBERS for name, _ in member.facts.named_children()} >= set(zoo.encoding_names())
+    assert {name for member in MEMBERS for name, _ in member.facts.named_children()} >= set(
+        zoo.encoding_names()
+    )

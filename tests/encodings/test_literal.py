@@ -9,7 +9,22 @@ import literal
 import literal_rotations as rotations
 import pytest
 import torch
-from calls import BATCH, QUERIES, SEEN, TOKENS, agree, attended, called, dims, made, moved, near, scores, spots, weights
+from calls import (
+    BATCH,
+    QUERIES,
+    SEEN,
+    TOKENS,
+    agree,
+    attended,
+    called,
+    dims,
+    made,
+    moved,
+    near,
+    scores,
+    spots,
+    weights,
+)
 from literal import Call
 from torch import nn
 
@@ -79,13 +94,17 @@ def found(causal, tokens=201):
     encoding = zoo.encoding("t5", Dims(8, 2)).double().requires_grad_(False)
     encoding.table.copy_(torch.arange(32.0)[:, None].expand(32, 2))
     zero = torch.zeros(1, 2, tokens, 4, dtype=torch.float64)
-    seen = zoo.scores(encoding, zero, zero, torch.arange(float(tokens))[:, None], causal=causal)[0, 1]
+    seen = zoo.scores(encoding, zero, zero, torch.arange(float(tokens))[:, None], causal=causal)[
+        0, 1
+    ]
     return seen[-1].flip(0), seen[0]
 
 
 def counted(starts):
     """The bucket of each distance up to 200, where each begins at one of `starts`."""
-    return torch.tensor([sum(start <= d for start in starts) - 1 for d in range(201)], dtype=torch.float64)
+    return torch.tensor(
+        [sum(start <= d for start in starts) - 1 for d in range(201)], dtype=torch.float64
+    )
 
 
 ONE_SIDED = [*range(16), 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
@@ -105,11 +124,14 @@ def test_t5_has_sixteen_buckets_on_either_side():
 
 
 @pytest.mark.parametrize(
-    ("buckets", "reach", "causal"), [(6, 20, True), (10, 40, False), (32, 16, False), (32, 17, True)]
+    ("buckets", "reach", "causal"),
+    [(6, 20, True), (10, 40, False), (32, 16, False), (32, 17, True)],
 )
 def test_any_even_number_of_buckets_will_do(buckets, reach, causal):
     encoding, call = made("t5", buckets=buckets, reach=reach), called(causal=causal)
-    agree(encoding, call, literal.biased(call, literal.t5(encoding, causal, buckets, reach)), causal)
+    agree(
+        encoding, call, literal.biased(call, literal.t5(encoding, causal, buckets, reach)), causal
+    )
 
 
 @pytest.mark.parametrize(("reach", "causal", "own"), [(16, True, 16), (8, False, 8)])
@@ -123,7 +145,9 @@ def test_buckets_that_reach_no_further_than_those_of_one_distance_are_refused(re
 def test_the_references_buckets_are_those_of_the_table(distance, causal):
     table = counted(ONE_SIDED if causal else TWO_SIDED)
     assert literal.bucket(distance, causal) == table[min(distance, 200)]
-    assert literal.bucket(-distance, causal) == (0 if causal or not distance else 16 + table[min(distance, 200)])
+    assert literal.bucket(-distance, causal) == (
+        0 if causal or not distance else 16 + table[min(distance, 200)]
+    )
 
 
 # relative vectors
@@ -138,7 +162,10 @@ def test_shaw(reach, queries, causal):
     shares = literal.softmax(expected)
     near(scores(encoding, call, causal), expected)
     near(weights(encoding, call, causal), shares)
-    near(attended(encoding, call, causal), shares @ call.v + literal.shaw_readout(encoding, call, shares, reach))
+    near(
+        attended(encoding, call, causal),
+        shares @ call.v + literal.shaw_readout(encoding, call, shares, reach),
+    )
 
 
 @SEEN
@@ -153,7 +180,9 @@ def test_a_query_that_is_turned_meets_shaws_vectors_as_it_was():
     waves = rotations.plain(8)
     q, k = (rotations.each_turned(one, call.pos, waves) for one in (call.q, call.k))
     turned, still = replace(call, q=q, k=k), replace(call, k=0 * call.k)
-    both = literal.all_pairs(turned, literal.product_of(turned)) + literal.shaw(encoding.shaw, still, 3)
+    both = literal.all_pairs(turned, literal.product_of(turned)) + literal.shaw(
+        encoding.shaw, still, 3
+    )
     near(scores(encoding, call), both)
 
 
@@ -179,7 +208,10 @@ def test_the_base_of_transformer_xl_is_an_option():
 @SEEN
 @QUERIES
 def test_tupe(queries, causal):
-    encoding, call = made("tupe"), called(queries=queries, causal=causal, pos=torch.arange(TOKENS).double() + 4)
+    encoding, call = (
+        made("tupe"),
+        called(queries=queries, causal=causal, pos=torch.arange(TOKENS).double() + 4),
+    )
     agree(encoding, call, literal.tupe(encoding, call), causal)
 
 
@@ -208,14 +240,21 @@ def test_tupe_with_relative_biases(causal):
 @pytest.mark.parametrize("case", BIASES)
 def test_dape_over_biases(case, queries):
     name, options, bias = BIASES[case]
-    encoding, call = made([{"name": name, **options}, {"name": "dape", "hidden": 5}]), called(queries=queries)
+    encoding, call = (
+        made([{"name": name, **options}, {"name": "dape", "hidden": 5}]),
+        called(queries=queries),
+    )
     agree(encoding, call, literal.dape(encoding.dape, call, bias(getattr(encoding, name))))
 
 
 def test_dape_takes_all_biases_before_it_together():
     encoding, call = made(["alibi", "kerple", "dape"]), called()
     one, other = literal.alibi(encoding.alibi), literal.kerple_log(encoding.kerple)
-    agree(encoding, call, literal.dape(encoding.dape, call, lambda h, i, j: one(h, i, j) + other(h, i, j)))
+    agree(
+        encoding,
+        call,
+        literal.dape(encoding.dape, call, lambda h, i, j: one(h, i, j) + other(h, i, j)),
+    )
 
 
 @QUERIES
@@ -284,7 +323,9 @@ def packed(names, heads=4, head=8):
 
 
 def merged(layer, heads):
-    return nn.functional.linear(heads.transpose(1, 2).flatten(2), layer.layer.out.weight, layer.layer.out.bias)
+    return nn.functional.linear(
+        heads.transpose(1, 2).flatten(2), layer.layer.out.weight, layer.layer.out.bias
+    )
 
 
 @pytest.mark.parametrize(

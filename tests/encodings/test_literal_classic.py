@@ -27,11 +27,15 @@ from zoo.laws import Broken, Member, causality
 
 
 @QUERIES
-@pytest.mark.parametrize("before", [[], ["alibi"], ["kerple"], ["t5"], ["shaw"], ["tupe"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "before", [[], ["alibi"], ["kerple"], ["t5"], ["shaw"], ["tupe"]], ids=" ".join
+)
 def test_head_scale_multiplies_the_scores_so_far(before, queries):
     links = [*before, "head_scale"]
     encoding, call = made(links), called(queries=queries)
-    plain = Chain(encoding.dims, {name: link for name, link in encoding.named_children() if name in before})
+    plain = Chain(
+        encoding.dims, {name: link for name, link in encoding.named_children() if name in before}
+    )
     expected = scores(plain, call) * encoding.head_scale.scale[:, None, None]
     hidden = expected.masked_fill(~call.visible, float("-inf"))
     near(scores(encoding, call), hidden)
@@ -65,13 +69,20 @@ def test_a_class_token_has_the_temperature_too():
 @pytest.mark.parametrize("width", [128, 6])
 def test_sandwich(width, queries, causal):
     call = called(queries=queries, causal=causal, pos=spots(real=True))
-    agree(made("sandwich", width=width), call, literal.biased(call, classic.sandwich(4, width)), causal)
+    agree(
+        made("sandwich", width=width),
+        call,
+        literal.biased(call, classic.sandwich(4, width)),
+        causal,
+    )
 
 
 def test_sandwich_is_exact_at_a_distance_from_the_start():
     zero, far = torch.zeros(1, 2, 3, 4), 200_000 + torch.arange(3.0)[:, None]
     encoding = zoo.encoding("sandwich", Dims(8, 2))
-    near(zoo.scores(encoding, zero, zero, far), zoo.scores(encoding, zero, zero, far - 200_000), 1e-4)
+    near(
+        zoo.scores(encoding, zero, zero, far), zoo.scores(encoding, zero, zero, far - 200_000), 1e-4
+    )
 
 
 def test_an_odd_width_is_refused():
@@ -83,10 +94,14 @@ def test_an_odd_width_is_refused():
 
 
 @QUERIES
-@pytest.mark.parametrize("options", [{}, {"gamma": 1.0, "span": 3.0, "base": 50.0}], ids=["default", "other"])
+@pytest.mark.parametrize(
+    "options", [{}, {"gamma": 1.0, "span": 3.0, "base": 50.0}], ids=["default", "other"]
+)
 def test_xpos(options, queries):
     call = called(queries=queries, pos=10 * spots(real=True))
-    expected = classic.xpos(call.q, call.k, call.pos, **options).masked_fill(~call.visible, float("-inf"))
+    expected = classic.xpos(call.q, call.k, call.pos, **options).masked_fill(
+        ~call.visible, float("-inf")
+    )
     agree(made("xpos", **options), call, expected)
 
 
@@ -96,7 +111,11 @@ def test_xpos_is_finite_in_float32_over_the_length_of_training(length):
     q, pos = torch.randn(1, 2, 4, 16), torch.tensor([0.0, 1, reach - 2, reach - 1])[:, None]
     expected = classic.xpos(q.double(), q.double(), pos[:, 0].double())
     mask = torch.ones(4, 4).triu(1).bool()
-    near(zoo.scores(encoding, q, q, pos, causal=True).masked_fill(mask, 0), expected.masked_fill(mask, 0).float(), 5e-3)
+    near(
+        zoo.scores(encoding, q, q, pos, causal=True).masked_fill(mask, 0),
+        expected.masked_fill(mask, 0).float(),
+        5e-3,
+    )
 
 
 def test_places_where_powers_overflow_are_refused():
@@ -104,7 +123,11 @@ def test_places_where_powers_overflow_are_refused():
     assert zoo.scores(encoding, q, q, torch.tensor([[35_000.0], [35_001]])).isfinite().all()
     with pytest.raises(Invalid, match=r"places 100000 apart.* past 35443, .* larger span than 512"):
         zoo.scores(encoding, q, q, torch.tensor([[99_999.0], [100_000]]))
-    assert zoo.scores(encoding.double(), q.double(), q.double(), torch.tensor([[100_000.0]] * 2)).isfinite().all()
+    assert (
+        zoo.scores(encoding.double(), q.double(), q.double(), torch.tensor([[100_000.0]] * 2))
+        .isfinite()
+        .all()
+    )
     with pytest.raises(Invalid, match="larger span"):
         zoo.encoding("xpos", Dims(32, 2, length=100_000))
     assert zoo.encoding("xpos", Dims(32, 2, length=100_000), span=2048.0)
@@ -131,7 +154,12 @@ def test_fope_leaves_waves_that_are_none_of_its_own():
         *longer.cosine.shape[:2],
         shorter.cosine.shape[2],
     )
-    assert zoo.encoding("fope", Dims(64, 1, length=4096), base=5000.0).carried("sine", longer.sine, longer) is None
+    assert (
+        zoo.encoding("fope", Dims(64, 1, length=4096), base=5000.0).carried(
+            "sine", longer.sine, longer
+        )
+        is None
+    )
 
 
 # sums of waves
@@ -149,7 +177,9 @@ def test_fope(length, head, queries, causal):
 
 
 def test_fope_without_noise_turns_as_rope_with_its_longest_waves_still():
-    encoding = moved(zoo.encoding("fope", Dims(32, 2, length=32), gain=0.0))  # w >= 0.196: of eight waves two
+    encoding = moved(
+        zoo.encoding("fope", Dims(32, 2, length=32), gain=0.0)
+    )  # w >= 0.196: of eight waves two
     assert encoding.sine.shape == (2, 2, 2)
     call = called(2, 16)
     waves = torch.tensor([1, 10000 ** (-2 / 16), 0, 0, 0, 0, 0, 0], dtype=torch.float64)
@@ -160,7 +190,10 @@ def test_fope_without_noise_turns_as_rope_with_its_longest_waves_still():
 
 
 def test_fope_leaves_a_token_without_a_place_alone():
-    encoding, q = zoo.encoding("fope", Dims(32, 2, length=99)).double(), torch.randn(1, 2, 3, 16).double()
+    encoding, q = (
+        zoo.encoding("fope", Dims(32, 2, length=99)).double(),
+        torch.randn(1, 2, 3, 16).double(),
+    )
     placed = torch.tensor([False, True, True])
     tokens = Tokens.at(torch.zeros(1, 3, 32).double(), torch.zeros(3, 1), placed)
     turned = Chain.of(encoding).turn_query(q, tokens)
@@ -171,7 +204,10 @@ def test_fope_leaves_a_token_without_a_place_alone():
 @pytest.mark.parametrize("name", ["fope", "xpos"])
 def test_query_heads_turn_as_the_key_head_that_they_share(name):
     one = zoo.encoding(name, Dims(64, 4, length=99, key_heads=2)).double()
-    q, tokens = torch.randn(1, 4, 5, 16).double(), Tokens.at(torch.zeros(1, 5, 64).double(), spots(tokens=5)[:, None])
+    q, tokens = (
+        torch.randn(1, 4, 5, 16).double(),
+        Tokens.at(torch.zeros(1, 5, 64).double(), spots(tokens=5)[:, None]),
+    )
     turned = one.turn_query(q, tokens)
     for first in (0, 1):
         alone = one.turn_query(q[:, [first, first, first + 2, first + 2]], tokens)
@@ -192,7 +228,9 @@ def biases(encoding, pos, causal=False):
 
 
 @pytest.mark.parametrize("axes", [2, 3])
-@pytest.mark.parametrize("distance", [classic.manhattan, classic.euclidean], ids=["manhattan", "euclidean"])
+@pytest.mark.parametrize(
+    "distance", [classic.manhattan, classic.euclidean], ids=["manhattan", "euclidean"]
+)
 def test_alibi_on_grids(distance, axes):
     encoding = zoo.encoding("alibi", Dims(16, 4, axes), distance=distance.__name__).double()
     expected = classic.alibi(4, PLACES[axes], distance)
@@ -202,12 +240,19 @@ def test_alibi_on_grids(distance, axes):
 
 
 def test_alibi_measures_manhattan_distance_by_default_and_both_are_one_along_a_text():
-    plain, straight = (zoo.encoding("alibi", Dims(16, 4, 2), **o).double() for o in ({}, {"distance": "euclidean"}))
+    plain, straight = (
+        zoo.encoding("alibi", Dims(16, 4, 2), **o).double() for o in ({}, {"distance": "euclidean"})
+    )
     near(biases(plain, PLACES[2]), classic.alibi(4, PLACES[2]))
     assert not torch.allclose(biases(straight, PLACES[2]), biases(plain, PLACES[2]))
     for causal in (True, False):
         call = called(causal=causal)
-        agree(made("alibi", distance="euclidean"), call, literal.biased(call, literal.alibi(made("alibi"))), causal)
+        agree(
+            made("alibi", distance="euclidean"),
+            call,
+            literal.biased(call, literal.alibi(made("alibi"))),
+            causal,
+        )
 
 
 @pytest.mark.parametrize("axes", [2, 3])
@@ -274,7 +319,12 @@ def _scores(cls, call: Call, *before: str):
 
 @pytest.mark.parametrize(
     ("sound", "planted", "before"),
-    [(Sandwich, WholeWidth, ()), (XPos, Growing, ()), (HeadScale, Still, ("alibi",)), (FoPE, Sines, ())],
+    [
+        (Sandwich, WholeWidth, ()),
+        (XPos, Growing, ()),
+        (HeadScale, Still, ("alibi",)),
+        (FoPE, Sines, ()),
+    ],
     ids=["sandwich", "xpos", "head_scale", "fope"],
 )
 def test_a_planted_fault_changes_the_scores(sound, planted, before):

@@ -39,7 +39,12 @@ EITHER = {
 
 
 def named(case):
-    return case.removesuffix("_silu").removesuffix("_query").removesuffix("_narrow").removesuffix("_mixture")
+    return (
+        case.removesuffix("_silu")
+        .removesuffix("_query")
+        .removesuffix("_narrow")
+        .removesuffix("_mixture")
+    )
 
 
 @pytest.mark.parametrize("queries", [TOKENS, 2])
@@ -54,7 +59,10 @@ def test_formulas_under_a_causal_mask(case, queries):
 @pytest.mark.parametrize("case", EITHER)
 def test_formulas_under_either_mask(case, causal):
     options, reference = EITHER[case]
-    encoding, call = made(named(case), **options), called(queries=3, causal=causal, pos=spots(real=True))
+    encoding, call = (
+        made(named(case), **options),
+        called(queries=3, causal=causal, pos=spots(real=True)),
+    )
     agree(encoding, call, reference(encoding, call), causal)
 
 
@@ -87,10 +95,18 @@ def test_polar_phases_are_those_of_the_key_head():
     encoding = moved(zoo.encoding("pope", Dims(32, 4, key_heads=2)))
     call = called()
     tokens, shared = Tokens.at(call.x, call.pos[:, None]), call.k[:, ::2]
-    q, k = encoding.turn_query(call.q, tokens), encoding.turn_key(shared, tokens).repeat_interleave(2, dim=1)
+    q, k = (
+        encoding.turn_query(call.q, tokens),
+        encoding.turn_key(shared, tokens).repeat_interleave(2, dim=1),
+    )
     encoding.phase = nn.Parameter(encoding.phase.repeat_interleave(2, dim=0), requires_grad=False)
-    repeated = literal.Call(call.q, shared.repeat_interleave(2, dim=1), call.v, call.pos, call.visible, call.x)
-    near((q @ k.mT / math.sqrt(8)).masked_fill(~call.visible, float("-inf")), newer.pope(encoding, repeated))
+    repeated = literal.Call(
+        call.q, shared.repeat_interleave(2, dim=1), call.v, call.pos, call.visible, call.x
+    )
+    near(
+        (q @ k.mT / math.sqrt(8)).masked_fill(~call.visible, float("-inf")),
+        newer.pope(encoding, repeated),
+    )
 
 
 # special cases
@@ -98,7 +114,9 @@ def test_polar_phases_are_those_of_the_key_head():
 
 def same(one, other, call):
     """The same scores, in float64."""
-    near(scores(one.double(), call), scores(other.double(), call), 1e-6)  # parameters are rounded to float32
+    near(
+        scores(one.double(), call), scores(other.double(), call), 1e-6
+    )  # parameters are rounded to float32
 
 
 @pytest.mark.parametrize("name", ["carope", "grape_m"])
@@ -110,7 +128,9 @@ def test_rope_is_where_they_start(name):
 @torch.no_grad()
 def test_a_pace_of_one_is_rope():
     call = called(pos=torch.arange(TOKENS).double())
-    same(zoo.encoding("grape_m_contextual", dims(), initial=1.0), zoo.encoding("rope", dims()), call)
+    same(
+        zoo.encoding("grape_m_contextual", dims(), initial=1.0), zoo.encoding("rope", dims()), call
+    )
 
 
 @torch.no_grad()
@@ -118,7 +138,9 @@ def test_one_plane_is_rodrigues_formula():
     encoding, call = made("grape_m", planes=1), called()
     near(
         scores(encoding, call),
-        newer.turned(call, lambda h, p: newer.rodrigues(encoding.first[h, 0], encoding.second[h, 0], p)),
+        newer.turned(
+            call, lambda h, p: newer.rodrigues(encoding.first[h, 0], encoding.second[h, 0], p)
+        ),
     )
 
 
@@ -133,10 +155,15 @@ def test_alibi_is_a_gate_that_says_the_same_of_all(by):
 
 @torch.no_grad()
 def test_alibi_is_a_path_of_nothing():
-    encoding, call = zoo.encoding("grape_ap", dims()).double(), called(pos=torch.arange(TOKENS).double())
+    encoding, call = (
+        zoo.encoding("grape_ap", dims()).double(),
+        called(pos=torch.arange(TOKENS).double()),
+    )
     encoding.path.weight.zero_()
     slopes = literal.alibi(encoding)
-    near(scores(encoding, call), literal.biased(call, lambda h, i, j: math.log(2) * slopes(h, i, j)))
+    near(
+        scores(encoding, call), literal.biased(call, lambda h, i, j: math.log(2) * slopes(h, i, j))
+    )
 
 
 @torch.no_grad()
@@ -147,11 +174,15 @@ def test_fox_is_a_path_that_does_not_depend_on_the_query():
     lengths = path.square().sum(-1) / (path.square().mean(-1) + 1e-6).sqrt() / 8
     fox = zoo.encoding("fox", dims()).double()
     slopes = torch.tensor([newer.alibi_slope(h, 4) for h in range(4)]).double()
-    forget = slopes * nn.functional.logsigmoid(lengths * call.pos.cos()[:, None])  # [M, H], of the first sample
+    forget = slopes * nn.functional.logsigmoid(
+        lengths * call.pos.cos()[:, None]
+    )  # [M, H], of the first sample
     first = literal.Call(call.q[:1], call.k[:1], call.v[:1], call.pos, call.visible, call.x[:1])
     gates = Tokens.at(first.x, first.pos[:, None], ordered=True).note(log_forget=forget[None])
     terms = fox.terms(Terms(first.q, first.k, first.v, first.q, gates, gates, True, 8**-0.5))
-    expected = (first.q @ first.k.mT * terms.scale + terms.added()).masked_fill(~call.visible, float("-inf"))
+    expected = (first.q @ first.k.mT * terms.scale + terms.added()).masked_fill(
+        ~call.visible, float("-inf")
+    )
     near(scores(encoding, first), expected)
 
 
@@ -161,7 +192,8 @@ def test_fox_is_a_path_that_does_not_depend_on_the_query():
 def test_gates_of_turned_keys_are_refused():
     call = called()
     with pytest.raises(
-        Invalid, match="grape_a reads queries and keys as projected, which a link before it has changed; list it first"
+        Invalid,
+        match="grape_a reads queries and keys as projected, which a link before it has changed; list it first",
     ):
         scores(zoo.encoding(["rope", "grape_a"], dims()).double(), call)
     assert scores(zoo.encoding(["grape_a", "carope"], dims()).double(), call).isfinite().any()

@@ -21,7 +21,9 @@ from zoo.encodings.common.householder import added, settled
 from zoo.encodings.path import PaTH
 from zoo.laws import Broken, Member, causality, packing
 
-OPTIONS = pytest.mark.parametrize("options", [{}, {"convolution": 1, "rank": 3}, {"convolution": 9}], ids=str)
+OPTIONS = pytest.mark.parametrize(
+    "options", [{}, {"convolution": 1, "rank": 3}, {"convolution": 9}], ids=str
+)
 M, K = 13, 4
 
 
@@ -35,13 +37,21 @@ def test_path(options, queries):
 def test_query_heads_share_what_their_key_head_has():
     encoding, call = moved(zoo.encoding("path", Dims(32, 4, key_heads=2))), called()
     shared = replace(call, k=call.k[:, :2])  # heads 0 and 1 read the first, 2 and 3 the second
-    near(scores(encoding, shared), literal_path.path(encoding, replace(call, k=call.k[:, [0, 0, 1, 1]]), sharing=2))
+    near(
+        scores(encoding, shared),
+        literal_path.path(encoding, replace(call, k=call.k[:, [0, 0, 1, 1]]), sharing=2),
+    )
 
 
 def test_with_forget_gates_it_is_path_fox():
     chain, call = moved(zoo.encoding(["path", "fox"], Dims(16, 2))), called(2)
-    sums = F.logsigmoid(call.x @ chain.fox.gate.weight.mT + chain.fox.gate.bias).cumsum(1).mT  # [B, H, M]
-    near(scores(chain, call), literal_path.path(chain.path, call) + sums[..., :, None] - sums[..., None, :])
+    sums = (
+        F.logsigmoid(call.x @ chain.fox.gate.weight.mT + chain.fox.gate.bias).cumsum(1).mT
+    )  # [B, H, M]
+    near(
+        scores(chain, call),
+        literal_path.path(chain.path, call) + sums[..., :, None] - sums[..., None, :],
+    )
 
 
 # blocks
@@ -50,7 +60,11 @@ def test_with_forget_gates_it_is_path_fox():
 def run(strength=None):
     """Random q, k, w [2, M, K] and beta [2, M]."""
     q, k, w = torch.randn(3, 2, M, K, dtype=torch.float64).unbind()
-    beta = 2 * torch.rand(2, M, dtype=torch.float64) if strength is None else torch.full((2, M), strength).double()
+    beta = (
+        2 * torch.rand(2, M, dtype=torch.float64)
+        if strength is None
+        else torch.full((2, M), strength).double()
+    )
     return q, k, F.normalize(w, dim=-1), beta
 
 
@@ -68,7 +82,9 @@ def passed(k, w, beta):
 @pytest.mark.parametrize("queries", [M, 9, 1])
 def test_blocks_of_any_size_agree(queries, size):
     q, k, w, beta = run()
-    expected = (torch.einsum("bijk,bik->bij", passed(k, w, beta), q) - (q @ k.mT).tril())[:, -queries:]
+    expected = (torch.einsum("bijk,bik->bij", passed(k, w, beta), q) - (q @ k.mT).tril())[
+        :, -queries:
+    ]
     near(added(q[:, -queries:], k, w, beta, size), expected)
 
 
@@ -101,7 +117,10 @@ def test_swaps_are_followed():
     places = list(range(4))
     for a, b in swaps:
         places = [{a: b, b: a}.get(place, place) for place in places]
-    near(settled(torch.cat([one, one[:1].repeat(5, 1)]), w, torch.full((5,), 2.0).double(), 2)[:4], one[places])
+    near(
+        settled(torch.cat([one, one[:1].repeat(5, 1)]), w, torch.full((5,), 2.0).double(), 2)[:4],
+        one[places],
+    )
 
 
 def test_gradients_pass_through_blocks():
@@ -119,7 +138,11 @@ def test_several_blocks_are_captured():
 
 def layer(**options):
     """A layer under PaTH, in float64."""
-    return zoo.Attention(Dims(16, 2), {"name": "path", **options}, causal=True).double().requires_grad_(False)
+    return (
+        zoo.Attention(Dims(16, 2), {"name": "path", **options}, causal=True)
+        .double()
+        .requires_grad_(False)
+    )
 
 
 def decoded(attention, x, counts, document=None):
@@ -128,7 +151,10 @@ def decoded(attention, x, counts, document=None):
     parts = [slice(begin, begin + count) for begin, count in zip(begins, counts, strict=True)]
     documents = [None if document is None else document[:, part] for part in parts]
     pos = torch.arange(x.shape[1]).double()[:, None]
-    outs = [attention(x[:, p], pos[p], document=d, context=cache) for p, d in zip(parts, documents, strict=True)]
+    outs = [
+        attention(x[:, p], pos[p], document=d, context=cache)
+        for p, d in zip(parts, documents, strict=True)
+    ]
     return torch.cat(outs, 1), cache
 
 

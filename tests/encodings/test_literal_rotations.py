@@ -77,7 +77,10 @@ def test_ntk_divides_the_slowest_pair_by_the_factor_and_keeps_the_first():
 
 def stacked(count):
     """Layers, and a chain for each. States are a thousand times larger than keys want: the norm's eps must not count."""
-    chains = [Chain.of(moved(zoo.encoding("tape", dims(2, 8, layer, count)), 0.2)) for layer in range(count)]
+    chains = [
+        Chain.of(moved(zoo.encoding("tape", dims(2, 8, layer, count)), 0.2))
+        for layer in range(count)
+    ]
     layers = [moved(SelfAttention(chain.dims, causal=True), 0) for chain in chains]
     for layer in layers:
         layer.query.weight /= 1000

@@ -28,7 +28,9 @@ GRADIENT = 1e-8
 
 
 def made(kind, axes, heads=2, head=8, **more):
-    return moved(zoo.encoding("string", Dims(heads * head, heads, axes, SIZES[axes], **more), kind=kind))
+    return moved(
+        zoo.encoding("string", Dims(heads * head, heads, axes, SIZES[axes], **more), kind=kind)
+    )
 
 
 def called(axes, tokens=5, heads=2, head=8):
@@ -68,7 +70,10 @@ def test_query_heads_that_share_a_key_head_share_its_rotation(kind):
         dim = 0 if name == "skew" else 1
         each.get_parameter(name).copy_(value.repeat_interleave(2, dim))
     tokens = Tokens.at(torch.zeros(2, 5, 32, dtype=torch.float64), pos)
-    turned = encoding.turn_query(q, tokens) @ encoding.turn_key(k[:, ::2], tokens).repeat_interleave(2, 1).mT
+    turned = (
+        encoding.turn_query(q, tokens)
+        @ encoding.turn_key(k[:, ::2], tokens).repeat_interleave(2, 1).mT
+    )
     shared = k[:, ::2].repeat_interleave(2, 1)
     near(turned / 8**0.5, zoo.scores(each, q, shared, pos))
 
@@ -77,7 +82,9 @@ def test_circulants_turn_as_the_fast_fourier_transform_does():
     encoding, (q, k, pos) = made("circulant", 2), called(2)
     expected = torch.zeros(2, 2, 5, 5, dtype=torch.float64)
     for b, h, i, j in torch.cartesian_prod(*(torch.arange(n) for n in expected.shape)).tolist():
-        one, other = (literal.by_transform(encoding, h, pos[n], x[b, h, n]) for n, x in ((i, q), (j, k)))
+        one, other = (
+            literal.by_transform(encoding, h, pos[n], x[b, h, n]) for n, x in ((i, q), (j, k))
+        )
         expected[b, h, i, j] = one @ other / 8**0.5
     near(zoo.scores(encoding, q, k, pos), expected)
 
@@ -87,7 +94,10 @@ def test_two_planes_of_a_circulant_do_not_turn():
     even, odd = torch.ones(8).double(), torch.tensor([1.0, -1] * 4).double()
     for still in (even, odd):
         q = still.expand(1, 2, 2, 8)
-        near(zoo.scores(encoding, q, q, pos), torch.full((1, 2, 2, 2), 8 / 8**0.5, dtype=torch.float64))
+        near(
+            zoo.scores(encoding, q, q, pos),
+            torch.full((1, 2, 2, 2), 8 / 8**0.5, dtype=torch.float64),
+        )
 
 
 @pytest.mark.parametrize("size", [4, 6, 16, 64])
@@ -121,31 +131,46 @@ def embedded(encoding, index, extent, placed=None, document=None):
 
 def test_the_places_of_a_text_are_sinusoids():
     pos = 50 * torch.rand(7, 1, dtype=torch.float64)
-    near(embedded(zoo.encoding("cape", Dims(12, 2)).double(), pos, None), references.sinusoidal(pos, 12))
+    near(
+        embedded(zoo.encoding("cape", Dims(12, 2)).double(), pos, None),
+        references.sinusoidal(pos, 12),
+    )
 
 
 @pytest.mark.parametrize("sizes", [(3, 4), (5, 2), (1, 1)])
 def test_the_places_of_an_image_are_waves_in_the_plane(sizes):
     index = grid(sizes, torch.zeros(0).double())
     pos = 2 * (index + 0.5) / torch.tensor(sizes) - 1
-    near(embedded(zoo.encoding("cape", Dims(12, 2, 2)).double(), index, sizes), literal.plane_waves(pos, 12))
+    near(
+        embedded(zoo.encoding("cape", Dims(12, 2, 2)).double(), index, sizes),
+        literal.plane_waves(pos, 12),
+    )
 
 
 def test_another_convention_may_be_chosen_for_images():
     index = grid((3, 4), torch.zeros(0).double())
     encoding = zoo.encoding("cape", Dims(12, 2, 2), coordinates="fraction").double()
-    near(embedded(encoding, index, (3, 4)), literal.plane_waves((index + 0.5) / torch.tensor([3, 4]), 12))
+    near(
+        embedded(encoding, index, (3, 4)),
+        literal.plane_waves((index + 0.5) / torch.tensor([3, 4]), 12),
+    )
 
 
 @pytest.mark.parametrize("axes", [1, 2])
 def test_a_centre_is_the_mean_of_a_document(axes):
-    document, placed = [-1, 0, 0, 0, 0, 1, 1, 2, -1], [True, False, True, True, True, True, True, True, True]
+    document, placed = (
+        [-1, 0, 0, 0, 0, 1, 1, 2, -1],
+        [True, False, True, True, True, True, True, True, True],
+    )
     pos = torch.randn(9, axes, dtype=torch.float64).cumsum(0)
     encoding = zoo.encoding("cape", Dims(12, 2, axes), centre=True).double()
     waves = references.sinusoidal if axes == 1 else literal.plane_waves
     expected = waves(literal.centred(pos, document, placed), 12)
     expected[1] = 0  # it has no place
-    near(embedded(encoding, pos, None, torch.tensor(placed), torch.tensor(document))[1:8], expected[1:8])
+    near(
+        embedded(encoding, pos, None, torch.tensor(placed), torch.tensor(document))[1:8],
+        expected[1:8],
+    )
 
 
 # faults

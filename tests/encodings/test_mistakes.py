@@ -78,8 +78,12 @@ def test_shaw_has_one_vector_for_each_signed_distance_and_two_ends():
     encoding, (_, k, _) = made("shaw", reach=3), heads()
     assert encoding.key.shape == encoding.value.shape == (7, 8)
     q = torch.ones_like(k)
-    row = (zoo.scores(encoding, q, k, POS) - zoo.scores(made("none"), q, k, POS))[0, 0, 4] * math.sqrt(8)
-    near(row, encoding.key[[0, 0, 1, 2, 3, 4, 5, 6, 6]].sum(-1))  # clipped beyond three, not undefined
+    row = (zoo.scores(encoding, q, k, POS) - zoo.scores(made("none"), q, k, POS))[
+        0, 0, 4
+    ] * math.sqrt(8)
+    near(
+        row, encoding.key[[0, 0, 1, 2, 3, 4, 5, 6, 6]].sum(-1)
+    )  # clipped beyond three, not undefined
 
 
 def test_shaws_values_are_read_as_well():
@@ -87,7 +91,10 @@ def test_shaws_values_are_read_as_well():
     shares = zoo.weights(encoding, q, k, POS)[0, 1, 4]
     read = (zoo.attend(encoding, q, k, v, POS) - zoo.attend(encoding, q, k, 0 * v, POS))[0, 1, 4]
     near(read, shares @ v[0, 1])
-    near(zoo.attend(encoding, q, k, 0 * v, POS)[0, 1, 4], shares @ encoding.value[[0, 0, 1, 2, 3, 4, 5, 6, 6]])
+    near(
+        zoo.attend(encoding, q, k, 0 * v, POS)[0, 1, 4],
+        shares @ encoding.value[[0, 0, 1, 2, 3, 4, 5, 6, 6]],
+    )
 
 
 def test_no_projection_stands_before_the_vectors_of_transformer_xl():
@@ -141,7 +148,10 @@ def test_a_rotary_score_is_not_the_product_times_a_cosine():
 
 
 def test_a_rotary_score_does_not_fade_with_distance():
-    one, pos = torch.ones(1, 2, 3, 2, dtype=torch.float64), torch.tensor([[0.0], [355.0], [710.0]])  # 355 / 113 = pi
+    one, pos = (
+        torch.ones(1, 2, 3, 2, dtype=torch.float64),
+        torch.tensor([[0.0], [355.0], [710.0]]),
+    )  # 355 / 113 = pi
     seen = zoo.scores(made("rope", Dims(4, 2)), one, one, pos)[0, 0, 0]
     near(seen, math.sqrt(2) * torch.tensor([1.0, -1, 1], dtype=torch.float64), 1e-4)
 
@@ -185,12 +195,17 @@ def test_cope_interpolates_between_floor_and_ceiling():
     encoding = made("cope", Dims(1, 1), positions=8)
     encoding.table.copy_(torch.arange(8.0)[:, None] ** 2)  # 0, 1, 4, 9, ...
     one = torch.ones(1, 1, 5, 1, dtype=torch.float64)
-    added = zoo.scores(encoding, one, 0 * one, POS[:5], causal=True)[0, 0, 4]  # gates of a half: 2.5, 2, 1.5, 1, .5
+    added = zoo.scores(encoding, one, 0 * one, POS[:5], causal=True)[
+        0, 0, 4
+    ]  # gates of a half: 2.5, 2, 1.5, 1, .5
     near(added, torch.tensor([6.5, 4, 2.5, 1, 0.5]).double())
 
 
 def test_cope_clamps_counts_at_its_last_position():
-    one, encoding = torch.ones(1, 1, 9, 1, dtype=torch.float64), made("cope", Dims(1, 1), positions=3)
+    one, encoding = (
+        torch.ones(1, 1, 9, 1, dtype=torch.float64),
+        made("cope", Dims(1, 1), positions=3),
+    )
     added = zoo.scores(encoding, one, 0 * one, POS, causal=True)[0, 0, 8]
     near(added[:5], encoding.table[2].expand(5))
 
@@ -210,7 +225,10 @@ def test_breaking_a_stick_is_strict_and_leaves_a_remainder():
     assert (shares.triu() == 0).all()
     left = 1 - shares.sum(-1, keepdim=True)
     assert (left > 0).all()
-    near(zoo.attend(encoding, q, k, v, POS, causal=True), shares @ v + left * encoding.remainder[:, None])
+    near(
+        zoo.attend(encoding, q, k, v, POS, causal=True),
+        shares @ v + left * encoding.remainder[:, None],
+    )
 
 
 def test_a_broken_stick_may_include_the_token_itself():
@@ -222,5 +240,7 @@ def test_a_broken_stick_may_include_the_token_itself():
 def test_what_a_stick_gives_far_keys_is_not_lost_by_rounding():
     """A product of 1 - beta would be zero in float32 where a sum of logarithms is not."""
     side = torch.full((1, 2, 4, 8), math.sqrt(40 / math.sqrt(8)))  # every score is 40
-    shares = zoo.weights(zoo.encoding("stickbreaking", DIMS), side, side, POS[:4].float(), causal=True)
+    shares = zoo.weights(
+        zoo.encoding("stickbreaking", DIMS), side, side, POS[:4].float(), causal=True
+    )
     near(shares[0, 0, 3, :3].log(), torch.tensor([-80.0, -40, 0]), 1e-3)

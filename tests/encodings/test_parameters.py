@@ -75,7 +75,9 @@ TAPE = {
     ],
 )
 def test_parameters_are_those_of_the_contract(name, options, shapes):
-    assert {key: tuple(value.shape) for key, value in made(name, **options).named_parameters()} == shapes
+    assert {
+        key: tuple(value.shape) for key, value in made(name, **options).named_parameters()
+    } == shapes
 
 
 @pytest.mark.parametrize("under", ["alibi", "kerple", "fire"])
@@ -88,7 +90,9 @@ def test_parameters_of_a_list_are_prefixed(under):
 
 def test_the_last_layer_of_tape_has_no_parameters():
     assert list(made("tape", layer=1).parameters()) == []
-    assert len(list(zoo.encoding("tape", Dims(WIDTH, HEADS, layer=1)).parameters())) == 4  # of an unknown depth
+    assert (
+        len(list(zoo.encoding("tape", Dims(WIDTH, HEADS, layer=1)).parameters())) == 4
+    )  # of an unknown depth
 
 
 @pytest.mark.parametrize(
@@ -171,14 +175,19 @@ def test_what_is_normal_at_first(name, parameter, std):
 def uniform(values, top):
     """Whether values look like U(0, top): the standard error of a mean of n is top / sqrt(12 n)."""
     inside = bool(
-        (values >= 0).all() and (values <= top).all() and values.max() > 0.9 * top and values.min() < 0.1 * top
+        (values >= 0).all()
+        and (values <= top).all()
+        and values.max() > 0.9 * top
+        and values.min() < 0.1 * top
     )
     return inside and abs(values.mean() - top / 2) < 5 * top / math.sqrt(12 * values.numel())
 
 
 def test_kerple_starts_uniform():
     many = Dims(512, 512)
-    log, power = (zoo.encoding("kerple", many, kind=kind).requires_grad_(False) for kind in ("log", "power"))
+    log, power = (
+        zoo.encoding("kerple", many, kind=kind).requires_grad_(False) for kind in ("log", "power")
+    )
     assert uniform(log.log_scale.exp(), 2)
     assert uniform(log.log_rate.exp(), 1)
     assert uniform(2 * power.exponent.sigmoid(), 2)

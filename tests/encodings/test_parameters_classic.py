@@ -17,7 +17,9 @@ SIZES = {1: LENGTH, 2: (5, 6), 3: (2, 5, 6)}
 
 
 def made(name, axes=1, key_heads=None, **options):
-    return zoo.encoding(name, Dims(HEADS * HEAD, HEADS, axes, SIZES[axes], depth=2, key_heads=key_heads), **options)
+    return zoo.encoding(
+        name, Dims(HEADS * HEAD, HEADS, axes, SIZES[axes], depth=2, key_heads=key_heads), **options
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,9 @@ def made(name, axes=1, key_heads=None, **options):
     ],
 )
 def test_parameters_are_those_of_the_contract(name, axes, options, shapes):
-    assert {key: tuple(p.shape) for key, p in made(name, axes, **options).named_parameters()} == shapes
+    assert {
+        key: tuple(p.shape) for key, p in made(name, axes, **options).named_parameters()
+    } == shapes
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,9 @@ def test_tables_of_t5_on_a_grid_start_as_that_of_a_text():
 
 
 # w_t = 10000^(-t/8) >= 2 pi / length
-@pytest.mark.parametrize(("length", "waves", "columns"), [(40, 2, 2), (2000, 6, 4), (10**6, 8, 4), (3, 1, 1)])
+@pytest.mark.parametrize(
+    ("length", "waves", "columns"), [(40, 2, 2), (2000, 6, 4), (10**6, 8, 4), (3, 1, 1)]
+)
 @pytest.mark.parametrize("key_heads", [None, 2])
 def test_fope_has_a_frozen_matrix_for_each_key_head(length, waves, columns, key_heads):
     encoding = zoo.encoding("fope", Dims(HEADS * HEAD, HEADS, length=length, key_heads=key_heads))
@@ -101,7 +107,9 @@ def test_fope_needs_the_length_of_training():
 
 
 def test_fope_carried_to_a_longer_text_computes_the_same():
-    short, long = (zoo.encoding("fope", Dims(64, 2, length=length)).double() for length in (1000, 10**6))
+    short, long = (
+        zoo.encoding("fope", Dims(64, 2, length=length)).double() for length in (1000, 10**6)
+    )
     for name, value in short.state_dict().items():
         assert short.carried(name, value, short) is value
         getattr(long, name).copy_(long.carried(name, value, short))
@@ -129,7 +137,9 @@ def refusal(name, axes):
     return str(told.value)
 
 
-@pytest.mark.parametrize("name", [n for n in zoo.encoding_names() if zoo.encoding_class(n).axes == (1,)])
+@pytest.mark.parametrize(
+    "name", [n for n in zoo.encoding_names() if zoo.encoding_class(n).axes == (1,)]
+)
 def test_whoever_refuses_a_grid_says_why(name):
     said, _, reason = refusal(name, 2).partition(": ")
     assert said == f"{name} takes 1 axis, not 2"
@@ -137,7 +147,10 @@ def test_whoever_refuses_a_grid_says_why(name):
 
 
 def test_a_reason_names_what_takes_the_place():
-    assert refusal("rope", 3) == "rope takes 1 axis, not 3: rope_axial and rope_mixed are its forms on grids"
+    assert (
+        refusal("rope", 3)
+        == "rope takes 1 axis, not 3: rope_axial and rope_mixed are its forms on grids"
+    )
     assert refusal("kerple", 2).endswith("distances along a text; alibi and t5 take grids")
     assert refusal("fox", 2).endswith("it goes by the order of tokens, and a grid has none")
     assert refusal("rope_axial", 1).endswith("a text has one axis, and is for rope")
@@ -150,7 +163,9 @@ def test_a_reason_names_what_takes_the_place():
 @pytest.mark.parametrize("layout", ["interleaved", "concat"])
 def test_layouts_of_sinusoids_hold_the_same_channels(layout):
     table = zoo.embed(
-        zoo.encoding("sinusoidal", Dims(4, 1), layout=layout), torch.zeros(1, 1, 4), torch.tensor([[2.0]])
+        zoo.encoding("sinusoidal", Dims(4, 1), layout=layout),
+        torch.zeros(1, 1, 4),
+        torch.tensor([[2.0]]),
     )
     fast, slow = 2.0, 2.0 / 100
     interleaved = [math.sin(fast), math.cos(fast), math.sin(slow), math.cos(slow)]
@@ -163,5 +178,7 @@ def test_a_table_of_each_layer_is_added_to_what_its_attention_reads():
     x, pos = torch.randn(2, 5, 8), torch.arange(5.0)[:, None]
     assert torch.equal(zoo.embed(own, x, pos), x)
     layer, plain = (zoo.Attention(Dims(8, 2, length=5), one) for one in (own, "none"))
-    plain.load_state_dict({key: value for key, value in layer.state_dict().items() if "table" not in key})
+    plain.load_state_dict(
+        {key: value for key, value in layer.state_dict().items() if "table" not in key}
+    )
     near(layer(x, pos), plain(x + own.table, pos), 1e-6)

@@ -17,7 +17,9 @@ GATE = {"gate.weight": (KEY_HEADS, WIDTH), "gate.bias": (KEY_HEADS,)}
 
 
 def made(name, **options):
-    return zoo.encoding(name, Dims(WIDTH, HEADS, length=40, depth=2, key_heads=KEY_HEADS), **options)
+    return zoo.encoding(
+        name, Dims(WIDTH, HEADS, length=40, depth=2, key_heads=KEY_HEADS), **options
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,9 @@ def made(name, **options):
     ],
 )
 def test_parameters_have_these_names_and_shapes(name, options, shapes):
-    assert {key: tuple(value.shape) for key, value in made(name, **options).named_parameters()} == shapes
+    assert {
+        key: tuple(value.shape) for key, value in made(name, **options).named_parameters()
+    } == shapes
 
 
 @pytest.mark.parametrize(
@@ -74,9 +78,15 @@ def test_phases_start_anywhere_in_a_turn_or_at_zero():
 
 @torch.no_grad()
 def test_paces_and_rates_start_at_what_is_said():
-    assert math.isclose(torch.nn.functional.softplus(made("grape_m_contextual").pace.bias).item(), 1e-3, rel_tol=1e-4)
+    assert math.isclose(
+        torch.nn.functional.softplus(made("grape_m_contextual").pace.bias).item(),
+        1e-3,
+        rel_tol=1e-4,
+    )
     assert not made("grape_m_contextual").pace.weight.any()
-    torch.testing.assert_close(torch.nn.functional.softplus(made("grape_a").rate), torch.ones(HEADS))
+    torch.testing.assert_close(
+        torch.nn.functional.softplus(made("grape_a").rate), torch.ones(HEADS)
+    )
 
 
 @torch.no_grad()

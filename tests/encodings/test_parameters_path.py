@@ -39,13 +39,23 @@ def test_a_convolution_of_one_token_is_none():
 
 def test_it_goes_by_the_order_of_tokens_alone():
     cls = zoo.encoding_class("path")
-    assert (cls.shared, cls.relative, cls.causal, cls.unplaced, cls.axes) == (False, True, True, True, (1,))
+    assert (cls.shared, cls.relative, cls.causal, cls.unplaced, cls.axes) == (
+        False,
+        True,
+        True,
+        True,
+        (1,),
+    )
 
 
 def test_all_strengths_are_about_one_at_first():
     encoding, tokens = made(), Tokens.at(torch.randn(1, 50, WIDTH), torch.zeros(50, 1))
     assert (encoding.strength.bias == 0).all()
-    for weight in (encoding.strength.weight, encoding.direction[0].weight, encoding.direction[1].weight):
+    for weight in (
+        encoding.strength.weight,
+        encoding.direction[0].weight,
+        encoding.direction[1].weight,
+    ):
         assert abs(weight.std().item() / 0.02 - 1) < 0.25
     assert (encoding.annotate(tokens).notes["path_strength"] - 1).abs().max() < 0.5
 

@@ -21,9 +21,14 @@ def made(name, axes=1, **options):
 @pytest.mark.parametrize("axes", [1, 2, 3])
 def test_parameters_are_those_of_the_contract(axes):
     shapes = {name: tuple(p.shape) for name, p in made("string", axes).named_parameters()}
-    assert shapes == {"frequencies": (axes, HEADS, HEAD // 2), "skew": (HEADS, HEAD * (HEAD - 1) // 2)}
+    assert shapes == {
+        "frequencies": (axes, HEADS, HEAD // 2),
+        "skew": (HEADS, HEAD * (HEAD - 1) // 2),
+    }
     circulant = dict(made("string", axes, kind="circulant").named_parameters())
-    assert {name: tuple(p.shape) for name, p in circulant.items()} == {"circulants": (axes, HEADS, HEAD)}
+    assert {name: tuple(p.shape) for name, p in circulant.items()} == {
+        "circulants": (axes, HEADS, HEAD)
+    }
 
 
 def test_a_rotation_belongs_to_its_key_head():
@@ -39,9 +44,21 @@ def test_cape_has_no_parameters():
 
 def test_facts():
     cls = zoo.encoding_class("string")
-    assert (cls.shared, cls.relative, cls.causal, cls.axes, cls.coordinates) == (False, True, False, (1, 2, 3), "index")
+    assert (cls.shared, cls.relative, cls.causal, cls.axes, cls.coordinates) == (
+        False,
+        True,
+        False,
+        (1, 2, 3),
+        "index",
+    )
     cls = zoo.encoding_class("cape")
-    assert (cls.shared, cls.relative, cls.causal, cls.axes, cls.whole) == (True, False, False, (1, 2), False)
+    assert (cls.shared, cls.relative, cls.causal, cls.axes, cls.whole) == (
+        True,
+        False,
+        False,
+        (1, 2),
+        False,
+    )
     assert made("cape", 1).coordinates == "index"
     assert made("cape", 2).coordinates == "symmetric"
 
@@ -61,7 +78,9 @@ def test_string_starts_as_a_ladder_on_each_axis_in_the_basis_that_it_has():
 
 
 def test_circulants_start_with_the_same_frequencies():
-    cayley, circulant = (made("string", 1, kind=kind).requires_grad_(False) for kind in ("cayley", "circulant"))
+    cayley, circulant = (
+        made("string", 1, kind=kind).requires_grad_(False) for kind in ("cayley", "circulant")
+    )
     turning = 2 * torch.fft.fft(circulant.circulants.double()).imag[..., 1 : HEAD // 2]
     torch.testing.assert_close(turning.float(), cayley.frequencies[..., :-1])
 
@@ -75,7 +94,9 @@ def test_string_starts_as_rope():
     q, k = torch.randn(2, 1, HEADS, 5, HEAD, dtype=torch.float64).unbind()
     pos = torch.randn(5, 1, dtype=torch.float64)
     one, other = made("string", base=10000.0).double(), made("rope").double()
-    torch.testing.assert_close(zoo.scores(one, q, k, pos), zoo.scores(other, q, k, pos), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        zoo.scores(one, q, k, pos), zoo.scores(other, q, k, pos), atol=1e-6, rtol=1e-6
+    )
 
 
 def test_string_at_its_initial_values_learns_everything():
@@ -97,13 +118,17 @@ def test_what_is_carried_to_other_axes_goes_by_rows_and_columns(kind, there, her
     q, k = torch.randn(2, 1, HEADS, 5, HEAD).unbind()
     pos = {2: torch.randn(5, 2)}
     pos[3] = torch.cat([torch.zeros(5, 1), pos[2]], dim=1)
-    torch.testing.assert_close(zoo.scores(other, q, k, pos[here]), zoo.scores(trained, q, k, pos[there]))
+    torch.testing.assert_close(
+        zoo.scores(other, q, k, pos[here]), zoo.scores(trained, q, k, pos[there])
+    )
 
 
 # what is refused
 
 
-@pytest.mark.parametrize(("kind", "axes", "head"), [("cayley", 1, 3), ("cayley", 2, 6), ("circulant", 2, 4)])
+@pytest.mark.parametrize(
+    ("kind", "axes", "head"), [("cayley", 1, 3), ("cayley", 2, 6), ("circulant", 2, 4)]
+)
 def test_a_head_that_cannot_be_turned_is_refused(kind, axes, head):
     with pytest.raises(Invalid, match="head size"):
         zoo.encoding("string", Dims(2 * head, 2, axes), kind=kind)

@@ -10,7 +10,9 @@ from zoo.encodings.common.spectral_rotation import prepare, turn_by_exponential
 
 HEADS, BLOCKS, SIZE, TOKENS = 2, 4, 4, 5
 TURN = torch.block_diag(*[torch.tensor([[0.0, -1.0], [0.0, 0.0]])] * (SIZE // 2)).double()
-HARDLY = torch.tensor([1.0, 1e-8]).repeat_interleave(2).diag().double()  # the second plane is nearly still
+HARDLY = (
+    torch.tensor([1.0, 1e-8]).repeat_interleave(2).diag().double()
+)  # the second plane is nearly still
 STILL = HARDLY @ TURN
 SCALES = {"random": 1.0, "alike": 1e-3, "small": 2e-3, "tiny": 1e-7, "zero": 0.0, "still": 1e-10}
 

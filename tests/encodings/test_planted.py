@@ -22,7 +22,18 @@ from zoo.encodings.liere import LieRE
 from zoo.encodings.rope import RoPE
 from zoo.encodings.rope_axial import RoPEAxial
 from zoo.encodings.rope_mixed import RoPEMixed
-from zoo.laws import LAWS, Broken, Member, backends, causality, equivariance, gradients, numerics, packing, shapes
+from zoo.laws import (
+    LAWS,
+    Broken,
+    Member,
+    backends,
+    causality,
+    equivariance,
+    gradients,
+    numerics,
+    packing,
+    shapes,
+)
 from zoo.laws.case import HEADS, TOKENS
 from zoo.laws.certificate import roundings, tried
 
@@ -61,7 +72,9 @@ class LookingAhead(Encoding):
     """A rescoring that reads all keys."""
 
     def terms(self, terms: Terms) -> Terms:
-        return terms.replace(rescore=lambda scores, visible, span: scores * scores.mean(-1, keepdim=True))
+        return terms.replace(
+            rescore=lambda scores, visible, span: scores * scores.mean(-1, keepdim=True)
+        )
 
 
 class NextToken(Encoding):
@@ -69,7 +82,10 @@ class NextToken(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         def ahead(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return terms.k[b, h, (terms.slot(i) + 1).clamp(max=terms.k.shape[2] - 1), 0] * terms.offset(b, i, j)[..., 0]
+            return (
+                terms.k[b, h, (terms.slot(i) + 1).clamp(max=terms.k.shape[2] - 1), 0]
+                * terms.offset(b, i, j)[..., 0]
+            )
 
         return terms.add_bias(ahead)
 
@@ -115,7 +131,9 @@ class InfiniteAtFirst(Encoding):
 class NotANumberAtZero(RoPEMixed):
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         waves = self.frequencies / self.frequencies.norm(dim=0)
-        return (circle(sum(pos[:, None, :, a, None] * waves[a, :, None] for a in range(len(waves)))),)
+        return (
+            circle(sum(pos[:, None, :, a, None] * waves[a, :, None] for a in range(len(waves)))),
+        )
 
 
 class TurnedClassToken(RoPE):
@@ -211,7 +229,9 @@ class RoundedAngles(RoPE):
     """Angles by a product of matrices, which autocast rounds."""
 
     def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        ladder = self.base ** (-torch.arange(0, self.dims.head, 2, dtype=tokens.pos.dtype)[None] / self.dims.head)
+        ladder = self.base ** (
+            -torch.arange(0, self.dims.head, 2, dtype=tokens.pos.dtype)[None] / self.dims.head
+        )
         return self.turn(q, circle(precise(tokens.pos[:, None] @ ladder)))
 
     turn_key = turn_query
@@ -240,20 +260,26 @@ class Unsaved(Encoding):
 class DoubleWeights(Encoding):
     def terms(self, terms: Terms) -> Terms:
         return terms.replace(
-            weigh=lambda scores, visible, span: 2 * scores.masked_fill(~visible, -1e9).softmax(-1) * visible
+            weigh=lambda scores, visible, span: (
+                2 * scores.masked_fill(~visible, -1e9).softmax(-1) * visible
+            )
         )
 
 
 class NegativeWeights(Encoding):
     def terms(self, terms: Terms) -> Terms:
         return terms.replace(
-            weigh=lambda scores, visible, span: scores.masked_fill(~visible, 0).tanh() / scores.shape[-1]
+            weigh=lambda scores, visible, span: (
+                scores.masked_fill(~visible, 0).tanh() / scores.shape[-1]
+            )
         )
 
 
 class WeightsOfTheInvisible(Encoding):
     def terms(self, terms: Terms) -> Terms:
-        return terms.replace(weigh=lambda scores, visible, span: scores.masked_fill(~visible, -9).softmax(-1))
+        return terms.replace(
+            weigh=lambda scores, visible, span: scores.masked_fill(~visible, -9).softmax(-1)
+        )
 
 
 class BlindSoftmax(Encoding):
@@ -268,7 +294,9 @@ class EvenlyBlind(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         lowest = torch.finfo(terms.q.dtype).min
-        return terms.replace(weigh=lambda scores, visible, span: scores.masked_fill(~visible, lowest).softmax(-1))
+        return terms.replace(
+            weigh=lambda scores, visible, span: scores.masked_fill(~visible, lowest).softmax(-1)
+        )
 
 
 class AcrossDocuments(Forget):
@@ -438,7 +466,9 @@ def test_a_compiler_that_is_switched_off_captures_nothing(monkeypatch):
 
 def test_riders_of_chunks_are_compared(monkeypatch):
     def spoiled(terms: Terms) -> Tensor:
-        out, riders = chunked.chunked(terms).split([terms.v.shape[-1], 0 if terms.riders is None else 4], dim=-1)
+        out, riders = chunked.chunked(terms).split(
+            [terms.v.shape[-1], 0 if terms.riders is None else 4], dim=-1
+        )
         return torch.cat([out, 1.5 * riders], dim=-1)
 
     monkeypatch.setattr(attending, "chunked", spoiled)
@@ -476,7 +506,9 @@ class SwappedAxes(RoPEAxial):
         return super().prepare(pos.flip(-1))
 
 
-@pytest.mark.parametrize(("planted", "rotation"), [(SwappedAxes, references.rope_axial), (FlippedKey, references.rope)])
+@pytest.mark.parametrize(
+    ("planted", "rotation"), [(SwappedAxes, references.rope_axial), (FlippedKey, references.rope)]
+)
 def test_a_reference_catches_what_no_law_can(planted, rotation):
     one = member(planted)
     made, pos = one.make().double(), one.pos()

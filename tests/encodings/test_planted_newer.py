@@ -87,7 +87,9 @@ def test_a_planted_fault_is_caught(law, fault):
         law(Member(fault.__name__, 1, fault))
 
 
-@pytest.mark.parametrize(("reference", "fault"), [(newer.grape_ap, EdgesOfOthers), (newer.pope, WideScale)])
+@pytest.mark.parametrize(
+    ("reference", "fault"), [(newer.grape_ap, EdgesOfOthers), (newer.pope, WideScale)]
+)
 def test_a_reference_catches_it(reference, fault):
     encoding, call = moved(fault(dims())), called()
     with pytest.raises(AssertionError, match="not close"):
@@ -97,5 +99,7 @@ def test_a_reference_catches_it(reference, fault):
 @pytest.mark.parametrize("name", ["selective_rope", "carope", "grape_m_contextual"])
 def test_heads_that_were_made_wider_are_not_turned_by_half(name):
     layer = zoo.Attention(dims(2), ["pope", name], causal=True)
-    with pytest.raises(Invalid, match=f"{name} turns pairs of channels, and a link before it has made heads wider"):
+    with pytest.raises(
+        Invalid, match=f"{name} turns pairs of channels, and a link before it has made heads wider"
+    ):
         layer(torch.randn(1, 4, 16))

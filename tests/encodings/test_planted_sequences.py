@@ -38,7 +38,11 @@ class TopLeftStick(StickBreaking):
     """Queries that are taken for the first tokens of all."""
 
     def terms(self, terms):
-        return super().terms(terms.replace(q=terms.q, k=terms.k[:, :, : terms.q.shape[2]])).replace(k=terms.k)
+        return (
+            super()
+            .terms(terms.replace(q=terms.q, k=terms.k[:, :, : terms.q.shape[2]]))
+            .replace(k=terms.k)
+        )
 
 
 class StickTooLong(StickBreaking):
@@ -48,7 +52,12 @@ class StickTooLong(StickBreaking):
         def weigh(scores, visible, span):
             seen = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i), span)
             passed = F.softplus(scores.masked_fill(~seen, 0)) * seen
-            return torch.exp(scores.masked_fill(~seen, 0) - (passed.flip(-1).cumsum(-1).flip(-1) - passed)) * seen
+            return (
+                torch.exp(
+                    scores.masked_fill(~seen, 0) - (passed.flip(-1).cumsum(-1).flip(-1) - passed)
+                )
+                * seen
+            )
 
         return super().terms(terms).replace(weigh=weigh)
 
@@ -58,7 +67,10 @@ class CountsOfOthers(CoPE):
 
     def terms(self, terms):
         def rescore(scores, visible, span):
-            return scores * (1 + 0.1 * scores.sigmoid().cumsum(-1)) + span.of_rows(terms.content) @ self.table.mT[:, :1]
+            return (
+                scores * (1 + 0.1 * scores.sigmoid().cumsum(-1))
+                + span.of_rows(terms.content) @ self.table.mT[:, :1]
+            )
 
         return terms.replace(rescore=rescore)
 
@@ -105,7 +117,9 @@ class Towards(ALiBi):
     """The sign of distance mistaken: far keys come first."""
 
     def terms(self, terms):
-        return terms.add_bias(lambda b, h, i, j: -ALiBi.terms(self, terms.replace(causal=False)).biases[0](b, h, i, j))
+        return terms.add_bias(
+            lambda b, h, i, j: -ALiBi.terms(self, terms.replace(causal=False)).biases[0](b, h, i, j)
+        )
 
 
 @pytest.mark.parametrize(("planted", "heads"), [(OneLadder, 12), (Towards, 4)])
@@ -153,7 +167,10 @@ class Slant(Encoding):
 def test_a_row_constant_may_be_dropped_only_under_a_softmax():
     call, slant, stick = called(), Slant(dims()), moved(StickBreaking(dims()))
     args = (call.q, call.k, call.v, call.pos[:, None])
-    near(zoo.attend(slant, *args, causal=True), zoo.attend(zoo.encoding("none", dims()), *args, causal=True))
+    near(
+        zoo.attend(slant, *args, causal=True),
+        zoo.attend(zoo.encoding("none", dims()), *args, causal=True),
+    )
     both = zoo.attend(Chain(dims(), {"slant": slant, "stickbreaking": stick}), *args, causal=True)
     with pytest.raises(AssertionError):
         near(both, zoo.attend(stick, *args, causal=True))

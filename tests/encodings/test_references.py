@@ -22,7 +22,9 @@ EXPONENTIAL, DERIVATIVE = 1e-10, 1e-8  # against torch.linalg.matrix_exp in floa
 ORTHOGONAL = 1e-4  # in float32, whatever the norm
 SIZES = {1: (9,), 2: (3, 4), 3: (2, 3, 2)}
 TURNING = [(name, axes) for name in references.ROTATIONS for axes in zoo.encoding_class(name).axes]
-EXPONENTIALS = [(name, axes) for name in ("comrope_ap", "comrope_ld", "liere") for axes in (1, 2, 3)]
+EXPONENTIALS = [
+    (name, axes) for name in ("comrope_ap", "comrope_ld", "liere") for axes in (1, 2, 3)
+]
 
 
 def made(name, axes, heads=2, head=24, block=4, **options):
@@ -47,7 +49,10 @@ def near(actual, expected, tolerance=REFERENCE):
 def test_scores_follow_the_formula(name, axes):
     encoding, pos = made(name, axes), 3 * torch.randn(5, axes, dtype=torch.float64)
     q, k = heads(encoding)
-    near(zoo.scores(encoding, q, k, pos), references.scores(references.ROTATIONS[name], encoding, q, k, pos))
+    near(
+        zoo.scores(encoding, q, k, pos),
+        references.scores(references.ROTATIONS[name], encoding, q, k, pos),
+    )
 
 
 @pytest.mark.parametrize(("name", "axes"), TURNING)
@@ -70,7 +75,10 @@ def test_an_unplaced_token_is_not_turned(name, axes):
 def test_a_head_that_three_axes_do_not_divide_is_dealt_out_nearly_equally():
     encoding, pos = made("rope_axial", 3, head=20), torch.rand(5, 3, dtype=torch.float64)
     q, k = heads(encoding)
-    near(zoo.scores(encoding, q, k, pos), references.scores(references.rope_axial, encoding, q, k, pos))
+    near(
+        zoo.scores(encoding, q, k, pos),
+        references.scores(references.rope_axial, encoding, q, k, pos),
+    )
 
 
 @pytest.mark.parametrize("axes", [2, 3])
@@ -90,7 +98,9 @@ def test_channels_beyond_the_last_block_stay():
 def test_published_axial_order_is_column_first():
     encoding, q = made("rope_axial", 2), torch.zeros(1, 2, 2, 24, dtype=torch.float64)
     q[..., 0] = 1  # the first pair, which turns by one a step
-    by_column, by_row = (zoo.scores(encoding, q, q, torch.tensor([[0.0, 0], p])) for p in ([0.0, 1], [1.0, 0]))
+    by_column, by_row = (
+        zoo.scores(encoding, q, q, torch.tensor([[0.0, 0], p])) for p in ([0.0, 1], [1.0, 0])
+    )
     near(by_column[0, 0, 0, 1], torch.tensor(math.cos(1) / math.sqrt(24)).double(), 1e-7)
     near(by_row[0, 0, 0, 1], torch.tensor(1 / math.sqrt(24)).double(), 1e-7)
 
@@ -101,14 +111,20 @@ def test_published_axial_order_is_column_first():
 @pytest.mark.parametrize("layout", ["interleaved", "concat"])
 @pytest.mark.parametrize("axes", [1, 2, 3])
 def test_sinusoids_follow_the_formula(axes, layout):
-    encoding, pos = made("sinusoidal", axes, layout=layout), 50 * torch.rand(7, axes, dtype=torch.float64)
+    encoding, pos = (
+        made("sinusoidal", axes, layout=layout),
+        50 * torch.rand(7, axes, dtype=torch.float64),
+    )
     x = torch.randn(2, 7, 48, dtype=torch.float64)
     near(zoo.embed(encoding, x, pos), x + references.sinusoidal(pos, 48, layout))
 
 
 def test_the_base_of_sinusoids_is_an_option():
     encoding, pos = made("sinusoidal", 1, base=100.0), torch.arange(7.0).double()[:, None]
-    near(zoo.embed(encoding, torch.zeros(1, 7, 48).double(), pos)[0], references.sinusoidal(pos, 48, base=100.0))
+    near(
+        zoo.embed(encoding, torch.zeros(1, 7, 48).double(), pos)[0],
+        references.sinusoidal(pos, 48, base=100.0),
+    )
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
@@ -184,7 +200,9 @@ def test_parameters_have_the_contracts_names_and_shapes(name, axes, options, sha
     assert {key: tuple(value.shape) for key, value in encoding.named_parameters()} == shapes
 
 
-@pytest.mark.parametrize(("name", "axes", "default"), [("liere", 2, 28), ("comrope_ap", 1, 64), ("comrope_ld", 2, 64)])
+@pytest.mark.parametrize(
+    ("name", "axes", "default"), [("liere", 2, 28), ("comrope_ap", 1, 64), ("comrope_ld", 2, 64)]
+)
 def test_blocks_have_eight_channels_by_default(name, axes, default):
     encoding = zoo.encoding(name, Dims(48, 2, axes, SIZES[axes]))
     assert encoding.generators.shape[2 if name == "liere" else 1] == 3
@@ -207,7 +225,12 @@ def test_blocks_have_eight_channels_by_default(name, axes, default):
 )
 def test_facts_are_the_contracts(name, shared, relative, coordinates):
     cls = zoo.encoding_class(name)
-    assert (cls.shared, cls.relative, cls.coordinates, cls.causal) == (shared, relative, coordinates, False)
+    assert (cls.shared, cls.relative, cls.coordinates, cls.causal) == (
+        shared,
+        relative,
+        coordinates,
+        False,
+    )
 
 
 # initial values
@@ -218,7 +241,9 @@ def distance(samples, cumulative):
     ordered = samples.detach().double().flatten().sort().values
     steps = torch.arange(len(ordered) + 1, dtype=torch.float64) / len(ordered)
     expected = cumulative(ordered)
-    return max((steps[1:] - expected).abs().max().item(), (expected - steps[:-1]).abs().max().item())
+    return max(
+        (steps[1:] - expected).abs().max().item(), (expected - steps[:-1]).abs().max().item()
+    )
 
 
 def chance(samples):
@@ -261,7 +286,9 @@ def test_the_learned_table_is_normal():
 
 @pytest.mark.parametrize("options", [{}, {"base": 100.0}])
 def test_mixed_frequencies_begin_as_an_axial_frame_turned_at_random(options):
-    waves = zoo.encoding("rope_mixed", Dims(12 * 800, 800, 2, (3, 4)), **options).frequencies.double()  # [2, H, 6]
+    waves = zoo.encoding(
+        "rope_mixed", Dims(12 * 800, 800, 2, (3, 4)), **options
+    ).frequencies.double()  # [2, H, 6]
     phi = torch.atan2(waves[1, :, 0], waves[0, :, 0])[:, None]
     magnitudes = options.get("base", 10.0) ** (-4 * torch.arange(3).double() / 12)
     near(waves[:, :, :3], torch.stack([magnitudes * phi.cos(), magnitudes * phi.sin()]), 1e-6)
@@ -271,8 +298,12 @@ def test_mixed_frequencies_begin_as_an_axial_frame_turned_at_random(options):
 
 
 def test_mixed_frequencies_on_three_axes_are_rotations():
-    waves = zoo.encoding("rope_mixed", Dims(12 * 800, 800, 3, (2, 3, 2))).frequencies.double()  # [3, H, 6]
-    groups = waves.unflatten(-1, (3, 2)) / 10 ** (-6 * torch.arange(2).double() / 12)  # [3, H, group, 2]
+    waves = zoo.encoding(
+        "rope_mixed", Dims(12 * 800, 800, 3, (2, 3, 2))
+    ).frequencies.double()  # [3, H, 6]
+    groups = waves.unflatten(-1, (3, 2)) / 10 ** (
+        -6 * torch.arange(2).double() / 12
+    )  # [3, H, group, 2]
     frames = groups.permute(3, 1, 0, 2)  # columns are groups
     near(frames.mT @ frames, torch.eye(3).double().expand(2, 800, 3, 3), 1e-5)
     near(torch.linalg.det(frames), torch.ones(2, 800).double(), 1e-5)
@@ -281,7 +312,9 @@ def test_mixed_frequencies_on_three_axes_are_rotations():
 
 
 def test_each_head_has_a_frame_of_its_own():
-    first, second = (zoo.encoding("rope_mixed", Dims(48, 2, 2, (3, 4))).frequencies for _ in range(2))
+    first, second = (
+        zoo.encoding("rope_mixed", Dims(48, 2, 2, (3, 4))).frequencies for _ in range(2)
+    )
     assert not torch.allclose(first[:, 0], first[:, 1])
     assert not torch.allclose(first, second)
 
@@ -339,7 +372,9 @@ def test_rotations_and_their_gradients_are_matrix_exponentials(name, axes, kind)
     expected = references.scores(references.ROTATIONS[name], encoding, q, k, pos)
     near(actual, expected, EXPONENTIAL)
     weight, leaves = torch.randn_like(actual), (q, k, pos, *encoding.parameters())
-    for one, other in zip(gradients(actual, weight, *leaves), gradients(expected, weight, *leaves), strict=True):
+    for one, other in zip(
+        gradients(actual, weight, *leaves), gradients(expected, weight, *leaves), strict=True
+    ):
         near(one, other, DERIVATIVE)
 
 
@@ -350,9 +385,18 @@ def test_gradients_are_right_with_unplaced_tokens_and_positions_per_sample(name,
     placed = torch.tensor([False, True, True, True])
     actual = zoo.scores(encoding, q, k, pos, placed=placed)
     rotation = references.ROTATIONS[name]
-    each = [references.scores(rotation, encoding, q[b, None], k[b, None], pos[b], placed) for b in range(2)]
-    expected, weight, leaves = torch.cat(each), torch.randn_like(actual), tuple(encoding.parameters())
-    for one, other in zip(gradients(actual, weight, *leaves), gradients(expected, weight, *leaves), strict=True):
+    each = [
+        references.scores(rotation, encoding, q[b, None], k[b, None], pos[b], placed)
+        for b in range(2)
+    ]
+    expected, weight, leaves = (
+        torch.cat(each),
+        torch.randn_like(actual),
+        tuple(encoding.parameters()),
+    )
+    for one, other in zip(
+        gradients(actual, weight, *leaves), gradients(expected, weight, *leaves), strict=True
+    ):
         near(one, other, DERIVATIVE)
 
 
@@ -370,12 +414,19 @@ def rotations(encoding, pos):
     """What a link makes of the unit vectors at each coordinate [M, P]: [M, H, K, K], orthogonal."""
     count, size, heads = len(pos), encoding.dims.head, encoding.dims.heads
     unit = torch.eye(size, dtype=pos.dtype).repeat(count, 1).expand(1, heads, -1, -1)
-    tokens = Tokens.at(torch.zeros(1, count * size, encoding.dims.dim, dtype=pos.dtype), pos.repeat_interleave(size, 0))
+    tokens = Tokens.at(
+        torch.zeros(1, count * size, encoding.dims.dim, dtype=pos.dtype),
+        pos.repeat_interleave(size, 0),
+    )
     chain = Chain.of(encoding)
-    return chain.turn_key(unit, chain.annotate(tokens))[0].unflatten(1, (count, size)).transpose(0, 1)
+    return (
+        chain.turn_key(unit, chain.annotate(tokens))[0].unflatten(1, (count, size)).transpose(0, 1)
+    )
 
 
-@pytest.mark.parametrize(("name", "block"), [("liere", 8), ("liere", 64), ("comrope_ap", 8), ("comrope_ld", 64)])
+@pytest.mark.parametrize(
+    ("name", "block"), [("liere", 8), ("liere", 64), ("comrope_ap", 8), ("comrope_ld", 64)]
+)
 def test_large_generators_stay_orthogonal_in_float32(name, block):
     encoding = zoo.encoding(name, Dims(128, 2, 2, (14, 14)), block=block)
     pos = torch.rand(6, 2) * 2  # an image of twice the size

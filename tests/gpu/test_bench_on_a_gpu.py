@@ -8,7 +8,10 @@ from zoo.bench.models import ours
 from zoo.bench.protocol import SHAPES, Setting
 from zoo.registry import Choice
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 SETTING = Setting(shape=SHAPES["lm_toy"], device="cuda")
 
 

@@ -10,7 +10,10 @@ from zoo.attention.backends.reference import mix
 from zoo.diagnostics.callback import attended, numbers
 from zoo.diagnostics.capture import look
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 
 class Window(zoo.Encoding):
@@ -21,7 +24,9 @@ class Window(zoo.Encoding):
         self.gain = torch.nn.Parameter(torch.linspace(0.1, 0.4, dims.heads))
 
     def terms(self, terms):
-        return terms.add_bias(lambda b, h, i, j: -self.gain[h] * terms.offset(b, i, j)[..., 0].abs())
+        return terms.add_bias(
+            lambda b, h, i, j: -self.gain[h] * terms.offset(b, i, j)[..., 0].abs()
+        )
 
 
 def test_flex_and_dense_agree_in_value_and_gradient():

@@ -14,7 +14,18 @@ SAMPLES = Clips(channels=1, height=8, width=16, classes=5, frames=6)
 
 def vit(encoding="rope_axial", samples=SAMPLES, **options):
     links = {encoding: lambda dims: zoo.encoding(encoding, dims)}
-    return ViT(samples, **{"dim": 48, "depth": 2, "heads": 2, "patch": 4, "tubelet": 2, "encoding": links, **options})
+    return ViT(
+        samples,
+        **{
+            "dim": 48,
+            "depth": 2,
+            "heads": 2,
+            "patch": 4,
+            "tubelet": 2,
+            "encoding": links,
+            **options,
+        },
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,9 +51,7 @@ def test_a_token_reads_its_own_tubelet():
     assert changed == [1 * 8 + 1 * 4 + 2]
 
 
-@pytest.mark.parametrize(
-    ("shape", "key"), [((5, 8, 16), "tubelet"), ((6, 9, 16), "patch")]
-)  # fmt: skip
+@pytest.mark.parametrize(("shape", "key"), [((5, 8, 16), "tubelet"), ((6, 9, 16), "patch")])
 def test_a_size_that_is_not_divided_is_refused(shape, key):
     with pytest.raises(Invalid, match="does not divide") as error:
         vit()(torch.randn(1, 1, *shape))
@@ -55,7 +64,10 @@ def test_images_have_no_tubelets():
 
 
 def test_frames_do_not_move_in_training():
-    model, clip = vit(coordinates=Perturbation(jitter=0.5, stretch=1.5, shift=2.0)), torch.randn(1, 1, 6, 8, 16)
+    model, clip = (
+        vit(coordinates=Perturbation(jitter=0.5, stretch=1.5, shift=2.0)),
+        torch.randn(1, 1, 6, 8, 16),
+    )
     still, moved = model.eval().tokens(clip).index, model.train().tokens(clip).index
     assert torch.equal(still[..., 0], moved[..., 0])
     assert (still != moved)[..., 1:].all()

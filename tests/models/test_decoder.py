@@ -100,7 +100,9 @@ def test_scaled_embeddings_are_larger_by_the_root_of_dim():
 
 
 def test_weights_start_as_published():
-    model = Decoder(SAMPLES, dim=256, depth=8, heads=4, encoding=links("rope"), block=BlockOptions(mlp="swiglu"))
+    model = Decoder(
+        SAMPLES, dim=256, depth=8, heads=4, encoding=links("rope"), block=BlockOptions(mlp="swiglu")
+    )
     block = model.trunk.blocks[3]
     for inner in (block.attention.query, block.attention.value, block.mlp.rise, block.mlp.gate):
         assert inner.weight.std().item() == pytest.approx(0.02, rel=0.02)
@@ -138,4 +140,6 @@ def test_the_whole_model_is_captured_by_the_compiler():
     model, inputs = decoder("rope"), text()
     documents = torch.tensor([[0] * 5 + [1] * 7, [-1] * 2 + [0] * 10])
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(inputs, documents), model(inputs, documents), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        compiled(inputs, documents), model(inputs, documents), atol=1e-5, rtol=1e-4
+    )

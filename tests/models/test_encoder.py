@@ -27,14 +27,18 @@ def test_padding_changes_nothing(name, class_token, left, right):
     model, inputs = encoder(name, class_token=class_token), text(1, 8)
     padded = torch.cat([text(1, left), inputs, text(1, right)], dim=1)
     documents = torch.tensor([[-1] * left + [7] * 8 + [-1] * right])
-    torch.testing.assert_close(model(padded, documents)[:, left : left + 8], model(inputs), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        model(padded, documents)[:, left : left + 8], model(inputs), atol=1e-5, rtol=1e-4
+    )
 
 
 @each
 def test_packed_documents_are_the_documents_alone(name):
     model, inputs = encoder(name), text(1)
     packed = model(inputs, torch.tensor([[0] * 5 + [1] * 7]))
-    torch.testing.assert_close(packed, torch.cat([model(inputs[:, :5]), model(inputs[:, 5:])], dim=1))
+    torch.testing.assert_close(
+        packed, torch.cat([model(inputs[:, :5]), model(inputs[:, 5:])], dim=1)
+    )
 
 
 def test_places_are_fractions_of_their_own_document():
@@ -70,7 +74,9 @@ def test_the_class_token_is_seen_and_trained():
 
 
 def classifier(*names, **options):
-    model = Encoder(PASSAGES, **{"dim": 16, "depth": 2, "heads": 2, "encoding": links(*names), **options})
+    model = Encoder(
+        PASSAGES, **{"dim": 16, "depth": 2, "heads": 2, "encoding": links(*names), **options}
+    )
     return lively(model)
 
 

@@ -25,7 +25,12 @@ from zoo.run.init_from import Source, adopt
 from zoo.run.preflight import plan
 
 IMAGES = Images(channels=1, height=8, width=16, classes=5)
-FORMS = [{"heads": 4, "key_heads": 2}, {"kernel": "elu"}, {"window": 4}, {"block": BlockOptions(order="parallel")}]
+FORMS = [
+    {"heads": 4, "key_heads": 2},
+    {"kernel": "elu"},
+    {"window": 4},
+    {"block": BlockOptions(order="parallel")},
+]
 forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form))
 
 
@@ -48,7 +53,9 @@ def test_a_cache_writes_the_same_text(form):
     model = decoder("rope", **form)
 
     def tokens(context):
-        return list(islice(continued(model, [3, 1, 4], context, torch.Generator().manual_seed(0)), 12))
+        return list(
+            islice(continued(model, [3, 1, 4], context, torch.Generator().manual_seed(0)), 12)
+        )
 
     assert tokens(KeyValueCache()) == tokens(None)
 
@@ -65,7 +72,9 @@ def test_packed_and_padded_documents_are_the_documents_alone(form):
 @forms
 def test_every_parameter_learns(form):
     models = [decoder("rope", **form), encoder("rope", class_token=True, **form)]
-    assert all(gradient is not None for model in models for gradient in gradients(model, text()).values())
+    assert all(
+        gradient is not None for model in models for gradient in gradients(model, text()).values()
+    )
 
 
 @forms
@@ -79,10 +88,23 @@ def test_future_tokens_change_nothing(form):
 def test_images_have_them_too(form):
     links = {"rope_axial": waiting(Choice("rope_axial"))}
     model = lively(
-        ViT(IMAGES, **{"dim": 48, "depth": 2, "heads": 2, "patch": 4, "encoding": links, "pool": "class", **form})
+        ViT(
+            IMAGES,
+            **{
+                "dim": 48,
+                "depth": 2,
+                "heads": 2,
+                "patch": 4,
+                "encoding": links,
+                "pool": "class",
+                **form,
+            },
+        )
     )
     assert model(torch.randn(2, 1, 8, 16)).isfinite().all()
-    assert all(gradient is not None for gradient in gradients(model, torch.randn(2, 1, 8, 16)).values())
+    assert all(
+        gradient is not None for gradient in gradients(model, torch.randn(2, 1, 8, 16)).values()
+    )
 
 
 def test_a_grid_has_no_window():
@@ -119,8 +141,16 @@ def test_branches_side_by_side_read_one_norm():
 def test_what_rode_along_is_taken_back_in_parallel():
     model, inputs = decoder("tape", block=BlockOptions(order="parallel")), text()
     found = gradients(model, inputs)
-    assert all(gradient is not None and gradient.any() for name, gradient in found.items() if "encoding" in name)
-    parts = [model.eval()(part, context=cache) for cache in [KeyValueCache()] for part in inputs.split(4, dim=1)]
+    assert all(
+        gradient is not None and gradient.any()
+        for name, gradient in found.items()
+        if "encoding" in name
+    )
+    parts = [
+        model.eval()(part, context=cache)
+        for cache in [KeyValueCache()]
+        for part in inputs.split(4, dim=1)
+    ]
     torch.testing.assert_close(torch.cat(parts, dim=1), model(inputs), atol=1e-5, rtol=1e-4)
 
 
@@ -134,7 +164,9 @@ def test_weights_of_another_number_of_key_heads_are_left():
     model, trained = decoder("rope", heads=4, key_heads=2), decoder("rope", heads=4)
     report = adopt(model, Source(Path("run"), trained.state_dict(), trained))
     parts = ("key.weight", "value.weight", "value.bias")
-    assert set(report.left) == {f"trunk.blocks.{layer}.attention.{part}" for layer in range(2) for part in parts}
+    assert set(report.left) == {
+        f"trunk.blocks.{layer}.attention.{part}" for layer in range(2) for part in parts
+    }
     assert report.left["trunk.blocks.0.attention.key.weight"] == "[16, 16] there, [8, 16] here"
 
 
@@ -144,7 +176,10 @@ def planned(*overrides):
 
 
 def test_what_will_compute_it_is_told():
-    assert planned("model.encoding=rope", "model.kernel=elu") == [[("sums", "over keys, in chunks of 64")] * 2] * 2
+    assert (
+        planned("model.encoding=rope", "model.kernel=elu")
+        == [[("sums", "over keys, in chunks of 64")] * 2] * 2
+    )
     cpu, cuda = planned("model.encoding=rope", "model.window=8")
     assert cpu == [("sdpa", "a window, as a mask")] * 2
     assert cuda == [("flex", "a window, as blocks")] * 2
@@ -152,6 +187,11 @@ def test_what_will_compute_it_is_told():
 
 def test_a_window_may_be_the_memory(tmp_path):
     (tmp_path / "a.txt").write_text("abcdefg " * 3000)
-    data = ["data.name=text", f"data.files=[{tmp_path / 'a.txt'}]", "data.length=16", "data.streams=true"]
+    data = [
+        "data.name=text",
+        f"data.files=[{tmp_path / 'a.txt'}]",
+        "data.length=16",
+        "data.streams=true",
+    ]
     recipe = zoo.load_recipe("lm_xl", [*data, "model.memory=8", "model.window=${model.memory}"])
     assert recipe.model.options["window"] == 8

@@ -11,7 +11,15 @@ from zoo.errors import Invalid
 from zoo.models.transformer import Block, BlockOptions, Trunk, recompute
 from zoo.registry import Choice
 
-CHAINS = [["rope"], ["tape"], ["learned", "fox"], ["t5"], ["alibi", "dape"], ["stickbreaking"], ["shaw"]]
+CHAINS = [
+    ["rope"],
+    ["tape"],
+    ["learned", "fox"],
+    ["t5"],
+    ["alibi", "dape"],
+    ["stickbreaking"],
+    ["shaw"],
+]
 
 
 def trunk(names, **block):
@@ -27,13 +35,17 @@ def gradients(model, context=None, segments=1):
     x = torch.randn(2, 12, 16, dtype=torch.float64, requires_grad=True)
     for segment in x.chunk(segments, dim=1) if segments > 1 else (x,):
         pos = torch.arange(segment.shape[1], dtype=torch.float64)[:, None]
-        out = model(Tokens.at(segment, pos + (context.seen if context else 0), ordered=True), context).x
+        out = model(
+            Tokens.at(segment, pos + (context.seen if context else 0), ordered=True), context
+        ).x
         out.square().sum().backward(retain_graph=True)
     return [x.grad, *(p.grad for p in model.parameters())]
 
 
 def equal(one, two):
-    return len(one) == len(two) and all(a is b is None or torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    return len(one) == len(two) and all(
+        a is b is None or torch.equal(a, b) for a, b in zip(one, two, strict=True)
+    )
 
 
 @pytest.mark.parametrize("names", CHAINS, ids="+".join)
@@ -45,7 +57,9 @@ def test_gradients_are_those_of_stored_blocks(names):
     assert list(model.state_dict()) == keys
 
 
-@pytest.mark.parametrize("context", [lambda: SegmentMemory(6), KeyValueCache], ids=["memory", "cache"])
+@pytest.mark.parametrize(
+    "context", [lambda: SegmentMemory(6), KeyValueCache], ids=["memory", "cache"]
+)
 def test_what_a_block_remembers_is_as_it_was_the_first_time(context):
     model = trunk(["tape"], shift=context is KeyValueCache)
     stored = gradients(model, context(), segments=3)
@@ -68,7 +82,9 @@ def test_memory_holds_the_same_after_a_pass():
 def test_each_block_is_computed_twice_in_training_alone(monkeypatch):
     calls = []
     forward = Block.forward
-    monkeypatch.setattr(Block, "forward", lambda self, *given: (calls.append(self), forward(self, *given))[1])
+    monkeypatch.setattr(
+        Block, "forward", lambda self, *given: (calls.append(self), forward(self, *given))[1]
+    )
     model = trunk(["rope"])
     recompute(model)
     gradients(model)

@@ -11,14 +11,31 @@ from zoo.errors import Invalid
 from zoo.models.generation import continued, drawn, shares
 
 CHAINS = [
-    ("none",), ("rope",), ("alibi",), ("fox",), ("cope",), ("stickbreaking",), ("tape",), ("fire",), ("t5",), ("shaw",),
-    ("transformer_xl",), ("kerple", "dape"), ("sinusoidal",), ("comrope_ld",), ("fox", "rope"),
-]  # fmt: skip
+    ("none",),
+    ("rope",),
+    ("alibi",),
+    ("fox",),
+    ("cope",),
+    ("stickbreaking",),
+    ("tape",),
+    ("fire",),
+    ("t5",),
+    ("shaw",),
+    ("transformer_xl",),
+    ("kerple", "dape"),
+    ("sinusoidal",),
+    ("comrope_ld",),
+    ("fox", "rope"),
+]
 PROMPT = [3, 1, 4, 1, 5]
 
 
 def tokens(model, context=None, seed=0, count=25, **options):
-    return list(islice(continued(model, PROMPT, context, torch.Generator().manual_seed(seed), **options), count))
+    return list(
+        islice(
+            continued(model, PROMPT, context, torch.Generator().manual_seed(seed), **options), count
+        )
+    )
 
 
 def generator():
@@ -68,7 +85,9 @@ def test_a_model_that_can_go_no_further_says_so():
     model = decoder("learned")
     with pytest.raises(Invalid, match="table of 12 positions"):
         tokens(model, KeyValueCache(), count=9)
-    assert len(tokens(model, KeyValueCache(), count=8)) == 8  # the last is read from the last position of the table
+    assert (
+        len(tokens(model, KeyValueCache(), count=8)) == 8
+    )  # the last is read from the last position of the table
 
 
 def test_shares_are_those_of_the_logits():
@@ -79,8 +98,12 @@ def test_shares_are_those_of_the_logits():
 
 def test_the_likeliest_few_keep_their_proportions():
     logits = torch.tensor([0.1, 0.5, 0.15, 0.25]).double().log()
-    torch.testing.assert_close(shares(logits, 1.0, 2, 1.0), torch.tensor([0, 2 / 3, 0, 1 / 3]).double())
-    torch.testing.assert_close(shares(logits, 1.0, None, 0.74), torch.tensor([0, 2 / 3, 0, 1 / 3]).double())
+    torch.testing.assert_close(
+        shares(logits, 1.0, 2, 1.0), torch.tensor([0, 2 / 3, 0, 1 / 3]).double()
+    )
+    torch.testing.assert_close(
+        shares(logits, 1.0, None, 0.74), torch.tensor([0, 2 / 3, 0, 1 / 3]).double()
+    )
     torch.testing.assert_close(shares(logits, 1.0, None, 0.76)[0], torch.tensor(0.0).double())
     torch.testing.assert_close(shares(logits, 1.0, None, 0.76)[2], torch.tensor(1 / 6).double())
     torch.testing.assert_close(shares(logits, 1.0, 9, 1.0), logits.exp())
@@ -88,11 +111,17 @@ def test_the_likeliest_few_keep_their_proportions():
 
 def test_of_equals_the_first_is_the_likeliest():
     logits = torch.tensor([0.0, 1.0, 1.0, 1.0])
-    assert shares(logits, 1.0, 1, 1.0).tolist() == shares(logits, 1.0, None, 1e-6).tolist() == [0, 1, 0, 0]
+    assert (
+        shares(logits, 1.0, 1, 1.0).tolist()
+        == shares(logits, 1.0, None, 1e-6).tolist()
+        == [0, 1, 0, 0]
+    )
     assert drawn(logits, generator(), 0, None, 1.0) == 1
 
 
 def test_draws_come_as_often_as_their_shares():
     logits, source = torch.tensor([0.2, 0.3, 0.5]).log(), generator()
-    found = torch.tensor([drawn(logits, source, 1.0, None, 1.0) for _ in range(4000)]).bincount() / 4000
+    found = (
+        torch.tensor([drawn(logits, source, 1.0, None, 1.0) for _ in range(4000)]).bincount() / 4000
+    )
     torch.testing.assert_close(found, torch.tensor([0.2, 0.3, 0.5]), atol=0.03, rtol=0)

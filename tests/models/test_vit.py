@@ -15,7 +15,9 @@ SAMPLES = Images(channels=3, height=16, width=24, classes=7)
 
 def vit(encoding="rope_axial", **options):
     links = {encoding: lambda dims: zoo.encoding(encoding, dims)}
-    return ViT(SAMPLES, **{"dim": 32, "depth": 2, "heads": 2, "patch": 4, "encoding": links, **options})
+    return ViT(
+        SAMPLES, **{"dim": 32, "depth": 2, "heads": 2, "patch": 4, "encoding": links, **options}
+    )
 
 
 @pytest.mark.parametrize("size", [(16, 24), (24, 16), (4, 4), (40, 8)])
@@ -92,7 +94,14 @@ def test_weights_start_as_published():
 
 @pytest.mark.parametrize(
     "options",
-    [{"norm": "rms"}, {"mlp": "swiglu"}, {"qk_norm": True}, {"layer_scale": 0.1}, {"dropout": 0.5}, {"drop_path": 0.5}],
+    [
+        {"norm": "rms"},
+        {"mlp": "swiglu"},
+        {"qk_norm": True},
+        {"layer_scale": 0.1},
+        {"dropout": 0.5},
+        {"drop_path": 0.5},
+    ],
     ids=lambda options: next(iter(options)),
 )
 def test_block_options_take_effect_and_train(options):
@@ -125,7 +134,9 @@ def test_a_shared_encoding_stands_once_and_others_once_per_layer():
 
 
 def test_the_whole_model_is_captured_by_the_compiler():
-    model = vit("rope_mixed", depth=1, pool="class", registers=1, coordinates=Perturbation(jitter=0.5)).eval()
+    model = vit(
+        "rope_mixed", depth=1, pool="class", registers=1, coordinates=Perturbation(jitter=0.5)
+    ).eval()
     model.head.weight.data.normal_()
     images = torch.randn(2, 3, 16, 24)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")

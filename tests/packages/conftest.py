@@ -15,7 +15,9 @@ QUIET = ["--quiet", "--no-index", "--no-deps"]
 
 
 def pip(*words):
-    subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, words)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, words)], check=True
+    )
 
 
 def build(source, folder):
@@ -38,15 +40,23 @@ class Environment:
 
     def see_libraries(self):
         (site,) = self.bin.parent.glob("lib/python*/site-packages")
-        (site / "libraries.pth").write_text("\n".join({sysconfig.get_path(kind) for kind in ("purelib", "platlib")}))
+        (site / "libraries.pth").write_text(
+            "\n".join({sysconfig.get_path(kind) for kind in ("purelib", "platlib")})
+        )
 
     def run(self, program, *words, **more):
         """Standard output of a program of the environment, run in an empty folder."""
-        kept = {key: os.environ[key] for key in ("HOME", "PATH", "XDG_CACHE_HOME") if key in os.environ}
+        kept = {
+            key: os.environ[key] for key in ("HOME", "PATH", "XDG_CACHE_HOME") if key in os.environ
+        }
         told = subprocess.run(
-            [self.bin / program, *map(str, words)], capture_output=True, text=True, cwd=self.home,
-            env=kept | {"OMP_NUM_THREADS": "1"}, **more,
-        )  # fmt: skip
+            [self.bin / program, *map(str, words)],
+            capture_output=True,
+            text=True,
+            cwd=self.home,
+            env=kept | {"OMP_NUM_THREADS": "1"},
+            **more,
+        )
         assert told.returncode == 0, told.stderr
         return told.stdout
 

@@ -24,7 +24,13 @@ for words in json.loads(sys.argv[1]):
     told[" ".join(words[:2])] = out.getvalue()
 print(json.dumps(told))
 """
-FEW = ["trainer.max_epochs=1", "data.train=64", "data.val=32", "data.test=48", "trainer.accelerator=cpu"]
+FEW = [
+    "trainer.max_epochs=1",
+    "data.train=64",
+    "data.val=32",
+    "data.test=48",
+    "trainer.accelerator=cpu",
+]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +45,11 @@ def told(environment):
 
 
 def test_recipes_and_fragments_are_in_the_wheel(wheel):
-    held = {name.removeprefix("zoo/") for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".yaml")}
+    held = {
+        name.removeprefix("zoo/")
+        for name in zipfile.ZipFile(wheel).namelist()
+        if name.endswith(".yaml")
+    }
     expected = [path for place in ("recipes", "configs") for path in (ROOT / place).rglob("*.yaml")]
     assert held == {path.relative_to(ROOT).as_posix() for path in expected}
 
@@ -60,7 +70,8 @@ def test_the_installed_one_is_asked(environment):
 def test_it_lists_what_there_is(environment):
     listed = environment.run("zoo", "list")
     assert all(
-        re.search(f"^  {name} ", listed, re.MULTILINE) for name in ("comrope_ld", "vit_comrope", "digits", "vit")
+        re.search(f"^  {name} ", listed, re.MULTILINE)
+        for name in ("comrope_ld", "vit_comrope", "digits", "vit")
     )
     recipes = {line.split()[0] for line in environment.run("zoo", "list", "recipes").splitlines()}
     assert recipes == {path.stem for path in (ROOT / "recipes").glob("*.yaml")} | {"vit_gaussian"}
@@ -70,13 +81,19 @@ def test_recipes_of_the_wheel_and_of_the_plug_in_train(environment, told):
     assert '"count": 719' in told["fit vit_comrope"]
     assert '"count": 48' in told["fit vit_gaussian"]
     for recipe in ("vit_comrope", "vit_gaussian"):
-        assert (environment.home / "runs" / recipe / "latest" / "checkpoints" / "best.ckpt").is_file()
+        assert (
+            environment.home / "runs" / recipe / "latest" / "checkpoints" / "best.ckpt"
+        ).is_file()
 
 
 def test_the_plug_in_is_found_without_being_named(environment, told):
     assert re.search(
-        r"^gaussian +A Gaussian of the distance", environment.run("zoo", "list", "encodings"), re.MULTILINE
+        r"^gaussian +A Gaussian of the distance",
+        environment.run("zoo", "list", "encodings"),
+        re.MULTILINE,
     )
-    assert re.search(r"^dots +Images of two dots", environment.run("zoo", "list", "data"), re.MULTILINE)
+    assert re.search(
+        r"^dots +Images of two dots", environment.run("zoo", "list", "data"), re.MULTILINE
+    )
     assert "exp(log_width)" in told["show gaussian"]
     assert "recipes\n  vit_gaussian" in told["show gaussian"]

@@ -20,12 +20,12 @@ def test_the_file_wins_over_the_last_which_wins_over_the_first(made: Made) -> No
     write("first.yaml", "model: {depth: 1, dim: 1}\nseed: 1\noptim: {lr: 1}\n")
     write("second.yaml", "model: {dim: 2}\nseed: 2\n")
     recipe = made("extends: [toy, first, second.yaml]\nseed: 3\n")
-    assert (recipe.seed, recipe.model.options["dim"], recipe.model.options["depth"], recipe.optim.options["lr"]) == (
-        3,
-        2,
-        1,
-        1,
-    )
+    assert (
+        recipe.seed,
+        recipe.model.options["dim"],
+        recipe.model.options["depth"],
+        recipe.optim.options["lr"],
+    ) == (3, 2, 1, 1)
 
 
 def test_extends_is_recursive(made: Made) -> None:
@@ -46,13 +46,17 @@ def test_a_fragment_of_a_plugin_is_found(made: Made) -> None:
 
 
 def test_a_new_name_drops_inherited_options(made: Made) -> None:
-    assert made("extends: toy\noptim: {name: toy_sgd}\n").optim.options == {"lr": 0.1, "momentum": 0.9}
+    assert made("extends: toy\noptim: {name: toy_sgd}\n").optim.options == {
+        "lr": 0.1,
+        "momentum": 0.9,
+    }
 
 
 def test_an_entry_that_is_not_there_is_the_only_fault(told: Told) -> None:
     (fault,) = told("seed: 1\nextends:\n  - optim/toy_adm\n")
     assert (
-        fault == "mine.yaml:3: extends.0: there is no fragment or recipe 'optim/toy_adm'; did you mean optim/toy_adam?"
+        fault
+        == "mine.yaml:3: extends.0: there is no fragment or recipe 'optim/toy_adm'; did you mean optim/toy_adam?"
     )
 
 
@@ -80,7 +84,9 @@ def test_bad_yaml_of_an_extended_file_stands_there(told: Told) -> None:
 
 
 def test_a_recipe_that_extends_itself_is_told_with_the_chain(told: Told) -> None:
-    assert told("extends: mine\n") == ["mine.yaml:1: extends.0: a recipe that extends itself: mine.yaml -> mine.yaml"]
+    assert told("extends: mine\n") == [
+        "mine.yaml:1: extends.0: a recipe that extends itself: mine.yaml -> mine.yaml"
+    ]
     write("other.yaml", "seed: 1\nextends: ./mine.yaml\n")
     assert told("extends: other\n") == [
         "other.yaml:2: extends.0: a recipe that extends itself: mine.yaml -> other.yaml -> mine.yaml"

@@ -21,8 +21,13 @@ def test_recipes_of_plugins_are_registered(plugin: Path) -> None:
     assert recipe_files()["toy"] == plugin / "recipes" / "toy.yaml" == find_recipe("toy")
 
 
-def test_in_a_checkout_recipes_lie_beside_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("zoo.config.folders.roots", lambda: {"zoo": tmp_path / "a" / "zoo", "b": tmp_path / "c" / "b"})
+def test_in_a_checkout_recipes_lie_beside_the_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        "zoo.config.folders.roots",
+        lambda: {"zoo": tmp_path / "a" / "zoo", "b": tmp_path / "c" / "b"},
+    )
     for path in (tmp_path / "a/recipes/found.yaml", tmp_path / "c/recipes/no_plugin_of_ours.yaml"):
         path.parent.mkdir(parents=True)
         path.write_text("seed: 1")
@@ -41,17 +46,23 @@ def test_a_path_is_found_with_or_without_its_suffix() -> None:
     assert find_recipe("mine.yaml") == find_recipe(Path("mine")) == Path("mine.yaml")
 
 
-@pytest.mark.parametrize(("word", "told"), [
-    ("tooy", "tooy: there is no such recipe or file; did you mean toy?"),
-    ("mines.yaml", "mines.yaml: there is no such recipe or file; did you mean mine.yaml?"),
-    ("folder/othr.yaml", "folder/othr.yaml: there is no such recipe or file; did you mean folder/other.yaml?"),
-    ("folder", "folder: a folder, not a recipe; known are folder/other.yaml"),
-    ("run", "run: a folder, not a recipe; did you mean run/recipe.yaml?"),
-    ("/dev/null", "/dev/null: not a regular file"),
-    ("", "'': there is no such recipe or file"),
-    ("a\0b", "'a\\x00b': there is no such recipe or file"),
-    ("a" * 5000, "'aaaaaaaaaaaa...aaaaaaaaaaaaa': there is no such recipe or file"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("tooy", "tooy: there is no such recipe or file; did you mean toy?"),
+        ("mines.yaml", "mines.yaml: there is no such recipe or file; did you mean mine.yaml?"),
+        (
+            "folder/othr.yaml",
+            "folder/othr.yaml: there is no such recipe or file; did you mean folder/other.yaml?",
+        ),
+        ("folder", "folder: a folder, not a recipe; known are folder/other.yaml"),
+        ("run", "run: a folder, not a recipe; did you mean run/recipe.yaml?"),
+        ("/dev/null", "/dev/null: not a regular file"),
+        ("", "'': there is no such recipe or file"),
+        ("a\0b", "'a\\x00b': there is no such recipe or file"),
+        ("a" * 5000, "'aaaaaaaaaaaa...aaaaaaaaaaaaa': there is no such recipe or file"),
+    ],
+)
 def test_what_is_no_recipe_is_told_with_the_nearest(word: str, told: str) -> None:
     for path in (Path("mine.yaml"), Path("folder/other.yaml"), Path("run/recipe.yaml")):
         path.parent.mkdir(exist_ok=True)

@@ -10,7 +10,15 @@ import pytest
 from zoo.config.interpolation import resolve
 from zoo.config.tree import plain, plant
 
-DATA = {"size": 8, "rate": 0.5, "list": [1, 2], "name": "digits", "odd": "???", "dollar": "$", "brace": "{a}"}
+DATA = {
+    "size": 8,
+    "rate": 0.5,
+    "list": [1, 2],
+    "name": "digits",
+    "odd": "???",
+    "dollar": "$",
+    "brace": "{a}",
+}
 
 
 def resolved(text: str, **more: object) -> Any:
@@ -25,10 +33,18 @@ def attempt(text: str, **more: object) -> tuple[Any, list[str]]:
     return plain(tree)["a"], [str(fault) for fault in faults]
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("${data.size}", 8), ("${data.rate}", 0.5), ("${data.size}px", "8px"), ("${data.size}x${data.name}", "8xdigits"),
-    ("${data.list.1}", 2), ("${data.list}", [1, 2]), ("no $ {here}", "no $ {here}"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("${data.size}", 8),
+        ("${data.rate}", 0.5),
+        ("${data.size}px", "8px"),
+        ("${data.size}x${data.name}", "8xdigits"),
+        ("${data.list.1}", 2),
+        ("${data.list}", [1, 2]),
+        ("no $ {here}", "no $ {here}"),
+    ],
+)
 def test_a_value_is_taken_from_another_key(text: str, value: object) -> None:
     found = resolved(text)
     assert found == value
@@ -39,24 +55,42 @@ def test_references_are_followed() -> None:
     assert resolved("${b}", b="${c.0}", c=["${data.size}"]) == 8
 
 
-@pytest.mark.parametrize(("text", "problem"), [
-    ("${oc.env:HOME}", "here: a: resolvers are refused: '${oc.env:HOME}'; write the value itself"),
-    ("${x:}", "here: a: resolvers are refused"),
-    ("${data.size", "here: a: malformed interpolation '${data.size'; write ${section.key}"),
-    ("${}", "here: a: malformed"),
-    ("${.size}", "here: a: malformed"),
-    ("${data.${b}}", "here: a: malformed"),
-    ("\\${data.size}", "here: a: malformed"),
-    ("${data.siz}", "here: a: '${data.siz}' takes the value of data.siz, which is no key; did you mean data.size?"),
-    ("${data.list.2}", "here: a: '${data.list.2}' takes the value of data.list.2, which is no key"),
-    ("${data.list.x}", "here: a: '${data.list.x}' takes the value of data.list.x, which is no key"),
-    ("${data.size.x}", "here: a: '${data.size.x}' takes the value of data.size.x, which is no key"),
-    ("${data}", "here: a: data is not a single value"),
-    ("${data.list}px", "here: a: data.list is not a single value"),
-    ("${data.odd}", "here: a: '${data.odd}' takes the value of data.odd, which is '???'"),
-    ("${a}", "here: a: an interpolation of itself: a -> a"),
-    ("${data.dollar}${data.brace}", "here: a: makes a new interpolation of its parts"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "${oc.env:HOME}",
+            "here: a: resolvers are refused: '${oc.env:HOME}'; write the value itself",
+        ),
+        ("${x:}", "here: a: resolvers are refused"),
+        ("${data.size", "here: a: malformed interpolation '${data.size'; write ${section.key}"),
+        ("${}", "here: a: malformed"),
+        ("${.size}", "here: a: malformed"),
+        ("${data.${b}}", "here: a: malformed"),
+        ("\\${data.size}", "here: a: malformed"),
+        (
+            "${data.siz}",
+            "here: a: '${data.siz}' takes the value of data.siz, which is no key; did you mean data.size?",
+        ),
+        (
+            "${data.list.2}",
+            "here: a: '${data.list.2}' takes the value of data.list.2, which is no key",
+        ),
+        (
+            "${data.list.x}",
+            "here: a: '${data.list.x}' takes the value of data.list.x, which is no key",
+        ),
+        (
+            "${data.size.x}",
+            "here: a: '${data.size.x}' takes the value of data.size.x, which is no key",
+        ),
+        ("${data}", "here: a: data is not a single value"),
+        ("${data.list}px", "here: a: data.list is not a single value"),
+        ("${data.odd}", "here: a: '${data.odd}' takes the value of data.odd, which is '???'"),
+        ("${a}", "here: a: an interpolation of itself: a -> a"),
+        ("${data.dollar}${data.brace}", "here: a: makes a new interpolation of its parts"),
+    ],
+)
 def test_what_cannot_be_resolved_is_one_fault(text: str, problem: str) -> None:
     _, (fault,) = attempt(text)
     assert fault.startswith(problem)
@@ -90,6 +124,8 @@ def test_what_an_earlier_fault_may_have_taken_away_is_not_told() -> None:
 @pytest.mark.parametrize("width", [1, 4])
 def test_a_long_chain_or_a_bomb_is_refused_at_once(width: int) -> None:
     start = time.perf_counter()
-    _, faults = attempt("${k0}", **{f"k{i}": f"${{k{i + 1}}}" * width for i in range(500)}, k500="x")
+    _, faults = attempt(
+        "${k0}", **{f"k{i}": f"${{k{i + 1}}}" * width for i in range(500)}, k500="x"
+    )
     assert "takes too many steps" in faults[0]
     assert time.perf_counter() - start < 5

@@ -19,8 +19,18 @@ from zoo.registry import Choice
 Made = Callable[..., Recipe]
 Told = Callable[..., list[str]]
 SECTIONS = [
-    "seed", "init_from", "model", "data", "task", "optim", "trainer", "diagnostics", "evaluate", "generate", "predict",
-]  # fmt: skip
+    "seed",
+    "init_from",
+    "model",
+    "data",
+    "task",
+    "optim",
+    "trainer",
+    "diagnostics",
+    "evaluate",
+    "generate",
+    "predict",
+]
 WHOLE = """\
 seed: 3
 model:
@@ -46,7 +56,10 @@ def test_a_recipe_has_every_option_typed(made: Made) -> None:
 
 
 def test_a_default_can_be_interpolated(made: Made) -> None:
-    assert made(WHOLE, "data.note=${optim.betas.1}-${trainer.precision}").data.options["note"] == "0.999-32-true"
+    assert (
+        made(WHOLE, "data.note=${optim.betas.1}-${trainer.precision}").data.options["note"]
+        == "0.999-32-true"
+    )
     assert made(WHOLE, "data.size=5").model.options["dim"] == 5
 
 
@@ -66,7 +79,13 @@ def test_plain_data_gives_the_recipe_back(made: Made) -> None:
 def test_plain_is_plain_complete_and_in_order(made: Made) -> None:
     plain = made(WHOLE).plain()
     assert list(plain) == SECTIONS
-    assert plain["diagnostics"] == {"every": 100, "budget": 0.02, "samples": 4, "queries": 16, "layers": None}
+    assert plain["diagnostics"] == {
+        "every": 100,
+        "budget": 0.02,
+        "samples": 4,
+        "queries": 16,
+        "layers": None,
+    }
     assert plain["trainer"]["accelerator"] == "auto"
     assert plain["model"]["rates"] is None
     assert plain["model"]["encoding"] == [{"name": "toy_rope", "base": 9.0, "block": 8}]
@@ -75,7 +94,8 @@ def test_plain_is_plain_complete_and_in_order(made: Made) -> None:
 
 
 @pytest.mark.parametrize(
-    "note", ["yes", "010", "1e5", "1:30", "2001-01-01", "null", "", "a: b", "ü", "~", "=", "0x1", "<<"]
+    "note",
+    ["yes", "010", "1e5", "1:30", "2001-01-01", "null", "", "a: b", "ü", "~", "=", "0x1", "<<"],
 )
 def test_yaml_is_read_back_by_us_and_by_others(made: Made, note: str) -> None:
     recipe = made(WHOLE, f"data.note='{note}'", "optim.lr=1e-5")
@@ -106,15 +126,23 @@ def test_a_recipe_is_frozen(made: Made) -> None:
     assert isinstance(recipe.places, MappingProxyType)
 
 
-@pytest.mark.parametrize(("override", "encoding"), [
-    ("model.encoding.0.block=4", [{"name": "toy_rope", "base": 9.0, "block": 4}]),
-    ("model.encoding=toy_liere", [{"name": "toy_liere", "block": 2}]),
-    ("model.encoding=[toy_learned,toy_liere]", [{"name": "toy_learned"}, {"name": "toy_liere", "block": 2}]),
-    ("model.encoding=[{name: toy_liere, block: 4}]", [{"name": "toy_liere", "block": 4}]),
-    ("model.encoding.0.name=toy_liere", [{"name": "toy_liere", "block": 2}]),
-    ("~model.encoding", [{"name": "toy_learned"}]),
-])  # fmt: skip
-def test_encodings_are_overridden_in_every_form(made: Made, override: str, encoding: object) -> None:
+@pytest.mark.parametrize(
+    ("override", "encoding"),
+    [
+        ("model.encoding.0.block=4", [{"name": "toy_rope", "base": 9.0, "block": 4}]),
+        ("model.encoding=toy_liere", [{"name": "toy_liere", "block": 2}]),
+        (
+            "model.encoding=[toy_learned,toy_liere]",
+            [{"name": "toy_learned"}, {"name": "toy_liere", "block": 2}],
+        ),
+        ("model.encoding=[{name: toy_liere, block: 4}]", [{"name": "toy_liere", "block": 4}]),
+        ("model.encoding.0.name=toy_liere", [{"name": "toy_liere", "block": 2}]),
+        ("~model.encoding", [{"name": "toy_learned"}]),
+    ],
+)
+def test_encodings_are_overridden_in_every_form(
+    made: Made, override: str, encoding: object
+) -> None:
     assert made(WHOLE, override).plain()["model"]["encoding"] == encoding
 
 
@@ -133,7 +161,14 @@ def test_all_faults_are_told_with_their_places(told: Told) -> None:
     text = "model: {name: toy_vit, dim: ten,\n  dpth: 2}\nmodle: 1\ndata: toy_digts\nseed: -1\n"
     text += "trainer: {acelerator: cpu}\n"
     assert told(
-        text, "task=toy_classify", "+a=1", "optim=toy_sgd", "optim.momentum=x", "seed.x=1", "seed=0", "seed=0"
+        text,
+        "task=toy_classify",
+        "+a=1",
+        "optim=toy_sgd",
+        "optim.momentum=x",
+        "seed.x=1",
+        "seed=0",
+        "seed=0",
     ) == [
         "command line: a: '+a=1': keys take no +; write a=1",
         "command line: seed.x: seed is -1 and has no keys",
@@ -147,29 +182,45 @@ def test_all_faults_are_told_with_their_places(told: Told) -> None:
 
 
 def test_bad_arguments_are_told_together_with_an_unreadable_file(told: Told) -> None:
-    assert [line.partition(":")[0] for line in told("model: [", "+a=1")] == ["command line", "mine.yaml"]
+    assert [line.partition(":")[0] for line in told("model: [", "+a=1")] == [
+        "command line",
+        "mine.yaml",
+    ]
 
 
 def test_missing_sections_and_options_are_told(told: Told) -> None:
-    found = told("data: {name: toy_digits}\nmodel: {name: toy_vit}\noptim: {lr: 1}\ntrainer: {max_steps: 1}\n")
+    found = told(
+        "data: {name: toy_digits}\nmodel: {name: toy_vit}\noptim: {lr: 1}\ntrainer: {max_steps: 1}\n"
+    )
     assert found[0] == "mine.yaml:2: model.dim: missing; expected a whole number"
-    assert found[1].startswith("mine.yaml:1: task: missing; expected {name: ..., options} with a name of ")
+    assert found[1].startswith(
+        "mine.yaml:1: task: missing; expected {name: ..., options} with a name of "
+    )
     assert found[2].startswith("mine.yaml:3: optim.name: missing; known are ")
     assert len(found) == 3
 
 
-@pytest.mark.parametrize(("text", "override", "count"), [
-    ("optim: {name: toy_adam}", "+optim.lr=1", 1),
-    ("optim: {name: toy_adam}", "optim.lr=[", 1),
-    ("optim: {name: toy_adam, 1: 2}", "seed=1", 1),
-    ("optim: {name: toy_adam, <<: {lr: 1}}", "seed=1", 1),
-    ("optim: {name: toy_adam}", "+trainer.max_steps=1", 2),
-    ("optim: {name: toy_adam}", "nonsense", 2),
-    ("optim: {name: toy_adam}\nseed: 1\nseed: 1", "seed=1", 2),
-])  # fmt: skip
-def test_what_an_earlier_fault_took_away_is_not_missing(told: Told, text: str, override: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "override", "count"),
+    [
+        ("optim: {name: toy_adam}", "+optim.lr=1", 1),
+        ("optim: {name: toy_adam}", "optim.lr=[", 1),
+        ("optim: {name: toy_adam, 1: 2}", "seed=1", 1),
+        ("optim: {name: toy_adam, <<: {lr: 1}}", "seed=1", 1),
+        ("optim: {name: toy_adam}", "+trainer.max_steps=1", 2),
+        ("optim: {name: toy_adam}", "nonsense", 2),
+        ("optim: {name: toy_adam}\nseed: 1\nseed: 1", "seed=1", 2),
+    ],
+)
+def test_what_an_earlier_fault_took_away_is_not_missing(
+    told: Told, text: str, override: str, count: int
+) -> None:
     text = f"model: {{name: toy_vit, dim: 1}}\ndata: toy_digits\ntask: toy_classify\n{text}\n"
-    found = told(text, "trainer.max_steps=1", override) if "trainer" not in override else told(text, override)
+    found = (
+        told(text, "trainer.max_steps=1", override)
+        if "trainer" not in override
+        else told(text, override)
+    )
     assert len(found) == count
 
 
@@ -180,17 +231,26 @@ def test_a_fragment_is_called_one(plugin: Path) -> None:
     assert fault.problem == "a fragment, which cannot be run alone: it has no model, data, task"
 
 
-@pytest.mark.parametrize(("trainer", "fault"), [
-    ("{}", "trainer: neither max_epochs nor max_steps is given"),
-    ("{max_epochs: null}", "trainer: neither max_epochs nor max_steps is given"),
-    ("{max_steps: 0}", "trainer.max_steps: must be at least 1, got 0"),
-    ("{max_steps: 1, devices: two}", "trainer.devices: expected how many devices, auto, or which ones"),
-    ("{max_steps: 1, devices: 0}", "trainer.devices: must be at least 1, got 0"),
-    ("{max_steps: 1, gradient_clip_val: -1}", "trainer.gradient_clip_val: must be at least 0, got -1.0"),
-    ("{max_steps: 1, precision: bf16-mix}", "trainer.precision: expected one of "),
-    ("{max_steps: 1, accelerator: tpus}", "trainer.accelerator: expected one of "),
-    ("{max_steps: 1, num_nodes: 1.5}", "trainer.num_nodes: expected a whole number, got 1.5"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("trainer", "fault"),
+    [
+        ("{}", "trainer: neither max_epochs nor max_steps is given"),
+        ("{max_epochs: null}", "trainer: neither max_epochs nor max_steps is given"),
+        ("{max_steps: 0}", "trainer.max_steps: must be at least 1, got 0"),
+        (
+            "{max_steps: 1, devices: two}",
+            "trainer.devices: expected how many devices, auto, or which ones",
+        ),
+        ("{max_steps: 1, devices: 0}", "trainer.devices: must be at least 1, got 0"),
+        (
+            "{max_steps: 1, gradient_clip_val: -1}",
+            "trainer.gradient_clip_val: must be at least 0, got -1.0",
+        ),
+        ("{max_steps: 1, precision: bf16-mix}", "trainer.precision: expected one of "),
+        ("{max_steps: 1, accelerator: tpus}", "trainer.accelerator: expected one of "),
+        ("{max_steps: 1, num_nodes: 1.5}", "trainer.num_nodes: expected a whole number, got 1.5"),
+    ],
+)
 def test_trainer_options_are_checked(told: Told, trainer: str, fault: str) -> None:
     (found,) = told(WHOLE, "~trainer", f"trainer={trainer}")
     assert found.startswith(f"command line: {fault}")
@@ -198,9 +258,15 @@ def test_trainer_options_are_checked(told: Told, trainer: str, fault: str) -> No
 
 def test_trainer_options_that_work_are_accepted(made: Made) -> None:
     options = made(
-        WHOLE, "trainer={max_steps: 5, devices: '0,1', gradient_clip_val: null, precision: bf16-mixed}"
+        WHOLE,
+        "trainer={max_steps: 5, devices: '0,1', gradient_clip_val: null, precision: bf16-mixed}",
     ).trainer
-    assert (options.max_epochs, options.max_steps, options.devices, options.gradient_clip_val) == (2, 5, "0,1", None)
+    assert (options.max_epochs, options.max_steps, options.devices, options.gradient_clip_val) == (
+        2,
+        5,
+        "0,1",
+        None,
+    )
 
 
 def test_invalid_values_of_a_dataclass_stand_at_their_key(told: Told) -> None:
@@ -213,8 +279,13 @@ def test_later_faults_find_the_closest_place(made: Made) -> None:
     recipe = made(WHOLE, "model.encoding.0.block=4")
     assert recipe.fault("model.encoding.0.block", "bad", "use 2").place == "command line"
     assert recipe.fault("model.encoding.0.shared", "bad").place == "mine.yaml:5"
-    assert str(recipe.fault("trainer.devices", "too many", "use 1")) == "mine.yaml:9: trainer.devices: too many; use 1"
-    assert made(WHOLE, "~trainer", "trainer.max_steps=1").fault("none", "bad").place == "mine.yaml:1"
+    assert (
+        str(recipe.fault("trainer.devices", "too many", "use 1"))
+        == "mine.yaml:9: trainer.devices: too many; use 1"
+    )
+    assert (
+        made(WHOLE, "~trainer", "trainer.max_steps=1").fault("none", "bad").place == "mine.yaml:1"
+    )
 
 
 def test_without_places_a_fault_names_the_recipe(made: Made) -> None:
@@ -244,5 +315,7 @@ def test_data_without_an_end_is_refused() -> None:
 def test_recipes_need_neither_torch_nor_lightning() -> None:
     code = "import sys, zoo.recipe; print({'torch', 'lightning', 'omegaconf'} & {*sys.modules})"
     root = str(Path(__file__).parents[2])
-    found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
     assert found.stdout.strip() == "set()"

@@ -26,63 +26,90 @@ def left(text: str, key: str) -> object:
     return plain(remove(tree(text), key.split(".")))
 
 
-@pytest.mark.parametrize(("base", "top", "result"), [
-    ("{a: 1, b: {c: 2}}", "{b: {d: 3}}", {"a": 1, "b": {"c": 2, "d": 3}}),
-    ("{a: [1, 2, 3]}", "{a: [4]}", {"a": [4]}),
-    ("{a: {b: 1}}", "{a: 2}", {"a": 2}),
-    ("{a: 2}", "{a: {b: 1}}", {"a": {"b": 1}}),
-    ("{o: {name: adam, lr: 1}}", "{o: {lr: 2}}", {"o": {"name": "adam", "lr": 2}}),
-    ("{o: {name: adam, lr: 1}}", "{o: {name: sgd}}", {"o": {"name": "sgd"}}),
-    ("{o: {name: adam, lr: 1}}", "{o: {name: adam, eps: 2}}", {"o": {"name": "adam", "lr": 1, "eps": 2}}),
-    ("{o: {lr: 1}}", "{o: {name: sgd}}", {"o": {"lr": 1, "name": "sgd"}}),
-    ("{o: adam}", "{o: {lr: 1}}", {"o": {"name": "adam", "lr": 1}}),
-    ("{o: {name: adam, lr: 1}}", "{o: adam}", {"o": "adam"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("base", "top", "result"),
+    [
+        ("{a: 1, b: {c: 2}}", "{b: {d: 3}}", {"a": 1, "b": {"c": 2, "d": 3}}),
+        ("{a: [1, 2, 3]}", "{a: [4]}", {"a": [4]}),
+        ("{a: {b: 1}}", "{a: 2}", {"a": 2}),
+        ("{a: 2}", "{a: {b: 1}}", {"a": {"b": 1}}),
+        ("{o: {name: adam, lr: 1}}", "{o: {lr: 2}}", {"o": {"name": "adam", "lr": 2}}),
+        ("{o: {name: adam, lr: 1}}", "{o: {name: sgd}}", {"o": {"name": "sgd"}}),
+        (
+            "{o: {name: adam, lr: 1}}",
+            "{o: {name: adam, eps: 2}}",
+            {"o": {"name": "adam", "lr": 1, "eps": 2}},
+        ),
+        ("{o: {lr: 1}}", "{o: {name: sgd}}", {"o": {"lr": 1, "name": "sgd"}}),
+        ("{o: adam}", "{o: {lr: 1}}", {"o": {"name": "adam", "lr": 1}}),
+        ("{o: {name: adam, lr: 1}}", "{o: adam}", {"o": "adam"}),
+    ],
+)
 def test_mappings_merge_and_all_else_is_replaced(base: str, top: str, result: object) -> None:
     assert merged(base, top) == result
 
 
-@pytest.mark.parametrize(("text", "key", "value", "result"), [
-    ("{a: {b: 1}}", "a.c", "2", {"a": {"b": 1, "c": 2}}),
-    ("{}", "a.b.c", "1", {"a": {"b": {"c": 1}}}),
-    ("{a: null}", "a.b", "1", {"a": {"b": 1}}),
-    ("{a: [1, 2]}", "a.1", "3", {"a": [1, 3]}),
-    ("{e: rope}", "e.0.block", "4", {"e": [{"name": "rope", "block": 4}]}),
-    ("{e: {name: rope, base: 9}}", "e.0.block", "4", {"e": [{"name": "rope", "base": 9, "block": 4}]}),
-    ("{e: [a, rope]}", "e.1.block", "4", {"e": ["a", {"name": "rope", "block": 4}]}),
-    ("{e: [{name: rope, base: 9}]}", "e.0.name", "liere", {"e": [{"name": "liere"}]}),
-    ("{e: [{name: rope, base: 9}]}", "e.0.name", "rope", {"e": [{"name": "rope", "base": 9}]}),
-    ("{e: [{name: rope, base: 9}]}", "e", "[a, b]", {"e": ["a", "b"]}),
-    ("{m: {'0': a}}", "m.0", "b", {"m": {"0": "b"}}),
-    ("{m: {'1': a}}", "m.0", "b", {"m": {"0": "b", "1": "a"}}),
-    ("{m: {name: a, '0': b}}", "m.0", "c", {"m": {"name": "a", "0": "c"}}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "key", "value", "result"),
+    [
+        ("{a: {b: 1}}", "a.c", "2", {"a": {"b": 1, "c": 2}}),
+        ("{}", "a.b.c", "1", {"a": {"b": {"c": 1}}}),
+        ("{a: null}", "a.b", "1", {"a": {"b": 1}}),
+        ("{a: [1, 2]}", "a.1", "3", {"a": [1, 3]}),
+        ("{e: rope}", "e.0.block", "4", {"e": [{"name": "rope", "block": 4}]}),
+        (
+            "{e: {name: rope, base: 9}}",
+            "e.0.block",
+            "4",
+            {"e": [{"name": "rope", "base": 9, "block": 4}]},
+        ),
+        ("{e: [a, rope]}", "e.1.block", "4", {"e": ["a", {"name": "rope", "block": 4}]}),
+        ("{e: [{name: rope, base: 9}]}", "e.0.name", "liere", {"e": [{"name": "liere"}]}),
+        ("{e: [{name: rope, base: 9}]}", "e.0.name", "rope", {"e": [{"name": "rope", "base": 9}]}),
+        ("{e: [{name: rope, base: 9}]}", "e", "[a, b]", {"e": ["a", "b"]}),
+        ("{m: {'0': a}}", "m.0", "b", {"m": {"0": "b"}}),
+        ("{m: {'1': a}}", "m.0", "b", {"m": {"0": "b", "1": "a"}}),
+        ("{m: {name: a, '0': b}}", "m.0", "c", {"m": {"name": "a", "0": "c"}}),
+    ],
+)
 def test_a_key_is_put_where_it_belongs(text: str, key: str, value: str, result: object) -> None:
     assert changed(text, key, value) == result
 
 
 def test_a_new_name_keeps_what_was_given_on_the_same_command_line() -> None:
     given = put(tree("{o: {name: adam, lr: 1}}"), ["o", "momentum"], tree("2", COMMAND_LINE))
-    assert plain(put(given, ["o", "name"], tree("sgd", COMMAND_LINE))) == {"o": {"name": "sgd", "momentum": 2}}
+    assert plain(put(given, ["o", "name"], tree("sgd", COMMAND_LINE))) == {
+        "o": {"name": "sgd", "momentum": 2}
+    }
 
 
-@pytest.mark.parametrize(("text", "key", "result"), [
-    ("{a: 1, b: 2}", "a", {"b": 2}),
-    ("{a: {b: 1, c: 2}}", "a.b", {"a": {"c": 2}}),
-    ("{a: [1, 2, 3]}", "a.1", {"a": [1, 3]}),
-    ("{a: [{b: 1, c: 2}]}", "a.0.b", {"a": [{"c": 2}]}),
-    ("{e: {name: rope, base: 9}}", "e.0.base", {"e": [{"name": "rope"}]}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "key", "result"),
+    [
+        ("{a: 1, b: 2}", "a", {"b": 2}),
+        ("{a: {b: 1, c: 2}}", "a.b", {"a": {"c": 2}}),
+        ("{a: [1, 2, 3]}", "a.1", {"a": [1, 3]}),
+        ("{a: [{b: 1, c: 2}]}", "a.0.b", {"a": [{"c": 2}]}),
+        ("{e: {name: rope, base: 9}}", "e.0.base", {"e": [{"name": "rope"}]}),
+    ],
+)
 def test_a_key_is_removed_and_nothing_else(text: str, key: str, result: object) -> None:
     assert left(text, key) == result
 
 
-@pytest.mark.parametrize(("text", "key", "told"), [
-    ("{a: {bcd: 1}}", "a.bce", "a.bce: cannot be removed, it is not there; did you mean a.bcd?"),
-    ("{a: 1}", "a.b", "a.b: cannot be removed"),
-    ("{a: [1]}", "a.1", "a.1: a has 1 entry, counted from 0"),
-    ("{a: [{b: 1}]}", "a.b", "did you mean a.0.b?"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "key", "told"),
+    [
+        (
+            "{a: {bcd: 1}}",
+            "a.bce",
+            "a.bce: cannot be removed, it is not there; did you mean a.bcd?",
+        ),
+        ("{a: 1}", "a.b", "a.b: cannot be removed"),
+        ("{a: [1]}", "a.1", "a.1: a has 1 entry, counted from 0"),
+        ("{a: [{b: 1}]}", "a.b", "did you mean a.0.b?"),
+    ],
+)
 def test_what_is_not_there_cannot_be_removed(text: str, key: str, told: str) -> None:
     with pytest.raises(RecipeError) as caught:
         left(text, key)
@@ -90,14 +117,17 @@ def test_what_is_not_there_cannot_be_removed(text: str, key: str, told: str) -> 
     assert caught.value.faults[0].place == COMMAND_LINE
 
 
-@pytest.mark.parametrize(("text", "key", "told"), [
-    ("{a: [1, 2]}", "a.2", "a.2: a has 2 entries, counted from 0"),
-    ("{a: [1]}", "a.b", "a.b: a has 1 entry, counted from 0; did you mean a.0.b?"),
-    ("{a: []}", "a.b", "a.b: a has no entry, counted from 0"),
-    ("{a: 1}", "a.b", "a.b: a is 1 and has no keys"),
-    ("{a: 1}", "a.0", "a.0: a is 1 and has no keys"),
-    ("{a: null}", "a.0", "a.0: a has no entry, counted from 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "key", "told"),
+    [
+        ("{a: [1, 2]}", "a.2", "a.2: a has 2 entries, counted from 0"),
+        ("{a: [1]}", "a.b", "a.b: a has 1 entry, counted from 0; did you mean a.0.b?"),
+        ("{a: []}", "a.b", "a.b: a has no entry, counted from 0"),
+        ("{a: 1}", "a.b", "a.b: a is 1 and has no keys"),
+        ("{a: 1}", "a.0", "a.0: a is 1 and has no keys"),
+        ("{a: null}", "a.0", "a.0: a has no entry, counted from 0"),
+    ],
+)
 def test_what_has_no_such_key_cannot_be_stepped_into(text: str, key: str, told: str) -> None:
     with pytest.raises(RecipeError) as caught:
         changed(text, key, "1")

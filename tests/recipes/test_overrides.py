@@ -18,11 +18,20 @@ def refusal(argument: str) -> str:
     return str(fault)
 
 
-@pytest.mark.parametrize(("argument", "parts", "value"), [
-    ("a.b=1", ("a", "b"), 1), ("a=[x, 1e-3]", ("a",), ["x", 1e-3]), ("a={b: yes}", ("a",), {"b": "yes"}),
-    ("a='1'", ("a",), "1"), ("a=''", ("a",), ""), ("a=null", ("a",), None), ("a=x=y", ("a",), "x=y"),
-    ("a.0.b=[{name: c, d: 4}]", ("a", "0", "b"), [{"name": "c", "d": 4}]), ("a=${b.c}", ("a",), "${b.c}"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("argument", "parts", "value"),
+    [
+        ("a.b=1", ("a", "b"), 1),
+        ("a=[x, 1e-3]", ("a",), ["x", 1e-3]),
+        ("a={b: yes}", ("a",), {"b": "yes"}),
+        ("a='1'", ("a",), "1"),
+        ("a=''", ("a",), ""),
+        ("a=null", ("a",), None),
+        ("a=x=y", ("a",), "x=y"),
+        ("a.0.b=[{name: c, d: 4}]", ("a", "0", "b"), [{"name": "c", "d": 4}]),
+        ("a=${b.c}", ("a",), "${b.c}"),
+    ],
+)
 def test_a_value_is_read_as_yaml(argument: str, parts: tuple[str, ...], value: object) -> None:
     (override,) = parse_all([argument], [])
     assert override.value is not None
@@ -35,23 +44,28 @@ def test_a_removal_has_no_value() -> None:
     assert plain(override(Node({"a": Node({"b": Node(1, "")}, "")}, ""))) == {"a": {}}
 
 
-@pytest.mark.parametrize(("argument", "problem", "remedy"), [
-    ("+a=1", "'+a=1': keys take no +", "write a=1"),
-    ("++a=1", "a: '++a=1': keys take no +", "write a=1"),
-    ("a", "'a': not an override", "write key=value, or ~key to remove a key"),
-    ("=1", "'=1': not a key", "write section.key=value"),
-    ("a..b=1", "'a..b=1': not a key", "write section.key=value"),
-    ("~", "'~': not a key", "write section.key=value"),
-    (".".join("a" * 999) + "=1", "not a key", "write section.key=value"),
-    ("~a=1", "'~a=1': a removal takes no value", "write ~a or a=value"),
-    ("a=", "'a=': no value", "write null for nothing, '' for an empty text"),
-    ("a=[1", "'a=[1': bad YAML: while parsing a flow sequence", ""),
-    ("a=!!int 1", "the tag '!!int' is refused", ""),
-    ("a={b: 1, b: 2}", "'a={b: 1, b: 2}': given twice", "keep one of them"),
-    ("a=\udc80", "not text", ""),
-    ("extends=[b]", "extends is read from files only", "override the keys themselves"),
-])  # fmt: skip
-def test_anything_else_is_a_fault_that_shows_the_right_form(argument: str, problem: str, remedy: str) -> None:
+@pytest.mark.parametrize(
+    ("argument", "problem", "remedy"),
+    [
+        ("+a=1", "'+a=1': keys take no +", "write a=1"),
+        ("++a=1", "a: '++a=1': keys take no +", "write a=1"),
+        ("a", "'a': not an override", "write key=value, or ~key to remove a key"),
+        ("=1", "'=1': not a key", "write section.key=value"),
+        ("a..b=1", "'a..b=1': not a key", "write section.key=value"),
+        ("~", "'~': not a key", "write section.key=value"),
+        (".".join("a" * 999) + "=1", "not a key", "write section.key=value"),
+        ("~a=1", "'~a=1': a removal takes no value", "write ~a or a=value"),
+        ("a=", "'a=': no value", "write null for nothing, '' for an empty text"),
+        ("a=[1", "'a=[1': bad YAML: while parsing a flow sequence", ""),
+        ("a=!!int 1", "the tag '!!int' is refused", ""),
+        ("a={b: 1, b: 2}", "'a={b: 1, b: 2}': given twice", "keep one of them"),
+        ("a=\udc80", "not text", ""),
+        ("extends=[b]", "extends is read from files only", "override the keys themselves"),
+    ],
+)
+def test_anything_else_is_a_fault_that_shows_the_right_form(
+    argument: str, problem: str, remedy: str
+) -> None:
     told = refusal(argument)
     assert problem in told
     assert told.endswith(remedy)

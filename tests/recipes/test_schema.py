@@ -42,61 +42,96 @@ def told(annotation: Any, value: object) -> list[str]:
     return [str(fault).removeprefix("here: ") for fault in check.faults]
 
 
-@pytest.mark.parametrize(("annotation", "value", "result"), [
-    (int, 3, 3), (float, 3, 3.0), (float, 0.5, 0.5), (bool, True, True), (str, "a", "a"), (int | None, None, None),
-    (int | None, 2, 2), (int | str, "a", "a"), (bool | int, 1, 1), (int | bool, True, True), (float | str, 1, 1.0),
-    (Literal["a", 1], 1, 1), (list[int], [1, 2], (1, 2)), (tuple[int, ...], [], ()), (Sequence[str], ["a"], ("a",)),
-    (tuple[int, str], [1, "a"], (1, "a")), (list[list[float]], [[1]], ((1.0,),)), (Inner, {"rate": 1}, Inner(1.0)),
-    (Mapping[str, float], {"a": 1}, {"a": 1.0}), (Inner | None, {"rate": 0, "sizes": [2]}, Inner(0.0, (2,))),
-    (list[int] | list[str], ["a"], ("a",)), (Annotated[int, Between(1)], 1, 1), (Annotated[int, "a remark"], -1, -1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("annotation", "value", "result"),
+    [
+        (int, 3, 3),
+        (float, 3, 3.0),
+        (float, 0.5, 0.5),
+        (bool, True, True),
+        (str, "a", "a"),
+        (int | None, None, None),
+        (int | None, 2, 2),
+        (int | str, "a", "a"),
+        (bool | int, 1, 1),
+        (int | bool, True, True),
+        (float | str, 1, 1.0),
+        (Literal["a", 1], 1, 1),
+        (list[int], [1, 2], (1, 2)),
+        (tuple[int, ...], [], ()),
+        (Sequence[str], ["a"], ("a",)),
+        (tuple[int, str], [1, "a"], (1, "a")),
+        (list[list[float]], [[1]], ((1.0,),)),
+        (Inner, {"rate": 1}, Inner(1.0)),
+        (Mapping[str, float], {"a": 1}, {"a": 1.0}),
+        (Inner | None, {"rate": 0, "sizes": [2]}, Inner(0.0, (2,))),
+        (list[int] | list[str], ["a"], ("a",)),
+        (Annotated[int, Between(1)], 1, 1),
+        (Annotated[int, "a remark"], -1, -1),
+    ],
+)
 def test_a_fitting_value_is_typed(annotation: Any, value: object, result: object) -> None:
     found = typed(annotation, value)
     assert found == result
     assert isinstance(found, type(result) | MappingProxyType)
 
 
-@pytest.mark.parametrize(("annotation", "value", "line"), [
-    (int, "ten", "k: expected a whole number, got 'ten'"),
-    (int, True, "k: expected a whole number, got true"),
-    (int, 1e5, "k: expected a whole number, got 100000.0; write 100000"),
-    (int | None, 1e5, "k: expected a whole number or null, got 100000.0; write 100000"),
-    (int, None, "k: expected a whole number, got null"),
-    (float, True, "k: expected a finite number, got true"),
-    (float, "1", "k: expected a finite number, got '1'"),
-    (float, float("nan"), "k: expected a finite number, got nan"),
-    (float, float("-inf"), "k: expected a finite number, got -inf"),
-    (float, 10**400, "k: expected a finite number, got 100000000000000000...0000000000000000000"),
-    (list[int], None, "k: expected a list [a whole number, ...], got null"),
-    (list[int], {"a": 1}, "k: expected a list [a whole number, ...], got {'a': 1}"),
-    (bool | int, 1e5, "k: expected true or false or a whole number, got 100000.0; write 100000"),
-    (int, 1.5, "k: expected a whole number, got 1.5"),
-    (int, "yes", "k: expected a whole number, got 'yes'"),
-    (str, 5.0, "k: expected a text, got 5.0; put it in quotes"),
-    (bool, 1, "k: expected true or false, got 1"),
-    (bool, "yes", "k: expected true or false, got 'yes'; write true"),
-    (str, 5, "k: expected a text, got 5; put it in quotes"),
-    (Literal["mean", "class"], "men", "k: expected one of 'mean', 'class', got 'men'; did you mean mean?"),
-    (Literal[1, 2], True, "k: expected one of 1, 2, got true"),
-    (list[int], 3, "k: expected a list [a whole number, ...], got 3; write [3]"),
-    (list[int], [1, "a"], "k.1: expected a whole number, got 'a'"),
-    (Sequence[str], "abc", "k: expected a list [a text, ...], got 'abc'; write ['abc']"),
-    (tuple[int, int], [1], "k: expected a list of 2 values, got [1]"),
-    (tuple[int, int] | None, [1, "a"], "k.1: expected a whole number, got 'a'"),
-    (Mapping[str, int], {"a": "b"}, "k.a: expected a whole number, got 'b'"),
-    (Mapping[str, int], [1], "k: expected a mapping, got [1]"),
-    (int | str, [1], "k: expected a whole number or a text, got [1]"),
-    (Annotated[int, Between(1)], 0, "k: must be at least 1, got 0"),
-    (Annotated[int, Between(1)] | None, 0, "k: must be at least 1, got 0"),
-    (Annotated[int, Between(0, 9)], 10, "k: must be from 0 to 9, got 10"),
-    (Annotated[int, Between(1)], "a", "k: expected a whole number, got 'a'"),
-    (Inner, 3, "k: expected a mapping, got 3"),
-    (Inner, {}, "k.rate: missing; expected a finite number"),
-    (Inner, {"rate": 1, "size": [2]}, "k.size: unknown key; did you mean k.sizes?"),
-    (Inner | None, {"rate": 1, "size": [2]}, "k.size: unknown key; did you mean k.sizes?"),
-    (Inner, {"rate": 2}, "k.rate: must not exceed 1"),
-    (str, list(range(100)), "k: expected a text, got [0, 1, 2, 3, 4, 5, ...]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("annotation", "value", "line"),
+    [
+        (int, "ten", "k: expected a whole number, got 'ten'"),
+        (int, True, "k: expected a whole number, got true"),
+        (int, 1e5, "k: expected a whole number, got 100000.0; write 100000"),
+        (int | None, 1e5, "k: expected a whole number or null, got 100000.0; write 100000"),
+        (int, None, "k: expected a whole number, got null"),
+        (float, True, "k: expected a finite number, got true"),
+        (float, "1", "k: expected a finite number, got '1'"),
+        (float, float("nan"), "k: expected a finite number, got nan"),
+        (float, float("-inf"), "k: expected a finite number, got -inf"),
+        (
+            float,
+            10**400,
+            "k: expected a finite number, got 100000000000000000...0000000000000000000",
+        ),
+        (list[int], None, "k: expected a list [a whole number, ...], got null"),
+        (list[int], {"a": 1}, "k: expected a list [a whole number, ...], got {'a': 1}"),
+        (
+            bool | int,
+            1e5,
+            "k: expected true or false or a whole number, got 100000.0; write 100000",
+        ),
+        (int, 1.5, "k: expected a whole number, got 1.5"),
+        (int, "yes", "k: expected a whole number, got 'yes'"),
+        (str, 5.0, "k: expected a text, got 5.0; put it in quotes"),
+        (bool, 1, "k: expected true or false, got 1"),
+        (bool, "yes", "k: expected true or false, got 'yes'; write true"),
+        (str, 5, "k: expected a text, got 5; put it in quotes"),
+        (
+            Literal["mean", "class"],
+            "men",
+            "k: expected one of 'mean', 'class', got 'men'; did you mean mean?",
+        ),
+        (Literal[1, 2], True, "k: expected one of 1, 2, got true"),
+        (list[int], 3, "k: expected a list [a whole number, ...], got 3; write [3]"),
+        (list[int], [1, "a"], "k.1: expected a whole number, got 'a'"),
+        (Sequence[str], "abc", "k: expected a list [a text, ...], got 'abc'; write ['abc']"),
+        (tuple[int, int], [1], "k: expected a list of 2 values, got [1]"),
+        (tuple[int, int] | None, [1, "a"], "k.1: expected a whole number, got 'a'"),
+        (Mapping[str, int], {"a": "b"}, "k.a: expected a whole number, got 'b'"),
+        (Mapping[str, int], [1], "k: expected a mapping, got [1]"),
+        (int | str, [1], "k: expected a whole number or a text, got [1]"),
+        (Annotated[int, Between(1)], 0, "k: must be at least 1, got 0"),
+        (Annotated[int, Between(1)] | None, 0, "k: must be at least 1, got 0"),
+        (Annotated[int, Between(0, 9)], 10, "k: must be from 0 to 9, got 10"),
+        (Annotated[int, Between(1)], "a", "k: expected a whole number, got 'a'"),
+        (Inner, 3, "k: expected a mapping, got 3"),
+        (Inner, {}, "k.rate: missing; expected a finite number"),
+        (Inner, {"rate": 1, "size": [2]}, "k.size: unknown key; did you mean k.sizes?"),
+        (Inner | None, {"rate": 1, "size": [2]}, "k.size: unknown key; did you mean k.sizes?"),
+        (Inner, {"rate": 2}, "k.rate: must not exceed 1"),
+        (str, list(range(100)), "k: expected a text, got [0, 1, 2, 3, 4, 5, ...]"),
+    ],
+)
 def test_a_value_that_does_not_fit_is_one_fault(annotation: Any, value: object, line: str) -> None:
     (found,) = told(annotation, value)
     assert found == line
@@ -112,28 +147,42 @@ def test_an_annotation_that_no_recipe_can_hold_is_our_fault() -> None:
         told(complex, 1)
 
 
-@pytest.mark.parametrize("value", [
-    "toy_rope", {"name": "toy_rope"}, ["toy_rope"], [{"name": "toy_rope", "base": 100}],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "value", ["toy_rope", {"name": "toy_rope"}, ["toy_rope"], [{"name": "toy_rope", "base": 100}]]
+)
 def test_a_choice_is_a_name_a_mapping_or_a_list(value: object) -> None:
     assert typed(Encodings, value) == (Choice("toy_rope", {"base": 100.0, "block": 8}),)
 
 
 def test_a_single_choice_is_not_a_list() -> None:
-    assert typed(Annotated[Choice, Choices("optim")], "toy_sgd") == Choice("toy_sgd", {"lr": 0.1, "momentum": 0.9})
+    assert typed(Annotated[Choice, Choices("optim")], "toy_sgd") == Choice(
+        "toy_sgd", {"lr": 0.1, "momentum": 0.9}
+    )
 
 
-@pytest.mark.parametrize(("value", "line"), [
-    ("toy_rop", "k.0.name: there is no 'toy_rop' among encodings; did you mean toy_rope?"),
-    ({"name": "toy_rop", "bas": 1}, "k.0.name: there is no 'toy_rop' among encodings; did you mean toy_rope?"),
-    (["toy_liere", {"name": "toy_rope", "blok": 1}], "k.1.blok: unknown key; did you mean k.1.block?"),
-    ({"name": "toy_rope", "block": "x"}, "k.0.block: expected a whole number, got 'x'"),
-    ({"base": 1}, "k.0.name: missing; known are "),
-    ({"name": 3}, "k.0.name: there is no 3 among encodings"),
-    ([3], "k.0: expected {name: ..., options} with a name of "),
-    (None, "k: expected {name: ..., options} with a name of "),
-    ({"name": "toy_rope", "coordinates": "grid"}, "k.0.coordinates: expected one of 'index', 'fraction'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        ("toy_rop", "k.0.name: there is no 'toy_rop' among encodings; did you mean toy_rope?"),
+        (
+            {"name": "toy_rop", "bas": 1},
+            "k.0.name: there is no 'toy_rop' among encodings; did you mean toy_rope?",
+        ),
+        (
+            ["toy_liere", {"name": "toy_rope", "blok": 1}],
+            "k.1.blok: unknown key; did you mean k.1.block?",
+        ),
+        ({"name": "toy_rope", "block": "x"}, "k.0.block: expected a whole number, got 'x'"),
+        ({"base": 1}, "k.0.name: missing; known are "),
+        ({"name": 3}, "k.0.name: there is no 3 among encodings"),
+        ([3], "k.0: expected {name: ..., options} with a name of "),
+        (None, "k: expected {name: ..., options} with a name of "),
+        (
+            {"name": "toy_rope", "coordinates": "grid"},
+            "k.0.coordinates: expected one of 'index', 'fraction'",
+        ),
+    ],
+)
 def test_a_bad_choice_is_one_fault(value: object, line: str) -> None:
     (found,) = told(Encodings, value)
     assert found.startswith(line)

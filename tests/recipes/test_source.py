@@ -31,12 +31,32 @@ def refusal(text: str | bytes) -> list[str]:
     return list(map(str, faults))
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("1e-3", 1e-3), ("1e5", 1e5), (".5", 0.5), ("-1.5E+2", -150.0), ("10_000", 10_000), ("-3", -3), ("0", 0),
-    ("0x1F", 31), ("true", True), ("False", False), ("yes", "yes"), ("on", "on"), ("2001-01-01", "2001-01-01"),
-    ("1:30", "1:30"), ("010", "010"), ("null", None), ("~", None), ("'1'", "1"), ("[a, 1]", ["a", 1]), ("=", "="),
-    ("1.", 1.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3),
+        ("1e5", 1e5),
+        (".5", 0.5),
+        ("-1.5E+2", -150.0),
+        ("10_000", 10_000),
+        ("-3", -3),
+        ("0", 0),
+        ("0x1F", 31),
+        ("true", True),
+        ("False", False),
+        ("yes", "yes"),
+        ("on", "on"),
+        ("2001-01-01", "2001-01-01"),
+        ("1:30", "1:30"),
+        ("010", "010"),
+        ("null", None),
+        ("~", None),
+        ("'1'", "1"),
+        ("[a, 1]", ["a", 1]),
+        ("=", "="),
+        ("1.", 1.0),
+    ],
+)
 def test_scalars_have_the_types_of_yaml_1_2(text: str, value: object) -> None:
     found = parsed(text)
     assert found == value
@@ -46,43 +66,56 @@ def test_scalars_have_the_types_of_yaml_1_2(text: str, value: object) -> None:
 def test_every_value_knows_the_line_of_its_key() -> None:
     tree = parse("a: 1\nb:\n  c: &x\n    - 2\n    - 3\nd: *x\n", str, [])
     assert {key: node.place for key, node in leaves(tree)} == {
-        "a": "1", "b.c.0": "4", "b.c.1": "5", "d.0": "4", "d.1": "5",
-    }  # fmt: skip
+        "a": "1",
+        "b.c.0": "4",
+        "b.c.1": "5",
+        "d.0": "4",
+        "d.1": "5",
+    }
 
 
-@pytest.mark.parametrize(("text", "line"), [
-    ("a: [1\nb: 2\n", "bad.yaml:2: bad YAML: while parsing a flow sequence"),
-    ("a:\n\tb: 1\n", "bad.yaml:2: bad YAML: while scanning"),
-    ("a: 1\n---\nb: 2\n", "bad.yaml:2: bad YAML: expected a single document"),
-    ("a: 1\nb: !!python/object/apply:os.system [ls]\n", "bad.yaml:2: bad YAML: the tag '!!python/obj"),
-    ("a: !foo 1\n", "bad.yaml:1: bad YAML: the tag '!foo' is refused"),
-    ("a: !!str 1\n", "bad.yaml:1: bad YAML: the tag '!!str' is refused"),
-    ("a:\n  - &x [*x]\n", "bad.yaml:2: bad YAML: an alias inside its own anchor"),
-    ("a: *x\n", "bad.yaml:1: bad YAML: found undefined alias 'x'"),
-    ('a: "\\UFFFFFFFF"', "bad.yaml:1: bad YAML: an escape that names no character"),
-    ('a: "\\uD800"', "bad.yaml:1: bad YAML: an escape that names half a character"),
-    ("a: 1\n\0", "bad.yaml:2: not text: it holds a control character"),
-    (b"a: 1\nb: \xff\n", "bad.yaml:2: not UTF-8 text"),
-    ("", "bad.yaml: the file is empty"),
-    ("# nothing\n", "bad.yaml: the file is empty"),
-    ("\n- 1\n", "bad.yaml:2: a recipe is a mapping of sections"),
-    ("x", "bad.yaml:1: a recipe is a mapping of sections"),
-    (b"#" * (1 << 20) + b"#", "bad.yaml: larger than 1 MiB"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: [1\nb: 2\n", "bad.yaml:2: bad YAML: while parsing a flow sequence"),
+        ("a:\n\tb: 1\n", "bad.yaml:2: bad YAML: while scanning"),
+        ("a: 1\n---\nb: 2\n", "bad.yaml:2: bad YAML: expected a single document"),
+        (
+            "a: 1\nb: !!python/object/apply:os.system [ls]\n",
+            "bad.yaml:2: bad YAML: the tag '!!python/obj",
+        ),
+        ("a: !foo 1\n", "bad.yaml:1: bad YAML: the tag '!foo' is refused"),
+        ("a: !!str 1\n", "bad.yaml:1: bad YAML: the tag '!!str' is refused"),
+        ("a:\n  - &x [*x]\n", "bad.yaml:2: bad YAML: an alias inside its own anchor"),
+        ("a: *x\n", "bad.yaml:1: bad YAML: found undefined alias 'x'"),
+        ('a: "\\UFFFFFFFF"', "bad.yaml:1: bad YAML: an escape that names no character"),
+        ('a: "\\uD800"', "bad.yaml:1: bad YAML: an escape that names half a character"),
+        ("a: 1\n\0", "bad.yaml:2: not text: it holds a control character"),
+        (b"a: 1\nb: \xff\n", "bad.yaml:2: not UTF-8 text"),
+        ("", "bad.yaml: the file is empty"),
+        ("# nothing\n", "bad.yaml: the file is empty"),
+        ("\n- 1\n", "bad.yaml:2: a recipe is a mapping of sections"),
+        ("x", "bad.yaml:1: a recipe is a mapping of sections"),
+        (b"#" * (1 << 20) + b"#", "bad.yaml: larger than 1 MiB"),
+    ],
+)
 def test_unreadable_text_is_one_fault_with_its_line(text: str | bytes, line: str) -> None:
     (found,) = refusal(text)
     assert found.startswith(line)
 
 
-@pytest.mark.parametrize(("text", "line"), [
-    ("a: {b: 1, c: 2,\n  b: 3}\n", "bad.yaml:2: a.b: given twice, first at bad.yaml:1"),
-    ("a:\n  <<: {b: 1}\n", "bad.yaml:2: a: merge keys (<<) are refused; use extends"),
-    ("1: 2\n", "bad.yaml:1: the key '1' is not a text; put it in quotes"),
-    ("true: 2\n", "bad.yaml:1: the key 'true' is not a text; put it in quotes"),
-    ("? [a]\n: 2\n", "bad.yaml:1: a key must be a word"),
-    ("a.b: 1\n", "bad.yaml:1: 'a.b' cannot be a key; nest keys instead of writing dots"),
-    ('"a\\nb": 1\n', "bad.yaml:1: 'a\\nb' cannot be a key"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: {b: 1, c: 2,\n  b: 3}\n", "bad.yaml:2: a.b: given twice, first at bad.yaml:1"),
+        ("a:\n  <<: {b: 1}\n", "bad.yaml:2: a: merge keys (<<) are refused; use extends"),
+        ("1: 2\n", "bad.yaml:1: the key '1' is not a text; put it in quotes"),
+        ("true: 2\n", "bad.yaml:1: the key 'true' is not a text; put it in quotes"),
+        ("? [a]\n: 2\n", "bad.yaml:1: a key must be a word"),
+        ("a.b: 1\n", "bad.yaml:1: 'a.b' cannot be a key; nest keys instead of writing dots"),
+        ('"a\\nb": 1\n', "bad.yaml:1: 'a\\nb' cannot be a key"),
+    ],
+)
 def test_bad_keys_are_faults(text: str, line: str) -> None:
     (found,) = refusal(text)
     assert found.startswith(line)

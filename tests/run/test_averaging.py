@@ -19,8 +19,12 @@ from zoo.tasks.classification import Classify
 
 DECAY = 0.7
 SHORT = [
-    *TINY, "model.encoding=rope_mixed", "model.block.dropout=0.1", "data.batch_size=128", "trainer.max_epochs=2",
-]  # fmt: skip
+    *TINY,
+    "model.encoding=rope_mixed",
+    "model.block.dropout=0.1",
+    "data.batch_size=128",
+    "trainer.max_epochs=2",
+]
 
 
 @pytest.fixture
@@ -121,7 +125,9 @@ def test_an_average_may_begin_late_but_not_be_dropped(averaged, short):
     fit("vit_comrope", [*short, "trainer.max_epochs=1"], Path("run"), "never")
     fit("vit_comrope", averaged, Path("run"), "auto")
     assert LIVE in read("run")
-    with pytest.raises(CheckpointError, match="its weights are an average, which this recipe does not keep"):
+    with pytest.raises(
+        CheckpointError, match="its weights are an average, which this recipe does not keep"
+    ):
         fit("vit_comrope", [*short, "trainer.max_epochs=4"], Path("run"), "auto")
 
 

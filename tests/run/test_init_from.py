@@ -32,12 +32,18 @@ def first(tiny, trained):
 def test_a_run_starts_from_another_and_tells_how(first, tiny, weights, caplog):
     caplog.set_level("INFO", "zoo")
     result = fit(
-        "vit_comrope", [*tiny, *STILL, f"init_from={first}", "model.depth=3", "seed=1"], Path("second"), "never"
+        "vit_comrope",
+        [*tiny, *STILL, f"init_from={first}", "model.depth=3", "seed=1"],
+        Path("second"),
+        "never",
     )
     told, log = result["init_from"], Path("second/train.log").read_text()
     assert told["taken"] == len(weights(first))
     assert not told["resampled"]
-    assert all(name.startswith(("trunk.blocks.2.", "trunk.encoding.rope_mixed.2.")) for name in told["left"])
+    assert all(
+        name.startswith(("trunk.blocks.2.", "trunk.encoding.rope_mixed.2."))
+        for name in told["left"]
+    )
     assert f"from {first.resolve()}: {told['taken']} weights as they are" in log
     assert "left trunk.blocks.2.attention.query.weight: not in the checkpoint" in log
     found = weights("second/checkpoints/last.ckpt")
@@ -60,7 +66,11 @@ def test_nothing_is_started_from_a_checkpoint_that_gives_nothing(change, first, 
     if change == "corrupt":
         first.write_bytes(first.read_bytes()[:-200])
     asked = "nowhere.ckpt" if change == "absent" else first
-    told = {"absent": "no such checkpoint", "corrupt": "does not end with its checksum", "strange": "none fits"}[change]
+    told = {
+        "absent": "no such checkpoint",
+        "corrupt": "does not end with its checksum",
+        "strange": "none fits",
+    }[change]
     more = ["model.dim=24", "model.patch=2"] if change == "strange" else []
     with pytest.raises(CheckpointError, match=told):
         fit("vit_comrope", [*tiny, f"init_from={asked}", *more], Path("second"), "never")

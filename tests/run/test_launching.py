@@ -14,17 +14,21 @@ def told(monkeypatch, said):
         monkeypatch.setenv(key, str(value))
 
 
-@pytest.mark.parametrize(("said", "found"), [
-    ({}, None),
-    (several.torchrun(0, 1), None),
-    (several.torchrun(1, 4), (4, 1)),
-    ({**several.torchrun(5, 4), "WORLD_SIZE": 8}, (4, 2)),
-    (several.slurm(1, 3), (1, 3)),
-    ({"SLURM_NTASKS": 8, "SLURM_NNODES": 2, "SLURM_JOB_NAME": "zoo"}, (4, 2)),
-    ({"SLURM_NTASKS": 8, "SLURM_NNODES": 2, "SLURM_JOB_NAME": "bash"}, None),
-    ({"SLURM_NTASKS": 1, "SLURM_JOB_NAME": "zoo"}, None),
-    ({**several.slurm(1, 3), **several.torchrun(1, 4)}, (4, 1)),
-], ids=range(9))  # fmt: skip
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ({}, None),
+        (several.torchrun(0, 1), None),
+        (several.torchrun(1, 4), (4, 1)),
+        ({**several.torchrun(5, 4), "WORLD_SIZE": 8}, (4, 2)),
+        (several.slurm(1, 3), (1, 3)),
+        ({"SLURM_NTASKS": 8, "SLURM_NNODES": 2, "SLURM_JOB_NAME": "zoo"}, (4, 2)),
+        ({"SLURM_NTASKS": 8, "SLURM_NNODES": 2, "SLURM_JOB_NAME": "bash"}, None),
+        ({"SLURM_NTASKS": 1, "SLURM_JOB_NAME": "zoo"}, None),
+        ({**several.slurm(1, 3), **several.torchrun(1, 4)}, (4, 1)),
+    ],
+    ids=range(9),
+)
 def test_processes_and_nodes_are_those_of_the_launcher(said, found, monkeypatch):
     told(monkeypatch, said)
     assert distributed.surroundings() == found
@@ -32,8 +36,12 @@ def test_processes_and_nodes_are_those_of_the_launcher(said, found, monkeypatch)
 
 @pytest.mark.parametrize("launcher", [several.torchrun, several.slurm])
 def test_they_go_before_the_recipe(launcher, monkeypatch):
-    told(monkeypatch, launcher(0, 2))  # the first: Lightning remembers the rank for the rest of the process
-    trainer = build_trainer(zoo.load_recipe("vit_comrope", ["trainer.accelerator=cpu"]), logger=False)
+    told(
+        monkeypatch, launcher(0, 2)
+    )  # the first: Lightning remembers the rank for the rest of the process
+    trainer = build_trainer(
+        zoo.load_recipe("vit_comrope", ["trainer.accelerator=cpu"]), logger=False
+    )
     assert (trainer.world_size, trainer.global_rank) == (2, 0)
     assert isinstance(trainer.strategy, DDPStrategy)
 

@@ -64,7 +64,10 @@ def module(name, **contents):
 @pytest.fixture
 def wandb(monkeypatch):
     run, given = Run(), {}
-    for name in ("WANDB_MODE", "WANDB_PROJECT"):  # set first, so that what Lightning sets is gone after the test
+    for name in (
+        "WANDB_MODE",
+        "WANDB_PROJECT",
+    ):  # set first, so that what Lightning sets is gone after the test
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setattr(of_wandb, "_WANDB_AVAILABLE", True)
@@ -106,7 +109,10 @@ def test_metrics_csv_is_always_there(made):
 def test_tensorboard_is_told_the_recipe(made):
     recipe, (_, board) = made("tensorboard")
     board.save()
-    assert f"dim: {recipe.model.options['dim']}" in Path("runs/one/tensorboard/hparams.yaml").read_text()
+    assert (
+        f"dim: {recipe.model.options['dim']}"
+        in Path("runs/one/tensorboard/hparams.yaml").read_text()
+    )
 
 
 def test_wandb_is_told_the_recipe_and_metrics_and_keeps_to_the_machine(wandb, made, monkeypatch):
@@ -141,7 +147,10 @@ def test_a_tracker_that_is_not_installed_is_a_fault(tiny, capsys, monkeypatch):
     code = main(["fit", "vit_none", "trainer.logger=[wandb,mlflow]"])
     told = capsys.readouterr().err
     assert code == 2
-    assert "command line: trainer.logger: wandb is not installed; pip install wandb, or leave it out" in told
+    assert (
+        "command line: trainer.logger: wandb is not installed; pip install wandb, or leave it out"
+        in told
+    )
     assert "mlflow is not installed; pip install mlflow" in told
     assert not Path("runs").exists()
 

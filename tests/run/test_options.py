@@ -20,7 +20,11 @@ ONE = ["trainer.max_epochs=1", "data.batch_size=128", "model.depth=1"]
 def eagerly(monkeypatch):
     """Compilation without a C++ compiler; counts the models."""
     counted, compiled = [], nn.Module.compile
-    monkeypatch.setattr(nn.Module, "compile", lambda self: (counted.append(self), compiled(self, backend="eager"))[1])
+    monkeypatch.setattr(
+        nn.Module,
+        "compile",
+        lambda self: (counted.append(self), compiled(self, backend="eager"))[1],
+    )
     return counted
 
 
@@ -45,25 +49,35 @@ def test_weights_and_their_names_are_those_of_a_plain_run(tiny, weights, eagerly
 def test_batches_that_are_accumulated_are_one_batch(tiny):
     def trained(*more):
         recipe = zoo.load_recipe(
-            "vit_none", [*tiny, "model.block={dropout: 0, drop_path: 0}", "trainer.max_steps=1", *more]
+            "vit_none",
+            [*tiny, "model.block={dropout: 0, drop_path: 0}", "trainer.max_steps=1", *more],
         )
         torch.manual_seed(0)
         data = build_data(recipe)
         task = build_task(recipe, data.samples)
         found = {}
-        task.on_before_optimizer_step = lambda _: found.update({n: p.grad.clone() for n, p in task.named_parameters()})
+        task.on_before_optimizer_step = lambda _: found.update(
+            {n: p.grad.clone() for n, p in task.named_parameters()}
+        )
         build_trainer(recipe, logger=False, limit_val_batches=0).fit(task, datamodule=data)
         return found
 
     eight = trained("data.batch_size=8", "trainer.gradient_clip_val=null")
-    twice = trained("data.batch_size=4", "trainer.gradient_clip_val=null", "trainer.accumulate_grad_batches=2")
+    twice = trained(
+        "data.batch_size=4", "trainer.gradient_clip_val=null", "trainer.accumulate_grad_batches=2"
+    )
     assert eight.keys() == twice.keys()
     for name, gradient in eight.items():
         torch.testing.assert_close(twice[name], gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_mixed_precision_keeps_weights_in_float32(tiny):
-    result = fit("vit_comrope", [*tiny, *ONE, "trainer.precision=bf16-mixed", "trainer.ema=0.5"], Path("run"), "never")
+    result = fit(
+        "vit_comrope",
+        [*tiny, *ONE, "trainer.precision=bf16-mixed", "trainer.ema=0.5"],
+        Path("run"),
+        "never",
+    )
     assert {value.dtype for value in kept("run")["state_dict"].values()} == {torch.float32}
     assert result["metrics"]["test/loss"] > 0
 
@@ -72,34 +86,60 @@ def test_a_model_that_remembers_is_computed_again(tmp_path, monkeypatch, weights
     from tiny import language
 
     monkeypatch.chdir(tmp_path)
-    more = language(tmp_path / "letters", "trainer.max_epochs=2", "data.streams=true", "data.val=0.2", "data.test=0.2")
+    more = language(
+        tmp_path / "letters",
+        "trainer.max_epochs=2",
+        "data.streams=true",
+        "data.val=0.2",
+        "data.test=0.2",
+    )
     fit("lm_xl", more, Path("plain"), "never")
     fit("lm_xl", [*more, "trainer.activation_checkpointing=true"], Path("other"), "never")
     plain, other = kept("plain"), kept("other")
-    assert all(torch.equal(other["state_dict"][name], value) for name, value in plain["state_dict"].items())
-    assert other["carried"][0]["memory"]["context"]["seen"] == plain["carried"][0]["memory"]["context"]["seen"] > 0
+    assert all(
+        torch.equal(other["state_dict"][name], value) for name, value in plain["state_dict"].items()
+    )
+    assert (
+        other["carried"][0]["memory"]["context"]["seen"]
+        == plain["carried"][0]["memory"]["context"]["seen"]
+        > 0
+    )
 
 
 def test_what_is_frozen_is_as_it_began(tiny):
-    more = ["optim.rules=[{match: 'trunk.*', freeze: true}, {match: head.*, lr: 2.0}]", "trainer.ema=0.9"]
+    more = [
+        "optim.rules=[{match: 'trunk.*', freeze: true}, {match: head.*, lr: 2.0}]",
+        "trainer.ema=0.9",
+    ]
     fit("vit_comrope", [*tiny, *ONE, *more], Path("run"), "never")
     content = kept("run")
     torch.manual_seed(0)
     began = build_task(zoo.load_recipe("run/recipe.yaml")).state_dict()
-    same = {name for name, value in content["state_dict"].items() if name in began and value.shape == began[name].shape}
+    same = {
+        name
+        for name, value in content["state_dict"].items()
+        if name in began and value.shape == began[name].shape
+    }
     trunk = {name for name in same if name.startswith("model.trunk.")}
     assert trunk
     for name in trunk:
         assert torch.equal(content["state_dict"][name], content["current_model_state"][name]), name
     assert not torch.equal(
-        content["state_dict"]["model.head.weight"], content["current_model_state"]["model.head.weight"]
+        content["state_dict"]["model.head.weight"],
+        content["current_model_state"]["model.head.weight"],
     )
-    trained = {at for group in content["optimizer_states"][0]["param_groups"] for at in group["params"]}
-    assert len(trained) == len([name for name in began if name.startswith("model.") and name not in trunk])
+    trained = {
+        at for group in content["optimizer_states"][0]["param_groups"] for at in group["params"]
+    }
+    assert len(trained) == len(
+        [name for name in began if name.startswith("model.") and name not in trunk]
+    )
 
 
 def test_a_dev_run_takes_one_batch_of_each_part_and_leaves_what_a_run_leaves(tiny):
-    result = fit("vit_comrope", [*tiny, "trainer.fast_dev_run=true", "trainer.ema=0.5"], None, "never")
+    result = fit(
+        "vit_comrope", [*tiny, "trainer.fast_dev_run=true", "trainer.ema=0.5"], None, "never"
+    )
     run = Path(result["run"])
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
     for name in ("train/loss", "val/loss", "test/loss"):
@@ -116,5 +156,7 @@ def test_a_run_does_not_go_on_from_a_dev_run(tiny):
 
 def test_what_cannot_be_computed_again_is_a_fault(monkeypatch):
     monkeypatch.setattr("zoo.models.transformer.Trunk", nn.Bilinear)
-    with pytest.raises(RecipeError, match=r"trainer.activation_checkpointing: the model has no trunk"):
+    with pytest.raises(
+        RecipeError, match=r"trainer.activation_checkpointing: the model has no trunk"
+    ):
         zoo.load_recipe("vit_none", ["trainer.activation_checkpointing=true"])

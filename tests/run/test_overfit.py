@@ -7,7 +7,12 @@ from zoo.run.fit import fit
 
 
 def test_a_batch_is_learned_by_heart(tiny):
-    given = ["trainer.overfit_batches=1", "trainer.max_epochs=60", "trainer.log_every_n_steps=1", "model.dim=32"]
+    given = [
+        "trainer.overfit_batches=1",
+        "trainer.max_epochs=60",
+        "trainer.log_every_n_steps=1",
+        "model.dim=32",
+    ]
     given += ["data.batch_size=16", "data.val=0.02", "model.block.drop_path=0"]
     still = [
         "model.block.drop_path=0",
@@ -17,8 +22,17 @@ def test_a_batch_is_learned_by_heart(tiny):
         "model.coordinates.jitter=0",
         "task.smoothing=0",
     ]
-    fit("vit_comrope", [*tiny, *given, *still, "model.block.dropout=0", "optim.lr=0.01"], Path("run"), "never")
-    rows = [row for row in csv.DictReader(Path("run/metrics.csv").read_text().splitlines()) if row["train/loss"]]
+    fit(
+        "vit_comrope",
+        [*tiny, *given, *still, "model.block.dropout=0", "optim.lr=0.01"],
+        Path("run"),
+        "never",
+    )
+    rows = [
+        row
+        for row in csv.DictReader(Path("run/metrics.csv").read_text().splitlines())
+        if row["train/loss"]
+    ]
     assert len(rows) == 60
     assert float(rows[0]["train/loss"]) > 2
     assert float(rows[-1]["train/loss"]) < 0.1

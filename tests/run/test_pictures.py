@@ -20,9 +20,21 @@ data: {path: made, size: 8, batch_size: 4, val: 0.2, test: 0.2}
 task: classify
 trainer: {max_epochs: 2, accelerator: cpu, log_every_n_steps: 1}
 """
-AUGMENTED = ["data.augment.crop=2", "data.augment.flip=0.5", "data.augment.randaugment=1", "data.augment.mixup=0.5",
-    "data.augment.cutmix=1.0", "data.augment.erasing=0.3"]  # fmt: skip
-STREAMED = ["data.val=test", "data.test=test", "data.stream.samples=20", "data.stream.buffer=8", "data.keep=0"]
+AUGMENTED = [
+    "data.augment.crop=2",
+    "data.augment.flip=0.5",
+    "data.augment.randaugment=1",
+    "data.augment.mixup=0.5",
+    "data.augment.cutmix=1.0",
+    "data.augment.erasing=0.3",
+]
+STREAMED = [
+    "data.val=test",
+    "data.test=test",
+    "data.stream.samples=20",
+    "data.stream.buffer=8",
+    "data.keep=0",
+]
 
 
 @pytest.fixture
@@ -35,7 +47,9 @@ def album(tmp_path, monkeypatch):
     return "album.yaml"
 
 
-@pytest.mark.parametrize("options", [AUGMENTED, [*AUGMENTED, "data.keep=0", "data.workers=1"], STREAMED])
+@pytest.mark.parametrize(
+    "options", [AUGMENTED, [*AUGMENTED, "data.keep=0", "data.workers=1"], STREAMED]
+)
 def test_a_stopped_run_ends_as_if_it_had_not_been(options, album, weights, monkeypatch):
     fit(album, options, Path("whole"), "never")
 
@@ -63,14 +77,18 @@ def test_what_an_encoding_draws_changes_no_picture(album, monkeypatch):
         monkeypatch.setattr(Images, "run", encoding, raising=False)
         fit(album, [*AUGMENTED, f"model.encoding={encoding}"], Path(encoding), "never")
     assert len(seen["cape"]) > 2
-    assert all(torch.equal(one, other) for one, other in zip(seen["cape"], seen["rope_axial"], strict=True))
+    assert all(
+        torch.equal(one, other) for one, other in zip(seen["cape"], seen["rope_axial"], strict=True)
+    )
     assert not torch.equal(seen["cape"][0], seen["cape"][1])
 
 
 def test_the_share_of_waiting_is_logged(album):
     fit(album, [], Path("run"), "never")
     with Path("run/metrics.csv").open() as file:
-        shares = [float(row["perf/data_share"]) for row in csv.DictReader(file) if row["perf/data_share"]]
+        shares = [
+            float(row["perf/data_share"]) for row in csv.DictReader(file) if row["perf/data_share"]
+        ]
     assert shares
     assert all(0 <= share <= 1 for share in shares)
 

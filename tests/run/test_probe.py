@@ -33,7 +33,9 @@ def same(one, two):
 
 
 def events(place):
-    found = EventAccumulator(str(Path(place, "tensorboard")), size_guidance={"histograms": 0, "images": 0})
+    found = EventAccumulator(
+        str(Path(place, "tensorboard")), size_guidance={"histograms": 0, "images": 0}
+    )
     return found.Reload()
 
 
@@ -53,31 +55,60 @@ def test_a_run_that_is_looked_at_ends_with_the_same_weights(tiny):
 def assert_logged(found):
     """Scalars, histograms and pictures of both layers, at the same steps."""
     steps = [row["step"] for row in rows("looked") if row["attention/0/entropy"]]
-    assert steps == [str(step) for step in range(4, len(found.Scalars("train/loss")) * 10, 5)][: len(steps)]
+    assert (
+        steps
+        == [str(step) for step in range(4, len(found.Scalars("train/loss")) * 10, 5)][: len(steps)]
+    )
     assert len(steps) > 1
     for layer in (0, 1):
-        for tag, kept in (("distance_row", found.Scalars), ("weights", found.Histograms), ("looks", found.Images)):
+        for tag, kept in (
+            ("distance_row", found.Scalars),
+            ("weights", found.Histograms),
+            ("looks", found.Images),
+        ):
             assert [str(one.step) for one in kept(f"attention/{layer}/{tag}")] == steps
     assert (
-        0 < float(rows("looked")[-1]["perf/diagnostics_share"] or found.Scalars("perf/diagnostics_share")[-1].value) < 1
+        0
+        < float(
+            rows("looked")[-1]["perf/diagnostics_share"]
+            or found.Scalars("perf/diagnostics_share")[-1].value
+        )
+        < 1
     )
 
 
 def assert_told(found):
     """What the table of hyperparameters says: the recipe, and what came of it."""
-    told = {tag: found.summary_metadata[tag] for tag in found.summary_metadata if tag.startswith("_hparams_")}
-    start = HParamsPluginData.FromString(told["_hparams_/session_start_info"].plugin_data.content).session_start_info
-    experiment = HParamsPluginData.FromString(told["_hparams_/experiment"].plugin_data.content).experiment
+    told = {
+        tag: found.summary_metadata[tag]
+        for tag in found.summary_metadata
+        if tag.startswith("_hparams_")
+    }
+    start = HParamsPluginData.FromString(
+        told["_hparams_/session_start_info"].plugin_data.content
+    ).session_start_info
+    experiment = HParamsPluginData.FromString(
+        told["_hparams_/experiment"].plugin_data.content
+    ).experiment
     assert start.hparams["model/dim"].number_value == 16
-    assert {info.name.tag for info in experiment.metric_infos} == {"test/accuracy", "test/loss", "test/top5"}
-    assert found.Scalars("test/accuracy")[-1].value == pytest.approx(float(rows("looked")[-1]["test/accuracy"]))
+    assert {info.name.tag for info in experiment.metric_infos} == {
+        "test/accuracy",
+        "test/loss",
+        "test/top5",
+    }
+    assert found.Scalars("test/accuracy")[-1].value == pytest.approx(
+        float(rows("looked")[-1]["test/accuracy"])
+    )
 
 
 def test_two_processes_that_look_end_with_the_same_weights(tiny):
     given = [*tiny, *RESTLESS, "data.batch_size=16"]
 
     def work(rank):
-        for place, more in (("looked", [*OFTEN, "diagnostics.every=3"]), ("alone", ["diagnostics.every=null"])):
+        for place, more in (
+            ("looked", [*OFTEN, "diagnostics.every=3"]),
+            ("alone", ["diagnostics.every=null"]),
+        ):
             fit("vit_comrope", [*given, *more, "trainer.max_epochs=1"], Path(place), "never")
 
     assert run(2, work) == [0, 0], Path("rank-0.log").read_text() + Path("rank-1.log").read_text()
@@ -85,15 +116,20 @@ def test_two_processes_that_look_end_with_the_same_weights(tiny):
     assert len([row for row in rows("looked") if row["attention/1/entropy"]]) > 1
 
 
-@pytest.mark.parametrize("given", [[], ["trainer.precision=bf16-true"], ["model.pool=class", "model.class_place=centre"]],
-    ids=["plain", "rounded", "centred"])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [[], ["trainer.precision=bf16-true"], ["model.pool=class", "model.class_place=centre"]],
+    ids=["plain", "rounded", "centred"],
+)
 def test_a_trial_of_one_batch_looks_too(given, tiny):
     fit("vit_comrope", [*tiny, *given, "trainer.fast_dev_run=true"], Path("trial"), "never")
     assert [row["step"] for row in rows("trial") if row["attention/1/self"]] == ["0"]
 
 
 def test_a_model_that_cannot_be_looked_at_is_trained_all_the_same(tiny, monkeypatch, caplog):
-    monkeypatch.setattr(callback, "check", lambda model, layers: capture.check(nn.Linear(1, 1), layers))
+    monkeypatch.setattr(
+        callback, "check", lambda model, layers: capture.check(nn.Linear(1, 1), layers)
+    )
     assert main(["fit", "vit_comrope", *tiny, "trainer.fast_dev_run=true", "--run-dir", "run"]) == 0
     assert "attention is not looked at: the model has no attention layer of zoo" in caplog.text
 

@@ -53,15 +53,27 @@ def broken_run(overrides, monkeypatch, change):
     return str(stopped.value), checkpoint.read(Path("run/replay.pt"))
 
 
-@pytest.mark.parametrize("more", [
-    ["trainer.accumulate_grad_batches=2"], ["trainer.precision=bf16-mixed"],
-    ["trainer.compile=true", "data.batch_size=32"],  # in the first epoch, before a validation is compiled too
-], ids=["accumulated", "bfloat16", "compiled"])  # fmt: skip
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["trainer.accumulate_grad_batches=2"],
+        ["trainer.precision=bf16-mixed"],
+        [
+            "trainer.compile=true",
+            "data.batch_size=32",
+        ],  # in the first epoch, before a validation is compiled too
+    ],
+    ids=["accumulated", "bfloat16", "compiled"],
+)
 def test_the_first_module_is_named(more, tiny, monkeypatch):
     compiled = torch.nn.Module.compile
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiled(module, backend="eager"))
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda module: compiled(module, backend="eager")
+    )
     told, content = broken_run([*tiny, "trainer.max_epochs=6", *more], monkeypatch, spoil)
-    assert f"first: what {PLACE} gives; batch, random states and weights are in run/replay.pt" in told
+    assert (
+        f"first: what {PLACE} gives; batch, random states and weights are in run/replay.pt" in told
+    )
     assert content["replay"]["first"] == f"what {PLACE} gives"
     assert content["replay"]["step"] == STEP
 
@@ -88,7 +100,9 @@ def test_a_replay_takes_the_step_again(tiny, monkeypatch):
         return losses[-1] * (torch.nan if self.trainer.global_step == STEP else 1.0)
 
     monkeypatch.setattr(Classify, "training_step", noted)
-    with pytest.raises(NonFiniteError, match="first: the loss, though what every module gives is finite"):
+    with pytest.raises(
+        NonFiniteError, match="first: the loss, though what every module gives is finite"
+    ):
         fit("vit_comrope", tiny, Path("run"), "never")
     kept = checkpoint.read(Path("run/replay.pt"))["replay"]
     task = zoo.load("run/replay.pt").train()
@@ -100,5 +114,7 @@ def test_a_replay_takes_the_step_again(tiny, monkeypatch):
 
 def test_a_replay_is_no_checkpoint_to_go_on_from(tiny, monkeypatch):
     broken_run(tiny, monkeypatch, spoil)
-    with pytest.raises(zoo.errors.CheckpointError, match="it holds weights, but no training to go on with"):
+    with pytest.raises(
+        zoo.errors.CheckpointError, match="it holds weights, but no training to go on with"
+    ):
         fit("vit_comrope", tiny, None, "run/replay.pt")

@@ -60,7 +60,9 @@ def test_a_run_that_accumulates_stops_between_steps(tiny, weights, monkeypatch):
     tiny.append("trainer.accumulate_grad_batches=4")  # of six in an epoch
     fit("vit_comrope", tiny, Path("whole"), "never")
     with monkeypatch.context() as patch:
-        patch.setattr(Signals, "on_train_batch_start", lambda self, *given: self._note(signal.SIGTERM, None))
+        patch.setattr(
+            Signals, "on_train_batch_start", lambda self, *given: self._note(signal.SIGTERM, None)
+        )
         with pytest.raises(Stopped, match="SIGTERM at step 1; saved"):
             fit("vit_comrope", tiny, Path("broken"), "never")
     fit("vit_comrope", tiny, Path("broken"), "auto")
@@ -71,12 +73,17 @@ def test_a_run_that_accumulates_stops_between_steps(tiny, weights, monkeypatch):
 def test_a_stopped_run_ends_as_if_it_had_not_been(step, whole, tiny, weights, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Signals, "on_train_batch_start", stop_at(step))
-        with pytest.raises(Stopped, match=f"SIGTERM at step {step}; saved broken/checkpoints/last.ckpt") as stopped:
+        with pytest.raises(
+            Stopped, match=f"SIGTERM at step {step}; saved broken/checkpoints/last.ckpt"
+        ) as stopped:
             fit("vit_comrope", tiny, Path("broken"), "never")
     assert stopped.value.code == 143
     resumed = fit("vit_comrope", tiny, Path("broken"), "auto")
     for name in ("last", "best"):
-        assert same(weights(whole[0] / f"checkpoints/{name}.ckpt"), weights(f"broken/checkpoints/{name}.ckpt"))
+        assert same(
+            weights(whole[0] / f"checkpoints/{name}.ckpt"),
+            weights(f"broken/checkpoints/{name}.ckpt"),
+        )
     assert resumed["metrics"] == whole[1]["metrics"]
 
 
@@ -91,7 +98,10 @@ def test_a_run_stopped_in_validation_validates_anew(whole, tiny, weights, monkey
             fit("vit_comrope", tiny, Path("broken"), "never")
     assert fit("vit_comrope", tiny, Path("broken"), "auto")["metrics"] == whole[1]["metrics"]
     for name in ("last", "best"):
-        assert same(weights(whole[0] / f"checkpoints/{name}.ckpt"), weights(f"broken/checkpoints/{name}.ckpt"))
+        assert same(
+            weights(whole[0] / f"checkpoints/{name}.ckpt"),
+            weights(f"broken/checkpoints/{name}.ckpt"),
+        )
     steps = [
         [row.split(",")[:2] for row in Path(run, "metrics.csv").read_text().splitlines()]
         for run in (whole[0], "broken")
@@ -128,8 +138,13 @@ def test_auto_takes_the_newest_that_is_whole(damaged, step, whole, stopped, weig
     with caplog.at_level("INFO", "zoo"):
         fit("vit_comrope", stopped, Path("broken"), "auto")
     assert f"skipped broken/checkpoints/{damaged}.ckpt: corrupt" in caplog.text
-    assert f"going on from broken/checkpoints/{'best' if damaged == 'last' else 'last'}.ckpt" in caplog.text
-    assert same(weights(whole[0] / "checkpoints/last.ckpt"), weights("broken/checkpoints/last.ckpt"))
+    assert (
+        f"going on from broken/checkpoints/{'best' if damaged == 'last' else 'last'}.ckpt"
+        in caplog.text
+    )
+    assert same(
+        weights(whole[0] / "checkpoints/last.ckpt"), weights("broken/checkpoints/last.ckpt")
+    )
     assert checkpoint.read(Path("broken/checkpoints/best.ckpt"))["global_step"] > step
 
 
@@ -144,7 +159,9 @@ def test_a_run_killed_between_its_last_two_files_has_both(whole, tiny, weights):
 def test_auto_stops_where_no_checkpoint_is_whole(stopped):
     for name in ("last", "best"):
         Path(f"broken/checkpoints/{name}.ckpt").write_bytes(b"PK")
-    with pytest.raises(CheckpointError, match=r"(?s)no checkpoint .*best.ckpt: corrupt.*last.ckpt: corrupt"):
+    with pytest.raises(
+        CheckpointError, match=r"(?s)no checkpoint .*best.ckpt: corrupt.*last.ckpt: corrupt"
+    ):
         fit("vit_comrope", stopped, Path("broken"), "auto")
 
 
@@ -159,7 +176,9 @@ def test_auto_takes_over_what_was_killed_before_it_saved(tiny):
 def test_saving_in_the_background_changes_nothing(whole, tiny, weights):
     fit("vit_comrope", [*tiny, "trainer.save=async"], Path("run"), "never")
     for name in ("last", "best"):
-        assert same(weights(whole[0] / f"checkpoints/{name}.ckpt"), weights(f"run/checkpoints/{name}.ckpt"))
+        assert same(
+            weights(whole[0] / f"checkpoints/{name}.ckpt"), weights(f"run/checkpoints/{name}.ckpt")
+        )
 
 
 @pytest.mark.parametrize("save", ["sync", "async"])

@@ -38,7 +38,9 @@ def test_a_checkpoint_needs_no_corpus(song):
     Path("song.txt").unlink()
     task = zoo.load("run")
     assert task.samples.length == 16
-    assert task.samples.vocabulary.decode(task.samples.vocabulary.encode("your boat")) == "your boat"
+    assert (
+        task.samples.vocabulary.decode(task.samples.vocabulary.encode("your boat")) == "your boat"
+    )
     assert task(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 16, len(task.samples.vocabulary))
 
 
@@ -50,7 +52,9 @@ def test_a_length_to_evaluate_at_leaves_the_model_as_it_was_trained(song):
 
 def test_classes_of_texts_are_remembered(tmp_path):
     known = Passages(8, Characters("abc"), 2, ("calm", "wild"))
-    assert checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path) == known
+    assert (
+        checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path) == known
+    )
 
 
 def test_that_windows_ask_for_answers_is_remembered(tmp_path):
@@ -59,14 +63,26 @@ def test_that_windows_ask_for_answers_is_remembered(tmp_path):
         Text(8, Characters("ab"), "some"),
         Text(8, Characters("ab")),
     ):
-        assert checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path) == known
+        assert (
+            checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path)
+            == known
+        )
     before = {"length": 8, "vocabulary": Characters("ab").plain(), "answers": True}
-    assert checkpoint.recalled({"zoo": {"samples": before}}, tmp_path) == Text(8, Characters("ab"), "answers")
+    assert checkpoint.recalled({"zoo": {"samples": before}}, tmp_path) == Text(
+        8, Characters("ab"), "answers"
+    )
 
 
 def test_images_are_remembered(tmp_path):
-    for known in (Images(1, 8, 16, 2, names=("a", "b")), Images(1, 8, 8, 10), Clips(1, 8, 8, 10, frames=4)):
-        assert checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path) == known
+    for known in (
+        Images(1, 8, 16, 2, names=("a", "b")),
+        Images(1, 8, 8, 10),
+        Clips(1, 8, 8, 10, frames=4),
+    ):
+        assert (
+            checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path)
+            == known
+        )
     assert checkpoint.recalled({"zoo": {}}, tmp_path) is None
 
 
@@ -76,16 +92,34 @@ def test_a_vocabulary_that_cannot_be_read_is_told(tmp_path):
         checkpoint.recalled(content, tmp_path / "one.ckpt")
 
 
-FILLS = ["model.name=encoder", "model.dim=16", "model.depth=1", "model.heads=2", "model.encoding=rope",
-    "model.block.dropout=0.1"]  # fmt: skip
+FILLS = [
+    "model.name=encoder",
+    "model.dim=16",
+    "model.depth=1",
+    "model.heads=2",
+    "model.encoding=rope",
+    "model.block.dropout=0.1",
+]
 WAYS = {
     "predict": ["model.memory=16", "data.streams=true"],
     "fill": ["task.name=fill", *FILLS],
-    "stream": ["data.name=text_stream", "data.path=made", "data.length=16", "data.batch_size=4", "data.samples=24",
-        "model.block.dropout=0.1"],
-    "classify": ["task.name=classify", *FILLS, "data.name=passages", "data.path=made", "data.val=validation",
-        "data.batch_size=8"],
-}  # fmt: skip
+    "stream": [
+        "data.name=text_stream",
+        "data.path=made",
+        "data.length=16",
+        "data.batch_size=4",
+        "data.samples=24",
+        "model.block.dropout=0.1",
+    ],
+    "classify": [
+        "task.name=classify",
+        *FILLS,
+        "data.name=passages",
+        "data.path=made",
+        "data.val=validation",
+        "data.batch_size=8",
+    ],
+}
 
 
 @pytest.mark.parametrize("way", WAYS)

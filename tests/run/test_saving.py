@@ -13,7 +13,10 @@ from zoo.run.callbacks.guards import Signals
 from zoo.run.fit import fit
 from zoo.tasks.classification import Classify
 
-LAST = ["trainer.max_epochs=null", "trainer.max_steps=8"]  # in the middle of the second epoch of six
+LAST = [
+    "trainer.max_epochs=null",
+    "trainer.max_steps=8",
+]  # in the middle of the second epoch of six
 
 
 def validated(run):
@@ -24,7 +27,10 @@ def validated(run):
 
 
 def steps(run):
-    return {name: checkpoint.read(Path(run, f"checkpoints/{name}.ckpt"))["global_step"] for name in ("best", "last")}
+    return {
+        name: checkpoint.read(Path(run, f"checkpoints/{name}.ckpt"))["global_step"]
+        for name in ("best", "last")
+    }
 
 
 def test_a_run_of_so_many_steps_is_validated_where_it_ends(tiny):
@@ -77,7 +83,9 @@ def test_the_same_few_batches_are_trained_on_after_a_resume(tiny, weights):
     few = [*tiny, "trainer.overfit_batches=2", "optim.warmup=0", "optim.floor=1"]
     fit("vit_comrope", [*few, "trainer.max_epochs=4"], Path("whole"), "never")
     fit("vit_comrope", [*few, "trainer.max_epochs=2"], Path("broken"), "never")
-    resumed = fit("vit_comrope", [*few, "trainer.max_epochs=4"], None, "broken/checkpoints/last.ckpt")
+    resumed = fit(
+        "vit_comrope", [*few, "trainer.max_epochs=4"], None, "broken/checkpoints/last.ckpt"
+    )
     whole, broken = (weights(f"{run}/checkpoints/last.ckpt") for run in ("whole", resumed["run"]))
     assert all(torch.equal(one, broken[name]) for name, one in whole.items())
 
@@ -106,7 +114,9 @@ def test_weights_that_are_not_finite_are_not_saved(tiny, monkeypatch):
                 next(iter(self.model.parameters())).fill_(float("nan"))
 
     monkeypatch.setattr(Classify, "optimizer_step", optimizer_step)
-    with pytest.raises(NonFiniteError, match=r"step 12: .* is not finite after it; .*last\.ckpt") as stopped:
+    with pytest.raises(
+        NonFiniteError, match=r"step 12: .* is not finite after it; .*last\.ckpt"
+    ) as stopped:
         fit("vit_comrope", tiny, Path("run"), "never")
     assert stopped.value.code == 3
     assert steps("run")["last"] == 6

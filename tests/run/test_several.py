@@ -73,19 +73,27 @@ def results():
 
 
 def close(one, two):
-    return one.keys() == two.keys() and all(torch.allclose(one[key], two[key], atol=1e-6, rtol=1e-5) for key in one)
+    return one.keys() == two.keys() and all(
+        torch.allclose(one[key], two[key], atol=1e-6, rtol=1e-5) for key in one
+    )
 
 
 def same(one, two):
     return one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
 
 
-@pytest.mark.parametrize(("launcher", "strategy"), [(torchrun, "ddp"), (slurm, "auto"), (torchrun, "fsdp")])
+@pytest.mark.parametrize(
+    ("launcher", "strategy"), [(torchrun, "ddp"), (slurm, "auto"), (torchrun, "fsdp")]
+)
 def test_two_processes_are_one_with_the_joined_batch(launcher, strategy, still, weights):
     whole = fit("vit_comrope", [*still, "data.batch_size=64"], Path("one"), "never")
-    assert several([*still, f"trainer.strategy={strategy}"], "two", launcher=launcher) == [0, 0], logs()
+    assert several([*still, f"trainer.strategy={strategy}"], "two", launcher=launcher) == [0, 0], (
+        logs()
+    )
     for name in ("last", "best"):
-        assert close(weights(f"one/checkpoints/{name}.ckpt"), weights(f"two/checkpoints/{name}.ckpt"))
+        assert close(
+            weights(f"one/checkpoints/{name}.ckpt"), weights(f"two/checkpoints/{name}.ckpt")
+        )
     first, second = results()
     assert second is None
     assert first["count"] == whole["count"] == 719
@@ -94,13 +102,27 @@ def test_two_processes_are_one_with_the_joined_batch(launcher, strategy, still, 
 
 def masked_by_contents(self, batch, draws, others, original=Fill.masked):
     mixed = batch.inputs * 0.37 + torch.arange(batch.inputs.shape[1]) * 0.61
-    return original(self, batch, torch.stack([mixed % 1, mixed * 7 % 1]), (batch.inputs + 1) % self.mask)
+    return original(
+        self, batch, torch.stack([mixed % 1, mixed * 7 % 1]), (batch.inputs + 1) % self.mask
+    )
 
 
-@pytest.mark.parametrize("options", [
-    ["data.documents=true"], ["task.name=fill", "model.name=encoder", "model.dim=16", "model.depth=1", "model.heads=2",
-    "model.encoding=rope"], ["data.streams=true", "model.memory=16"],
-], ids=["documents", "fill", "memory"])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["data.documents=true"],
+        [
+            "task.name=fill",
+            "model.name=encoder",
+            "model.dim=16",
+            "model.depth=1",
+            "model.heads=2",
+            "model.encoding=rope",
+        ],
+        ["data.streams=true", "model.memory=16"],
+    ],
+    ids=["documents", "fill", "memory"],
+)
 def test_gradients_are_those_of_the_joined_batch(options, text, monkeypatch):
     """Though each process is asked another number of tokens."""
 
@@ -117,7 +139,9 @@ def test_gradients_are_those_of_the_joined_batch(options, text, monkeypatch):
         assert close(one, two)
 
 
-@pytest.mark.parametrize("options", [[], ["data.val=test", "data.test=test", "data.stream.samples=32"]])
+@pytest.mark.parametrize(
+    "options", [[], ["data.val=test", "data.test=test", "data.stream.samples=32"]]
+)
 def test_images_are_decoded_once_and_dealt_out(options, tiny, monkeypatch):
     """Where they are streamed each process decodes its share."""
     parquet(Path("made/train-0.parquet"), 40)
@@ -182,7 +206,10 @@ def test_a_number_that_is_not_finite_in_one_process_stops_all(strategy, tiny, mo
 
     monkeypatch.setattr(Finite, "on_train_batch_start", spoil)
     assert several([*tiny, f"trainer.strategy={strategy}"], "run") == [3, 3], logs()
-    assert "first: what model.embed gives in process 1; batch, random states and weights are in run/replay.pt" in logs()
+    assert (
+        "first: what model.embed gives in process 1; batch, random states and weights are in run/replay.pt"
+        in logs()
+    )
     kept = checkpoint.read(Path("run/replay.pt"))
     assert kept["replay"]["batch"][0].isnan().sum() == 1
     assert all(value.isfinite().all() for value in kept["state_dict"].values())
@@ -195,7 +222,10 @@ def test_a_process_that_dies_is_missed_by_the_others(tiny, monkeypatch):
 
     monkeypatch.setattr(Signals, "on_train_batch_start", die)
     assert several(tiny, "run") == [1, -signal.SIGKILL]
-    assert "process 0 cannot reach another one, which has died or hangs; still there: best.ckpt" in logs()
+    assert (
+        "process 0 cannot reach another one, which has died or hangs; still there: best.ckpt"
+        in logs()
+    )
 
 
 def test_one_process_goes_on_from_what_two_have_saved(tiny, weights, caplog):

@@ -94,7 +94,9 @@ def test_what_draws_aside_leaves_the_stream_where_it_stood():
 
 def test_a_digest_is_of_every_bit():
     value = torch.tensor([[0.0, 1.5], [2.0, -1.0]])
-    told = hashlib.sha256(b"torch.float32 (2, 2)" + np.array([[0, 1.5], [2, -1]], "<f4").tobytes()).hexdigest()
+    told = hashlib.sha256(
+        b"torch.float32 (2, 2)" + np.array([[0, 1.5], [2, -1]], "<f4").tobytes()
+    ).hexdigest()
     assert digest([value]) == told
     assert digest([torch.tensor([0.0])]) != digest([torch.tensor([-0.0])])
 
@@ -110,7 +112,11 @@ def test_weights_that_are_not_learned_are_digested_too(tmp_path):
 
 
 def test_tensors_of_a_batch_are_found_in_mappings_too():
-    batch = {"inputs": torch.zeros(1), "rest": [torch.ones(2), {"more": (torch.ones(3),)}], "name": "a"}
+    batch = {
+        "inputs": torch.zeros(1),
+        "rest": [torch.ones(2), {"more": (torch.ones(3),)}],
+        "name": "a",
+    }
     assert [len(one) for one in tensors(batch)] == [1, 2, 3]
 
 

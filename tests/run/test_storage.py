@@ -15,7 +15,11 @@ from zoo.errors import CheckpointError, ZooError
 from zoo.run import atomic_io, checkpoint
 from zoo.run.callbacks.checkpointing import Storage
 
-CONTENT = {"zoo": {"recipe": {}, "name": "tiny"}, "state_dict": {"weight": torch.arange(100.0)}, "global_step": 3}
+CONTENT = {
+    "zoo": {"recipe": {}, "name": "tiny"},
+    "state_dict": {"weight": torch.arange(100.0)},
+    "global_step": 3,
+}
 
 
 @pytest.fixture
@@ -66,10 +70,15 @@ class Payload:
         return (Path.touch, (Path("hacked"),))
 
 
-@pytest.mark.parametrize("content", [
-    Payload(), {"zoo": {}, "state_dict": Payload()}, {"zoo": Payload, "state_dict": {}},
-    {"zoo": {"recipe": torch.nn.Linear(2, 2)}, "state_dict": {}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        Payload(),
+        {"zoo": {}, "state_dict": Payload()},
+        {"zoo": Payload, "state_dict": {}},
+        {"zoo": {"recipe": torch.nn.Linear(2, 2)}, "state_dict": {}},
+    ],
+)
 @pytest.mark.parametrize("zipped", [True, False])
 def test_nothing_runs_even_under_a_true_checksum(content, zipped, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -90,7 +99,8 @@ def test_a_full_disk_leaves_what_was_there(call, path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(*target, full)
         with pytest.raises(
-            ZooError, match=r"last.ckpt: cannot be written, No space left on device; still there: last.ckpt"
+            ZooError,
+            match=r"last.ckpt: cannot be written, No space left on device; still there: last.ckpt",
         ):
             atomic_io.publish(atomic_io.serialised({}), path)
     assert path.read_bytes() == before
@@ -113,7 +123,9 @@ def test_the_background_saves_what_there_was(tmp_path, monkeypatch):
     weight.zero_()
     assert not (tmp_path / "one.ckpt").exists()
     disk.teardown()
-    assert torch.equal(checkpoint.read(tmp_path / "one.ckpt")["state_dict"]["weight"], torch.ones(3))
+    assert torch.equal(
+        checkpoint.read(tmp_path / "one.ckpt")["state_dict"]["weight"], torch.ones(3)
+    )
 
 
 def test_what_goes_wrong_in_the_background_is_raised(tmp_path):

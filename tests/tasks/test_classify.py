@@ -32,7 +32,9 @@ def test_only_matrices_decay(task):
 
 def test_the_rate_rises_linearly_and_falls_along_a_cosine():
     optim = AdamW(lr=1.0, warmup=0.1, floor=0.01)
-    assert [optim.factor(step, 100) for step in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
+    assert [optim.factor(step, 100) for step in (0, 4, 9, 10)] == pytest.approx(
+        [0.1, 0.5, 1.0, 1.0]
+    )
     assert optim.factor(55, 100) == pytest.approx(0.01 + 0.99 / 2)
     assert optim.factor(100, 100) == optim.factor(500, 100) == pytest.approx(0.01)
 
@@ -67,4 +69,6 @@ def test_the_loss_of_shares_is_the_share_of_losses(task):
     task.eval()
     shares = 0.3 * torch.nn.functional.one_hot(one, 10) + 0.7 * torch.nn.functional.one_hot(two, 10)
     losses = [task.training_step((inputs, labels), 0) for labels in (one, two)]
-    torch.testing.assert_close(task.training_step((inputs, shares), 0), 0.3 * losses[0] + 0.7 * losses[1])
+    torch.testing.assert_close(
+        task.training_step((inputs, shares), 0), 0.3 * losses[0] + 0.7 * losses[1]
+    )

@@ -20,7 +20,9 @@ def task(**options):
 
 
 def masked(one, batch):
-    return one.masked(batch, torch.rand(2, *batch.inputs.shape), torch.randint(11, batch.inputs.shape))
+    return one.masked(
+        batch, torch.rand(2, *batch.inputs.shape), torch.randint(11, batch.inputs.shape)
+    )
 
 
 def test_shares_are_those_of_the_paper():
@@ -53,7 +55,9 @@ def test_an_evaluation_repeats_exactly():
 def test_a_window_is_masked_the_same_in_any_batch():
     one, inputs = task(share=0.5), text()
     seen = []
-    one.model.forward = lambda inputs, documents: seen.append(inputs) or torch.zeros(*inputs.shape, 11)
+    one.model.forward = lambda inputs, documents: (
+        seen.append(inputs) or torch.zeros(*inputs.shape, 11)
+    )
     for batch in (inputs, inputs.flip(0), inputs[1:]):
         one.test_step(Windows(batch, batch), 0)
     assert torch.equal(seen[0], seen[1].flip(0))
@@ -77,7 +81,10 @@ def test_the_loss_is_of_the_chosen_tokens():
     one.test_step(Windows(inputs, inputs), 0)
     seeds = [zlib.crc32(window.tobytes()) for window in inputs.numpy()]
     chosen = torch.stack(
-        [torch.from_numpy(np.random.default_rng(seed).random(12, dtype=np.float32)) < 0.5 for seed in seeds]
+        [
+            torch.from_numpy(np.random.default_rng(seed).random(12, dtype=np.float32)) < 0.5
+            for seed in seeds
+        ]
     )
     expected = -logits.log_softmax(-1).gather(-1, inputs[..., None])[..., 0][chosen].mean()
     assert one.test_tally.compute().measures()["loss"].item() == pytest.approx(expected.item())
@@ -95,7 +102,11 @@ def test_a_model_without_a_mask_is_refused():
 
 
 def test_inputs_are_what_an_evaluation_shows_the_model():
-    one, batch, seen = task(share=0.5), Windows(text(), text(), torch.zeros(2, 12, dtype=torch.long)), []
+    one, batch, seen = (
+        task(share=0.5),
+        Windows(text(), text(), torch.zeros(2, 12, dtype=torch.long)),
+        [],
+    )
     one.model.forward = lambda *inputs: seen.append(inputs) or torch.zeros(2, 12, 11)
     one.test_step(batch, 0)
     assert all(map(torch.equal, one.inputs(batch), seen[0]))

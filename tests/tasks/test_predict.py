@@ -34,7 +34,10 @@ def test_measures_are_those_of_the_whole_set():
 
 
 def test_answers_are_counted_as_a_whole_where_windows_ask_for_one():
-    data, one = Cycle(), Predict(decoder("rope"), OPTIM, dataclasses.replace(SAMPLES, asks="answers"))
+    data, one = (
+        Cycle(),
+        Predict(decoder("rope"), OPTIM, dataclasses.replace(SAMPLES, asks="answers")),
+    )
     said = [one.model.eval()(batch.inputs).argmax(-1) for batch in data.batches]
     data.batches[1] = Windows(data.batches[1].inputs, said[1])  # whatever the model says
     (found,) = trainer().test(one, datamodule=data, verbose=False)
@@ -47,7 +50,11 @@ def test_training_learns_the_cycle():
     run.fit(one, datamodule=Cycle())
     assert run.callback_metrics["val/loss"] < 0.5
     assert run.callback_metrics["train/loss"] < 0.5
-    assert {"val/perplexity", "val/accuracy", "val/bits_per_character"} <= run.callback_metrics.keys()
+    assert {
+        "val/perplexity",
+        "val/accuracy",
+        "val/bits_per_character",
+    } <= run.callback_metrics.keys()
 
 
 def test_windows_know_their_documents():
@@ -93,7 +100,9 @@ def test_what_a_loop_remembers_can_be_carried_on():
     other = task(memory=12)
     other.load_batch_state(copy.deepcopy(one.batch_state()))
     assert torch.equal(other.logits("train", batches[1]), one.logits("train", batches[1]))
-    assert not torch.equal(task(memory=12).logits("train", batches[1]), one.logits("train", batches[1]))
+    assert not torch.equal(
+        task(memory=12).logits("train", batches[1]), one.logits("train", batches[1])
+    )
 
 
 def test_a_model_that_sees_what_comes_after_is_refused():

@@ -19,11 +19,19 @@ def groups(*rules):
     """(names, weight decay, rate) of each group."""
     made = model()
     named = {id(p): name for name, p in made.named_parameters()}
-    optimiser = AdamW(lr=0.1, weight_decay=0.5, warmup=0.0, rules=rules).configure(made, 10)["optimizer"]
-    return [([named[id(p)] for p in g["params"]], g["weight_decay"], g["lr"]) for g in optimiser.param_groups]
+    optimiser = AdamW(lr=0.1, weight_decay=0.5, warmup=0.0, rules=rules).configure(made, 10)[
+        "optimizer"
+    ]
+    return [
+        ([named[id(p)] for p in g["params"]], g["weight_decay"], g["lr"])
+        for g in optimiser.param_groups
+    ]
 
 
-USUAL = [(["0.weight", "2.weight"], 0.5, 0.1), (["0.bias", "1.weight", "1.bias", "2.bias"], 0.0, 0.1)]
+USUAL = [
+    (["0.weight", "2.weight"], 0.5, 0.1),
+    (["0.bias", "1.weight", "1.bias", "2.bias"], 0.0, 0.1),
+]
 
 
 def test_without_rules_there_are_two_groups():
@@ -64,11 +72,19 @@ def test_a_schedule_multiplies_each_rate():
 @pytest.mark.parametrize(
     ("rules", "key", "told"),
     [
-        ([Rule(match="2.wieght", freeze=True)], "rules.0.match", "a name like 2.wieght; did you mean 2.weight"),
-        ([Rule(match="2.*", lr=2.0), Rule(match="2.bias", freeze=True)], "rules.1.match", "rules before it match all"),
+        (
+            [Rule(match="2.wieght", freeze=True)],
+            "rules.0.match",
+            "a name like 2.wieght; did you mean 2.weight",
+        ),
+        (
+            [Rule(match="2.*", lr=2.0), Rule(match="2.bias", freeze=True)],
+            "rules.1.match",
+            "rules before it match all",
+        ),
         ([Rule(match="[012].*", freeze=True)], "rules", "they freeze every parameter"),
     ],
-)  # fmt: skip
+)
 def test_rules_that_do_nothing_or_leave_nothing_are_refused(rules, key, told):
     with pytest.raises(Invalid, match=told) as error:
         groups(*rules)
@@ -83,7 +99,8 @@ def test_a_rule_that_says_two_things_or_nothing_is_refused(options):
 
 def test_a_recipe_tells_a_rule_that_matches_nothing_where_it_stands():
     with pytest.raises(
-        RecipeError, match=r"command line: optim.rules.0.match: no parameter .*; did you mean head.bias\?"
+        RecipeError,
+        match=r"command line: optim.rules.0.match: no parameter .*; did you mean head.bias\?",
     ):
         zoo.load_recipe("vit_none", ["optim.rules=[{match: haed.bias, freeze: true}]"])
 
@@ -91,11 +108,16 @@ def test_a_recipe_tells_a_rule_that_matches_nothing_where_it_stands():
 def test_a_task_is_made_with_its_rules():
     rules = "optim.rules=[{match: head.*, lr: 2.0}, {match: '*', freeze: true}]"
     task = build_task(zoo.load_recipe("vit_none", ["model.depth=1", rules]))
-    assert [name for name, p in task.model.named_parameters() if p.requires_grad] == ["head.weight", "head.bias"]
+    assert [name for name, p in task.model.named_parameters() if p.requires_grad] == [
+        "head.weight",
+        "head.bias",
+    ]
     optimiser = task.optim.configure(task.model, 10)["optimizer"]
     before = {name: p.detach().clone() for name, p in task.model.named_parameters()}
     task.model(torch.randn(2, 1, 16, 16)).sum().backward()
     optimiser.step()
-    changed = [name for name, p in task.model.named_parameters() if not torch.equal(p, before[name])]
+    changed = [
+        name for name, p in task.model.named_parameters() if not torch.equal(p, before[name])
+    ]
     assert set(changed) <= {"head.weight", "head.bias"}
     assert changed

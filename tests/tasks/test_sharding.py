@@ -19,15 +19,27 @@ STEPS = 10
 def losses(encoding, rank=0, mesh=None):
     """Of ten steps on batches of eight, in all processes; each of two takes a half."""
     torch.manual_seed(0)
-    small = ["model.dim=16", "model.depth=2", "model.heads=2", "model.coordinates.jitter=0", "model.block.drop_path=0"]
+    small = [
+        "model.dim=16",
+        "model.depth=2",
+        "model.heads=2",
+        "model.coordinates.jitter=0",
+        "model.block.drop_path=0",
+    ]
     model = zoo.build_model(zoo.load_recipe("vit_comrope", [*small, f"model.encoding={encoding}"]))
     if mesh is not None:
         shard(model, mesh)
         assert all(isinstance(weight, DTensor) for weight in model.parameters())
-    optimiser, draw = torch.optim.AdamW(model.parameters(), lr=1e-3), torch.Generator().manual_seed(1)
+    optimiser, draw = (
+        torch.optim.AdamW(model.parameters(), lr=1e-3),
+        torch.Generator().manual_seed(1),
+    )
     own, found = slice(None) if mesh is None else slice(rank * 4, rank * 4 + 4), []
     for _ in range(STEPS):
-        images, labels = torch.randn(8, 1, 16, 16, generator=draw), torch.randint(10, (8,), generator=draw)
+        images, labels = (
+            torch.randn(8, 1, 16, 16, generator=draw),
+            torch.randint(10, (8,), generator=draw),
+        )
         loss = F.cross_entropy(model(images[own]), labels[own])
         loss.backward()
         optimiser.step()

@@ -70,7 +70,9 @@ def test_each_token_weighs_the_same_whatever_its_batch():
 
 
 def test_a_window_is_right_where_all_that_it_asks_is():
-    targets = torch.tensor([[-100, 1, 2], [-100, 1, 2], [3, -100, -100], [-100, -100, -100], [0, 1, 2]])
+    targets = torch.tensor(
+        [[-100, 1, 2], [-100, 1, 2], [3, -100, -100], [-100, -100, -100], [0, 1, 2]]
+    )
     said = torch.tensor([[0, 1, 2], [0, 1, 3], [3, 0, 0], [0, 0, 0], [4, 1, 2]])
     tally = Tally(3)
     for rows in (slice(0, 2), slice(2, 5)):
@@ -85,8 +87,12 @@ def test_bits_are_told_by_the_unit():
     sized.update(logits, targets, torch.full((3, 6), 4))
     nats = tally.compute().measures()["loss"].item()
     for unit in ("character", "byte"):
-        assert tally.compute().bits(unit)[f"bits_per_{unit}"].item() == pytest.approx(nats / math.log(2))
-    assert sized.compute().bits("token")["bits_per_byte"].item() == pytest.approx(nats / math.log(2) / 4)
+        assert tally.compute().bits(unit)[f"bits_per_{unit}"].item() == pytest.approx(
+            nats / math.log(2)
+        )
+    assert sized.compute().bits("token")["bits_per_byte"].item() == pytest.approx(
+        nats / math.log(2) / 4
+    )
     assert tally.compute().bits("token") == {}
 
 

@@ -22,7 +22,9 @@ class Cycle(L.LightningDataModule):
     def __init__(self, count=4, rows=3, last=3, seed=0):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        text = (torch.arange(12 * count + 1) % 11 + torch.randint(2, (rows, 1), generator=generator)) % 11
+        text = (
+            torch.arange(12 * count + 1) % 11 + torch.randint(2, (rows, 1), generator=generator)
+        ) % 11
         pieces = [text[:, 12 * i : 12 * i + 13] for i in range(count)]
         self.batches = [Windows(piece[:, :-1], piece[:, 1:]) for piece in pieces]
         self.batches[-1] = Windows(*(part[:last] for part in self.batches[-1][:2]))
@@ -38,7 +40,13 @@ class Cycle(L.LightningDataModule):
 
 def trainer(**options):
     hush()
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    quiet = {
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return L.Trainer(accelerator="cpu", logger=False, num_sanity_val_steps=0, **quiet, **options)
+        return L.Trainer(
+            accelerator="cpu", logger=False, num_sanity_val_steps=0, **quiet, **options
+        )

@@ -5,5 +5,15 @@ from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.tokens import Tokens, precise, unrounded
 
 __all__ = [
-    "Block", "Dims", "Encoding", "Lookup", "Span", "Terms", "Tokens", "precise", "repeated", "tabled", "unrounded",
-]  # fmt: skip
+    "Block",
+    "Dims",
+    "Encoding",
+    "Lookup",
+    "Span",
+    "Terms",
+    "Tokens",
+    "precise",
+    "repeated",
+    "tabled",
+    "unrounded",
+]

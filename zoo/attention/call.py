@@ -155,7 +155,9 @@ Readout = Callable[[Tensor, Span], Tensor]
 
 def tabled(table: Tensor) -> Block:
     """What was made for all pairs already, [1|B, 1|H, N, M]."""
-    return Block(lambda span: table[:, :, span.rows, span.columns], Lookup(table, lambda b, h, i, j: j))
+    return Block(
+        lambda span: table[:, :, span.rows, span.columns], Lookup(table, lambda b, h, i, j: j)
+    )
 
 
 def at(bias: Bias, span: Span) -> Tensor:
@@ -182,12 +184,18 @@ def times(bias: Bias, by: Index) -> Block:
 def row(table: Tensor, b: Tensor, h: Tensor, n: Tensor, *columns: Tensor) -> Tensor:
     """table[b, h, n] or table[b, h, n, columns], where an axis of size 1 stands for all."""
     batch, heads, rows, _ = table.shape
-    return table[(b if batch > 1 else 0 * b, h if heads > 1 else 0 * h, n if rows > 1 else 0 * n, *columns)]
+    return table[
+        (b if batch > 1 else 0 * b, h if heads > 1 else 0 * h, n if rows > 1 else 0 * n, *columns)
+    ]
 
 
 def repeated(heads: Tensor, count: int) -> Tensor:
     """Key heads [B, G, M, ..] as [B, H, M, ..] for `count` query heads: query head h reads key head h // (H / G)."""
-    return heads if heads.shape[1] == count else heads.repeat_interleave(count // heads.shape[1], dim=1)
+    return (
+        heads
+        if heads.shape[1] == count
+        else heads.repeat_interleave(count // heads.shape[1], dim=1)
+    )
 
 
 @dataclass(frozen=True)
@@ -214,7 +222,9 @@ class Terms:
     readout: Readout | None = None
     riders: Tensor | None = None  # [B, H, M, E]
     turn: Turn = lambda x: x  # as queries at these places were turned
-    window: int | None = None  # how many slots a query looks back, and ahead without a causal mask, its own included
+    window: int | None = (
+        None  # how many slots a query looks back, and ahead without a causal mask, its own included
+    )
     slots: Tensor | None = None  # int [N] among the keys, where the queries are not the last N
 
     def replace(self, **changes: object) -> Terms:
@@ -231,7 +241,12 @@ class Terms:
     @property
     def ordered(self) -> bool:
         """Whether no visible key lies ahead of its query: the offset of a pair is its distance."""
-        return self.causal and self.queries.ordered and self.keys.ordered and self.keys.pos.shape[-1] == 1
+        return (
+            self.causal
+            and self.queries.ordered
+            and self.keys.ordered
+            and self.keys.pos.shape[-1] == 1
+        )
 
     @property
     def consecutive(self) -> bool:
@@ -261,7 +276,9 @@ class Terms:
         if self.slots is None:
             return rows
         count = self.k.shape[2]
-        return rows.new_zeros(*rows.shape[:2], count, rows.shape[-1]).index_copy(2, self.slots, rows)
+        return rows.new_zeros(*rows.shape[:2], count, rows.shape[-1]).index_copy(
+            2, self.slots, rows
+        )
 
     def chosen(self, run: Tensor) -> Tensor:
         """Of what was made of a `run`, the rows of the queries."""
@@ -283,7 +300,11 @@ class Terms:
             rules.append(lambda b, h, i, j: self._near(b, i, j))
         queries, keys = self.queries.document, self.keys.document
         if queries is not None and keys is not None:
-            rules.append(lambda b, h, i, j: (pick(queries, b, i) == pick(keys, b, j)) & (pick(keys, b, j) >= 0))
+            rules.append(
+                lambda b, h, i, j: (
+                    (pick(queries, b, i) == pick(keys, b, j)) & (pick(keys, b, j) >= 0)
+                )
+            )
         if len(rules) < 2:
             return rules[0] if rules else None
         return lambda b, h, i, j: reduce(and_, (rule(b, h, i, j) for rule in rules))
@@ -334,7 +355,10 @@ class Terms:
         span = span or self.whole
         with unrounded(self.q.device):
             parts = [at(bias, span) for bias in self.biases]
-            parts += [precise(span.of_rows(left)) @ precise(span.of_columns(right)).mT for left, right in self.factors]
+            parts += [
+                precise(span.of_rows(left)) @ precise(span.of_columns(right)).mT
+                for left, right in self.factors
+            ]
             return sum(parts[1:], parts[0])
 
 

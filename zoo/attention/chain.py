@@ -108,7 +108,9 @@ class Chain(Encoding):
         self.settling = [n for n, link in links.items() if type(link).settle is not Encoding.settle]
         turning = [n for n, link in links.items() if n in self.settling or _turns(link)]
         if len(turning) > 1:
-            raise Invalid("encoding", f"{' and '.join(turning)} both turn queries and keys; list one of them")
+            raise Invalid(
+                "encoding", f"{' and '.join(turning)} both turn queries and keys; list one of them"
+            )
         self.shared = all(link.shared for link in self)
         self.relative = all(link.relative for link in self)
         self.causal = any(link.causal for link in self)
@@ -116,7 +118,9 @@ class Chain(Encoding):
         self.behind = max((link.behind for link in self), default=0)
         self.axes = (dims.axes,)
         self.unplaced = True  # seen to here, link by link
-        self.row_constant = tuple(f"{n}.{parameter}" for n, link in links.items() for parameter in link.row_constant)
+        self.row_constant = tuple(
+            f"{n}.{parameter}" for n, link in links.items() for parameter in link.row_constant
+        )
 
     def __iter__(self) -> Iterator[Encoding]:
         return iter(self._modules.values())  # type: ignore[arg-type]
@@ -124,7 +128,11 @@ class Chain(Encoding):
     @classmethod
     def of(cls, encoding: Encoding) -> Chain:
         """The encoding itself if it is a chain, else a chain of one."""
-        return encoding if isinstance(encoding, Chain) else cls(encoding.dims, {encoding.name or "encoding": encoding})
+        return (
+            encoding
+            if isinstance(encoding, Chain)
+            else cls(encoding.dims, {encoding.name or "encoding": encoding})
+        )
 
     def embed(self, tokens: Tokens) -> Tokens:
         for link in self:
@@ -156,11 +164,20 @@ class Chain(Encoding):
             old = terms.replace(queries=placed(link, terms.queries), keys=placed(link, terms.keys))
             new = link.terms(old)
             for field in EXCLUSIVE:
-                if getattr(old, field) is not None and getattr(new, field) is not getattr(old, field):
-                    raise Invalid("encoding", f"{link.name} and a link before it both write {field}; list one of them")
-            if old.rescore is not None and (len(new.biases), len(new.factors)) != (len(old.biases), len(old.factors)):
+                if getattr(old, field) is not None and getattr(new, field) is not getattr(
+                    old, field
+                ):
+                    raise Invalid(
+                        "encoding",
+                        f"{link.name} and a link before it both write {field}; list one of them",
+                    )
+            if old.rescore is not None and (len(new.biases), len(new.factors)) != (
+                len(old.biases),
+                len(old.factors),
+            ):
                 raise Invalid(
-                    "encoding", f"{link.name} adds a bias to scores that a link before it rescores; list it first"
+                    "encoding",
+                    f"{link.name} adds a bias to scores that a link before it rescores; list it first",
                 )
             self._check_products(link, old, new)
             terms = new if link.unplaced else confined(old, new)
@@ -183,11 +200,15 @@ class Chain(Encoding):
         for name in self.settling:
             if link.absorbs or link.reads_keys or new.k is not old.k:
                 raise Invalid(
-                    "encoding", f"{link.name} reads or turns keys, which {name} goes on changing; list one of them"
+                    "encoding",
+                    f"{link.name} reads or turns keys, which {name} goes on changing; list one of them",
                 )
             later = links.index(link) > links.index(self._modules[name])  # type: ignore[arg-type]
             if later and (new.scale != old.scale or new.q is not old.q):
-                raise Invalid("encoding", f"{link.name} changes what {name}, before it, has multiplied; list it first")
+                raise Invalid(
+                    "encoding",
+                    f"{link.name} changes what {name}, before it, has multiplied; list it first",
+                )
 
 
 def _turns(link: Encoding) -> bool:

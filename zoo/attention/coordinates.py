@@ -38,7 +38,10 @@ def place(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Toke
     index, extent = tokens.index, tokens.extent
     if convention in ("growing", "interpolated"):
         if length is None:
-            raise Invalid("coordinates", f"{convention} coordinates need the size of training: Dims(length=...)")
+            raise Invalid(
+                "coordinates",
+                f"{convention} coordinates need the size of training: Dims(length=...)",
+            )
         trained = extent.new_tensor(length)
         if convention == "growing":
             pos = index * extent / ((extent - 1).clamp(min=1) * trained)
@@ -61,9 +64,13 @@ def spacing(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Te
     extent = tokens.extent
     if extent is None:
         if length is None:
-            raise Invalid("length", f"{convention} coordinates need the size of training: Dims(length=...)")
+            raise Invalid(
+                "length", f"{convention} coordinates need the size of training: Dims(length=...)"
+            )
         extent = tokens.pos.new_tensor(length).expand(1, 1, -1)
-    zero, one = (tokens.replace(index=torch.full_like(tokens.index, n), extent=extent) for n in (0.0, 1.0))
+    zero, one = (
+        tokens.replace(index=torch.full_like(tokens.index, n), extent=extent) for n in (0.0, 1.0)
+    )
     return place(one, convention, length).pos - place(zero, convention, length).pos
 
 
@@ -73,7 +80,9 @@ def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
     One `sigma` per axis, 0 for an axis that stays. Truncated means drawn anew, not clamped: no draw sits on an edge.
     """
     widths = index.new_tensor(sigma)  # [P]
-    edge = torch.erf(0.5 / (widths.clamp(min=1e-6) * math.sqrt(2))).clamp(max=1 - 1e-6)  # P(|draw| < 1/2)
+    edge = torch.erf(0.5 / (widths.clamp(min=1e-6) * math.sqrt(2))).clamp(
+        max=1 - 1e-6
+    )  # P(|draw| < 1/2)
     uniform = torch.rand_like(index) * 2 - 1
     draw = torch.erfinv(uniform * edge) * widths * math.sqrt(2)
     return index + draw.clamp(-0.5, 0.5)  # the clamp only catches rounding at the very edge
@@ -118,7 +127,10 @@ class Perturbation:
 
     def __post_init__(self) -> None:
         if self.per_sample and self.still:
-            raise Invalid("per_sample", "nothing is drawn for any sample; set jitter, stretch, aspect or shift")
+            raise Invalid(
+                "per_sample",
+                "nothing is drawn for any sample; set jitter, stretch, aspect or shift",
+            )
 
     @property
     def still(self) -> bool:

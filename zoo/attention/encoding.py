@@ -38,11 +38,16 @@ class Dims:
         if self.heads < 1 or self.dim % self.heads:
             raise Invalid("heads", f"dim {self.dim} is not divisible by heads {self.heads}")
         if self.key_heads is not None and (self.key_heads < 1 or self.heads % self.key_heads):
-            raise Invalid("key_heads", f"heads {self.heads} is not divisible by key_heads {self.key_heads}")
+            raise Invalid(
+                "key_heads", f"heads {self.heads} is not divisible by key_heads {self.key_heads}"
+            )
         sizes = (self.length,) * self.axes if isinstance(self.length, int) else self.length
         object.__setattr__(self, "length", sizes)
         if sizes is not None and (len(sizes) != self.axes or min(sizes) < 1):
-            raise Invalid("length", f"length {self.length} does not give a positive size for each of {self.axes} axes")
+            raise Invalid(
+                "length",
+                f"length {self.length} does not give a positive size for each of {self.axes} axes",
+            )
 
     @property
     def head(self) -> int:
@@ -86,7 +91,9 @@ class Encoding(nn.Module):
     behind = 0  # how many tokens before a key are read to know what its notes mean
     absorbs = False  # takes up the biases of the links before it, and needs one
     reads_keys = False  # makes more of keys than their products with queries
-    origin = False  # changes nothing where all coordinates are 0, where tokens without a place stand
+    origin = (
+        False  # changes nothing where all coordinates are 0, where tokens without a place stand
+    )
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()
@@ -150,10 +157,10 @@ class Encoding(nn.Module):
 
     def _refusal(self, axes: int) -> str:
         accepted = " or ".join(map(str, self.axes))
-        told = (
-            f"{self.name or type(self).__name__} takes {accepted} {'axis' if accepted == '1' else 'axes'}, not {axes}"
+        told = f"{self.name or type(self).__name__} takes {accepted} {'axis' if accepted == '1' else 'axes'}, not {axes}"
+        reason = self.axes_because or (
+            "it goes by the order of tokens, and a grid has none" if self.causal else ""
         )
-        reason = self.axes_because or ("it goes by the order of tokens, and a grid has none" if self.causal else "")
         return f"{told}: {reason}" if reason else told
 
 

@@ -61,14 +61,19 @@ class Growing:
         if not self._takes(rows):
             return self._moved(rows).append(rows)
         count = rows.shape[self.axis]
-        self.room.written += count  # said before it is so: another thread may have forked from here too
+        self.room.written += (
+            count  # said before it is so: another thread may have forked from here too
+        )
         self.room.tensor.narrow(self.axis, self.end, count).copy_(rows)
         return Growing(self.room, self.axis, self.begin, self.end + count)
 
     def _takes(self, rows: Tensor) -> bool:
         """Whether the room is ours to write to, and wide enough."""
         tensor = self.room.tensor
-        free = self.room.written == self.end and self.end + rows.shape[self.axis] <= tensor.shape[self.axis]
+        free = (
+            self.room.written == self.end
+            and self.end + rows.shape[self.axis] <= tensor.shape[self.axis]
+        )
         wide = tensor.shape[0] >= rows.shape[0] and _wider(tensor, rows) == tensor.dtype
         return free and wide and (torch.is_inference_mode_enabled() or not tensor.is_inference())
 
@@ -76,7 +81,10 @@ class Growing:
         """The same rows at the beginning of a room for twice as many as there are with those to come."""
         old = self.rows
         shape = list(old.shape)
-        shape[0], shape[self.axis] = max(len(old), len(rows)), 2 * (len(self) + rows.shape[self.axis])
+        shape[0], shape[self.axis] = (
+            max(len(old), len(rows)),
+            2 * (len(self) + rows.shape[self.axis]),
+        )
         tensor = old.new_empty(shape, dtype=_wider(old, rows))
         tensor.narrow(self.axis, 0, len(self)).copy_(old)
         return Growing(Room(tensor, len(self)), self.axis, 0, len(self))
@@ -108,7 +116,13 @@ class Context:
         return _before(heads, tokens)
 
     def keys(
-        self, layer: int, k: Tensor, v: Tensor, tokens: Tokens, settle: Settle = _as_they_are, window: int | None = None
+        self,
+        layer: int,
+        k: Tensor,
+        v: Tensor,
+        tokens: Tokens,
+        settle: Settle = _as_they_are,
+        window: int | None = None,
     ) -> tuple[Tensor, Tensor, Tokens]:
         """All keys and values [B, G, M, ..] to attend to, given this pass's own, and their tokens.
 
@@ -126,7 +140,9 @@ class Context:
     def copy(self) -> Context:
         """A context that goes on from what this one remembers, and leaves this one as it is."""
         made = copy(self)
-        vars(made).update((name, dict(kept)) for name, kept in vars(self).items() if isinstance(kept, dict))
+        vars(made).update(
+            (name, dict(kept)) for name, kept in vars(self).items() if isinstance(kept, dict)
+        )
         return made
 
     def take(self, other: Context) -> None:
@@ -195,21 +211,32 @@ class KeyValueCache(Context):
         return _before(heads, tokens)[:, :, -count:]
 
     def keys(
-        self, layer: int, k: Tensor, v: Tensor, tokens: Tokens, settle: Settle = _as_they_are, window: int | None = None
+        self,
+        layer: int,
+        k: Tensor,
+        v: Tensor,
+        tokens: Tokens,
+        settle: Settle = _as_they_are,
+        window: int | None = None,
     ) -> tuple[Tensor, Tensor, Tokens]:
         seen, tokens, dtype = self._counts.get(layer, 0), tokens.bare(), k.dtype
         self._count(layer, tokens)
         if layer in self._layers:
             before = self._layers[layer]
             if len(before.tokens) < seen and tokens.placed is not None and not tokens.placed.all():
-                raise Invalid("placed", "a token without a place sees all, and what left the window is forgotten")
+                raise Invalid(
+                    "placed",
+                    "a token without a place sees all, and what left the window is forgotten",
+                )
             kept = before.followed(k, v, tokens)
         else:
             kept = Kept.of(k, v, tokens)
         k, tokens = kept.k.rows, kept.tokens
         settled, told = settle(k, tokens)
         changed = settled is not k or told is not tokens
-        self._layers[layer] = (kept.settled(settled, told) if changed else kept).last(_in_sight(tokens, window))
+        self._layers[layer] = (kept.settled(settled, told) if changed else kept).last(
+            _in_sight(tokens, window)
+        )
         return k.to(dtype), kept.v.rows, tokens
 
     def state(self, layer: int) -> State | None:
@@ -251,7 +278,9 @@ class SegmentMemory(Context):
 
 def _in_sight(tokens: Tokens, window: int | None) -> int:
     """How many of the last tokens a later query can see: all where tokens without a place may follow, which see all."""
-    return len(tokens) if window is None or tokens.placed is not None else min(window - 1, len(tokens))
+    return (
+        len(tokens) if window is None or tokens.placed is not None else min(window - 1, len(tokens))
+    )
 
 
 def _before(heads: Tensor, tokens: Tokens) -> Tensor:

@@ -19,7 +19,10 @@ from zoo.attention.linear import Linear
 from zoo.attention.tokens import Tokens, unrounded
 from zoo.errors import Invalid
 
-FEW, LARGE = 4, 2**16  # rows up to which, and weights from which, parts of a product are faster than the whole
+FEW, LARGE = (
+    4,
+    2**16,
+)  # rows up to which, and weights from which, parts of a product are faster than the whole
 
 
 class Projection(nn.Linear):
@@ -40,18 +43,33 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(x, weight, bias)
     columns = x.reshape(1, -1, weight.shape[1]).expand(parts, -1, -1).mT  # [parts, I, rows]
     weight = weight.view(parts, -1, weight.shape[1])
-    out = weight @ columns if bias is None else torch.baddbmm(bias.reshape(parts, -1, 1), weight, columns)
+    out = (
+        weight @ columns
+        if bias is None
+        else torch.baddbmm(bias.reshape(parts, -1, 1), weight, columns)
+    )
     return out.flatten(0, 1).mT.reshape(*x.shape[:-1], -1)
 
 
 def _parts(x: Tensor, weight: Tensor) -> int:
     """In how many parts the product is fastest."""
-    if torch.is_grad_enabled() or weight.numel() < LARGE or not 0 < x.numel() <= FEW * weight.shape[1]:
+    if (
+        torch.is_grad_enabled()
+        or weight.numel() < LARGE
+        or not 0 < x.numel() <= FEW * weight.shape[1]
+    ):
         return 1
     plain = (
-        type(weight) in (Tensor, nn.Parameter) and weight.is_contiguous() and x.dtype == weight.dtype == torch.float32
+        type(weight) in (Tensor, nn.Parameter)
+        and weight.is_contiguous()
+        and x.dtype == weight.dtype == torch.float32
     )
-    if not plain or weight.device.type != "cpu" or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+    if (
+        not plain
+        or weight.device.type != "cpu"
+        or torch.is_autocast_enabled("cpu")
+        or torch.compiler.is_compiling()
+    ):
         return 1
     return gcd(len(weight), 2 * torch.get_num_threads()) if torch.backends.mkl.is_available() else 1
 
@@ -60,7 +78,9 @@ def _parts(x: Tensor, weight: Tensor) -> int:
 class LayerOptions:
     """What an attention layer has beside its projections; the first four make the layer of FoX (Pro) (arXiv:2503.02130)."""
 
-    qk_norm: bool = False  # each head's queries and keys at unit root mean square, before anything turns them
+    qk_norm: bool = (
+        False  # each head's queries and keys at unit root mean square, before anything turns them
+    )
     output_norm: bool = False  # each head's output at unit root mean square
     output_gate: bool = False  # outputs times sigmoid of a projection of the input
     shift: bool = False  # keys and values mixed with those of the token before
@@ -77,18 +97,29 @@ class SelfAttention(nn.Module):
     """
 
     def __init__(
-        self, dims: Dims, options: LayerOptions = LayerOptions(), *, causal: bool = False, backend: str = "auto",
-        window: int | None = None, kernel: str = "softmax",
-    ) -> None:  # fmt: skip
+        self,
+        dims: Dims,
+        options: LayerOptions = LayerOptions(),
+        *,
+        causal: bool = False,
+        backend: str = "auto",
+        window: int | None = None,
+        kernel: str = "softmax",
+    ) -> None:
         super().__init__()
         self.dims, self.causal, self.backend, self.window = dims, causal, backend, window
         self.linear = kernel == "elu"
         if kernel not in linear.KERNELS:
             raise Invalid("kernel", f"no kernel {kernel!r}; known are {', '.join(linear.KERNELS)}")
         if self.linear and window is not None:
-            raise Invalid("window", "sums over all keys have none; leave it out, or choose kernel softmax")
+            raise Invalid(
+                "window", "sums over all keys have none; leave it out, or choose kernel softmax"
+            )
         if self.linear and backend != "auto":
-            raise Invalid("backend", "kernel elu has one way to compute it; leave it out, or choose kernel softmax")
+            raise Invalid(
+                "backend",
+                "kernel elu has one way to compute it; leave it out, or choose kernel softmax",
+            )
         self.query = Projection(dims.dim, dims.dim)
         self.key = Projection(dims.dim, dims.groups * dims.head, bias=options.key_bias)
         self.value = Projection(dims.dim, dims.groups * dims.head)
@@ -116,7 +147,17 @@ class SelfAttention(nn.Module):
         k, v, keys = context.keys(self.dims.layer, k, v, states, chain.settle, window)
         k, v = repeated(k, self.dims.heads), repeated(v, self.dims.heads)  # [B, H, M, K]
         scale = self.dims.head**-0.5
-        terms = Terms(q, k, v, content, queries, keys, self.causal, scale, turn=lambda x: chain.turn_query(x, queries))
+        terms = Terms(
+            q,
+            k,
+            v,
+            content,
+            queries,
+            keys,
+            self.causal,
+            scale,
+            turn=lambda x: chain.turn_query(x, queries),
+        )
         return tokens, chain.terms(terms.replace(window=self.window, slots=slots))
 
     def describe_linear(
@@ -143,7 +184,9 @@ class SelfAttention(nn.Module):
         able = choose(self.describe(tokens, chain, Context())[1], device)
         return able if self.backend == "auto" else (self.backend, "as the recipe says")
 
-    def forward(self, tokens: Tokens, chain: Chain, context: Context) -> tuple[Tokens, Tensor | None]:
+    def forward(
+        self, tokens: Tokens, chain: Chain, context: Context
+    ) -> tuple[Tokens, Tensor | None]:
         """Tokens with the layer's output [B, N, D] as their state, and mixed riders [B, H, N, E] for `chain.update`."""
         if self.linear:
             tokens, out = self._summed(tokens, chain, context)
@@ -186,9 +229,13 @@ class SelfAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """a_t of the token before and 1 - a_t of the token itself, for keys and values, a rate per key head."""
         own = k, v
-        before = context.before(self.dims.layer, torch.cat(own, dim=-1), states).split([k.shape[-1], v.shape[-1]], -1)
+        before = context.before(self.dims.layer, torch.cat(own, dim=-1), states).split(
+            [k.shape[-1], v.shape[-1]], -1
+        )
         shares = rates(states.x).sigmoid().mT[..., None].chunk(2, dim=1)  # [B, G, M, 1]
-        mixed = [a * earlier + (1 - a) * one for a, earlier, one in zip(shares, before, own, strict=True)]
+        mixed = [
+            a * earlier + (1 - a) * one for a, earlier, one in zip(shares, before, own, strict=True)
+        ]
         return mixed[0], mixed[1]
 
 

@@ -48,14 +48,23 @@ def runs_of(document: Tensor, before: Tensor, size: int, least: int = 0) -> Runs
     last = document[:, :, -1:]  # [1|B, T, 1]
     earlier = torch.cat([before.expand(len(last))[:, None, None], last[:, :-1]], dim=1)
     pairs = (document[..., None] == document[:, :, None]).tril(-least)
-    found = pairs, (document == earlier)[..., None], (document == last)[..., None], (last == earlier)[..., None]
+    found = (
+        pairs,
+        (document == earlier)[..., None],
+        (document == last)[..., None],
+        (last == earlier)[..., None],
+    )
     return Runs(size, *(one[:, None, None] for one in found))
 
 
-def running(q: Tensor, k: Tensor, v: Tensor, runs: Runs, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def running(
+    q: Tensor, k: Tensor, v: Tensor, runs: Runs, state: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """sum_n (q_i.k_n) v_n over the keys of each query's document so far, and sum_n k_n v_n^T of the last document."""
     count, missing = q.shape[-2], -q.shape[-2] % runs.size
-    q, k, v = (F.pad(one, (0, 0, 0, missing)).unflatten(-2, (-1, runs.size)) for one in (q, k, v))  # [.., T, C, ..]
+    q, k, v = (
+        F.pad(one, (0, 0, 0, missing)).unflatten(-2, (-1, runs.size)) for one in (q, k, v)
+    )  # [.., T, C, ..]
     added = (k * runs.last).mT @ v  # [B, G, 1, T, K, V]
     state, states = torch.zeros_like(added[:, :, :, 0]) if state is None else state, []
     for kept, new in zip(runs.kept.unbind(3), added.unbind(3), strict=True):
@@ -105,14 +114,20 @@ def refuse(links: Iterable[Encoding], terms: Terms) -> None:
         new, changed = link.terms(terms), []
         if new is not terms:
             changed = [
-                field.name for field in fields(Terms) if getattr(new, field.name) is not getattr(terms, field.name)
+                field.name
+                for field in fields(Terms)
+                if getattr(new, field.name) is not getattr(terms, field.name)
             ]
-        if type(link).turn_query is not Encoding.turn_query and terms.q.shape[-1] != terms.content.shape[-1]:
+        if (
+            type(link).turn_query is not Encoding.turn_query
+            and terms.q.shape[-1] != terms.content.shape[-1]
+        ):
             changed.append("the width of heads")
         if changed:
             told = f"{link.name} changes {' and '.join(changed)} of an attention call, which a sum over keys has no place for"
             raise Invalid(
-                "encoding", f"{told}; with kernel elu list what adds to the input or turns heads, as rope does"
+                "encoding",
+                f"{told}; with kernel elu list what adds to the input or turns heads, as rope does",
             )
 
 
@@ -138,14 +153,24 @@ def causal(call: Linear, past: State | None = None, size: int = CHUNK) -> tuple[
     Pairs within chunks of `size` tokens, sums for what came before: time and memory grow with M alone.
     """
     keys, v = call.terms.keys, call.terms.v
-    given = keys.pos.new_zeros(1, len(keys), dtype=torch.long) if keys.document is None else keys.document
+    given = (
+        keys.pos.new_zeros(1, len(keys), dtype=torch.long)
+        if keys.document is None
+        else keys.document
+    )
     document = continued(given, None if past is None else past.document)
     with unrounded(v.device):
         q, k, plain_q, plain_k, values = _seen(call, given >= 0)
-        runs = runs_of(document, document[:, 0] if past is None else past.document, min(size, len(keys)))
+        runs = runs_of(
+            document, document[:, 0] if past is None else past.document, min(size, len(keys))
+        )
         out, products = running(q, k, values, runs, None if past is None else past.products)
         norms, sums = running(
-            plain_q, plain_k, torch.ones_like(values[..., :1]), runs, None if past is None else past.sums
+            plain_q,
+            plain_k,
+            torch.ones_like(values[..., :1]),
+            runs,
+            None if past is None else past.sums,
         )
         return _read(out, norms, call.terms), State(products, sums, document[:, -1])
 
@@ -164,7 +189,9 @@ def whole(call: Linear, size: int = CHUNK) -> Tensor:
         ahead = runs_of(document.flip(1), document[:, -1], size, least=1)
 
         def summed(*heads: Tensor) -> Tensor:
-            q, k, v = (torch.take_along_dim(one, order[:, None, None, :, None], -2) for one in heads)
+            q, k, v = (
+                torch.take_along_dim(one, order[:, None, None, :, None], -2) for one in heads
+            )
             out = running(q, k, v, behind)[0]
             out = out + running(q.flip(-2), k.flip(-2), v.flip(-2), ahead)[0].flip(-2)
             return torch.take_along_dim(out, order.argsort()[:, None, None, :, None], -2)
@@ -176,10 +203,14 @@ def _seen(call: Linear, real: Tensor | None) -> tuple[Tensor, ...]:
     """q, k and both as they were, and v: [B, G, H / G or 1, M, ..], with as many queries as keys; those of padding are 0."""
     terms, groups = call.terms, call.features.shape[1]
     missing = (0, 0, terms.k.shape[2] - terms.q.shape[2], 0)
-    q, plain_q = (F.pad(one.unflatten(1, (groups, -1)), missing) for one in (terms.q, terms.content))
+    q, plain_q = (
+        F.pad(one.unflatten(1, (groups, -1)), missing) for one in (terms.q, terms.content)
+    )
     k, plain_k = terms.k[:, :, None], call.features[:, :, None]
     if real is not None:
-        q, k, plain_q, plain_k = (one * real[:, None, None, :, None] for one in (q, k, plain_q, plain_k))
+        q, k, plain_q, plain_k = (
+            one * real[:, None, None, :, None] for one in (q, k, plain_q, plain_k)
+        )
     return q, k, plain_q, plain_k, precise(terms.v)[:, :, None]
 
 

@@ -28,18 +28,29 @@ class Tokens:
 
     x: Tensor  # [B, N, D]
     index: Tensor  # [1|B, N, P] grid indices or token positions, at least float32
-    extent: Tensor | None  # [1|B, 1|N, P] size of the grid, or of its own document, that a token is of
+    extent: (
+        Tensor | None
+    )  # [1|B, 1|N, P] size of the grid, or of its own document, that a token is of
     pos: Tensor  # [1|B, N, P] coordinates: the index under the convention of the encoding that is asked
     placed: Tensor | None = None  # bool [1|B, N]; False for class and register tokens
     document: Tensor | None = None  # int [1|B, N]; -1 for padding
     ordered: bool = False
-    notes: Mapping[str, Tensor] = field(default_factory=dict)  # {name: [1|B, N or the last n, ...]} travels into caches
-    tables: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)  # this pass and these tokens only
+    notes: Mapping[str, Tensor] = field(
+        default_factory=dict
+    )  # {name: [1|B, N or the last n, ...]} travels into caches
+    tables: Mapping[str, tuple[Tensor, ...]] = field(
+        default_factory=dict
+    )  # this pass and these tokens only
     consecutive: bool = False
 
     @classmethod
     def at(
-        cls, x: Tensor, pos: Tensor, placed: Tensor | None = None, document: Tensor | None = None, ordered: bool = False
+        cls,
+        x: Tensor,
+        pos: Tensor,
+        placed: Tensor | None = None,
+        document: Tensor | None = None,
+        ordered: bool = False,
     ) -> Tokens:
         """Tokens with states [B, N, D] at given coordinates, [N, P] or [B, N, P]. Masks are [N] or [B, N].
 
@@ -70,16 +81,22 @@ class Tokens:
         """The tokens at these slots [n], each of which every note covers."""
         return self._each(lambda one: one[:, slots]).replace(consecutive=False)
 
-    def join(self, later: Tokens, join: Join = lambda name, first, second: joined(first, second)) -> Tokens:
+    def join(
+        self, later: Tokens, join: Join = lambda name, first, second: joined(first, second)
+    ) -> Tokens:
         """These tokens followed by `later` ones, which must carry the same notes. `join` makes one fact out of two."""
         same = self.pos is self.index and later.pos is later.index
         index = join("index", self.index, later.index)
 
-        def optional(name: str, first: Tensor | None, second: Tensor | None, default: int | bool) -> Tensor | None:
+        def optional(
+            name: str, first: Tensor | None, second: Tensor | None, default: int | bool
+        ) -> Tensor | None:
             if first is None and second is None:
                 return None
             first, second = (
-                tokens.x.new_full((1, len(tokens)), default, dtype=torch.bool if default is True else torch.long)
+                tokens.x.new_full(
+                    (1, len(tokens)), default, dtype=torch.bool if default is True else torch.long
+                )
                 if one is None
                 else one
                 for tokens, one in ((self, first), (later, second))
@@ -94,7 +111,10 @@ class Tokens:
             optional("placed", self.placed, later.placed, True),
             optional("document", self.document, later.document, 0),
             self.ordered and later.ordered,
-            {name: join(f"notes.{name}", note, later.notes[name]) for name, note in self.notes.items()},
+            {
+                name: join(f"notes.{name}", note, later.notes[name])
+                for name, note in self.notes.items()
+            },
             consecutive=self.consecutive and later.consecutive,
         )
 
@@ -112,7 +132,9 @@ class Tokens:
         return Tokens(
             change(self.x),
             index,
-            self.extent if self.extent is None or self.extent.shape[1] == 1 else change(self.extent),
+            self.extent
+            if self.extent is None or self.extent.shape[1] == 1
+            else change(self.extent),
             index if self.pos is self.index else change(self.pos),
             None if self.placed is None else change(self.placed),
             None if self.document is None else change(self.document),

@@ -28,7 +28,9 @@ from zoo.registry import Between, nearest
 from zoo.utils.progress import Ticker
 from zoo.utils.signals import stopping
 
-MOST = 2**24  # tokens, pixels, samples or rounds: more than any machine has, and few enough to multiply
+MOST = (
+    2**24
+)  # tokens, pixels, samples or rounds: more than any machine has, and few enough to multiply
 Count = Annotated[int, Between(1, MOST)]
 Name = Literal["train", "memory", "decode", "layer"]
 
@@ -38,11 +40,15 @@ class BenchOptions:
     """What `zoo bench` measures and how; None for what the shape says."""
 
     measures: tuple[Name, ...] | Name = ("train", "memory")
-    against: str | None = None  # an encoding, or a list of them written with +; None: none for images, rope for texts
+    against: str | None = (
+        None  # an encoding, or a list of them written with +; None: none for images, rope for texts
+    )
     rounds: Count = 5  # at least
     seconds: Annotated[float, Between(0)] = 0.0  # more rounds while those of a group took less
     warm: Annotated[int, Between(0, MOST)] = 1  # rounds before, which do not count
-    together: Annotated[int, Between(2)] = 8  # models that are held at once and take turns, the reference among them
+    together: Annotated[int, Between(2)] = (
+        8  # models that are held at once and take turns, the reference among them
+    )
     batch: Count | None = None
     precision: Precision | None = None
     compile: bool | None = None
@@ -56,7 +62,7 @@ class BenchOptions:
 
 def bench(
     words: Sequence[str], shape: str, device: str, lengths: str | None, plugins: Sequence[str]
-) -> tuple[Result, Signals | None]:  # fmt: skip
+) -> tuple[Result, Signals | None]:
     """Measure, and write the files; a result is `partial` where a signal stopped it. What can be wrong is told before."""
     told = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
     names = [word for word in words if word not in told]
@@ -69,9 +75,13 @@ def bench(
     if options.peers:
         chosen += peers(setting.shape, [one.name for one in chosen])
     comparison = Comparison(
-        groups(chosen, chosen[0].name, options.together), measures, sizes, setting,
-        Pace(rounds=options.rounds, seconds=options.seconds, warm=options.warm), Ticker(),
-    )  # fmt: skip
+        groups(chosen, chosen[0].name, options.together),
+        measures,
+        sizes,
+        setting,
+        Pace(rounds=options.rounds, seconds=options.seconds, warm=options.warm),
+        Ticker(),
+    )
     with stopping() as received:
         comparison.run()
     comparison.tell("")
@@ -89,7 +99,9 @@ def bench(
     return result, next(iter(received), None)
 
 
-def _checked(told: Sequence[str], names: Sequence[str], shape: str, device: str, lengths: str | None) -> BenchOptions:
+def _checked(
+    told: Sequence[str], names: Sequence[str], shape: str, device: str, lengths: str | None
+) -> BenchOptions:
     """The options. Raises RecipeError with all that is wrong by itself, before what does not go together."""
     faults: list[Fault] = []
     options = BenchOptions()
@@ -110,26 +122,39 @@ def _checked(told: Sequence[str], names: Sequence[str], shape: str, device: str,
 
 def _check_shape(name: str) -> None:
     if name not in SHAPES:
-        raise RecipeError(Fault(COMMAND_LINE, "--shape", f"there is no shape {name!r}", nearest(name, SHAPES)))
+        raise RecipeError(
+            Fault(COMMAND_LINE, "--shape", f"there is no shape {name!r}", nearest(name, SHAPES))
+        )
 
 
 def _check_device(device: str) -> None:
     if device not in ("auto", "cpu", "cuda"):
         raise RecipeError(
-            Fault(COMMAND_LINE, "--device", f"there is no device {device!r}", "known are auto, cpu, cuda")
+            Fault(
+                COMMAND_LINE,
+                "--device",
+                f"there is no device {device!r}",
+                "known are auto, cpu, cuda",
+            )
         )
     if device == "cuda" and not torch.cuda.is_available():
-        raise RecipeError(Fault(COMMAND_LINE, "--device", "torch finds no GPU here", "write --device cpu"))
+        raise RecipeError(
+            Fault(COMMAND_LINE, "--device", "torch finds no GPU here", "write --device cpu")
+        )
 
 
 def _setting(options: BenchOptions, name: str, device: str) -> Setting:
     told = {"batch": options.batch, "precision": options.precision, "compile": options.compile}
-    shape = replace(SHAPES[name], **{key: value for key, value in told.items() if value is not None})  # type: ignore[arg-type]
+    shape = replace(
+        SHAPES[name], **{key: value for key, value in told.items() if value is not None}
+    )  # type: ignore[arg-type]
     found = "cuda" if torch.cuda.is_available() else "cpu"
     return Setting(shape=shape, device=found if device == "auto" else device, jitter=options.jitter)
 
 
-def _command(words: Sequence[str], shape: str, device: str, lengths: str | None, plugins: Sequence[str]) -> str:
+def _command(
+    words: Sequence[str], shape: str, device: str, lengths: str | None, plugins: Sequence[str]
+) -> str:
     """What repeats it."""
     flags = ["--shape", shape, "--device", device, *(["--lengths", lengths] if lengths else [])]
     flags += [word for plugin in plugins for word in ("--plugin", plugin)]
@@ -138,21 +163,41 @@ def _command(words: Sequence[str], shape: str, device: str, lengths: str | None,
 
 def _lengths(text: str | None) -> tuple[int, ...]:
     words = [] if text is None else text.split(",")
-    if not all(word.strip().isdecimal() and len(word) < 10 and 1 <= int(word) <= MOST for word in words):
+    if not all(
+        word.strip().isdecimal() and len(word) < 10 and 1 <= int(word) <= MOST for word in words
+    ):
         remedy = "write whole numbers with commas between: --lengths 512,1024,4096"
         raise RecipeError(
-            Fault(COMMAND_LINE, "--lengths", f"{reprlib.repr(text)} is no list of lengths from 1 to {MOST}", remedy)
+            Fault(
+                COMMAND_LINE,
+                "--lengths",
+                f"{reprlib.repr(text)} is no list of lengths from 1 to {MOST}",
+                remedy,
+            )
         )
     return tuple(sorted({int(word) for word in words}))
 
 
 def _measures(options: BenchOptions, setting: Setting) -> list[Measure]:
-    names = (options.measures,) if isinstance(options.measures, str) else tuple(dict.fromkeys(options.measures))
+    names = (
+        (options.measures,)
+        if isinstance(options.measures, str)
+        else tuple(dict.fromkeys(options.measures))
+    )
     if not names:
-        raise RecipeError(Fault(COMMAND_LINE, "measures", "a list of none", "known are train, memory, decode, layer"))
+        raise RecipeError(
+            Fault(
+                COMMAND_LINE, "measures", "a list of none", "known are train, memory, decode, layer"
+            )
+        )
     if "decode" in names and setting.shape.kind != "text":
         raise RecipeError(
-            Fault(COMMAND_LINE, "measures", "images are not decoded", "leave decode out, or choose lm_small")
+            Fault(
+                COMMAND_LINE,
+                "measures",
+                "images are not decoded",
+                "leave decode out, or choose lm_small",
+            )
         )
     runs = options.rounds + options.warm + 1
     known: dict[str, list[Measure]] = {
@@ -167,9 +212,15 @@ def _measures(options: BenchOptions, setting: Setting) -> list[Measure]:
 
 
 def _result(
-    command: str, options: BenchOptions, name: str, setting: Setting, chosen: Sequence[Contender], left_out: dict[str, str],
-    comparison: Comparison, partial: bool,
-) -> Result:  # fmt: skip
+    command: str,
+    options: BenchOptions,
+    name: str,
+    setting: Setting,
+    chosen: Sequence[Contender],
+    left_out: dict[str, str],
+    comparison: Comparison,
+    partial: bool,
+) -> Result:
     return Result(
         zoo=__version__,
         command=command,

@@ -64,7 +64,9 @@ class Training:
         self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
         self.device, self.rounded = setting.device, shape.precision == "bf16-mixed"
         with torch.no_grad(), self._rounding():
-            self.plan = contender.plan(self.model, self.inputs, setting.device) if contender.plan else ""
+            self.plan = (
+                contender.plan(self.model, self.inputs, setting.device) if contender.plan else ""
+            )
         if shape.compile:
             self.model.compile()
 
@@ -82,7 +84,12 @@ class Training:
 
     def held(self) -> int:
         """Bytes that stay between steps: weights, buffers and what the optimiser remembers."""
-        states = [one for state in self.optimiser.state.values() for one in state.values() if isinstance(one, Tensor)]
+        states = [
+            one
+            for state in self.optimiser.state.values()
+            for one in state.values()
+            if isinstance(one, Tensor)
+        ]
         return sum(one.numel() * one.element_size() for one in [*states, *_tensors(self.model)])
 
 
@@ -124,7 +131,10 @@ class Decode:
         prompt = batch(setting.shape)[0][:1, : self.prompt].to(setting.device)
 
         def run() -> float:
-            with torch.no_grad(), torch.autocast(setting.device, torch.bfloat16, enabled=_rounded(setting)):
+            with (
+                torch.no_grad(),
+                torch.autocast(setting.device, torch.bfloat16, enabled=_rounded(setting)),
+            ):
                 return seconds(lambda: generate(model, prompt, self.tokens), setting.device)
 
         return Ready(run, Facts(amount=self.tokens, parameters=_count(model)))
@@ -150,7 +160,10 @@ class Later:
 
     def ready(self, contender: Contender, setting: Setting) -> Ready:
         assert contender.stream is not None
-        context, setting = setting.shape.length, setting.at(max(self.contexts) + 1 + self.steps * self.runs)
+        context, setting = (
+            setting.shape.length,
+            setting.at(max(self.contexts) + 1 + self.steps * self.runs),
+        )
         model = contender.make(setting).to(setting.device).eval()
         stream = contender.stream(model, batch(setting.shape)[0][:1, :context].to(setting.device))
 
@@ -159,7 +172,10 @@ class Later:
                 next(stream)
 
         def run() -> float:
-            with torch.no_grad(), torch.autocast(setting.device, torch.bfloat16, enabled=_rounded(setting)):
+            with (
+                torch.no_grad(),
+                torch.autocast(setting.device, torch.bfloat16, enabled=_rounded(setting)),
+            ):
                 return seconds(several, setting.device) / self.steps
 
         run()  # reads the prompt

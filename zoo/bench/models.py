@@ -61,16 +61,27 @@ def ours(choices: Sequence[Choice]) -> Contender:
     """A model with these encodings, named after them."""
 
     def make(setting: Setting) -> nn.Module:
-        return _vit(setting, choices) if setting.shape.kind == "image" else _decoder(setting, choices)
+        return (
+            _vit(setting, choices) if setting.shape.kind == "image" else _decoder(setting, choices)
+        )
 
     def layer(setting: Setting) -> Attention:
         shape = setting.shape
         side = shape.length // shape.patch
         grid = (side, side) if shape.kind == "image" else (shape.length,)
-        dims = Dims(shape.dim, shape.heads, len(grid), grid, depth=2)  # the last layer may have less to do
+        dims = Dims(
+            shape.dim, shape.heads, len(grid), grid, depth=2
+        )  # the last layer may have less to do
         return Attention(dims, choices, causal=shape.kind == "text")
 
-    return Contender(name=title(choices), make=make, generate=_generated, stream=_followed, plan=_planned, layer=layer)
+    return Contender(
+        name=title(choices),
+        make=make,
+        generate=_generated,
+        stream=_followed,
+        plan=_planned,
+        layer=layer,
+    )
 
 
 def title(choices: Sequence[Choice]) -> str:
@@ -87,9 +98,15 @@ def _vit(setting: Setting, choices: Sequence[Choice]) -> ViT:
     shape = setting.shape
     samples = Images(3, shape.length, shape.length, shape.outputs)
     return ViT(
-        samples, dim=shape.dim, depth=shape.depth, heads=shape.heads, patch=shape.patch, pool="class",
-        encoding={one.name: waiting(one) for one in choices}, coordinates=_perturbation(setting),
-    )  # fmt: skip
+        samples,
+        dim=shape.dim,
+        depth=shape.depth,
+        heads=shape.heads,
+        patch=shape.patch,
+        pool="class",
+        encoding={one.name: waiting(one) for one in choices},
+        coordinates=_perturbation(setting),
+    )
 
 
 def _perturbation(setting: Setting) -> Perturbation:
@@ -100,11 +117,18 @@ def _perturbation(setting: Setting) -> Perturbation:
 def _decoder(setting: Setting, choices: Sequence[Choice]) -> Decoder:
     """A text has no end that is known before it is read: places are counted, whatever an encoding does elsewhere."""
     shape = setting.shape
-    counted = {one.name: waiting(Choice(one.name, {"coordinates": "index", **one.options})) for one in choices}
+    counted = {
+        one.name: waiting(Choice(one.name, {"coordinates": "index", **one.options}))
+        for one in choices
+    }
     return Decoder(
-        Text(shape.length, Numbers(shape.outputs)), dim=shape.dim, depth=shape.depth, heads=shape.heads,
-        encoding=counted, coordinates=_perturbation(setting),
-    )  # fmt: skip
+        Text(shape.length, Numbers(shape.outputs)),
+        dim=shape.dim,
+        depth=shape.depth,
+        heads=shape.heads,
+        encoding=counted,
+        coordinates=_perturbation(setting),
+    )
 
 
 def _followed(model: nn.Module, prompt: Tensor) -> Iterator[int]:

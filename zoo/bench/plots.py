@@ -19,8 +19,12 @@ COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E
 OURS, PEERS, REFERENCE, GREY, FAINT = "#0072B2", "#D55E00", "#4d4d4d", "#888888", "#dddddd"
 NARROW = 4.0  # times the least, which an axis over lengths shows at least
 TITLES: Mapping[str, str] = {
-    "train": "step", "memory": "peak memory", "decode": "decoding after a prompt", "context": "a token", "layer": "a layer",
-}  # fmt: skip
+    "train": "step",
+    "memory": "peak memory",
+    "decode": "decoding after a prompt",
+    "context": "a token",
+    "layer": "a layer",
+}
 
 
 def draw(result: Result, path: Path) -> None:
@@ -28,7 +32,9 @@ def draw(result: Result, path: Path) -> None:
     from matplotlib.figure import Figure
 
     rows = pooled(result.rows)
-    panels = [(found, lengths(found, measure)) for measure in TITLES if (found := of(rows, measure))] or [([], [])]
+    panels = [
+        (found, lengths(found, measure)) for measure in TITLES if (found := of(rows, measure))
+    ] or [([], [])]
     most = max((len(found) for found, places in panels if len(places) < 2), default=0)
     columns, down = min(len(panels), 2), ceil(len(panels) / 2)
     size = (1.0 + 5.2 * columns, down * max(3.8, 1.6 + 0.24 * most))
@@ -58,13 +64,32 @@ def _bars(axes: Axes, result: Result, rows: Sequence[Row]) -> None:
     """Ratios to the reference, sorted, the least on top, with their quartiles."""
     some = [row for row in rows if row.ratios][::-1]
     middles = [median(row.ratios) for row in some]
-    around = [spread(row.ratios) or (middle, middle) for row, middle in zip(some, middles, strict=True)]
+    around = [
+        spread(row.ratios) or (middle, middle) for row, middle in zip(some, middles, strict=True)
+    ]
     below = [middle - low for middle, (low, _) in zip(middles, around, strict=True)]
     above = [high - middle for middle, (_, high) in zip(middles, around, strict=True)]
-    axes.barh([row.name for row in some], middles, color=[_bar(row, result) for row in some], height=0.72)
-    axes.errorbar(middles, range(len(some)), xerr=[below, above], fmt="none", ecolor=REFERENCE, elinewidth=1, capsize=2)
+    axes.barh(
+        [row.name for row in some], middles, color=[_bar(row, result) for row in some], height=0.72
+    )
+    axes.errorbar(
+        middles,
+        range(len(some)),
+        xerr=[below, above],
+        fmt="none",
+        ecolor=REFERENCE,
+        elinewidth=1,
+        capsize=2,
+    )
     for place, (middle, (_, high)) in enumerate(zip(middles, around, strict=True)):
-        axes.annotate(f"{middle:.2f}", (high, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
+        axes.annotate(
+            f"{middle:.2f}",
+            (high, place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
     axes.axvline(1, color=GREY, linestyle="--", linewidth=1)
     axes.margins(x=0.12, y=0.02)
     axes.tick_params(axis="y", labelsize=8, length=0)
@@ -83,14 +108,22 @@ def _bar(row: Row, result: Result) -> str:
     return PEERS if row.peer else REFERENCE if row.name == result.against else OURS
 
 
-def _curves(axes: Axes, result: Result, rows: Sequence[Row], places: Sequence[int], colours: Mapping[str, str]) -> None:
+def _curves(
+    axes: Axes,
+    result: Result,
+    rows: Sequence[Row],
+    places: Sequence[int],
+    colours: Mapping[str, str],
+) -> None:
     """Each model's time or memory over lengths; those with a colour are named at their end, others stand in grey."""
     from matplotlib.ticker import LogLocator
 
     memory = rows[0].unit == "bytes"
     found: dict[str, list[tuple[int, float]]] = {}
     for row in sorted(rows, key=lambda row: row.length):
-        found.setdefault(row.name, []).append((row.length, median(row.values) * (1 / MB if memory else 1e3)))
+        found.setdefault(row.name, []).append(
+            (row.length, median(row.values) * (1 / MB if memory else 1e3))
+        )
     for name, points in found.items():
         colour = colours.get(name, FAINT)
         axes.plot(
@@ -116,17 +149,31 @@ def _curves(axes: Axes, result: Result, rows: Sequence[Row], places: Sequence[in
     _named(axes, ends, colours, rest=len(found) - len(ends))
 
 
-def _named(axes: Axes, ends: Sequence[tuple[float, str]], colours: Mapping[str, str], rest: int) -> None:
+def _named(
+    axes: Axes, ends: Sequence[tuple[float, str]], colours: Mapping[str, str], rest: int
+) -> None:
     """Names beside the right edge, at the height of the last value, apart where these lie too close."""
     low, high = axes.get_ylim()
     shares = [log(value / low) / log(high / low) for value, _ in ends]
     for index in range(1, len(shares)):
         shares[index] = max(shares[index], shares[index - 1] + 0.055)
     for (_, name), share in zip(ends, shares, strict=True):
-        axes.annotate(name, (1.01, share), xycoords="axes fraction", fontsize=8, va="center", color=colours[name])
+        axes.annotate(
+            name,
+            (1.01, share),
+            xycoords="axes fraction",
+            fontsize=8,
+            va="center",
+            color=colours[name],
+        )
     if rest:
         axes.annotate(
-            f"{rest} others in grey", (0.02, 0.97), xycoords="axes fraction", fontsize=8, va="top", color=GREY
+            f"{rest} others in grey",
+            (0.02, 0.97),
+            xycoords="axes fraction",
+            fontsize=8,
+            va="top",
+            color=GREY,
         )
 
 

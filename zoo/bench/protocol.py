@@ -51,15 +51,30 @@ class Shape:
 
 
 def _image(
-    dim: int, depth: int, heads: int, batch: int = 8, length: int = 224, patch: int = 16, outputs: int = 1000
+    dim: int,
+    depth: int,
+    heads: int,
+    batch: int = 8,
+    length: int = 224,
+    patch: int = 16,
+    outputs: int = 1000,
 ) -> Shape:
     return Shape(
-        kind="image", dim=dim, depth=depth, heads=heads, batch=batch, length=length, patch=patch, outputs=outputs
+        kind="image",
+        dim=dim,
+        depth=depth,
+        heads=heads,
+        batch=batch,
+        length=length,
+        patch=patch,
+        outputs=outputs,
     )
 
 
 def _text(dim: int, depth: int, heads: int, batch: int = 2, length: int = 1024) -> Shape:
-    return Shape(kind="text", dim=dim, depth=depth, heads=heads, batch=batch, length=length, outputs=256)
+    return Shape(
+        kind="text", dim=dim, depth=depth, heads=heads, batch=batch, length=length, outputs=256
+    )
 
 
 SHAPES: Mapping[str, Shape] = MappingProxyType(
@@ -71,7 +86,9 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
         "lm_small": _text(dim=512, depth=6, heads=8),
         "lm_base": _text(dim=768, depth=12, heads=12),
         "lm_wide": replace(
-            _text(dim=1024, depth=12, heads=16, batch=1, length=8192), precision="bf16-mixed", compile=True
+            _text(dim=1024, depth=12, heads=16, batch=1, length=8192),
+            precision="bf16-mixed",
+            compile=True,
         ),
     }
 )
@@ -125,7 +142,9 @@ def refusal(contender: Contender, settings: Sequence[Setting]) -> str | None:
                 contender.make(setting)(setting.shape.inputs())
     except Invalid as error:
         return str(error)
-    except Exception as error:  # of a plug-in, or of torch, which cannot count so far: told as what fails later is
+    except (
+        Exception
+    ) as error:  # of a plug-in, or of torch, which cannot count so far: told as what fails later is
         return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     return None
 

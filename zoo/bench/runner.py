@@ -52,7 +52,9 @@ class Pace:
 class Turns:
     """`tell` is told what is being done."""
 
-    def __init__(self, measure: Measure, setting: Setting, contenders: Sequence[Contender], tell: Tell) -> None:
+    def __init__(
+        self, measure: Measure, setting: Setting, contenders: Sequence[Contender], tell: Tell
+    ) -> None:
         self.measure, self.setting, self.contenders, self.tell = measure, setting, contenders, tell
         self.runs: dict[str, Trial] = {}
         self.facts: dict[str, Facts] = {}
@@ -65,7 +67,9 @@ class Turns:
             with _compiling() if self.setting.shape.compile else nullcontext():
                 for one in self.contenders:
                     with self._may_fail(one.name):
-                        self.runs[one.name], self.facts[one.name] = self.measure.ready(one, self.setting)
+                        self.runs[one.name], self.facts[one.name] = self.measure.ready(
+                            one, self.setting
+                        )
                 self._turn(pace)
         finally:
             self.runs.clear()
@@ -98,7 +102,13 @@ class Turns:
             yield
         except Exception as error:  # whatever it is: hours of others' rounds are not lost for it
             self.faults[name] = _told(error)
-            log.warning("%s, %s at %d: %s", name, self.measure.name, self.setting.shape.length, self.faults[name])
+            log.warning(
+                "%s, %s at %d: %s",
+                name,
+                self.measure.name,
+                self.setting.shape.length,
+                self.faults[name],
+            )
             self.runs.pop(name, None)
         else:
             return
@@ -107,12 +117,22 @@ class Turns:
     def _row(self, one: Contender, group: int, against: str) -> Row:
         facts = self.facts.get(one.name, Facts())
         return Row(
-            measure=self.measure.name, unit=self.measure.unit, rate=self.measure.rate, length=self.setting.shape.length,
-            name=one.name, peer=one.peer, rival=one.rival, group=group, amount=facts.amount,
-            parameters=facts.parameters, plan=facts.plan, fault=self.faults.get(one.name),
+            measure=self.measure.name,
+            unit=self.measure.unit,
+            rate=self.measure.rate,
+            length=self.setting.shape.length,
+            name=one.name,
+            peer=one.peer,
+            rival=one.rival,
+            group=group,
+            amount=facts.amount,
+            parameters=facts.parameters,
+            plan=facts.plan,
+            fault=self.faults.get(one.name),
             values=tuple(value for value in self._values(one.name) if not math.isnan(value)),
-            ratios=self._ratios(one.name, against), rival_ratios=self._ratios(one.name, one.rival),
-        )  # fmt: skip
+            ratios=self._ratios(one.name, against),
+            rival_ratios=self._ratios(one.name, one.rival),
+        )
 
     def _values(self, name: str) -> list[float]:
         names = [one.name for one in self.contenders]
@@ -166,7 +186,9 @@ class Comparison:
                 for number, group in enumerate(self.groups):
                     self._take(measure, self.setting.at(length), number, group)
 
-    def _take(self, measure: Measure, setting: Setting, number: int, group: Sequence[Contender]) -> None:
+    def _take(
+        self, measure: Measure, setting: Setting, number: int, group: Sequence[Contender]
+    ) -> None:
         able = [one for one in group if measure.able(one)]
         turns = Turns(measure, setting, able, self.tell)
         try:

@@ -14,7 +14,12 @@ MB = 2**20
 def table(result: Result) -> str:
     """What was measured, on what, and a table for each measure and length; then zoo against its peers."""
     rows = pooled(result.rows)
-    parts = [heading(result), *_trained(result, rows), *_decoded(result, rows), *_layers(result, rows)]
+    parts = [
+        heading(result),
+        *_trained(result, rows),
+        *_decoded(result, rows),
+        *_layers(result, rows),
+    ]
     parts += [*_rivals(rows), *_left_out(result), *_faults(rows)]
     return "\n\n".join(parts)
 
@@ -22,10 +27,14 @@ def table(result: Result) -> str:
 def heading(result: Result) -> str:
     """The conditions, in a few lines."""
     shape, machine = result.shape, result.machine
-    length = f"{shape['length']} pixels, patch {shape['patch']}" if shape["kind"] == "image" else "texts"
+    length = (
+        f"{shape['length']} pixels, patch {shape['patch']}" if shape["kind"] == "image" else "texts"
+    )
     sizes = f"width {shape['dim']}, {shape['heads']} heads, {shape['depth']} layers, batch {shape['batch']}, {length}"
     run = f"{shape['precision']}, {'compiled' if shape['compile'] else 'not compiled'}"
-    jitter = f", places jittered by {result.options['jitter']}" if result.options.get("jitter") else ""
+    jitter = (
+        f", places jittered by {result.options['jitter']}" if result.options.get("jitter") else ""
+    )
     peers = "".join(f", {name} {version}" for name, version in machine.get("peers", {}).items())
     lines = [
         f"{shape['name']}: {sizes}; {run}{jitter}.",
@@ -50,7 +59,11 @@ def pooled(rows: Sequence[Row]) -> list[Row]:
 
 def of(rows: Sequence[Row], measure: str, length: int | None = None) -> list[Row]:
     """Those of one measure, and of one length, that have values, the quickest first."""
-    some = [row for row in rows if row.measure == measure and length in (None, row.length) and row.values]
+    some = [
+        row
+        for row in rows
+        if row.measure == measure and length in (None, row.length) and row.values
+    ]
     return sorted(some, key=lambda row: row.ratio or median(row.values))
 
 
@@ -61,7 +74,9 @@ def lengths(rows: Sequence[Row], *measures: str) -> list[int]:
 def _trained(result: Result, rows: Sequence[Row]) -> Iterator[str]:
     unit = "images" if result.shape["kind"] == "image" else "tokens"
     for length in lengths(rows, "train", "memory"):
-        times, weights = ({row.name: row for row in of(rows, measure, length)} for measure in ("train", "memory"))
+        times, weights = (
+            {row.name: row for row in of(rows, measure, length)} for measure in ("train", "memory")
+        )
         head = ["model", "parameters", "step ms", "ratio", f"{unit}/s", "peak MB", "ratio"]
         lines = [_training(times.get(name), weights.get(name)) for name in {**times, **weights}]
         if lines:
@@ -72,7 +87,11 @@ def _trained(result: Result, rows: Sequence[Row]) -> Iterator[str]:
 def _training(time: Row | None, weight: Row | None) -> list[str]:
     known = time or weight
     assert known is not None
-    timed = [_milliseconds(time), _ratio(time), f"{time.per_second:,.1f}" if time and time.per_second else ""]
+    timed = [
+        _milliseconds(time),
+        _ratio(time),
+        f"{time.per_second:,.1f}" if time and time.per_second else "",
+    ]
     weighed = [
         f"{median(weight.values) / MB:,.1f}" if weight else "",
         f"{weight.ratio:.2f}" if weight and weight.ratio else "",
@@ -84,11 +103,15 @@ def _plans(rows: Sequence[Row]) -> Iterator[str]:
     """What computes attention of which models: beside the numbers it would make a table wider than a terminal."""
     plans = dict.fromkeys(row.plan for row in rows if row.plan)
     if plans:
-        lines = [f"- {plan}: {', '.join(row.name for row in rows if row.plan == plan)}" for plan in plans]
+        lines = [
+            f"- {plan}: {', '.join(row.name for row in rows if row.plan == plan)}" for plan in plans
+        ]
         yield "Attention is computed by\n\n" + "\n".join(lines)
 
 
-def _filled(head: Sequence[str], lines: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+def _filled(
+    head: Sequence[str], lines: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]]]:
     """The columns that say something."""
     kept = [index for index in range(len(head)) if any(line[index] for line in lines)]
     return [head[index] for index in kept], [[line[index] for index in kept] for line in lines]
@@ -119,7 +142,8 @@ def _over(one: Row | None, other: Row | None) -> str:
 def _layers(result: Result, rows: Sequence[Row]) -> Iterator[str]:
     for length in lengths(rows, "layer"):
         lines = [
-            [row.name, f"{row.parameters:,}", _milliseconds(row), _ratio(row)] for row in of(rows, "layer", length)
+            [row.name, f"{row.parameters:,}", _milliseconds(row), _ratio(row)]
+            for row in of(rows, "layer", length)
         ]
         title = f"## One attention layer, forward and backward, {_length(result, length)}"
         yield f"{title}\n\n{grid(['model', 'parameters', 'ms', 'ratio'], lines)}"
@@ -131,7 +155,9 @@ def _rivals(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.rival_ratios:
             own = next(
-                one for one in rows if (one.measure, one.length, one.name) == (row.measure, row.length, row.rival)
+                one
+                for one in rows
+                if (one.measure, one.length, one.name) == (row.measure, row.length, row.rival)
             )
             values = [_value(own), _value(row), _spread(row.rival_ratios)]
             lines.append([row.name, row.measure, f"{row.length:,}", *values])
@@ -140,7 +166,9 @@ def _rivals(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _value(row: Row) -> str:
-    return f"{median(row.values) / MB:,.1f} MB" if row.unit == "bytes" else f"{_milliseconds(row)} ms"
+    return (
+        f"{median(row.values) / MB:,.1f} MB" if row.unit == "bytes" else f"{_milliseconds(row)} ms"
+    )
 
 
 def _left_out(result: Result) -> Iterator[str]:
@@ -149,13 +177,19 @@ def _left_out(result: Result) -> Iterator[str]:
 
 
 def _faults(rows: Sequence[Row]) -> Iterator[str]:
-    told = [f"- {row.name}, {row.measure} at {row.length:,}: {row.fault}" for row in rows if row.fault]
+    told = [
+        f"- {row.name}, {row.measure} at {row.length:,}: {row.fault}" for row in rows if row.fault
+    ]
     if told:
         yield "Failed:\n\n" + "\n".join(told)
 
 
 def _length(result: Result, length: int) -> str:
-    return f"{length} by {length} pixels" if result.shape["kind"] == "image" else counted(length, "token")
+    return (
+        f"{length} by {length} pixels"
+        if result.shape["kind"] == "image"
+        else counted(length, "token")
+    )
 
 
 def _milliseconds(row: Row | None) -> str:
@@ -173,12 +207,16 @@ def _spread(ratios: Sequence[float]) -> str:
     return f"{median(ratios):.2f}" + (f" ({around[0]:.2f} to {around[1]:.2f})" if around else "")
 
 
-def grid(head: Sequence[str], lines: Sequence[Sequence[str]], text: Sequence[str] = ("model", "measure")) -> str:
+def grid(
+    head: Sequence[str], lines: Sequence[Sequence[str]], text: Sequence[str] = ("model", "measure")
+) -> str:
     """A table in Markdown; numbers stand to the right, columns of `text` to the left."""
     head, lines = [*map(_cell, head)], [[*map(_cell, line)] for line in lines]
     widths = [max(2, *map(len, column)) for column in zip(head, *lines, strict=True)]
     words = [index for index, name in enumerate(head) if name in text]
-    rule = ["-" * width if i in words else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+    rule = [
+        "-" * width if i in words else "-" * (width - 1) + ":" for i, width in enumerate(widths)
+    ]
 
     def line(cells: Sequence[str]) -> str:
         padded = [

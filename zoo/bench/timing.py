@@ -29,7 +29,9 @@ def seconds(act: Callable[[], object], device: str) -> float:
     return time.perf_counter() - start
 
 
-def rounds(trials: Sequence[Trial], least: int, seconds: float = 0.0, warm: int = 1) -> Iterator[list[float]]:
+def rounds(
+    trials: Sequence[Trial], least: int, seconds: float = 0.0, warm: int = 1
+) -> Iterator[list[float]]:
     """What each trial took, round by round: all in turn, so that a machine that changes its pace changes it for all.
 
     Each round begins with the next of them: who comes after the largest finds the caches cold. At least so many rounds, and
@@ -56,7 +58,9 @@ MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 def exhausted(error: Exception) -> bool:
     """Whether an error says that there was too little memory."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in MEMORY)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        word in str(error) for word in MEMORY
+    )
 
 
 def peak(act: Callable[[], object], device: str) -> int:
@@ -78,12 +82,16 @@ def _on_cuda(act: Callable[[], object]) -> int:
 
 
 def _on_cpu(act: Callable[[], object]) -> int:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the tracer would tell standard error when it starts and stops
+    os.environ.setdefault(
+        "KINETO_LOG_LEVEL", "99"
+    )  # the tracer would tell standard error when it starts and stops
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as traced:
         act()
     assert traced.profiler is not None
     assert traced.profiler.kineto_results is not None
-    events: list[Any] = [one for one in traced.profiler.kineto_results.events() if one.name() == "[memory]"]
+    events: list[Any] = [
+        one for one in traced.profiler.kineto_results.events() if one.name() == "[memory]"
+    ]
     now = most = 0
     for event in sorted(events, key=lambda one: one.start_ns()):
         now += event.nbytes()

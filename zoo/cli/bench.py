@@ -19,17 +19,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="rope kerple+dape ...; rounds=5 measures=[train,decode] ...",
     )
     parser.add_argument(
-        "--shape", default="lm_small", metavar="NAME", help="vit_s, vit_b, lm_small, lm_base, lm_wide, ..."
+        "--shape",
+        default="lm_small",
+        metavar="NAME",
+        help="vit_s, vit_b, lm_small, lm_base, lm_wide, ...",
     )
     parser.add_argument("--device", default="auto", metavar="auto|cpu|cuda")
-    parser.add_argument("--lengths", metavar="N,N,...", help="tokens of texts, or pixels along a side of images")
+    parser.add_argument(
+        "--lengths", metavar="N,N,...", help="tokens of texts, or pixels along a side of images"
+    )
 
 
 def run(known: argparse.Namespace) -> None:
     from zoo.bench.bench import bench
     from zoo.bench.table import table
 
-    result, stopped = bench(known.overrides, known.shape, known.device, known.lengths, known.plugin or [])
+    result, stopped = bench(
+        known.overrides, known.shape, known.device, known.lengths, known.plugin or []
+    )
     print(as_json(result.plain()) if known.json else table(result))
     if stopped is not None:
-        raise Stopped(stopped, f"stopped by {stopped.name}; what was done before is written, and says so")
+        raise Stopped(
+            stopped, f"stopped by {stopped.name}; what was done before is written, and says so"
+        )

@@ -15,7 +15,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("recipe", metavar="RECIPE")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--to", type=Path, metavar="OUT", help="the checkpoint to write; else FILE as .ckpt")
+    parser.add_argument(
+        "--to", type=Path, metavar="OUT", help="the checkpoint to write; else FILE as .ckpt"
+    )
 
 
 def run(known: argparse.Namespace) -> None:

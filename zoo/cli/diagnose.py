@@ -9,7 +9,9 @@ JSON = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", metavar="RUN|key=value", help="runs or checkpoints; samples=4, ...")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="RUN|key=value", help="runs or checkpoints; samples=4, ..."
+    )
 
 
 def run(known: argparse.Namespace) -> None:

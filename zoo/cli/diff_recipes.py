@@ -46,7 +46,10 @@ def table(result: Mapping[str, Any]) -> str:
     if result["equal"]:
         lines = [f"{one} and {other} are equal once resolved"]
     else:
-        rows = [(f"{each['key']}:", *each["told"], *_places(each["places"])) for each in result["differences"]]
+        rows = [
+            (f"{each['key']}:", *each["told"], *_places(each["places"]))
+            for each in result["differences"]
+        ]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = [f"{one} -> {other}"]
         for key, a, b, *places in rows:
@@ -54,9 +57,11 @@ def table(result: Mapping[str, Any]) -> str:
             lines.append(f"{told}  ({' -> '.join(places)})")
     for key in ("parameters", "tokens"):
         a, b = (f"{count:,}" if isinstance(count, int) else "unknown" for count in result[key])
-        lines += [f"{key} of the model: {a} -> {b}" if key == "parameters" else f"tokens per sample: {a} -> {b}"] * (
-            a != b
-        )
+        lines += [
+            f"{key} of the model: {a} -> {b}"
+            if key == "parameters"
+            else f"tokens per sample: {a} -> {b}"
+        ] * (a != b)
     return "\n".join(lines)
 
 

@@ -48,7 +48,9 @@ def lined_up(
         raise RecipeError(Fault(COMMAND_LINE, "--lengths", why))
     (reference,) = asked([against or setting.shape.reference], "against")
     if why := refusal(reference, settings):
-        raise RecipeError(Fault(COMMAND_LINE, "against", why, f"name an encoding for {setting.shape.kind}s"))
+        raise RecipeError(
+            Fault(COMMAND_LINE, "against", why, f"name an encoding for {setting.shape.kind}s")
+        )
     others = [one for one in asked(words) if one.name != reference.name]
     left_out = {one.name: why for one in others if (why := refusal(one, settings))}
     able = [one for one in others if one.name not in left_out]
@@ -70,7 +72,9 @@ def _choices(word: str, key: str, faults: list[Fault]) -> tuple[Choice, ...]:
         found.append(Fault(COMMAND_LINE, "", "an encoding stands twice in a list", "list it once"))
     if not found and not names:
         found.append(Fault(COMMAND_LINE, "", "no encoding", "see zoo list encodings"))
-    faults += [Fault(COMMAND_LINE, key, fault.problem, fault.remedy) for fault in dict.fromkeys(found)]
+    faults += [
+        Fault(COMMAND_LINE, key, fault.problem, fault.remedy) for fault in dict.fromkeys(found)
+    ]
     return () if found else tuple(map(_given, entries, choices))
 
 

@@ -19,7 +19,6 @@ from zoo.attention import Dims, Encoding, Tokens
 from zoo.attention.backends.dispatch import choose
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
-
 from zoo.attention.kv_cache import Context
 from zoo.attention.layer import SelfAttention
 from zoo.bench.measures import passing
@@ -49,7 +48,9 @@ class Sizes:
     key_heads: Size | None = None
     depth: Annotated[int, Between(1, 2**10)] = 6
     length: Size | tuple[Size, ...] | None = None
-    axes: Literal[1, 2, 3] | None = None  # None: as many as `length` has, or the fewest that the encoding takes
+    axes: Literal[1, 2, 3] | None = (
+        None  # None: as many as `length` has, or the fewest that the encoding takes
+    )
 
 
 def sized(sizes: Sizes, cls: type[Encoding]) -> Dims:
@@ -68,7 +69,9 @@ def sized(sizes: Sizes, cls: type[Encoding]) -> Dims:
 def parameters(choices: Sequence[Choice], dims: Dims) -> tuple[int, list[int]]:
     """Numbers of parameters: of what all layers share, and of each layer's own."""
     with torch.device("meta"):
-        layers = [[*_links(choices, replace(dims, layer=layer))] for layer in range(dims.depth or 1)]
+        layers = [
+            [*_links(choices, replace(dims, layer=layer))] for layer in range(dims.depth or 1)
+        ]
     shared = sum(_count(link) for link in layers[0] if link.shared)
     return shared, [sum(_count(link) for link in layer if not link.shared) for layer in layers]
 
@@ -98,7 +101,10 @@ def times(choices: Sequence[Choice], dims: Dims, seconds: float) -> str:
         return f"not measured with more than {LONGEST:,} tokens"
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dims = replace(dims, depth=max(dims.depth or 0, 2))  # the last layer may have less to do
-    layers = [Attention(dims, one, causal=dims.axes == 1).to(device) for one in (choices, [Choice("none")])]
+    layers = [
+        Attention(dims, one, causal=dims.axes == 1).to(device)
+        for one in (choices, [Choice("none")])
+    ]
     found = [*rounds([passing(layer, BATCH, device) for layer in layers], ROUNDS, seconds)]
     ours, plain = (statistics.median(each) for each in zip(*found, strict=True))
     where = "a GPU" if device == "cuda" else f"a CPU, torch's threads: {torch.get_num_threads()}"
@@ -111,22 +117,32 @@ class ShowOptions:
     """What `zoo show` does beside telling."""
 
     picture: str | None = ""  # the PNG that is drawn, NAME.png if it is empty
-    seconds: Annotated[float, Between(0)] = 1.0  # for which the time of a layer is measured; 0 for not at all
+    seconds: Annotated[float, Between(0)] = (
+        1.0  # for which the time of a layer is measured; 0 for not at all
+    )
 
 
 def explained(name: str, words: Sequence[str]) -> str:
     """All there is to say of an encoding. Raises RecipeError where a word is no size and no option, or cannot work."""
     cls = registry.find("encodings", name)
     asked, sizes, own, facts = typed(words, (ShowOptions, Sizes, cls, EveryEncoding))
-    choices = alone(cls, {**own, **{fact: given for fact, given in facts.items() if given is not None}})
+    choices = alone(
+        cls, {**own, **{fact: given for fact, given in facts.items() if given is not None}}
+    )
     path = None if asked["picture"] is None else _place(asked["picture"] or f"{name}.png")
     with _blamed():
         dims = sized(Sizes(**sizes), cls)
         told = costs(choices, dims, asked["seconds"])
         if path:
-            draw(choices, path, dims if any(word.partition("=")[0] in sizes for word in words) else None)
+            draw(
+                choices,
+                path,
+                dims if any(word.partition("=")[0] in sizes for word in words) else None,
+            )
     blocks = [about(name, cls), _block("options", choosable(cls)), _block("facts", declared(cls))]
-    blocks += ["\n".join(["recipes", *(f"  {recipe}" for recipe in users().get(name, ["none yet"]))])]
+    blocks += [
+        "\n".join(["recipes", *(f"  {recipe}" for recipe in users().get(name, ["none yet"]))])
+    ]
     blocks += [_block(f"cost, for {_sizes(dims)}", told)]
     return "\n\n".join([*blocks, *([f"picture: {path}"] if path else [])])
 
@@ -135,7 +151,11 @@ def _place(text: str) -> Path:
     path = Path(text)
     if path.is_dir() or not path.parent.is_dir():
         problem = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise RecipeError(Fault(COMMAND_LINE, "picture", problem, "name a file in one that exists, or null for none"))
+        raise RecipeError(
+            Fault(
+                COMMAND_LINE, "picture", problem, "name a file in one that exists, or null for none"
+            )
+        )
     return path
 
 
@@ -157,7 +177,9 @@ def about(name: str, cls: type[Encoding]) -> str:
 def choosable(cls: type[Encoding]) -> dict[str, str]:
     """{option: what is expected, and its default}"""
     known: Mapping[str, Option] = {**options(cls), **extras("encodings")}
-    return {key: f"{expected(option.annotation)}; {_default(option)}" for key, option in known.items()}
+    return {
+        key: f"{expected(option.annotation)}; {_default(option)}" for key, option in known.items()
+    }
 
 
 def _default(option: Option) -> str:

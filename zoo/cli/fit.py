@@ -15,7 +15,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="this run's own directory")
-    parser.add_argument("--resume", default="never", metavar="auto|never|PATH", help="go on from a checkpoint")
+    parser.add_argument(
+        "--resume", default="never", metavar="auto|never|PATH", help="go on from a checkpoint"
+    )
 
 
 def run(known: argparse.Namespace) -> None:

@@ -12,7 +12,12 @@ JSON = True
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", metavar="RUN|CHECKPOINT")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="prompt=... tokens= temperature= top_k= ...")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="prompt=... tokens= temperature= top_k= ...",
+    )
 
 
 def run(known: argparse.Namespace) -> None:

@@ -11,9 +11,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("engine", metavar="slurm|torchrun")
     parser.add_argument("recipe", metavar="RECIPE")
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="nodes=4 devices=8 time=... and keys of RECIPE"
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="nodes=4 devices=8 time=... and keys of RECIPE",
     )
-    parser.add_argument("--print", action="store_true", help="print the script instead of writing it to a file")
+    parser.add_argument(
+        "--print", action="store_true", help="print the script instead of writing it to a file"
+    )
 
 
 def run(known: argparse.Namespace) -> None:

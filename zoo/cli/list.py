@@ -20,5 +20,7 @@ def run(known: argparse.Namespace) -> None:
 
     if known.kind not in (None, *KINDS):
         remedy = registry.nearest(known.kind, KINDS)
-        raise RecipeError(Fault("command line", known.kind, "there is no such kind to list", remedy))
+        raise RecipeError(
+            Fault("command line", known.kind, "there is no such kind to list", remedy)
+        )
     print(listing([known.kind] if known.kind else KINDS))

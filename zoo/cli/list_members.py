@@ -14,7 +14,9 @@ def listing(kinds: Sequence[str]) -> str:
         entries = _recipes() if kind == "recipes" else registry.summaries(kind)
         width = max(map(len, entries), default=0)
         lines = [f"{name.ljust(width)}  {summary}" for name, summary in sorted(entries.items())]
-        blocks.append("\n".join(lines if len(kinds) == 1 else [kind, *(f"  {line}" for line in lines)]))
+        blocks.append(
+            "\n".join(lines if len(kinds) == 1 else [kind, *(f"  {line}" for line in lines)])
+        )
     return "\n\n".join(blocks)
 
 

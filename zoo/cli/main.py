@@ -11,7 +11,19 @@ from types import MappingProxyType, ModuleType
 from typing import NoReturn
 
 from zoo import __version__, registry
-from zoo.cli import bench, compare, convert, diagnose, diff, fit, generate, launch, predict, show, verify
+from zoo.cli import (
+    bench,
+    compare,
+    convert,
+    diagnose,
+    diff,
+    fit,
+    generate,
+    launch,
+    predict,
+    show,
+    verify,
+)
 from zoo.cli import eval as evaluate
 from zoo.cli import list as listing
 from zoo.errors import Fault, RecipeError, ZooError
@@ -44,17 +56,25 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     made = Parser(
-        prog="zoo", description="Train, compare and understand transformers by how they know position.",
+        prog="zoo",
+        description="Train, compare and understand transformers by how they know position.",
         epilog="A RECIPE is a YAML file or a registered name; key=value changes one of its keys, ~key removes one.",
-    )  # fmt: skip
+    )
     made.add_argument("--version", action="version", version=f"zoo {__version__}")
     verbs = made.add_subparsers(metavar="VERB", required=True, parser_class=Parser)
     for name, verb in VERBS.items():
         own = verbs.add_parser(name, help=verb.SUMMARY, description=verb.SUMMARY)
         own.set_defaults(run=verb.run, json=False)
-        own.add_argument("--plugin", action="append", metavar="MODULE", help="a package with encodings, recipes, ...")
+        own.add_argument(
+            "--plugin",
+            action="append",
+            metavar="MODULE",
+            help="a package with encodings, recipes, ...",
+        )
         if getattr(verb, "JSON", False):
-            own.add_argument("--json", action="store_true", help="print the result as one JSON object")
+            own.add_argument(
+                "--json", action="store_true", help="print the result as one JSON object"
+            )
         verb.arguments(own)
     return made
 
@@ -73,7 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if more:  # overrides after a flag
             known.overrides += more
         if known.plugin:
-            sys.path.insert(0, os.getcwd())  # a package beside the user is found like an installed one
+            sys.path.insert(
+                0, os.getcwd()
+            )  # a package beside the user is found like an installed one
             os.environ[registry.PLUGINS] = ",".join(known.plugin)
         malloc.keep()
         known.run(known)
@@ -85,7 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:  # a full disk, a directory that cannot be written
-        print(f"zoo: {error.filename or 'input or output'}: {error.strerror or error}", file=sys.stderr)
+        print(
+            f"zoo: {error.filename or 'input or output'}: {error.strerror or error}",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print("zoo: stopped by SIGINT", file=sys.stderr)

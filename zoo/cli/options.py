@@ -34,7 +34,9 @@ def destination(to: str | None, checkpoints: Sequence[Path]) -> Path:
     try:
         _check(page, page.with_suffix(".json"))
     except OSError as error:
-        raise _fault(f"{page} cannot be written, {error.strerror or error}", "name another page") from None
+        raise _fault(
+            f"{page} cannot be written, {error.strerror or error}", "name another page"
+        ) from None
     return page
 
 
@@ -51,7 +53,9 @@ def _check(page: Path, numbers: Path) -> None:
     if page.is_dir():
         raise _fault(f"{page} is a folder", "name a page")
     if numbers.exists() and not _is_diagnosis(numbers):
-        told = f"{numbers} is there already and holds no diagnosis, whose numbers would take its place"
+        told = (
+            f"{numbers} is there already and holds no diagnosis, whose numbers would take its place"
+        )
         raise _fault(told, "name another page, or remove it")
     trial = numbers.with_name(f".{numbers.name}-{os.getpid()}")  # as it is when it is written
     trial.touch()
@@ -63,14 +67,19 @@ def _is_diagnosis(file: Path) -> bool:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, IsADirectoryError):
         return False
-    return isinstance(found, dict) and {field.name for field in dataclasses.fields(Report)} <= found.keys()
+    return (
+        isinstance(found, dict)
+        and {field.name for field in dataclasses.fields(Report)} <= found.keys()
+    )
 
 
 def _fault(problem: str, remedy: str) -> RecipeError:
     return RecipeError(Fault(COMMAND_LINE, "to", problem, remedy))
 
 
-def parted(words: Sequence[str], classes: Sequence[type], others: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+def parted(
+    words: Sequence[str], classes: Sequence[type], others: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
     """Options of the classes, and overrides of a recipe: what has a dot, names a section, or is no key=value.
 
     Raises RecipeError with every key that is neither; `others`, which the verb reads itself, may be what was meant.
@@ -81,7 +90,9 @@ def parted(words: Sequence[str], classes: Sequence[type], others: Sequence[str] 
     if unknown:
         hint = [nearest(key, [*known, *sections, *others]) for key in unknown]
         pairs = zip(unknown, hint, strict=True)
-        raise RecipeError(*(Fault(COMMAND_LINE, key, "unknown option", remedy) for key, remedy in pairs))
+        raise RecipeError(
+            *(Fault(COMMAND_LINE, key, "unknown option", remedy) for key, remedy in pairs)
+        )
     return told, [word for word in words if word not in told]
 
 
@@ -127,7 +138,11 @@ def place(to: str) -> Path:
         trial.touch()
         trial.unlink()
         if found := others(folder):
-            raise _fault(f"{folder} holds other files, {found[0]} among them", "name a folder of its own")
+            raise _fault(
+                f"{folder} holds other files, {found[0]} among them", "name a folder of its own"
+            )
     except OSError as error:
-        raise _fault(f"{folder} cannot be written, {error.strerror or error}", "name another folder") from None
+        raise _fault(
+            f"{folder} cannot be written, {error.strerror or error}", "name another folder"
+        ) from None
     return folder

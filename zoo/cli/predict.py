@@ -12,7 +12,9 @@ JSON = True
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", metavar="RUN|CHECKPOINT")
-    parser.add_argument("overrides", nargs="*", metavar="PATH|key=value", help="images or texts; top=3, ...")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="PATH|key=value", help="images or texts; top=3, ..."
+    )
 
 
 def run(known: argparse.Namespace) -> None:

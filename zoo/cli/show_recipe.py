@@ -38,7 +38,8 @@ def resolved(name: str, overrides: Sequence[str]) -> str:
 def _named(model: nn.Module) -> Iterator[str]:
     """Names and shapes; those that differ in numbers alone are told once."""
     alike = Counter(
-        (re.sub(r"\.\d+\.", ".*.", name), " x ".join(map(str, p.shape))) for name, p in model.named_parameters()
+        (re.sub(r"\.\d+\.", ".*.", name), " x ".join(map(str, p.shape)))
+        for name, p in model.named_parameters()
     )
     for (name, shape), count in alike.items():
         yield f"{name}  {shape}" + (f", {count} times" if count > 1 else "")
@@ -50,6 +51,5 @@ def show(what: str, words: Sequence[str]) -> str:
         from zoo.cli.explain_encoding import explained
 
         return explained(what, words)
-
 
     return resolved(what, words)

@@ -12,7 +12,10 @@ JSON = True
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "overrides", nargs="*", metavar="ENCODING|all|key=value", help="rope ...; axes=2 laws=[...] to=DIR, its options"
+        "overrides",
+        nargs="*",
+        metavar="ENCODING|all|key=value",
+        help="rope ...; axes=2 laws=[...] to=DIR, its options",
     )
 
 

@@ -20,7 +20,9 @@ from zoo.diagnostics.drawing.scales import Scale
 from zoo.reporting.spec import Panel, Points
 
 BINS = 48  # of places, so that each point is a mean of many tokens
-SCATTERED = 8  # no curve where fewer than one place in so many has a loss, as when only an answer counts
+SCATTERED = (
+    8  # no curve where fewer than one place in so many has a loss, as when only an answer counts
+)
 FEW = 8  # lines that are told apart by the name of their colour
 
 
@@ -56,15 +58,23 @@ def by_size(comparison: Comparison) -> tuple[Chart, ...]:
 
     Of two places of one size, as where windows slide, the one that was measured as the others are.
     """
-    places = {found: place for place in comparison.places if (found := size(comparison, place)) is not None}
+    places = {
+        found: place
+        for place in comparison.places
+        if (found := size(comparison, place)) is not None
+    }
     sizes = sorted(places.items())
     if len(sizes) < 2:
         return ()
     images = "resolutions" in comparison.kinds.values()
     title = "resolution, pixels" if images else "length of windows, tokens"
-    across = Scale(sizes[0][0], sizes[-1][0], log=not images, marks=tuple(found for found, _ in sizes))
+    across = Scale(
+        sizes[0][0], sizes[-1][0], log=not images, marks=tuple(found for found, _ in sizes)
+    )
     panel = Panel(
-        title=f"{capital(measured(comparison))} by {title.partition(',')[0]}", x=title, y=measured(comparison)
+        title=f"{capital(measured(comparison))} by {title.partition(',')[0]}",
+        x=title,
+        y=measured(comparison),
     )
     charts = _charts(comparison, panel, lambda variant: _by_size(comparison, variant, sizes))
     return tuple(replace(chart, across=across, mark=_trained(comparison)) for chart in charts)
@@ -77,22 +87,34 @@ def by_position(comparison: Comparison) -> tuple[Chart, ...]:
 
 def in_training(comparison: Comparison) -> tuple[Chart, ...]:
     """What is monitored against steps: the mean of seeds, and the band from the lowest to the highest."""
-    return _charts(comparison, Panel(title="In training", x="step", y="validation, as monitored"), _curve)
+    return _charts(
+        comparison, Panel(title="In training", x="step", y="validation, as monitored"), _curve
+    )
 
 
-def _charts(comparison: Comparison, panel: Panel, draw: Callable[[Variant], Line | None]) -> tuple[Chart, ...]:
+def _charts(
+    comparison: Comparison, panel: Panel, draw: Callable[[Variant], Line | None]
+) -> tuple[Chart, ...]:
     """A line for each variant that has one, a chart for each group, all on one scale; bands where these can be told apart."""
     groups = grouped(comparison, ordered(comparison))
     lines = {
-        variant.name: replace(line, look=colour(number, len(group)), band=line.band if len(group) <= FEW else None)
-        for group in groups.values() for number, variant in enumerate(group) if (line := draw(variant))
-    }  # fmt: skip
-    found = {title: tuple(lines[one.name] for one in group if one.name in lines) for title, group in groups.items()}
+        variant.name: replace(
+            line, look=colour(number, len(group)), band=line.band if len(group) <= FEW else None
+        )
+        for group in groups.values()
+        for number, variant in enumerate(group)
+        if (line := draw(variant))
+    }
+    found = {
+        title: tuple(lines[one.name] for one in group if one.name in lines)
+        for title, group in groups.items()
+    }
     up = upward(list(lines.values())) if lines else None
     return tuple(
         Chart(panel=replace(panel, title=title) if len(groups) > 1 else panel, lines=drawn, up=up)
-        for title, drawn in found.items() if drawn
-    )  # fmt: skip
+        for title, drawn in found.items()
+        if drawn
+    )
 
 
 def _trained(comparison: Comparison) -> tuple[float, str] | None:
@@ -109,7 +131,9 @@ COSTS: Mapping[str, tuple[str, Callable[[Cell], float | None]]] = {
 
 def by_cost(comparison: Comparison, place: str = TRAINED) -> tuple[Points, ...]:
     """The measure against each cost in which variants differ, a point for each variant."""
-    return tuple(_points(comparison, place, title) for title in COSTS if len(_costs(comparison, title)) > 1)
+    return tuple(
+        _points(comparison, place, title) for title in COSTS if len(_costs(comparison, title)) > 1
+    )
 
 
 def mean_of(variant: Variant, pick: Callable[[Cell], float | None]) -> float | None:
@@ -134,13 +158,17 @@ def _points(comparison: Comparison, place: str, title: str) -> Points:
     return Points(title=f"{title.capitalize()}", x=f"{title}, {unit}", y=y, groups=groups)
 
 
-def _by_size(comparison: Comparison, variant: Variant, sizes: Sequence[tuple[float, str]]) -> Line | None:
+def _by_size(
+    comparison: Comparison, variant: Variant, sizes: Sequence[tuple[float, str]]
+) -> Line | None:
     found = [tuple(values(variant, place, comparison.measure).values()) for _, place in sizes]
     means = [estimate(one, comparison.bounds) if one else None for one in found]
     if not any(means):
         return None
     mean = _numbers([one.mean if one else None for one in means])
-    low, high = (_numbers([getattr(one, end) if one else None for one in means]) for end in ("low", "high"))
+    low, high = (
+        _numbers([getattr(one, end) if one else None for one in means]) for end in ("low", "high")
+    )
     places = torch.tensor([size for size, _ in sizes])
     return Line(variant.name, places, mean, (low, high) if low.isfinite().any() else None)
 
@@ -153,8 +181,12 @@ def _curve(variant: Variant) -> Line | None:
     if not found:
         return None
     steps = sorted(found)
-    mean, low, high = (_numbers([pick(found[step]) for step in steps]) for pick in (fmean, min, max))
-    return Line(variant.name, torch.tensor(steps), mean, (low, high) if len(variant.cells) > 1 else None)
+    mean, low, high = (
+        _numbers([pick(found[step]) for step in steps]) for pick in (fmean, min, max)
+    )
+    return Line(
+        variant.name, torch.tensor(steps), mean, (low, high) if len(variant.cells) > 1 else None
+    )
 
 
 def _positions(comparison: Comparison, place: str) -> tuple[Chart, ...]:
@@ -167,10 +199,14 @@ def _positions(comparison: Comparison, place: str) -> tuple[Chart, ...]:
 
     panel = Panel(title=f"Windows of {named(comparison, place)}", x="place in the window", y="loss")
     charts = _charts(comparison, panel, line)
-    titles = (panel.title if one.panel is panel else f"{one.panel.title}, {named(comparison, place)}" for one in charts)
+    titles = (
+        panel.title if one.panel is panel else f"{one.panel.title}, {named(comparison, place)}"
+        for one in charts
+    )
     mark = None if place == TRAINED else _trained(comparison)
     return tuple(
-        replace(one, panel=replace(panel, title=title), mark=mark) for one, title in zip(charts, titles, strict=True)
+        replace(one, panel=replace(panel, title=title), mark=mark)
+        for one, title in zip(charts, titles, strict=True)
     )
 
 
@@ -179,7 +215,12 @@ def _binned(rows: Sequence[Sequence[float | None]]) -> Iterator[tuple[float, flo
     longest = max(map(len, rows))
     run = max(1, longest // BINS)
     for start in range(0, longest, run):
-        found = [one for row in rows for one in row[start : start + run] if one is not None and isfinite(one)]
+        found = [
+            one
+            for row in rows
+            for one in row[start : start + run]
+            if one is not None and isfinite(one)
+        ]
         yield start + (min(run, longest - start) - 1) / 2, fmean(found) if found else nan
 
 

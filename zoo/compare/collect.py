@@ -15,7 +15,9 @@ def gathered(plan: Plan, folder: Path) -> Comparison:
     """The comparison as far as it has come."""
     found = {planned.name: files(folder / CELLS / planned.name) for planned in plan.cells}
     known = [
-        Known(planned.variant, cell(plan, folder, planned, found[planned.name]), found[planned.name])
+        Known(
+            planned.variant, cell(plan, folder, planned, found[planned.name]), found[planned.name]
+        )
         for planned in plan.cells
     ]
     names = [one.variant for one in known]
@@ -24,7 +26,9 @@ def gathered(plan: Plan, folder: Path) -> Comparison:
         Variant(
             name=name,
             values=values,
-            cells=tuple(cell for variant, cell in zip(names, cells, strict=True) if variant == name),
+            cells=tuple(
+                cell for variant, cell in zip(names, cells, strict=True) if variant == name
+            ),
         )
         for name, values in plan.variants.items()
     ]
@@ -36,8 +40,20 @@ def gathered(plan: Plan, folder: Path) -> Comparison:
     )
     kinds = {place: kind for places in swept for place, (kind, _) in places.items()}
     return Comparison(
-        zoo=plan.zoo, made=plan.made, command=plan.command, recipe=plan.recipe, base=plan.base, machine=plan.machine,
-        axes=plan.axes, seeds=plan.seeds, measure=plan.measure, better=plan.better, kinds=kinds,
-        places=(TRAINED, *kinds), trained=plan.trained, windows=plan.windows, shared=shared(known),
+        zoo=plan.zoo,
+        made=plan.made,
+        command=plan.command,
+        recipe=plan.recipe,
+        base=plan.base,
+        machine=plan.machine,
+        axes=plan.axes,
+        seeds=plan.seeds,
+        measure=plan.measure,
+        better=plan.better,
+        kinds=kinds,
+        places=(TRAINED, *kinds),
+        trained=plan.trained,
+        windows=plan.windows,
+        shared=shared(known),
         variants=tuple(replace(variant, unfair=told[variant.name]) for variant in variants),
-    )  # fmt: skip
+    )

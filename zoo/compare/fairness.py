@@ -45,14 +45,21 @@ def differing(cells: Sequence[Known], varied: Iterable[str]) -> list[Cell]:
     """
     starts = [one.start for one in cells]
     if any(within(key, ENCODING) for key in varied):
-        starts = [{name: each for name, each in one.items() if "encoding" not in name.split(".")} for one in starts]
+        starts = [
+            {name: each for name, each in one.items() if "encoding" not in name.split(".")}
+            for one in starts
+        ]
     usual: dict[tuple[int, str, Hashable], Counter[Hashable]] = {}
     for one, start in zip(cells, starts, strict=True):
         for name, (shape, digest) in start.items():
             usual.setdefault((one.cell.seed, name, shape), Counter())[digest] += 1
     found = []
     for one, start in zip(cells, starts, strict=True):
-        others = (name for name, (shape, digest) in start.items() if _most(usual[one.cell.seed, name, shape]) != digest)
+        others = (
+            name
+            for name, (shape, digest) in start.items()
+            if _most(usual[one.cell.seed, name, shape]) != digest
+        )
         found.append(replace(one.cell, differs=tuple(others)))
     return found
 
@@ -62,7 +69,9 @@ def shared(cells: Sequence[Known]) -> int:
     starts = [(one.cell.seed, one.start) for one in cells if one.files.start]
     if not starts:
         return 0
-    common = set.intersection(*({(name, shape) for name, (shape, _) in start.items()} for _, start in starts))
+    common = set.intersection(
+        *({(name, shape) for name, (shape, _) in start.items()} for _, start in starts)
+    )
     equal = 0
     for name, _ in common - {(ORDER, ()), (BATCH, ())}:
         digests = {(seed, start[name][1]) for seed, start in starts}
@@ -89,7 +98,9 @@ def unfair(variants: Sequence[Variant], cells: Sequence[Known]) -> dict[str, tup
 def _failed(cells: Sequence[Cell]) -> Iterator[Flag]:
     for cell in cells:
         if cell.state == "failed":
-            yield Flag("failed seeds", f"seed {cell.seed} failed{f': {cell.fault}' if cell.fault else ''}")
+            yield Flag(
+                "failed seeds", f"seed {cell.seed} failed{f': {cell.fault}' if cell.fault else ''}"
+            )
 
 
 def _started(cells: Sequence[Cell]) -> Iterator[Flag]:
@@ -110,7 +121,12 @@ def _parameters(cells: Sequence[Known]) -> Iterator[tuple[str, Flag]]:
         if count != usual:
             words = f"{abs(count - usual):,} {'more' if count > usual else 'fewer'} parameters than {named}"
             little = abs(count - usual) <= LITTLE * usual
-            yield name, Flag("parameters", f"{words}, within {100 * LITTLE:g} %" if little else words, little)
+            yield (
+                name,
+                Flag(
+                    "parameters", f"{words}, within {100 * LITTLE:g} %" if little else words, little
+                ),
+            )
 
 
 def _other(cells: Sequence[Known], what: str, pick: Pick) -> Iterator[tuple[str, Flag]]:
@@ -127,7 +143,10 @@ def _environment(*keys: str) -> Pick:
     """Of the first try of a cell and of its last."""
 
     def pick(one: Known) -> list[Hashable]:
-        return [_within(found, keys) for found in (one.files.environment, one.files.end.get("environment"))]
+        return [
+            _within(found, keys)
+            for found in (one.files.environment, one.files.end.get("environment"))
+        ]
 
     return pick
 
@@ -139,8 +158,13 @@ def _within(found: Any, keys: Sequence[str]) -> Hashable:
 
 
 def _commits(one: Known) -> list[Hashable]:
-    tries = zip(_environment("git", "commit")(one), _environment("git", "changed")(one), strict=True)
-    return [f"{str(commit)[:12]}{' with changes' if changed else ''}" if commit else None for commit, changed in tries]
+    tries = zip(
+        _environment("git", "commit")(one), _environment("git", "changed")(one), strict=True
+    )
+    return [
+        f"{str(commit)[:12]}{' with changes' if changed else ''}" if commit else None
+        for commit, changed in tries
+    ]
 
 
 _SAME: Mapping[str, Pick] = {
@@ -172,4 +196,6 @@ def _usual(counts: Mapping[str, int]) -> tuple[int, str]:
     if not counts:
         return 0, "most"
     usual, having = Counter(counts.values()).most_common(1)[0]
-    return usual, "most" if having > 1 else next(name for name, count in counts.items() if count == usual)
+    return usual, "most" if having > 1 else next(
+        name for name, count in counts.items() if count == usual
+    )

@@ -27,7 +27,7 @@ LONGEST, WHOLE = 40, 90  # letters of a name, and of the title of a figure
 
 def framed(
     comparison: Comparison, count: int, abreast: int, size: tuple[float, float], more: str = ""
-) -> tuple[Figure, list[Axes]]:  # fmt: skip
+) -> tuple[Figure, list[Axes]]:
     """A figure under the question and what is said after it, with so many drawings of a size in inches, in rows of so many;
     the others are hidden.
     """
@@ -35,7 +35,9 @@ def framed(
 
     columns = min(count, abreast)
     rows = -(-count // columns)
-    figure = Figure(figsize=(size[0] * columns + 1, size[1] * rows + 0.6), layout="constrained", dpi=150)
+    figure = Figure(
+        figsize=(size[0] * columns + 1, size[1] * rows + 0.6), layout="constrained", dpi=150
+    )
     figure.suptitle(plain(f"{question(comparison)}{more}", WHOLE), fontsize=12)
     every = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes in every[count:]:
@@ -82,10 +84,16 @@ def multiples(comparison: Comparison, chart: Chart) -> Figure:
         for other in lines:
             axes.plot(other.x.tolist(), other.y.tolist(), color=LINE, linewidth=0.6)
         lone = "o" if int(line.y.isfinite().sum()) == 1 else ""
-        axes.plot(line.x.tolist(), line.y.tolist(), color=BLUE, linewidth=1.6, marker=lone, markersize=3)
+        axes.plot(
+            line.x.tolist(), line.y.tolist(), color=BLUE, linewidth=1.6, marker=lone, markersize=3
+        )
         scaled(axes, chart)
         axes.set_title(plain(line.label), fontsize=8, pad=3)
-        _outer(axes, left=position % ABREAST_MULTIPLES == 0, below=position + ABREAST_MULTIPLES >= len(lines))
+        _outer(
+            axes,
+            left=position % ABREAST_MULTIPLES == 0,
+            below=position + ABREAST_MULTIPLES >= len(lines),
+        )
     return figure
 
 
@@ -112,12 +120,15 @@ def ranked(comparison: Comparison) -> Figure:
         seen = window(standings)
         for row, one in enumerate(standings):
             _standing(axes, one, row, seen, places)
-        axes.set_yticks(range(len(standings)), [plain(_label(one)) for one in standings], fontsize=8)
+        axes.set_yticks(
+            range(len(standings)), [plain(_label(one)) for one in standings], fontsize=8
+        )
         axes.set_ylim(len(standings) - 0.5, -0.5)
         axes.set_xlim(seen.low, seen.high)
         better = "\u2192" if comparison.better == "high" else "\u2190"
         axes.set(
-            title=plain(capital(named(comparison, place))), xlabel=plain(f"{measured(comparison)}, better {better}")
+            title=plain(capital(named(comparison, place))),
+            xlabel=plain(f"{measured(comparison)}, better {better}"),
         )
         finish(axes)
     said = [SEEN if len(comparison.seeds) > 1 else ALONE, *_signs(comparison)]
@@ -150,7 +161,13 @@ def _standing(axes: Axes, one: Standing, row: int, seen: Scale, places: int) -> 
     if one.mean.low is not None and one.mean.high is not None:
         ends = [one.mean.low, one.mean.high]
         axes.plot(ends, [row, row], color=paint, alpha=0.4, linewidth=4, solid_capstyle="round")
-        axes.plot(list(one.values.values()), [row + 0.28] * len(one.values), ".", color=paint, markersize=3)
+        axes.plot(
+            list(one.values.values()),
+            [row + 0.28] * len(one.values),
+            ".",
+            color=paint,
+            markersize=3,
+        )
     inside = "white" if one.verdict == "within" else paint
     axes.plot([one.mean.mean], [row], "o", color=paint, markerfacecolor=inside, markersize=6)
 
@@ -159,7 +176,14 @@ def _note(axes: Axes, row: int, words: str, share: float) -> None:
     """Words at a share of the width."""
     side = "left" if share < 0.5 else "right" if share > 0.5 else "center"
     axes.text(
-        share, row, plain(words), transform=axes.get_yaxis_transform(), ha=side, va="center", fontsize=7, color=GREY
+        share,
+        row,
+        plain(words),
+        transform=axes.get_yaxis_transform(),
+        ha=side,
+        va="center",
+        fontsize=7,
+        color=GREY,
     )
 
 
@@ -172,7 +196,11 @@ STYLES = ("-", "--", ":")
 
 def draw(comparison: Comparison, folder: Path) -> list[Path]:
     """The ranking, and what else there is of curves by size and place, training and costs. Raises ZooError as `write`."""
-    charts = {"sizes": by_size(comparison), "positions": by_position(comparison), "training": in_training(comparison)}
+    charts = {
+        "sizes": by_size(comparison),
+        "positions": by_position(comparison),
+        "training": in_training(comparison),
+    }
     figures = {"ranking": ranked(comparison)}
     figures |= {name: _lines(comparison, found) for name, found in charts.items() if found}
     if points := by_cost(comparison):
@@ -195,14 +223,26 @@ def _lines(comparison: Comparison, found: Sequence[Chart]) -> Figure:
 
 def _several(comparison: Comparison, found: Sequence[Chart | Points]) -> Figure:
     figure, every = framed(comparison, len(found), 2 if len(found) == 4 else ABREAST, (5.0, 3.6))
-    labels = dict.fromkeys(line.label for one in found if isinstance(one, Chart) for line in one.lines)
+    labels = dict.fromkeys(
+        line.label for one in found if isinstance(one, Chart) for line in one.lines
+    )
     many = len(labels) > len(COLOURS)  # colours of neighbours look alike
-    styles = {label: STYLES[number % len(STYLES)] if many else "-" for number, label in enumerate(labels)}
+    styles = {
+        label: STYLES[number % len(STYLES)] if many else "-" for number, label in enumerate(labels)
+    }
     for axes, one in zip(every, found, strict=True):
         _curves(axes, one, styles) if isinstance(one, Chart) else _points(axes, one)
         finish(axes)
-    named = {label: handle for axes in every for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    wide = {"loc": "outside lower center", "ncols": BESIDE} if len(named) > MANY else {"loc": "outside right center"}
+    named = {
+        label: handle
+        for axes in every
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    wide = (
+        {"loc": "outside lower center", "ncols": BESIDE}
+        if len(named) > MANY
+        else {"loc": "outside right center"}
+    )
     figure.legend(named.values(), named.keys(), frameon=False, fontsize=8, **wide)
     return figure
 
@@ -231,4 +271,8 @@ def _colour(look: str) -> Any:
     """Of a class of colours of the page."""
     from matplotlib import colormaps
 
-    return COLOURS[int(look[1:])] if look[0] == "s" else colormaps["viridis_r"](int(look[1:]) / (LEVELS - 1))
+    return (
+        COLOURS[int(look[1:])]
+        if look[0] == "s"
+        else colormaps["viridis_r"](int(look[1:]) / (LEVELS - 1))
+    )

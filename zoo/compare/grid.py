@@ -52,21 +52,32 @@ def varied(words: Sequence[str], overrides: Sequence[str]) -> list[Varied]:
             found[key] = Varied(key, _values(key, values))
     if not faults and not found:
         faults.append(
-            Fault(COMMAND_LINE, "", "nothing varies", "write encodings=[rope,alibi] or vary.model.depth=[4,8]")
+            Fault(
+                COMMAND_LINE,
+                "",
+                "nothing varies",
+                "write encodings=[rope,alibi] or vary.model.depth=[4,8]",
+            )
         )
     if faults:
         raise RecipeError(*faults)
     return [*found.values()]
 
 
-def _check(word: str, key: str, values: Any, found: Mapping[str, Varied], overrides: Sequence[str]) -> None:
+def _check(
+    word: str, key: str, values: Any, found: Mapping[str, Varied], overrides: Sequence[str]
+) -> None:
     def refuse(problem: str, remedy: str) -> RecipeError:
         return RecipeError(Fault(COMMAND_LINE, word, problem, remedy))
 
     if key == "seed":
         raise refuse("seeds do not vary like other keys", "write seeds=3 or seeds=[0,7]")
     if not isinstance(values, list) or not values:
-        remedy = "write encodings=[rope,alibi]" if key == ENCODING else f"write vary.{key or 'model.depth'}=[4,8]"
+        remedy = (
+            "write encodings=[rope,alibi]"
+            if key == ENCODING
+            else f"write vary.{key or 'model.depth'}=[4,8]"
+        )
         raise refuse("expected a list of the values that it takes", remedy)
     if key in found:
         raise refuse("it varies twice", "write one list of all values")
@@ -74,7 +85,10 @@ def _check(word: str, key: str, values: Any, found: Mapping[str, Varied], overri
     if any(within(one, key) for one in given):
         raise refuse("it varies, and is given a value too", "leave one of them out")
     if other := next((one for one in found if within(one, key) or within(key, one)), None):
-        raise refuse(f"it varies, and so does {other}, of which one is a part of the other", "write one list of both")
+        raise refuse(
+            f"it varies, and so does {other}, of which one is a part of the other",
+            "write one list of both",
+        )
 
 
 def within(one: str, other: str) -> bool:
@@ -86,11 +100,19 @@ def _values(key: str, values: Sequence[Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for value in values:
         if key == ENCODING:  # always a list, so that no option of the base recipe's own entry stays
-            entries = value.split("+") if isinstance(value, str) else value if isinstance(value, list) else [value]
+            entries = (
+                value.split("+")
+                if isinstance(value, str)
+                else value
+                if isinstance(value, list)
+                else [value]
+            )
             value = [one.strip() if isinstance(one, str) else one for one in entries]
         name = _told(value)
         if name in found:
-            raise RecipeError(Fault(COMMAND_LINE, key, f"{name} stands twice among its values", "list it once"))
+            raise RecipeError(
+                Fault(COMMAND_LINE, key, f"{name} stands twice among its values", "list it once")
+            )
         found[name] = json.dumps(value, ensure_ascii=False)
     return found
 
@@ -103,7 +125,11 @@ def _told(value: Any) -> str:
         return "+".join(map(_told, value))
     if isinstance(value, dict):
         options = ",".join(f"{key}={_told(each)}" for key, each in value.items() if key != "name")
-        return f"{value.get('name', '')}({options})" if options or "name" not in value else str(value["name"])
+        return (
+            f"{value.get('name', '')}({options})"
+            if options or "name" not in value
+            else str(value["name"])
+        )
     return json.dumps(value)
 
 
@@ -111,7 +137,11 @@ def axes(keys: Sequence[Varied]) -> tuple[Axis, ...]:
     """As a comparison has them: titled by the last word of the key, where that tells them apart."""
     titles = [_title(one.key) for one in keys]
     return tuple(
-        Axis(key=one.key, title=title if titles.count(title) == 1 else one.key, values=tuple(one.values))
+        Axis(
+            key=one.key,
+            title=title if titles.count(title) == 1 else one.key,
+            values=tuple(one.values),
+        )
         for one, title in zip(keys, titles, strict=True)
     )
 
@@ -126,7 +156,9 @@ def combinations(keys: Sequence[Varied]) -> Iterator[Combination]:
     titles = {axis.key: axis.title for axis in axes(keys)}
     for chosen in product(*(one.values.items() for one in keys)):
         values = {one.key: name for one, (name, _) in zip(keys, chosen, strict=True)}
-        name = " ".join(value if key == ENCODING else f"{titles[key]}={value}" for key, value in values.items())
+        name = " ".join(
+            value if key == ENCODING else f"{titles[key]}={value}" for key, value in values.items()
+        )
         overrides = tuple(f"{one.key}={word}" for one, (_, word) in zip(keys, chosen, strict=True))
         yield Combination(name, values, overrides)
 

@@ -83,7 +83,9 @@ class Plan:
             told = {one.name: found[one.name] for one in fields(cls)}
             return cls(**{**told, "axes": axes, "cells": cells, "seeds": tuple(found["seeds"])})
         except OSError as error:
-            raise DataError(f"{folder}: holds no comparison, {PLAN}: {error.strerror or error}") from None
+            raise DataError(
+                f"{folder}: holds no comparison, {PLAN}: {error.strerror or error}"
+            ) from None
         except (ValueError, KeyError, TypeError, RecursionError):
             raise DataError(f"{folder / PLAN}: holds no plan of a comparison") from None
 
@@ -94,7 +96,9 @@ def extended(old: Plan, new: Plan) -> Plan:
     threads = {"threads": old.machine["threads"]} if new.chosen else {}
 
     def added(cell: Planned) -> Planned:
-        return replace(cell, recipe={**cell.recipe, "trainer": {**cell.recipe["trainer"], **threads}})
+        return replace(
+            cell, recipe={**cell.recipe, "trainer": {**cell.recipe["trainer"], **threads}}
+        )
 
     cells = tuple(kept.get(cell.name) or added(cell) for cell in new.cells)
     return replace(new, zoo=old.zoo, made=old.made, machine=old.machine, cells=cells)
@@ -103,7 +107,9 @@ def extended(old: Plan, new: Plan) -> Plan:
 def differences(old: Plan, new: Plan) -> Iterator[str]:
     """What one plan has otherwise than another, in words."""
     for key in dict.fromkeys(axis.key for axis in (*old.axes, *new.axes)):
-        there, here = (next((axis.values for axis in plan.axes if axis.key == key), ()) for plan in (old, new))
+        there, here = (
+            next((axis.values for axis in plan.axes if axis.key == key), ()) for plan in (old, new)
+        )
         if there != here:
             yield f"{key} varies over [{','.join(there)}] there, over [{','.join(here)}] here"
     if old.seeds != new.seeds:

@@ -58,10 +58,14 @@ def resolved(asked: Asked, *, here: bool) -> dict[Combination, Recipe]:
         for fault in told:
             faults.setdefault(fault, []).append(one.name)
     if faults:
-        raise RecipeError(*(
-            fault if len(names) == len(chosen) > 1 else replace(fault, place=f"{', '.join(names)}: {fault.place}")
-            for fault, names in faults.items()
-        ))  # fmt: skip
+        raise RecipeError(
+            *(
+                fault
+                if len(names) == len(chosen) > 1
+                else replace(fault, place=f"{', '.join(names)}: {fault.place}")
+                for fault, names in faults.items()
+            )
+        )
     if missing:
         raise DataError("\n".join(dict.fromkeys(missing)))
     return found
@@ -80,7 +84,9 @@ def _loaded(asked: Asked, one: Combination, *, here: bool) -> Recipe:
         data.locate()
     except Invalid as error:
         raise RecipeError(made.fault(f"data.{error.key}", str(error))) from None
-    if asked.measure == "exact" and not (isinstance(data.samples, Text) and data.samples.asks == "answers"):
+    if asked.measure == "exact" and not (
+        isinstance(data.samples, Text) and data.samples.asks == "answers"
+    ):
         told = f"data {made.data.name} does not ask for one answer in each window, so that none is exact"
         raise RecipeError(Fault(COMMAND_LINE, "measure", told, "write measure=accuracy"))
     return made
@@ -89,7 +95,9 @@ def _loaded(asked: Asked, one: Combination, *, here: bool) -> Recipe:
 def _alone(made: Recipe) -> None:
     """Raises RecipeError where a cell would be several processes: of these only the one that starts the others has its lock."""
     faults = [
-        made.fault(f"trainer.{key}", "a cell is one process", "leave it out; cells run beside each other")
+        made.fault(
+            f"trainer.{key}", "a cell is one process", "leave it out; cells run beside each other"
+        )
         for key, known in (("devices", ("auto", 1)), ("num_nodes", (1,)))
         if getattr(made.trainer, key) not in known
     ]
@@ -123,7 +131,11 @@ def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs, *, here: 
         command=asked.command,
         recipe=first.name,
         base=config.load(asked.recipe, asked.overrides).plain(),
-        machine={**machine("cuda" if needs.gpus and here else "cpu"), "threads": needs.threads, "jobs": needs.jobs},
+        machine={
+            **machine("cuda" if needs.gpus and here else "cpu"),
+            "threads": needs.threads,
+            "jobs": needs.jobs,
+        },
         axes=axes(asked.keys),
         seeds=numbers,
         measure=measure,
@@ -133,7 +145,12 @@ def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs, *, here: 
         chosen=chosen,
         variants={one.name: one.values for one in found},
         cells=tuple(
-            Planned(name=f"{files[one]}-{seed}", variant=one.name, seed=seed, recipe=_planned(made, seed, needs))
+            Planned(
+                name=f"{files[one]}-{seed}",
+                variant=one.name,
+                seed=seed,
+                recipe=_planned(made, seed, needs),
+            )
             for one, made in found.items()
             for seed in numbers
         ),
@@ -161,7 +178,9 @@ def _planned(made: Recipe, seed: int, needs: Needs) -> dict[str, Any]:
 def _measure(asked: Asked, made: Recipe) -> tuple[str, Literal["high", "low"]]:
     """What the answer is given in: by default the loss of texts of which every token is asked, else the accuracy."""
     samples = build_data(made).samples
-    name = asked.measure or ("loss" if isinstance(samples, Text) and samples.asks == "every" else "accuracy")
+    name = asked.measure or (
+        "loss" if isinstance(samples, Text) and samples.asks == "every" else "accuracy"
+    )
     return f"test/{name}", better(name)
 
 

@@ -35,13 +35,18 @@ class Standing:
 def ranking(comparison: Comparison, place: str) -> tuple[Standing, ...]:
     """All variants at a place, the best first; those without a value last, as they are listed."""
     sign = _sign(comparison)
-    found = {variant.name: values(variant, place, comparison.measure) for variant in comparison.variants}
+    found = {
+        variant.name: values(variant, place, comparison.measure) for variant in comparison.variants
+    }
     means = {name: estimate(tuple(seeds.values())) for name, seeds in found.items() if seeds}
     order = sorted(
-        comparison.variants, key=lambda one: sign * means[one.name].mean if one.name in means else float("inf")
+        comparison.variants,
+        key=lambda one: sign * means[one.name].mean if one.name in means else float("inf"),
     )
     best = found[order[0].name] if order else {}
-    order.sort(key=lambda one: found[one.name] != best)  # those that are equal to the best stand beside it
+    order.sort(
+        key=lambda one: found[one.name] != best
+    )  # those that are equal to the best stand beside it
     return tuple(
         _standing(comparison, variant, place, found[variant.name], best, first=number == 0)
         for number, variant in enumerate(order)
@@ -66,7 +71,9 @@ def lacking(variant: Variant, place: str, measure: str) -> tuple[str, ...]:
             told.setdefault(why, []).append(str(cell.seed))
     every = len(variant.cells)
     return tuple(
-        why if len(seeds) == every else f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}: {why}"
+        why
+        if len(seeds) == every
+        else f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}: {why}"
         for why, seeds in told.items()
     )
 
@@ -83,7 +90,13 @@ def _why(cell: Cell, place: str, measure: str) -> str:
 
 
 def _standing(
-    comparison: Comparison, variant: Variant, place: str, own: dict[int, float], best: dict[int, float], *, first: bool
+    comparison: Comparison,
+    variant: Variant,
+    place: str,
+    own: dict[int, float],
+    best: dict[int, float],
+    *,
+    first: bool,
 ) -> Standing:
     bounds, sign = comparison.bounds, _sign(comparison)
     mean = estimate(tuple(own.values()), bounds) if own else None
@@ -94,9 +107,13 @@ def _standing(
     elif mean is not None and (behind is None or behind.low is None):
         verdict = "unsure"
     elif mean is not None and behind is not None:
-        verdict = "within" if not apart(behind) else "beyond" if sign * behind.mean > 0 else "unsure"
+        verdict = (
+            "within" if not apart(behind) else "beyond" if sign * behind.mean > 0 else "unsure"
+        )
     why = lacking(variant, place, comparison.measure)
-    return Standing(variant=variant, values=own, mean=mean, behind=behind, verdict=verdict, lacking=why)
+    return Standing(
+        variant=variant, values=own, mean=mean, behind=behind, verdict=verdict, lacking=why
+    )
 
 
 def _sign(comparison: Comparison) -> int:
@@ -119,7 +136,9 @@ def window(standings: Sequence[Standing]) -> Scale:
     near = [one for one in there if one.mean and abs(one.mean.mean - best) <= reach] or there[:1]
     dots = [value for one in near for value in one.values.values()]
     room = WIDE * (max(dots) - min(dots))
-    ends = [end for one in near if one.mean for end in (one.mean.low, one.mean.high) if end is not None]
+    ends = [
+        end for one in near if one.mean for end in (one.mean.low, one.mean.high) if end is not None
+    ]
     low, high = (
         min([*dots, *(max(end, min(dots) - room) for end in ends)]),
         max([*dots, *(min(end, max(dots) + room) for end in ends)]),

@@ -25,11 +25,15 @@ from zoo.registry import Between, Count
 class CompareOptions:
     """Options of `zoo compare`, whatever the engine."""
 
-    seeds: Annotated[int, Between(1, 1000)] | tuple[Seed, ...] = 3  # so many from that of the recipe on, or which ones
+    seeds: Annotated[int, Between(1, 1000)] | tuple[Seed, ...] = (
+        3  # so many from that of the recipe on, or which ones
+    )
     to: str | None = None  # the folder; None: comparisons/<recipe>-<hash>
     jobs: Count | Literal["auto"] = "auto"  # cells at the same time
     engine: str = "local"
-    measure: Measure | None = None  # that the answer is given in; None: loss where every token is asked, else accuracy
+    measure: Measure | None = (
+        None  # that the answer is given in; None: loss where every token is asked, else accuracy
+    )
 
 
 def asked_for(
@@ -38,12 +42,17 @@ def asked_for(
     """What the command line says, and the recipes that it makes. Raises RecipeError with all that is wrong with either."""
     faults: list[Fault] = []
     told, rest = by_axes(words)
-    chosen = next((word.partition("=")[2] for word in rest if word.startswith("engine=")), CompareOptions.engine)
+    chosen = next(
+        (word.partition("=")[2] for word in rest if word.startswith("engine=")),
+        CompareOptions.engine,
+    )
     cls: Any = None
     with trees.gathered(faults):
         cls = _engine(chosen)
     classes = (CompareOptions, *([cls] if cls else []))
-    overrides = [word for word in rest if "." in word.partition("=")[0]]  # at least, where options are wrong
+    overrides = [
+        word for word in rest if "." in word.partition("=")[0]
+    ]  # at least, where options are wrong
     options, engine = CompareOptions(), cast(Engine, None)
     with trees.gathered(faults):
         own, overrides = parted(rest, classes, (ENCODINGS,))
@@ -55,7 +64,12 @@ def asked_for(
     flags = [word for plugin in plugins for word in ("--plugin", plugin)]
     command = shlex.join(["zoo", "compare", name, *words, *flags])
     asked = Asked(
-        recipe=name, overrides=overrides, keys=keys, seeds=options.seeds, measure=options.measure, command=command
+        recipe=name,
+        overrides=overrides,
+        keys=keys,
+        seeds=options.seeds,
+        measure=options.measure,
+        command=command,
     )
     found: dict[Combination, Recipe] = {}
     with trees.gathered(faults):
@@ -79,5 +93,12 @@ def _made(cls: Any, options: Mapping[str, Any] | None = None) -> Any:
 def _engine(name: str) -> Any:
     known = registry.names("comparing")
     if name not in known:
-        raise RecipeError(Fault(COMMAND_LINE, "engine", f"there is no engine {name!r}", registry.nearest(name, known)))
+        raise RecipeError(
+            Fault(
+                COMMAND_LINE,
+                "engine",
+                f"there is no engine {name!r}",
+                registry.nearest(name, known),
+            )
+        )
     return registry.find("comparing", name)

@@ -16,7 +16,9 @@ State = Literal["done", "running", "waiting", "stopped", "failed"]
 Kind = Literal["resolutions", "lengths", "variants", "rules"]
 SIZES: tuple[Literal["resolutions", "lengths"], ...] = ("resolutions", "lengths")
 BY = " by "  # between the size and the rule of a place: 256 by yarn
-TRAINED = ""  # the place, among those that a model was measured at, of the data as the recipe has them
+TRAINED = (
+    ""  # the place, among those that a model was measured at, of the data as the recipe has them
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,9 @@ class Cell:
     fault: str = ""  # why it failed, in a line
     # {place: {metric: value}}, TRAINED among them
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)  # {place: why it was not measured there}
+    refused: Mapping[str, str] = field(
+        default_factory=dict
+    )  # {place: why it was not measured there}
     # {place: mean loss by place in window}
     positions: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     curve: tuple[tuple[int, float], ...] = ()  # (step, what is monitored) of each validation
@@ -94,7 +98,9 @@ class Comparison:
     places: tuple[str, ...]  # TRAINED first, then as the recipe lists them
     trained: str  # what TRAINED is, for people: 16 pixels, 128 tokens
     windows: str = ""  # of texts, how they were cut: side by side, or sliding by so many tokens
-    shared: int = 0  # weights that all variants have, by name and shape, and that began equal in all of them
+    shared: int = (
+        0  # weights that all variants have, by name and shape, and that began equal in all of them
+    )
     variants: tuple[Variant, ...]
 
     @property
@@ -123,7 +129,9 @@ class Comparison:
 
 def _variant(found: Mapping[str, Any]) -> Variant:
     cells = tuple(_cell(one) for one in found["cells"])
-    return Variant(**{**found, "unfair": tuple(Flag(**flag) for flag in found["unfair"]), "cells": cells})
+    return Variant(
+        **{**found, "unfair": tuple(Flag(**flag) for flag in found["unfair"]), "cells": cells}
+    )
 
 
 def _cell(found: Mapping[str, Any]) -> Cell:

@@ -43,8 +43,14 @@ def cell(plan: Plan, folder: Path, planned: Planned, found: Files) -> Cell:
     run = folder / CELLS / planned.name
     now, fault = status.read(run)
     done = now == "done"  # an evaluation that was broken off may be of an earlier try
-    places = {place: each for place, (_, each) in elsewhere(plan, planned, found).items()} if done else {}
-    trained = _numbers(found.end.get("metrics", {}))  # there when training was, whatever became of the evaluation
+    places = (
+        {place: each for place, (_, each) in elsewhere(plan, planned, found).items()}
+        if done
+        else {}
+    )
+    trained = _numbers(
+        found.end.get("metrics", {})
+    )  # there when training was, whatever became of the evaluation
     measured = {TRAINED: trained} if trained else {}
     told = {place: _numbers(each) for place, each in places.items() if "refused" not in each}
     lying = {TRAINED: found.measured if done else {}, **places}
@@ -54,8 +60,14 @@ def cell(plan: Plan, folder: Path, planned: Planned, found: Files) -> Cell:
         state=now,
         fault=fault,
         metrics=measured | told,
-        refused={place: str(each["refused"]) for place, each in places.items() if "refused" in each},
-        positions={place: tuple(each["positions"]) for place, each in lying.items() if each.get("positions")},
+        refused={
+            place: str(each["refused"]) for place, each in places.items() if "refused" in each
+        },
+        positions={
+            place: tuple(each["positions"])
+            for place, each in lying.items()
+            if each.get("positions")
+        },
         curve=_curve(run, found.start.get("monitor", "")),
         parameters=found.start.get("parameters"),
         interpreters=tuple(found.start.get("interpreters", ())),
@@ -66,7 +78,9 @@ def cell(plan: Plan, folder: Path, planned: Planned, found: Files) -> Cell:
     )
 
 
-def elsewhere(plan: Plan, planned: Planned, found: Files) -> dict[str, tuple[Kind, Mapping[str, Any]]]:
+def elsewhere(
+    plan: Plan, planned: Planned, found: Files
+) -> dict[str, tuple[Kind, Mapping[str, Any]]]:
     """{place: (what kind it is of, what was measured there)}, but for what the model was trained at, measured alike.
 
     A size by a rule is called "256 by yarn"; a variant by its name, where no size has it.
@@ -74,7 +88,9 @@ def elsewhere(plan: Plan, planned: Planned, found: Files) -> dict[str, tuple[Kin
     known = _trained(plan, planned, found)
     places: dict[str, tuple[Kind, Mapping[str, Any]]] = {}
     for kind in SIZES:
-        places |= {size: (kind, one) for size, one in found.measured.get(kind, {}).items() if size != known}
+        places |= {
+            size: (kind, one) for size, one in found.measured.get(kind, {}).items() if size != known
+        }
     for name, one in found.measured.get("variants", {}).items():
         places[name if name and name not in places else f"variant {name}"] = "variants", one
     for rule, sizes in found.measured.get("rules", {}).items():

@@ -36,11 +36,15 @@ from zoo.utils.signals import stopping
 
 def run_cell(run: Path, tied: bool) -> None:
     """Does what is not done yet, as `zoo fit` and `zoo eval` would. `tied`: it ends with whoever started it."""
-    signal(SIGUSR2, SIG_IGN)  # by which SLURM tells all of a job that its time is over; its engine asks a cell to save
+    signal(
+        SIGUSR2, SIG_IGN
+    )  # by which SLURM tells all of a job that its time is over; its engine asks a cell to save
     if tied:
         _follow()
     recipe = run.parent.parent / RECIPES / f"{run.name}.yaml"
-    with status.locked(status.made(run), "another process is working at this cell", status.PATIENCE):
+    with status.locked(
+        status.made(run), "another process is working at this cell", status.PATIENCE
+    ):
         (run / status.STATE).unlink(missing_ok=True)
         if not (run / END).exists():
             fit(str(recipe), [], run, "auto")
@@ -65,7 +69,9 @@ def _follow() -> None:
 log = logging.getLogger("zoo")
 
 NEARLY = 0.95  # of a cell, when it has trained and is still measured
-STOPPED = {sign * number + base for number in (SIGINT, SIGTERM) for sign, base in ((1, 128), (-1, 0))}  # exit codes
+STOPPED = {
+    sign * number + base for number in (SIGINT, SIGTERM) for sign, base in ((1, 128), (-1, 0))
+}  # exit codes
 PAUSE, LOOK = 0.1, 2.0  # seconds between looks at processes, and at how far they are
 
 
@@ -80,9 +86,19 @@ class Cells:
 
     def run(self, tasks: Sequence[Task]) -> Signals | None:
         """Returns the signal that stopped it, if one did: cells save what they have then. A second one ends them at once."""
-        given = [pair for pair in zip(self.plan.cells, tasks, strict=True) if self._state(pair[0]) != "done"]
+        given = [
+            pair
+            for pair in zip(self.plan.cells, tasks, strict=True)
+            if self._state(pair[0]) != "done"
+        ]
         self.done, jobs = len(tasks) - len(given), min(self.needs.jobs, len(given))
-        log.info("%s: %d of %d cells are done, %d run at the same time", self.folder, self.done, len(tasks), jobs)
+        log.info(
+            "%s: %d of %d cells are done, %d run at the same time",
+            self.folder,
+            self.done,
+            len(tasks),
+            jobs,
+        )
         if not given:
             return None
         ticker, self.began, self.before = Ticker(), time.monotonic(), self._share()
@@ -91,7 +107,10 @@ class Cells:
                 try:
                     self.engine.start([task for _, task in given], self.needs)
                 finally:  # also of those that were given before a signal came
-                    self.left = [(one, handle) for (one, _), handle in zip(given, self.engine.handles, strict=False)]
+                    self.left = [
+                        (one, handle)
+                        for (one, _), handle in zip(given, self.engine.handles, strict=False)
+                    ]
                 self._follow(ticker)
             ticker("")
             if received:
@@ -113,7 +132,9 @@ class Cells:
     def _stop(self, signal: Signals) -> None:
         self.stopped = signal
         running = sum(handle.running() for _, handle in self.left)
-        log.info("%s: %d cells save their state; once more, and they end at once", signal.name, running)
+        log.info(
+            "%s: %d cells save their state; once more, and they end at once", signal.name, running
+        )
         self.engine.stop(signal)
         with stopping() as again:
             self._drain()
@@ -128,7 +149,9 @@ class Cells:
 
     def _conclude(self) -> None:
         """Write down the state of cells whose process has ended, and tell it."""
-        for planned, handle in [pair for pair in self.left if pair[1].cancelled() or pair[1].done()]:
+        for planned, handle in [
+            pair for pair in self.left if pair[1].cancelled() or pair[1].done()
+        ]:
             self.left.remove((planned, handle))
             if not handle.cancelled():
                 self._ended(planned, handle)
@@ -203,14 +226,21 @@ class RebuildOptions:
     measure: Measure | None = None
 
 
-def compare(name: str | None, words: Sequence[str], plugins: Sequence[str]) -> tuple[Comparison, ZooError | None]:
+def compare(
+    name: str | None, words: Sequence[str], plugins: Sequence[str]
+) -> tuple[Comparison, ZooError | None]:
     """The result as far as it has come, and why it has come no further.
 
     Raises RecipeError with all that is wrong with any cell before anything is started.
     """
     if name is None:
         raise RecipeError(
-            Fault(COMMAND_LINE, "", "no recipe", "write zoo compare RECIPE encodings=[...], or --from DIR")
+            Fault(
+                COMMAND_LINE,
+                "",
+                "no recipe",
+                "write zoo compare RECIPE encodings=[...], or --from DIR",
+            )
         )
     options, engine, asked, found = asked_for(name, words, plugins)
     wanted = len(found) * len(seeds(options.seeds, next(iter(found.values()))))
@@ -237,7 +267,10 @@ def rebuild(folder: Path, words: Sequence[str]) -> Comparison:
         made = _remeasured(made, options["measure"])
     comparison = gathered(made, folder)
     known = [
-        cell.metrics[TRAINED] for variant in comparison.variants for cell in variant.cells if TRAINED in cell.metrics
+        cell.metrics[TRAINED]
+        for variant in comparison.variants
+        for cell in variant.cells
+        if TRAINED in cell.metrics
     ]
     if known and not any(made.measure in one for one in known):
         told = f"no cell has {made.measure}, but {', '.join(known[0])}"
@@ -254,14 +287,20 @@ def _remeasured(made: Plan, measure: Measure) -> Plan:
     return replace(made, measure=f"test/{measure}", better=better(measure), command=command)
 
 
-def _outcome(comparison: Comparison, folder: Path, command: str, stopped: Signals | None) -> ZooError | None:
+def _outcome(
+    comparison: Comparison, folder: Path, command: str, stopped: Signals | None
+) -> ZooError | None:
     """Why the comparison is not complete, and how to go on."""
     cells = [(variant.name, cell) for variant in comparison.variants for cell in variant.cells]
     done = sum(cell.state == "done" for _, cell in cells)
     if stopped is not None:
         told = f"stopped by {stopped.name} with {done} of {len(cells)} cells done; the same command goes on: {command}"
         return Stopped(stopped, told)
-    failed = [f"  {name}, seed {cell.seed}: {cell.fault or cell.state}" for name, cell in cells if cell.state != "done"]
+    failed = [
+        f"  {name}, seed {cell.seed}: {cell.fault or cell.state}"
+        for name, cell in cells
+        if cell.state != "done"
+    ]
     if not failed:
         return None
     head = f"{len(failed)} of {len(cells)} cells are not done; the same command tries them again ({folder / CELLS})"

@@ -9,26 +9,47 @@ NUMBER = (int, float)
 NOTHING = type(None)
 PLACES = {ANY: {"positions": [(*NUMBER, NOTHING)]}}
 ENVIRONMENT = {
-    "zoo": str, "packages": {ANY: str}, "git": ({"commit": str, "changed": bool}, NOTHING), "processes": int,
+    "zoo": str,
+    "packages": {ANY: str},
+    "git": ({"commit": str, "changed": bool}, NOTHING),
+    "processes": int,
     "devices": {"cuda": [str], "threads": int},
-}  # fmt: skip
+}
 START = {
-    "parameters": int, "weights": {ANY: [(int, str)]}, "interpreters": [str], "monitor": str, "order": (str, NOTHING),
-    "batch": str, "device": str,
-}  # fmt: skip
+    "parameters": int,
+    "weights": {ANY: [(int, str)]},
+    "interpreters": [str],
+    "monitor": str,
+    "order": (str, NOTHING),
+    "batch": str,
+    "device": str,
+}
 END = {
-    "metrics": {}, "steps": int, "minutes": NUMBER, "step_seconds": (*NUMBER, NOTHING), "memory": NUMBER, "device": str,
+    "metrics": {},
+    "steps": int,
+    "minutes": NUMBER,
+    "step_seconds": (*NUMBER, NOTHING),
+    "memory": NUMBER,
+    "device": str,
     "environment": ENVIRONMENT,
-}  # fmt: skip
+}
 MEASURED = {
-    **dict.fromkeys(("resolutions", "lengths", "variants"), PLACES), "rules": {ANY: PLACES}, **PLACES[ANY],
-}  # fmt: skip
+    **dict.fromkeys(("resolutions", "lengths", "variants"), PLACES),
+    "rules": {ANY: PLACES},
+    **PLACES[ANY],
+}
 PLAN = {
-    **dict.fromkeys(("zoo", "made", "command", "recipe", "measure", "better", "trained", "windows"), str),
-    "base": {}, "machine": {}, "variants": {ANY: {ANY: str}}, "seeds": [int], "chosen": bool,
+    **dict.fromkeys(
+        ("zoo", "made", "command", "recipe", "measure", "better", "trained", "windows"), str
+    ),
+    "base": {},
+    "machine": {},
+    "variants": {ANY: {ANY: str}},
+    "seeds": [int],
+    "chosen": bool,
     "axes": [{"key": str, "title": str, "values": [str]}],
     "cells": [{"name": str, "variant": str, "seed": int, "recipe": {}}],
-}  # fmt: skip
+}
 
 
 def fits(found: Any, shape: Any) -> bool:
@@ -38,6 +59,12 @@ def fits(found: Any, shape: Any) -> bool:
     if isinstance(shape, list):
         return isinstance(found, list) and all(fits(one, shape[0]) for one in found)
     if isinstance(shape, dict):
-        pairs = [(one, shape.get(key, shape.get(ANY))) for key, one in found.items()] if isinstance(found, dict) else []
-        return isinstance(found, dict) and all(each is None or fits(one, each) for one, each in pairs)
+        pairs = (
+            [(one, shape.get(key, shape.get(ANY))) for key, one in found.items()]
+            if isinstance(found, dict)
+            else []
+        )
+        return isinstance(found, dict) and all(
+            each is None or fits(one, each) for one, each in pairs
+        )
     return isinstance(found, shape)

@@ -31,7 +31,11 @@ def read(run: Path) -> tuple[State, str]:
     """State and fault."""
     try:
         found = json.loads((run / STATE).read_text(encoding="utf-8"))
-        return (found["state"], str(found["fault"])) if found["state"] in get_args(State) else ("stopped", "")
+        return (
+            (found["state"], str(found["fault"]))
+            if found["state"] in get_args(State)
+            else ("stopped", "")
+        )
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError):
@@ -85,6 +89,11 @@ def fault(run: Path, code: int) -> str:
     except OSError:
         lines = []
     lines = [line for line in lines if line.strip()]
-    said = [number for number, line in enumerate(lines) if line.startswith("zoo: ")]  # of its end, by itself
-    told = [line.strip().removeprefix("zoo: ") for line in (lines[said[-1] :][:LINES] if said else lines[-LINES:])]
+    said = [
+        number for number, line in enumerate(lines) if line.startswith("zoo: ")
+    ]  # of its end, by itself
+    told = [
+        line.strip().removeprefix("zoo: ")
+        for line in (lines[said[-1] :][:LINES] if said else lines[-LINES:])
+    ]
     return f"{ended}: {' '.join(told)}"[:600] if told else ended

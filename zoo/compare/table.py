@@ -9,7 +9,18 @@ from zoo.bench.result import told
 from zoo.bench.table import grid
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.results import TRAINED, Cell, Comparison, Variant
-from zoo.compare.text import answers, at, capital, decimals, listed, measured, number, question, spread, unfinished
+from zoo.compare.text import (
+    answers,
+    at,
+    capital,
+    decimals,
+    listed,
+    measured,
+    number,
+    question,
+    spread,
+    unfinished,
+)
 
 MB = 2**20
 TEXT = ("variant", "attention", "spread of seeds", "mind")  # columns that are no numbers
@@ -18,7 +29,10 @@ VERDICTS = {"best": "best", "within": "within", "beyond": "beyond", "unsure": "?
 
 def table(comparison: Comparison) -> str:
     """The answers, a table for each place, what variants cost, and what is unfair."""
-    parts = ["\n".join([f"# {question(comparison)}", "", *answers(comparison).values()]), unfinished(comparison)]
+    parts = [
+        "\n".join([f"# {question(comparison)}", "", *answers(comparison).values()]),
+        unfinished(comparison),
+    ]
     parts += [_place(comparison, place) for place in comparison.places]
     parts += [costs(comparison), _flags(comparison), conditions(comparison)]
     return "\n\n".join(part for part in parts if part)
@@ -30,7 +44,10 @@ def conditions(comparison: Comparison) -> str:
     lines = [
         f"{measured(comparison)}: means over seeds {listed([str(seed) for seed in comparison.seeds], 20)} with 95 % intervals "
         "(Student's t); differences are paired by seed.",
-        "; ".join(filter(None, (where, comparison.windows, f"zoo {comparison.zoo}", comparison.made))) + ".",
+        "; ".join(
+            filter(None, (where, comparison.windows, f"zoo {comparison.zoo}", comparison.made))
+        )
+        + ".",
         f"{comparison.shared} weights that all variants have began equal; repeat it with: {comparison.command}",
     ]
     return "\n".join(lines)
@@ -42,7 +59,9 @@ def _place(comparison: Comparison, place: str) -> str:
         return ""
     head = ["variant", measured(comparison), "to the best", "spread of seeds", "seeds", "mind"]
     lines = [_line(comparison, place, one) for one in standings]
-    kept = [column for column in range(len(head)) if column < 2 or any(line[column] for line in lines)]
+    kept = [
+        column for column in range(len(head)) if column < 2 or any(line[column] for line in lines)
+    ]
     rows = [[line[column] for column in kept] for line in lines]
     return f"## {capital(at(comparison, [place]))}\n\n{grid([head[column] for column in kept], rows, TEXT)}"
 
@@ -57,13 +76,28 @@ def _line(comparison: Comparison, place: str, one: Standing) -> list[str]:
 
 def costs(comparison: Comparison) -> str:
     """A table of what each variant has and takes; nothing where no cell began."""
-    head = ["variant", "parameters", "attention", "steps", "step ms", "minutes", "peak MiB", "cells done"]
-    lines = [_cost(variant) for variant in comparison.variants if any(cell.parameters for cell in variant.cells)]
+    head = [
+        "variant",
+        "parameters",
+        "attention",
+        "steps",
+        "step ms",
+        "minutes",
+        "peak MiB",
+        "cells done",
+    ]
+    lines = [
+        _cost(variant)
+        for variant in comparison.variants
+        if any(cell.parameters for cell in variant.cells)
+    ]
     return f"## What it costs\n\n{grid(head, lines, TEXT)}" if lines else ""
 
 
 def _cost(variant: Variant) -> list[str]:
-    step, minutes, memory = (_mean(variant.cells, key) for key in ("step_seconds", "minutes", "memory"))
+    step, minutes, memory = (
+        _mean(variant.cells, key) for key in ("step_seconds", "minutes", "memory")
+    )
     known = next(cell for cell in variant.cells if cell.parameters)
     steps = next((cell.steps for cell in variant.cells if cell.steps), None)
     return [
@@ -85,7 +119,10 @@ def _mean(cells: Sequence[Cell], key: str) -> float | None:
 
 def _flags(comparison: Comparison) -> str:
     flagged = [variant for variant in comparison.variants if variant.unfair]
-    lines = [f"- {variant.name}: {'; '.join(flag.words for flag in variant.unfair)}" for variant in flagged]
+    lines = [
+        f"- {variant.name}: {'; '.join(flag.words for flag in variant.unfair)}"
+        for variant in flagged
+    ]
     lines += [f"- {name}: {why}" for name, why in _refused(comparison)]
     return "## To be minded\n\n" + "\n".join(lines) if lines else ""
 
@@ -98,4 +135,7 @@ def _refused(comparison: Comparison) -> Iterator[tuple[str, str]]:
             for place, why in cell.refused.items():
                 found.setdefault(why, []).append(place)
         for why, places in found.items():
-            yield variant.name, f"refused {at(comparison, [place for place in places if place != TRAINED])}: {why}"
+            yield (
+                variant.name,
+                f"refused {at(comparison, [place for place in places if place != TRAINED])}: {why}",
+            )

@@ -69,8 +69,11 @@ def decimals(comparison: Comparison) -> int:
     """So many that the means of each place are told apart: three for 0.9125, more where they lie close."""
     needed = 0
     for place in comparison.places:
-        means = [sum(found) / len(found) for one in comparison.variants
-                 if (found := [*values(one, place, comparison.measure).values()])]  # fmt: skip
+        means = [
+            sum(found) / len(found)
+            for one in comparison.variants
+            if (found := [*values(one, place, comparison.measure).values()])
+        ]
         largest = max(map(abs, means), default=0.0)
         apart = max(means, default=0.0) - min(means, default=0.0)
         least = 3 if 0.1 <= largest < 10 or largest == 0 else 2 - floor(log10(largest))
@@ -120,9 +123,14 @@ def question(comparison: Comparison) -> str:
 def summary(comparison: Comparison) -> str:
     """One sentence for all neighbouring places that have the same answer."""
     told = [(place, _short(ranking(comparison, place))) for place in comparison.places]
-    groups = [(words, [place for place, _ in group]) for words, group in groupby(told, key=lambda pair: pair[1])]
+    groups = [
+        (words, [place for place, _ in group])
+        for words, group in groupby(told, key=lambda pair: pair[1])
+    ]
     alone = any(ONE_SEED in words for words, _ in groups)
-    parts = [f"{at(comparison, places)} {words.replace(f'; {ONE_SEED}', '')}" for words, places in groups]
+    parts = [
+        f"{at(comparison, places)} {words.replace(f'; {ONE_SEED}', '')}" for words, places in groups
+    ]
     return sentences([*parts, ONE_SEED if alone else ""])
 
 
@@ -153,14 +161,20 @@ def _short(standings: Sequence[Standing]) -> str:
     best, near = _names(there, "best"), _names(there, "within")
     names, have = listed(best), "has" if len(best) == 1 else "have"
     if len(there) == len(best):
-        return f"{names} alone is measured" if len(best) == 1 else f"{names} are alike, to the last digit of each seed"
+        return (
+            f"{names} alone is measured"
+            if len(best) == 1
+            else f"{names} are alike, to the last digit of each seed"
+        )
     if _names(there, "unsure"):
         return f"{names} {have} the best {'value' if _single(there) else 'mean'}; {_unsure(there)}"
     if not near:
         return f"{names} {_is(best)} best{_alike(best)}, by more than the spread of seeds"
     if 1 < len(near) == len(there) - len(best):
         return f"{names} {have} the best mean, but the others lie within the spread of seeds"
-    return f"{names} {have} the best mean, but {listed(near)} {_lie(near)} within the spread of seeds"
+    return (
+        f"{names} {have} the best mean, but {listed(near)} {_lie(near)} within the spread of seeds"
+    )
 
 
 def _others(there: Sequence[Standing]) -> str:
@@ -190,8 +204,14 @@ def _unsure(there: Sequence[Standing]) -> str:
     unsure = [one for one in there if one.verdict == "unsure"]
     few = [one.variant.name for one in unsure if one.behind is None or one.behind.low is None]
     ahead = [one.variant.name for one in unsure if one.variant.name not in few]
-    told = [f"of {listed(few)} fewer than two seeds can be compared, which cannot tell"] if few else []
-    return "; ".join([*told, f"on the seeds that both have, {listed(ahead)} {_is(ahead)} better"] if ahead else told)
+    told = (
+        [f"of {listed(few)} fewer than two seeds can be compared, which cannot tell"] if few else []
+    )
+    return "; ".join(
+        [*told, f"on the seeds that both have, {listed(ahead)} {_is(ahead)} better"]
+        if ahead
+        else told
+    )
 
 
 def _single(there: Sequence[Standing]) -> bool:
@@ -221,15 +241,21 @@ def _missing(standings: Sequence[Standing]) -> list[str]:
     for one in standings:
         if one.verdict == "missing":
             told.setdefault("; ".join(one.lacking), []).append(one.variant.name)
-    return [f"no value of {listed(names)}{f' ({why})' if why else ''}" for why, names in told.items()]
+    return [
+        f"no value of {listed(names)}{f' ({why})' if why else ''}" for why, names in told.items()
+    ]
 
 
 def _unfair(there: Sequence[Standing]) -> list[str]:
     """Of those that the answer names as best or as good, what is not as in most; in full, where it is of one alone."""
-    flagged = [one.variant for one in there if one.verdict in ("best", "within") and one.variant.marks]
+    flagged = [
+        one.variant for one in there if one.verdict in ("best", "within") and one.variant.marks
+    ]
     if len(flagged) == 1:
         (one,) = flagged
-        return [f"mind that {one.name} is flagged: {'; '.join(flag.words for flag in one.unfair if not flag.little)}"]
+        return [
+            f"mind that {one.name} is flagged: {'; '.join(flag.words for flag in one.unfair if not flag.little)}"
+        ]
     marked: dict[str, list[str]] = {}
     for one in flagged:
         for what in one.marks:

@@ -25,7 +25,9 @@ def place(folder: Path) -> None:
         trial = folder / f"{TRIAL}{os.getpid()}"
         trial.touch()
         trial.unlink()
-        others = sorted(path.name for path in folder.iterdir() if not path.name.startswith((status.LOCK, TRIAL)))
+        others = sorted(
+            path.name for path in folder.iterdir() if not path.name.startswith((status.LOCK, TRIAL))
+        )
     except OSError as error:
         told = f"{folder} cannot be written, {error.strerror or error}"
         raise RecipeError(Fault(COMMAND_LINE, "to", told, "name another folder")) from None
@@ -43,10 +45,17 @@ def settled(made: Plan, folder: Path) -> Plan:
         old = _read(folder)
         if not made.holds(old):
             told = f"{folder} holds another comparison: {'; '.join(differences(old, made)) or 'of other cells'}"
-            raise RecipeError(Fault(COMMAND_LINE, "to", told, "name another folder, or ask for those and more"))
+            raise RecipeError(
+                Fault(COMMAND_LINE, "to", told, "name another folder, or ask for those and more")
+            )
         made = extended(old, made)
         if len(made.cells) > len(old.cells):
-            log.info("%s: %d cells come to its %d", folder, len(made.cells) - len(old.cells), len(old.cells))
+            log.info(
+                "%s: %d cells come to its %d",
+                folder,
+                len(made.cells) - len(old.cells),
+                len(old.cells),
+            )
     made.write(folder)
     (folder / RECIPES).mkdir(exist_ok=True)
     for cell in made.cells:

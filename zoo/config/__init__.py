@@ -2,7 +2,13 @@
 
 from zoo.config.folders import find_recipe, recipe_files
 from zoo.config.recipe import Recipe, dumped, from_plain, load
-from zoo.config.sections import DiagnosticsOptions, EvaluateOptions, GenerateOptions, PredictOptions, TrainerOptions
+from zoo.config.sections import (
+    DiagnosticsOptions,
+    EvaluateOptions,
+    GenerateOptions,
+    PredictOptions,
+    TrainerOptions,
+)
 
 __all__ = [
     "DiagnosticsOptions",

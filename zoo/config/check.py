@@ -28,7 +28,9 @@ class Check:
         self.told = told
         self.faults: list[Fault] = []
         self.places: dict[str, str] = {}
-        self.untyped: set[str] = set()  # keys whose value has the wrong type, or waits for an interpolation
+        self.untyped: set[str] = (
+            set()
+        )  # keys whose value has the wrong type, or waits for an interpolation
 
     def value(self, annotation: Any, node: Node, key: str) -> Any:
         """The value of a node as its annotation has it."""
@@ -51,12 +53,16 @@ class Check:
             return self.mismatch(annotation, node, key, instead(annotation, node.value))
         return float(plain(node)) if annotation is float else node.value
 
-    def fields(self, schema: Mapping[str, Option], given: Mapping[str, Node], node: Node, key: str) -> dict[str, Any]:
+    def fields(
+        self, schema: Mapping[str, Option], given: Mapping[str, Node], node: Node, key: str
+    ) -> dict[str, Any]:
         """The typed values of a mapping, every option of the schema among them with its default."""
         typed = {}
         for word, child in given.items():
             if word not in schema:
-                typed[word] = self.refuse(child, join(key, word), "unknown key", nearest(word, schema, key))
+                typed[word] = self.refuse(
+                    child, join(key, word), "unknown key", nearest(word, schema, key)
+                )
         for word, option in schema.items():
             if word in given:
                 typed[word] = self.value(option.annotation, given[word], join(key, word))
@@ -76,7 +82,9 @@ class Check:
 
     def mismatch(self, annotation: Any, node: Node, key: str, remedy: str = "") -> Any:
         self.untyped.add(key)
-        return self.refuse(node, key, f"expected {expected(annotation)}, got {value(plain(node))}", remedy)
+        return self.refuse(
+            node, key, f"expected {expected(annotation)}, got {value(plain(node))}", remedy
+        )
 
     def marked(self, annotation: Any, node: Node, key: str) -> Any:
         inner, *marks = get_args(annotation)
@@ -85,7 +93,11 @@ class Check:
                 return (choice if inner is Choice else choices)(self, mark.kind, node, key)
         typed = self.value(inner, node, key)
         for mark in marks:
-            if isinstance(mark, Between) and key not in self.untyped and not mark.low <= typed <= mark.high:
+            if (
+                isinstance(mark, Between)
+                and key not in self.untyped
+                and not mark.low <= typed <= mark.high
+            ):
                 self.refuse(node, key, f"must be {mark.past(typed)}, got {value(typed)}")
             if (
                 isinstance(mark, Matches)
@@ -102,7 +114,9 @@ class Check:
         fitting = [each for each in trials if not each[0].faults]
         closest = fitting or [each for each in trials if key not in each[0].untyped]
         if not closest:
-            remedies = (fault.remedy for check, _ in trials for fault in check.faults if fault.remedy)
+            remedies = (
+                fault.remedy for check, _ in trials for fault in check.faults if fault.remedy
+            )
             return self.mismatch(annotation, node, key, next(remedies, ""))
         check, typed = closest[0]
         self.faults += check.faults
@@ -116,7 +130,9 @@ class Check:
             trial = Check(self.told)
             trial.value(annotation, Node([node], node.place), key)
             alone = node.value is not None and not trial.faults
-            return self.mismatch(annotation, node, key, f"write [{value(node.value)}]" if alone else "")
+            return self.mismatch(
+                annotation, node, key, f"write [{value(node.value)}]" if alone else ""
+            )
         if get_origin(annotation) is not tuple or members[-1] is Ellipsis:
             members = members[:1] * len(node.value)
         if len(members) != len(node.value):
@@ -128,7 +144,9 @@ class Check:
         if not isinstance(node.value, dict):
             return self.mismatch(annotation, node, key)
         member = get_args(annotation)[1]
-        return MappingProxyType({word: self.value(member, item, join(key, word)) for word, item in node.value.items()})
+        return MappingProxyType(
+            {word: self.value(member, item, join(key, word)) for word, item in node.value.items()}
+        )
 
     def dataclass(self, cls: Any, node: Node, key: str) -> Any:
         if not isinstance(node.value, dict | None):

@@ -60,7 +60,9 @@ def choice(check: Walk, kind: str, node: Node, key: str) -> Any:
     if cls is None:
         return plain(node)
     own, extra = options(cls), extras(kind)
-    assert not {"name", *extra} & own.keys(), f"{cls} takes an option that every member of {kind} has"
+    assert not {"name", *extra} & own.keys(), (
+        f"{cls} takes an option that every member of {kind} has"
+    )
     rest = {word: child for word, child in given.items() if word != "name"}
     typed = check.fields({**own, **extra}, rest, node, key)
     kept = {word: each for word, each in typed.items() if word in own or each is not None}

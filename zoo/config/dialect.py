@@ -61,7 +61,9 @@ class Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
-    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
+    def represent_sequence(
+        self, tag: str, sequence: Any, flow_style: bool | None = None
+    ) -> yaml.SequenceNode:
         flat = not any(isinstance(item, dict | list) for item in sequence)
         return super().represent_sequence(tag, sequence, flow_style=flat)
 

@@ -21,7 +21,13 @@ class Side:
     place: str | None
 
     def __str__(self) -> str:
-        return "nothing" if self.place is None else value(self.value) if not isinstance(self.value, str) else self.value
+        return (
+            "nothing"
+            if self.place is None
+            else value(self.value)
+            if not isinstance(self.value, str)
+            else self.value
+        )
 
 
 def differences(one: Recipe, other: Recipe) -> Iterator[tuple[str, Side, Side]]:
@@ -41,7 +47,9 @@ def told(one: Side, other: Side) -> list[str]:
 
 def _leaves(plain: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """What has no keys below it; a list of plain values is one."""
-    nested = isinstance(plain, dict) or (isinstance(plain, list) and any(isinstance(one, dict | list) for one in plain))
+    nested = isinstance(plain, dict) or (
+        isinstance(plain, list) and any(isinstance(one, dict | list) for one in plain)
+    )
     if not nested or not plain:
         yield key, plain
         return
@@ -60,4 +68,6 @@ def _above(recipe: Recipe, key: str) -> str:
     """A name may be given in short, as the list or the entry that it stands for; any other key is left at its default."""
     if key.rpartition(".")[2] != "name":
         return DEFAULT
-    return next((recipe.places[known] for known in upward(key) if known and known in recipe.places), DEFAULT)
+    return next(
+        (recipe.places[known] for known in upward(key) if known and known in recipe.places), DEFAULT
+    )

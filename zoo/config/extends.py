@@ -39,17 +39,23 @@ class Composer:
         for key, entry in found:
             if not isinstance(entry.value, str):
                 problem = "expected the name of a fragment or recipe"
-                self.faults.append(Fault(entry.place, key, problem, "write extends: [model/..., data/...]"))
+                self.faults.append(
+                    Fault(entry.place, key, problem, "write extends: [model/..., data/...]")
+                )
         return [(key, entry) for key, entry in found if isinstance(entry.value, str)]
 
     def extended(self, key: str, entry: Node, file: Path, chain: tuple[Path, ...]) -> Node:
         path = find_extended(str(entry.value), file)
         if path is None:
             problem = f"there is no fragment or recipe {value(entry.value)}"
-            raise RecipeError(Fault(entry.place, key, problem, nearest(str(entry.value), extendable())))
+            raise RecipeError(
+                Fault(entry.place, key, problem, nearest(str(entry.value), extendable()))
+            )
         if any(path.samefile(other) for other in chain):
             told = " -> ".join(shown(each) for each in (*chain, path))
             raise RecipeError(Fault(entry.place, key, f"a recipe that extends itself: {told}"))
         if len(chain) > DEPTH:
-            raise RecipeError(Fault(entry.place, key, f"more than {DEPTH} files that extend one another"))
+            raise RecipeError(
+                Fault(entry.place, key, f"more than {DEPTH} files that extend one another")
+            )
         return self.compose(path, chain)

@@ -38,10 +38,14 @@ def _no_recipe(word: str) -> Fault:
     place = word if word.isprintable() and 0 < len(word) < 150 else reprlib.repr(word)
     if os.path.isdir(word):
         run = os.path.join(word, "recipe" + SUFFIX)
-        remedy = f"did you mean {run}?" if os.path.isfile(run) else nearest("", _yaml_files(Path(word)))
+        remedy = (
+            f"did you mean {run}?" if os.path.isfile(run) else nearest("", _yaml_files(Path(word)))
+        )
         return Fault(place, "", "a folder, not a recipe", remedy)
     problem = "not a regular file" if os.path.exists(word) else "there is no such recipe or file"
-    return Fault(place, "", problem, nearest(word, [*recipe_files(), *_yaml_files(Path(word).parent)]))
+    return Fault(
+        place, "", problem, nearest(word, [*recipe_files(), *_yaml_files(Path(word).parent)])
+    )
 
 
 def find_extended(entry: str, file: Path) -> Path | None:
@@ -54,7 +58,11 @@ def find_extended(entry: str, file: Path) -> Path | None:
 
 def extendable() -> tuple[str, ...]:
     """What can be extended from anywhere: fragments and registered recipes."""
-    paths = [path.relative_to(folder) for folder in _folders("configs") for path in sorted(folder.rglob(f"*{SUFFIX}"))]
+    paths = [
+        path.relative_to(folder)
+        for folder in _folders("configs")
+        for path in sorted(folder.rglob(f"*{SUFFIX}"))
+    ]
     return (*(path.with_suffix("").as_posix() for path in paths), *recipe_files())
 
 
@@ -77,4 +85,6 @@ def _file(path: Path) -> Path | None:
 
 
 def _yaml_files(folder: Path) -> list[str]:
-    return sorted(shown(path) for path in folder.glob(f"*{SUFFIX}")) if os.path.isdir(folder) else []
+    return (
+        sorted(shown(path) for path in folder.glob(f"*{SUFFIX}")) if os.path.isdir(folder) else []
+    )

@@ -20,7 +20,9 @@ def is_open(node: Node) -> bool:
     return isinstance(node.value, str) and "${" in node.value
 
 
-def resolve(tree: Node, complete: dict[str, Any], partial: bool = False) -> tuple[Node, list[Fault]]:
+def resolve(
+    tree: Node, complete: dict[str, Any], partial: bool = False
+) -> tuple[Node, list[Fault]]:
     """The tree with its interpolations replaced by values of `complete`, the recipe with its defaults.
 
     Where there are faults, interpolations are left as they are. So they are where the tree is `partial`: what they
@@ -32,9 +34,17 @@ def resolve(tree: Node, complete: dict[str, Any], partial: bool = False) -> tupl
     faults = [Fault(node.place, key, *refused) for key, node, refused in found if refused]
     if faults or partial:
         return tree, faults
-    resolved = {key: plant(given, waiting[key].place) for key, given in _resolved(waiting, complete).items()}
-    again = [(key, node) for key, node in resolved.items() if any(is_open(leaf) for _, leaf in leaves(node))]
-    faults = [Fault(node.place, key, "makes a new interpolation of its parts") for key, node in again]
+    resolved = {
+        key: plant(given, waiting[key].place) for key, given in _resolved(waiting, complete).items()
+    }
+    again = [
+        (key, node)
+        for key, node in resolved.items()
+        if any(is_open(leaf) for _, leaf in leaves(node))
+    ]
+    faults = [
+        Fault(node.place, key, "makes a new interpolation of its parts") for key, node in again
+    ]
     return _replaced(tree, resolved, ""), faults
 
 
@@ -51,10 +61,17 @@ def _resolved(waiting: dict[str, Node], complete: dict[str, Any]) -> dict[str, A
 def _replaced(node: Node, resolved: dict[str, Node], key: str) -> Node:
     if isinstance(node.value, dict):
         return Node(
-            {part: _replaced(child, resolved, join(key, part)) for part, child in node.value.items()}, node.place
+            {
+                part: _replaced(child, resolved, join(key, part))
+                for part, child in node.value.items()
+            },
+            node.place,
         )
     if isinstance(node.value, list):
-        return Node([_replaced(child, resolved, join(key, i)) for i, child in enumerate(node.value)], node.place)
+        return Node(
+            [_replaced(child, resolved, join(key, i)) for i, child in enumerate(node.value)],
+            node.place,
+        )
     return resolved.get(key, node)
 
 
@@ -91,13 +108,18 @@ class _References:
         except (LookupError, TypeError):
             if direct and not self.partial:
                 known = (each for each, _ in leaves(plant(self.complete, "")))
-                yield f"{value(text)} takes the value of {key}, which is no key", nearest(key, known)
+                yield (
+                    f"{value(text)} takes the value of {key}, which is no key",
+                    nearest(key, known),
+                )
             return
         if target == "???":  # OmegaConf's word for a value that is missing
             yield f"{value(text)} takes the value of {key}, which is '???'", "write a value there"
         elif isinstance(target, str):
             yield from self.followed(target, chain)
-        elif direct and (isinstance(target, dict) or (isinstance(target, list) and text != f"${{{key}}}")):
+        elif direct and (
+            isinstance(target, dict) or (isinstance(target, list) and text != f"${{{key}}}")
+        ):
             yield f"{key} is not a single value", "name a key below it"
 
 

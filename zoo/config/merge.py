@@ -20,7 +20,10 @@ def merge(base: Node | None, top: Node) -> Node:
     if _name(base) and _name(top) and _name(base) != _name(top):
         # An option given on the same command line is not inherited: the order of overrides is of no matter.
         kept = {key: child for key, child in kept.items() if child.place == COMMAND_LINE}
-    return Node({**kept, **{key: merge(kept.get(key), child) for key, child in top.value.items()}}, top.place)
+    return Node(
+        {**kept, **{key: merge(kept.get(key), child) for key, child in top.value.items()}},
+        top.place,
+    )
 
 
 def put(node: Node, parts: Sequence[str], new: Node, key: str = "") -> Node:
@@ -30,10 +33,15 @@ def put(node: Node, parts: Sequence[str], new: Node, key: str = "") -> Node:
     node, part, rest = _open(node, parts[0]), parts[0], parts[1:]
     if isinstance(node.value, list):
         at = _position(node.value, part, key)
-        items = [put(child, rest, new, join(key, i)) if i == at else child for i, child in enumerate(node.value)]
+        items = [
+            put(child, rest, new, join(key, i)) if i == at else child
+            for i, child in enumerate(node.value)
+        ]
         return Node(items, node.place)
     if node.value is not None and not isinstance(node.value, dict):
-        raise RecipeError(Fault(COMMAND_LINE, join(key, part), f"{key} is {value(node.value)} and has no keys"))
+        raise RecipeError(
+            Fault(COMMAND_LINE, join(key, part), f"{key} is {value(node.value)} and has no keys")
+        )
     child = put((node.value or {}).get(part, Node(None, COMMAND_LINE)), rest, new, join(key, part))
     return merge(node, Node({part: child}, node.place))
 
@@ -60,7 +68,12 @@ def _open(node: Node, part: str) -> Node:
         return Node([node] if part.isdecimal() else {"name": node}, node.place)
     if part.isdecimal() and node.value is None:
         return Node([], node.place)
-    if part.isdecimal() and isinstance(node.value, dict) and "name" in node.value and part not in node.value:
+    if (
+        part.isdecimal()
+        and isinstance(node.value, dict)
+        and "name" in node.value
+        and part not in node.value
+    ):
         return Node([node], node.place)
     return node
 
@@ -75,4 +88,6 @@ def _position(items: list[Node], part: str, key: str) -> int:
         return int(part)
     count = {0: "no entry", 1: "1 entry"}.get(len(items), f"{len(items)} entries")
     remedy = f"did you mean {key}.0.{part}?" if items and not part.isdecimal() else ""
-    raise RecipeError(Fault(COMMAND_LINE, join(key, part), f"{key} has {count}, counted from 0", remedy))
+    raise RecipeError(
+        Fault(COMMAND_LINE, join(key, part), f"{key} has {count}, counted from 0", remedy)
+    )

@@ -40,7 +40,9 @@ def _parse(argument: str) -> Override:
     if len(parts) > DEPTH or not all(map(is_key, parts)):
         raise _bad(argument, "", "not a key", "write section.key=value")
     if argument.startswith("+"):
-        raise _bad(argument, key, "keys take no +", f"write {reprlib.repr(argument.lstrip('+'))[1:-1]}")
+        raise _bad(
+            argument, key, "keys take no +", f"write {reprlib.repr(argument.lstrip('+'))[1:-1]}"
+        )
     if removes and equals:
         raise _bad(argument, key, "a removal takes no value", f"write ~{key} or {key}=value")
     if not removes and not equals:
@@ -57,7 +59,13 @@ def _value(argument: str, key: str, text: str) -> Node:
     with gathered(faults):
         node = parse(text, lambda line: COMMAND_LINE, faults)
     if faults:
-        raise RecipeError(*(fault for bad in faults for fault in _bad(argument, key, bad.problem, bad.remedy).faults))
+        raise RecipeError(
+            *(
+                fault
+                for bad in faults
+                for fault in _bad(argument, key, bad.problem, bad.remedy).faults
+            )
+        )
     return node
 
 

@@ -20,7 +20,17 @@ from zoo.config.interpolation import is_open, resolve
 from zoo.config.overrides import Override, parse_all
 from zoo.config.sections import EvaluateOptions, Sections, TrainerOptions
 from zoo.config.signature import fields
-from zoo.config.tree import COMMAND_LINE, Node, children, gathered, leaves, plant, told_together, unfrozen, upward
+from zoo.config.tree import (
+    COMMAND_LINE,
+    Node,
+    children,
+    gathered,
+    leaves,
+    plant,
+    told_together,
+    unfrozen,
+    upward,
+)
 from zoo.config.variants import variants
 from zoo.errors import Fault, RecipeError
 from zoo.registry import Choice
@@ -33,7 +43,9 @@ class Recipe(Sections):
     """Everything a run is made of: `Sections`, its name, and the place of each key that was given."""
 
     name: str
-    places: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
+    places: Mapping[str, str] = field(
+        default_factory=lambda: MappingProxyType({}), compare=False, repr=False
+    )
 
     def plain(self) -> dict[str, Any]:
         """The sections as dicts, lists and scalars, with every option. `from_plain` gives the recipe back."""
@@ -68,7 +80,9 @@ def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return _recipe(tree, changes, faults, path.stem, is_fragment(path))
 
 
-def from_plain(data: Mapping[str, Any], overrides: Sequence[str] = (), *, origin: str, name: str) -> Recipe:
+def from_plain(
+    data: Mapping[str, Any], overrides: Sequence[str] = (), *, origin: str, name: str
+) -> Recipe:
     """The recipe of plain data, such as a checkpoint holds, with `origin` as the place of every key."""
     faults: list[Fault] = []
     changes = parse_all(overrides, faults)
@@ -77,7 +91,9 @@ def from_plain(data: Mapping[str, Any], overrides: Sequence[str] = (), *, origin
     return _recipe(tree, changes, faults, name)
 
 
-def _recipe(tree: Node, changes: list[Override], faults: list[Fault], name: str, fragment: bool = False) -> Recipe:
+def _recipe(
+    tree: Node, changes: list[Override], faults: list[Fault], name: str, fragment: bool = False
+) -> Recipe:
     for change in changes:
         with gathered(faults):
             tree = change(tree)
@@ -90,11 +106,16 @@ def _recipe(tree: Node, changes: list[Override], faults: list[Fault], name: str,
     places = check.places | {"": tree.place}
     untold = {key.partition(".")[0] for key in told}.isdisjoint({"", "trainer"})
     if untold and isinstance(trainer := typed["trainer"], TrainerOptions):
-        check.faults += [Fault(_closest(places, key), key, *rest) for key, *rest in trainer.problems("trainer")]
+        check.faults += [
+            Fault(_closest(places, key), key, *rest) for key, *rest in trainer.problems("trainer")
+        ]
     given = children(children(tree).get("evaluate", tree)).get("variants")
     if given is not None and isinstance(data := typed.get("data"), Choice):
         found = variants(check, data, given, "evaluate.variants")
-        if isinstance(evaluate := typed["evaluate"], EvaluateOptions) and evaluate.variants is not None:
+        if (
+            isinstance(evaluate := typed["evaluate"], EvaluateOptions)
+            and evaluate.variants is not None
+        ):
             typed["evaluate"] = replace(evaluate, variants=found)
     if faults or check.faults:
         raise RecipeError(*dict.fromkeys([*faults, *check.faults]))
@@ -112,7 +133,9 @@ def _closest(places: Mapping[str, str], key: str) -> str:
 
 
 def _lacking(tree: Node) -> Iterator[Fault]:
-    lacking = [word for word, option in _SECTIONS.items() if option.required and word not in children(tree)]
+    lacking = [
+        word for word, option in _SECTIONS.items() if option.required and word not in children(tree)
+    ]
     if lacking:
         problem = f"a fragment, which cannot be run alone: it has no {', '.join(lacking)}"
         yield Fault(tree.place, "", problem, "name it in the `extends` of a recipe")

@@ -27,7 +27,12 @@ Precision = Literal[
 Scalar = int | float | bool | str | None
 Plain = Scalar | tuple[Scalar, ...] | Mapping[str, Scalar]
 Tracker = Literal["tensorboard", "wandb", "mlflow"]
-COARSE = ("16-true", "bf16-true", "transformer-engine", "transformer-engine-float16")  # weights themselves are rounded
+COARSE = (
+    "16-true",
+    "bf16-true",
+    "transformer-engine",
+    "transformer-engine-float16",
+)  # weights themselves are rounded
 # not Lightning's, or not as it has them
 OURS = ("logger", "fast_dev_run", "compile", "activation_checkpointing", "ema", "save", "threads")
 LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
@@ -53,8 +58,12 @@ class TrainerOptions:
     fast_dev_run: bool = False  # one batch each of training, validation and test
     logger: Tracker | tuple[Tracker, ...] = ("tensorboard",)  # besides metrics.csv
     compile: bool = False
-    activation_checkpointing: bool = False  # blocks are computed again in the backward pass, in place of being stored
-    ema: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = None  # decay of an average of weights, which is evaluated
+    activation_checkpointing: bool = (
+        False  # blocks are computed again in the backward pass, in place of being stored
+    )
+    ema: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = (
+        None  # decay of an average of weights, which is evaluated
+    )
     save: Literal["sync", "async"] = "sync"  # async: training does not wait for the disk
     threads: Count | None = (
         None  # of each process, on the CPU: sums are rounded otherwise by more or fewer; None: torch's
@@ -65,7 +74,11 @@ class TrainerOptions:
         if self.max_epochs is None and self.max_steps is None:
             yield key, "neither max_epochs nor max_steps is given", "say how long to train"
         if self.compile and self.strategy == "fsdp":
-            yield join(key, "compile"), "blocks in shards are not compiled", "leave it out, or choose strategy ddp"
+            yield (
+                join(key, "compile"),
+                "blocks in shards are not compiled",
+                "leave it out, or choose strategy ddp",
+            )
         if isinstance(self.devices, str) and not re.fullmatch(r"auto|\d+(,\d+)*", self.devices):
             problem = f"expected how many devices, auto, or which ones as '0,1', got {value(self.devices)}"
             yield join(key, "devices"), problem, ""
@@ -107,7 +120,9 @@ class EvaluateOptions:
 
     resolutions: tuple[Count | Annotated[str, RESOLUTION], ...] | None = None
     lengths: tuple[Count | Annotated[str, LENGTH], ...] | None = None
-    stride: Count | None = None  # tokens from window to window, of which the last so many are asked; None: the length
+    stride: Count | None = (
+        None  # tokens from window to window, of which the last so many are asked; None: the length
+    )
     variants: Mapping[str, Mapping[str, Plain]] | None = None
     rules: tuple[str, ...] | None = None
 
@@ -139,7 +154,9 @@ class Sections:
     """What a recipe holds beside `extends`."""
 
     seed: Seed = 0
-    init_from: str | None = None  # a checkpoint, of this recipe or another, whose weights are the first ones
+    init_from: str | None = (
+        None  # a checkpoint, of this recipe or another, whose weights are the first ones
+    )
     model: Annotated[Choice, Choices("models")]
     data: Annotated[Choice, Choices("data")]
     task: Annotated[Choice, Choices("tasks")]

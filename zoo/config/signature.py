@@ -28,13 +28,19 @@ def options(cls: type) -> dict[str, Option]:
     hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
     parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
     keywords = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-    return {parameter.name: Option(hints[parameter.name], parameter.default) for parameter in keywords}
+    return {
+        parameter.name: Option(hints[parameter.name], parameter.default) for parameter in keywords
+    }
 
 
 def fields(cls: type, keyword_only: bool = False) -> dict[str, Option]:
     """The fields that a dataclass is made with."""
     hints = get_type_hints(cls, include_extras=True)
-    given = [field for field in dataclasses.fields(cls) if field.init and (field.kw_only or not keyword_only)]
+    given = [
+        field
+        for field in dataclasses.fields(cls)
+        if field.init and (field.kw_only or not keyword_only)
+    ]
     return {field.name: Option(hints[field.name], _default(field)) for field in given}
 
 

@@ -11,11 +11,14 @@ from zoo.registry import Matches
 MULTIPLE = re.compile(r"\d{1,6}(\.\d{1,6})?x")
 SHAPE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})")
 
-LENGTH = Matches((MULTIPLE,), "no length", "write a number of tokens, or 2x for twice the length of training")
+LENGTH = Matches(
+    (MULTIPLE,), "no length", "write a number of tokens, or 2x for twice the length of training"
+)
 RESOLUTION = Matches(
-    (MULTIPLE, SHAPE), "no resolution",
+    (MULTIPLE, SHAPE),
+    "no resolution",
     "write pixels as 24, height and width as 16x32, or 2x for twice the size of training",
-)  # fmt: skip
+)
 
 Sides = tuple[int, int]
 

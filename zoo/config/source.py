@@ -30,7 +30,12 @@ def read(path: Path, faults: list[Fault]) -> Node:
         raise RecipeError(Fault(name, "", "the file is empty"))
     if not isinstance(tree.value, dict):
         raise RecipeError(
-            Fault(tree.place, "", "a recipe is a mapping of sections", "write `model: {name: ...}` and so on")
+            Fault(
+                tree.place,
+                "",
+                "a recipe is a mapping of sections",
+                "write `model: {name: ...}` and so on",
+            )
         )
     return tree
 
@@ -55,11 +60,17 @@ def parse(text: str, at: Callable[[int], str], faults: list[Fault]) -> Node:
     try:
         loader = Loader(text)
         root = loader.get_single_node()
-        return _Grower(at, faults).grow(root, "", at(root.start_mark.line + 1), ()) if root else Node(None, at(1))
+        return (
+            _Grower(at, faults).grow(root, "", at(root.start_mark.line + 1), ())
+            if root
+            else Node(None, at(1))
+        )
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = ", ".join(part for part in (error.context, error.problem) if part)
-        raise RecipeError(Fault(at(mark.line + 1 if mark else 1), "", f"bad YAML: {reason}")) from None
+        raise RecipeError(
+            Fault(at(mark.line + 1 if mark else 1), "", f"bad YAML: {reason}")
+        ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise RecipeError(Fault(at(line), "", "not text: it holds a control character")) from None
@@ -77,10 +88,18 @@ class _Grower:
             return self.mapping(node, key, place, (*inside, node))
         if isinstance(node, yaml.SequenceNode):
             items = enumerate(node.value)
-            return Node([self.grow(item, join(key, i), self.place(item), (*inside, node)) for i, item in items], place)
+            return Node(
+                [
+                    self.grow(item, join(key, i), self.place(item), (*inside, node))
+                    for i, item in items
+                ],
+                place,
+            )
         return Node(value_of(node), place)
 
-    def mapping(self, node: yaml.MappingNode, key: str, place: str, inside: tuple[yaml.Node, ...]) -> Node:
+    def mapping(
+        self, node: yaml.MappingNode, key: str, place: str, inside: tuple[yaml.Node, ...]
+    ) -> Node:
         children: dict[str, Node] = {}
         for word, child in node.value:
             at = self.place(word)
@@ -120,5 +139,8 @@ def _refused(word: yaml.Node) -> tuple[str, str] | None:
     if not isinstance(value_of(word), str):
         return f"the key {told} is not a text", "put it in quotes"
     if not is_key(word.value):
-        return f"{told} cannot be a key", "nest keys instead of writing dots" if "." in word.value else ""
+        return (
+            f"{told} cannot be a key",
+            "nest keys instead of writing dots" if "." in word.value else "",
+        )
     return None

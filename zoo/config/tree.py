@@ -69,7 +69,11 @@ def unfrozen(typed: Any) -> Any:
     if isinstance(typed, Choice):
         return {"name": typed.name, **unfrozen(typed.options)}
     if dataclasses.is_dataclass(typed):
-        return {field.name: unfrozen(getattr(typed, field.name)) for field in dataclasses.fields(typed) if field.init}
+        return {
+            field.name: unfrozen(getattr(typed, field.name))
+            for field in dataclasses.fields(typed)
+            if field.init
+        }
     if isinstance(typed, Mapping):
         return {word: unfrozen(each) for word, each in typed.items()}
     return [unfrozen(each) for each in typed] if isinstance(typed, list | tuple) else typed
@@ -78,7 +82,9 @@ def unfrozen(typed: Any) -> Any:
 def leaves(node: Node, key: str = "") -> Iterator[tuple[str, Node]]:
     """Every scalar of the tree with its full key."""
     if isinstance(node.value, dict | list):
-        for part, child in node.value.items() if isinstance(node.value, dict) else enumerate(node.value):
+        for part, child in (
+            node.value.items() if isinstance(node.value, dict) else enumerate(node.value)
+        ):
             yield from leaves(child, join(key, part))
     else:
         yield key, node
@@ -92,13 +98,22 @@ def plant(value: object, place: str) -> Node:
         nonlocal count
         count += 1
         if depth > DEPTH or count > NODES:
-            raise RecipeError(Fault(place, key, f"deeper than {DEPTH} levels or more than {NODES:,} values"))
+            raise RecipeError(
+                Fault(place, key, f"deeper than {DEPTH} levels or more than {NODES:,} values")
+            )
         if isinstance(value, dict) and all(map(is_key, value)):
-            return Node({word: grow(child, join(key, word), depth + 1) for word, child in value.items()}, place)
+            return Node(
+                {word: grow(child, join(key, word), depth + 1) for word, child in value.items()},
+                place,
+            )
         if isinstance(value, list | tuple):
-            return Node([grow(child, join(key, i), depth + 1) for i, child in enumerate(value)], place)
+            return Node(
+                [grow(child, join(key, i), depth + 1) for i, child in enumerate(value)], place
+            )
         if isinstance(value, str) and not is_text(value):
-            raise RecipeError(Fault(place, key, f"not text that can be written down: {reprlib.repr(value)}"))
+            raise RecipeError(
+                Fault(place, key, f"not text that can be written down: {reprlib.repr(value)}")
+            )
         if value is None or type(value) in (str, int, float, bool):
             return Node(value, place)  # type: ignore[arg-type]
         raise RecipeError(Fault(place, key, f"not plain data but {type(value).__name__}"))

@@ -19,10 +19,16 @@ def variants(check: Check, data: Choice, node: Node, key: str) -> Mapping[str, M
     found = {}
     for name, change in children(node).items():
         typed = {
-            word: _typed(check, schema, child, join(join(key, name), word)) for word, child in children(change).items()
+            word: _typed(check, schema, child, join(join(key, name), word))
+            for word, child in children(change).items()
         }
         if not typed and not isinstance(change.value, str | int | float | list):
-            check.refuse(change, join(key, name), "it changes nothing", "write {option: value} of data, or remove it")
+            check.refuse(
+                change,
+                join(key, name),
+                "it changes nothing",
+                "write {option: value} of data, or remove it",
+            )
         found[name] = MappingProxyType(typed)
     return MappingProxyType(found)
 
@@ -30,7 +36,9 @@ def variants(check: Check, data: Choice, node: Node, key: str) -> Mapping[str, M
 def misfit(data: Choice, option: str, given: object) -> str:
     """What is wrong with a typed value of an option of the data; empty where nothing is."""
     check = Check()
-    check.value(options(find("data", data.name))[option].annotation, plant(unfrozen(given), ""), option)
+    check.value(
+        options(find("data", data.name))[option].annotation, plant(unfrozen(given), ""), option
+    )
     return next((fault.problem for fault in check.faults), "")
 
 

@@ -25,12 +25,16 @@ def expected(annotation: Any) -> str:
     """An annotation in plain words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated and isinstance(arguments[1], registry.Choices):
-        known = textwrap.shorten(", ".join(registry.names(arguments[1].kind)), 80, placeholder=" ...")
+        known = textwrap.shorten(
+            ", ".join(registry.names(arguments[1].kind)), 80, placeholder=" ..."
+        )
         return f"{{name: ..., options}} with a name of {known}"
     if origin is Annotated:
         return expected(arguments[0])
     if origin is Literal:
-        return textwrap.shorten("one of " + ", ".join(map(value, arguments)), 80, placeholder=" ...")
+        return textwrap.shorten(
+            "one of " + ", ".join(map(value, arguments)), 80, placeholder=" ..."
+        )
     if origin in (Union, types.UnionType):
         return " or ".join(map(expected, arguments))
     if origin is tuple and arguments[-1] is not Ellipsis:

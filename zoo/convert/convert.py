@@ -24,7 +24,9 @@ def convert(file: Path, name: str, overrides: Sequence[str], to: Path | None) ->
     """Write the weights of a file as a checkpoint of a recipe; returns what `--json` prints. Raises CheckpointError."""
     target = to or file.with_suffix(".ckpt")
     if target.exists():
-        raise RecipeError(Fault("command line", "--to", f"{target} exists already", "name another file"))
+        raise RecipeError(
+            Fault("command line", "--to", f"{target} exists already", "name another file")
+        )
     weights = _published(file)
     recipe = load_recipe(name, overrides)
     sizes = ropevit.sizes(weights)
@@ -48,8 +50,12 @@ def _published(file: Path) -> dict[str, Tensor]:
     wrong = [key for key, rank in ranks.items() if key in weights and weights[key].dim() != rank]
     if lacking or wrong or len(weights) < len(found):
         others = [key for key in found if key not in weights]
-        faults = [f"missing: {key}" for key in lacking] + [f"of another rank: {key}" for key in wrong]
-        _refuse(file, "not RoPE-ViT as timm has it", [*faults, *(f"no tensor: {key}" for key in others)])
+        faults = [f"missing: {key}" for key in lacking] + [
+            f"of another rank: {key}" for key in wrong
+        ]
+        _refuse(
+            file, "not RoPE-ViT as timm has it", [*faults, *(f"no tensor: {key}" for key in others)]
+        )
     return weights
 
 
@@ -60,9 +66,13 @@ def _pickled(file: Path) -> Mapping[str, object]:
         raise CheckpointError(f"{file}: no such file") from None
     except Exception as error:  # of several kinds
         told = str(error).strip().partition("\n")[0][:120]
-        raise CheckpointError(f"{file}: unreadable as plain data and tensors, nothing of it was run: {told}") from None
+        raise CheckpointError(
+            f"{file}: unreadable as plain data and tensors, nothing of it was run: {told}"
+        ) from None
     if not isinstance(content, Mapping):
-        raise CheckpointError(f"{file}: it holds no weights by name, but a {type(content).__name__}")
+        raise CheckpointError(
+            f"{file}: it holds no weights by name, but a {type(content).__name__}"
+        )
     return content
 
 
@@ -70,7 +80,9 @@ def _safe(file: Path) -> Mapping[str, object]:
     try:
         from safetensors.torch import load_file
     except ImportError:
-        raise CheckpointError(f"{file}: the package safetensors reads it; pip install safetensors") from None
+        raise CheckpointError(
+            f"{file}: the package safetensors reads it; pip install safetensors"
+        ) from None
     try:
         return load_file(file)
     except FileNotFoundError:
@@ -88,8 +100,12 @@ def _refuse(file: Path, told: str, faults: Sequence[str]) -> None:
 
 def _strange(weights: Mapping[str, Tensor], layout: Mapping[str, tuple[int, ...]]) -> list[str]:
     """Keys that a file lacks, those that are not known, and those of another shape."""
-    faults = [f"missing: {key} {list(shape)}" for key, shape in layout.items() if key not in weights]
-    faults += [f"unknown: {key} {list(value.shape)}" for key, value in weights.items() if key not in layout]
+    faults = [
+        f"missing: {key} {list(shape)}" for key, shape in layout.items() if key not in weights
+    ]
+    faults += [
+        f"unknown: {key} {list(value.shape)}" for key, value in weights.items() if key not in layout
+    ]
     for key, shape in layout.items():
         if key in weights and weights[key].shape != shape:
             faults.append(f"misshapen: {key} is {list(weights[key].shape)}, not {list(shape)}")
@@ -105,8 +121,11 @@ def _unlike(recipe: Recipe, sizes: ropevit.Sizes) -> list[str]:
     given |= {f"model.block.{key}": value for key, value in asdict(options["block"]).items()}
     given["model.encoding"] = [choice.name for choice in options["encoding"]]
     wanted = dict(_wanted(sizes))
-    found = [f"{key} is {_word(given[key])}, not {_word(right)}: {key}={_word(right)}"
-             for key, right in wanted.items() if given[key] != right]  # fmt: skip
+    found = [
+        f"{key} is {_word(given[key])}, not {_word(right)}: {key}={_word(right)}"
+        for key, right in wanted.items()
+        if given[key] != right
+    ]
     if given["model.block.layer_scale"] is None:
         found.append("model.block.layer_scale is null: model.block.layer_scale=1e-5")
     return found
@@ -116,12 +135,21 @@ def _wanted(sizes: ropevit.Sizes) -> Iterator[tuple[str, object]]:
     yield from ((f"model.{key}", getattr(sizes, key)) for key in ("dim", "depth", "patch"))
     if sizes.heads is not None:
         yield "model.heads", sizes.heads
-    yield "model.encoding", [*(["learned"] if sizes.tokens else []), "rope_mixed" if sizes.mixed else "rope_axial"]
+    yield (
+        "model.encoding",
+        [*(["learned"] if sizes.tokens else []), "rope_mixed" if sizes.mixed else "rope_axial"],
+    )
     yield from {"model.pool": "class", "model.class_place": "none", "model.registers": 0}.items()
-    yield from {"model.block.norm": "layer", "model.block.order": "pre", "model.block.mlp": "gelu"}.items()
+    yield from {
+        "model.block.norm": "layer",
+        "model.block.order": "pre",
+        "model.block.mlp": "gelu",
+    }.items()
     yield "model.block.ratio", sizes.hidden / sizes.dim
     yield "model.block.key_bias", True
-    yield from ((f"model.block.{key}", False) for key in ("qk_norm", "output_norm", "output_gate", "shift"))
+    yield from (
+        (f"model.block.{key}", False) for key in ("qk_norm", "output_norm", "output_gate", "shift")
+    )
 
 
 def _word(value: object) -> str:
@@ -132,7 +160,18 @@ def _word(value: object) -> str:
 def _other(model: nn.Module, own: Mapping[str, Tensor]) -> list[str]:
     """Weights that a model has and a file does not give, or the other way round, and those of another shape."""
     asked = {key: value.shape for key, value in model.state_dict().items()}
-    faults = [f"{key}: the recipe's model has it, the file does not give it" for key in asked if key not in own]
-    faults += [f"{key}: the file gives it, the recipe's model does not have it" for key in own if key not in asked]
+    faults = [
+        f"{key}: the recipe's model has it, the file does not give it"
+        for key in asked
+        if key not in own
+    ]
+    faults += [
+        f"{key}: the file gives it, the recipe's model does not have it"
+        for key in own
+        if key not in asked
+    ]
     both = [key for key in asked if key in own and own[key].shape != asked[key]]
-    return faults + [f"{key}: {list(own[key].shape)} in the file, {list(asked[key])} by the recipe" for key in both]
+    return faults + [
+        f"{key}: {list(own[key].shape)} in the file, {list(asked[key])} by the recipe"
+        for key in both
+    ]

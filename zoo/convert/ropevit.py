@@ -64,7 +64,11 @@ def inner(content: Mapping[str, object]) -> Mapping[str, object]:
     weights = content.get("model", content)
     weights = weights if isinstance(weights, Mapping) else content
     known = {"freqs": "rope.freqs"}
-    return {known.get(key, key): value for key, value in weights.items() if key not in ("freqs_t_x", "freqs_t_y")}
+    return {
+        known.get(key, key): value
+        for key, value in weights.items()
+        if key not in ("freqs_t_x", "freqs_t_y")
+    }
 
 
 def sizes(weights: Mapping[str, Tensor]) -> Sizes:
@@ -72,7 +76,12 @@ def sizes(weights: Mapping[str, Tensor]) -> Sizes:
     kernel, frequencies = weights["patch_embed.proj.weight"], weights.get("rope.freqs")
     return Sizes(
         dim=kernel.shape[0],
-        depth=1 + max(int(key.split(".")[1]) for key in weights if key.startswith("blocks.") and _numbered(key)),
+        depth=1
+        + max(
+            int(key.split(".")[1])
+            for key in weights
+            if key.startswith("blocks.") and _numbered(key)
+        ),
         patch=kernel.shape[-1],
         channels=kernel.shape[1],
         classes=weights["head.weight"].shape[0],
@@ -95,7 +104,9 @@ def layout(of: Sizes) -> dict[str, Shape]:
         found["pos_embed"] = (1, of.tokens, dim)
     if of.mixed:
         heads = of.heads
-        found["rope.freqs"] = (2, of.depth, dim // 2) if heads is None else (2, of.depth, heads, dim // heads // 2)
+        found["rope.freqs"] = (
+            (2, of.depth, dim // 2) if heads is None else (2, of.depth, heads, dim // heads // 2)
+        )
     found |= _layer("patch_embed.proj", dim, of.channels, of.patch, of.patch)
     for number in range(of.depth):
         block = f"blocks.{number}"
@@ -110,7 +121,9 @@ def _layer(name: str, *shape: int) -> dict[str, Shape]:
     return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
 
 
-def translated(weights: Mapping[str, Tensor], of: Sizes, heads: int) -> Iterator[tuple[str, Tensor]]:
+def translated(
+    weights: Mapping[str, Tensor], of: Sizes, heads: int
+) -> Iterator[tuple[str, Tensor]]:
     """The names and weights of zoo's model for those of a file whose keys and shapes are those of `layout`."""
     yield "class_token", weights["cls_token"]
     yield from _renamed(weights, WHOLE)
@@ -121,8 +134,11 @@ def translated(weights: Mapping[str, Tensor], of: Sizes, heads: int) -> Iterator
         for number in range(of.depth):
             yield f"trunk.encoding.rope_mixed.{number}.frequencies", turned[:, number]
     for number in range(of.depth):
-        block = {key.removeprefix(prefix): value for key, value in weights.items()
-                 if key.startswith(prefix := f"blocks.{number}.")}  # fmt: skip
+        block = {
+            key.removeprefix(prefix): value
+            for key, value in weights.items()
+            if key.startswith(prefix := f"blocks.{number}.")
+        }
         yield from ((f"trunk.blocks.{number}.{name}", value) for name, value in _block(block))
 
 
@@ -132,10 +148,13 @@ def _block(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     for kind in ("weight", "bias"):
         parts = weights[f"attn.qkv.{kind}"].chunk(3)
         yield from (
-            (f"attention.{name}.{kind}", part) for name, part in zip(("query", "key", "value"), parts, strict=True)
+            (f"attention.{name}.{kind}", part)
+            for name, part in zip(("query", "key", "value"), parts, strict=True)
         )
 
 
-def _renamed(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> Iterator[tuple[str, Tensor]]:
+def _renamed(
+    weights: Mapping[str, Tensor], names: Mapping[str, str]
+) -> Iterator[tuple[str, Tensor]]:
     for key, name in names.items():
         yield from ((f"{name}.{kind}", weights[f"{key}.{kind}"]) for kind in ("weight", "bias"))

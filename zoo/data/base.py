@@ -18,7 +18,9 @@ from zoo.errors import Invalid
 class Given(NamedTuple):
     """A batch made of files. `faults` says of each that could not be read what is wrong with it."""
 
-    paths: tuple[Path, ...]  # those that `batch` is made of: one for each image, or one for all windows of a text
+    paths: tuple[
+        Path, ...
+    ]  # those that `batch` is made of: one for each image, or one for all windows of a text
     batch: Any  # images [B, C, H, W] as a model has them, or Windows
     faults: dict[Path, str]
 
@@ -34,7 +36,9 @@ class Source(L.LightningDataModule):
     windows: str | None = (
         None  # how a test cuts a text into windows, in words; None where samples are given as they are
     )
-    shown: str | None = None  # how images are brought to the size of `samples`, in words; None where they are no images
+    shown: str | None = (
+        None  # how images are brought to the size of `samples`, in words; None where they are no images
+    )
 
     @property
     def title(self) -> str:
@@ -44,7 +48,11 @@ class Source(L.LightningDataModule):
     @property
     def share(self) -> Share:
         """This process' share of each batch."""
-        return Share() if self.trainer is None else Share(self.trainer.global_rank, self.trainer.world_size)
+        return (
+            Share()
+            if self.trainer is None
+            else Share(self.trainer.global_rank, self.trainer.world_size)
+        )
 
     @abstractmethod
     def loader(self, part: str) -> Iterable[Any]:
@@ -69,7 +77,10 @@ class Source(L.LightningDataModule):
 
         By default each is stretched from its darkest number to its brightest.
         """
-        low, high = (end.unflatten(0, (-1, *[1] * (images.dim() - 1))) for end in images.flatten(1).aminmax(dim=1))
+        low, high = (
+            end.unflatten(0, (-1, *[1] * (images.dim() - 1)))
+            for end in images.flatten(1).aminmax(dim=1)
+        )
         return (images - low) / (high - low).clamp(min=1e-6)
 
     @abstractmethod

@@ -49,15 +49,25 @@ class Digits(Source):
     """
 
     def __init__(
-        self, seed: int, *, size: Size = 16, batch_size: Count = 64,
-        val: float = 0.1, test: float = 0.2, shift: Annotated[float, Between(0, 1)] = 0.08,
-        rotation: Annotated[float, Between(0, 180)] = 10.0, scale: Annotated[float, Between(0, 0.9)] = 0.1,
+        self,
+        seed: int,
+        *,
+        size: Size = 16,
+        batch_size: Count = 64,
+        val: float = 0.1,
+        test: float = 0.2,
+        shift: Annotated[float, Between(0, 1)] = 0.08,
+        rotation: Annotated[float, Between(0, 180)] = 10.0,
+        scale: Annotated[float, Between(0, 0.9)] = 0.1,
         workers: Annotated[int, Between(0)] = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         for key, share in (("val", val), ("test", test)):
             if not 0 < share < 1 or val + test >= 1:
-                raise Invalid(key, f"shares val {val} and test {test} must be positive and leave something to train on")
+                raise Invalid(
+                    key,
+                    f"shares val {val} and test {test} must be positive and leave something to train on",
+                )
         self.seed, self.batch_size, self.workers = seed, batch_size, workers
         self.shares = {"val": val, "test": test}
         self.sides, self.augment = sides(size), (shift, rotation, scale)
@@ -73,7 +83,9 @@ class Digits(Source):
         images = (images - images.mean()) / images.std()
         order = torch.from_numpy(np.random.default_rng(self.seed).permutation(COUNT))
         counts = {name: round(share * COUNT) for name, share in self.shares.items()}
-        test, val, train = order.split([counts["test"], counts["val"], COUNT - sum(counts.values())])
+        test, val, train = order.split(
+            [counts["test"], counts["val"], COUNT - sum(counts.values())]
+        )
         self.parts = {
             "train": Augmented(images[train], labels[train], self.seed, *self.augment),
             "val": Augmented(images[val], labels[val], self.seed),
@@ -87,16 +99,30 @@ class Digits(Source):
         mean, deviation = every.mean(), every.std()
 
         def finished(given: Given) -> Given:
-            return given._replace(batch=(self._resized(given.batch.float() / 255) - mean) / deviation)
+            return given._replace(
+                batch=(self._resized(given.batch.float() / 255) - mean) / deviation
+            )
 
-        return map(finished, pictures(paths, Decoding((SIDE, SIDE), 1, "crop"), self.batch_size, self.workers))
+        return map(
+            finished,
+            pictures(paths, Decoding((SIDE, SIDE), 1, "crop"), self.batch_size, self.workers),
+        )
 
     def _resized(self, images: Tensor) -> Tensor:
         """[B, 1, height, width] of images [B, 1, 8, 8]."""
-        return F.interpolate(images, size=self.sides, mode="bilinear", align_corners=False, antialias=True)
+        return F.interpolate(
+            images, size=self.sides, mode="bilinear", align_corners=False, antialias=True
+        )
 
     def loader(self, part: str) -> Loader:
-        return Loader(self.parts[part], self.batch_size, self.seed, self.workers, self.share, training=part == "train")
+        return Loader(
+            self.parts[part],
+            self.batch_size,
+            self.seed,
+            self.workers,
+            self.share,
+            training=part == "train",
+        )
 
     def count(self, part: str) -> int:
         return len(self.parts[part])
@@ -106,7 +132,13 @@ class Augmented(Dataset[tuple[Tensor, Tensor]]):
     """Images and labels in memory, fetched by batches of (epoch, index), or of indices without augmentation."""
 
     def __init__(
-        self, images: Tensor, labels: Tensor, seed: int, shift: float = 0.0, rotation: float = 0.0, scale: float = 0.0
+        self,
+        images: Tensor,
+        labels: Tensor,
+        seed: int,
+        shift: float = 0.0,
+        rotation: float = 0.0,
+        scale: float = 0.0,
     ) -> None:
         self.images, self.labels, self.seed = images, labels, seed
         self.amounts = np.array([math.radians(rotation), scale, 2 * shift, 2 * shift])
@@ -127,7 +159,10 @@ class Augmented(Dataset[tuple[Tensor, Tensor]]):
         return images, self.labels[indices]
 
     def _moved(self, images: Tensor, keys: list[tuple[int, int]]) -> Tensor:
-        draws = np.stack([np.random.default_rng([self.seed, *key]).uniform(-1, 1, 4) for key in keys]) * self.amounts
+        draws = (
+            np.stack([np.random.default_rng([self.seed, *key]).uniform(-1, 1, 4) for key in keys])
+            * self.amounts
+        )
         angle, growth, x, y = torch.from_numpy(draws).float().unbind(1)
         cos, sin = angle.cos() / (1 + growth), angle.sin() / (1 + growth)
         matrices = torch.stack([cos, -sin, x, sin, cos, y], dim=1).view(-1, 2, 3)

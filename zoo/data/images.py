@@ -23,7 +23,15 @@ from zoo.data.tables.open_table import Parts
 from zoo.data.tables.stream import Stream, StreamLoader
 from zoo.data.vision import dataset
 from zoo.data.vision.augmentation import Augmentation
-from zoo.data.vision.dataset import Decoded, Encoded, Finished, Reader, alone, pictures, refuse_others
+from zoo.data.vision.dataset import (
+    Decoded,
+    Encoded,
+    Finished,
+    Reader,
+    alone,
+    pictures,
+    refuse_others,
+)
 from zoo.data.vision.decode import Decoding, Size, sides
 from zoo.errors import Invalid
 from zoo.registry import Between, Count, register
@@ -52,21 +60,45 @@ class Images(Source):
     """
 
     def __init__(
-        self, seed: int, *, path: str | None = None, train: str = "train", val: float | str = 0.1,
-        test: float | str = "test", image: str = "image", label: str = "label", classes: Count | None = None,
-        channels: Literal[1, 3] = 3, size: Size = 224, resize: Literal["crop", "exact"] = "crop",
-        mean: tuple[float, ...] = (0.5,), std: tuple[float, ...] = (0.5,), batch_size: Count = 64,
-        augment: Augmentation = Augmentation(), skip: Annotated[float, Between(0, 1)] = 0.0,
-        keep: Annotated[float, Between(0)] = 1.0, stream: Stream | None = None, workers: Annotated[int, Between(0)] = 0,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        *,
+        path: str | None = None,
+        train: str = "train",
+        val: float | str = 0.1,
+        test: float | str = "test",
+        image: str = "image",
+        label: str = "label",
+        classes: Count | None = None,
+        channels: Literal[1, 3] = 3,
+        size: Size = 224,
+        resize: Literal["crop", "exact"] = "crop",
+        mean: tuple[float, ...] = (0.5,),
+        std: tuple[float, ...] = (0.5,),
+        batch_size: Count = 64,
+        augment: Augmentation = Augmentation(),
+        skip: Annotated[float, Between(0, 1)] = 0.0,
+        keep: Annotated[float, Between(0)] = 1.0,
+        stream: Stream | None = None,
+        workers: Annotated[int, Between(0)] = 0,
+    ) -> None:
         super().__init__()
         if path is None:
             raise Invalid("path", "missing: say where your images are")
         if classes is not None:
             refuse_few(classes)
         self.seed, self.path, self.batch_size, self.workers = seed, path, batch_size, workers
-        self.split_of, self.columns, self.classes = Parts(train, val, test), dataset.Columns(image, label), classes
-        self.decoding, self.skip, self.keep, self.stream = Decoding(sides(size), channels, resize), skip, keep, stream
+        self.split_of, self.columns, self.classes = (
+            Parts(train, val, test),
+            dataset.Columns(image, label),
+            classes,
+        )
+        self.decoding, self.skip, self.keep, self.stream = (
+            Decoding(sides(size), channels, resize),
+            skip,
+            keep,
+            stream,
+        )
         self.finish = Finished(channels, self.decoding.sides, mean, std, augment)
         self.split_of.streamed(stream is not None, workers)
         self.loaded: dict[str, Rows] = {}  # by split
@@ -78,7 +110,9 @@ class Images(Source):
         shape = self.decoding.shape
         if self.classes is not None:
             return Facts(*shape, self.classes)
-        names = open_table.classes(self._table(open_table.opened(self.path, streaming=True), "train"))
+        names = open_table.classes(
+            self._table(open_table.opened(self.path, streaming=True), "train")
+        )
         refuse_few(names)
         return Facts(*shape, len(names), names=names)
 
@@ -105,7 +139,9 @@ class Images(Source):
         if fn is not None and self.share.processes > 1:
             self.setup(fn.value)
 
-    def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:
+    def on_after_batch_transfer(
+        self, batch: tuple[Tensor, Tensor], dataloader_idx: int
+    ) -> tuple[Tensor, Tensor]:
         """Batches as a model has them; those of training are augmented, and may have shares [B, classes] for labels."""
         trainer, classes = self.trainer, self.samples.classes
         if trainer is None:
@@ -159,14 +195,24 @@ class Images(Source):
     def _streaming(self, table: Any, part: str, stream: Stream) -> StreamLoader:
         reader = self._reader(f"{self.path}, stream of {part}")
         corrupt = Corrupt(self.skip, stream.samples, self.share.processes)
-        return StreamLoader(table, reader, self.batch_size, self.workers, corrupt, self.share, seed=self.seed,
-            stream=stream if part == "train" else None)  # fmt: skip
+        return StreamLoader(
+            table,
+            reader,
+            self.batch_size,
+            self.workers,
+            corrupt,
+            self.share,
+            seed=self.seed,
+            stream=stream if part == "train" else None,
+        )
 
     def loader(self, part: str) -> SoundLoader | StreamLoader:
         if part in self.streamed:
             return self.streamed[part]
         pictures = self.parts[part]
-        loader = SoundLoader(pictures, self.batch_size, self.seed, self.workers, self.share, training=part == "train")
+        loader = SoundLoader(
+            pictures, self.batch_size, self.seed, self.workers, self.share, training=part == "train"
+        )
         loader.corrupt = Corrupt(self.skip, len(pictures), self.share.processes)
         loader.pin_memory = torch.cuda.is_available()
         return loader

@@ -36,16 +36,27 @@ class MovingDigits(Source):
     """
 
     def __init__(
-        self, seed: int, *, frames: Annotated[int, Between(2)] = 8, size: Size = 32, side: Count = 12, digits: Count = 1,
-        speed: Annotated[float, Between(0.01)] = 2.0, label: Literal["digit", "direction"] = "digit",
-        batch_size: Count = 64, train: Count = 4_000, val: Count = 500, test: Count = 1_000,
+        self,
+        seed: int,
+        *,
+        frames: Annotated[int, Between(2)] = 8,
+        size: Size = 32,
+        side: Count = 12,
+        digits: Count = 1,
+        speed: Annotated[float, Between(0.01)] = 2.0,
+        label: Literal["digit", "direction"] = "digit",
+        batch_size: Count = 64,
+        train: Count = 4_000,
+        val: Count = 500,
+        test: Count = 1_000,
         workers: Annotated[int, Between(0)] = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         height, width = sides(size)
         if (shorter := min(height, width)) - side < 2 * speed:
             raise Invalid(
-                "size", f"{shorter} leaves a digit of {side} pixels no room to move; make it {side + round(2 * speed)}"
+                "size",
+                f"{shorter} leaves a digit of {side} pixels no room to move; make it {side + round(2 * speed)}",
             )
         if digits > 1 and label == "digit":
             raise Invalid("digits", f"{digits} digits have no one label; set label to direction")
@@ -65,13 +76,25 @@ class MovingDigits(Source):
         ends = np.cumsum([round(share * COUNT) for share in SHARES[:-1]])
         self.parts = {
             part: Moving(
-                images[own], labels.numpy()[own], self.motion, self.label, self.sizes[part], (self.seed, number)
+                images[own],
+                labels.numpy()[own],
+                self.motion,
+                self.label,
+                self.sizes[part],
+                (self.seed, number),
             )
             for number, (part, own) in enumerate(zip(PARTS, np.split(order, ends), strict=True))
         }
 
     def loader(self, part: str) -> Loader:
-        return Loader(self.parts[part], self.batch_size, self.seed, self.workers, self.share, training=part == "train")
+        return Loader(
+            self.parts[part],
+            self.batch_size,
+            self.seed,
+            self.workers,
+            self.share,
+            training=part == "train",
+        )
 
     def count(self, part: str) -> int:
         return self.sizes[part]
@@ -80,8 +103,16 @@ class MovingDigits(Source):
 class Motion:
     """How digits of `side` pixels move in `frames` of `size`, a width and a height."""
 
-    def __init__(self, frames: int, size: tuple[int, int], side: int, speed: float, digits: int) -> None:
-        self.frames, self.size, self.side, self.speed, self.digits = frames, np.array(size), side, speed, digits
+    def __init__(
+        self, frames: int, size: tuple[int, int], side: int, speed: float, digits: int
+    ) -> None:
+        self.frames, self.size, self.side, self.speed, self.digits = (
+            frames,
+            np.array(size),
+            side,
+            speed,
+            digits,
+        )
 
     def paths(self, draws: NDArray[np.float64], heading: NDArray[np.int64]) -> NDArray[np.float64]:
         """Upper left corners [B, frames, 2] as (x, y), of uniform draws [B, 2] and headings [B]. No first step bounces."""
@@ -96,13 +127,17 @@ class Motion:
         """Clips [B, 1, frames, height, width] of images [B, 1, 8, 8] at corners [B, frames, 2]."""
         size = corners.new_tensor(self.size.tolist())
         scale = size / self.side
-        centres = (corners + self.side / 2) * 2 / size - 1  # [B, frames, 2], the frame spans -1 to 1
+        centres = (
+            corners + self.side / 2
+        ) * 2 / size - 1  # [B, frames, 2], the frame spans -1 to 1
         matrices = torch.zeros(*centres.shape, 3)
         matrices[..., 0, 0], matrices[..., 1, 1] = scale
         matrices[..., 2] = -scale * centres
         shape = [len(matrices.flatten(0, 1)), 1, *self.size[::-1].tolist()]
         places = F.affine_grid(matrices.flatten(0, 1), shape, align_corners=False)
-        frames = F.grid_sample(images.repeat_interleave(self.frames, 0), places, align_corners=False)
+        frames = F.grid_sample(
+            images.repeat_interleave(self.frames, 0), places, align_corners=False
+        )
         return frames.unflatten(0, (-1, self.frames)).transpose(1, 2)
 
 
@@ -110,7 +145,13 @@ class Moving(Dataset[tuple[Tensor, Tensor]]):
     """Clips drawn from `seed` and (epoch, index), or index, fetched by batches of those."""
 
     def __init__(
-        self, images: Tensor, labels: NDArray[np.int64], motion: Motion, label: str, size: int, seed: tuple[int, int]
+        self,
+        images: Tensor,
+        labels: NDArray[np.int64],
+        motion: Motion,
+        label: str,
+        size: int,
+        seed: tuple[int, int],
     ) -> None:
         self.images, self.labels, self.motion, self.label, self.size, self.seed = (
             images,
@@ -127,7 +168,10 @@ class Moving(Dataset[tuple[Tensor, Tensor]]):
     def __getitems__(self, keys: Sequence[int | tuple[int, int]]) -> tuple[Tensor, Tensor]:
         pairs = [(0, key) if isinstance(key, int) else key for key in keys]
         draws = np.stack(
-            [np.random.default_rng([*self.seed, *pair]).random(1 + 3 * self.motion.digits) for pair in pairs]
+            [
+                np.random.default_rng([*self.seed, *pair]).random(1 + 3 * self.motion.digits)
+                for pair in pairs
+            ]
         )
         heading = (draws[:, 0] * HEADINGS).astype(np.int64)
         clips, chosen = [], heading

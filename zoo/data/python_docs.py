@@ -20,15 +20,27 @@ class PythonDocs(Written):
     """
 
     def __init__(
-        self, seed: int, *, tokens: Literal["character", "byte", "subword"] = "character",
-        vocabulary: Count | None = None, length: Count = 128, batch_size: Count = 32, val: float = 0.1,
-        test: float = 0.1, windows: Literal["contiguous", "random"] = "contiguous", documents: bool = False,
-        streams: bool = False, stride: Count | None = None, workers: Annotated[int, Between(0)] = 0,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        *,
+        tokens: Literal["character", "byte", "subword"] = "character",
+        vocabulary: Count | None = None,
+        length: Count = 128,
+        batch_size: Count = 32,
+        val: float = 0.1,
+        test: float = 0.1,
+        windows: Literal["contiguous", "random"] = "contiguous",
+        documents: bool = False,
+        streams: bool = False,
+        stride: Count | None = None,
+        workers: Annotated[int, Between(0)] = 0,
+    ) -> None:
         super().__init__()
         tokenisation = Tokenisation(tokens, vocabulary=vocabulary)
         cutting = Cutting(length, batch_size, windows, documents, streams, stride)
-        self.reading = Reading(Corpus(topics, tokenisation, Shares(val, test)), cutting, seed, workers)
+        self.reading = Reading(
+            Corpus(topics, tokenisation, Shares(val, test)), cutting, seed, workers
+        )
 
 
 def topics() -> list[Document]:

@@ -40,9 +40,13 @@ class Order(Sampler[Keys]):
     Lightning sets the epoch, unless it is `held`. The first `skip` samples are left out, once: a resumed run has seen them.
     """
 
-    def __init__(self, count: int, together: int, share: Share, seed: int | None, shuffled: bool = True) -> None:
+    def __init__(
+        self, count: int, together: int, share: Share, seed: int | None, shuffled: bool = True
+    ) -> None:
         if not count:
-            raise DataError("there is no sample to read: a split of the data, or a share of one, is empty")
+            raise DataError(
+                "there is no sample to read: a split of the data, or a share of one, is empty"
+            )
         if min(count, together) < share.processes:
             what = f"{count} samples" if count < together else f"a batch of {together}"
             raise DataError(f"{what} cannot be dealt out to {share.processes} processes")
@@ -87,9 +91,17 @@ class Loader(DataLoader[Any]):
     """
 
     def __init__(
-        self, samples: Dataset[Any], batch_size: int, seed: int, workers: int, share: Share, *, training: bool = False,
-        shuffled: bool = True, together: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        samples: Dataset[Any],
+        batch_size: int,
+        seed: int,
+        workers: int,
+        share: Share,
+        *,
+        training: bool = False,
+        shuffled: bool = True,
+        together: int | None = None,
+    ) -> None:
         together = together or batch_size * share.processes
         self.order = Order(len(samples), together, share, seed if training else None, shuffled)  # type: ignore[arg-type]
         super().__init__(
@@ -98,7 +110,9 @@ class Loader(DataLoader[Any]):
             num_workers=workers,
             collate_fn=_as_fetched,
             persistent_workers=workers > 0,
-            generator=torch.Generator().manual_seed(seed),  # its own: the global random state is left to the model
+            generator=torch.Generator().manual_seed(
+                seed
+            ),  # its own: the global random state is left to the model
         )
         self.given = 0  # samples of this epoch, to all processes
 

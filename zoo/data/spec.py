@@ -82,8 +82,12 @@ class Windows(NamedTuple):
 
     inputs: Tensor  # int64 [B, N]
     targets: Tensor  # int64 [B, N], -100 where nothing is asked
-    documents: Tensor | None = None  # int64 [B, N], -1 for padding; None for one document and no padding
-    bytes: Tensor | None = None  # int64 [B, N] length of each target in UTF-8, where a token is no fixed unit
+    documents: Tensor | None = (
+        None  # int64 [B, N], -1 for padding; None for one document and no padding
+    )
+    bytes: Tensor | None = (
+        None  # int64 [B, N] length of each target in UTF-8, where a token is no fixed unit
+    )
 
 
 Samples = Images | Text | Passages

@@ -26,16 +26,29 @@ class Text(Written):
     """
 
     def __init__(
-        self, seed: int, *, files: tuple[str, ...] | str,
-        tokens: Literal["character", "byte", "subword"] = "character", tokenizer: str | None = None,
-        vocabulary: Count | None = None, length: Count = 128, batch_size: Count = 32, val: float = 0.1,
-        test: float = 0.1, windows: Literal["contiguous", "random"] = "contiguous", documents: bool = False,
-        streams: bool = False, stride: Count | None = None, workers: Annotated[int, Between(0)] = 0,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        *,
+        files: tuple[str, ...] | str,
+        tokens: Literal["character", "byte", "subword"] = "character",
+        tokenizer: str | None = None,
+        vocabulary: Count | None = None,
+        length: Count = 128,
+        batch_size: Count = 32,
+        val: float = 0.1,
+        test: float = 0.1,
+        windows: Literal["contiguous", "random"] = "contiguous",
+        documents: bool = False,
+        streams: bool = False,
+        stride: Count | None = None,
+        workers: Annotated[int, Between(0)] = 0,
+    ) -> None:
         super().__init__()
         if not files:
             raise Invalid("files", "there is no file in it; name at least one")
         patterns = (files,) if isinstance(files, str) else tuple(files)
         tokenisation = Tokenisation(tokens, tokenizer, vocabulary)
         cutting = Cutting(length, batch_size, windows, documents, streams, stride)
-        self.reading = Reading(Corpus(partial(read, patterns), tokenisation, Shares(val, test)), cutting, seed, workers)
+        self.reading = Reading(
+            Corpus(partial(read, patterns), tokenisation, Shares(val, test)), cutting, seed, workers
+        )

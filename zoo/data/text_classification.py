@@ -36,12 +36,23 @@ class Passages(Source):
     """
 
     def __init__(
-        self, seed: int, *, path: str | None = None, train: str = "train", val: float | str = 0.1,
-        test: float | str = "test", text: str = "text", label: str = "label",
-        classes: Count | tuple[str, ...] | None = None, tokenizer: str | None = None, length: Count = 256,
-        batch_size: Count = 32, skip: Annotated[float, Between(0, 1)] = 0.0, stream: Stream | None = None,
+        self,
+        seed: int,
+        *,
+        path: str | None = None,
+        train: str = "train",
+        val: float | str = 0.1,
+        test: float | str = "test",
+        text: str = "text",
+        label: str = "label",
+        classes: Count | tuple[str, ...] | None = None,
+        tokenizer: str | None = None,
+        length: Count = 256,
+        batch_size: Count = 32,
+        skip: Annotated[float, Between(0, 1)] = 0.0,
+        stream: Stream | None = None,
         workers: Annotated[int, Between(0)] = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         if path is None:
             raise Invalid("path", "missing: say where your texts are")
@@ -50,7 +61,12 @@ class Passages(Source):
         self.split_of = Parts(train, val, test)
         self.split_of.streamed(stream is not None, workers)
         self.seed, self.path, self.tokenizer, self.classes = seed, path, tokenizer, classes
-        self.columns, self.length, self.batch_size, self.workers = (text, label), length, batch_size, workers
+        self.columns, self.length, self.batch_size, self.workers = (
+            (text, label),
+            length,
+            batch_size,
+            workers,
+        )
         self.skip, self.stream = skip, stream
         self.loaders: dict[str, SoundLoader | StreamLoader] = {}
 
@@ -80,7 +96,9 @@ class Passages(Source):
         own = self.classes if isinstance(self.classes, tuple) else ()
         count = len(own) or self.classes or samples.classes
         if count != samples.classes:
-            raise Invalid("classes", f"{count} classes, the model was trained with {samples.classes}")
+            raise Invalid(
+                "classes", f"{count} classes, the model was trained with {samples.classes}"
+            )
         labels.order(own, samples.names, samples.classes, "data.classes")
         self.vocabulary = from_plain(samples.vocabulary.plain())
         self.samples = Facts(self.length, self.vocabulary, samples.classes, samples.names or own)
@@ -101,11 +119,17 @@ class Passages(Source):
         return loader.counted if isinstance(loader, StreamLoader) else loader.order.all
 
     def _opened(self, streaming: bool) -> Mapping[str, Any]:
-        return classification.opened(self.path, streaming) or open_table.opened(self.path, streaming)
+        return classification.opened(self.path, streaming) or open_table.opened(
+            self.path, streaming
+        )
 
     def _table(self, opened: Mapping[str, Any], part: str) -> Any:
         table = open_table.split(opened, self.split_of.split(part), self.columns, self.path)
-        refuse_others(table, self.columns[0], f"{self.path}: column {self.columns[0]} of {self.split_of.split(part)}")
+        refuse_others(
+            table,
+            self.columns[0],
+            f"{self.path}: column {self.columns[0]} of {self.split_of.split(part)}",
+        )
         table = table.select_columns([*self.columns])
         given = dict(zip(self.columns, ("text", "label"), strict=True))
         return table.rename_columns({old: new for old, new in given.items() if old != new})
@@ -119,7 +143,9 @@ class Passages(Source):
         facts = self.samples
         listed = self.classes if isinstance(self.classes, tuple) else ()
         own = labels.declared(table) or listed
-        return labels.order(own, facts.names, facts.classes, f"{self.path}, {self.split_of.split(part)},")
+        return labels.order(
+            own, facts.names, facts.classes, f"{self.path}, {self.split_of.split(part)},"
+        )
 
     def _loader(self, table: Any, part: str) -> SoundLoader | StreamLoader:
         facts, split = self.samples, self.split_of.split(part)
@@ -127,9 +153,19 @@ class Passages(Source):
         reader = Reader(self.vocabulary, self.length, order, facts.names, f"{self.path}, {split}")
         if self.stream is not None:
             corrupt = Corrupt(self.skip, self.stream.samples, self.share.processes)
-            return StreamLoader(table, reader, self.batch_size, self.workers, corrupt, self.share, seed=self.seed,
-                stream=self.stream if part == "train" else None)  # fmt: skip
+            return StreamLoader(
+                table,
+                reader,
+                self.batch_size,
+                self.workers,
+                corrupt,
+                self.share,
+                seed=self.seed,
+                stream=self.stream if part == "train" else None,
+            )
         some = Some(Asked(table, reader), self.split_of.numbers(part, len(table), self.seed))
-        loader = SoundLoader(some, self.batch_size, self.seed, self.workers, self.share, training=part == "train")
+        loader = SoundLoader(
+            some, self.batch_size, self.seed, self.workers, self.share, training=part == "train"
+        )
         loader.corrupt = Corrupt(self.skip, len(some), self.share.processes)
         return loader

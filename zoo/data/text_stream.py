@@ -33,19 +33,42 @@ class TextStream(Source):
     """
 
     def __init__(
-        self, seed: int, *, path: str | None = None, train: str = "train", val: str = "validation", test: str = "test",
-        text: str = "text", between: str = "\n\n", tokenizer: str | None = None, length: Count = 128,
-        batch_size: Count = 32, samples: Count = 10_000, buffer: Count = 1_000, documents: bool = False,
+        self,
+        seed: int,
+        *,
+        path: str | None = None,
+        train: str = "train",
+        val: str = "validation",
+        test: str = "test",
+        text: str = "text",
+        between: str = "\n\n",
+        tokenizer: str | None = None,
+        length: Count = 128,
+        batch_size: Count = 32,
+        samples: Count = 10_000,
+        buffer: Count = 1_000,
+        documents: bool = False,
         workers: Annotated[int, Between(0, 1)] = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         if path is None:
-            raise Invalid("path", "missing: say where your table is, or name a set as hub:owner/name")
+            raise Invalid(
+                "path", "missing: say where your table is, or name a set as hub:owner/name"
+            )
         if train in (val, test):
             raise Invalid("train", f"{train} would be both trained and measured on")
         self.seed, self.path, self.tokenizer = seed, path, tokenizer
-        self.splits, self.column, self.between = {"train": train, "val": val, "test": test}, text, between
-        self.length, self.batch_size, self.workers, self.documents = length, batch_size, workers, documents
+        self.splits, self.column, self.between = (
+            {"train": train, "val": val, "test": test},
+            text,
+            between,
+        )
+        self.length, self.batch_size, self.workers, self.documents = (
+            length,
+            batch_size,
+            workers,
+            documents,
+        )
         self.stream = Stream(samples=samples, buffer=buffer)
         self.loaders: dict[str, TextLoader] = {}
 
@@ -77,8 +100,16 @@ class TextStream(Source):
         for part in ("train", "val") if stage == "fit" else ("test",):
             title = f"{self.path}, stream of {self.splits[part]}"
             found = Texts(self._table(opened, part), self.between, self.vocabulary, title)
-            self.loaders[part] = TextLoader(found, self.length, self.batch_size, self.workers, self.share,
-                documents=self.documents, seed=self.seed, stream=self.stream if part == "train" else None)  # fmt: skip
+            self.loaders[part] = TextLoader(
+                found,
+                self.length,
+                self.batch_size,
+                self.workers,
+                self.share,
+                documents=self.documents,
+                seed=self.seed,
+                stream=self.stream if part == "train" else None,
+            )
 
     def _table(self, opened: Mapping[str, Any], part: str) -> Any:
         return texts(opened, self.splits[part], self.column, self.path)

@@ -27,16 +27,31 @@ class TextTable(Written):
     """
 
     def __init__(
-        self, seed: int, *, path: str | None = None, train: str = "train", val: float | str = "validation",
-        test: float | str = "test", text: str = "text", between: str = "\n\n",
-        tokens: Literal["character", "byte", "subword"] = "character", tokenizer: str | None = None,
-        vocabulary: Count | None = None, length: Count = 128, batch_size: Count = 32,
-        windows: Literal["contiguous", "random"] = "contiguous", documents: bool = False, streams: bool = False,
-        stride: Count | None = None, workers: Annotated[int, Between(0)] = 0,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        *,
+        path: str | None = None,
+        train: str = "train",
+        val: float | str = "validation",
+        test: float | str = "test",
+        text: str = "text",
+        between: str = "\n\n",
+        tokens: Literal["character", "byte", "subword"] = "character",
+        tokenizer: str | None = None,
+        vocabulary: Count | None = None,
+        length: Count = 128,
+        batch_size: Count = 32,
+        windows: Literal["contiguous", "random"] = "contiguous",
+        documents: bool = False,
+        streams: bool = False,
+        stride: Count | None = None,
+        workers: Annotated[int, Between(0)] = 0,
+    ) -> None:
         super().__init__()
         if path is None:
-            raise Invalid("path", "missing: say where your table is, or name a set as hub:owner/name")
+            raise Invalid(
+                "path", "missing: say where your table is, or name a set as hub:owner/name"
+            )
         self.path = path
         tabled = Tabled(path, text, between, Parts(train, val, test), seed)
         tokenisation = Tokenisation(tokens, tokenizer, vocabulary)

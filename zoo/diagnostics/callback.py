@@ -48,7 +48,9 @@ class Cadence:
         """The step to look at, `step` itself or a later one, after so many `steps` of this training in `elapsed` seconds."""
         pace = max(elapsed - self.spent, 1e-9) / max(steps, 1)
         cost = self.expected(pace)
-        needed = (self.spent + cost) / self.budget - cost  # of which the looks so far and this one are the budget
+        needed = (
+            self.spent + cost
+        ) / self.budget - cost  # of which the looks so far and this one are the budget
         later = step + math.ceil(max(0.0, needed - elapsed) / pace)
         return -(-later // self.every) * self.every
 
@@ -61,9 +63,18 @@ class Cadence:
         return self.spent / max(elapsed, 1e-9)
 
 
-STOPS = ((0, 32, 76), (87, 92, 109), (166, 157, 117), (255, 234, 70))  # from dark blue to yellow, for everyone's eyes
+STOPS = (
+    (0, 32, 76),
+    (87, 92, 109),
+    (166, 157, 117),
+    (255, 234, 70),
+)  # from dark blue to yellow, for everyone's eyes
 MARK = (214, 40, 57)
-QUERIES, SIDE, GAP = 6, 96, 2  # rows of a picture of a grid; pixels of a cell at least, and between cells
+QUERIES, SIDE, GAP = (
+    6,
+    96,
+    2,
+)  # rows of a picture of a grid; pixels of a cell at least, and between cells
 COLUMNS, ACROSS = 192, 4  # pixels of a line of text at most, and cells beside one another
 
 
@@ -81,8 +92,12 @@ def attended(look: Look) -> Tensor:
     keys = look.grid[1][0].cpu()
     sizes = _sizes(look, int(keys.sum()))
     chosen = torch.linspace(0, weights.shape[1] - 1, min(QUERIES, weights.shape[1])).long().unique()
-    cells = weights[:, chosen][..., keys].unflatten(-1, sizes).transpose(0, 1)  # [Q, H, (T,) rows, columns]
-    own = (look.slots.cpu()[chosen, None] == torch.arange(weights.shape[-1]))[:, keys].unflatten(-1, sizes)
+    cells = (
+        weights[:, chosen][..., keys].unflatten(-1, sizes).transpose(0, 1)
+    )  # [Q, H, (T,) rows, columns]
+    own = (look.slots.cpu()[chosen, None] == torch.arange(weights.shape[-1]))[:, keys].unflatten(
+        -1, sizes
+    )
     if len(sizes) == 3:  # frames side by side
         cells, own = (one.movedim(-3, -2).flatten(-2) for one in (cells, own))
     return _mosaic(cells, own)
@@ -98,7 +113,9 @@ def _lines(weights: Tensor) -> Tensor:
     """Weights [H, Q, M] of a text as one picture: few heads beside one another, lines as high as the cell is to be."""
     heads, queries, keys = weights.shape
     weights = F.adaptive_max_pool1d(weights, min(keys, COLUMNS))
-    weights = weights.repeat_interleave(max(1, SIDE // queries // max(1, SIDE // weights.shape[-1])), 1)
+    weights = weights.repeat_interleave(
+        max(1, SIDE // queries // max(1, SIDE // weights.shape[-1])), 1
+    )
     across = min(heads, ACROSS)
     cells = F.pad(weights, (0, 0, 0, 0, 0, -heads % across)).unflatten(0, (-1, across))
     return _mosaic(cells, torch.zeros(len(cells), *cells.shape[-2:], dtype=torch.bool))
@@ -124,7 +141,13 @@ def _coloured(values: Tensor) -> Tensor:
     stops = torch.tensor(STOPS, dtype=torch.float32)
     at = values.float().nan_to_num().clamp(0, 1) * (len(stops) - 1)
     low = at.long().clamp(max=len(stops) - 2)
-    return stops[low].lerp(stops[low + 1], (at - low)[..., None]).round().to(torch.uint8).movedim(-1, -3)
+    return (
+        stops[low]
+        .lerp(stops[low + 1], (at - low)[..., None])
+        .round()
+        .to(torch.uint8)
+        .movedim(-1, -3)
+    )
 
 
 def _magnified(cells: Tensor, scale: int) -> Tensor:
@@ -143,7 +166,10 @@ class Probe(L.Callback):
     """
 
     def __init__(
-        self, options: DiagnosticsOptions, agreed: Callable[[int], int] = int, most: Callable[[int], int] = int
+        self,
+        options: DiagnosticsOptions,
+        agreed: Callable[[int], int] = int,
+        most: Callable[[int], int] = int,
     ) -> None:
         assert options.every is not None
         self.options, self.agreed, self.most = options, agreed, most
@@ -157,14 +183,21 @@ class Probe(L.Callback):
         self.due = (self.first // every + 1) * every
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: Task, outputs: Any, batch: Any, batch_idx: int  # type: ignore[override]
-    ) -> None:  # fmt: skip
+        self,
+        trainer: L.Trainer,
+        pl_module: Task,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,  # type: ignore[override]
+    ) -> None:
         step = trainer.global_step
         if self.due is None or step < self.due:
             return
         elapsed = time.monotonic() - self.start
         self.due = self.agreed(self.cadence.next(step, step - self.first, elapsed))
-        if self.due > step or not self._begun(trainer, pl_module):  # it would take too much of the time by now
+        if self.due > step or not self._begun(
+            trainer, pl_module
+        ):  # it would take too much of the time by now
             return
         began = _now(trainer)
         with isolate_rng():
@@ -202,17 +235,23 @@ class Probe(L.Callback):
             return str(error)
         except StopIteration:
             return "there is nothing to validate with"
-        self.inputs = tuple(one if one is None else one[: self.options.samples].clone() for one in inputs)
+        self.inputs = tuple(
+            one if one is None else one[: self.options.samples].clone() for one in inputs
+        )
         return ""
 
     def _look(self, trainer: L.Trainer, task: Task, step: int) -> None:
         assert self.inputs is not None
         scalars: dict[str, float] = {}
-        writers = [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+        writers = [
+            logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)
+        ]
 
         def see(one: Look) -> None:
             if trainer.is_global_zero:
-                scalars.update({f"attention/{one.layer}/{name}": value for name, value in numbers(one).items()})
+                scalars.update(
+                    {f"attention/{one.layer}/{name}": value for name, value in numbers(one).items()}
+                )
                 for writer in writers:
                     _draw(writer, one, step)
 
@@ -234,8 +273,12 @@ def numbers(look: Look) -> dict[str, float]:
     for panel in look.chain.findings(look.terms):
         if isinstance(panel, Numbers):
             values = [*panel.values.values()]
-            told[panel.title.replace(": ", "/").replace(" ", "_").lower()] = sum(values) / max(len(values), 1)
-    return {name: value for name, value in told.items() if math.isfinite(value)}  # else there is nothing to say
+            told[panel.title.replace(": ", "/").replace(" ", "_").lower()] = sum(values) / max(
+                len(values), 1
+            )
+    return {
+        name: value for name, value in told.items() if math.isfinite(value)
+    }  # else there is nothing to say
 
 
 def _draw(writer: Any, look: Look, step: int) -> None:

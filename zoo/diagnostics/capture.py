@@ -39,7 +39,9 @@ class Look:
     terms: Terms
     slots: Tensor  # int [Q]
     weights: Tensor  # [B, H, Q, M], at least float32
-    scores: Tensor | None  # [B, H, Q, M] as they enter the normalisation, -inf where a pair may not attend
+    scores: (
+        Tensor | None
+    )  # [B, H, Q, M] as they enter the normalisation, -inf where a pair may not attend
 
     @property
     def grid(self) -> tuple[Tensor, Tensor]:
@@ -57,7 +59,10 @@ class Look:
 
 
 def look(
-    model: nn.Module, inputs: Sequence[Any], queries: Queries = None, layers: Sequence[int] | None = None
+    model: nn.Module,
+    inputs: Sequence[Any],
+    queries: Queries = None,
+    layers: Sequence[int] | None = None,
 ) -> list[Look]:
     """Looks at some layers of a model called with `inputs`, by default at all layers and at the queries of all tokens.
 
@@ -72,9 +77,12 @@ def look(
 
 
 def watch(
-    model: nn.Module, inputs: Sequence[Any], see: Callable[[Look], None], queries: Queries = None,
+    model: nn.Module,
+    inputs: Sequence[Any],
+    see: Callable[[Look], None],
+    queries: Queries = None,
     layers: Sequence[int] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """The same, layer by layer: what `see` does not keep of a look is forgotten before the next layer computes."""
     numbers = check(model, layers)
     wanted = set(numbers.values()) if layers is None else set(layers)
@@ -105,9 +113,14 @@ def check(model: nn.Module, layers: Sequence[int] | None) -> dict[SelfAttention,
 
 
 @contextmanager
-def watched(model: nn.Module, see: Callable[[SelfAttention, Tokens, Chain, Context], None]) -> Iterator[None]:
+def watched(
+    model: nn.Module, see: Callable[[SelfAttention, Tokens, Chain, Context], None]
+) -> Iterator[None]:
     """`see` is called with what each attention layer of the model is called with, before it computes."""
-    hooks = [module.register_forward_pre_hook(lambda layer, given: see(layer, *given)) for module in _attention(model)]
+    hooks = [
+        module.register_forward_pre_hook(lambda layer, given: see(layer, *given))
+        for module in _attention(model)
+    ]
     try:
         yield
     finally:
@@ -145,7 +158,9 @@ def _slots(count: int, queries: Queries) -> list[int]:
     return spread(count, queries) if queries is None or isinstance(queries, int) else list(queries)
 
 
-def _look(number: int, attention: SelfAttention, tokens: Tokens, chain: Chain, queries: Queries) -> Look:
+def _look(
+    number: int, attention: SelfAttention, tokens: Tokens, chain: Chain, queries: Queries
+) -> Look:
     chosen = torch.tensor(_slots(len(tokens), queries), device=tokens.x.device)
     if attention.linear:
         call = attention.describe_linear(tokens, chain, Context(), chosen)[1]

@@ -50,10 +50,15 @@ def correlations(block: Block, before: Tokens, after: Tokens, terms: Terms) -> t
     values = torch.stack([part.mean(0).cpu() for part in parts.values()])
     return (
         Mosaic(
-            title="Correlations of word and position", x="key's place", y="query's place", says=PARTS,
-            values=values, labels=tuple(parts), unit="part of the score",
+            title="Correlations of word and position",
+            x="key's place",
+            y="query's place",
+            says=PARTS,
+            values=values,
+            labels=tuple(parts),
+            unit="part of the score",
         ),
-    )  # fmt: skip
+    )
 
 
 def _plain(block: Block, terms: Terms) -> bool:
@@ -74,8 +79,12 @@ def decomposed(block: Block, before: Tokens, after: Tokens) -> dict[str, Tensor]
     placed = slice(None) if after.placed is None else after.placed[0]
     word, position = (one[:, placed] for one in (before.x, after.x - before.x))
     through = _linear(None if block.post else block.attention_norm, after.x[:, placed])
-    query, key = (one.weight.unflatten(0, (-1, dims.head)) for one in (layer.query, layer.key))  # [H, K, D], [G, K, D]
-    return metrics.correlations(through(word), through(position), query, repeated(key[None], dims.heads)[0])
+    query, key = (
+        one.weight.unflatten(0, (-1, dims.head)) for one in (layer.query, layer.key)
+    )  # [H, K, D], [G, K, D]
+    return metrics.correlations(
+        through(word), through(position), query, repeated(key[None], dims.heads)[0]
+    )
 
 
 def _linear(norm: nn.Module | None, whole: Tensor) -> Callable[[Tensor], Tensor]:
@@ -92,14 +101,20 @@ def _linear(norm: nn.Module | None, whole: Tensor) -> Callable[[Tensor], Tensor]
     return lambda part: part
 
 
-def encodings(model: nn.Module, inputs: Sequence[Any], looks: Sequence[Look], grid: Sequence[int]) -> tuple[Panel, ...]:
+def encodings(
+    model: nn.Module, inputs: Sequence[Any], looks: Sequence[Look], grid: Sequence[int]
+) -> tuple[Panel, ...]:
     """What encodings do, then what they found, then the correlations of words and positions where they are added.
 
     Turns that an encoding tells of itself are not measured from outside once more.
     """
     told = findings(looks)
     turned = {panel.y for panel in told if isinstance(panel, Points)}
-    doings = [panel for panel in _doings(looks, grid) if not (isinstance(panel, Points) and panel.y in turned)]
+    doings = [
+        panel
+        for panel in _doings(looks, grid)
+        if not (isinstance(panel, Points) and panel.y in turned)
+    ]
     return (*doings, *told, *_correlations(model, inputs, looks))
 
 
@@ -107,15 +122,26 @@ def _doings(looks: Sequence[Look], grid: Sequence[int]) -> Iterator[Panel]:
     """Of the first layer that was looked at; the others' are the same only where all layers share one encoding."""
     first = looks[0]
     for panel in panels(first.chain, grid, first.terms.causal):
-        yield panel if first.chain.shared else replace(panel, title=f"{panel.title}, layer {first.layer}")
+        yield (
+            panel
+            if first.chain.shared
+            else replace(panel, title=f"{panel.title}, layer {first.layer}")
+        )
 
 
-def _correlations(model: nn.Module, inputs: Sequence[Any], looks: Sequence[Look]) -> tuple[Panel, ...]:
+def _correlations(
+    model: nn.Module, inputs: Sequence[Any], looks: Sequence[Look]
+) -> tuple[Panel, ...]:
     trunk = next((module for module in model.modules() if isinstance(module, Trunk)), None)
-    if trunk is None or looks[0].scores is None:  # linear attention multiplies features of words and positions
+    if (
+        trunk is None or looks[0].scores is None
+    ):  # linear attention multiplies features of words and positions
         return ()
     seen: list[Tokens] = []
-    hooks = [one.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for one in (trunk, trunk.blocks[0])]
+    hooks = [
+        one.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        for one in (trunk, trunk.blocks[0])
+    ]
     try:
         with resting(model):
             model(*inputs)

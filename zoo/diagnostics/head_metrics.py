@@ -45,79 +45,115 @@ def kinds(look: Look) -> Iterator[Kind]:
 
 def named(counted: str) -> dict[str, Kind]:
     """All measures by name, where places are counted in tokens or patches."""
-    every = (*_spread(), *_far(counted, AXES[3]), *_masses(counted, some_unplaced=True), *_of_scores(comparable=True))
+    every = (
+        *_spread(),
+        *_far(counted, AXES[3]),
+        *_masses(counted, some_unplaced=True),
+        *_of_scores(comparable=True),
+    )
     return {kind.name: kind for kind in every}
 
 
 def _spread() -> Iterator[Kind]:
     yield Kind(
-        "entropy", "Entropy", "nats", "Low where a head looks at few keys, high where it looks at all of them alike.",
+        "entropy",
+        "Entropy",
+        "nats",
+        "Low where a head looks at few keys, high where it looks at all of them alike.",
         _mean(lambda look: metrics.entropy(look.weights)),
-    )  # fmt: skip
+    )
     yield Kind(
-        "effective_rank", "Effective rank", "directions",
+        "effective_rank",
+        "Effective rank",
+        "directions",
         "At 1 all queries look at the same keys; the higher, the more it matters which query looks.",
         lambda look: metrics.effective_rank(look.weights).nanmean(0),
-    )  # fmt: skip
+    )
     yield Kind(
-        "similarity", "Likeness to other heads", "cosine",
-        "At 1 the heads of a layer look at the same keys, so that some of them could be spared.", _likeness,
-    )  # fmt: skip
+        "similarity",
+        "Likeness to other heads",
+        "cosine",
+        "At 1 the heads of a layer look at the same keys, so that some of them could be spared.",
+        _likeness,
+    )
     yield Kind(
-        "total", "Attention in all", "sum of weights",
+        "total",
+        "Attention in all",
+        "sum of weights",
         "1 for a softmax; less where a head may keep what it does not spend, as in stick-breaking.",
         _mean(_total),
-    )  # fmt: skip
+    )
 
 
 def _far(counted: str, axes: Mapping[str, str]) -> Iterator[Kind]:
     yield Kind(
-        "distance", "Attended distance", counted,
+        "distance",
+        "Attended distance",
+        counted,
         "How far away that lies what a query looks at: low for local heads, high for global ones.",
         _mean(_distance),
-    )  # fmt: skip
+    )
     for number, (axis, steps) in enumerate(axes.items()):
         yield Kind(
-            f"distance_{axis}", f"Attended distance across {steps}", steps,
-            "Low here and high along another axis, a head looks along lines.", _mean(partial(_distance, axis=number)),
-        )  # fmt: skip
+            f"distance_{axis}",
+            f"Attended distance across {steps}",
+            steps,
+            "Low here and high along another axis, a head looks along lines.",
+            _mean(partial(_distance, axis=number)),
+        )
 
 
 def _masses(counted: str, some_unplaced: bool) -> Iterator[Kind]:
     reach = NEAR[counted]
     yield Kind(
-        "near", f"Share within {reach} {counted}", "of attention",
-        "The share of attention that stays in the neighbourhood of the query.", _mean(partial(_near, reach=reach)),
-    )  # fmt: skip
+        "near",
+        f"Share within {reach} {counted}",
+        "of attention",
+        "The share of attention that stays in the neighbourhood of the query.",
+        _mean(partial(_near, reach=reach)),
+    )
     yield Kind(
-        "self", "Share on itself", "of attention", "The share of attention that a token gives to itself.",
-        _mean(lambda look: metrics.mass(look.weights, metrics.own(look.slots, look.weights.shape[-1]))),
-    )  # fmt: skip
+        "self",
+        "Share on itself",
+        "of attention",
+        "The share of attention that a token gives to itself.",
+        _mean(
+            lambda look: metrics.mass(look.weights, metrics.own(look.slots, look.weights.shape[-1]))
+        ),
+    )
     yield Kind(
-        "first", "Share on the first token", "of attention",
+        "first",
+        "Share on the first token",
+        "of attention",
         "Near 1 the first token is a sink: where heads rest that need nothing.",
         _mean(_first),
-    )  # fmt: skip
+    )
     if some_unplaced:
         yield Kind(
-            "unplaced", "Share on class and register tokens", "of attention",
+            "unplaced",
+            "Share on class and register tokens",
+            "of attention",
             "The share of attention that goes to tokens without a place.",
             _mean(lambda look: metrics.mass(look.weights, metrics.unplaced(look.grid[1]))),
-        )  # fmt: skip
+        )
 
 
 def _of_scores(comparable: bool) -> Iterator[Kind]:
     yield Kind(
-        "largest_score", "Largest score", "logit",
+        "largest_score",
+        "Largest score",
+        "logit",
         "Where it grows to hundreds, the softmax is one-hot and training may become unstable.",
         _largest,
-    )  # fmt: skip
+    )
     if comparable:
         yield Kind(
-            "by_position", "Explained by position alone", "of variance",
+            "by_position",
+            "Explained by position alone",
+            "of variance",
             "At 1 scores are the same whatever tokens say; at 0 the two places alone tell nothing of them.",
             lambda look: metrics.explained_by_position(_scores(look)),
-        )  # fmt: skip
+        )
 
 
 def _mean(measure: Callable[[Look], Tensor]) -> Callable[[Look], Tensor]:
@@ -178,5 +214,7 @@ def _likeness(look: Look) -> Tensor:
 def _comparable(look: Look) -> bool:
     """Whether there are several samples, whose pairs stand at the same places."""
     index = look.terms.keys.index
-    seen = _scores(look).isfinite().all(0).any(0).any(0)  # [M] keys that some query sees in every sample
+    seen = (
+        _scores(look).isfinite().all(0).any(0).any(0)
+    )  # [M] keys that some query sees in every sample
     return look.weights.shape[0] > 1 and bool((index == index[:1])[:, seen].all())

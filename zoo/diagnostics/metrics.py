@@ -20,7 +20,9 @@ def rollout(layers: Sequence[Tensor], residual: float = 0.5) -> Tensor:
     found: Tensor | None = None
     for weights in layers:
         mixed = (1 - residual) * precise(weights).abs().mean(1)
-        mixed = mixed + residual * torch.eye(mixed.shape[-1], dtype=mixed.dtype, device=mixed.device)
+        mixed = mixed + residual * torch.eye(
+            mixed.shape[-1], dtype=mixed.dtype, device=mixed.device
+        )
         mixed = mixed / mixed.sum(-1, keepdim=True)
         found = mixed if found is None else mixed @ found
     if found is None:
@@ -183,7 +185,9 @@ def profile(
     pair has. A curve for a text, a map for an image, a volume for a clip. `visible` is bool [1|B, 1, N, M], as is `placed`,
     which `pairs.both` gives. Raises ValueError where offsets [1|B, N, M, P] are not whole numbers.
     """
-    counted = (visible if placed is None else visible & placed).expand(len(weights), 1, *weights.shape[2:])[:, 0]
+    counted = (visible if placed is None else visible & placed).expand(
+        len(weights), 1, *weights.shape[2:]
+    )[:, 0]
     met = offsets.expand(len(weights), *offsets.shape[1:])[counted]  # [pairs, P]
     if (met != met.round()).any():
         raise ValueError("a profile needs offsets of whole tokens or patches")
@@ -216,7 +220,9 @@ def explained_by_position(scores: Tensor, *, clamped: bool = True) -> Tensor:
     constant. Raises ValueError for fewer than two samples.
     """
     if len(scores) < 2:
-        raise ValueError(f"the share that position explains needs at least two samples, got {len(scores)}")
+        raise ValueError(
+            f"the share that position explains needs at least two samples, got {len(scores)}"
+        )
     values = _centred(scores, scores.isfinite().all(0))
     share = 1 - values.var(0).sum((-2, -1)) / values.square().mean(0).sum((-2, -1))
     return share.clamp(min=0) if clamped else share
@@ -253,7 +259,9 @@ def _centred(scores: Tensor, counted: Tensor) -> Tensor:
     # less the largest first, so that a constant row becomes exactly 0
     highest = scores.masked_fill(~counted, float("-inf")).amax(-1, keepdim=True)
     values = (scores - highest).masked_fill(~counted, 0)
-    mean = values.sum(-1, keepdim=True) / counted.sum(-1, keepdim=True)  # NaN where nothing counts, and nothing is kept
+    mean = values.sum(-1, keepdim=True) / counted.sum(
+        -1, keepdim=True
+    )  # NaN where nothing counts, and nothing is kept
     return (values - mean).masked_fill(~counted, 0)
 
 

@@ -29,7 +29,9 @@ def changed(model: nn.Module, change: Change) -> Iterator[None]:
     """
     trunks = [module for module in model.modules() if isinstance(module, Trunk)]
     if not trunks:
-        raise Invalid("controls", "the model has no trunk of zoo, in front of which its tokens could be moved")
+        raise Invalid(
+            "controls", "the model has no trunk of zoo, in front of which its tokens could be moved"
+        )
     hooks = [trunk.register_forward_pre_hook(_moving(change)) for trunk in trunks]
     try:
         yield
@@ -55,9 +57,13 @@ def shuffle(tokens: Tokens) -> Tensor:
     groups = _groups(tokens)  # [1|B, N]
     lots = torch.rand(len(tokens), generator=torch.Generator().manual_seed(SEED)).to(groups.device)
     drawn = lots.argsort().expand_as(groups)
-    drawn = drawn.gather(1, groups.gather(1, drawn).argsort(dim=1, stable=True))  # by group, within it by lot
+    drawn = drawn.gather(
+        1, groups.gather(1, drawn).argsort(dim=1, stable=True)
+    )  # by group, within it by lot
     slots = groups.argsort(dim=1, stable=True)  # by group, within it by slot
-    source = torch.empty_like(slots).scatter_(1, slots, drawn)  # a token -> the one whose place it takes
+    source = torch.empty_like(slots).scatter_(
+        1, slots, drawn
+    )  # a token -> the one whose place it takes
     index = tokens.index.expand(len(source), -1, -1)
     return index.gather(1, source[..., None].expand_as(index))
 
@@ -79,15 +85,19 @@ def reverse(tokens: Tokens) -> Tensor:
     return low + high - tokens.index
 
 
-CHANGES: Mapping[str, Change] = MappingProxyType({
-    "shuffled": shuffle, "shifted": shift, "zeroed": zero, "reversed": reverse
-})  # fmt: skip
+CHANGES: Mapping[str, Change] = MappingProxyType(
+    {"shuffled": shuffle, "shifted": shift, "zeroed": zero, "reversed": reverse}
+)
 
 
 def _groups(tokens: Tokens) -> Tensor:
     """int [1|B, N]: equal for tokens that may trade places. A token without a place is a group of its own."""
     device, count = tokens.index.device, len(tokens)
-    groups = torch.zeros(1, count, dtype=torch.long, device=device) if tokens.document is None else tokens.document
+    groups = (
+        torch.zeros(1, count, dtype=torch.long, device=device)
+        if tokens.document is None
+        else tokens.document
+    )
     if tokens.placed is None:
         return groups
     alone = -2 - torch.arange(count, device=device)  # -1 is padding
@@ -100,8 +110,13 @@ def _ends(tokens: Tokens) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(tokens.extent), tokens.extent - 1
     if tokens.document is None:
         return tokens.index.amin(1, keepdim=True), tokens.index.amax(1, keepdim=True)
-    numbers = (tokens.document - tokens.document.amin())[..., None].expand_as(tokens.index)  # from 0
+    numbers = (tokens.document - tokens.document.amin())[..., None].expand_as(
+        tokens.index
+    )  # from 0
     cells = tokens.index.new_zeros(len(numbers), int(numbers.max()) + 1, numbers.shape[-1])
-    found = (cells.scatter_reduce(1, numbers, tokens.index, how, include_self=False) for how in ("amin", "amax"))
+    found = (
+        cells.scatter_reduce(1, numbers, tokens.index, how, include_self=False)
+        for how in ("amin", "amax")
+    )
     low, high = (cell.gather(1, numbers) for cell in found)
     return low, high

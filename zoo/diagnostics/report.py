@@ -97,7 +97,14 @@ class Report:
     runs: tuple[Run, ...]
 
 
-COMPARED = ("entropy", "distance", "near", "self", "first", "unplaced")  # with attention that is spread evenly
+COMPARED = (
+    "entropy",
+    "distance",
+    "near",
+    "self",
+    "first",
+    "unplaced",
+)  # with attention that is spread evenly
 Others = Sequence[Look] | None
 
 
@@ -118,9 +125,13 @@ def _alone(looks: Sequence[Look]) -> Iterator[Measure]:
             continue  # as of every softmax
         compared = kind.name.split("_")[0] in COMPARED
         yield Measure(
-            name=kind.name, title=kind.title, unit=kind.unit, says=kind.says, values=values.float().cpu(),
+            name=kind.name,
+            title=kind.title,
+            unit=kind.unit,
+            says=kind.says,
+            values=values.float().cpu(),
             even=float(kind.of(even)[0]) if compared else None,
-        )  # fmt: skip
+        )
 
 
 def _even(look: Look) -> Look:
@@ -132,18 +143,22 @@ def _even(look: Look) -> Look:
 def _against(looks: Sequence[Look], content: Others, shifted: Others) -> Iterator[Measure]:
     if pairs := _pairs(looks, content):
         yield Measure(
-            name="by_content", title="Explained without places", unit="of variance",
+            name="by_content",
+            title="Explained without places",
+            unit="of variance",
             says="At 1 scores are what they would be with all tokens in one place: content, and order as far as it needs no "
             "places, explain all of them.",
             values=_each(pairs, metrics.explained_by),
-        )  # fmt: skip
+        )
     if pairs := _pairs(looks, shifted):
         yield Measure(
-            name="departure", title="Departure from relativity", unit="of scores",
+            name="departure",
+            title="Departure from relativity",
+            unit="of scores",
             says="How much scores change when all tokens move alike, by half a grid or half a text: at 0 only the offsets "
             "between tokens count.",
             values=_each(pairs, metrics.departure),
-        )  # fmt: skip
+        )
 
 
 def _pairs(looks: Sequence[Look], others: Others) -> list[tuple[Tensor, Tensor]]:
@@ -160,7 +175,9 @@ def _on_places(look: Look, scores: Tensor) -> Tensor:
     return scores.masked_fill(~metrics.both(*look.grid), -torch.inf)
 
 
-def _each(pairs: Sequence[tuple[Tensor, Tensor]], measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def _each(
+    pairs: Sequence[tuple[Tensor, Tensor]], measure: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
     return torch.stack([measure(*pair) for pair in pairs]).float().cpu()
 
 
@@ -179,7 +196,12 @@ def _panels(look: Look, title: str) -> Iterator[Panel]:
     elif axes == 2:
         yield _mosaic(look, slice(None), title)
     else:
-        yield _curves(look, slice(0, 1), f"{title}, in time", "steps in time that the key stands before the query")
+        yield _curves(
+            look,
+            slice(0, 1),
+            f"{title}, in time",
+            "steps in time that the key stands before the query",
+        )
         yield _mosaic(look, slice(1, None), f"{title}, in space")
 
 
@@ -197,20 +219,29 @@ def _curves(look: Look, axes: slice, title: str, x: str) -> Curves:
     (places,), values = _profile(look, axes)
     met = values.isfinite().any(0)
     return Curves(
-        title=title, x=x, y="mean weight", places=places[met], lines=named(values[:, met]),
+        title=title,
+        x=x,
+        y="mean weight",
+        places=places[met],
+        lines=named(values[:, met]),
         says="A peak at 0 looks at itself, one beside it at a neighbour; a flat line takes no notice of distance.",
-    )  # fmt: skip
+    )
 
 
 def _mosaic(look: Look, axes: slice, title: str) -> Mosaic:
     (rows, columns), values = _profile(look, axes)
     turned = torch.flip(values, (1, 2))  # a key further right has a smaller offset
     return Mosaic(
-        title=title, x="patches to the right of the query", y="patches below the query", values=turned,
-        labels=tuple(named(turned)), unit="mean weight",
-        mark=(0, 0), corner=(-(len(rows) // 2), -(len(columns) // 2)),
+        title=title,
+        x="patches to the right of the query",
+        y="patches below the query",
+        values=turned,
+        labels=tuple(named(turned)),
+        unit="mean weight",
+        mark=(0, 0),
+        corner=(-(len(rows) // 2), -(len(columns) // 2)),
         says="The query stands at the mark, each cell is a key so far from it: a strong middle is a local head.",
-    )  # fmt: skip
+    )
 
 
 AS_THEY_ARE = "as they are"

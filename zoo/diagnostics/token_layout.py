@@ -38,14 +38,20 @@ class Layout:
 def layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) -> Layout:
     """The layout of what the model makes of inputs; queries are those of `extra` and at most so many of the grid."""
     seen: list[Tokens] = []
-    with capture.watched(model, lambda _, tokens, *more: seen.append(tokens)), capture.resting(model):
+    with (
+        capture.watched(model, lambda _, tokens, *more: seen.append(tokens)),
+        capture.resting(model),
+    ):
         model(*inputs)
     tokens = seen[0]
     grid = _grid(tokens)
     count = len(tokens) - prod(grid)
     chosen = [count + slot for slot in spread(grid, most)]
     return Layout(
-        tuple(sorted(capture.check(model, None).values())), _extra(model, count), grid, (*range(count), *chosen)
+        tuple(sorted(capture.check(model, None).values())),
+        _extra(model, count),
+        grid,
+        (*range(count), *chosen),
     )
 
 
@@ -76,7 +82,10 @@ def _extra(model: nn.Module, count: int) -> tuple[str, ...]:
     """Names of the tokens before the grid."""
     first = ["class"] if count and getattr(model, "class_token", None) is not None else []
     registers = count - len(first)
-    return (*first, *(f"register {number + 1}" if registers > 1 else "register" for number in range(registers)))
+    return (
+        *first,
+        *(f"register {number + 1}" if registers > 1 else "register" for number in range(registers)),
+    )
 
 
 def pieces(vocabulary: Vocabulary, row: Tensor) -> tuple[str, ...]:
@@ -87,10 +96,13 @@ def pieces(vocabulary: Vocabulary, row: Tensor) -> tuple[str, ...]:
     tokens: list[int] = row.tolist()
     found = [_piece(vocabulary, token) for token in tokens]
     for place, piece in enumerate(found):
-        if UNKNOWN in piece and (joined := _joined(vocabulary, tokens[place : place + MOST], piece)):
+        if UNKNOWN in piece and (
+            joined := _joined(vocabulary, tokens[place : place + MOST], piece)
+        ):
             found[place : place + len(joined)] = joined
     return tuple(
-        _byte(vocabulary, *pair) if UNKNOWN in pair[1] else pair[1] for pair in zip(tokens, found, strict=True)
+        _byte(vocabulary, *pair) if UNKNOWN in pair[1] else pair[1]
+        for pair in zip(tokens, found, strict=True)
     )
 
 

@@ -25,15 +25,24 @@ def training(rows: Sequence[Mapping[str, str]], unit: str) -> tuple[Curves, ...]
     Places are counted in `unit`, tokens or patches.
     """
     names = dict.fromkeys(name for row in rows for name in row)
-    found = {name: points for name in names if name.startswith(("train/", "val/")) and (points := _points(rows, name))}
-    return (*_drawn(found), *_attention(rows, [name for name in names if ATTENTION.fullmatch(name)], named(unit)))
+    found = {
+        name: points
+        for name in names
+        if name.startswith(("train/", "val/")) and (points := _points(rows, name))
+    }
+    return (
+        *_drawn(found),
+        *_attention(rows, [name for name in names if ATTENTION.fullmatch(name)], named(unit)),
+    )
 
 
 def _points(rows: Sequence[Mapping[str, str]], name: str) -> Points:
     return [(float(row["step"]), float(row[name])) for row in rows if row.get(name)]
 
 
-def _attention(rows: Sequence[Mapping[str, str]], names: Sequence[str], known: Mapping[str, Kind]) -> Iterator[Curves]:
+def _attention(
+    rows: Sequence[Mapping[str, str]], names: Sequence[str], known: Mapping[str, Kind]
+) -> Iterator[Curves]:
     """What was measured of attention while training, a line for each layer; nothing of what stayed the same in all."""
     kinds: dict[str, dict[str, Points]] = {}
     for name in names:
@@ -45,10 +54,17 @@ def _attention(rows: Sequence[Mapping[str, str]], names: Sequence[str], known: M
             continue
         steps = sorted({step for points in layers.values() for step, _ in points})
         found = {layer: dict(points) for layer, points in layers.items()}
-        lines = {layer: [(step, points.get(step, NONE)) for step in steps] for layer, points in found.items()}
-        told = "The mean over heads while training: where layers part, they take on different tasks."
+        lines = {
+            layer: [(step, points.get(step, NONE)) for step in steps]
+            for layer, points in found.items()
+        }
+        told = (
+            "The mean over heads while training: where layers part, they take on different tasks."
+        )
         title, y = (
-            (known[kind].title, known[kind].unit) if kind in known else (kind.replace("_", " "), "mean over heads")
+            (known[kind].title, known[kind].unit)
+            if kind in known
+            else (kind.replace("_", " "), "mean over heads")
         )
         yield _curves(title, y, lines, told)
 
@@ -57,7 +73,10 @@ def _drawn(found: Mapping[str, Points]) -> Iterator[Curves]:
     train, val = found.get("train/loss", ()), found.get("val/loss", ())
     if train:
         yield _curves(
-            "training loss", "loss", {"train": train}, "It falls fast, then slowly; a jump up is a step too far."
+            "training loss",
+            "loss",
+            {"train": train},
+            "It falls fast, then slowly; a jump up is a step too far.",
         )
     if train and len(val) > 1:
         lines = {"train": _meanwhile(train, val), "val": val}
@@ -69,15 +88,25 @@ def _drawn(found: Mapping[str, Points]) -> Iterator[Curves]:
             "there are some, make the loss of training larger, and count in training alone.",
         )
     for name, points in found.items():
-        if name not in ("train/loss", "val/loss") or (name == "val/loss" and not (train and len(val) > 1)):
-            yield _curves(name.replace("/", " "), name, {name: points}, "One point for each time that it was measured.")
+        if name not in ("train/loss", "val/loss") or (
+            name == "val/loss" and not (train and len(val) > 1)
+        ):
+            yield _curves(
+                name.replace("/", " "),
+                name,
+                {name: points},
+                "One point for each time that it was measured.",
+            )
 
 
 def _meanwhile(train: Points, val: Points) -> Points:
     """The mean of the training loss between one validation and the next, at the latter."""
     steps = [-1.0, *(step for step, _ in val)]
     spans = [[loss for step, loss in train if low < step <= high] for low, high in pairwise(steps)]
-    return [(high, sum(span) / len(span) if span else NONE) for high, span in zip(steps[1:], spans, strict=True)]
+    return [
+        (high, sum(span) / len(span) if span else NONE)
+        for high, span in zip(steps[1:], spans, strict=True)
+    ]
 
 
 def _curves(title: str, y: str, lines: Mapping[str, Points], says: str) -> Curves:
@@ -97,7 +126,10 @@ def _thinned(values: Sequence[float], most: int = MOST) -> Tensor:
 def extrapolation(result: Mapping[str, Any], trained: int) -> tuple[Curves, ...]:
     """Curves of what `zoo eval` found at other resolutions or lengths; `trained` is the size of training."""
     kinds = [kind for kind in ("resolutions", "lengths") if kind in result]
-    return (*(panel for kind in kinds for panel in _swept(result, kind, trained)), *_by_place(result, trained))
+    return (
+        *(panel for kind in kinds for panel in _swept(result, kind, trained)),
+        *_by_place(result, trained),
+    )
 
 
 def _swept(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curves]:
@@ -108,41 +140,77 @@ def _swept(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curve
     refused = sorted(size for size, metrics in sizes.items() if "refused" in metrics)
     rules = {rule: one for rule, one in result.get("rules", {}).items() if rule != "none"}
     x = "resolution in pixels" if kind == "resolutions" else "length in tokens"
-    told = f"Trained at {trained}" + (f"; refused at {', '.join(map(str, refused))}" if refused else "")
+    told = f"Trained at {trained}" + (
+        f"; refused at {', '.join(map(str, refused))}" if refused else ""
+    )
     for name in result["metrics"]:
-        lines = {name: {size: float(sizes[size][name]) for size in sorted(sizes) if name in sizes[size]}}
+        lines = {
+            name: {size: float(sizes[size][name]) for size in sorted(sizes) if name in sizes[size]}
+        }
         for rule, one in rules.items():
-            lines[rule] = {int(size): float(one[size][name]) for size in one if "x" not in size and name in one[size]}
+            lines[rule] = {
+                int(size): float(one[size][name])
+                for size in one
+                if "x" not in size and name in one[size]
+            }
         places = sorted({size for points in lines.values() for size in points})
         if not places:
             continue
         yield Curves(
-            title=f"{name.replace('/', ' ')} at other {kind}", x=x, y=name, says=f"{told}: what is level there carries on.",
+            title=f"{name.replace('/', ' ')} at other {kind}",
+            x=x,
+            y=name,
+            says=f"{told}: what is level there carries on.",
             places=torch.tensor([float(size) for size in places]),
-            lines={line: torch.tensor([points.get(size, NONE) for size in places]) for line, points in lines.items() if points},
-        )  # fmt: skip
+            lines={
+                line: torch.tensor([points.get(size, NONE) for size in places])
+                for line, points in lines.items()
+                if points
+            },
+        )
 
 
 def as_swept(result: Mapping[str, Any], kind: str) -> bool:
     """Whether the data as they are were cut into windows as at all sizes: else they are no point of one curve."""
-    swept = [*result[kind].values(), *(one for sizes in result.get("rules", {}).values() for one in sizes.values())]
+    swept = [
+        *result[kind].values(),
+        *(one for sizes in result.get("rules", {}).values() for one in sizes.values()),
+    ]
     return all(one.get("windows") == result.get("windows") for one in swept if "refused" not in one)
 
 
 def _by_place(result: Mapping[str, Any], trained: int) -> Iterator[Curves]:
     """The loss and the accuracy by place in the longest windows that the model followed."""
     for key, name, says in (
-        ("positions", "test/loss", "where the curve rises past that place, the model does not carry on"),
-        ("accuracies", "test/accuracy", "where the curve falls past that place, the model does not carry on"),
+        (
+            "positions",
+            "test/loss",
+            "where the curve rises past that place, the model does not carry on",
+        ),
+        (
+            "accuracies",
+            "test/accuracy",
+            "where the curve falls past that place, the model does not carry on",
+        ),
     ):
-        sweeps = {int(length): found[key] for length, found in result.get("lengths", {}).items() if key in found}
+        sweeps = {
+            int(length): found[key]
+            for length, found in result.get("lengths", {}).items()
+            if key in found
+        }
         if not sweeps:
             continue
         longest = max(sweeps)
-        points = [(float(place), value) for place, value in enumerate(sweeps[longest]) if value is not None]
+        points = [
+            (float(place), value)
+            for place, value in enumerate(sweeps[longest])
+            if value is not None
+        ]
         yield Curves(
-            title=f"{name.partition('/')[2]} by place in windows of {longest}", x="place in the window, in tokens", y=name,
+            title=f"{name.partition('/')[2]} by place in windows of {longest}",
+            x="place in the window, in tokens",
+            y=name,
             says=f"Trained on windows of {trained}: {says}.",
             places=_thinned([place for place, _ in points], BINS),
             lines={name: _thinned([value for _, value in points], BINS)},
-        )  # fmt: skip
+        )

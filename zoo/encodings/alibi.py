@@ -26,7 +26,9 @@ class ALiBi(Encoding):
     relative = True
     axes = (1, 2, 3)
 
-    def __init__(self, dims: Dims, *, distance: Literal["manhattan", "euclidean"] = "manhattan") -> None:
+    def __init__(
+        self, dims: Dims, *, distance: Literal["manhattan", "euclidean"] = "manhattan"
+    ) -> None:
         super().__init__(dims)
         self.straight = distance == "euclidean"
 
@@ -36,13 +38,19 @@ class ALiBi(Encoding):
             distance = self._distance(terms)
             return terms.add_bias(lambda b, h, i, j: -slopes[h] * distance(b, h, i, j))
         here = terms.keys.pos[:, -1:]  # distances from the end are small where they matter
-        rows, columns = (slopes[:, None, None] * (one.pos - here)[:, None] for one in (terms.queries, terms.keys))
+        rows, columns = (
+            slopes[:, None, None] * (one.pos - here)[:, None] for one in (terms.queries, terms.keys)
+        )
         one = rows.new_ones(1, 1, 1, 1)
-        return terms.add_factor(-rows, one).add_factor(one, columns)  # [1|B, H, N, 1], [1|B, H, M, 1]
+        return terms.add_factor(-rows, one).add_factor(
+            one, columns
+        )  # [1|B, H, N, 1], [1|B, H, M, 1]
 
     def findings(self, terms: Terms) -> Panels:
         told = "What a token of distance takes off a score: steep heads look near, flat ones far."
-        yield per_head("Slopes", "score per token", head_slopes(self.dims.heads, terms.keys.pos), told)
+        yield per_head(
+            "Slopes", "score per token", head_slopes(self.dims.heads, terms.keys.pos), told
+        )
 
     def _distance(self, terms: Terms) -> Index:
         offsets = [along(terms, axis) for axis in range(self.dims.axes)]

@@ -28,20 +28,32 @@ class CAPE(Encoding):
     axes = (1, 2)
 
     def __init__(
-        self, dims: Dims, *, global_shift: Annotated[float, Between(0)] = 5.0,
-        local_shift: Annotated[float, Between(0)] = 0.5, scale: Annotated[float, Between(1)] = 1.03, centre: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        dims: Dims,
+        *,
+        global_shift: Annotated[float, Between(0)] = 5.0,
+        local_shift: Annotated[float, Between(0)] = 0.5,
+        scale: Annotated[float, Between(1)] = 1.03,
+        centre: bool = False,
+    ) -> None:
         super().__init__(dims)
         if dims.dim % 2:
             raise Invalid("name", f"cape needs an even dim, not {dims.dim}")
-        self.global_shift, self.local_shift, self.scale, self.centre = global_shift, local_shift, scale, centre
+        self.global_shift, self.local_shift, self.scale, self.centre = (
+            global_shift,
+            local_shift,
+            scale,
+            centre,
+        )
         self.coordinates = "index" if dims.axes == 1 else "symmetric"
         self.relative = self.whole = centre
 
     def embed(self, tokens: Tokens) -> Tokens:
         pos = tokens.pos - means(tokens) if self.centre else tokens.pos
         pos = self._augmented(pos, tokens) if self.training else pos
-        table = sinusoid(pos, self.dims.dim) if self.dims.axes == 1 else plane_waves(pos, self.dims.dim)
+        table = (
+            sinusoid(pos, self.dims.dim) if self.dims.axes == 1 else plane_waves(pos, self.dims.dim)
+        )
         return tokens.replace(x=tokens.x + table.to(tokens.x.dtype))
 
     def _augmented(self, pos: Tensor, tokens: Tokens) -> Tensor:
@@ -63,7 +75,9 @@ def means(tokens: Tokens) -> Tensor:
     counted = torch.ones_like(pos[..., :1]) * (1 if placed is None else placed[..., None])
     run = torch.zeros_like(pos[..., 0], dtype=torch.long)
     if document is not None:
-        run = run + (document.diff(dim=1, prepend=document[:, :1]) != 0).cumsum(1)  # the number of a token's document
+        run = run + (document.diff(dim=1, prepend=document[:, :1]) != 0).cumsum(
+            1
+        )  # the number of a token's document
     sums = torch.cat([pos * counted, counted], dim=-1)
     slots = run[..., None].expand_as(sums)
     *totals, count = torch.zeros_like(sums).scatter_add(1, slots, sums).gather(1, slots).unbind(-1)

@@ -30,20 +30,28 @@ class CARoPE(Summed):
         check_pairs(dims)
         self.frequency = nn.Linear(dims.dim, dims.groups)
         nn.init.zeros_(self.frequency.weight)
-        nn.init.constant_(self.frequency.bias, _unsoftened(base ** (2 / dims.head) - 1))  # softplus^-1
+        nn.init.constant_(
+            self.frequency.bias, _unsoftened(base ** (2 / dims.head) - 1)
+        )  # softplus^-1
 
     def annotate(self, tokens: Tokens) -> Tokens:
-        return tokens.note(log_frequency=-F.softplus(linear(self.frequency, tokens.x)).log1p())  # [B, N, G]
+        return tokens.note(
+            log_frequency=-F.softplus(linear(self.frequency, tokens.x)).log1p()
+        )  # [B, N, G]
 
     def findings(self, terms: Terms) -> Panels:
         base = terms.keys.notes["log_frequency"].exp()
         told = "The frequency f that tokens choose, whose powers turn the pairs: where tokens differ, content sets the pace."
         yield from super().findings(terms)
-        yield from spread("Chosen frequencies", "f, 0 to 1", base, terms.keys, told, kind="key head")
+        yield from spread(
+            "Chosen frequencies", "f, 0 to 1", base, terms.keys, told, kind="key head"
+        )
 
     def steps(self, tokens: Tokens) -> Tensor:
         logs = tokens.notes["log_frequency"][..., None]  # [B, M, G, 1]
-        return (logs * torch.arange(self.dims.head // 2, device=logs.device, dtype=logs.dtype)).exp()
+        return (
+            logs * torch.arange(self.dims.head // 2, device=logs.device, dtype=logs.dtype)
+        ).exp()
 
 
 def _unsoftened(y: float) -> float:

@@ -37,7 +37,9 @@ class ComRoPEAP(Rotary):
 
     def waves(self, like: Tensor) -> Tensor:
         frequencies = spectrum(skew(self.generators))[0]  # [G, m, b/2]
-        own = F.one_hot(self._axis(frequencies.shape[1]), self.dims.axes).T[:, None, :, None]  # [P, 1, m, 1]
+        own = F.one_hot(self._axis(frequencies.shape[1]), self.dims.axes).T[
+            :, None, :, None
+        ]  # [P, 1, m, 1]
         return (own * frequencies).flatten(-2)
 
     def _axis(self, blocks: int) -> Tensor:

@@ -31,7 +31,9 @@ class ComRoPELD(Rotary):
     def __init__(self, dims: Dims, *, block: int = 8, std: float = 1.0) -> None:
         super().__init__(dims)
         if block < 2 or block % 2 or dims.head % block:
-            raise Invalid("block", f"block {block} must be even and divide the head size {dims.head}")
+            raise Invalid(
+                "block", f"block {block} must be even and divide the head size {dims.head}"
+            )
         shape = (dims.groups, dims.head // block, block, block)
         self.generators = nn.Parameter(torch.randn(shape) * std)  # [G, m, b, b]
         self.scales = nn.Parameter(torch.randn(dims.axes, *shape[:2]))  # [P, G, m]
@@ -41,11 +43,15 @@ class ComRoPELD(Rotary):
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         scales = precise(self.scales)[:, :, None]  # [P, G, 1, m]
-        times = sum(pos[:, None, :, a, None] * scales[a] for a in range(len(scales)))  # [1|B, G, N, m]
+        times = sum(
+            pos[:, None, :, a, None] * scales[a] for a in range(len(scales))
+        )  # [1|B, G, N, m]
         return prepare(skew(self.generators), times)  # type: ignore[arg-type]
 
     def waves(self, like: Tensor) -> Tensor:
-        return (precise(self.scales)[..., None] * spectrum(skew(self.generators))[0]).flatten(-2)  # [P, G, K/2]
+        return (precise(self.scales)[..., None] * spectrum(skew(self.generators))[0]).flatten(
+            -2
+        )  # [P, G, K/2]
 
     def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
         return turn_by_exponential(x, *tables)

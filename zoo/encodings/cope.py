@@ -29,14 +29,22 @@ class CoPE(Encoding):
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         positions = len(self.table)
-        return value if len(value) == positions else value[torch.arange(positions).clamp(max=len(value) - 1)]
+        return (
+            value
+            if len(value) == positions
+            else value[torch.arange(positions).clamp(max=len(value) - 1)]
+        )
 
     def terms(self, terms: Terms) -> Terms:
         z = precise(terms.content @ self.table.mT.to(terms.content.dtype))  # [B, H, N, positions]
 
         def rescore(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
-            counts = self._counts(terms, scores, visible, span)[1].clamp(max=len(self.table) - 1)  # [B, H, n, m]
-            below, above = (span.of_rows(z).gather(-1, edge.long()) for edge in (counts.floor(), counts.ceil()))
+            counts = self._counts(terms, scores, visible, span)[1].clamp(
+                max=len(self.table) - 1
+            )  # [B, H, n, m]
+            below, above = (
+                span.of_rows(z).gather(-1, edge.long()) for edge in (counts.floor(), counts.ceil())
+            )
             return scores + below.lerp(above, counts - counts.floor())
 
         return terms.replace(rescore=rescore)
@@ -48,13 +56,13 @@ class CoPE(Encoding):
         yield per_head("Gates", "mean gate, 0 to 1", pair_means(gates, visible), told)
         told = "What a query has counted at the first key that it sees: far below the number of keys, a head counts few things."
         yield per_head("Counts reached", "places", row_means(counts.amax(-1), visible), told)
-        told = (
-            f"Share of pairs beyond the last of {len(self.table)} places, which look alike: where large, more may help."
-        )
+        told = f"Share of pairs beyond the last of {len(self.table)} places, which look alike: where large, more may help."
         cut = (counts > len(self.table) - 1).to(counts.dtype)
         yield per_head("Counts that are cut", "share of pairs", pair_means(cut, visible), told)
 
-    def _counts(self, terms: Terms, scores: Tensor, visible: Tensor, span: Span) -> tuple[Tensor, Tensor]:
+    def _counts(
+        self, terms: Terms, scores: Tensor, visible: Tensor, span: Span
+    ) -> tuple[Tensor, Tensor]:
         """Gates, and their sums from each key to the query, [B, H, N, M]."""
         past = terms.grid(lambda b, h, i, j: j <= terms.slot(i), span)
         gates = scores.sigmoid() * (visible & past)

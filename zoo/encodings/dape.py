@@ -25,17 +25,24 @@ class DAPE(Encoding):
 
     def __init__(self, dims: Dims, *, hidden: Annotated[int, Between(1)] = 32) -> None:
         super().__init__(dims)
-        self.net = nn.Sequential(nn.Linear(2 * dims.heads, hidden), nn.LeakyReLU(), nn.Linear(hidden, dims.heads))
+        self.net = nn.Sequential(
+            nn.Linear(2 * dims.heads, hidden), nn.LeakyReLU(), nn.Linear(hidden, dims.heads)
+        )
 
     def terms(self, terms: Terms) -> Terms:
         if not terms.biases and not terms.factors:
-            raise Invalid("encoding", "dape adapts the biases of the links before it, and there is none: [alibi, dape]")
+            raise Invalid(
+                "encoding",
+                "dape adapts the biases of the links before it, and there is none: [alibi, dape]",
+            )
 
         first, second = held(self.net[0]), held(self.net[2])
 
         def rescore(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
             bias: Tensor = terms.added(span)  # type: ignore[assignment]
-            pairs = torch.cat([scores, bias.expand_as(scores)], dim=1).movedim(1, -1)  # [B, N, M, 2H]
+            pairs = torch.cat([scores, bias.expand_as(scores)], dim=1).movedim(
+                1, -1
+            )  # [B, N, M, 2H]
             return scores + bias + second(self.net[1](first(pairs))).movedim(-1, 1)
 
         return terms.replace(biases=(), factors=(), rescore=rescore)

@@ -27,9 +27,13 @@ class FIRE(Encoding):
     axes_because = "a distance is a share of what the query looks back on, and a grid has none; alibi and t5 take grids"
 
     def __init__(
-        self, dims: Dims, *, hidden: Annotated[int, Between(1)] = 32, initial_c: float = 0.1,
+        self,
+        dims: Dims,
+        *,
+        hidden: Annotated[int, Between(1)] = 32,
+        initial_c: float = 0.1,
         threshold: Annotated[float, Between(0)] = 512.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(dims)
         self.threshold = threshold
         self.net = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, dims.heads))
@@ -38,11 +42,17 @@ class FIRE(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         of_share, c = self._of_share(), precise(self.c)
-        reach = (c * torch.maximum(terms.queries.pos[:, None], self._tau())).abs().log1p() + 1e-6  # [1|B, 1, N, 1]
+        reach = (
+            c * torch.maximum(terms.queries.pos[:, None], self._tau())
+        ).abs().log1p() + 1e-6  # [1|B, 1, N, 1]
 
         def block(span: Span) -> Tensor:
-            distance = terms.grid(lambda b, h, i, j: terms.distance(b, i, j), span)  # [1|B, 1, n, m]
-            return of_share((c * distance).abs().log1p() / span.of_rows(reach))[:, 0].movedim(-1, 1)  # [1|B, H, n, m]
+            distance = terms.grid(
+                lambda b, h, i, j: terms.distance(b, i, j), span
+            )  # [1|B, 1, n, m]
+            return of_share((c * distance).abs().log1p() / span.of_rows(reach))[:, 0].movedim(
+                -1, 1
+            )  # [1|B, H, n, m]
 
         return terms.add_bias(Block(block))
 
@@ -52,7 +62,9 @@ class FIRE(Encoding):
             self._of_share()(shares).mT,
             "What is added to scores, by logarithms of the way back: 0 is the token.",
         )
-        yield curves("Function of the share", "share of the way", "added to scores", shares, lines, told)
+        yield curves(
+            "Function of the share", "share of the way", "added to scores", shares, lines, told
+        )
         told = "Nearer to the start than so many tokens, a share is one of them and not of what a query looks back on."
         yield per_head("Threshold", "tokens", self._tau()[None], told)
         told = "How fast distances are squeezed by the logarithm: near 0 not at all."

@@ -25,23 +25,35 @@ class FoPE(Rotary):
     """
 
     shared, relative, origin = False, False, False
-    axes_because = "its waves are those that fit the length of a text; rope_axial and rope_mixed take grids"
+    axes_because = (
+        "its waves are those that fit the length of a text; rope_axial and rope_mixed take grids"
+    )
     sine: Tensor
     cosine: Tensor
 
     def __init__(
-        self, dims: Dims, *, base: Annotated[float, Between(1)] = 10000.0, gain: Annotated[float, Between(0)] = 0.3
+        self,
+        dims: Dims,
+        *,
+        base: Annotated[float, Between(1)] = 10000.0,
+        gain: Annotated[float, Between(0)] = 0.3,
     ) -> None:
         super().__init__(dims)
         check_pairs(dims)
         self.base, length = base, dims.tokens
-        kept = sum(base ** (-2 * t / dims.head) >= 2 * math.pi / length for t in range(dims.head // 2))
+        kept = sum(
+            base ** (-2 * t / dims.head) >= 2 * math.pi / length for t in range(dims.head // 2)
+        )
         self.count = max(kept, 1)
         columns = min(self.count, max(dims.head // 4, 1))
-        chosen = torch.eye(self.count)[torch.arange(columns) * self.count // columns].T  # [F, columns]
+        chosen = torch.eye(self.count)[
+            torch.arange(columns) * self.count // columns
+        ].T  # [F, columns]
         std = gain * math.sqrt(2 / (self.count + columns))
         for name in ("sine", "cosine"):
-            self.register_buffer(name, chosen + std * torch.randn(dims.groups, *chosen.shape))  # [G, F, columns]
+            self.register_buffer(
+                name, chosen + std * torch.randn(dims.groups, *chosen.shape)
+            )  # [G, F, columns]
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         more = self.count - source.count  # longer waves than were there, of which no column has any
@@ -52,7 +64,8 @@ class FoPE(Rotary):
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         angles = pos[:, None] * self.waves(pos)[0]  # [1|B, 1, N, F]
         parts = (
-            wave @ matrix.to(wave.dtype) for wave, matrix in ((angles.cos(), self.cosine), (angles.sin(), self.sine))
+            wave @ matrix.to(wave.dtype)
+            for wave, matrix in ((angles.cos(), self.cosine), (angles.sin(), self.sine))
         )
         return (torch.stack(list(parts), dim=-1),)  # [1|B, G, N, columns, 2]
 

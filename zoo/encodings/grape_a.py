@@ -31,7 +31,9 @@ class GRAPEA(Encoding):
     def __init__(self, dims: Dims, *, by: Literal["key", "query"] = "key") -> None:
         super().__init__(dims)
         self.by = by
-        self.rate = nn.Parameter(torch.full((dims.heads,), math.log(math.expm1(1.0))))  # softplus^-1(1)
+        self.rate = nn.Parameter(
+            torch.full((dims.heads,), math.log(math.expm1(1.0)))
+        )  # softplus^-1(1)
         self.gate = nn.Parameter(torch.randn(dims.heads, dims.head) * dims.head**-0.5)  # [H, K]
 
     def terms(self, terms: Terms) -> Terms:
@@ -44,7 +46,9 @@ class GRAPEA(Encoding):
         slopes = self._slopes(terms.k if keyed else terms.q)  # [B, H, M or N, 1]
         if not terms.ordered:
             gates = slopes[..., 0]
-            return terms.add_bias(lambda b, h, i, j: -gates[b, h, j if keyed else i] * terms.distance(b, i, j))
+            return terms.add_bias(
+                lambda b, h, i, j: -gates[b, h, j if keyed else i] * terms.distance(b, i, j)
+            )
         here = terms.keys.pos[:, -1:]  # distances from the end are small where they matter
         rows, columns = ((one.pos - here)[:, None] for one in (terms.queries, terms.keys))
         one = slopes.new_ones(1, 1, 1, 1)
@@ -57,7 +61,13 @@ class GRAPEA(Encoding):
             keyed = self.by == "key"
             slopes = self._slopes(terms.k if keyed else terms.q)[..., 0].transpose(1, 2)
             told = "What a token of distance takes off a score, as tokens choose it: where they differ, some are kept longer."
-            yield from spread("Chosen slopes", "score per token", slopes, terms.keys if keyed else terms.queries, told)
+            yield from spread(
+                "Chosen slopes",
+                "score per token",
+                slopes,
+                terms.keys if keyed else terms.queries,
+                told,
+            )
 
     def _slopes(self, heads: Tensor) -> Tensor:
         """[B, H, M, 1] of heads [B, H, M, K]"""

@@ -37,7 +37,9 @@ class GRAPEAP(Encoding):
         nn.init.normal_(self.path.weight, std=0.5 * dims.dim**-0.5)
 
     def annotate(self, tokens: Tokens) -> Tokens:
-        return tokens.note(path=linear(self.path, tokens.x).unflatten(-1, (self.dims.heads, -1)))  # [B, N, H, size]
+        return tokens.note(
+            path=linear(self.path, tokens.x).unflatten(-1, (self.dims.heads, -1))
+        )  # [B, N, H, size]
 
     def terms(self, terms: Terms) -> Terms:
         sums = self._sums(terms)  # [B, H, N, M]
@@ -45,7 +47,9 @@ class GRAPEAP(Encoding):
 
     def findings(self, terms: Terms) -> Panels:
         told = "What a token on the way takes off a score, on average: heads near 0 look far."
-        yield per_head("Steps of paths", "score per token", -pair_means(self._logs(terms), mask(terms)), told)
+        yield per_head(
+            "Steps of paths", "score per token", -pair_means(self._logs(terms), mask(terms)), told
+        )
 
     def _sums(self, terms: Terms) -> Tensor:
         logs = self._logs(terms)

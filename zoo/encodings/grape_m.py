@@ -26,7 +26,9 @@ class GRAPEM(Rotary):
     """
 
     shared = False
-    axes_because = "its authors turn by a place in a text; rope_mixed, string and the comropes take grids"
+    axes_because = (
+        "its authors turn by a place in a text; rope_mixed, string and the comropes take grids"
+    )
 
     def __init__(
         self,
@@ -39,13 +41,21 @@ class GRAPEM(Rotary):
         check_pairs(dims)
         self.planes = planes
         if planes is None:
-            self.log_frequencies = nn.Parameter(ladders(dims, base, torch.zeros(()))[0].log())  # [K/2]
+            self.log_frequencies = nn.Parameter(
+                ladders(dims, base, torch.zeros(()))[0].log()
+            )  # [K/2]
             return
         if 2 * planes > dims.head:
             raise Invalid("planes", f"{planes} planes do not fit into the head size {dims.head}")
-        lengths = base ** (-0.5 * torch.arange(planes) / planes)  # two sides of a square whose area is the frequency
-        frames = torch.linalg.qr(torch.randn(dims.groups, dims.head, 2 * planes))[0].mT.unflatten(1, (2, planes))
-        self.first, self.second = map(nn.Parameter, (frames * lengths[:, None]).unbind(1))  # [G, planes, K]
+        lengths = base ** (
+            -0.5 * torch.arange(planes) / planes
+        )  # two sides of a square whose area is the frequency
+        frames = torch.linalg.qr(torch.randn(dims.groups, dims.head, 2 * planes))[0].mT.unflatten(
+            1, (2, planes)
+        )
+        self.first, self.second = map(
+            nn.Parameter, (frames * lengths[:, None]).unbind(1)
+        )  # [G, planes, K]
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         if self.planes is None:

@@ -50,4 +50,6 @@ class GRAPEMContextual(Summed):
         yield from spread("Pace", "places per token", terms.keys.notes["pace"], terms.keys, told)
 
     def steps(self, tokens: Tokens) -> Tensor:
-        return tokens.notes["pace"][..., None] * precise(self.log_frequencies).exp()  # [B, M, 1, K/2]
+        return (
+            tokens.notes["pace"][..., None] * precise(self.log_frequencies).exp()
+        )  # [B, M, 1, K/2]

@@ -29,7 +29,10 @@ class HeadScale(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         if terms.rescore is not None:
-            raise Invalid("encoding", "head_scale cannot follow a link that rescores whole rows; list it first")
+            raise Invalid(
+                "encoding",
+                "head_scale cannot follow a link that rescores whole rows; list it first",
+            )
         scale = precise(self.scale)
         sizes = scale[:, None, None]  # [H, 1, 1]
         return terms.replace(

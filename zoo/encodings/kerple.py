@@ -35,7 +35,9 @@ class KERPLE(Encoding):
     def terms(self, terms: Terms) -> Terms:
         rate, shape = self._rate_and_shape()
         if self.kind == "log":
-            return terms.add_bias(lambda b, h, i, j: -shape[h] * (rate[h] * terms.distance(b, i, j)).log1p())
+            return terms.add_bias(
+                lambda b, h, i, j: -shape[h] * (rate[h] * terms.distance(b, i, j)).log1p()
+            )
         return terms.add_bias(lambda b, h, i, j: -rate[h] * terms.distance(b, i, j) ** shape[h])
 
     def findings(self, terms: Terms) -> Panels:
@@ -51,5 +53,9 @@ class KERPLE(Encoding):
 
     def _rate_and_shape(self) -> tuple[Tensor, Tensor]:
         """a and p, [H] each"""
-        scale = precise(self.log_scale).exp() if self.kind == "log" else 2 * precise(self.exponent).sigmoid()
+        scale = (
+            precise(self.log_scale).exp()
+            if self.kind == "log"
+            else 2 * precise(self.exponent).sigmoid()
+        )
         return precise(self.log_rate).exp(), scale

@@ -30,9 +30,14 @@ class Learned(Encoding):
     def __init__(self, dims: Dims, *, stretch: Annotated[float, Between(1)] = 1.0) -> None:
         super().__init__(dims)
         if stretch != 1 and dims.axes > 1:
-            raise Invalid("stretch", f"{stretch:g}: a grid of any size reads its table resampled already; leave it out")
+            raise Invalid(
+                "stretch",
+                f"{stretch:g}: a grid of any size reads its table resampled already; leave it out",
+            )
         self.stretch = stretch
-        self.table = nn.Parameter(nn.init.normal_(torch.empty(dims.tokens, dims.dim), std=0.02))  # [tokens, D]
+        self.table = nn.Parameter(
+            nn.init.normal_(torch.empty(dims.tokens, dims.dim), std=0.02)
+        )  # [tokens, D]
 
     def embed(self, tokens: Tokens) -> Tokens:
         return self._added(tokens) if self.shared else tokens
@@ -41,7 +46,9 @@ class Learned(Encoding):
         return tokens if self.shared else self._added(tokens)
 
     def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
-        return {"resample": {"stretch": factors[0]} if self.dims.axes == 1 else {}}  # what a grid does anyway
+        return {
+            "resample": {"stretch": factors[0]} if self.dims.axes == 1 else {}
+        }  # what a grid does anyway
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return resized(value, source.dims.sizes, self.dims.sizes, self.table)

@@ -34,7 +34,9 @@ class LieRE(Rotary):
     def __init__(self, dims: Dims, *, block: int = 8, initial: float = 2 * math.pi) -> None:
         super().__init__(dims)
         if not 2 <= block <= dims.head:
-            raise Invalid("block", f"block {block} must lie between 2 and the head size {dims.head}")
+            raise Invalid(
+                "block", f"block {block} must lie between 2 and the head size {dims.head}"
+            )
         self.block = block
         shape = (dims.axes, dims.groups, dims.head // block, block * (block - 1) // 2)
         self.generators = nn.Parameter(torch.rand(shape) * initial)  # [P, G, m, b (b - 1) / 2]
@@ -44,8 +46,12 @@ class LieRE(Rotary):
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         skew = self._skew()  # [P, G, m, b, b]
-        rotations = exponential(skew.flatten(1, 2), pos.flatten(0, 1))  # [1|B N, G m, b, b]: tokens before heads
-        return (rotations.unflatten(1, skew.shape[1:3]).unflatten(0, pos.shape[:2]).transpose(1, 2),)
+        rotations = exponential(
+            skew.flatten(1, 2), pos.flatten(0, 1)
+        )  # [1|B N, G m, b, b]: tokens before heads
+        return (
+            rotations.unflatten(1, skew.shape[1:3]).unflatten(0, pos.shape[:2]).transpose(1, 2),
+        )
 
     def findings(self, terms: Terms) -> Panels:
         yield from seen_angles(self._skew(), self, terms)

@@ -28,19 +28,27 @@ class PaTH(Encoding):
     shared, relative, causal, unplaced = False, True, True, True
 
     def __init__(
-        self, dims: Dims, *, rank: Annotated[int, Between(1)] = 32, convolution: Annotated[int, Between(1)] = 3
+        self,
+        dims: Dims,
+        *,
+        rank: Annotated[int, Between(1)] = 32,
+        convolution: Annotated[int, Between(1)] = 3,
     ) -> None:
         super().__init__(dims)
         width, self.behind = dims.groups * dims.head, convolution - 1
         layers = nn.Linear(dims.dim, rank, bias=False), nn.Linear(rank, width, bias=False)
         self.direction = nn.Sequential(*map(normal, layers))
         self.strength = normal(nn.Linear(dims.dim, dims.groups))
-        shares = torch.empty(convolution, width).uniform_(-1, 1) * convolution**-0.5  # as PyTorch's convolutions
+        shares = (
+            torch.empty(convolution, width).uniform_(-1, 1) * convolution**-0.5
+        )  # as PyTorch's convolutions
         self.filter = nn.Parameter(shares) if convolution > 1 else None  # the token itself first
 
     def annotate(self, tokens: Tokens) -> Tokens:
         direction = linear(self.direction[1], linear(self.direction[0], tokens.x))  # [B, N, G K]
-        return tokens.note(path_direction=direction, path_strength=2 * linear(self.strength, tokens.x).sigmoid())
+        return tokens.note(
+            path_direction=direction, path_strength=2 * linear(self.strength, tokens.x).sigmoid()
+        )
 
     def settle(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
         direction, strength = tokens.notes["path_direction"], tokens.notes["path_strength"]
@@ -51,12 +59,24 @@ class PaTH(Encoding):
 
     def findings(self, terms: Terms) -> Panels:
         told = "What a token does to keys on their way to later queries: 0 lets them pass, 1 erases a direction, 2 flips it."
-        return spread("Strength", "beta, 0 to 2", terms.keys.notes["path_strength"], terms.keys, told, kind="key head")
+        return spread(
+            "Strength",
+            "beta, 0 to 2",
+            terms.keys.notes["path_strength"],
+            terms.keys,
+            told,
+            kind="key head",
+        )
 
     def terms(self, terms: Terms) -> Terms:
         with unrounded(terms.q.device):
-            w, beta = (repeated(one, self.dims.heads) for one in self._reflections(terms.keys, len(terms.q)))
-            table = added(terms.run(precise(terms.q)), precise(terms.k), w, beta) * terms.scale  # [B, H, .., M]
+            w, beta = (
+                repeated(one, self.dims.heads)
+                for one in self._reflections(terms.keys, len(terms.q))
+            )
+            table = (
+                added(terms.run(precise(terms.q)), precise(terms.k), w, beta) * terms.scale
+            )  # [B, H, .., M]
         return terms.add_bias(tabled(terms.chosen(table)))
 
     def _reflections(self, tokens: Tokens, batch: int) -> tuple[Tensor, Tensor]:

@@ -63,4 +63,6 @@ class PoPE(Rotary):
 def _polar(x: Tensor, table: Tensor) -> Tensor:
     """Heads [B, H, N, K] as lengths at the angles of a table [1|B, 1|H, N, K, 2]: [B, H, N, 2K]."""
     lengths = F.softplus(precise(x))
-    return torch.stack([lengths * side for side in table.unbind(-1)], dim=-1).flatten(-2).to(x.dtype)
+    return (
+        torch.stack([lengths * side for side in table.unbind(-1)], dim=-1).flatten(-2).to(x.dtype)
+    )

@@ -25,13 +25,20 @@ class RoPE(Rotary):
     axes_because = "rope_axial and rope_mixed are its forms on grids"
 
     def __init__(
-        self, dims: Dims, *, base: Annotated[float, Between(1)] = 10000.0, fraction: Annotated[float, Between(0, 1)] = 1.0,
+        self,
+        dims: Dims,
+        *,
+        base: Annotated[float, Between(1)] = 10000.0,
+        fraction: Annotated[float, Between(0, 1)] = 1.0,
         scaling: Scaling | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(dims)
         width = round(fraction * dims.head, 6)
         if width < 2 or width % 2:
-            raise Invalid("fraction", f"{fraction} of the head size {dims.head} is not an even number of channels")
+            raise Invalid(
+                "fraction",
+                f"{fraction} of the head size {dims.head} is not an even number of channels",
+            )
         self.base, self.width, self.scaling = base, int(width), scaling
         if scaling is not None:
             self.length = scaling.length(dims)
@@ -41,7 +48,10 @@ class RoPE(Rotary):
         if self.scaling is not None:  # stretched already
             return {}
         factor, original = factors[0], self.dims.tokens
-        return {rule: {"scaling": Scaling(rule=rule, factor=factor, original=original)} for rule in get_args(Rule)}
+        return {
+            rule: {"scaling": Scaling(rule=rule, factor=factor, original=original)}
+            for rule in get_args(Rule)
+        }
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         waves, size = self._scaled(pos)

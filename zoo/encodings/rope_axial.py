@@ -28,7 +28,11 @@ class RoPEAxial(Rotary):
     axes_because = "a text has one axis, and is for rope"
 
     def __init__(
-        self, dims: Dims, *, base: Annotated[float, Between(1)] = 100.0, unit: Literal["radian", "turn"] = "radian"
+        self,
+        dims: Dims,
+        *,
+        base: Annotated[float, Between(1)] = 100.0,
+        unit: Literal["radian", "turn"] = "radian",
     ) -> None:
         super().__init__(dims)
         check_pairs(dims)

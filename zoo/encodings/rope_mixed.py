@@ -28,7 +28,10 @@ class RoPEMixed(Rotary):
         super().__init__(dims)
         check_pairs(dims)
         frames = _rotations(dims.groups, dims.axes)  # [G, P, P]
-        groups = [frames[:, :, a].T[..., None] * part for a, part in enumerate(ladders(dims, base, frames))]
+        groups = [
+            frames[:, :, a].T[..., None] * part
+            for a, part in enumerate(ladders(dims, base, frames))
+        ]
         self.frequencies = nn.Parameter(torch.cat(groups, dim=-1))  # [P, G, K/2]
 
     def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:

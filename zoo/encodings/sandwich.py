@@ -32,11 +32,15 @@ class Sandwich(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         here = terms.keys.pos[:, -1:]  # angles from the end are small where they matter
-        waves = 10000 ** (-torch.arange(2, self.width + 2, 2, device=here.device, dtype=here.dtype) / self.width)
+        waves = 10000 ** (
+            -torch.arange(2, self.width + 2, 2, device=here.device, dtype=here.dtype) / self.width
+        )
         if terms.consecutive:
             offsets = torch.arange(len(terms.keys), device=here.device, dtype=here.dtype)
             waned = (offsets[:, None] * waves).cos().sum(-1) - self.width / 2  # [M]
-            return terms.add_bias(Lookup((self._slopes(here)[:, None] * waned)[None, :, None], steps(terms)))
+            return terms.add_bias(
+                Lookup((self._slopes(here)[:, None] * waned)[None, :, None], steps(terms))
+            )
 
         def features(tokens: Tokens) -> torch.Tensor:
             angles = (tokens.pos - here)[:, None] * waves  # [1|B, 1, N, width/2]
@@ -46,7 +50,9 @@ class Sandwich(Encoding):
         one = here.new_ones(1, 1, 1, 1)
         with unrounded(here.device):
             left, right = (features(tokens) for tokens in (terms.queries, terms.keys))
-            return terms.add_factor(slopes * left, right).add_factor(-slopes[None] * self.width / 2, one)
+            return terms.add_factor(slopes * left, right).add_factor(
+                -slopes[None] * self.width / 2, one
+            )
 
     def findings(self, terms: Terms) -> Panels:
         told = "What multiplies a head's bias of distance: large ones look near, small ones far."

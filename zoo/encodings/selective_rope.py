@@ -27,9 +27,15 @@ class SelectiveRoPE(Summed):
     """
 
     def __init__(
-        self, dims: Dims, *, rank: Annotated[int, Between(1)] = 16, width: Annotated[int, Between(1)] = 4,
-        base: Annotated[float, Between(1)] = 500000.0, gate: bool = True, silu: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        dims: Dims,
+        *,
+        rank: Annotated[int, Between(1)] = 16,
+        width: Annotated[int, Between(1)] = 4,
+        base: Annotated[float, Between(1)] = 500000.0,
+        gate: bool = True,
+        silu: bool = False,
+    ) -> None:
         super().__init__(dims)
         check_pairs(dims)
         self.behind = width - 1
@@ -37,23 +43,36 @@ class SelectiveRoPE(Summed):
         channels = dims.groups * dims.head // 2
         self.into = nn.Linear(dims.dim, rank, bias=False)
         self.out = nn.Linear(rank, channels, bias=False)
-        self.kernel = nn.Parameter((2 * torch.rand(width, channels) - 1) * width**-0.5)  # [width, G K/2]
+        self.kernel = nn.Parameter(
+            (2 * torch.rand(width, channels) - 1) * width**-0.5
+        )  # [width, G K/2]
         self.gate = nn.Linear(dims.dim, dims.groups) if gate else None
 
     def annotate(self, tokens: Tokens) -> Tokens:
         x = F.normalize(precise(tokens.x).unflatten(-1, (self.dims.heads, -1)), dim=-1).flatten(-2)
         tokens = tokens.note(selected=linear(self.out, linear(self.into, x)))  # [B, N, G K/2]
-        return tokens if self.gate is None else tokens.note(turning=linear(self.gate, x).sigmoid())  # [B, N, G]
+        return (
+            tokens if self.gate is None else tokens.note(turning=linear(self.gate, x).sigmoid())
+        )  # [B, N, G]
 
     def findings(self, terms: Terms) -> Panels:
         yield from super().findings(terms)
         if self.gate is not None:
             told = "How much of its angle a token turns by: near 0 a head leaves a token out of its count of places."
-            yield from spread("Gates", "gate, 0 to 1", terms.keys.notes["turning"], terms.keys, told, kind="key head")
+            yield from spread(
+                "Gates",
+                "gate, 0 to 1",
+                terms.keys.notes["turning"],
+                terms.keys,
+                told,
+                kind="key head",
+            )
 
     def steps(self, tokens: Tokens) -> Tensor:
         steps = convolved(tokens.notes["selected"], self.kernel, tokens.document)
-        steps = (F.silu(steps) if self.silu else steps).unflatten(-1, (self.dims.groups, -1))  # [B, M, G, K/2]
+        steps = (F.silu(steps) if self.silu else steps).unflatten(
+            -1, (self.dims.groups, -1)
+        )  # [B, M, G, K/2]
         pairs = torch.arange(steps.shape[-1], device=steps.device, dtype=steps.dtype)
         steps = steps * self.base ** (-pairs / len(pairs))
         return steps if self.gate is None else steps * tokens.notes["turning"][..., None]

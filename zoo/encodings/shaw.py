@@ -22,7 +22,9 @@ class Shaw(Encoding):
     shared, relative = False, True
     axes_because = "its authors clip distances along a text; t5 takes grids"
 
-    def __init__(self, dims: Dims, *, reach: Annotated[int, Between(1)] = 16, values: bool = True) -> None:
+    def __init__(
+        self, dims: Dims, *, reach: Annotated[int, Between(1)] = 16, values: bool = True
+    ) -> None:
         super().__init__(dims)
         self.reach = reach
         self.key = nn.Parameter(torch.randn(2 * reach + 1, dims.head) * 0.02)  # [2 reach + 1, K]
@@ -36,16 +38,22 @@ class Shaw(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         def column(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return (self.reach - terms.offset(b, i, j)[..., 0].round().clamp(-self.reach, self.reach)).long()
+            return (
+                self.reach - terms.offset(b, i, j)[..., 0].round().clamp(-self.reach, self.reach)
+            ).long()
 
-        products = precise(terms.content @ self.key.mT.to(terms.content.dtype)) * terms.scale  # [B, H, N, 2 reach + 1]
+        products = (
+            precise(terms.content @ self.key.mT.to(terms.content.dtype)) * terms.scale
+        )  # [B, H, N, 2 reach + 1]
         biased, value = terms.add_bias(Lookup(products, column)), self.value
         if value is None:
             return biased
 
         def readout(weights: Tensor, span: Span) -> Tensor:
             columns = terms.grid(column, span).expand(weights.shape)
-            shares = weights.new_zeros(*weights.shape[:3], len(value)).scatter_add(-1, columns, weights)
+            shares = weights.new_zeros(*weights.shape[:3], len(value)).scatter_add(
+                -1, columns, weights
+            )
             return shares @ precise(value)
 
         return biased.replace(readout=readout)

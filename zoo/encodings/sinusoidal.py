@@ -27,7 +27,11 @@ class Sinusoidal(Encoding):
     axes = (1, 2, 3)
 
     def __init__(
-        self, dims: Dims, *, base: Annotated[float, Between(1)] = BASE, layout: Layout = "interleaved"
+        self,
+        dims: Dims,
+        *,
+        base: Annotated[float, Between(1)] = BASE,
+        layout: Layout = "interleaved",
     ) -> None:
         super().__init__(dims)
         if dims.dim % (2 * dims.axes):

@@ -29,14 +29,21 @@ class String(Rotary):
     axes = (1, 2, 3)
 
     def __init__(
-        self, dims: Dims, *, kind: Literal["cayley", "circulant"] = "cayley", base: Annotated[float, Between(1)] = 100.0
+        self,
+        dims: Dims,
+        *,
+        kind: Literal["cayley", "circulant"] = "cayley",
+        base: Annotated[float, Between(1)] = 100.0,
     ) -> None:
         super().__init__(dims)
         check_pairs(dims)
         self.kind, size = kind, dims.head
         planes = size // 2 if kind == "cayley" else size // 2 - 1
         if planes < dims.axes:
-            raise Invalid("kind", f"circulant on {dims.axes} axes needs a head size of {2 * dims.axes + 2}, not {size}")
+            raise Invalid(
+                "kind",
+                f"circulant on {dims.axes} axes needs a head size of {2 * dims.axes + 2}, not {size}",
+            )
         ladder = torch.block_diag(*ladders(dims, base, torch.zeros(0), planes))
         waves = ladder[:, None].repeat(1, dims.groups, 1)  # [P, G, planes]
         if kind == "cayley":
@@ -53,7 +60,9 @@ class String(Rotary):
         turns = turning(angles(pos, self.waves(pos)))
         if self.kind == "cayley":
             return cayley(antisymmetric(precise(self.skew), self.dims.head)), *turns
-        return fourier(self.dims.head, precise(self.circulants)).expand(self.dims.groups, -1, -1), *turns
+        return fourier(self.dims.head, precise(self.circulants)).expand(
+            self.dims.groups, -1, -1
+        ), *turns
 
     def waves(self, like: Tensor) -> Tensor:
         if self.kind == "cayley":

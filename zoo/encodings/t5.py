@@ -29,7 +29,11 @@ class T5(Encoding):
     axes = (1, 2, 3)
 
     def __init__(
-        self, dims: Dims, *, buckets: Annotated[int, Between(4)] = 32, reach: Annotated[int, Between(2)] = 128
+        self,
+        dims: Dims,
+        *,
+        buckets: Annotated[int, Between(4)] = 32,
+        reach: Annotated[int, Between(2)] = 128,
     ) -> None:
         super().__init__(dims)
         if buckets % 2:
@@ -54,14 +58,18 @@ class T5(Encoding):
         told = "What a bucket adds to scores, over offsets: where a line falls to both sides, a head looks near."
         for axis, table in zip(AXES[self.dims.axes], self._tables(), strict=True):
             x = f"query's place - key's place, {axis}"
-            yield curves(f"Buckets of {axis}", x, "added to scores", offsets, table[buckets].mT, told)
+            yield curves(
+                f"Buckets of {axis}", x, "added to scores", offsets, table[buckets].mT, told
+            )
 
     def _tables(self) -> Tensor:
         return precise(self.table).view(self.dims.axes, self.buckets, -1)  # [P, buckets, H]
 
     def _column(self, terms: Terms, axis: int) -> Index:
         (first, buckets), offset = self._buckets(terms), along(terms, axis)
-        return lambda b, h, i, j: buckets[(offset(b, h, i, j).round() - first).clamp(0, self.reach - first).long()]
+        return lambda b, h, i, j: buckets[
+            (offset(b, h, i, j).round() - first).clamp(0, self.reach - first).long()
+        ]
 
     def _buckets(self, terms: Terms) -> tuple[int, Tensor]:
         ahead = not terms.causal or self.dims.axes > 1  # whether keys may lie ahead of their query

@@ -42,11 +42,15 @@ class TAPE(Encoding):
             self.out = normal(nn.Linear(ranks, heads, bias=False))
 
     def embed(self, tokens: Tokens) -> Tokens:
-        frames = circle(tokens.pos * ladders(self.dims, self.base, tokens.pos)[0]).mT[:, :, None]  # [1|B, N, 1, 2, K/2]
+        frames = circle(tokens.pos * ladders(self.dims, self.base, tokens.pos)[0]).mT[
+            :, :, None
+        ]  # [1|B, N, 1, 2, K/2]
         return tokens.note(frames=frames.expand(-1, -1, self.dims.heads, -1, -1))
 
     def findings(self, terms: Terms) -> Panels:
-        first, frames = (one.notes["frames"].flatten(3) for one in (self.embed(terms.keys), terms.keys))
+        first, frames = (
+            one.notes["frames"].flatten(3) for one in (self.embed(terms.keys), terms.keys)
+        )
         told = "How far the frames of tokens have come from those of rope, in their norm: at 0 nothing was learned of context."
         moved = (frames - first).norm(dim=-1) / first.norm(dim=-1)
         return spread("Frames moved", "change / size", moved, terms.keys, told)
@@ -64,7 +68,11 @@ class TAPE(Encoding):
         return terms.replace(riders=riders.expand(len(terms.k), -1, -1, -1))
 
     def update(self, tokens: Tokens, riders: Tensor) -> Tokens:
-        frames = tokens.notes["frames"].flatten(3).mT + linear(self.mix, riders.permute(0, 2, 3, 1))  # [B, N, K, H]
-        gates = F.silu(linear(self.read, F.rms_norm(tokens.x, (self.dims.dim,))))[:, :, None]  # [B, N, 1, R]
+        frames = tokens.notes["frames"].flatten(3).mT + linear(
+            self.mix, riders.permute(0, 2, 3, 1)
+        )  # [B, N, K, H]
+        gates = F.silu(linear(self.read, F.rms_norm(tokens.x, (self.dims.dim,))))[
+            :, :, None
+        ]  # [B, N, 1, R]
         frames = frames + linear(self.out, gates * linear(self.into, frames))
         return tokens.note(frames=frames.mT.unflatten(-1, (2, -1)))  # [B, N, H, 2, K/2]

@@ -37,12 +37,18 @@ class TransformerXL(Encoding):
     def terms(self, terms: Terms) -> Terms:
         terms = self._towards_keys(terms)
         sought = terms.content + self.place[:, None].to(terms.content.dtype)  # [B, H, N, K]
-        weight = self.project.weight.unflatten(0, (self.dims.heads, -1)).to(terms.content.dtype)  # [H, K, D]
+        weight = self.project.weight.unflatten(0, (self.dims.heads, -1)).to(
+            terms.content.dtype
+        )  # [H, K, D]
         if terms.consecutive:
-            return terms.add_bias(by_step(terms, precise(sought) * terms.scale, self._projected(terms, weight)))
+            return terms.add_bias(
+                by_step(terms, precise(sought) * terms.scale, self._projected(terms, weight))
+            )
         sine, cosine = precise(sought @ weight).mul(terms.scale).chunk(2, dim=-1)
         here = terms.keys.pos[:, -1:]  # angles from the end are small where they matter
-        rows, columns = (self._angles((one.pos - here)[:, None]) for one in (terms.queries, terms.keys))
+        rows, columns = (
+            self._angles((one.pos - here)[:, None]) for one in (terms.queries, terms.keys)
+        )
         left = [sine * rows.sin() + cosine * rows.cos(), cosine * rows.sin() - sine * rows.cos()]
         right = [columns.cos(), columns.sin()]
         return terms.add_factor(torch.cat(left, -1), torch.cat(right, -1))
@@ -50,13 +56,19 @@ class TransformerXL(Encoding):
     def _towards_keys(self, terms: Terms) -> Terms:
         if terms.q is terms.content:  # nothing turns heads, so that all queries are told the same
             one = terms.content.new_ones(1, 1, 1, 1)
-            return terms.add_factor(one, terms.k @ self.content[:, :, None].to(terms.k.dtype) * terms.scale)
-        return terms.add_factor(terms.turn(self.content[:, None].expand(terms.content.shape)) * terms.scale, terms.k)
+            return terms.add_factor(
+                one, terms.k @ self.content[:, :, None].to(terms.k.dtype) * terms.scale
+            )
+        return terms.add_factor(
+            terms.turn(self.content[:, None].expand(terms.content.shape)) * terms.scale, terms.k
+        )
 
     def _projected(self, terms: Terms, weight: Tensor) -> Tensor:
         """W R_r of the offsets 0 to M - 1, [H, K, M]."""
         pos = terms.keys.pos
-        angles = self._angles(torch.arange(len(terms.keys), device=pos.device, dtype=pos.dtype)[:, None])
+        angles = self._angles(
+            torch.arange(len(terms.keys), device=pos.device, dtype=pos.dtype)[:, None]
+        )
         with unrounded(pos.device):
             return precise(weight) @ torch.cat([angles.sin(), angles.cos()], dim=-1).mT
 
@@ -67,4 +79,9 @@ class TransformerXL(Encoding):
     def findings(self, terms: Terms) -> Panels:
         told = "How large the vector is that stands for every query: beside it, a head tells {} whatever the query is."
         for bias, what in ((self.content, "keys"), (self.place, "distances")):
-            yield per_head(f"Bias towards {what}", "norm of the vector", precise(bias).norm(dim=-1), told.format(what))
+            yield per_head(
+                f"Bias towards {what}",
+                "norm of the vector",
+                precise(bias).norm(dim=-1),
+                told.format(what),
+            )

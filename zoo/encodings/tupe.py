@@ -37,24 +37,43 @@ class TUPE(Encoding):
         self.reset = nn.Parameter(torch.zeros(2, dims.heads))
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        return resized(value, source.dims.sizes, self.dims.sizes, self.table) if name == "table" else value
+        return (
+            resized(value, source.dims.sizes, self.dims.sizes, self.table)
+            if name == "table"
+            else value
+        )
 
     def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         return {"resample": {"stretch": factors[0]}}
 
     def embed(self, tokens: Tokens) -> Tokens:
-        norm, read = self.norm, precise(rows(self.table, tokens, self.dims.sizes, self.stretch))  # [1|B, N, D]
-        found = F.layer_norm(read, norm.normalized_shape, precise(norm.weight), precise(norm.bias), norm.eps)
-        return tokens.note(place_query=self._heads(self.query, found), place_key=self._heads(self.key, found))
+        norm, read = (
+            self.norm,
+            precise(rows(self.table, tokens, self.dims.sizes, self.stretch)),
+        )  # [1|B, N, D]
+        found = F.layer_norm(
+            read, norm.normalized_shape, precise(norm.weight), precise(norm.bias), norm.eps
+        )
+        return tokens.note(
+            place_query=self._heads(self.query, found), place_key=self._heads(self.key, found)
+        )
 
     def terms(self, terms: Terms) -> Terms:
         terms = terms.replace(scale=terms.scale * 2**-0.5)
-        rows, columns = (_placed(one)[:, None, :, None] for one in (terms.queries, terms.keys))  # [1|B, 1, N, 1]
+        rows, columns = (
+            _placed(one)[:, None, :, None] for one in (terms.queries, terms.keys)
+        )  # [1|B, 1, N, 1]
         first, second = precise(self.reset)[:, None, :, None, None]  # [1, H, 1, 1]
-        left = terms.queries.notes["place_query"].transpose(1, 2) * terms.scale * rows  # [1|B, H, N, K]
+        left = (
+            terms.queries.notes["place_query"].transpose(1, 2) * terms.scale * rows
+        )  # [1|B, H, N, K]
         right = terms.keys.notes["place_key"].transpose(1, 2) * columns
         one = torch.ones_like(columns[:1, :, :1])
-        return terms.add_factor(left, right).add_factor((1 - rows) * first, one).add_factor(rows * second, 1 - columns)
+        return (
+            terms.add_factor(left, right)
+            .add_factor((1 - rows) * first, one)
+            .add_factor(rows * second, 1 - columns)
+        )
 
     def findings(self, terms: Terms) -> Panels:
         yield sizes("Rows of the table", self.table, self.dims.sizes, ROWS)
@@ -67,4 +86,8 @@ class TUPE(Encoding):
 
 
 def _placed(tokens: Tokens) -> Tensor:
-    return tokens.pos.new_ones(1, len(tokens)) if tokens.placed is None else tokens.placed.to(tokens.pos.dtype)
+    return (
+        tokens.pos.new_ones(1, len(tokens))
+        if tokens.placed is None
+        else tokens.placed.to(tokens.pos.dtype)
+    )

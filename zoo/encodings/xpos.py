@@ -28,9 +28,13 @@ class XPos(Rotary):
     axes_because = "its waves fade along a text; rope_axial and rope_mixed take grids"
 
     def __init__(
-        self, dims: Dims, *, base: Annotated[float, Between(1)] = 10000.0, gamma: Annotated[float, Between(0.01)] = 0.4,
+        self,
+        dims: Dims,
+        *,
+        base: Annotated[float, Between(1)] = 10000.0,
+        gamma: Annotated[float, Between(0.01)] = 0.4,
         span: Annotated[float, Between(1)] = 512.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(dims)
         check_pairs(dims)
         self.base, self.gamma, self.span = base, gamma, span
@@ -39,9 +43,13 @@ class XPos(Rotary):
 
     def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
         turns = circle(angles(pos, self.waves(pos)))  # [1|B, 1, N, K/2, 2]
-        steps = torch.arange(0, self.dims.head, 2, device=pos.device, dtype=pos.dtype) / self.dims.head
+        steps = (
+            torch.arange(0, self.dims.head, 2, device=pos.device, dtype=pos.dtype) / self.dims.head
+        )
         fading = ((steps + self.gamma) / (1 + self.gamma)).log() / self.span
-        sizes = ((pos - self.centre)[:, None] * fading)[..., None]  # logarithms, [1|B, 1, N, K/2, 1]
+        sizes = ((pos - self.centre)[:, None] * fading)[
+            ..., None
+        ]  # logarithms, [1|B, 1, N, K/2, 1]
         return turns * sizes.exp(), turns * (-sizes).exp()
 
     def waves(self, like: Tensor) -> Tensor:

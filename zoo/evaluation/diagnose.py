@@ -28,7 +28,17 @@ from zoo.diagnostics import metrics, training_curves
 from zoo.diagnostics.capture import Look, check, look, resting, watch
 from zoo.diagnostics.encoding_panels import encodings
 from zoo.diagnostics.position_ablation import CHANGES, Change, changed
-from zoo.diagnostics.report import AS_THEY_ARE, Attended, Control, Report, Run, Sample, measured, profiles, verdict
+from zoo.diagnostics.report import (
+    AS_THEY_ARE,
+    Attended,
+    Control,
+    Report,
+    Run,
+    Sample,
+    measured,
+    profiles,
+    verdict,
+)
 from zoo.diagnostics.token_layout import Layout, layout, pictures, pieces
 from zoo.errors import DataError, Fault, Invalid, NonFiniteError, RecipeError
 from zoo.evaluation.evaluate import KEPT, UNLESS_SAID, adopt, tested
@@ -157,11 +167,15 @@ class Looked(NamedTuple):
 def looked(model: nn.Module, inputs: Inputs, plan: Layout, layers: Chosen) -> Looked:
     """Looks from the queries that the layout names."""
     looks = look(model, inputs, plan.slots, layers)
-    content, shifted = (_moved(model, inputs, plan, layers, CHANGES[name]) for name in ("zeroed", "shifted"))
+    content, shifted = (
+        _moved(model, inputs, plan, layers, CHANGES[name]) for name in ("zeroed", "shifted")
+    )
     return Looked(plan, looks, content, shifted, _rollout(model, inputs, plan, looks[0]))
 
 
-def _moved(model: nn.Module, inputs: Inputs, plan: Layout, layers: Chosen, change: Change) -> list[Look] | None:
+def _moved(
+    model: nn.Module, inputs: Inputs, plan: Layout, layers: Chosen, change: Change
+) -> list[Look] | None:
     try:
         with changed(model, change):
             return look(model, inputs, plan.slots, layers)
@@ -176,7 +190,9 @@ def _rollout(model: nn.Module, inputs: Inputs, plan: Layout, first: Look) -> Ten
         log.info("no rollout: %d tokens have too many pairs", plan.tokens)
         return None
     means: list[Tensor] = []
-    watch(model, inputs, lambda seen: means.append(seen.weights.float().abs().mean(1, keepdim=True)))
+    watch(
+        model, inputs, lambda seen: means.append(seen.weights.float().abs().mean(1, keepdim=True))
+    )
     return metrics.rollout(means)[:, list(plan.slots)].cpu()
 
 
@@ -202,7 +218,10 @@ def _first(batches: Iterable[Any], count: int) -> Any:
             break
     if not found or not len(found[0][0]):
         return None
-    joined: list[Any] = [None if column[0] is None else _joined(column)[:count] for column in zip(*found, strict=True)]
+    joined: list[Any] = [
+        None if column[0] is None else _joined(column)[:count]
+        for column in zip(*found, strict=True)
+    ]
     return Windows(*joined) if isinstance(found[0], Windows) else tuple(joined)
 
 
@@ -224,9 +243,14 @@ def samples(
     if isinstance(task.samples, Images):
         images = data.pictured(shown.float())
         pairs = zip(titles, images, strict=True)
-        return tuple(Sample(title=title, pictures=pictures(image, grid[0])) for title, image in pairs)
+        return tuple(
+            Sample(title=title, pictures=pictures(image, grid[0])) for title, image in pairs
+        )
     words = task.samples.vocabulary
-    return tuple(Sample(title=title, tokens=pieces(words, row)) for title, row in zip(titles, shown, strict=True))
+    return tuple(
+        Sample(title=title, tokens=pieces(words, row))
+        for title, row in zip(titles, shown, strict=True)
+    )
 
 
 def _titles(task: Task, batch: Any, inputs: tuple[Tensor | None, ...]) -> list[str]:
@@ -291,15 +315,30 @@ def diagnosed(subject: Subject, beside: Kept, wanted: Wanted) -> Run:
     panels = encodings(task.model, inputs, seen.looks, seen.layout.grid)
     with _blamed(recipe, "data"):
         tests = [*controls(recipe, task, data, wanted.limit, CHANGES if wanted.controls else {})]
-    told = _tested(data.title, data.count("test"), recipe.data.options.get("batch_size"), wanted.limit)
-    found = [one for one in measured(seen.looks, seen.content, seen.shifted) if not one.values.isnan().all()]
+    told = _tested(
+        data.title, data.count("test"), recipe.data.options.get("batch_size"), wanted.limit
+    )
+    found = [
+        one
+        for one in measured(seen.looks, seen.content, seen.shifted)
+        if not one.values.isnan().all()
+    ]
     return Run(
-        name=subject.name, checkpoint=str(subject.path), recipe=beside.recipe, unit=subject.unit,
+        name=subject.name,
+        checkpoint=str(subject.path),
+        recipe=beside.recipe,
+        unit=subject.unit,
         encoding=tuple(choice.name for choice in recipe.model.options.get("encoding", ())),
-        facts=_facts(subject, seen, tests) | told, metrics=tests[0].metrics, training=beside.training,
-        measures=tuple(found), profiles=profiles(seen.looks), attended=attended,
-        encodings=panels, controls=tuple(tests), extrapolation=beside.extrapolation,
-    )  # fmt: skip
+        facts=_facts(subject, seen, tests) | told,
+        metrics=tests[0].metrics,
+        training=beside.training,
+        measures=tuple(found),
+        profiles=profiles(seen.looks),
+        attended=attended,
+        encodings=panels,
+        controls=tuple(tests),
+        extrapolation=beside.extrapolation,
+    )
 
 
 def _check(subject: Subject, seen: Looked) -> None:
@@ -314,22 +353,31 @@ def _blamed(recipe: Recipe, section: str) -> Iterator[None]:
     try:
         yield
     except Invalid as error:
-        raise RecipeError(recipe.fault(f"{section}.{error.key}" if error.key else section, str(error))) from None
+        raise RecipeError(
+            recipe.fault(f"{section}.{error.key}" if error.key else section, str(error))
+        ) from None
 
 
 def _attended(seen: Looked, shown: tuple[Sample, ...]) -> Attended:
     layout = seen.layout
     return Attended(
-        samples=shown, grid=layout.grid, extra=layout.extra, layers=tuple(one.layer for one in seen.looks),
-        queries=layout.slots, weights=seen.weights, rollout=seen.rollout,
-    )  # fmt: skip
+        samples=shown,
+        grid=layout.grid,
+        extra=layout.extra,
+        layers=tuple(one.layer for one in seen.looks),
+        queries=layout.slots,
+        weights=seen.weights,
+        rollout=seen.rollout,
+    )
 
 
 def _facts(subject: Subject, seen: Looked, tests: Sequence[Control]) -> dict[str, str]:
     layout, first = seen.layout, seen.looks[0]
     dims = first.attention.dims
     metric = subject.task.monitor.replace("val/", "test/")
-    heads = f"{dims.heads} heads" + (f" on {dims.groups} of keys" if dims.groups != dims.heads else "")
+    heads = f"{dims.heads} heads" + (
+        f" on {dims.groups} of keys" if dims.groups != dims.heads else ""
+    )
     grid = " x ".join(map(str, layout.grid)) + f" {subject.unit}"
     return {
         "use of places": verdict(tests, metric, first.terms.causal),
@@ -355,7 +403,9 @@ class DiagnoseOptions:
     samples: Count = 4  # the first ones of the test part
     queries: Count = 64  # places to look from at most; class and register tokens come in addition
     layers: tuple[int, ...] | int | None = None  # which to show, from 0; None: all
-    to: str | None = None  # the page; None: diagnosis.html in the run directory, or here where there are several runs
+    to: str | None = (
+        None  # the page; None: diagnosis.html in the run directory, or here where there are several runs
+    )
     controls: bool = True  # test again with places shuffled, shifted, zeroed and reversed
     limit: Count | None = None  # batches that are tested; None: all
 
@@ -386,7 +436,9 @@ def reported(words: Sequence[str]) -> tuple[Report, Path]:
     path = destination(options.to, [one.path for one in subjects])
     _check_layers(options, subjects)
     lying = [beside(one.path, one.recipe, one.task.samples) for one in subjects]
-    wanted = Wanted(options.samples, options.queries, options.chosen, options.controls, options.limit)
+    wanted = Wanted(
+        options.samples, options.queries, options.chosen, options.controls, options.limit
+    )
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     runs = tuple(diagnosed(one, found, wanted) for one, found in zip(subjects, lying, strict=True))
     return Report(version=__version__, made=made, runs=runs), path
@@ -395,19 +447,27 @@ def reported(words: Sequence[str]) -> tuple[Report, Path]:
 def _subjects(paths: Sequence[Path], overrides: Sequence[str]) -> list[Subject]:
     for path, count in Counter(path.resolve() for path in paths).items():
         if count > 1:
-            raise RecipeError(Fault(COMMAND_LINE, str(path), "named twice", "name each checkpoint once"))
+            raise RecipeError(
+                Fault(COMMAND_LINE, str(path), "named twice", "name each checkpoint once")
+            )
     loaded = [(path, *restore(path, [*UNLESS_SAID, *overrides])) for path in paths]
     for path, recipe, task in loaded:
         _check_weights(path, task)
         if build_trainer(recipe, logger=False).world_size > 1:
-            raise RecipeError(recipe.fault("trainer.devices", "a diagnosis works in one process", "start it in one"))
+            raise RecipeError(
+                recipe.fault(
+                    "trainer.devices", "a diagnosis works in one process", "start it in one"
+                )
+            )
     names = _names([(recipe.name, path) for path, recipe, _ in loaded])
     return [Subject(name, *one) for name, one in zip(names, loaded, strict=True)]
 
 
 def _check_weights(path: Path, task: Task) -> None:
     """Raises NonFiniteError where there is nothing to look at but NaN."""
-    broken = next((name for name, weight in task.named_parameters() if not weight.isfinite().all()), None)
+    broken = next(
+        (name for name, weight in task.named_parameters() if not weight.isfinite().all()), None
+    )
     if broken is not None:
         good = atomic_io.kept(path.parent, path)
         raise NonFiniteError(f"{path}: {broken} has weights that are infinite or NaN; {good}")
@@ -430,7 +490,14 @@ def _names(known: Sequence[tuple[str, Path]]) -> list[str]:
 def _check_layers(options: DiagnoseOptions, subjects: Sequence[Subject]) -> None:
     """Raises RecipeError where a model has no such layer."""
     if options.chosen == ():
-        raise RecipeError(Fault(COMMAND_LINE, "layers", "a list of none", "name one at least, or leave it out for all"))
+        raise RecipeError(
+            Fault(
+                COMMAND_LINE,
+                "layers",
+                "a list of none",
+                "name one at least, or leave it out for all",
+            )
+        )
     for subject in subjects:
         try:
             check(subject.task.model, options.chosen)

@@ -64,7 +64,10 @@ def tested(trainer: L.Trainer, task: Task, data: Source) -> dict[str, Any]:
         task.longest = data.samples.length
     with stoppable(trainer):
         (metrics,) = trainer.test(task, datamodule=data, verbose=False)
-    told = {"count": data.count("test"), "metrics": {name: float(value) for name, value in metrics.items()}}
+    told = {
+        "count": data.count("test"),
+        "metrics": {name: float(value) for name, value in metrics.items()},
+    }
     told |= {"windows": data.windows} if data.windows else {}
     if not isinstance(data.samples, Text):
         return told
@@ -92,7 +95,10 @@ def _refuse_others(known: Samples, found: Samples, *keys: str) -> None:
         raise Invalid("name", f"the model reads {type(known).__name__.lower()}")
     for key in keys:
         if getattr(found, key) != getattr(known, key):
-            raise Invalid(key, f"{getattr(found, key)} {key}, the model was trained with {getattr(known, key)}")
+            raise Invalid(
+                key,
+                f"{getattr(found, key)} {key}, the model was trained with {getattr(known, key)}",
+            )
 
 
 log = logging.getLogger("zoo")
@@ -102,7 +108,11 @@ Swept = dict[str, dict[str, Found]]
 
 
 def swept(
-    recipe: Recipe, trainer: L.Trainer, task: Task, weights: Mapping[str, Tensor], keep: Callable[[Swept], object]
+    recipe: Recipe,
+    trainer: L.Trainer,
+    task: Task,
+    weights: Mapping[str, Tensor],
+    keep: Callable[[Swept], object],
 ) -> Swept:
     """What `evaluate` asks for: resolutions, lengths, variants and rules, {name: metrics} of each, or why there are none.
 
@@ -111,13 +121,19 @@ def swept(
     found: Swept = {}
     for kind, sizes in (("resolutions", conditions.resolutions), ("lengths", conditions.lengths)):
         for name, sized in sizes(recipe, task.samples).items():
-            found.setdefault(kind, {})[name] = _sweeps_measured(recipe, trainer, task, sized.options)
+            found.setdefault(kind, {})[name] = _sweeps_measured(
+                recipe, trainer, task, sized.options
+            )
             keep(found)
     for name, changes in (recipe.evaluate.variants or {}).items():
         found.setdefault("variants", {})[name] = _sweeps_measured(recipe, trainer, task, changes)
         keep(found)
     plain = found.get("resolutions", {}) | found.get("lengths", {})
-    beyond = {name: sized for name, sized in conditions.sizes(recipe, task.samples).items() if sized.beyond}
+    beyond = {
+        name: sized
+        for name, sized in conditions.sizes(recipe, task.samples).items()
+        if sized.beyond
+    }
     for rule in dict.fromkeys(recipe.evaluate.rules or ()):
         found.setdefault("rules", {})[rule] = by_rule = {}
         for name, sized in beyond.items():
@@ -145,14 +161,18 @@ def _ruled(
     return _sweeps_measured(recipe, trainer, other, sized.options)
 
 
-def _sweeps_measured(recipe: Recipe, trainer: L.Trainer, task: Task, options: Mapping[str, Any]) -> Found:
+def _sweeps_measured(
+    recipe: Recipe, trainer: L.Trainer, task: Task, options: Mapping[str, Any]
+) -> Found:
     """Metrics with options of the data changed; where the model cannot follow, or the machine, why."""
     try:
         measured = tested(trainer, task, build_data(recipe, **options))
     except Invalid as error:
         return {"refused": str(error)}
     except (RuntimeError, MemoryError) as error:
-        if trainer.world_size > 1 or not exhausted(error):  # other processes would wait for this one
+        if trainer.world_size > 1 or not exhausted(
+            error
+        ):  # other processes would wait for this one
             raise
         return {"refused": "out of memory"}
     beside = {key: value for key, value in measured.items() if key not in ("count", "metrics")}
@@ -160,10 +180,17 @@ def _sweeps_measured(recipe: Recipe, trainer: L.Trainer, task: Task, options: Ma
 
 
 KEPT = "evaluation.json"  # beside the figure of an evaluation of more than the data as they are, what `--json` prints
-UNLESS_SAID = ("trainer.accelerator=auto", "trainer.devices=1", "trainer.num_nodes=1", "trainer.strategy=auto")
+UNLESS_SAID = (
+    "trainer.accelerator=auto",
+    "trainer.devices=1",
+    "trainer.num_nodes=1",
+    "trainer.strategy=auto",
+)
 
 
-def evaluate(place: str, overrides: Sequence[str], words: Sequence[str] = ()) -> dict[str, Any] | None:
+def evaluate(
+    place: str, overrides: Sequence[str], words: Sequence[str] = ()
+) -> dict[str, Any] | None:
     """Test a checkpoint; returns what `--json` prints, in the process that speaks to the user.
 
     The trainer of training is not taken over unless overridden. `words` as in `fit`.
@@ -177,13 +204,17 @@ def evaluate(place: str, overrides: Sequence[str], words: Sequence[str] = ()) ->
 
 def _measured(path: Path, recipe: Recipe, task: Task, processes: Processes) -> dict[str, Any]:
     trainer = build_trainer(recipe, logger=False, callbacks=[Tested()])
-    weights = task.state_dict() if recipe.evaluate.rules else {}  # now: a strategy may keep them in shards later
+    weights = (
+        task.state_dict() if recipe.evaluate.rules else {}
+    )  # now: a strategy may keep them in shards later
     data = build_data(recipe)
     result: dict[str, Any] = {"recipe": recipe.name, "checkpoint": str(path), "data": data.title}
     try:
         result |= tested(trainer, task, data)
     except Invalid as error:
-        raise RecipeError(recipe.fault(f"data.{error.key}" if error.key else "data", str(error))) from None
+        raise RecipeError(
+            recipe.fault(f"data.{error.key}" if error.key else "data", str(error))
+        ) from None
     known = {"size": _size(data.samples), "trained": _size(task.samples)} | (
         {"shown": data.shown} if data.shown else {}
     )
@@ -217,4 +248,8 @@ def _size(samples: Samples) -> int | str:
     """A number of tokens or pixels, or HxW where images are no squares."""
     if not isinstance(samples, Images):
         return samples.length
-    return samples.height if samples.height == samples.width else titled((samples.height, samples.width))
+    return (
+        samples.height
+        if samples.height == samples.width
+        else titled((samples.height, samples.width))
+    )

@@ -48,7 +48,12 @@ def generate(place: str, words: Sequence[str], quiet: bool = False) -> dict[str,
     for number in range(recipe.generate.samples):
         samples.append(_sample(recipe, task.model, facts.vocabulary, prompt, number, quiet))
     _conclude(samples, len(prompt), facts.length, time.monotonic() - began)
-    return {"recipe": recipe.name, "checkpoint": str(path), "prompt": recipe.generate.prompt, "samples": samples}
+    return {
+        "recipe": recipe.name,
+        "checkpoint": str(path),
+        "prompt": recipe.generate.prompt,
+        "samples": samples,
+    }
 
 
 def _override(word: str) -> str:
@@ -62,7 +67,10 @@ def _override(word: str) -> str:
 def _prompt(recipe: Recipe, model: nn.Module, facts: Any) -> list[int]:
     """The prompt as tokens. Raises Invalid, with a whole key, where there is nothing to continue, or no way to."""
     if not isinstance(facts, Text) or not _writes(model):
-        raise Invalid("model.name", f"{recipe.model.name} does not write text from left to right; a decoder does")
+        raise Invalid(
+            "model.name",
+            f"{recipe.model.name} does not write text from left to right; a decoder does",
+        )
     if not recipe.generate.cache and getattr(model, "memory", None):
         told = "the model remembers segments, so it cannot read the whole text again for each token; leave it true"
         raise Invalid("generate.cache", told)
@@ -81,7 +89,12 @@ def _writes(model: nn.Module) -> bool:
 
 
 def _sample(
-    recipe: Recipe, model: nn.Module, vocabulary: Vocabulary, prompt: list[int], number: int, quiet: bool
+    recipe: Recipe,
+    model: nn.Module,
+    vocabulary: Vocabulary,
+    prompt: list[int],
+    number: int,
+    quiet: bool,
 ) -> dict[str, Any]:
     """One continuation; `ended` says why it ends."""
     told, count, ended = recipe.generate, 0, "tokens"
@@ -90,7 +103,9 @@ def _sample(
     head = f"--- {number + 1} of {told.samples}\n{told.prompt}" if told.samples > 1 else told.prompt
     try:
         for token in islice(_tokens(told, model, prompt, number), told.tokens):
-            emit(writer.take(token) if count else head + writer.take(token))  # a refused prompt writes nothing
+            emit(
+                writer.take(token) if count else head + writer.take(token)
+            )  # a refused prompt writes nothing
             count += 1
             if writer.stopped:
                 ended = "stop"
@@ -103,7 +118,9 @@ def _sample(
     return {"text": writer.text, "tokens": count, "ended": ended}
 
 
-def _tokens(told: GenerateOptions, model: nn.Module, prompt: list[int], number: int) -> Iterator[int]:
+def _tokens(
+    told: GenerateOptions, model: nn.Module, prompt: list[int], number: int
+) -> Iterator[int]:
     memory = getattr(model, "memory", None)
     context: Context | None = KeyValueCache() if told.cache else None
     if isinstance(memory, int) and memory:

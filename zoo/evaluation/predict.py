@@ -80,7 +80,10 @@ class Measured:
         row = [path.ljust(width), f"{tokens:>9}", *(f"{number:.4f}" for number in measures)]
         sizes = [max(width, 4), 9, *(max(len(title), 9) for title in titles[2:])]
         rows = [[titles[0].ljust(sizes[0]), *titles[1:]], row] if first else [row]
-        return ["  ".join(cell.rjust(size) for cell, size in zip(each, sizes, strict=True)) for each in rows]
+        return [
+            "  ".join(cell.rjust(size) for cell, size in zip(each, sizes, strict=True))
+            for each in rows
+        ]
 
 
 TEXTS = (".txt",)
@@ -95,7 +98,11 @@ class Found(NamedTuple):
 
 def parted(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     """Paths and overrides: what has a `=` or begins with `~`, and is no path that exists, is an override."""
-    overrides = [word for word in words if ("=" in word or word.startswith("~")) and not os.path.lexists(word)]
+    overrides = [
+        word
+        for word in words
+        if ("=" in word or word.startswith("~")) and not os.path.lexists(word)
+    ]
     return [Path(word) for word in words if word not in overrides], overrides
 
 
@@ -152,7 +159,9 @@ def predict(place: str, words: Sequence[str], quiet: bool = False) -> dict[str, 
     """
     places, overrides = parted(words)
     if not places:
-        raise RecipeError(Fault("command line", "", "nothing to predict", "name a file or a folder after the run"))
+        raise RecipeError(
+            Fault("command line", "", "nothing to predict", "name a file or a folder after the run")
+        )
     path = checkpoint.locate(place)
     recipe, task = restore(path, [*UNLESS_SAID, *map(_override, overrides)])
     speaker = _speaker(recipe, task)
@@ -175,11 +184,17 @@ def _speaker(recipe: Recipe, task: Task) -> Classified | Measured:
     if isinstance(task, Predict):
         return Measured(task)
     told = f"{recipe.task.name} says nothing of a file by itself"
-    raise RecipeError(recipe.fault("task.name", told, "zoo eval measures it, zoo generate lets a decoder write"))
+    raise RecipeError(
+        recipe.fault("task.name", told, "zoo eval measures it, zoo generate lets a decoder write")
+    )
 
 
 def _said(
-    recipe: Recipe, task: Task, speaker: Classified | Measured, asked: Found, show: Callable[[str], None]
+    recipe: Recipe,
+    task: Task,
+    speaker: Classified | Measured,
+    asked: Found,
+    show: Callable[[str], None],
 ) -> tuple[list[dict[str, Any]], dict[Path, str]]:
     """What is said of each file that can be read, shown as soon as it is known, and what is wrong with the others."""
     faults = dict(asked.faults)
@@ -216,7 +231,12 @@ def _sound(batches: Iterable[Given], faults: dict[Path, str], count: int) -> Ite
         seen |= {*given.paths, *given.faults}
         if (now := time.monotonic()) - spoken > QUIET:
             spoken = now
-            log.info("%d of %d files, %s left", len(seen), count, clock((now - began) * (count / len(seen) - 1)))
+            log.info(
+                "%d of %d files, %s left",
+                len(seen),
+                count,
+                clock((now - began) * (count / len(seen) - 1)),
+            )
 
 
 def _print(line: str) -> None:

@@ -36,7 +36,9 @@ class Job:
     @property
     def start(self) -> str:
         """The lines of a shell that come before the run itself."""
-        return START.format(folder=shlex.quote(str(self.folder)), programs=shlex.quote(str(self.programs)))
+        return START.format(
+            folder=shlex.quote(str(self.folder)), programs=shlex.quote(str(self.programs))
+        )
 
     @property
     def command(self) -> str:

@@ -21,7 +21,12 @@ from zoo.run.load import load_recipe
 
 log = logging.getLogger("zoo")
 
-HERE = ("accelerator=cpu", "devices=1", "num_nodes=1", "precision=32-true")  # the machine where it is checked
+HERE = (
+    "accelerator=cpu",
+    "devices=1",
+    "num_nodes=1",
+    "precision=32-true",
+)  # the machine where it is checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +38,9 @@ class LaunchOptions:
     run_dir: str | None = None
 
 
-def launch(engine: str, name: str, words: Sequence[str], plugins: Sequence[str], show: bool) -> None:
+def launch(
+    engine: str, name: str, words: Sequence[str], plugins: Sequence[str], show: bool
+) -> None:
     """Write the script, or `show` it on standard output. Raises RecipeError before anything is written."""
     made, job = prepared(engine, name, words, plugins)
     script = made.script(job)
@@ -42,12 +49,16 @@ def launch(engine: str, name: str, words: Sequence[str], plugins: Sequence[str],
         return
     path = Path(f"{job.title}.{engine}.sh")
     _write(path, script)
-    log.info("%d processes: %d on each of %d nodes", job.nodes * job.devices, job.devices, job.nodes)
+    log.info(
+        "%d processes: %d on each of %d nodes", job.nodes * job.devices, job.devices, job.nodes
+    )
     log.info("run directory: %s", job.arguments[job.arguments.index("--run-dir") + 1])
     log.info("next: %s", made.submission(shlex.quote(str(path)), job))
 
 
-def prepared(engine: str, name: str, words: Sequence[str], plugins: Sequence[str] = ()) -> tuple[Engine, Job]:
+def prepared(
+    engine: str, name: str, words: Sequence[str], plugins: Sequence[str] = ()
+) -> tuple[Engine, Job]:
     """The engine with its options, and the job that `words` make of a recipe, which is found right first."""
     if engine not in registry.names("engines"):
         remedy = registry.nearest(engine, registry.names("engines"))
@@ -67,17 +78,27 @@ def _found_right(name: str, overrides: Sequence[str], common: dict[str, Any]) ->
     """The recipe. What its trainer needs may not be on this machine; all else is checked."""
     for option, key in (("nodes", "trainer.num_nodes"), ("devices", "trainer.devices")):
         if common[option] is not None and any(word.startswith(f"{key}=") for word in overrides):
-            raise RecipeError(Fault(COMMAND_LINE, key, f"it is told by {option} too", "leave one of them out"))
+            raise RecipeError(
+                Fault(COMMAND_LINE, key, f"it is told by {option} too", "leave one of them out")
+            )
     recipe = load(name, overrides)
     if common["devices"] is None and "," in str(recipe.trainer.devices):
         raise RecipeError(
-            recipe.fault("trainer.devices", "which ones is for the cluster to say", "write devices=COUNT")
+            recipe.fault(
+                "trainer.devices", "which ones is for the cluster to say", "write devices=COUNT"
+            )
         )
     load_recipe(name, [*overrides, *(f"trainer.{word}" for word in HERE)])
     return recipe
 
 
-def _job(recipe: Recipe, name: str, overrides: Sequence[str], common: LaunchOptions, plugins: Sequence[str]) -> Job:
+def _job(
+    recipe: Recipe,
+    name: str,
+    overrides: Sequence[str],
+    common: LaunchOptions,
+    plugins: Sequence[str],
+) -> Job:
     trainer = recipe.trainer
     devices = common.devices or (trainer.devices if isinstance(trainer.devices, int) else 1)
     nodes = common.nodes or trainer.num_nodes
@@ -87,7 +108,16 @@ def _job(recipe: Recipe, name: str, overrides: Sequence[str], common: LaunchOpti
     arguments = ("fit", *words, "--run-dir", run, "--resume", "auto")
     workers = recipe.data.options.get("workers", 0)
     folder, programs = Path.cwd(), Path(sys.executable).parent
-    return Job(recipe.name, arguments, nodes, devices, trainer.accelerator != "cpu", workers + 1, folder, programs)
+    return Job(
+        recipe.name,
+        arguments,
+        nodes,
+        devices,
+        trainer.accelerator != "cpu",
+        workers + 1,
+        folder,
+        programs,
+    )
 
 
 def _write(path: Path, script: str) -> None:

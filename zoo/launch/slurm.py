@@ -35,11 +35,18 @@ class Slurm:
     """One task for each device. The run is told to save its state three minutes before its `time` is over."""
 
     def __init__(
-        self, *, time: str = "24:00:00", partition: str | None = None, account: str | None = None,
+        self,
+        *,
+        time: str = "24:00:00",
+        partition: str | None = None,
+        account: str | None = None,
         cpus: Annotated[int, Between(1)] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if seconds(time) <= GRACE + EARLY:
-            raise Invalid("time", f"{time} leaves no time to train: the last {GRACE + EARLY} seconds are for saving")
+            raise Invalid(
+                "time",
+                f"{time} leaves no time to train: the last {GRACE + EARLY} seconds are for saving",
+            )
         for key, word in (("partition", partition), ("account", account)):
             if word is not None and not re.fullmatch(r"[\w.,:@+-]+", word):
                 raise Invalid(key, f"{word!r} is no name that SLURM knows")
@@ -67,7 +74,10 @@ class Slurm:
             "open-mode": "append",
             "output": f"zoo-{job.title}-%j.out",
         }
-        return ["requeue", *(f"{option}={value}" for option, value in asked.items() if value is not None)]
+        return [
+            "requeue",
+            *(f"{option}={value}" for option, value in asked.items() if value is not None),
+        ]
 
 
 def seconds(time: str) -> int:
@@ -75,7 +85,11 @@ def seconds(time: str) -> int:
     found = TIME.fullmatch(time)
     if found is None:
         raise Invalid("time", f"{time!r} is no time; write hours:minutes:seconds, or days-hours")
-    days, *parts = (int(found[name]) if found[name] else None for name in ("days", "first", "second", "third"))
+    days, *parts = (
+        int(found[name]) if found[name] else None for name in ("days", "first", "second", "third")
+    )
     counts = [part for part in parts if part is not None]
     units = (3600, 60, 1) if days is not None or len(counts) == 3 else (60, 1)
-    return 86_400 * (days or 0) + sum(count * unit for count, unit in zip(counts, units, strict=False))
+    return 86_400 * (days or 0) + sum(
+        count * unit for count, unit in zip(counts, units, strict=False)
+    )

@@ -17,7 +17,10 @@ exec torchrun --nnodes={nodes} --nproc-per-node={devices} --rdzv-backend=c10d --
     --rdzv-endpoint="{master}:{port}" --max-restarts={restarts} \\
     -m zoo {command}
 """
-ALONE, TOGETHER = "${MASTER:-localhost}", "${MASTER:?must name one of the nodes, the same on all of them}"
+ALONE, TOGETHER = (
+    "${MASTER:-localhost}",
+    "${MASTER:?must name one of the nodes, the same on all of them}",
+)
 
 
 @register
@@ -28,15 +31,29 @@ class Torchrun:
     """
 
     def __init__(
-        self, *, port: Annotated[int, Between(1024, 65_535)] = 29_500, restarts: Annotated[int, Between(0)] = 3
+        self,
+        *,
+        port: Annotated[int, Between(1024, 65_535)] = 29_500,
+        restarts: Annotated[int, Between(0)] = 3,
     ) -> None:
         self.port, self.restarts = port, restarts
 
     def script(self, job: Job) -> str:
         return TEMPLATE.format(
-            start=job.start, grace=GRACE, nodes=job.nodes, devices=job.devices, title=job.title, port=self.port,
-            master=ALONE if job.nodes == 1 else TOGETHER, restarts=self.restarts, command=job.command,
-        )  # fmt: skip
+            start=job.start,
+            grace=GRACE,
+            nodes=job.nodes,
+            devices=job.devices,
+            title=job.title,
+            port=self.port,
+            master=ALONE if job.nodes == 1 else TOGETHER,
+            restarts=self.restarts,
+            command=job.command,
+        )
 
     def submission(self, file: str, job: Job) -> str:
-        return f"bash {file}" if job.nodes == 1 else f"MASTER=NODE bash {file}    on each of {job.nodes} nodes"
+        return (
+            f"bash {file}"
+            if job.nodes == 1
+            else f"MASTER=NODE bash {file}    on each of {job.nodes} nodes"
+        )

@@ -6,6 +6,18 @@ from zoo.laws.law import Broken, Law, Ledger
 
 __all__ = ["LAWS", "Broken", "Law", "Ledger", "Member"]
 
-_THEMES = (shapes, gradients, backends, causality, equivariance, numerics, numerics, packing, packing)
-LAWS: tuple[Law, ...] = tuple(one for theme in _THEMES for one in vars(theme).values() if isinstance(one, Law))
+_THEMES = (
+    shapes,
+    gradients,
+    backends,
+    causality,
+    equivariance,
+    numerics,
+    numerics,
+    packing,
+    packing,
+)
+LAWS: tuple[Law, ...] = tuple(
+    one for theme in _THEMES for one in vars(theme).values() if isinstance(one, Law)
+)
 """All of them, in the order in which they are numbered."""

@@ -20,19 +20,25 @@ from zoo.laws.law import Broken, Ledger, grows, law, require
 from zoo.laws.test_model import Stack, perturb
 
 
-def _agree(seen: Ledger, one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], who: str) -> None:
+def _agree(
+    seen: Ledger, one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], who: str
+) -> None:
     for what, expected in one.items():
         seen.near(other[what], expected, f"{what} {who}")
 
 
-@law("Fused attention gives the output and the gradients of the definition, or refuses with a message.")
+@law(
+    "Fused attention gives the output and the gradients of the definition, or refuses with a message."
+)
 def dense_and_sdpa_agree(member: Member, seen: Ledger) -> None:
     for causal in member.masks:
         stack, x = Stack(member, causal=causal), member.states().requires_grad_()
         for where in ((member.pos(),), (member.pos(), unplaced(), document())):
             if stack.fused(x, member.pos()):
                 exact = stack.results(x, *where, backend="dense")
-                _agree(seen, exact, stack.results(x, *where, backend="sdpa"), "by sdpa, against dense")
+                _agree(
+                    seen, exact, stack.results(x, *where, backend="sdpa"), "by sdpa, against dense"
+                )
             else:
                 _refused("sdpa", partial(stack.results, x, *where, backend="sdpa"))
 
@@ -66,12 +72,18 @@ def dense_and_flex_agree(member: Member, seen: Ledger) -> None:
         if stack.fused(x, member.pos()):
             # on a CPU it would trace each call to run it eagerly
             with patch.object(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True):
-                seen.near(attend(terms, "flex")[0], attend(terms, "dense")[0], "the output by flex, against dense")
+                seen.near(
+                    attend(terms, "flex")[0],
+                    attend(terms, "dense")[0],
+                    "the output by flex, against dense",
+                )
         else:
             _refused("flex", partial(attend, terms, "flex"))
 
 
-@law("Where tokens are one place apart, offsets that are differences of slots give the same.", grows)
+@law(
+    "Where tokens are one place apart, offsets that are differences of slots give the same.", grows
+)
 def differences_of_slots_are_offsets(member: Member, seen: Ledger) -> None:
     stack, x = Stack(member, causal=True), member.states().requires_grad_()
     told = stack.results(x, member.pos())
@@ -85,7 +97,11 @@ def a_compiler_captures_it(member: Member, seen: Ledger, backend: str = "aot_eag
     layer = Attention(member.dims, member.make(), causal=member.facts.causal).double()
     perturb(layer)
     x = member.states().requires_grad_()
-    leaves, results, graphs = [x, *layer.parameters()], list[list[torch.Tensor]](), list[torch.fx.GraphModule]()
+    leaves, results, graphs = (
+        [x, *layer.parameters()],
+        list[list[torch.Tensor]](),
+        list[torch.fx.GraphModule](),
+    )
 
     def captured(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
         graphs.append(graph)
@@ -99,7 +115,9 @@ def a_compiler_captures_it(member: Member, seen: Ledger, backend: str = "aot_eag
             raise Broken(f"no graph is captured: {' '.join(str(error).split())[:300]}") from error
         gradients = torch.autograd.grad(out.square().sum(), leaves, allow_unused=True)
         results.append([out, *(g for g in gradients if g is not None)])
-    require(bool(graphs), "no graph is captured; is the compiler switched off (TORCHDYNAMO_DISABLE)?")
+    require(
+        bool(graphs), "no graph is captured; is the compiler switched off (TORCHDYNAMO_DISABLE)?"
+    )
     for eager, compiled in zip(*results, strict=True):
         seen.near(compiled, eager, "the output and gradients of what was compiled")
 
@@ -110,7 +128,9 @@ def chosen_queries_are_rows_of_the_whole(member: Member, seen: Ledger) -> None:
     slots = torch.tensor([8, 1, 5, TOKENS - 1])
     for causal in member.masks:
         stack, x = Stack(member, causal=causal, layers=1), member.states()
-        whole, chosen = (stack.terms(x, member.pos(), unplaced(), document(), some) for some in (None, slots))
+        whole, chosen = (
+            stack.terms(x, member.pos(), unplaced(), document(), some) for some in (None, slots)
+        )
         seen.near(weights(chosen), weights(whole)[:, :, slots], "weights of chosen queries")
         expected = attend(whole)[0][:, :, slots]
         mixed = mix(chosen, weights(chosen))[..., : expected.shape[-1]]

@@ -18,7 +18,11 @@ from zoo.registry import Choice
 
 BATCH, HEADS, TOKENS = 2, 2, 12
 HEAD_SIZES = (48, 64, 96, 128)  # the first that suits a member's options
-SIZES = {1: (8192,), 2: (3, 4), 3: (2, 3, 2)}  # of training; a text may be shorter, and shifted within its table
+SIZES = {
+    1: (8192,),
+    2: (3, 4),
+    3: (2, 3, 2),
+}  # of training; a text may be shorter, and shifted within its table
 DOCUMENTS = (0, 0, 0, 0, 1, 1, 1, 1, 1, 2, -1, -1)
 
 
@@ -47,7 +51,9 @@ class Member:
 
     def sized(self, head: int, layer: int = 0, axes: int | None = None) -> Dims:
         axes = axes or self.axes
-        return Dims(HEADS * head, HEADS, axes, SIZES.get(axes, (2,) * axes), layer, 2, self.key_heads)
+        return Dims(
+            HEADS * head, HEADS, axes, SIZES.get(axes, (2,) * axes), layer, 2, self.key_heads
+        )
 
     @cached_property
     def head(self) -> int:

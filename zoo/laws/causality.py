@@ -31,14 +31,21 @@ def decoding_equals_one_pass(member: Member, seen: Ledger) -> None:
     seen.near(parts, whole, "the output of tokens that come in parts, against one pass")
 
 
-@law("Tokens of several documents, or of one padded on the left, come in parts, with a cache, as in one pass.", grows)
+@law(
+    "Tokens of several documents, or of one padded on the left, come in parts, with a cache, as in one pass.",
+    grows,
+)
 def documents_decode_as_in_one_pass(member: Member, seen: Ledger) -> None:
     stack, x, pos = Stack(member, causal=True), member.states(), member.pos()
     for told, documents in (("of several documents", document()), ("padded on the left", padded())):
         real = documents[0] >= 0
         parts = stack.in_parts(KeyValueCache(), x, pos, 5, 1, 4, 2, document=documents)
         whole = stack(x, pos, document=documents)
-        seen.near(parts[:, real], whole[:, real], f"the output of tokens {told} that come in parts, against one pass")
+        seen.near(
+            parts[:, real],
+            whole[:, real],
+            f"the output of tokens {told} that come in parts, against one pass",
+        )
 
 
 @law("A longer text begins as a shorter one does.", grows)
@@ -46,17 +53,26 @@ def a_longer_run_begins_the_same(member: Member, seen: Ledger) -> None:
     stack, x, pos = Stack(member, causal=True), member.states(), member.pos()
     whole = stack(x, pos)
     for n in (1, 5, TOKENS - 1):
-        seen.near(stack(x[:, :n], pos[:n]), whole[:, :n], f"the output of {n} tokens alone, against that of {TOKENS}")
+        seen.near(
+            stack(x[:, :n], pos[:n]),
+            whole[:, :n],
+            f"the output of {n} tokens alone, against that of {TOKENS}",
+        )
 
 
-@law("Segments that follow each other, with a memory of all before, give what one pass gives.", grows)
+@law(
+    "Segments that follow each other, with a memory of all before, give what one pass gives.", grows
+)
 def full_memory_equals_one_pass(member: Member, seen: Ledger) -> None:
     stack, x, pos = Stack(member, causal=True), member.states(), member.pos()
     parts = stack.in_parts(SegmentMemory(TOKENS), x, pos, 5, 4, 3)
     seen.near(parts, stack(x, pos), "the output of three segments, against one pass")
 
 
-@law("A cache that forgets what no query will see gives what one pass under the same window gives.", grows)
+@law(
+    "A cache that forgets what no query will see gives what one pass under the same window gives.",
+    grows,
+)
 def what_left_the_window_is_not_needed(member: Member, seen: Ledger) -> None:
     stack, x, pos = Stack(member, causal=True, window=4), member.states(), member.pos()
     whole = stack(x, pos)

@@ -26,7 +26,11 @@ from zoo.laws.test_model import perturb
 
 PLACES = (100, 1_000, 10_000, 100_000, 1_000_000)
 HALVES = ("float16", "bfloat16")
-WAYS = (("float32", "float32"), *((half, "float32") for half in HALVES), *((half, half) for half in HALVES))
+WAYS = (
+    ("float32", "float32"),
+    *((half, "float32") for half in HALVES),
+    *((half, half) for half in HALVES),
+)
 """(dtype of queries and keys, dtype of weights): with weights in float32, halves are those of autocast."""
 
 
@@ -141,7 +145,11 @@ class Certificate:
 
 
 def _finding(figure: Mapping[str, Any] | None, axes: Sequence[int], **rest: Any) -> Finding:
-    known = None if figure is None else Figure(float(figure["value"]), float(figure["bound"]), figure["kind"])
+    known = (
+        None
+        if figure is None
+        else Figure(float(figure["value"]), float(figure["bound"]), figure["kind"])
+    )
     return Finding(figure=known, axes=tuple(axes), **rest)
 
 
@@ -151,11 +159,18 @@ def examined(law: Law, members: Sequence[Member]) -> Finding:
     Of figures, that nearest to its bound.
     """
     findings = [tried(law, member) for member in members]
-    worst = next(one for outcome in ("broken", "kept", "exempt") for one in findings if one.outcome == outcome)
+    worst = next(
+        one
+        for outcome in ("broken", "kept", "exempt")
+        for one in findings
+        if one.outcome == outcome
+    )
     alike = [one for one in findings if one.outcome == worst.outcome]
     figures = [one.figure for one in alike if one.figure]
     axes = tuple(number for one in alike for number in one.axes)
-    return replace(worst, axes=axes, figure=max(figures, key=lambda figure: figure.share, default=None))
+    return replace(
+        worst, axes=axes, figure=max(figures, key=lambda figure: figure.share, default=None)
+    )
 
 
 def tried(law: Law, member: Member) -> Finding:
@@ -173,7 +188,9 @@ def tried(law: Law, member: Member) -> Finding:
         except Exception as error:  # of the encoding, whatever it is
             told = f"{type(error).__name__}{_place(error, member)}: {' '.join(str(error).split())[:300]}"
     outcome: Literal["kept", "broken"] = "broken" if told else "kept"
-    return Finding(law=law.name, outcome=outcome, axes=(member.axes,), told=told, figure=seen.figure)
+    return Finding(
+        law=law.name, outcome=outcome, axes=(member.axes,), told=told, figure=seen.figure
+    )
 
 
 def _place(error: Exception, member: Member) -> str:

@@ -20,17 +20,26 @@ def _absolute(member: Member) -> str:
     return "" if member.axes == most else f"not tried: needs {most} axes"
 
 
-@law("What is declared relative is the same wherever all tokens are shifted to, along each axis.", _relative)
+@law(
+    "What is declared relative is the same wherever all tokens are shifted to, along each axis.",
+    _relative,
+)
 def shifts_change_nothing(member: Member, seen: Ledger) -> None:
     for causal in member.masks:
         stack, x, pos = Stack(member, causal=causal), member.states(), member.pos()
         for number, axis in enumerate(torch.eye(member.axes, dtype=pos.dtype)):
-            for shift in (2.5, 4096.5 if member.axes == 1 else 100.5):  # also past where a table would end
+            for shift in (
+                2.5,
+                4096.5 if member.axes == 1 else 100.5,
+            ):  # also past where a table would end
                 told = f"the output where all tokens are shifted by {shift} along axis {number}"
                 seen.near(stack(x, pos + shift * axis), stack(x, pos), told)
 
 
-@law("What is not declared relative changes where all tokens are shifted: else it could be declared so.", _absolute)
+@law(
+    "What is not declared relative changes where all tokens are shifted: else it could be declared so.",
+    _absolute,
+)
 def shifts_are_seen(member: Member, seen: Ledger) -> None:
     stack, x, pos = Stack(member, causal=member.facts.causal), member.states(), member.pos()
     shifts = (1, 1024) if member.axes == 1 else (1,)
@@ -45,18 +54,36 @@ def each_sample_has_its_own_positions(member: Member, seen: Ledger) -> None:
     for causal in member.masks:
         stack, x = Stack(member, causal=causal), member.states()
         each = stack(x, member.pos().expand(BATCH, -1, -1))
-        seen.near(each, stack(x, member.pos()), "the output where each sample is given the same places")
+        seen.near(
+            each, stack(x, member.pos()), "the output where each sample is given the same places"
+        )
         together = stack(x, places)
         for sample in range(BATCH):
             alone = stack(x[sample, None], places[sample])[0]
-            seen.near(together[sample], alone, "the output of a sample with places of its own, against it alone")
+            seen.near(
+                together[sample],
+                alone,
+                "the output of a sample with places of its own, against it alone",
+            )
 
 
 def _ordered(member: Member) -> str:
     return "it is meaningful only under a causal mask" if member.facts.causal else ""
 
 
-@law("Without a mask, tokens that change slots together with their places give the output in that order.", _ordered)
+@law(
+    "Without a mask, tokens that change slots together with their places give the output in that order.",
+    _ordered,
+)
 def permuted_tokens_permute_the_output(member: Member, seen: Ledger) -> None:
-    stack, x, pos, order = Stack(member, causal=False), member.states(), member.pos(), torch.randperm(TOKENS)
-    seen.near(stack(x[:, order], pos[order]), stack(x, pos)[:, order], "the output of tokens in another order")
+    stack, x, pos, order = (
+        Stack(member, causal=False),
+        member.states(),
+        member.pos(),
+        torch.randperm(TOKENS),
+    )
+    seen.near(
+        stack(x[:, order], pos[order]),
+        stack(x, pos)[:, order],
+        "the output of tokens in another order",
+    )

@@ -16,7 +16,9 @@ STEPS = (3e-5, 3e-6, 1e-6)  # of differences: a shorter one where a longer one c
 TRUE = 1e-7  # what they may be off by in float64
 
 
-def _gradients(stack: Stack, member: Member, placed: Tensor | None = None) -> dict[str, Tensor | None]:
+def _gradients(
+    stack: Stack, member: Member, placed: Tensor | None = None
+) -> dict[str, Tensor | None]:
     """Those of all parameters but the ones whose gradient a softmax makes zero."""
     out = stack(member.states(), member.pos(), placed)
     (out * torch.randn_like(out)).sum().backward()
@@ -42,7 +44,9 @@ def initial_gradients_are_finite(member: Member, seen: Ledger) -> None:
 
 @law("Each parameter has a gradient other than zero once those that are zero at first were moved.")
 def every_parameter_learns(member: Member, seen: Ledger) -> None:
-    for name, gradient in _gradients(Stack(member, causal=member.facts.causal), member, unplaced()).items():
+    for name, gradient in _gradients(
+        Stack(member, causal=member.facts.causal), member, unplaced()
+    ).items():
         require(gradient is not None, f"{name} receives no gradient")
         assert gradient is not None
         seen.above(float(gradient.abs().max()), EXACT, f"the largest gradient of {name} is")

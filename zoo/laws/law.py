@@ -28,13 +28,19 @@ class Figure:
 
     @property
     def kept(self) -> bool:
-        return self.value <= self.bound if self.kind == "most" else self.value > self.bound  # NaN is neither
+        return (
+            self.value <= self.bound if self.kind == "most" else self.value > self.bound
+        )  # NaN is neither
 
     @property
     def share(self) -> float:
         """How near it is to its bound: more than 1 where that is broken."""
         return (
-            self.value / self.bound if self.kind == "most" else self.bound / self.value if self.value else float("inf")
+            self.value / self.bound
+            if self.kind == "most"
+            else self.bound / self.value
+            if self.value
+            else float("inf")
         )
 
     @property
@@ -51,7 +57,10 @@ class Ledger:
 
     def near(self, actual: Tensor, expected: Tensor, what: str, bound: float = EXACT) -> None:
         """Raises Broken unless they are the same but for `bound`, relative to 1 and the expected number."""
-        require(actual.shape == expected.shape, f"{what}: shaped {tuple(actual.shape)}, not {tuple(expected.shape)}")
+        require(
+            actual.shape == expected.shape,
+            f"{what}: shaped {tuple(actual.shape)}, not {tuple(expected.shape)}",
+        )
         require(actual.dtype == expected.dtype, f"{what}: in {actual.dtype}, not {expected.dtype}")
         self._enter(Figure(error(actual, expected), bound), f"{what}: off by")
 
@@ -103,4 +112,8 @@ def law(
 
 def grows(member: Member) -> str:
     """Exempts what reads the whole text before the first layer: it is another beside a longer text."""
-    return "it reads the whole text before the first layer, so no causal model has it" if member.facts.whole else ""
+    return (
+        "it reads the whole text before the first layer, so no causal model has it"
+        if member.facts.whole
+        else ""
+    )

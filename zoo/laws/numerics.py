@@ -13,17 +13,26 @@ from zoo.laws.test_model import Stack
 ROUNDED = 0.06  # what bfloat16 may do to a state of order one in two layers
 
 
-@law("Far from the start, bfloat16 by autocast stays close to float32: angles and sums keep float32 at least.")
+@law(
+    "Far from the start, bfloat16 by autocast stays close to float32: angles and sums keep float32 at least."
+)
 def bfloat16_stays_close(member: Member, seen: Ledger) -> None:
     stack, x = Stack(member, causal=member.facts.causal).float(), member.states().float()
-    far = 5000 if member.axes == 1 else 100  # where an angle or a sum in bfloat16 would be off by more than one
+    far = (
+        5000 if member.axes == 1 else 100
+    )  # where an angle or a sum in bfloat16 would be off by more than one
     pos = (member.pos() + far).float()
     exact = stack(x, pos)
     with torch.autocast("cpu", torch.bfloat16):
         rounded = stack(x, pos)
     rounded.float().square().sum().backward()
     stack.require_finite()
-    seen.near(rounded.float(), exact, f"the output under bfloat16 at place {far}, against float32", ROUNDED)
+    seen.near(
+        rounded.float(),
+        exact,
+        f"the output under bfloat16 at place {far}, against float32",
+        ROUNDED,
+    )
 
 
 @law("Weights that are bfloat16 themselves give an output in bfloat16, and finite gradients.")
@@ -34,7 +43,10 @@ def weights_may_be_bfloat16(member: Member, seen: Ledger) -> None:
     except RuntimeError as error:  # as of a norm that meets another dtype
         raise Broken(f"with weights in bfloat16: {error}") from error
     out.float().square().sum().backward()
-    require(out.dtype == torch.bfloat16, f"the output is {out.dtype}, where weights and states are bfloat16")
+    require(
+        out.dtype == torch.bfloat16,
+        f"the output is {out.dtype}, where weights and states are bfloat16",
+    )
     require(out.isfinite().all(), "the output is not finite where weights are bfloat16")
     stack.require_finite()
 
@@ -43,9 +55,13 @@ def weights_may_be_bfloat16(member: Member, seen: Ledger) -> None:
 def weights_are_shares_of_what_is_visible(member: Member, seen: Ledger) -> None:
     for causal in member.masks:
         for where in ((), (unplaced(), document())):
-            terms = Stack(member, causal=causal, layers=1).terms(member.states(), member.pos(), *where)
+            terms = Stack(member, causal=causal, layers=1).terms(
+                member.states(), member.pos(), *where
+            )
             shares = weights(terms).detach()
-            require((shares >= 0).all(), f"a weight is {float(shares.min()):.1e}, less than nothing")
+            require(
+                (shares >= 0).all(), f"a weight is {float(shares.min()):.1e}, less than nothing"
+            )
             hidden = shares.masked_select(~mask(terms))
             require((hidden == 0).all(), "a key that its query may not see has a weight")
             most = float(shares.sum(-1).max())
@@ -60,7 +76,13 @@ def a_masked_row_gives_nothing(member: Member, seen: Ledger) -> None:
             stack = Stack(member, causal=causal, layers=1)
             terms = stack.terms(member.states(), member.pos(), None, document())
             out, _ = attend(terms, backend)
-            rest = torch.zeros_like(out) if terms.readout is None else terms.readout(weights(terms), terms.whole)
-            seen.near(out[:, :, padding], rest[:, :, padding], "the output of a query that sees nothing")
+            rest = (
+                torch.zeros_like(out)
+                if terms.readout is None
+                else terms.readout(weights(terms), terms.whole)
+            )
+            seen.near(
+                out[:, :, padding], rest[:, :, padding], "the output of a query that sees nothing"
+            )
             out.square().sum().backward()
             stack.require_finite()

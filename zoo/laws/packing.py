@@ -23,7 +23,9 @@ def packed_documents_are_apart(member: Member, seen: Ledger) -> None:
         for number in range(3):
             own = documents == number
             seen.near(
-                packed[:, own], stack(x[:, own], pos[own]), "the output of a document among others, against it alone"
+                packed[:, own],
+                stack(x[:, own], pos[own]),
+                "the output of a document among others, against it alone",
             )
 
 
@@ -35,7 +37,11 @@ def padding_changes_nothing(member: Member, seen: Ledger) -> None:
             documents = torch.full((TOKENS,), -1)
             documents[real] = 0
             padded = stack(x, pos, document=documents)[:, real]
-            seen.near(padded, stack(x[:, real], pos[real]), "the output of a text between padding, against it alone")
+            seen.near(
+                padded,
+                stack(x[:, real], pos[real]),
+                "the output of a text between padding, against it alone",
+            )
 
 
 @torch.no_grad()
@@ -76,7 +82,9 @@ def the_place_of_an_unplaced_token_is_not_read(member: Member, seen: Ledger) -> 
 def _replaced(link: Encoding) -> bool:
     """Whether a link does something of its own with tokens without a place (TUPE's reset, PoPE's lengths)."""
     own = type(link)
-    return link.unplaced and (own.terms is not Encoding.terms or own.turn_query is not Encoding.turn_query)
+    return link.unplaced and (
+        own.terms is not Encoding.terms or own.turn_query is not Encoding.turn_query
+    )
 
 
 def _own(member: Member) -> str:
@@ -96,5 +104,13 @@ def unplaced_tokens_are_left_alone(member: Member, seen: Ledger) -> None:
         told = "scores of pairs of tokens without a place, against plain products"
         seen.near(scores[..., ~placed, :][..., ~placed], plain[..., ~placed, :][..., ~placed], told)
         some = ~both & scores.isfinite()
-        seen.near(scores[some], unbiased[some], "scores of pairs with a token without a place, against no bias")
-        seen.near(tokens.x[:, ~placed], x[:, ~placed], "states of tokens without a place, against those given")
+        seen.near(
+            scores[some],
+            unbiased[some],
+            "scores of pairs with a token without a place, against no bias",
+        )
+        seen.near(
+            tokens.x[:, ~placed],
+            x[:, ~placed],
+            "states of tokens without a place, against those given",
+        )

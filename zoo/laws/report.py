@@ -29,21 +29,42 @@ def shown(certificates: Sequence[Certificate]) -> str:
     """One as a whole; of several, what laws they keep, what was measured, and how they are rounded."""
     if len(certificates) == 1:
         return "\n\n".join(_certificate(certificates[0]))
-    far = [f"{ROUNDED} {PLACES[-1]:,} (*: refused, or not finite; X: fails):", *rounded(certificates, PLACES[-1])]
-    parts = [*figures(certificates), *(far if len(far) > 1 else []), matrix(certificates), *_sums(certificates)]
+    far = [
+        f"{ROUNDED} {PLACES[-1]:,} (*: refused, or not finite; X: fails):",
+        *rounded(certificates, PLACES[-1]),
+    ]
+    parts = [
+        *figures(certificates),
+        *(far if len(far) > 1 else []),
+        matrix(certificates),
+        *_sums(certificates),
+    ]
     return "\n\n".join(parts)
 
 
 def _certificate(one: Certificate) -> Iterator[str]:
     yield f"# {one.name}, on {axes_told(one.axes)}"
     for link, facts in one.facts.items():
-        yield "\n".join([f"{link} declares", *(f"  {fact}: {told}" for fact, told in facts.items())])
+        yield "\n".join(
+            [f"{link} declares", *(f"  {fact}: {told}" for fact, told in facts.items())]
+        )
     numbers = {law.name: number for number, law in enumerate(LAWS, start=1)}
-    lines = [[str(numbers[finding.law]), finding.law, *_seen(finding, one.axes)] for finding in one.findings]
-    yield grid(["", "law", "outcome", "seen", "bound", "remark"], lines, ("law", "outcome", "bound", "remark"))
+    lines = [
+        [str(numbers[finding.law]), finding.law, *_seen(finding, one.axes)]
+        for finding in one.findings
+    ]
+    yield grid(
+        ["", "law", "outcome", "seen", "bound", "remark"],
+        lines,
+        ("law", "outcome", "bound", "remark"),
+    )
     if one.roundings:
-        places = [[f"{place:,}", *(_error(_at(one, way, place)) for way in WAYS)] for place in PLACES]
-        why = sorted({rounding.why for rounding in one.roundings if rounding.why and not rounding.broken})
+        places = [
+            [f"{place:,}", *(_error(_at(one, way, place)) for way in WAYS)] for place in PLACES
+        ]
+        why = sorted(
+            {rounding.why for rounding in one.roundings if rounding.why and not rounding.broken}
+        )
         yield f"{ROUNDED} ...\n\n{grid(['place', *map(_way, WAYS)], places)}"
         yield from ([f"*: {'; '.join(why)}"] if why else [])
     yield from _sums([one])
@@ -52,21 +73,31 @@ def _certificate(one: Certificate) -> Iterator[str]:
 def axes_told(axes: Sequence[int]) -> str:
     """In words."""
     *before, last = map(str, axes)
-    return f"{', '.join(before)} and {last} axes" if before else f"{last} {'axis' if last == '1' else 'axes'}"
+    return (
+        f"{', '.join(before)} and {last} axes"
+        if before
+        else f"{last} {'axis' if last == '1' else 'axes'}"
+    )
 
 
 def _seen(finding: Finding, axes: Sequence[int]) -> list[str]:
     """Outcome, number, bound, and why it does not apply or where it was tried if not everywhere; faults are told below."""
     figure = finding.figure
     numbers = [f"{figure.value:.1e}", figure.limit] if figure else ["", ""]
-    where = "" if not finding.axes or finding.axes == tuple(axes) else f"on {axes_told(finding.axes)}"
+    where = (
+        "" if not finding.axes or finding.axes == tuple(axes) else f"on {axes_told(finding.axes)}"
+    )
     return [SAID[finding.outcome], *numbers, finding.told if finding.outcome == "exempt" else where]
 
 
 def matrix(certificates: Sequence[Certificate]) -> str:
     """A line for each encoding and a column for each law, which are listed below by their numbers."""
     numbers = {law.name: str(number) for number, law in enumerate(LAWS, start=1)}
-    met = [law for law in LAWS if any(law.name == one.law for each in certificates for one in each.findings)]
+    met = [
+        law
+        for law in LAWS
+        if any(law.name == one.law for each in certificates for one in each.findings)
+    ]
     lines = []
     for each in certificates:
         signs = {one.law: SIGNS[one.outcome] for one in each.findings}
@@ -98,7 +129,9 @@ def rounded(certificates: Sequence[Certificate], place: int) -> Iterator[str]:
 
 
 def _at(one: Certificate, way: tuple[str, str], place: int) -> Rounding | None:
-    found = (each for each in one.roundings if (each.heads, each.weights, each.place) == (*way, place))
+    found = (
+        each for each in one.roundings if (each.heads, each.weights, each.place) == (*way, place)
+    )
     return next(found, None)
 
 
@@ -110,12 +143,20 @@ def _error(one: Rounding | None) -> str:
 
 def _way(way: tuple[str, str]) -> str:
     heads, weights = way
-    return heads if heads == weights == "float32" else f"{heads}, weights too" if heads == weights else heads
+    return (
+        heads
+        if heads == weights == "float32"
+        else f"{heads}, weights too"
+        if heads == weights
+        else heads
+    )
 
 
 def _sums(certificates: Sequence[Certificate]) -> Iterator[str]:
     """How many laws each outcome has; and that of a work that was stopped."""
     counts = {outcome: sum(len(one.of(outcome)) for one in certificates) for outcome in SIGNS}
     told = f"{counted(len(certificates), 'encoding')}: laws kept {counts['kept']:,}, broken {counts['broken']}, "
-    partial = "; PARTIAL: stopped before its end" if any(one.partial for one in certificates) else ""
+    partial = (
+        "; PARTIAL: stopped before its end" if any(one.partial for one in certificates) else ""
+    )
     yield f"{told}not applying {counts['exempt']}; zoo {certificates[0].zoo}, torch {certificates[0].torch}{partial}"

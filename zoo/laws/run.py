@@ -82,7 +82,9 @@ def _typed(told: Sequence[str], names: Sequence[str]) -> tuple[CheckOptions, dic
     classes = (registry.find("encodings", names[0]), EveryEncoding) if by_itself else ()
     options, *own = typed(told, (CheckOptions, *classes))
     given = {word.partition("=")[0] for word in told}
-    return CheckOptions(**options), {key: value for one in own for key, value in one.items() if key in given}
+    return CheckOptions(**options), {
+        key: value for one in own for key, value in one.items() if key in given
+    }
 
 
 def _laws(names: tuple[str, ...] | None) -> list[Law]:
@@ -90,16 +92,22 @@ def _laws(names: tuple[str, ...] | None) -> list[Law]:
     unknown = [name for name in names or () if name not in known]
     if unknown:
         told = [(name, registry.nearest(name, known)) for name in unknown]
-        raise RecipeError(*(Fault(COMMAND_LINE, "laws", f"there is no law {name!r}", near) for name, near in told))
+        raise RecipeError(
+            *(Fault(COMMAND_LINE, "laws", f"there is no law {name!r}", near) for name, near in told)
+        )
     if names == ():
-        raise RecipeError(Fault(COMMAND_LINE, "laws", "a list of none", "leave it out for all of them"))
+        raise RecipeError(
+            Fault(COMMAND_LINE, "laws", "a list of none", "leave it out for all of them")
+        )
     return [law for law in LAWS if names is None or law.name in names]
 
 
 def _lists(names: Sequence[str], own: dict[str, object]) -> list[list[Choice]]:
     """The encodings of each name, with whatever an encoding cannot be without before it."""
     if not names:
-        raise RecipeError(Fault(COMMAND_LINE, "", "no encoding", "name one, or all; see zoo list encodings"))
+        raise RecipeError(
+            Fault(COMMAND_LINE, "", "no encoding", "name one, or all; see zoo list encodings")
+        )
     if list(names) == [ALL]:
         return [alone(registry.find("encodings", name)) for name in registry.names("encodings")]
     found = {title(choices): [*choices] for choices in listed(names)}
@@ -111,7 +119,9 @@ def _complete(choices: Sequence[Choice], own: dict[str, object]) -> list[Choice]
     return alone(registry.find("encodings", choice.name), {**choice.options, **own})
 
 
-def _examinee(choices: Sequence[Choice], asked: Axes | tuple[Axes, ...] | None, among_all: bool) -> list[Examinee]:
+def _examinee(
+    choices: Sequence[Choice], asked: Axes | tuple[Axes, ...] | None, among_all: bool
+) -> list[Examinee]:
     """None where it takes none of the axes that all are asked for."""
     classes, name = [registry.find("encodings", one.name) for one in choices], title(choices)
     if any("coordinates" in one.options for one in choices):
@@ -123,8 +133,14 @@ def _examinee(choices: Sequence[Choice], asked: Axes | tuple[Axes, ...] | None, 
     if among_all:
         wanted = [axes for axes in wanted if axes in taken]
     elif refused or not wanted:
-        remedy = f"it takes {' or '.join(map(str, taken))}" if taken else "no number of axes suits all that are listed"
-        raise RecipeError(Fault(COMMAND_LINE, "axes", f"{name} does not take {refused or asked}", remedy))
+        remedy = (
+            f"it takes {' or '.join(map(str, taken))}"
+            if taken
+            else "no number of axes suits all that are listed"
+        )
+        raise RecipeError(
+            Fault(COMMAND_LINE, "axes", f"{name} does not take {refused or asked}", remedy)
+        )
     try:
         members = tuple(Member.of(name, choices, axes) for axes in wanted)
         for member in members:
@@ -150,17 +166,25 @@ def conform(words: Sequence[str], plugins: Sequence[str]) -> Conformance:
     """Put encodings through the laws. What can be wrong with the arguments is told before."""
     options, laws, asked = examinees(words)
     paths = _paths(options.to, [one.name for one in asked])
-    command = shlex.join(["zoo", "check", *words, *(word for plugin in plugins for word in ("--plugin", plugin))])
+    command = shlex.join(
+        ["zoo", "check", *words, *(word for plugin in plugins for word in ("--plugin", plugin))]
+    )
     found, tell = list[Certificate](), Ticker()
     with stopping() as received:
         for number, one in enumerate(asked, start=1):
             work = _Work(one, laws, options.laws is None, command)
             try:
-                work.run(lambda law, name=one.name, at=number: tell(f"{name} ({at} of {len(asked)}): {law}"))  # type: ignore[misc]
+                work.run(
+                    lambda law, name=one.name, at=number: tell(
+                        f"{name} ({at} of {len(asked)}): {law}"
+                    )
+                )  # type: ignore[misc]
             finally:
                 found.append(work.certificate())
             if paths:
-                atomic_io.write(io.BytesIO(f"{written(found[-1].plain())}\n".encode()), paths[one.name])
+                atomic_io.write(
+                    io.BytesIO(f"{written(found[-1].plain())}\n".encode()), paths[one.name]
+                )
     tell("")
     done = tuple(one for one in found if one.findings)
     return Conformance(certificates=done, asked=len(asked), stopped=next(iter(received), None))
@@ -179,7 +203,10 @@ def judge(done: Conformance) -> None:
     lines = [
         line
         for name, one in broken
-        for line in (f"  {name}, on {axes_told(one.axes)}: {one.law}: {one.told}", f"    the law: {says[one.law]}")
+        for line in (
+            f"  {name}, on {axes_told(one.axes)}: {one.law}: {one.told}",
+            f"    the law: {says[one.law]}",
+        )
     ]
     failing = {
         f"  {one.name}: rounding: {each.why}": None
@@ -200,7 +227,9 @@ def judge(done: Conformance) -> None:
 class _Work:
     """An encoding under the laws; what was found of it is known at any time."""
 
-    def __init__(self, examinee: Examinee, laws: Sequence[Law], rounded: bool, command: str) -> None:
+    def __init__(
+        self, examinee: Examinee, laws: Sequence[Law], rounded: bool, command: str
+    ) -> None:
         self.examinee, self.laws, self.rounded, self.command = examinee, laws, rounded, command
         self.findings: list[Finding] = []
         self.roundings: list[Rounding] = []
@@ -253,5 +282,7 @@ def _paths(to: str | None, names: Sequence[str]) -> dict[str, Path]:
                 Certificate.read(path)
         except (DataError, OSError):
             problem = f"{path} is there already and is no certificate"
-            raise RecipeError(Fault(COMMAND_LINE, "to", problem, "name another folder, or remove it")) from None
+            raise RecipeError(
+                Fault(COMMAND_LINE, "to", problem, "name another folder, or remove it")
+            ) from None
     return found

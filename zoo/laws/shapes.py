@@ -11,13 +11,18 @@ from zoo.laws.law import Broken, Ledger, law, require
 from zoo.laws.test_model import Stack
 
 
-@law("Embedding, scores, weights and output have the shapes of what goes in, also where queries are the last few.")
+@law(
+    "Embedding, scores, weights and output have the shapes of what goes in, also where queries are the last few."
+)
 def shapes_are_kept(member: Member, seen: Ledger) -> None:
     encoding, x, pos = member.make().double(), member.states(), member.pos()
     _shaped("the embedding", api.embed(encoding, x, pos), *x.shape)
     for causal in member.masks:
         for n in (TOKENS, 5):
-            q, k, v = (torch.randn(BATCH, HEADS, count, member.head).double() for count in (n, TOKENS, TOKENS))
+            q, k, v = (
+                torch.randn(BATCH, HEADS, count, member.head).double()
+                for count in (n, TOKENS, TOKENS)
+            )
             scores = api.scores(encoding, q, k, pos, x=x, causal=causal)
             shares = api.weights(encoding, q, k, pos, x=x, causal=causal)
             _shaped("scores", scores, BATCH, HEADS, n, TOKENS)
@@ -38,7 +43,8 @@ def undeclared_axes_are_refused(member: Member, seen: Ledger) -> None:
             except Invalid as error:
                 told = str(error)
                 require(
-                    f"axes, not {axes}" in told or f"axis, not {axes}" in told, f"{axes} axes are refused by: {told}"
+                    f"axes, not {axes}" in told or f"axis, not {axes}" in told,
+                    f"{axes} axes are refused by: {told}",
                 )
             else:
                 raise Broken(f"it is made for {axes} axes, which it does not declare")

@@ -23,7 +23,13 @@ class Stack(nn.Module):
     """Attention layers with residuals; links are shared between them or not, as they declare."""
 
     def __init__(
-        self, member: Member, *, causal: bool, backend: str = "auto", layers: int = 2, window: int | None = None
+        self,
+        member: Member,
+        *,
+        causal: bool,
+        backend: str = "auto",
+        layers: int = 2,
+        window: int | None = None,
     ) -> None:
         super().__init__()
         chains = [Chain.of(member.make(layer)) for layer in range(layers)]
@@ -33,16 +39,21 @@ class Stack(nn.Module):
                     chain.add_module(name, link)
         self.chains, self.causal = nn.ModuleList(chains), causal
         self.layers = nn.ModuleList(
-            SelfAttention(chain.dims, causal=causal, backend=backend, window=window) for chain in chains
+            SelfAttention(chain.dims, causal=causal, backend=backend, window=window)
+            for chain in chains
         )
         self.double().eval()
         perturb(self.chains)
         self.even = True  # tokens that are one place apart say so
 
     def forward(
-        self, x: Tensor, pos: Tensor, placed: Tensor | None = None, document: Tensor | None = None,
+        self,
+        x: Tensor,
+        pos: Tensor,
+        placed: Tensor | None = None,
+        document: Tensor | None = None,
         context: Context | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         tokens = self.first.embed(self.tokens(x, pos, placed, document))
         for layer, chain in zip(self.layers, self.chains, strict=True):
             assert isinstance(chain, Chain)
@@ -58,16 +69,22 @@ class Stack(nn.Module):
         assert isinstance(chain, Chain)
         return chain
 
-    def tokens(self, x: Tensor, pos: Tensor, placed: Tensor | None, document: Tensor | None) -> Tokens:
+    def tokens(
+        self, x: Tensor, pos: Tensor, placed: Tensor | None, document: Tensor | None
+    ) -> Tokens:
         """Tokens as a model of text makes them under a causal mask, or a model of images."""
         tokens = Tokens.at(x, pos, placed, document, ordered=self.causal and pos.shape[-1] == 1)
         even = document is None and not pos.is_meta and bool((tokens.pos.diff(dim=1) == 1).all())
         return tokens.replace(consecutive=tokens.ordered and even and self.even)
 
     def terms(
-        self, x: Tensor, pos: Tensor, placed: Tensor | None = None, document: Tensor | None = None,
+        self,
+        x: Tensor,
+        pos: Tensor,
+        placed: Tensor | None = None,
+        document: Tensor | None = None,
         slots: Tensor | None = None,
-    ) -> Terms:  # fmt: skip
+    ) -> Terms:
         """The attention call of the first layer, of all queries or of those in `slots`."""
         tokens = self.first.embed(self.tokens(x, pos, placed, document))
         layer = self.layers[0]
@@ -90,10 +107,17 @@ class Stack(nn.Module):
         """An output, and its gradients: zeros for what does not reach it."""
         weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
         leaves = {"the gradient of the states": x}
-        leaves |= {f"the gradient of {name}": parameter for name, parameter in self.named_parameters()}
-        gradients = torch.autograd.grad((out * weight).sum(), list(leaves.values()), allow_unused=True)
+        leaves |= {
+            f"the gradient of {name}": parameter for name, parameter in self.named_parameters()
+        }
+        gradients = torch.autograd.grad(
+            (out * weight).sum(), list(leaves.values()), allow_unused=True
+        )
         found = zip(leaves.items(), gradients, strict=True)
-        return {"the output": out, **{n: torch.zeros_like(one) if g is None else g for (n, one), g in found}}
+        return {
+            "the output": out,
+            **{n: torch.zeros_like(one) if g is None else g for (n, one), g in found},
+        }
 
     def in_parts(
         self, context: Context, x: Tensor, pos: Tensor, *counts: int, document: Tensor | None = None
@@ -101,13 +125,18 @@ class Stack(nn.Module):
         """The output of tokens that come so many at a time, with what the context remembers of those before."""
         documents = [None] * len(counts) if document is None else document.split(counts, dim=1)
         parts = zip(x.split(counts, dim=1), pos.split(counts), documents, strict=True)
-        outs = [self(part, place, document=document, context=context) for part, place, document in parts]
+        outs = [
+            self(part, place, document=document, context=context) for part, place, document in parts
+        ]
         return torch.cat(outs, dim=1)
 
     def require_finite(self) -> None:
         """Raises Broken where a gradient is infinite or not a number."""
         for name, one in self.named_parameters():
-            require(one.grad is None or one.grad.isfinite().all(), f"the gradient of {name} is not finite")
+            require(
+                one.grad is None or one.grad.isfinite().all(),
+                f"the gradient of {name} is not finite",
+            )
 
 
 @torch.no_grad()

@@ -30,17 +30,30 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self, samples: Text, *, dim: Count, depth: Count, heads: Count, key_heads: Count | None = None, encoding: Links,
-        coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(), tied: bool = True,
-        scaled: bool = False, memory: Annotated[int, Between(0)] = 0,
-        window: Count | None = None, kernel: Literal["softmax", "elu"] = "softmax",
+        self,
+        samples: Text,
+        *,
+        dim: Count,
+        depth: Count,
+        heads: Count,
+        key_heads: Count | None = None,
+        encoding: Links,
+        coordinates: Perturbation = Perturbation(),
+        block: BlockOptions = BlockOptions(),
+        tied: bool = True,
+        scaled: bool = False,
+        memory: Annotated[int, Between(0)] = 0,
+        window: Count | None = None,
+        kernel: Literal["softmax", "elu"] = "softmax",
         backend: Literal["auto", "dense", "chunked", "sdpa", "flex"] = "auto",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.perturbation, self.memory = coordinates, memory
         self.words = Words(samples.vocabulary, dim, tied=tied, scaled=scaled)
         dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth, key_heads=key_heads)
-        self.trunk = Trunk(dims, encoding, block, causal=True, backend=backend, window=window, kernel=kernel)
+        self.trunk = Trunk(
+            dims, encoding, block, causal=True, backend=backend, window=window, kernel=kernel
+        )
         for link in self.trunk.chains[0]:
             if link.coordinates != "index":
                 placed = f"{link.name} places tokens by the final length ({link.coordinates} coordinates)"
@@ -49,12 +62,18 @@ class Decoder(nn.Module):
         initialise(self.trunk)
 
     def tokens(
-        self, inputs: Tensor, documents: Tensor | None = None, index: Tensor | None = None, context: Context | None = None
-    ) -> Tokens:  # fmt: skip
+        self,
+        inputs: Tensor,
+        documents: Tensor | None = None,
+        index: Tensor | None = None,
+        context: Context | None = None,
+    ) -> Tokens:
         """Tokens before the first block; arguments as in `forward`."""
         seen, count = (0 if context is None else context.seen), inputs.shape[1]
         if index is None and documents is not None and seen:
-            raise Invalid("index", "documents that follow remembered tokens need their places; pass index")
+            raise Invalid(
+                "index", "documents that follow remembered tokens need their places; pass index"
+            )
         consecutive = index is None and documents is None
         if index is None:
             later = torch.arange(seen, seen + count, device=inputs.device)
@@ -66,9 +85,13 @@ class Decoder(nn.Module):
         return tokens.replace(consecutive=consecutive and moved is index)
 
     def forward(
-        self, inputs: Tensor, documents: Tensor | None = None, index: Tensor | None = None, context: Context | None = None,
+        self,
+        inputs: Tensor,
+        documents: Tensor | None = None,
+        index: Tensor | None = None,
+        context: Context | None = None,
         last: int | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Logits [B, N, V] of inputs int64 [B, N].
 
         Tokens see only those of their own number in `documents` int64 [B, N]; -1 is padding, on either side. `index` [N]

@@ -37,7 +37,9 @@ class Words(nn.Module):
     et al. 2017); else it is N(0, 0.02^2).
     """
 
-    def __init__(self, vocabulary: Vocabulary, dim: int, *, tied: bool, scaled: bool, extra: int = 0) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, dim: int, *, tied: bool, scaled: bool, extra: int = 0
+    ) -> None:
         super().__init__()
         self.vocabulary, self.extra = vocabulary, extra
         self.count, self.scale = len(vocabulary), dim**0.5 if scaled else 1.0
@@ -73,7 +75,11 @@ def _pieces(vocabulary: Vocabulary) -> dict[str, int]:
     """The token of each piece of text that is one token's alone; what is no character by itself is none."""
     pieces = [vocabulary.decode([token]) for token in range(len(vocabulary))]
     twice = {piece for piece, count in Counter(pieces).items() if count > 1}
-    return {piece: token for token, piece in enumerate(pieces) if piece not in twice and "\ufffd" not in piece}
+    return {
+        piece: token
+        for token, piece in enumerate(pieces)
+        if piece not in twice and "\ufffd" not in piece
+    }
 
 
 def initialise(trunk: Trunk) -> None:
@@ -87,6 +93,8 @@ def initialise(trunk: Trunk) -> None:
         ends = (block.attention.out, block.mlp.fall)
         for module in block.modules():
             if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=DEVIATION * (branches**-0.5 if module in ends else 1))
+                nn.init.normal_(
+                    module.weight, std=DEVIATION * (branches**-0.5 if module in ends else 1)
+                )
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)

@@ -30,15 +30,28 @@ class Encoder(nn.Module):
     """
 
     def __init__(
-        self, samples: Text | Passages, *, dim: Count, depth: Count, heads: Count, key_heads: Count | None = None,
+        self,
+        samples: Text | Passages,
+        *,
+        dim: Count,
+        depth: Count,
+        heads: Count,
+        key_heads: Count | None = None,
         encoding: Links,
-        coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(), tied: bool = True,
-        scaled: bool = False, class_token: bool = False, window: Count | None = None,
-        kernel: Literal["softmax", "elu"] = "softmax", backend: Literal["auto", "dense", "chunked", "sdpa", "flex"] = "auto",
-    ) -> None:  # fmt: skip
+        coordinates: Perturbation = Perturbation(),
+        block: BlockOptions = BlockOptions(),
+        tied: bool = True,
+        scaled: bool = False,
+        class_token: bool = False,
+        window: Count | None = None,
+        kernel: Literal["softmax", "elu"] = "softmax",
+        backend: Literal["auto", "dense", "chunked", "sdpa", "flex"] = "auto",
+    ) -> None:
         super().__init__()
         self.perturbation, self.mask = coordinates, len(samples.vocabulary)
-        labelled = isinstance(samples, Passages)  # then words are only read, which takes no table to predict with
+        labelled = isinstance(
+            samples, Passages
+        )  # then words are only read, which takes no table to predict with
         self.words = Words(samples.vocabulary, dim, tied=tied or labelled, scaled=scaled, extra=1)
         self.head = nn.Linear(dim, samples.classes) if isinstance(samples, Passages) else None
         self.class_token = nn.Parameter(torch.randn(1, 1, dim) * DEVIATION) if class_token else None
@@ -52,7 +65,11 @@ class Encoder(nn.Module):
     def tokens(self, inputs: Tensor, documents: Tensor | None = None) -> Tokens:
         """Tokens before the first block. The extent of a token is the length of its document."""
         x = self.words.read(inputs)
-        slots = torch.arange(inputs.shape[1], device=x.device) if documents is None else places(documents)
+        slots = (
+            torch.arange(inputs.shape[1], device=x.device)
+            if documents is None
+            else places(documents)
+        )
         index = slots[..., None].to(torch.promote_types(x.dtype, torch.float32))  # [1|B, N, 1]
         extent = index.new_full((1, 1, 1), inputs.shape[1])
         if documents is not None:

@@ -13,9 +13,15 @@ from zoo.data.spec import Vocabulary
 
 @torch.inference_mode()
 def continued(
-    model: nn.Module, prompt: Sequence[int], context: Context | None, generator: torch.Generator, *,
-    temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0,
-) -> Iterator[int]:  # fmt: skip
+    model: nn.Module,
+    prompt: Sequence[int],
+    context: Context | None,
+    generator: torch.Generator,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+) -> Iterator[int]:
     """Tokens that follow a prompt, without end. Without a context the whole text is read again for each.
 
     The model takes `context` and `last`, as `Decoder` does. What the context remembers is of inference mode.
@@ -33,7 +39,9 @@ def continued(
         logits = model(text, context=context, last=1)
 
 
-def drawn(logits: Tensor, generator: torch.Generator, temperature: float, top_k: int | None, top_p: float) -> int:
+def drawn(
+    logits: Tensor, generator: torch.Generator, temperature: float, top_k: int | None, top_p: float
+) -> int:
     """A token drawn from logits [V] in float64 on the CPU, so that rounding elsewhere hardly ever changes a text."""
     logits = logits.double().cpu()
     if temperature == 0:
@@ -43,7 +51,9 @@ def drawn(logits: Tensor, generator: torch.Generator, temperature: float, top_k:
 
 def shares(logits: Tensor, temperature: float, top_k: int | None, top_p: float) -> Tensor:
     """Probabilities [V]: the `top_k` likeliest tokens, of which the fewest that together have a share of `top_p`."""
-    logits, order = logits.sort(descending=True, stable=True)  # of equals the first, as `argmax` has it
+    logits, order = logits.sort(
+        descending=True, stable=True
+    )  # of equals the first, as `argmax` has it
     logits = (logits - logits[0]) / temperature  # which no small temperature makes infinite
     if top_k is not None:
         logits[top_k:] = float("-inf")
@@ -55,7 +65,9 @@ def shares(logits: Tensor, temperature: float, top_k: int | None, top_p: float) 
 
 UNFINISHED = "\ufffd"  # how a character is decoded of which bytes are still to come
 HELD = 3  # tokens at most that wait for their character: UTF-8 has four bytes in one
-BEFORE = 8  # tokens that new ones are decoded after: some vocabularies put a space between two words
+BEFORE = (
+    8  # tokens that new ones are decoded after: some vocabularies put a space between two words
+)
 
 
 class Writer:
@@ -64,7 +76,9 @@ class Writer:
     What may yet turn out to begin a `stop` is held back.
     """
 
-    def __init__(self, vocabulary: Vocabulary, stop: str | None = None, prompt: Sequence[int] = ()) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, stop: str | None = None, prompt: Sequence[int] = ()
+    ) -> None:
         self.vocabulary, self.stop = vocabulary, stop
         self.text = ""
         self.stopped = False
@@ -101,7 +115,9 @@ class Writer:
     def _held(self) -> int:
         if not self.stop or self.stopped:
             return 0
-        return max((n for n in range(1, len(self.stop)) if self.text.endswith(self.stop[:n])), default=0)
+        return max(
+            (n for n in range(1, len(self.stop)) if self.text.endswith(self.stop[:n])), default=0
+        )
 
     def _up_to(self, end: int) -> str:
         given, self._given = self.text[self._given : end], max(end, self._given)

@@ -26,10 +26,14 @@ class BlockOptions(LayerOptions):
     """What a block is made of. Rates are probabilities; `drop_path` is that of the last block, growing from 0 by depth."""
 
     norm: Literal["layer", "rms"] = "layer"
-    order: Literal["pre", "post", "parallel"] = "pre"  # norms before branches, after sums, one for both
+    order: Literal["pre", "post", "parallel"] = (
+        "pre"  # norms before branches, after sums, one for both
+    )
     mlp: Literal["gelu", "swiglu"] = "gelu"
     ratio: Annotated[float, Between(0.01)] = 4.0  # hidden size of the perceptron over dim
-    layer_scale: float | None = None  # initial value of a learned factor on each residual branch (arXiv:2103.17239)
+    layer_scale: float | None = (
+        None  # initial value of a learned factor on each residual branch (arXiv:2103.17239)
+    )
     dropout: Rate = 0.0
     drop_path: Rate = 0.0  # stochastic depth (arXiv:1603.09382)
 
@@ -42,13 +46,21 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self, dims: Dims, options: BlockOptions, *, causal: bool = False, backend: str = "auto",
-        window: int | None = None, kernel: str = "softmax",
-    ) -> None:  # fmt: skip
+        self,
+        dims: Dims,
+        options: BlockOptions,
+        *,
+        causal: bool = False,
+        backend: str = "auto",
+        window: int | None = None,
+        kernel: str = "softmax",
+    ) -> None:
         super().__init__()
         self.post = options.order == "post"
         self.attention_norm = norm(dims.dim, options)
-        self.attention = SelfAttention(dims, options, causal=causal, backend=backend, window=window, kernel=kernel)
+        self.attention = SelfAttention(
+            dims, options, causal=causal, backend=backend, window=window, kernel=kernel
+        )
         self.attention_branch = Branch(dims, options)
         self.mlp_norm = None if options.order == "parallel" else norm(dims.dim, options)
         self.mlp = MLP(dims.dim, options)
@@ -116,9 +128,16 @@ class Trunk(nn.Module):
     """Blocks and a last norm. `encoding` holds each link once, or once per layer; a layer sees its own as a chain."""
 
     def __init__(
-        self, dims: Dims, links: Links, options: BlockOptions, *, causal: bool = False, backend: str = "auto",
-        window: int | None = None, kernel: str = "softmax",
-    ) -> None:  # fmt: skip
+        self,
+        dims: Dims,
+        links: Links,
+        options: BlockOptions,
+        *,
+        causal: bool = False,
+        backend: str = "auto",
+        window: int | None = None,
+        kernel: str = "softmax",
+    ) -> None:
         super().__init__()
         layers = [replace(dims, layer=layer) for layer in range(dims.depth or 1)]
         self.encoding = nn.ModuleDict()
@@ -126,7 +145,9 @@ class Trunk(nn.Module):
         for name, make in links.items():
             first = make(layers[0])
             if first.causal and not causal:
-                told = f"{name} is meaningful only under a causal mask, which this model does not have"
+                told = (
+                    f"{name} is meaningful only under a causal mask, which this model does not have"
+                )
                 raise Invalid("encoding", f"{told}; choose model decoder, or another encoding")
             if first.whole and causal:
                 told = f"{name} under these options reads the whole text, whose end a causal model has not seen"
@@ -138,7 +159,8 @@ class Trunk(nn.Module):
         # views: not registered
         self.chains = tuple(Chain(at, links) for at, links in zip(layers, chained, strict=True))
         self.blocks = nn.ModuleList(
-            Block(at, options, causal=causal, backend=backend, window=window, kernel=kernel) for at in layers
+            Block(at, options, causal=causal, backend=backend, window=window, kernel=kernel)
+            for at in layers
         )
         self.recompute = False
         self.norm = nn.Identity() if options.order == "post" else norm(dims.dim, options)
@@ -162,7 +184,8 @@ def recompute(model: nn.Module) -> None:
     trunks = [module for module in model.modules() if isinstance(module, Trunk)]
     if not trunks:
         raise Invalid(
-            "activation_checkpointing", "the model has no trunk whose blocks could be computed again; leave it out"
+            "activation_checkpointing",
+            "the model has no trunk whose blocks could be computed again; leave it out",
         )
     for trunk in trunks:
         trunk.recompute = True
@@ -177,6 +200,8 @@ def _recomputed(block: nn.Module, tokens: Tokens, chain: Chain, context: Context
         return block(tokens.replace(x=x), chain, after), after
 
     # the state is an argument, since torch looks there for the device whose random numbers it has to draw again
-    given, after = checkpoint(run, tokens.x, use_reentrant=False)  # another name: `run` reads `tokens` later
+    given, after = checkpoint(
+        run, tokens.x, use_reentrant=False
+    )  # another name: `run` reads `tokens` later
     context.take(after)
     return given

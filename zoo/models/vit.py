@@ -50,7 +50,9 @@ def _stretched(kernel: Tensor, patch: int) -> Tensor:
     if size == patch:
         return kernel
     pixels = torch.eye(size, device=kernel.device)[None, None]  # of a row each, which is resized
-    resizing = F.interpolate(pixels, (size, patch), mode="bilinear", antialias=True)[0, 0]  # [p, patch]
+    resizing = F.interpolate(pixels, (size, patch), mode="bilinear", antialias=True)[
+        0, 0
+    ]  # [p, patch]
     back = torch.linalg.pinv(resizing.double()).to(kernel.dtype)  # [patch, p]
     return back @ kernel @ back.mT
 
@@ -66,13 +68,24 @@ class ViT(nn.Module):
     """
 
     def __init__(
-        self, samples: Images, *, dim: Count, depth: Count, heads: Count, key_heads: Count | None = None, patch: Count,
+        self,
+        samples: Images,
+        *,
+        dim: Count,
+        depth: Count,
+        heads: Count,
+        key_heads: Count | None = None,
+        patch: Count,
         encoding: Links,
-        coordinates: Perturbation = Perturbation(), block: BlockOptions = BlockOptions(),
-        pool: Literal["mean", "class"] = "mean", class_place: Literal["none", "centre"] = "none",
-        registers: Annotated[int, Between(0)] = 0, tubelet: Count = 1,
-        kernel: Literal["softmax", "elu"] = "softmax", backend: Literal["auto", "dense", "chunked", "sdpa", "flex"] = "auto",
-    ) -> None:  # fmt: skip
+        coordinates: Perturbation = Perturbation(),
+        block: BlockOptions = BlockOptions(),
+        pool: Literal["mean", "class"] = "mean",
+        class_place: Literal["none", "centre"] = "none",
+        registers: Annotated[int, Between(0)] = 0,
+        tubelet: Count = 1,
+        kernel: Literal["softmax", "elu"] = "softmax",
+        backend: Literal["auto", "dense", "chunked", "sdpa", "flex"] = "auto",
+    ) -> None:
         super().__init__()
         if class_place == "centre" and pool != "class":
             raise Invalid("class_place", "there is no class token to place; set pool to class")
@@ -98,7 +111,9 @@ class ViT(nn.Module):
         if height % patch or width % patch:
             raise Invalid("patch", f"patch {patch} does not divide images of {height} x {width}")
         if frames and frames[0] % tubelet[0]:
-            raise Invalid("tubelet", f"tubelet {tubelet[0]} does not divide clips of {frames[0]} frames")
+            raise Invalid(
+                "tubelet", f"tubelet {tubelet[0]} does not divide clips of {frames[0]} frames"
+            )
         return tuple(count // step for count, step in zip(pixels, self.steps, strict=True))
 
     def tokens(self, images: Tensor) -> Tokens:
@@ -108,7 +123,11 @@ class ViT(nn.Module):
         index = grids.grid(sizes, x)
         if self.training:
             index = self.perturbation(index, len(x))
-        extra = [token.expand(len(x), -1, -1) for token in (self.class_token, self.registers) if token is not None]
+        extra = [
+            token.expand(len(x), -1, -1)
+            for token in (self.class_token, self.registers)
+            if token is not None
+        ]
         count = sum(token.shape[1] for token in extra)
         extent = index.new_tensor([[sizes]])  # [1, 1, P]
         placed = None

@@ -24,26 +24,41 @@ class AdamW:
     """
 
     def __init__(
-        self, *, lr: Annotated[float, Between(1e-12, 1e12)], weight_decay: Annotated[float, Between(0)] = 0.05,
-        beta1: Share = 0.9, beta2: Share = 0.999, warmup: Share = 0.05, floor: Annotated[float, Between(0, 1)] = 0.01,
+        self,
+        *,
+        lr: Annotated[float, Between(1e-12, 1e12)],
+        weight_decay: Annotated[float, Between(0)] = 0.05,
+        beta1: Share = 0.9,
+        beta2: Share = 0.999,
+        warmup: Share = 0.05,
+        floor: Annotated[float, Between(0, 1)] = 0.01,
         rules: tuple[Rule, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.lr, self.weight_decay, self.betas = lr, weight_decay, (beta1, beta2)
         self.warmup, self.floor, self.rules = warmup, floor, rules
 
     def configure(self, model: nn.Module, steps: int) -> dict[str, Any]:
         """Optimiser and schedule in Lightning's form, for a training of so many steps."""
         matrices = {
-            id(module.weight) for module in model.modules() if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
+            id(module.weight)
+            for module in model.modules()
+            if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
         }
-        decays = {name: self.weight_decay * (id(p) in matrices) for name, p in model.named_parameters()}
+        decays = {
+            name: self.weight_decay * (id(p) in matrices) for name, p in model.named_parameters()
+        }
         free = [p for name, p in model.named_parameters() if first(name, self.rules) is None]
         decayed = [p for p in free if id(p) in matrices]
         others = [p for p in free if id(p) not in matrices]
-        usual = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        usual = [
+            {"params": decayed, "weight_decay": self.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
         ruled = groups(model, self.rules, self.lr, decays) if self.rules else []
         optimiser = torch.optim.AdamW([*usual, *ruled], lr=self.lr, betas=self.betas)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: self.factor(step, steps))
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimiser, lambda step: self.factor(step, steps)
+        )
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def factor(self, step: int, steps: int) -> float:

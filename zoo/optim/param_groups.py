@@ -28,10 +28,13 @@ class Rule:
     def __post_init__(self) -> None:
         if self.freeze and (self.lr, self.weight_decay) != (None, None):
             raise Invalid(
-                "freeze", "what is frozen has neither rate nor decay; leave out freeze, or lr and weight_decay"
+                "freeze",
+                "what is frozen has neither rate nor decay; leave out freeze, or lr and weight_decay",
             )
         if not self.freeze and self.lr is None and self.weight_decay is None:
-            raise Invalid("match", "the rule says nothing of what it matches; add lr, weight_decay or freeze")
+            raise Invalid(
+                "match", "the rule says nothing of what it matches; add lr, weight_decay or freeze"
+            )
 
 
 def freeze(model: nn.Module, rules: Sequence[Rule]) -> None:
@@ -46,13 +49,17 @@ def first(name: str, rules: Sequence[Rule]) -> Rule | None:
     return next((rule for rule in rules if fnmatchcase(name, rule.match)), None)
 
 
-def groups(model: nn.Module, rules: Sequence[Rule], lr: float, decays: dict[str, float]) -> list[dict[str, Any]]:
+def groups(
+    model: nn.Module, rules: Sequence[Rule], lr: float, decays: dict[str, float]
+) -> list[dict[str, Any]]:
     """An optimiser's groups of parameters for each rule, in their order, given the decay of each name without rules.
 
     Raises Invalid where a rule counts for no parameter, or where all are frozen.
     """
     named = dict(model.named_parameters())
-    matched = {at: [name for name in named if first(name, rules) is rule] for at, rule in enumerate(rules)}
+    matched = {
+        at: [name for name in named if first(name, rules) is rule] for at, rule in enumerate(rules)
+    }
     for at, names in matched.items():
         if not names:
             raise Invalid(f"rules.{at}.match", _unmatched(rules[at], named))
@@ -71,5 +78,7 @@ def groups(model: nn.Module, rules: Sequence[Rule], lr: float, decays: dict[str,
 
 def _unmatched(rule: Rule, names: dict[str, nn.Parameter]) -> str:
     if any(fnmatchcase(name, rule.match) for name in names):
-        return f"rules before it match all that {rule.match} matches, and the first counts; move it up"
+        return (
+            f"rules before it match all that {rule.match} matches, and the first counts; move it up"
+        )
     return f"no parameter has a name like {rule.match}; {nearest(rule.match, names)}"

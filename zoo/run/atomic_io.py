@@ -60,7 +60,9 @@ def write(file: io.BytesIO, path: Path) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
-        raise ZooError(f"{path}: cannot be written, {error.strerror or error}; {kept(path.parent)}") from None
+        raise ZooError(
+            f"{path}: cannot be written, {error.strerror or error}; {kept(path.parent)}"
+        ) from None
 
 
 def _settle(folder: Path) -> None:
@@ -77,7 +79,9 @@ def verified(path: Path) -> io.BytesIO:
     try:
         content = memoryview(path.read_bytes())
     except OSError as error:
-        raise CheckpointError(f"{path}: unreadable, {error.strerror or error}; {kept(path.parent, path)}") from None
+        raise CheckpointError(
+            f"{path}: unreadable, {error.strerror or error}; {kept(path.parent, path)}"
+        ) from None
     cut = max(0, len(content) - len(UNSEALED) - LENGTH)
     payload, seal = content[:cut], bytes(content[cut:])
     digest = hashlib.sha256(payload)
@@ -86,7 +90,9 @@ def verified(path: Path) -> io.BytesIO:
         told = "corrupt, or unsafe and not written by zoo: it does not end with its checksum; nothing of it was used"
         raise CheckpointError(f"{path}: {told}; {kept(path.parent, path)}")
     if seal != SEALED + digest.hexdigest().encode():
-        raise CheckpointError(f"{path}: corrupt, it is not what its checksum says; {kept(path.parent, path)}")
+        raise CheckpointError(
+            f"{path}: corrupt, it is not what its checksum says; {kept(path.parent, path)}"
+        )
     return io.BytesIO(content)
 
 
@@ -102,7 +108,11 @@ def whole(path: Path) -> bool:
 def kept(folder: Path, but: Path | None = None) -> str:
     """Which checkpoints lie in a folder, for a message about another one."""
     names = sorted(path.name for path in folder.glob("*.ckpt") if path != but)
-    return f"still there: {', '.join(names)} in {folder}" if names else "no other checkpoint lies beside it"
+    return (
+        f"still there: {', '.join(names)} in {folder}"
+        if names
+        else "no other checkpoint lies beside it"
+    )
 
 
 def clear(run: Path) -> None:

@@ -37,8 +37,14 @@ SILENT: dict[str, Any] = {
 def placed(options: TrainerOptions) -> dict[str, Any]:
     """Options of a trainer. What a launcher says of devices and nodes goes before what the recipe says."""
     devices, nodes = distributed.surroundings() or (options.devices, options.num_nodes)
-    where: dict[str, Any] = {"accelerator": options.accelerator, "devices": devices, "num_nodes": nodes}
-    if distributed.under_slurm():  # what to do after a signal is up to the script that was submitted
+    where: dict[str, Any] = {
+        "accelerator": options.accelerator,
+        "devices": devices,
+        "num_nodes": nodes,
+    }
+    if (
+        distributed.under_slurm()
+    ):  # what to do after a signal is up to the script that was submitted
         where["plugins"] = [SLURMEnvironment(auto_requeue=False)]
     return where | {"strategy": _strategy(options.strategy, _count(where))}
 
@@ -52,7 +58,9 @@ def _count(where: dict[str, Any]) -> int:
 
 def _strategy(name: str, count: int) -> Strategy | str:
     if name == "fsdp":
-        return ModelParallelStrategy(count, tensor_parallel_size=1, save_distributed_checkpoint=False)
+        return ModelParallelStrategy(
+            count, tensor_parallel_size=1, save_distributed_checkpoint=False
+        )
     return "auto" if count == 1 else DDPStrategy(gradient_as_bucket_view=True)
 
 
@@ -71,7 +79,9 @@ def build_model(recipe: Recipe, samples: Samples | None = None) -> nn.Module:
     """
     facts = build_data(recipe).samples if samples is None else samples
     given, aside = recipe.model.options.items(), Aside()
-    options = {key: _links(value, key, aside) if _is_choices(value) else value for key, value in given}
+    options = {
+        key: _links(value, key, aside) if _is_choices(value) else value for key, value in given
+    }
     return cast(nn.Module, reader(recipe, "model", facts)(facts, **options))
 
 
@@ -94,7 +104,9 @@ def reader(recipe: Recipe, section: Literal["model", "task"], samples: Samples) 
     if not isinstance(samples, wanted):
         kinds = " or ".join(kind.__name__.lower() for kind in get_args(wanted) or (wanted,))
         yielded = type(samples).__name__.lower()
-        raise Invalid("name", f"{section} {name} reads {kinds}, data {recipe.data.name} yields {yielded}")
+        raise Invalid(
+            "name", f"{section} {name} reads {kinds}, data {recipe.data.name} yields {yielded}"
+        )
     return cls
 
 
@@ -110,8 +122,14 @@ def build_trainer(recipe: Recipe, **more: Any) -> L.Trainer:
     options["max_steps"] = options["max_steps"] or -1
     if recipe.trainer.fast_dev_run:
         options |= ONCE
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
-    return L.Trainer(**{**options, "num_sanity_val_steps": 0, **quiet, "use_distributed_sampler": False, **more})
+    quiet = {
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+    }
+    return L.Trainer(
+        **{**options, "num_sanity_val_steps": 0, **quiet, "use_distributed_sampler": False, **more}
+    )
 
 
 def hush() -> None:
@@ -139,7 +157,11 @@ def sample(samples: Samples) -> torch.Tensor:
 
 
 def _is_choices(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) > 0 and all(isinstance(one, Choice) for one in value)
+    return (
+        isinstance(value, tuple)
+        and len(value) > 0
+        and all(isinstance(one, Choice) for one in value)
+    )
 
 
 def _links(choices: tuple[Choice, ...], key: str, aside: Aside) -> dict[str, Link]:

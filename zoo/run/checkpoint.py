@@ -54,7 +54,9 @@ def recalled(content: Mapping[str, Any], path: Path) -> Samples | None:
         length = int(facts["length"])
         if "classes" in facts:
             return Passages(length, vocabulary, int(facts["classes"]), tuple(facts["names"]))
-        before = "answers" if facts.get("answers") else "every"  # as it was told before there was `asks`
+        before = (
+            "answers" if facts.get("answers") else "every"
+        )  # as it was told before there was `asks`
         return Text(length, vocabulary, facts.get("asks", before))
     except Exception as error:  # the library of tokenizers fails in its own ways
         raise CheckpointError(
@@ -65,11 +67,15 @@ def recalled(content: Mapping[str, Any], path: Path) -> Samples | None:
 def locate(place: str | Path) -> Path:
     """The checkpoint that a run directory (its best, else its last), `RUN/last`, `RUN/best` or a file names."""
     if not str(place):
-        raise CheckpointError("an empty name is no checkpoint; name a run directory or a checkpoint")
+        raise CheckpointError(
+            "an empty name is no checkpoint; name a run directory or a checkpoint"
+        )
     try:
         return _located(Path(place), str(place))
     except OSError as error:
-        raise CheckpointError(f"{place}: cannot be looked into, {error.strerror or error}") from None
+        raise CheckpointError(
+            f"{place}: cannot be looked into, {error.strerror or error}"
+        ) from None
 
 
 def _located(path: Path, told: str) -> Path:
@@ -79,7 +85,9 @@ def _located(path: Path, told: str) -> Path:
         for name in ("best", "last"):
             if (found := path / "checkpoints" / f"{name}.ckpt").is_file():
                 return found
-        raise CheckpointError(f"{told}: no checkpoint in it; a run directory holds checkpoints/best.ckpt and last.ckpt")
+        raise CheckpointError(
+            f"{told}: no checkpoint in it; a run directory holds checkpoints/best.ckpt and last.ckpt"
+        )
     if (newest := Path("runs") / path / "latest").is_dir():
         raise CheckpointError(f"{path}: no such checkpoint; did you mean {newest}?")
     if path.name in ("last", "best"):
@@ -87,9 +95,13 @@ def _located(path: Path, told: str) -> Path:
         if named.is_file():
             return named
         path = named
-    folders = [one.name for one in path.parent.iterdir() if one.is_dir()] if path.parent.is_dir() else []
+    folders = (
+        [one.name for one in path.parent.iterdir() if one.is_dir()] if path.parent.is_dir() else []
+    )
     if close := difflib.get_close_matches(path.name, folders, n=1):
-        raise CheckpointError(f"{path}: no such checkpoint; did you mean {path.with_name(close[0])}?")
+        raise CheckpointError(
+            f"{path}: no such checkpoint; did you mean {path.with_name(close[0])}?"
+        )
     raise CheckpointError(f"{path}: no such checkpoint; {_good(path)}")
 
 
@@ -100,14 +112,20 @@ def read(path: Path) -> dict[str, Any]:
     except CheckpointError:
         raise
     except Exception as error:  # it is as it was written, but not by zoo
-        if isinstance(error, pickle.UnpicklingError) and re.search("weights_only|Unsupported", str(error)):
+        if isinstance(error, pickle.UnpicklingError) and re.search(
+            "weights_only|Unsupported", str(error)
+        ):
             told = "unsafe, it holds more than plain data and tensors; nothing of it was run"
             raise CheckpointError(f"{path}: {told}") from None
         raise CheckpointError(f"{path}: unreadable, {_brief(error)}; {_good(path)}") from None
     if not isinstance(content, dict) or not {"zoo", "state_dict"} <= content.keys():
-        raise CheckpointError(f"{path}: not a checkpoint of zoo, it carries no recipe; {_good(path)}")
+        raise CheckpointError(
+            f"{path}: not a checkpoint of zoo, it carries no recipe; {_good(path)}"
+        )
     if strange := [*_strange(content["zoo"], content["state_dict"])]:
-        raise CheckpointError(f"{path}: not as zoo writes it, it has no {strange[0]}; {_good(path)}")
+        raise CheckpointError(
+            f"{path}: not as zoo writes it, it has no {strange[0]}; {_good(path)}"
+        )
     return content
 
 
@@ -118,7 +136,9 @@ def _strange(about: Any, weights: Any) -> Iterator[str]:
         yield "recipe"
     if not isinstance(said.get("name"), str):
         yield "name of its recipe"
-    if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
+    if not isinstance(weights, dict) or not all(
+        isinstance(weight, Tensor) for weight in weights.values()
+    ):
         yield "weights"
 
 

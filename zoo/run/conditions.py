@@ -65,15 +65,25 @@ def faults(recipe: Recipe, trained: Samples) -> Iterator[Invalid]:
     """What the data cannot be asked for, whatever the model."""
     evaluate = recipe.evaluate
     if evaluate.stride and not evaluate.lengths:
-        yield Invalid("stride", "it is told without lengths, whose windows it parts; add evaluate.lengths")
-    for kind, option, found in (("resolutions", "size", resolutions), ("lengths", "length", lengths)):
+        yield Invalid(
+            "stride", "it is told without lengths, whose windows it parts; add evaluate.lengths"
+        )
+    for kind, option, found in (
+        ("resolutions", "size", resolutions),
+        ("lengths", "length", lengths),
+    ):
         if not getattr(evaluate, kind):
             continue
         if option not in recipe.data.options:
-            yield Invalid(kind, f"data {recipe.data.name} has no option {option}, so it cannot vary")
+            yield Invalid(
+                kind, f"data {recipe.data.name} has no option {option}, so it cannot vary"
+            )
             continue
         if isinstance(trained, Images) != (kind == "resolutions"):
-            yield Invalid(kind, f"data {recipe.data.name} yields {type(trained).__name__.lower()}, which have none")
+            yield Invalid(
+                kind,
+                f"data {recipe.data.name} yields {type(trained).__name__.lower()}, which have none",
+            )
             continue
         try:
             asked = found(recipe, trained)
@@ -83,7 +93,9 @@ def faults(recipe: Recipe, trained: Samples) -> Iterator[Invalid]:
         for sized in asked.values():
             yield from _refused(recipe, kind, {option: sized.options[option]})
             if "stride" in sized.options:
-                yield from _refused(recipe, "stride", {key: sized.options[key] for key in (option, "stride")})
+                yield from _refused(
+                    recipe, "stride", {key: sized.options[key] for key in (option, "stride")}
+                )
     for name, changes in (evaluate.variants or {}).items():
         yield from _refused(recipe, f"variants.{name}", changes)
 
@@ -99,7 +111,10 @@ def misfits(recipe: Recipe, model: nn.Module, trained: Samples) -> Iterator[Inva
             yield Invalid("resolutions", str(error))
     beyond = [sized.factors for sized in sizes(recipe, trained).values() if sized.beyond]
     if evaluate.rules and not beyond:
-        yield Invalid("rules", "there is no size past that of training to try them at; add evaluate.lengths=[2x]")
+        yield Invalid(
+            "rules",
+            "there is no size past that of training to try them at; add evaluate.lengths=[2x]",
+        )
     for at, rule in enumerate(evaluate.rules if evaluate.rules and beyond else ()):
         if told := extrapolation.unknown(model, rule, beyond[0]):
             yield Invalid(f"rules.{at}", told)

@@ -31,7 +31,13 @@ def surroundings() -> tuple[int, int] | None:
         found = local, int(environment["WORLD_SIZE"]) // local
     elif SLURMEnvironment.detect():
         nodes = int(environment.get("SLURM_NNODES", 1))
-        found = int(environment.get("SLURM_NTASKS_PER_NODE") or int(environment["SLURM_NTASKS"]) // nodes), nodes
+        found = (
+            int(
+                environment.get("SLURM_NTASKS_PER_NODE")
+                or int(environment["SLURM_NTASKS"]) // nodes
+            ),
+            nodes,
+        )
     return None if found == (1, 1) else found  # one alone may start others
 
 
@@ -54,9 +60,16 @@ def start(count: int, words: Sequence[str]) -> None:
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(PATIENCE))
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
         config = LaunchConfig(
-            min_nodes=1, max_nodes=1, nproc_per_node=count, max_restarts=0, run_id=str(os.getpid()), rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0", local_addr="localhost", logs_specs=DefaultLogsSpecs(log_dir=folder),
-        )  # fmt: skip
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=count,
+            max_restarts=0,
+            run_id=str(os.getpid()),
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+        )
         try:
             elastic_launch(config, sys.executable)("-m", "zoo", *words)
         except ChildFailedError as error:
@@ -131,7 +144,8 @@ class Processes:
         """Whether an error came of another process that is gone."""
         return (
             self.count > 1
-            and type(error) in (RuntimeError, distributed.DistBackendError, distributed.DistNetworkError)
+            and type(error)
+            in (RuntimeError, distributed.DistBackendError, distributed.DistNetworkError)
             and re.search("gloo|nccl|connection|socket", str(error), re.IGNORECASE) is not None
         )
 
@@ -154,7 +168,10 @@ def _connect(strategy: ParallelStrategy, count: int) -> None:
     """As Lightning does it, but before it: what is trained, and where, has to be agreed on first."""
     around = strategy.cluster_environment
     assert around is not None
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = around.main_address, str(around.main_port)
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
+        around.main_address,
+        str(around.main_port),
+    )
     device = strategy.root_device
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -51,12 +51,17 @@ def unknown(model: nn.Module, rule: str, factors: tuple[float, ...]) -> str:
     if rule == NONE or rule in rules:
         return ""
     links = [link for m in model.modules() if isinstance(m, Trunk) for link in m.chains[0]]
-    own = " and ".join(f"{one.name} with coordinates {one.coordinates}" if _moved(one) else one.name for one in links)
+    own = " and ".join(
+        f"{one.name} with coordinates {one.coordinates}" if _moved(one) else one.name
+        for one in links
+    )
     told = nearest(rule, [NONE, *rules]) if rules else "it knows none; leave rules out"
     return f"the encoding of the model, {own or 'none'}, knows no rule {rule}; {told}"
 
 
-def extended(recipe: Recipe, task: Task, weights: Mapping[str, Tensor], rule: str, factors: tuple[float, ...]) -> Task:
+def extended(
+    recipe: Recipe, task: Task, weights: Mapping[str, Tensor], rule: str, factors: tuple[float, ...]
+) -> Task:
     """A task with the same `weights` whose encodings go by a rule that is known."""
     changes = known(task.model, factors)[rule]
     options = {key: _changed(value, changes) for key, value in recipe.model.options.items()}

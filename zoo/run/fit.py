@@ -40,7 +40,7 @@ log = logging.getLogger("zoo")
 
 def train(
     recipe: Recipe, run: Path, start: Path | None, donor: Path | None, processes: Processes
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Train, then test the best checkpoint; returns what there is to tell.
 
     It goes on from the checkpoint `start`, or begins, with the weights of the checkpoint `donor` where there is one.
@@ -49,7 +49,9 @@ def train(
     done = 0 if start is None else int(resume.contents(recipe, start)["global_step"])
     data = build_data(recipe)
     task, adopted = _task(recipe, data, processes, donor)
-    saving = Checkpoints(run, recipe, Storage(background=recipe.trainer.save == "async"), task, processes)
+    saving = Checkpoints(
+        run, recipe, Storage(background=recipe.trainer.save == "async"), task, processes
+    )
     signals, spent = Signals(saving), Costs()
     trainer = _trainer(recipe, run, saving, [spent, signals], done)
     if processes.first:
@@ -64,26 +66,44 @@ def train(
         trainer.test(task, datamodule=data, ckpt_path=best, weights_only=True, verbose=False)
     finally:
         signals.remove()
-    metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("test/")}
+    metrics = {
+        key: float(value)
+        for key, value in trainer.callback_metrics.items()
+        if key.startswith("test/")
+    }
     loggers.conclude(trainer.loggers, recipe, metrics, trainer.global_step)
     baselines = data.baselines()
     _conclude(run, metrics, baselines, saving.best, task.monitor, minutes)
     told: dict[str, Any] = {} if adopted is None else {"init_from": adopted.plain()}
     told |= {
-        "recipe": recipe.name, "run": str(run), "checkpoint": str(best), "count": data.count("test"),
-        "metrics": metrics, "baselines": baselines, "data": data.title, "minutes": minutes,
-    }  # fmt: skip
+        "recipe": recipe.name,
+        "run": str(run),
+        "checkpoint": str(best),
+        "count": data.count("test"),
+        "metrics": metrics,
+        "baselines": baselines,
+        "data": data.title,
+        "minutes": minutes,
+    }
     if processes.first:
         manifest.write(run, {**told, **_spent(recipe, trainer, run, spending["memory"], processes)})
     return told
 
 
 def _begin(
-    recipe: Recipe, task: Task, data: Source, trainer: L.Trainer, run: Path, start: Path | None, adopted: Report | None
-) -> None:  # fmt: skip
+    recipe: Recipe,
+    task: Task,
+    data: Source,
+    trainer: L.Trainer,
+    run: Path,
+    start: Path | None,
+    adopted: Report | None,
+) -> None:
     """Tell what begins, and have a new run write it down."""
     device = trainer.strategy.root_device.type
-    planned = dict.fromkeys(plan(recipe, task.model, device, data.samples))  # each once, however many layers
+    planned = dict.fromkeys(
+        plan(recipe, task.model, device, data.samples)
+    )  # each once, however many layers
     _announce(recipe, task, data, run, start, adopted, [*planned])
     if start is None:
         interpreters = [*dict.fromkeys(name for name, _ in planned)]
@@ -93,7 +113,7 @@ def _begin(
 
 def _spent(
     recipe: Recipe, trainer: L.Trainer, run: Path, memory: int | None, processes: Processes
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """What the run came to cost, and where: of this try, the last."""
     return {
         "steps": trainer.global_step,
@@ -104,16 +124,30 @@ def _spent(
     }
 
 
-def _task(recipe: Recipe, data: Source, processes: Processes, donor: Path | None) -> tuple[Task, Report | None]:
+def _task(
+    recipe: Recipe, data: Source, processes: Processes, donor: Path | None
+) -> tuple[Task, Report | None]:
     """The task with its first weights, and what became of those of another recipe."""
-    shaped = recipe.trainer.strategy == "fsdp" and not processes.first  # its weights will be those of the first
+    shaped = (
+        recipe.trainer.strategy == "fsdp" and not processes.first
+    )  # its weights will be those of the first
     task = build_task(recipe, data.samples, device="meta" if shaped else "cpu")
     return task, None if shaped or donor is None else init_from.begin(recipe, task.model, donor)
 
 
-def _trainer(recipe: Recipe, run: Path, saving: Checkpoints, last: list[L.Callback], done: int) -> L.Trainer:
+def _trainer(
+    recipe: Recipe, run: Path, saving: Checkpoints, last: list[L.Callback], done: int
+) -> L.Trainer:
     average = [] if recipe.trainer.ema is None else [Average(recipe.trainer.ema)]
-    watchers = [*average, *_probes(recipe, saving.processes), Progress(), Tested(), Finite(saving), saving, *last]
+    watchers = [
+        *average,
+        *_probes(recipe, saving.processes),
+        Progress(),
+        Tested(),
+        Finite(saving),
+        saving,
+        *last,
+    ]
     kept = loggers.made(recipe, run, done) if saving.processes.first else []
     return build_trainer(recipe, logger=kept, callbacks=watchers, plugins=[saving.storage])
 
@@ -137,9 +171,14 @@ def _modify(model: nn.Module, recipe: Recipe) -> None:
 
 
 def _announce(
-    recipe: Recipe, task: Task, data: Source, run: Path, start: Path | None, adopted: Report | None,
+    recipe: Recipe,
+    task: Task,
+    data: Source,
+    run: Path,
+    start: Path | None,
+    adopted: Report | None,
     planned: list[tuple[str, str]],
-) -> None:  # fmt: skip
+) -> None:
     count = sum(p.numel() for p in task.model.parameters())
     log.info("%s: %s parameters, run directory %s", recipe.name, f"{count:,}", run)
     log.info("data %s", data.title)
@@ -153,11 +192,18 @@ def _announce(
 
 
 def _conclude(
-    run: Path, metrics: dict[str, float], baselines: dict[str, float], best: float | None, monitor: str, minutes: float
+    run: Path,
+    metrics: dict[str, float],
+    baselines: dict[str, float],
+    best: float | None,
+    monitor: str,
+    minutes: float,
 ) -> None:
     told = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
     reached = (
-        f"no validation gave a finite {monitor}: the last weights" if best is None else f"best {monitor} {best:.4f}"
+        f"no validation gave a finite {monitor}: the last weights"
+        if best is None
+        else f"best {monitor} {best:.4f}"
     )
     log.info("%s after %s; %s", reached, clock(60 * minutes), told)
     for name, loss in baselines.items():
@@ -167,7 +213,11 @@ def _conclude(
 
 
 def fit(
-    name: str, overrides: Sequence[str], run_dir: Path | None, resume: str, words: Sequence[str] = ()
+    name: str,
+    overrides: Sequence[str],
+    run_dir: Path | None,
+    resume: str,
+    words: Sequence[str] = (),
 ) -> dict[str, Any] | None:
     """Train and test; returns what `--json` prints, in the process that speaks to the user.
 
@@ -179,9 +229,14 @@ def fit(
     processes = together(recipe, words or ["fit", name, *overrides, *place, "--resume", resume])
     if processes is None:
         return None
-    plain, run, start, donor = processes.agreed(lambda: _prepared(recipe, run_dir, resume, processes.count))
+    plain, run, start, donor = processes.agreed(
+        lambda: _prepared(recipe, run_dir, resume, processes.count)
+    )
     recipe = from_plain(plain, origin=recipe.name, name=recipe.name)
-    with written(run / "train.log") if processes.first else contextlib.nullcontext(), _told(run, processes):
+    with (
+        written(run / "train.log") if processes.first else contextlib.nullcontext(),
+        _told(run, processes),
+    ):
         result = train(recipe, run, start, donor, processes)
     return result if processes.first else None
 

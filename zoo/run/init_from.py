@@ -84,7 +84,9 @@ def _source(recipe: Recipe, path: Path) -> Source:
         try:
             found = Source(path, weights, build_model(stored, checkpoint.recalled(content, path)))
         except Invalid as error:
-            raise CheckpointError(f"{path}: its model cannot be made: {error.key}: {error}") from None
+            raise CheckpointError(
+                f"{path}: its model cannot be made: {error.key}: {error}"
+            ) from None
         _refuse_strangers(found, build_model(recipe), stored.model.name, recipe.model.name)
     return found
 
@@ -113,7 +115,11 @@ def adopt(model: nn.Module, source: Source) -> Report:
                 taken.append(name)
             else:
                 resampled[name] = f"{_shape(value)} to {_shape(weight)}"
-    unused = {name: f"{_shape(value)}, not of this model" for name, value in source.weights.items() if name not in own}
+    unused = {
+        name: f"{_shape(value)}, not of this model"
+        for name, value in source.weights.items()
+        if name not in own
+    }
     return Report(source.path, tuple(taken), resampled, left, unused)
 
 
@@ -139,8 +145,12 @@ def _refuse_strangers(source: Source, model: nn.Module, name: str, own: str) -> 
     weights = {key: value.to("meta") for key, value in source.weights.items()}
     report = adopt(model, Source(source.path, weights, source.model))
     ranks = {key: weight.dim() for key, weight in model.state_dict().items()}
-    if all(ranks[key] < 2 for key in (*report.taken, *report.resampled)):  # at most a bias of the head
-        key, why = next(((key, why) for key, why in report.left.items() if why != ABSENT), ("weights", ABSENT))
+    if all(
+        ranks[key] < 2 for key in (*report.taken, *report.resampled)
+    ):  # at most a bias of the head
+        key, why = next(
+            ((key, why) for key, why in report.left.items() if why != ABSENT), ("weights", ABSENT)
+        )
         told = f"of its {len(weights)} weights none fits: it holds a model {name}, this is a model {own}; {key}: {why}"
         raise CheckpointError(f"{source.path}: {told}")
 

@@ -43,8 +43,12 @@ def restore(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, Task]:
         task.load_state_dict(content["state_dict"], strict=True)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()[1:3]]
-        other = "" if content["zoo"].get("version") == __version__ else f"; {_versions(content['zoo'])}"
-        raise CheckpointError(f"{path}: its weights are of another recipe: {' '.join(lines)[:300]}{other}") from None
+        other = (
+            "" if content["zoo"].get("version") == __version__ else f"; {_versions(content['zoo'])}"
+        )
+        raise CheckpointError(
+            f"{path}: its weights are of another recipe: {' '.join(lines)[:300]}{other}"
+        ) from None
     return stored, task.eval()
 
 

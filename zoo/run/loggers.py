@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -81,7 +81,9 @@ class MetricsFile(Logger):
         return None
 
     @rank_zero_only
-    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
+    ) -> None:
         """The recipe lies beside this file already."""
 
     @rank_zero_only
@@ -111,7 +113,10 @@ def check(recipe: Recipe) -> None:
     if absent:
         remedy = "pip install {}, or leave it out"
         raise RecipeError(
-            *(recipe.fault("trainer.logger", f"{name} is not installed", remedy.format(name)) for name in absent)
+            *(
+                recipe.fault("trainer.logger", f"{name} is not installed", remedy.format(name))
+                for name in absent
+            )
         )
 
 
@@ -152,5 +157,10 @@ def _mlflow(recipe: Recipe, run: Path) -> Logger:
     """Into the run directory, unless MLFLOW_TRACKING_URI names a place; a database, as MLflow 3.13 refuses plain files."""
     place, files = os.environ.get("MLFLOW_TRACKING_URI"), None
     if not place:
-        place, files = f"sqlite:///{run.resolve() / 'mlflow.db'}", (run / "mlflow").resolve().as_uri()
-    return MLFlowLogger(experiment_name=recipe.name, run_name=run.name, tracking_uri=place, artifact_location=files)
+        place, files = (
+            f"sqlite:///{run.resolve() / 'mlflow.db'}",
+            (run / "mlflow").resolve().as_uri(),
+        )
+    return MLFlowLogger(
+        experiment_name=recipe.name, run_name=run.name, tracking_uri=place, artifact_location=files
+    )

@@ -60,7 +60,9 @@ class Blame:
             self.lacking.append(error)
 
     def note(self, section: str, error: Invalid) -> None:
-        self.faults.append(self.recipe.fault(f"{section}.{error.key}" if error.key else section, str(error)))
+        self.faults.append(
+            self.recipe.fault(f"{section}.{error.key}" if error.key else section, str(error))
+        )
 
 
 def _made(recipe: Recipe, facts: Samples, optim: Any, blame: Blame) -> None:
@@ -119,7 +121,9 @@ def _trainer_faults(recipe: Recipe) -> list[Fault]:
     return []
 
 
-def plan(recipe: Recipe, model: nn.Module, device: str, samples: Samples | None = None) -> list[tuple[str, str]]:
+def plan(
+    recipe: Recipe, model: nn.Module, device: str, samples: Samples | None = None
+) -> list[tuple[str, str]]:
     """For each attention layer the interpreter it will use on a type of device, and why."""
     found: list[tuple[str, str]] = []
 
@@ -128,7 +132,9 @@ def plan(recipe: Recipe, model: nn.Module, device: str, samples: Samples | None 
         tokens, chain, _ = args
         found.append(module.plan(tokens, chain, device))
 
-    hooks = [m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, SelfAttention)]
+    hooks = [
+        m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, SelfAttention)
+    ]
     with torch.no_grad():
         model(sample(build_data(recipe).samples if samples is None else samples))
     for hook in hooks:
@@ -141,7 +147,9 @@ def parameters(model: nn.Module) -> Mapping[str, int]:
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
         words = name.replace("trunk.", "").split(".")
-        part = ".".join([words[0], words[2].partition("_")[0]]) if words[0] == "blocks" else words[0]
+        part = (
+            ".".join([words[0], words[2].partition("_")[0]]) if words[0] == "blocks" else words[0]
+        )
         if words[0] == "encoding":
             part = f"encoding.{words[1]}"
         counts[part] = counts.get(part, 0) + parameter.numel()

@@ -23,7 +23,11 @@ def find(recipe: Recipe, run_dir: Path | None, resume: str) -> tuple[Path | None
     if resume == "never":
         return None, None
     home = run_dir or folder.latest(recipe)
-    return _newest(recipe, home, run_dir is not None) if resume == "auto" else _named(recipe, home, run_dir, resume)
+    return (
+        _newest(recipe, home, run_dir is not None)
+        if resume == "auto"
+        else _named(recipe, home, run_dir, resume)
+    )
 
 
 def contents(recipe: Recipe, path: Path) -> dict[str, Any]:
@@ -37,16 +41,22 @@ def contents(recipe: Recipe, path: Path) -> dict[str, Any]:
     if different:
         raise CheckpointError(f"{path}: of another recipe, it differs in {', '.join(different)}")
     if LIVE in content and recipe.trainer.ema is None:
-        raise CheckpointError(f"{path}: its weights are an average, which this recipe does not keep; set trainer.ema")
+        raise CheckpointError(
+            f"{path}: its weights are an average, which this recipe does not keep; set trainer.ema"
+        )
     if recipe.trainer.fast_dev_run != theirs["trainer"].get("fast_dev_run", False):
         raise CheckpointError(f"{path}: of another recipe, it differs in trainer.fast_dev_run")
     return content
 
 
-def _named(recipe: Recipe, home: Path, run_dir: Path | None, resume: str) -> tuple[Path, Path | None]:
+def _named(
+    recipe: Recipe, home: Path, run_dir: Path | None, resume: str
+) -> tuple[Path, Path | None]:
     named = home / resume if resume in ("last", "best") else Path(resume)
     last = named / "checkpoints" / "last.ckpt"
-    start, run = (last, None if run_dir else named) if last.is_file() else (checkpoint.locate(named), None)
+    start, run = (
+        (last, None if run_dir else named) if last.is_file() else (checkpoint.locate(named), None)
+    )
     contents(recipe, start)
     return start, run
 

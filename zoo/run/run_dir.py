@@ -18,7 +18,9 @@ from zoo.errors import Fault, RecipeError
 PACKAGES = ("torch", "lightning", "torchmetrics", "omegaconf", "numpy")
 
 
-def create(recipe: Recipe, wanted: Path | None = None, again: bool = False, processes: int = 1) -> Path:
+def create(
+    recipe: Recipe, wanted: Path | None = None, again: bool = False, processes: int = 1
+) -> Path:
     """A new run directory for a recipe, with `recipe.yaml` and `environment.json`.
 
     An existing run is never overwritten; but `again` takes the directory of one that was killed before it saved anything.
@@ -32,7 +34,12 @@ def create(recipe: Recipe, wanted: Path | None = None, again: bool = False, proc
             folder = folder.with_name(f"{now}-{recipe.hash}-{count}")
     elif _occupied(folder) and not (again and _nothing_saved(folder)):
         raise RecipeError(
-            Fault("command line", "--run-dir", f"{folder} exists already", "name a new directory, or add --resume auto")
+            Fault(
+                "command line",
+                "--run-dir",
+                f"{folder} exists already",
+                "name a new directory, or add --resume auto",
+            )
         )
     try:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -44,7 +51,12 @@ def create(recipe: Recipe, wanted: Path | None = None, again: bool = False, proc
             _point(folder.with_name("latest"), folder.name)
     except OSError as error:
         raise RecipeError(
-            Fault("run directory", str(folder), error.strerror or str(error), "choose another with --run-dir")
+            Fault(
+                "run directory",
+                str(folder),
+                error.strerror or str(error),
+                "choose another with --run-dir",
+            )
         ) from None
     return folder
 
@@ -97,12 +109,19 @@ def _git() -> dict[str, object] | None:
     home = Path(__file__).parent.parent
 
     def ask(*words: str) -> str:
-        found = subprocess.run(["git", *words], cwd=home, capture_output=True, text=True, check=True, timeout=10)
+        found = subprocess.run(
+            ["git", *words], cwd=home, capture_output=True, text=True, check=True, timeout=10
+        )
         return found.stdout.strip()
 
     try:
-        ask("ls-files", "--error-unmatch", "__init__.py")  # a repository around it may have other things
-        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain", "--", "."))}
+        ask(
+            "ls-files", "--error-unmatch", "__init__.py"
+        )  # a repository around it may have other things
+        return {
+            "commit": ask("rev-parse", "HEAD"),
+            "changed": bool(ask("status", "--porcelain", "--", ".")),
+        }
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -25,7 +25,11 @@ def together(recipe: Recipe, words: Sequence[str]) -> Processes | None:
     if distributed.surroundings() is None and trainer.world_size > 1:
         if recipe.trainer.num_nodes > 1:
             told = f"{recipe.trainer.num_nodes} nodes, and nothing here says which of them this is"
-            raise RecipeError(recipe.fault("trainer.num_nodes", told, "start it with torchrun or SLURM: zoo launch"))
+            raise RecipeError(
+                recipe.fault(
+                    "trainer.num_nodes", told, "start it with torchrun or SLURM: zoo launch"
+                )
+            )
         distributed.start(trainer.world_size, words)
         return None
     if recipe.trainer.threads is not None:

@@ -50,18 +50,20 @@ class Task(L.LightningModule):
     mode: str  # max or min
     model: nn.Module
     samples: Samples
-    longest: int = 0  # tokens of a window of the data of a test, which may be others than those of training
+    longest: int = (
+        0  # tokens of a window of the data of a test, which may be others than those of training
+    )
 
     def configure_model(self) -> None:
         """Where a strategy keeps weights in shards, make them; Lightning asks before each training and each test."""
         if self.device_mesh is not None:
-
-
             shard(self.model, self.device_mesh["data_parallel"])
 
     def inputs(self, batch: Any) -> tuple[Tensor | None, ...]:
         """What the model is called with for a batch of an evaluation. Raises Invalid where the task does not tell it."""
-        raise Invalid("name", f"{type(self).__name__.lower()} does not tell what its model is called with")
+        raise Invalid(
+            "name", f"{type(self).__name__.lower()} does not tell what its model is called with"
+        )
 
     def batch_state(self) -> dict[str, Any]:
         """What this process carries from one training batch to the next beside the weights, as plain data."""

@@ -70,7 +70,10 @@ class Predict(Task):
         super().__init__()
         memory = getattr(model, "memory", None)
         if not isinstance(memory, int):
-            raise Invalid("name", "predict trains a model that sees only what came before; choose model decoder")
+            raise Invalid(
+                "name",
+                "predict trains a model that sees only what came before; choose model decoder",
+            )
         self.model, self.optim, self.samples = model, optim, samples
         self.unit, self.answers = samples.vocabulary.unit, samples.asks == "answers"
         self.val_tally, self.test_tally = Tally(samples.length), Tally(samples.length)
@@ -96,7 +99,9 @@ class Predict(Task):
     def training_step(self, batch: Windows, batch_idx: int) -> Tensor:
         try:
             logits = self.logits("train", batch)
-        except Invalid as error:  # a window that the model cannot read, after the recipe was found right
+        except (
+            Invalid
+        ) as error:  # a window that the model cannot read, after the recipe was found right
             raise ZooError(f"model.{error.key}: {error}") from None
         loss = mean_loss(logits, batch.targets, self.over_processes)
         self.log("train/loss", loss, batch_size=len(batch.inputs), sync_dist=True)
@@ -122,11 +127,17 @@ class Predict(Task):
 
     def on_test_epoch_end(self) -> None:
         counts = self._conclude("test", self.test_tally)
-        self.positions, self.accuracies, self.asked = counts.positions(), counts.accuracies(), counts.asked.tolist()
+        self.positions, self.accuracies, self.asked = (
+            counts.positions(),
+            counts.accuracies(),
+            counts.asked.tolist(),
+        )
 
     def _conclude(self, part: str, tally: Tally) -> Counts:
         counts = tally.compute()  # the same in every process
-        measures = counts.measures() | counts.bits(self.unit) | (counts.whole() if self.answers else {})
+        measures = (
+            counts.measures() | counts.bits(self.unit) | (counts.whole() if self.answers else {})
+        )
         self.log_dict({f"{part}/{name}": value for name, value in measures.items()}, sync_dist=True)
         return counts
 

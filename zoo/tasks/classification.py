@@ -36,15 +36,20 @@ class Classify(Task):
         super().__init__()
         self.monitor, self.mode = f"val/{monitor}", "max" if monitor == "accuracy" else "min"
         self.model, self.optim, self.samples, self.smoothing = model, optim, samples, smoothing
-        self.val_metrics, self.test_metrics = self._metrics(samples.classes), self._metrics(samples.classes)
+        self.val_metrics, self.test_metrics = (
+            self._metrics(samples.classes),
+            self._metrics(samples.classes),
+        )
 
     @staticmethod
     def _metrics(classes: int) -> MetricCollection:
-        return MetricCollection({
-            "loss": MeanMetric(),
-            "accuracy": MulticlassAccuracy(classes, average="micro"),
-            "top5": MulticlassAccuracy(classes, average="micro", top_k=min(5, classes)),
-        })  # fmt: skip
+        return MetricCollection(
+            {
+                "loss": MeanMetric(),
+                "accuracy": MulticlassAccuracy(classes, average="micro"),
+                "top5": MulticlassAccuracy(classes, average="micro", top_k=min(5, classes)),
+            }
+        )
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.model(inputs)
@@ -72,7 +77,9 @@ class Classify(Task):
         metrics["loss"].update(F.cross_entropy(logits.float(), labels, reduction="none"))
         metrics["accuracy"].update(logits, labels)
         metrics["top5"].update(logits, labels)
-        self.log_dict({f"{part}/{name}": metric for name, metric in metrics.items()}, batch_size=len(labels))
+        self.log_dict(
+            {f"{part}/{name}": metric for name, metric in metrics.items()}, batch_size=len(labels)
+        )
 
     def configure_optimizers(self) -> Any:
         return self.optim.configure(self.model, int(self.trainer.estimated_stepping_batches))

@@ -32,13 +32,26 @@ class Fill(Task):
     monitor, mode = "val/loss", "min"
 
     def __init__(
-        self, model: nn.Module, optim: Optimiser, samples: Text, *, share: Annotated[float, Between(0.001, 1)] = 0.15
+        self,
+        model: nn.Module,
+        optim: Optimiser,
+        samples: Text,
+        *,
+        share: Annotated[float, Between(0.001, 1)] = 0.15,
     ) -> None:
         super().__init__()
         mask = getattr(model, "mask", None)
         if not isinstance(mask, int):
-            raise Invalid("name", "fill trains a model that knows a mask token; choose model encoder")
-        self.model, self.optim, self.samples, self.share, self.mask = model, optim, samples, share, mask
+            raise Invalid(
+                "name", "fill trains a model that knows a mask token; choose model encoder"
+            )
+        self.model, self.optim, self.samples, self.share, self.mask = (
+            model,
+            optim,
+            samples,
+            share,
+            mask,
+        )
         self.val_tally, self.test_tally = Tally(samples.length), Tally(samples.length)
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
@@ -80,9 +93,13 @@ class Fill(Task):
         if batch.documents is not None:
             chosen = chosen & (batch.documents >= 0)
         changed = torch.where(
-            draws[1] < HIDDEN, self.mask, torch.where(draws[1] < HIDDEN + SWAPPED, others, batch.inputs)
+            draws[1] < HIDDEN,
+            self.mask,
+            torch.where(draws[1] < HIDDEN + SWAPPED, others, batch.inputs),
         )
-        return torch.where(chosen, changed, batch.inputs), torch.where(chosen, batch.inputs, NOT_ASKED)
+        return torch.where(chosen, changed, batch.inputs), torch.where(
+            chosen, batch.inputs, NOT_ASKED
+        )
 
     def _measure(self, tally: Tally, batch: Windows) -> None:
         inputs, targets = self._asked(batch)
@@ -92,9 +109,13 @@ class Fill(Task):
         """Inputs and targets [B, N] of an evaluation. Where windows overlap, a token is measured by one of them, as in the
         data's own targets.
         """
-        draws, others = zip(*(self._draws(window) for window in batch.inputs.cpu().numpy()), strict=True)
+        draws, others = zip(
+            *(self._draws(window) for window in batch.inputs.cpu().numpy()), strict=True
+        )
         device = batch.inputs.device
-        inputs, targets = self.masked(batch, torch.stack(draws, dim=1).to(device), torch.stack(others).to(device))
+        inputs, targets = self.masked(
+            batch, torch.stack(draws, dim=1).to(device), torch.stack(others).to(device)
+        )
         if batch.documents is None:
             targets = torch.where(batch.targets == NOT_ASKED, NOT_ASKED, targets)
         return inputs, targets

@@ -14,12 +14,16 @@ from torchmetrics import Metric
 NOT_ASKED = -100
 
 
-def mean_loss(logits: Tensor, targets: Tensor, over_processes: Callable[[Tensor], Tensor] = lambda own: own) -> Tensor:
+def mean_loss(
+    logits: Tensor, targets: Tensor, over_processes: Callable[[Tensor], Tensor] = lambda own: own
+) -> Tensor:
     """Cross-entropy in nats of logits [B, N, V], averaged over the targets [B, N] that are asked; 0 if none is.
 
     It is divided by how many are asked on average `over_processes`: the mean of what these give is that of the whole batch.
     """
-    total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=NOT_ASKED, reduction="sum")
+    total = F.cross_entropy(
+        logits.flatten(0, 1).float(), targets.flatten(), ignore_index=NOT_ASKED, reduction="sum"
+    )
     asked = over_processes((targets != NOT_ASKED).sum().to(total.dtype))
     return total / torch.where(asked == 0, 1, asked)
 
@@ -47,7 +51,9 @@ class Counts(NamedTuple):
     def bits(self, unit: str) -> dict[str, Tensor]:
         """bits_per_character or bits_per_byte; nothing where a token is neither and its bytes were not said."""
         if unit == "token":
-            return {"bits_per_byte": self.nats.sum() / math.log(2) / self.bytes} if self.bytes else {}
+            return (
+                {"bits_per_byte": self.nats.sum() / math.log(2) / self.bytes} if self.bytes else {}
+            )
         return {f"bits_per_{unit}": self.nats.sum() / math.log(2) / self.asked.sum()}
 
     def positions(self) -> list[float | None]:
@@ -87,7 +93,9 @@ class Tally(Metric):
     def update(self, logits: Tensor, targets: Tensor, sizes: Tensor | None = None) -> None:
         """Add logits [B, N, V] of targets [B, N], `sizes` [B, N] bytes long each."""
         known = targets != NOT_ASKED
-        losses = F.cross_entropy(logits.float().mT, targets, ignore_index=NOT_ASKED, reduction="none")  # [B, N]
+        losses = F.cross_entropy(
+            logits.float().mT, targets, ignore_index=NOT_ASKED, reduction="none"
+        )  # [B, N]
         self.nats = _sum(self.nats, losses.sum(0))
         self.asked = _sum(self.asked, known.sum(0))
         right, answers = known & (logits.argmax(-1) == targets), known.any(1)

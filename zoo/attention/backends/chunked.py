@@ -23,7 +23,10 @@ def chunked(terms: Terms) -> Tensor:
     if count <= rows:
         return dense(terms)
     terms, cut = _prepared(terms), Collecting()
-    spans = [replace(_span(terms, first, min(first + rows, count)), cut=cut) for first in range(0, count, rows)]
+    spans = [
+        replace(_span(terms, first, min(first + rows, count)), cut=cut)
+        for first in range(0, count, rows)
+    ]
     return torch.cat([_computed(terms, span) for span in spans], dim=2).to(dtype)
 
 

@@ -47,7 +47,9 @@ def attend(terms: Terms, backend: str = "auto") -> tuple[Tensor, Tensor | None]:
     able, reason = choose(terms)
     name = able if backend == "auto" else backend
     if name in ("sdpa", "flex") and any(getattr(terms, field) is not None for field in ROWS):
-        raise Invalid("backend", f"{name} cannot compute this attention: {reason}; use dense or chunked")
+        raise Invalid(
+            "backend", f"{name} cannot compute this attention: {reason}; use dense or chunked"
+        )
     out = {"dense": dense, "chunked": chunked, "sdpa": sdpa, "flex": flex}[name](terms)
     width = terms.v.shape[-1]
     return out[..., :width], None if terms.riders is None else out[..., width:]

@@ -11,7 +11,14 @@ from zoo.attention.backends.reference import carried
 from zoo.attention.call import Terms
 from zoo.attention.tokens import precise
 
-_PRODUCTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))  # parts of a split factor whose products matter
+_PRODUCTS = (
+    (0, 0),
+    (0, 1),
+    (0, 2),
+    (1, 0),
+    (1, 1),
+    (2, 0),
+)  # parts of a split factor whose products matter
 
 
 def sdpa(terms: Terms) -> Tensor:
@@ -22,7 +29,13 @@ def sdpa(terms: Terms) -> Tensor:
         left, right = _channels(terms)
         q, k = torch.cat([q, *left], dim=-1), torch.cat([k, *right], dim=-1)
     visible, square = terms.visible, terms.square
-    diagonal = terms.causal and square and bias is None and terms.queries.document is None and not terms.windowed
+    diagonal = (
+        terms.causal
+        and square
+        and bias is None
+        and terms.queries.document is None
+        and not terms.windowed
+    )
     blocked = None if visible is None or diagonal else terms.grid(visible)
     if bias is not None:
         values = bias.to(q.dtype)
@@ -32,7 +45,9 @@ def sdpa(terms: Terms) -> Tensor:
         q, k, padded = (F.pad(one, (0, width - one.shape[-1])) for one in (q, k, v))
     else:
         padded = v
-    out = F.scaled_dot_product_attention(q, k, padded, blocked, is_causal=diagonal, scale=terms.scale)
+    out = F.scaled_dot_product_attention(
+        q, k, padded, blocked, is_causal=diagonal, scale=terms.scale
+    )
     return out[..., : v.shape[-1]]
 
 
@@ -43,18 +58,24 @@ def flex(terms: Terms) -> Tensor:
     """
     q, v, own = terms.q, carried(terms), terms.q.is_cuda and not torch.compiler.is_compiling()
     attention = torch.compile(flex_attention) if own else flex_attention
-    blocks = torch.compile(create_block_mask) if own else create_block_mask  # which then never holds all pairs
+    blocks = (
+        torch.compile(create_block_mask) if own else create_block_mask
+    )  # which then never holds all pairs
     bias, visible, block_mask = terms.bias(), terms.visible, None
     if visible is not None:
         sizes = (_masks(terms), None, q.shape[2], terms.k.shape[2])
         block_mask = blocks(visible, *sizes, device=q.device.type)
-    modify = None if bias is None else lambda score, b, h, i, j: score + bias(b, h, i, j).to(score.dtype)
+    modify = (
+        None if bias is None else lambda score, b, h, i, j: score + bias(b, h, i, j).to(score.dtype)
+    )
     return attention(q, terms.k, v, score_mod=modify, block_mask=block_mask, scale=terms.scale)
 
 
 def _masks(terms: Terms) -> int | None:
     """How many samples a mask tells apart; None for one mask for all."""
-    facts = (fact for tokens in (terms.queries, terms.keys) for fact in (tokens.document, tokens.placed))
+    facts = (
+        fact for tokens in (terms.queries, terms.keys) for fact in (tokens.document, tokens.placed)
+    )
     count = max((len(fact) for fact in facts if fact is not None), default=1)
     return count if count > 1 else None
 
@@ -64,7 +85,10 @@ def slim(terms: Terms) -> bool:
     if not terms.factors or terms.q.dtype == torch.float16:  # positions overflow float16
         return False
     parts = 1 if torch.finfo(terms.q.dtype).bits >= 32 else len(_PRODUCTS)
-    return parts * sum(left.shape[-1] for left, right in terms.factors if right.shape[2] > 1) <= 2 * terms.q.shape[-1]
+    return (
+        parts * sum(left.shape[-1] for left, right in terms.factors if right.shape[2] > 1)
+        <= 2 * terms.q.shape[-1]
+    )
 
 
 def _channels(terms: Terms) -> tuple[list[Tensor], list[Tensor]]:

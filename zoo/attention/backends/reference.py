@@ -19,12 +19,18 @@ def scores(terms: Terms, span: Span | None = None) -> Tensor:
     """Scores [B, H, n, m] as they enter the normalisation, in at least float32; -inf where a pair may not attend."""
     span = span or terms.whole
     with unrounded(terms.q.device):
-        values = _products(precise(span.of_rows(terms.q)) * terms.scale, precise(span.of_columns(terms.k)))
+        values = _products(
+            precise(span.of_rows(terms.q)) * terms.scale, precise(span.of_columns(terms.k))
+        )
         bias, shut = terms.added(span), _shut(terms, span)
         if terms.rescore is not None:
-            values = terms.rescore(values if bias is None else values + bias, mask(terms, span), span)
+            values = terms.rescore(
+                values if bias is None else values + bias, mask(terms, span), span
+            )
             bias = None
-        parts = [one for one in (bias, shut) if one is not None]  # summed first: they have fewer numbers than scores
+        parts = [
+            one for one in (bias, shut) if one is not None
+        ]  # summed first: they have fewer numbers than scores
         return values + sum(parts[1:], parts[0]) if parts else values
 
 
@@ -63,7 +69,11 @@ def mix(terms: Terms, weights: Tensor, span: Span | None = None) -> Tensor:
 
 def carried(terms: Terms) -> Tensor:
     """Values and what rides along with them, [B, H, M, V + E]."""
-    return terms.v if terms.riders is None else torch.cat([terms.v, terms.riders.to(terms.v.dtype)], dim=-1)
+    return (
+        terms.v
+        if terms.riders is None
+        else torch.cat([terms.v, terms.riders.to(terms.v.dtype)], dim=-1)
+    )
 
 
 def mask(terms: Terms, span: Span | None = None) -> Tensor:

@@ -29,10 +29,14 @@ def contenders(shape: Shape, library: Any) -> list[Contender]:
         return []
     names = {rival: name.format(size=size) for rival, name in MODELS.items()}
     return [
-        Contender(name=f"{NAME} {rival}", peer=NAME, rival=rival, make=partial(_make, library, name))
+        Contender(
+            name=f"{NAME} {rival}", peer=NAME, rival=rival, make=partial(_make, library, name)
+        )
         for rival, name in names.items()
     ]
 
 
 def _make(library: Any, name: str, setting: Setting) -> nn.Module:
-    return library.create_model(name, img_size=setting.shape.length, num_classes=setting.shape.outputs)
+    return library.create_model(
+        name, img_size=setting.shape.length, num_classes=setting.shape.outputs
+    )

@@ -33,22 +33,36 @@ def contenders(shape: Shape, library: Any) -> list[Contender]:
         return []
     return [
         Contender(
-            name=f"{NAME} {name}", peer=NAME, rival=rival, make=partial(_make, library, options),
+            name=f"{NAME} {name}",
+            peer=NAME,
+            rival=rival,
+            make=partial(_make, library, options),
             generate=partial(_generate, library),
         )
         for name, (rival, options) in OPTIONS.items()
-    ]  # fmt: skip
+    ]
 
 
 def _make(library: Any, options: Mapping[str, bool], setting: Setting) -> nn.Module:
     shape = setting.shape
     layers = library.Decoder(
-        dim=shape.dim, depth=shape.depth, heads=shape.heads, attn_dim_head=shape.dim // shape.heads, verbose=False, **options
-    )  # fmt: skip
+        dim=shape.dim,
+        depth=shape.depth,
+        heads=shape.heads,
+        attn_dim_head=shape.dim // shape.heads,
+        verbose=False,
+        **options,
+    )
     return library.TransformerWrapper(
-        num_tokens=shape.outputs, max_seq_len=shape.length, use_abs_pos_emb=False, tie_embedding=True, attn_layers=layers
-    )  # fmt: skip
+        num_tokens=shape.outputs,
+        max_seq_len=shape.length,
+        use_abs_pos_emb=False,
+        tie_embedding=True,
+        attn_layers=layers,
+    )
 
 
 def _generate(library: Any, model: nn.Module, prompt: Tensor, count: int) -> Tensor:
-    return library.AutoregressiveWrapper(model).generate(prompt, count, temperature=0.0, cache_kv=True)
+    return library.AutoregressiveWrapper(model).generate(
+        prompt, count, temperature=0.0, cache_kv=True
+    )

@@ -43,8 +43,14 @@ class Task:
         around = {**os.environ, **(more or {})}
         with (status.made(self.folder / self.run) / status.OUTPUT).open("ab") as told:
             return subprocess.Popen(
-                command, cwd=self.folder, env=around, stdin=subprocess.PIPE, stdout=told, stderr=told, start_new_session=True
-            )  # fmt: skip
+                command,
+                cwd=self.folder,
+                env=around,
+                stdin=subprocess.PIPE,
+                stdout=told,
+                stderr=told,
+                start_new_session=True,
+            )
 
     def __call__(self) -> int:
         process = self.start()

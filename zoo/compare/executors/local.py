@@ -31,7 +31,11 @@ class Local:
         self.pool: ThreadPoolExecutor | None = None
 
     def needs(self, cells: int, jobs: int | None, gpus: int) -> Needs:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
         most = len(_devices()) if gpus else cores
         found = min(cells, jobs or max(1, most))
         return Needs(found, max(1, cores // found), gpus)
@@ -72,4 +76,8 @@ def _devices() -> list[str]:
     """The GPUs that a process started from here can be told to see."""
     told = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return [word.strip() for word in told.split(",")][:count] if told else [str(number) for number in range(count)]
+    return (
+        [word.strip() for word in told.split(",")][:count]
+        if told
+        else [str(number) for number in range(count)]
+    )

@@ -25,9 +25,15 @@ class Ray:
 
     def needs(self, cells: int, jobs: int | None, gpus: int) -> Needs:
         if find_spec("ray") is None:
-            raise RecipeError(Fault("command line", "engine", "ray is not installed", "pip install ray"))
+            raise RecipeError(
+                Fault("command line", "engine", "ray is not installed", "pip install ray")
+            )
         if jobs is not None:
-            raise RecipeError(Fault("command line", "jobs", "Ray itself says how many run at once", "leave it out"))
+            raise RecipeError(
+                Fault(
+                    "command line", "jobs", "Ray itself says how many run at once", "leave it out"
+                )
+            )
         return Needs(cells, self.cpus, gpus)
 
     def start(self, tasks: Sequence[Task], needs: Needs) -> None:
@@ -36,8 +42,15 @@ class Ray:
         library.init(ignore_reinit_error=True, log_to_driver=False)
         for one, handler in handlers.items():
             signal(one, handler)  # Ray has put its own in their place, which abort this process
-        plugins = {"env_vars": {PLUGINS: os.environ.get(PLUGINS, "")}}  # workers of a cluster were started elsewhere
-        asked = {"num_cpus": needs.threads, "num_gpus": needs.gpus, "max_retries": 0, "runtime_env": plugins}
+        plugins = {
+            "env_vars": {PLUGINS: os.environ.get(PLUGINS, "")}
+        }  # workers of a cluster were started elsewhere
+        asked = {
+            "num_cpus": needs.threads,
+            "num_gpus": needs.gpus,
+            "max_retries": 0,
+            "runtime_env": plugins,
+        }
         run = library.remote(**asked)(_run)
         for task in tasks:
             self.handles.append(_Reference(library, run.remote(task)))
@@ -45,7 +58,9 @@ class Ray:
     def stop(self, signal: Signals) -> None:
         for handle in self.handles:
             if not handle.done():
-                handle.library.cancel(handle.reference)  # interrupts the task, which has its cell save and end
+                handle.library.cancel(
+                    handle.reference
+                )  # interrupts the task, which has its cell save and end
 
     def _library(self) -> Any:
         import ray

@@ -28,9 +28,14 @@ class Slurm:
     here = False
 
     def __init__(
-        self, *, time: str = "24:00:00", partition: str | None = None, account: str | None = None, cpus: Count = 1,
+        self,
+        *,
+        time: str = "24:00:00",
+        partition: str | None = None,
+        account: str | None = None,
+        cpus: Count = 1,
         gpus: Annotated[int, Between(0, 1)] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         slurm.Slurm(time=time, partition=partition, account=account)  # says what is wrong with them
         self.minutes = -(-slurm.seconds(time) // 60)
         self.partition, self.account, self.cpus, self.gpus = partition, account, cpus, gpus
@@ -38,20 +43,30 @@ class Slurm:
 
     def needs(self, cells: int, jobs: int | None, gpus: int) -> Needs:
         if find_spec("submitit") is None:
-            raise RecipeError(Fault("command line", "engine", "submitit is not installed", "pip install submitit"))
+            raise RecipeError(
+                Fault("command line", "engine", "submitit is not installed", "pip install submitit")
+            )
         if shutil.which("srun") is None:
-            raise RecipeError(Fault("command line", "engine", "there is no srun here", "start it where SLURM is"))
+            raise RecipeError(
+                Fault("command line", "engine", "there is no srun here", "start it where SLURM is")
+            )
         return Needs(min(cells, jobs or cells), self.cpus, gpus if self.gpus is None else self.gpus)
 
     def start(self, tasks: Sequence[Task], needs: Needs) -> None:
         executor = self._executor(tasks[0].folder / tasks[0].run.parent.parent / LOGS)
         asked = {"slurm_partition": self.partition, "slurm_account": self.account}
         executor.update_parameters(
-            name="zoo-compare", timeout_min=self.minutes, cpus_per_task=needs.threads, gpus_per_node=needs.gpus,
-            slurm_array_parallelism=needs.jobs, **{key: value for key, value in asked.items() if value is not None},
-        )  # fmt: skip
+            name="zoo-compare",
+            timeout_min=self.minutes,
+            cpus_per_task=needs.threads,
+            gpus_per_node=needs.gpus,
+            slurm_array_parallelism=needs.jobs,
+            **{key: value for key, value in asked.items() if value is not None},
+        )
         with executor.batch():
-            self.handles = [_Job(executor.submit(Requeued(task))) for task in tasks]  # submitted as the batch ends
+            self.handles = [
+                _Job(executor.submit(Requeued(task))) for task in tasks
+            ]  # submitted as the batch ends
 
     def stop(self, signal: Signals) -> None:
         for handle in self.handles:

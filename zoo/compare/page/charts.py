@@ -13,7 +13,11 @@ from zoo.diagnostics.drawing.markup import Markup, tag
 
 
 def sizes(comparison: Comparison) -> Markup | None:
-    bands = "Bands are 95 % intervals over seeds." if len(comparison.seeds) > 1 else "One seed each: no intervals."
+    bands = (
+        "Bands are 95 % intervals over seeds."
+        if len(comparison.seeds) > 1
+        else "One seed each: no intervals."
+    )
     return _charts(f"{bands} The dotted line is the size of training.", by_size(comparison))
 
 
@@ -24,20 +28,29 @@ def positions(comparison: Comparison) -> Markup | None:
 
 def training(comparison: Comparison) -> Markup | None:
     several = len(comparison.seeds) > 1
-    said = "Means of the seeds, with bands from the lowest to the highest." if several else "One seed each."
+    said = (
+        "Means of the seeds, with bands from the lowest to the highest."
+        if several
+        else "One seed each."
+    )
     return _charts(said, in_training(comparison))
 
 
 def costs(comparison: Comparison) -> Markup | None:
     found = by_cost(comparison)
     said = f"Means {at(comparison, [TRAINED])}, against what differs between variants; hover a point for its name."
-    return _figures(figure(said, *(titled(one.title, points(one)) for one in found), wide=True)) if found else None
+    return (
+        _figures(figure(said, *(titled(one.title, points(one)) for one in found), wide=True))
+        if found
+        else None
+    )
 
 
 def _charts(said: str, charts: Sequence[Chart]) -> Markup | None:
     drawn = (
-        titled(one.panel.title, plot(one.panel, one.lines, one.across, one.up, one.mark)) for one in charts
-    )  # fmt: skip
+        titled(one.panel.title, plot(one.panel, one.lines, one.across, one.up, one.mark))
+        for one in charts
+    )
     return _figures(figure(said, *drawn, wide=True)) if charts else None
 
 

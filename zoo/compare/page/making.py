@@ -16,13 +16,21 @@ from zoo.diagnostics.drawing.markup import Markup, breaking, tag
 
 def made(comparison: Comparison) -> Markup:
     facts = (
-        tag("div", tag("dt", title), tag("dd", breaking(words)), class_="long" if len(words) > 60 else None)
-        for title, words in _facts(comparison) if words
-    )  # fmt: skip
+        tag(
+            "div",
+            tag("dt", title),
+            tag("dd", breaking(words)),
+            class_="long" if len(words) > 60 else None,
+        )
+        for title, words in _facts(comparison)
+        if words
+    )
     return tag(
-        "div", tag("pre", tag("code", comparison.command), tabindex="0"), tag("dl", *facts, class_="facts"),
+        "div",
+        tag("pre", tag("code", comparison.command), tabindex="0"),
+        tag("dl", *facts, class_="facts"),
         class_="made",
-    )  # fmt: skip
+    )
 
 
 def recipe(comparison: Comparison) -> Markup:
@@ -35,7 +43,10 @@ def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     for axis in comparison.axes:
         yield axis.key, ", ".join(axis.values)
     yield "seeds", ", ".join(map(str, comparison.seeds))
-    yield "measure", f"{measured(comparison)}, {'higher' if comparison.better == 'high' else 'lower'} is better"
+    yield (
+        "measure",
+        f"{measured(comparison)}, {'higher' if comparison.better == 'high' else 'lower'} is better",
+    )
     yield "places", ", ".join(named(comparison, place) for place in comparison.places)
     yield "windows", comparison.windows
     yield from ((key, _words(value)) for key, value in comparison.machine.items())
@@ -55,7 +66,9 @@ def _equal(comparison: Comparison) -> str:
     if not any(within(axis.key, "data") for axis in comparison.axes):
         words += ", the test samples"
     if comparison.shared:
-        words += f" and the initial values of the {comparison.shared} weights that all variants have"
+        words += (
+            f" and the initial values of the {comparison.shared} weights that all variants have"
+        )
     differing = any(cell.differs for variant in comparison.variants for cell in variant.cells)
     return f"{words}{', but where a cell says otherwise' if differing else ''}"
 

@@ -13,5 +13,10 @@ def marks(variant: Variant) -> Markup | None:
     label = ", ".join(variant.marks)
     told = [flag.words for flag in variant.unfair if not flag.little]
     return tag(
-        "a", label, href="#flags", class_="flag", data_tip="\n".join(told), aria_label=f"{label}: {'; '.join(told)}"
+        "a",
+        label,
+        href="#flags",
+        class_="flag",
+        data_tip="\n".join(told),
+        aria_label=f"{label}: {'; '.join(told)}",
     )

@@ -18,22 +18,37 @@ def opening(comparison: Comparison) -> Markup:
     over = f"zoo {comparison.zoo} \u00b7 comparison \u00b7 {comparison.made}"
     waited = unfinished(comparison)
     return tag(
-        "header", tag("p", over, class_="over"), tag("h1", breaking(question(comparison))),
+        "header",
+        tag("p", over, class_="over"),
+        tag("h1", breaking(question(comparison))),
         tag("p", waited, class_="open", role="status") if waited else None,
-        tag("p", _named(summary(_marked(comparison))), class_="answer"), _figure(comparison), id="top",
-    )  # fmt: skip
+        tag("p", _named(summary(_marked(comparison))), class_="answer"),
+        _figure(comparison),
+        id="top",
+    )
 
 
 def _figure(comparison: Comparison) -> Markup:
     """The ranking, with a switch for the place that orders it and a sentence for each place."""
     marked = _marked(comparison)
     told = (
-        tag("p", _named(answer(marked, place)), class_="told-at", data_column=str(number), hidden=number > 0)
+        tag(
+            "p",
+            _named(answer(marked, place)),
+            class_="told-at",
+            data_column=str(number),
+            hidden=number > 0,
+        )
         for number, place in enumerate(comparison.places)
     )
     caption = tag("figcaption", *told, tag("p", _legend(comparison), class_="how-read"))
     return tag(
-        "figure", _switch(comparison), ranks(comparison), caption, _flagged(comparison), class_="several ranking"
+        "figure",
+        _switch(comparison),
+        ranks(comparison),
+        caption,
+        _flagged(comparison),
+        class_="several ranking",
     )
 
 
@@ -42,11 +57,12 @@ def _switch(comparison: Comparison) -> Markup | None:
         return None
     choices = (
         tag(
-            "label", tag("input", type="radio", name="place", value=str(number), checked=number == 0),
+            "label",
+            tag("input", type="radio", name="place", value=str(number), checked=number == 0),
             tag("span", at(comparison, [place])),
         )
         for number, place in enumerate(comparison.places)
-    )  # fmt: skip
+    )
     return tag("fieldset", tag("legend", "Ranked"), *choices, class_="switch")
 
 
@@ -68,11 +84,18 @@ def _legend(comparison: Comparison) -> str:
 
 def _flagged(comparison: Comparison) -> Markup | None:
     """What is unfair or missing, in words."""
-    rows = [(variant, told) for variant in comparison.variants if (told := _told(comparison, variant))]
+    rows = [
+        (variant, told) for variant in comparison.variants if (told := _told(comparison, variant))
+    ]
     if not rows:
         return None
-    items = (tag("li", tag("b", breaking(variant.name)), ": ", "; ".join(told), ".") for variant, told in rows)
-    return tag("div", tag("h3", "Flagged or missing"), tag("ul", *items), class_="flags", id="flags")
+    items = (
+        tag("li", tag("b", breaking(variant.name)), ": ", "; ".join(told), ".")
+        for variant, told in rows
+    )
+    return tag(
+        "div", tag("h3", "Flagged or missing"), tag("ul", *items), class_="flags", id="flags"
+    )
 
 
 def _told(comparison: Comparison, variant: Variant) -> list[str]:
@@ -90,11 +113,15 @@ def _told(comparison: Comparison, variant: Variant) -> list[str]:
 
 def _marked(comparison: Comparison) -> Comparison:
     """With letters around the names of variants by which they are found again in sentences."""
-    variants = tuple(replace(one, name=f"{BEGIN}{UNSEEN.sub('', one.name)}{END}") for one in comparison.variants)
+    variants = tuple(
+        replace(one, name=f"{BEGIN}{UNSEEN.sub('', one.name)}{END}") for one in comparison.variants
+    )
     return replace(comparison, variants=variants)
 
 
 def _named(sentence: str) -> Markup:
     """A sentence with its names set off."""
     parts = re.split(f"{BEGIN}(.*?){END}", sentence, flags=re.DOTALL)
-    return together(tag("b", breaking(part)) if number % 2 else part for number, part in enumerate(parts))
+    return together(
+        tag("b", breaking(part)) if number % 2 else part for number, part in enumerate(parts)
+    )

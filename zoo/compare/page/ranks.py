@@ -21,23 +21,47 @@ WORDS = {"best": "best", "within": "within spread"}
 
 def ranks(comparison: Comparison) -> Markup:
     """Rows in the order of the first place; each says its order at the others, for the switch."""
-    columns = [{one.variant.name: one for one in ranking(comparison, place)} for place in comparison.places]
+    columns = [
+        {one.variant.name: one for one in ranking(comparison, place)} for place in comparison.places
+    ]
     scales = [window(list(column.values())).over(0, 100) for column in columns]
     order = [list(column) for column in columns]
     places = decimals(comparison)
     bodies = []
-    for title, group in grouped(comparison, [columns[0][name].variant for name in order[0]]).items():
+    for title, group in grouped(
+        comparison, [columns[0][name].variant for name in order[0]]
+    ).items():
         rows = [_row(comparison, variant, columns, scales, order, places) for variant in group]
-        head = tag("tr", tag("th", breaking(title), scope="rowgroup"), class_="group") if title else None
+        head = (
+            tag("tr", tag("th", breaking(title), scope="rowgroup"), class_="group")
+            if title
+            else None
+        )
         bodies.append(tag("tbody", head, *rows))
-    classes = ["ranks", "many" if len(comparison.variants) > MANY else "", "single" if len(columns) > ABREAST else ""]
-    return tag("table", _head(comparison), *bodies, _foot(comparison, scales), class_=" ".join(filter(None, classes)))
+    classes = [
+        "ranks",
+        "many" if len(comparison.variants) > MANY else "",
+        "single" if len(columns) > ABREAST else "",
+    ]
+    return tag(
+        "table",
+        _head(comparison),
+        *bodies,
+        _foot(comparison, scales),
+        class_=" ".join(filter(None, classes)),
+    )
 
 
 def _head(comparison: Comparison) -> Markup:
     titles = " \u00d7 ".join(axis.title for axis in comparison.axes)
     cells = (
-        tag("th", named(comparison, place), scope="col", class_=_chosen(number), data_column=str(number))
+        tag(
+            "th",
+            named(comparison, place),
+            scope="col",
+            class_=_chosen(number),
+            data_column=str(number),
+        )
         for number, place in enumerate(comparison.places)
     )
     return tag("thead", tag("tr", tag("th", titles, scope="col"), *cells))
@@ -47,20 +71,30 @@ def _foot(comparison: Comparison, scales: Sequence[Scale]) -> Markup:
     better = "better \u2192" if comparison.better == "high" else "\u2190 better"
     cells = (
         tag(
-            "td", tag("div", strips.axis(scale), tag("span", better, class_="number"), class_="strip-row"),
-            class_=_chosen(number), data_column=str(number),
+            "td",
+            tag(
+                "div", strips.axis(scale), tag("span", better, class_="number"), class_="strip-row"
+            ),
+            class_=_chosen(number),
+            data_column=str(number),
         )
         for number, scale in enumerate(scales)
-    )  # fmt: skip
+    )
     return tag("tfoot", tag("tr", tag("td"), *cells))
 
 
 def _row(
-    comparison: Comparison, variant: Variant, columns: Sequence[Mapping[str, Standing]], scales: Sequence[Scale],
-    order: Sequence[Sequence[str]], places: int,
-) -> Markup:  # fmt: skip
+    comparison: Comparison,
+    variant: Variant,
+    columns: Sequence[Mapping[str, Standing]],
+    scales: Sequence[Scale],
+    order: Sequence[Sequence[str]],
+    places: int,
+) -> Markup:
     flag, done = marks(variant), sum(cell.state == "done" for cell in variant.cells)
-    seeds = tag("small", f"{done} of {len(variant.cells)} seeds") if done < len(variant.cells) else None
+    seeds = (
+        tag("small", f"{done} of {len(variant.cells)} seeds") if done < len(variant.cells) else None
+    )
     notes = tag("span", flag, seeds, class_="notes") if flag or seeds else None
     name = tag("span", breaking(variant.name), class_="variant", title=variant.name)
     cells = (
@@ -70,27 +104,48 @@ def _row(
     first = columns[0][variant.name].mean and str(order[0].index(variant.name) + 1)
     rank = tag("span", first or digits.NOTHING, class_="rank")
     head = tag("th", tag("div", rank, tag("div", name, notes), class_="who"), scope="row")
-    return tag("tr", head, *cells, data_order=" ".join(str(one.index(variant.name)) for one in order))
+    return tag(
+        "tr", head, *cells, data_order=" ".join(str(one.index(variant.name)) for one in order)
+    )
 
 
 def _cell(
-    comparison: Comparison, one: Standing, column: Mapping[str, Standing], scale: Scale, place: int, places: int
+    comparison: Comparison,
+    one: Standing,
+    column: Mapping[str, Standing],
+    scale: Scale,
+    place: int,
+    places: int,
 ) -> Markup:
     best = next(iter(column.values())).mean
     looks = {"class_": f"{one.verdict}{_chosen(place) or ''}", "data_column": str(place)}
     where = named(comparison, comparison.places[place])
     if one.mean is None:
         why = "; ".join(one.lacking) or "no seed"
-        return tag("td", tag("span", why, class_="why"), **looks, data_tip=f"{one.variant.name}, {where}\n{why}")
-    words = WORDS.get(one.verdict) or (number(one.behind.mean, places, sign=True) if one.behind else "")
+        return tag(
+            "td",
+            tag("span", why, class_="why"),
+            **looks,
+            data_tip=f"{one.variant.name}, {where}\n{why}",
+        )
+    words = WORDS.get(one.verdict) or (
+        number(one.behind.mean, places, sign=True) if one.behind else ""
+    )
     beside = tag("span", number(one.mean.mean, places), tag("small", words), class_="number")
     strip = strips.strip(one, scale, None if best is None else best.mean)
-    return tag("td", tag("div", strip, beside, class_="strip-row"), **looks, data_tip=_tip(one, where, places))
+    return tag(
+        "td",
+        tag("div", strip, beside, class_="strip-row"),
+        **looks,
+        data_tip=_tip(one, where, places),
+    )
 
 
 def _tip(one: Standing, where: str, places: int) -> str:
     assert one.mean
-    seeds = ", ".join(f"{number(value, places)} (seed {seed})" for seed, value in sorted(one.values.items()))
+    seeds = ", ".join(
+        f"{number(value, places)} (seed {seed})" for seed, value in sorted(one.values.items())
+    )
     behind = f"to the best {spread(one.behind, places, sign=True)}" if one.behind else ""
     lines = [f"{one.variant.name}, {where}", spread(one.mean, places), behind, seeds, *one.lacking]
     return "\n".join(filter(None, lines))

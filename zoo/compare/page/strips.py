@@ -32,7 +32,10 @@ def _marks(one: Standing, axis: Scale) -> Iterator[Markup]:
         )
         return
     if one.mean.low is not None and one.mean.high is not None:
-        ends = [_percent(axis(min(max(end, axis.low), axis.high))) for end in (one.mean.low, one.mean.high)]
+        ends = [
+            _percent(axis(min(max(end, axis.low), axis.high)))
+            for end in (one.mean.low, one.mean.high)
+        ]
         yield tag("line", x1=ends[0], x2=ends[1], y1=UPPER, y2=UPPER, class_="interval")
     yield tag("circle", cx=_percent(axis(one.mean.mean)), cy=UPPER, r=4.6, class_="mean")
     for value in one.values.values() if one.mean.count > 1 else ():
@@ -42,7 +45,10 @@ def _marks(one: Standing, axis: Scale) -> Iterator[Markup]:
 
 def axis(along: Scale) -> Markup:
     """Numbers under the strips of a column."""
-    labels = (tag("text", label, x=_percent(along(number)), y="12", class_="middle") for number, label in _ticks(along))
+    labels = (
+        tag("text", label, x=_percent(along(number)), y="12", class_="middle")
+        for number, label in _ticks(along)
+    )
     return tag("svg", *labels, class_="strip axis", aria_hidden="true")
 
 

@@ -28,17 +28,32 @@ class Entry:
 
 def numbers(comparison: Comparison) -> Markup:
     """A row for each variant, best first at the first place."""
-    columns = [{one.variant.name: one for one in ranking(comparison, place)} for place in comparison.places]
+    columns = [
+        {one.variant.name: one for one in ranking(comparison, place)} for place in comparison.places
+    ]
     axes = comparison.axes if len(comparison.axes) > 1 else ()
-    heads = [" \u00d7 ".join(axis.title for axis in comparison.axes), *(axis.title for axis in axes)]
-    measures = [f"{measured(comparison)}, {named(comparison, place)}" for place in comparison.places]
+    heads = [
+        " \u00d7 ".join(axis.title for axis in comparison.axes),
+        *(axis.title for axis in axes),
+    ]
+    measures = [
+        f"{measured(comparison)}, {named(comparison, place)}" for place in comparison.places
+    ]
     costs = ["parameters", "step, ms", "memory, MiB", "interpreter", "seeds done"]
-    descending = {1 + len(axes) + place for place in range(len(measures))} if comparison.better == "high" else set()
+    descending = (
+        {1 + len(axes) + place for place in range(len(measures))}
+        if comparison.better == "high"
+        else set()
+    )
     rows = [
-        [_name(one.variant), *(Entry(value := one.variant.values.get(axis.key, ""), value) for axis in axes),
-         *(_reached(comparison, column[name]) for column in columns), *_costs(one.variant)]
+        [
+            _name(one.variant),
+            *(Entry(value := one.variant.values.get(axis.key, ""), value) for axis in axes),
+            *(_reached(comparison, column[name]) for column in columns),
+            *_costs(one.variant),
+        ]
         for name, one in columns[0].items()
-    ]  # fmt: skip
+    ]
     return _sortable([*heads, *measures, *costs], rows, descending)
 
 
@@ -47,12 +62,16 @@ def cells(comparison: Comparison) -> Markup:
     heads = ["variant", "seed", "state", "steps", "minutes", "run directory"]
     rows = [
         [
-            _called(variant), Entry(str(cell.seed), cell.seed),
-            Entry(cell.state, cell.state, f"state {cell.state}"), _count(cell.steps), _count(cell.minutes, 1),
+            _called(variant),
+            Entry(str(cell.seed), cell.seed),
+            Entry(cell.state, cell.state, f"state {cell.state}"),
+            _count(cell.steps),
+            _count(cell.minutes, 1),
             Entry(_run(cell.run, cell.fault, cell.differs), cell.run, "run"),
         ]
-        for variant in comparison.variants for cell in variant.cells
-    ]  # fmt: skip
+        for variant in comparison.variants
+        for cell in variant.cells
+    ]
     return _sortable(heads, rows)
 
 
@@ -66,17 +85,26 @@ def _name(variant: Variant) -> Entry:
 
 
 def _called(variant: Variant) -> Entry:
-    return Entry(tag("span", breaking(variant.name), class_="variant", title=variant.name), variant.name)
+    return Entry(
+        tag("span", breaking(variant.name), class_="variant", title=variant.name), variant.name
+    )
 
 
 def _reached(comparison: Comparison, one: Standing) -> Entry:
     if one.mean is None:
-        return Entry(tag("small", "; ".join(one.lacking) or digits.NOTHING, class_="why"), None, "missing")
+        return Entry(
+            tag("small", "; ".join(one.lacking) or digits.NOTHING, class_="why"), None, "missing"
+        )
     places = decimals(comparison)
     words = WORDS.get(one.verdict, "")
     behind = spread(one.behind, places, sign=True) if one.behind else ""
     mean, _, interval = spread(one.mean, places).partition(" ")
-    shown = tag("span", tag("b", mean), f" {interval}", *(tag("small", note) for note in (behind, words) if note))
+    shown = tag(
+        "span",
+        tag("b", mean),
+        f" {interval}",
+        *(tag("small", note) for note in (behind, words) if note),
+    )
     return Entry(shown, one.mean.mean, one.verdict)
 
 
@@ -95,11 +123,15 @@ def _count(value: float | None, significant: int = 0) -> Entry:
     """A whole number, or one with some digits that count."""
     if value is None or not isfinite(value):
         return Entry(digits.NOTHING, None)
-    return Entry(digits.value(value, significant) if significant > 1 else number(value, significant), value)
+    return Entry(
+        digits.value(value, significant) if significant > 1 else number(value, significant), value
+    )
 
 
 def _sortable(
-    heads: Sequence[str], rows: Sequence[Sequence[Entry]], descending: set[int] | frozenset[int] = frozenset()
+    heads: Sequence[str],
+    rows: Sequence[Sequence[Entry]],
+    descending: set[int] | frozenset[int] = frozenset(),
 ) -> Markup:
     """A heading is a button; `descending` are the columns whose largest numbers come first at the first click."""
     top = (
@@ -118,7 +150,9 @@ def _sortable(
 
 def _entry(one: Entry, place: int) -> Markup:
     key = "" if one.key is None else one.key if isinstance(one.key, str) else repr(float(one.key))
-    kind = "number" if isinstance(one.key, (int, float)) else "word" if one.key is not None else "none"
+    kind = (
+        "number" if isinstance(one.key, (int, float)) else "word" if one.key is not None else "none"
+    )
     if place == 0:
         return tag("th", one.shown, scope="row", data_key=key, data_kind=kind)
     return tag("td", one.shown, class_=one.look, data_key=key, data_kind=kind)

@@ -15,6 +15,11 @@ def html(comparison: Comparison) -> str:
     contents, body = drawn(comparison, opening.opening(comparison), SECTIONS)
     style, script = (text("zoo.compare.page", name) for name in ("comparing.css", "comparing.js"))
     return document(
-        kind="comparison", title=question(comparison), contents=contents, body=body, style=style, scripts=(script,),
+        kind="comparison",
+        title=question(comparison),
+        contents=contents,
+        body=body,
+        style=style,
+        scripts=(script,),
         data={},
-    )  # fmt: skip
+    )

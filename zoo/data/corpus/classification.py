@@ -31,7 +31,9 @@ def opened(path: str, streaming: bool = False) -> Mapping[str, Any] | None:
     files = deep or flat
     if not files:
         return None
-    tables = [file for pattern in ("*", "*/*") for file in sorted(folder.glob(pattern)) if is_table(file)]
+    tables = [
+        file for pattern in ("*", "*/*") for file in sorted(folder.glob(pattern)) if is_table(file)
+    ]
     _refuse_both(path, "texts at SPLIT/CLASS", deep, "at CLASS", flat)
     _refuse_both(path, "texts in class folders", files, "tables", tables)
     splits: dict[str, list[Path]] = {}
@@ -41,7 +43,9 @@ def opened(path: str, streaming: bool = False) -> Mapping[str, Any] | None:
     return {split: _table(found, names, streaming) for split, found in splits.items()}
 
 
-def _refuse_both(path: str, one: str, ones: Sequence[Path], other: str, others: Sequence[Path]) -> None:
+def _refuse_both(
+    path: str, one: str, ones: Sequence[Path], other: str, others: Sequence[Path]
+) -> None:
     if ones and others:
         told = f"both {one}, as {ones[0]}, and {other}, as {others[0]}"
         raise DataError(f"{path}: holds {told}; which are meant? Move the others away")
@@ -98,7 +102,11 @@ class Reader:
         return Fetched(padded(inputs), torch.tensor(labels, dtype=torch.long), faults)
 
     def _label(self, label: Any) -> int:
-        return self.names.index(label) if label in self.names else self.order[numbered(label, len(self.order))]
+        return (
+            self.names.index(label)
+            if label in self.names
+            else self.order[numbered(label, len(self.order))]
+        )
 
 
 def tokens(text: Any, vocabulary: Encoder, length: int) -> NDArray[Any]:
@@ -114,7 +122,10 @@ def given(paths: Sequence[Path], samples: Samples, length: int, batch_size: int)
     if not isinstance(samples, Passages):
         raise Invalid("name", "the model was not trained on texts with labels")
     vocabulary = from_plain(samples.vocabulary.plain())
-    return (_given(paths[at : at + batch_size], vocabulary, length) for at in range(0, len(paths), batch_size))
+    return (
+        _given(paths[at : at + batch_size], vocabulary, length)
+        for at in range(0, len(paths), batch_size)
+    )
 
 
 def _given(paths: Sequence[Path], vocabulary: Encoder, length: int) -> Given:

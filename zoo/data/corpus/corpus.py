@@ -30,7 +30,9 @@ class Document:
 
 def read(patterns: Sequence[str]) -> list[Document]:
     """The files that paths or globs name, each once, in the order of the patterns and then of their names."""
-    paths = dict.fromkeys(path for pattern in patterns for path in _matching(os.path.expanduser(pattern)))
+    paths = dict.fromkeys(
+        path for pattern in patterns for path in _matching(os.path.expanduser(pattern))
+    )
     return [_document(Path(path)) for path in paths]
 
 
@@ -50,11 +52,15 @@ def _document(path: Path) -> Document:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise DataError(f"{path}: a folder, not a file; for all of its texts write {path}/*.txt") from None
+        raise DataError(
+            f"{path}: a folder, not a file; for all of its texts write {path}/*.txt"
+        ) from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {error.start}: {content[error.start]:#04x}") from None
+        raise DataError(
+            f"{path}: not UTF-8 at byte {error.start}: {content[error.start]:#04x}"
+        ) from None
     except ValueError as error:  # a name that no file can have
         raise DataError(f"{str(path)!r}: cannot be read: {error}") from None
     if not text:
@@ -134,7 +140,9 @@ class Corpus:
     size can be made.
     """
 
-    def __init__(self, read: Callable[[], list[Document]], tokenisation: Tokenisation, parts: Split) -> None:
+    def __init__(
+        self, read: Callable[[], list[Document]], tokenisation: Tokenisation, parts: Split
+    ) -> None:
         self._read, self.tokenisation, self.parts = read, tokenisation, parts
 
     @cached_property
@@ -161,7 +169,9 @@ class Corpus:
         training = [document.text for document in parts["train"]]
         return self.tokenisation.choose([document.text for document in self.documents], training)
 
-    def _encoded(self, way: object, choose: Callable[[dict[str, list[Document]]], Encoder]) -> Encoded:
+    def _encoded(
+        self, way: object, choose: Callable[[dict[str, list[Document]]], Encoder]
+    ) -> Encoded:
         """As kept under all that it depends on: the text, where its documents end, its parts, the way of encoding."""
 
         def make() -> Entry:
@@ -173,7 +183,10 @@ class Corpus:
         entry = kept(hashlib.sha256(json.dumps(depends).encode()).hexdigest(), make)
         sizes = [entry.facts["sizes"][part] for part in PARTS]
         tokens = np.split(entry.tokens, np.cumsum(sizes)[:-1])
-        parts = {p: Stream(t, np.array(entry.facts["starts"][p])) for p, t in zip(PARTS, tokens, strict=True)}
+        parts = {
+            p: Stream(t, np.array(entry.facts["starts"][p]))
+            for p, t in zip(PARTS, tokens, strict=True)
+        }
         return Encoded(from_plain(entry.facts["vocabulary"]), parts, entry.problem)
 
 
@@ -189,14 +202,18 @@ def _between(documents: Sequence[Document], first: int, last: int) -> list[Docum
 
 def _entry(parts: dict[str, list[Document]], vocabulary: Encoder) -> Entry:
     kind = np.min_scalar_type(max(len(vocabulary) - 1, 0))
-    pieces = {p: [_numbers(document, vocabulary).astype(kind) for document in parts[p]] for p in PARTS}
+    pieces = {
+        p: [_numbers(document, vocabulary).astype(kind) for document in parts[p]] for p in PARTS
+    }
     sizes = {p: [len(piece) for piece in pieces[p] if len(piece)] for p in PARTS}
     facts = {
         "vocabulary": vocabulary.plain(),
         "sizes": {p: sum(sizes[p]) for p in PARTS},
         "starts": {p: np.cumsum([0, *sizes[p]])[: len(sizes[p])].tolist() for p in PARTS},
     }
-    return Entry(facts, np.concatenate([np.array([], kind), *(piece for p in PARTS for piece in pieces[p])]))
+    return Entry(
+        facts, np.concatenate([np.array([], kind), *(piece for p in PARTS for piece in pieces[p])])
+    )
 
 
 def _numbers(document: Document, vocabulary: Encoder) -> NDArray[Any]:

@@ -29,7 +29,9 @@ def texts(paths: Sequence[Path], vocabulary: Encoder, cutting: Cutting) -> Itera
         except (DataError, Invalid) as error:
             yield Given((), None, {path: str(error).removeprefix(f"{path}: ")})
             continue
-        rows = 1 if cutting.streams else cutting.batch_size  # a stream is remembered from window to window
+        rows = (
+            1 if cutting.streams else cutting.batch_size
+        )  # a stream is remembered from window to window
         for first in range(0, len(cut), rows):
             windows = cut.__getitems__(range(first, min(first + rows, len(cut))))
             yield Given((path,), windows, {})
@@ -90,14 +92,29 @@ class Reading:
     def loader(self, part: str, share: Share) -> Loader:
         cutting = self.cutting
         together = cutting.rows(part, share.processes) if cutting.streams else None
-        return Loader(self._cut(part, share.processes), cutting.batch_size, self.seed, self.workers, share,
-                      training=part == "train", shuffled=not cutting.streams, together=together)  # fmt: skip
+        return Loader(
+            self._cut(part, share.processes),
+            cutting.batch_size,
+            self.seed,
+            self.workers,
+            share,
+            training=part == "train",
+            shuffled=not cutting.streams,
+            together=together,
+        )
 
     def _cut(self, part: str, processes: int) -> Cut:
         stream, lengths = self.corpus.encoded.parts[part], self.corpus.encoded.vocabulary.lengths
         places = self.cutting.places(part, len(stream.tokens), processes)
         seed = self.seed if part == "train" and self.cutting.windows == "random" else None
-        return Cut(stream, places, self.cutting.length, documents=self.cutting.documents, lengths=lengths, seed=seed)
+        return Cut(
+            stream,
+            places,
+            self.cutting.length,
+            documents=self.cutting.documents,
+            lengths=lengths,
+            seed=seed,
+        )
 
     def pairs(self, part: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """Each token of a part that another follows, and the token that does; within documents, if they are told apart."""

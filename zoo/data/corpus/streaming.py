@@ -49,11 +49,25 @@ class TextLoader(Epochs):
     """
 
     def __init__(
-        self, texts: Texts, length: int, size: int, workers: int, share: Share, *, documents: bool, seed: int,
+        self,
+        texts: Texts,
+        length: int,
+        size: int,
+        workers: int,
+        share: Share,
+        *,
+        documents: bool,
+        seed: int,
         stream: Stream | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(None if stream is None else stream.samples, size * share.processes, share)
-        self.texts, self.workers, self.documents, self.seed, self.stream = texts, workers, documents, seed, stream
+        self.texts, self.workers, self.documents, self.seed, self.stream = (
+            texts,
+            workers,
+            documents,
+            seed,
+            stream,
+        )
         self.packing = Packing(texts.encode, length, whole=stream is None)
         self.place = self.start = Place()
 
@@ -64,7 +78,9 @@ class TextLoader(Epochs):
     def rows(self) -> Iterable[Any]:
         if self.stream is None:
             return rows(self.texts.table, self.texts.title)
-        return ordered(self.texts.table, self.texts.title, self.seed, self.epoch, self.stream.buffer)
+        return ordered(
+            self.texts.table, self.texts.title, self.seed, self.epoch, self.stream.buffer
+        )
 
     def __iter__(self) -> Iterator[Windows]:
         self.begin()
@@ -73,9 +89,7 @@ class TextLoader(Epochs):
             self.place = Place(*place) if self.given else Place()
             yield batch
         if not self.counted:
-            told = (
-                f"has not the {self.packing.length + 1} tokens of a window for each of {self.share.processes} processes"
-            )
+            told = f"has not the {self.packing.length + 1} tokens of a window for each of {self.share.processes} processes"
             raise DataError(f"{self.texts.title}: {told}; choose a smaller data.length")
         self.given, self.place = 0, Place()  # also where there was less than was said
 

@@ -71,7 +71,11 @@ class Tabled:
 
     def _read(self, table: Any, split: str) -> list[Document]:
         named = ((f"{self.path}, {split}, row {at}", row["text"]) for at, row in enumerate(table))
-        return [Document(name, words) for name, text in named if (words := joined(text, self.between, name))]
+        return [
+            Document(name, words)
+            for name, text in named
+            if (words := joined(text, self.between, name))
+        ]
 
     def split(self, documents: Sequence[Document]) -> dict[str, list[Document]]:
         found, first = {}, 0

@@ -45,7 +45,9 @@ def refuse_unknown_words(words: Iterable[str], known: int) -> None:
 def _refuse(unknown: Sequence[str], known: str) -> None:
     if unknown:
         more = f" and {len(unknown) - SHOWN} more" if len(unknown) > SHOWN else ""
-        raise Invalid("prompt", f"the vocabulary of {known} has no {', '.join(unknown[:SHOWN])}{more}")
+        raise Invalid(
+            "prompt", f"the vocabulary of {known} has no {', '.join(unknown[:SHOWN])}{more}"
+        )
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,9 @@ class Subwords:
         refuse_unknown(text, self._unknown(text, numbers, found.offsets), f"{len(self)} subwords")
         return numbers
 
-    def _unknown(self, text: str, numbers: NDArray[Any], offsets: list[tuple[int, int]]) -> NDArray[Any]:
+    def _unknown(
+        self, text: str, numbers: NDArray[Any], offsets: list[tuple[int, int]]
+    ) -> NDArray[Any]:
         """Positions that no token covers but the one for the unknown; a tokenizer may leave white space out."""
         spans = np.array(offsets, np.int64).reshape(-1, 2)
         spans = spans if self._stranger is None else spans[numbers != self._stranger]
@@ -252,10 +256,13 @@ class Tokenisation:
         for key, given in (("tokenizer", self.tokenizer), ("vocabulary", self.vocabulary)):
             if self.kind != "subword" and given is not None:
                 raise Invalid(
-                    key, f"tokens are {self.kind}s, which need no {key}; set tokens to subword or leave it out"
+                    key,
+                    f"tokens are {self.kind}s, which need no {key}; set tokens to subword or leave it out",
                 )
         if self.kind == "subword" and self.tokenizer is None and self.vocabulary is None:
-            raise Invalid("vocabulary", "the number of subwords to train is missing; 256 bytes are the least")
+            raise Invalid(
+                "vocabulary", "the number of subwords to train is missing; 256 bytes are the least"
+            )
 
     def choose(self, texts: Sequence[str], training: Sequence[str]) -> Encoder:
         """The vocabulary for texts. Raises Invalid where its size is not the one asked for."""
@@ -270,7 +277,9 @@ class Tokenisation:
 
     def _sized(self, vocabulary: Subwords, told: str) -> Subwords:
         if self.vocabulary not in (None, len(vocabulary)):
-            raise Invalid("vocabulary", f"{self.vocabulary} subwords were asked for, {told} {len(vocabulary)}")
+            raise Invalid(
+                "vocabulary", f"{self.vocabulary} subwords were asked for, {told} {len(vocabulary)}"
+            )
         return vocabulary
 
     def key(self) -> list[str | int | None]:
@@ -286,7 +295,9 @@ def load(place: str) -> Subwords:
     if place.startswith(HUB):
         return _fetched(place)
     try:
-        return Subwords(Tokenizer.from_str(Path(place).expanduser().read_text(encoding="utf-8")).to_str())
+        return Subwords(
+            Tokenizer.from_str(Path(place).expanduser().read_text(encoding="utf-8")).to_str()
+        )
     except OSError as error:
         raise DataError(f"{place}: cannot be read: {error.strerror}") from None
     except Exception as error:  # the library raises nothing more precise

@@ -66,7 +66,9 @@ class Packing:
         return row[:, first.offset :] if number == first.row else row
 
     def _window(self, held: NDArray[Any], asked: int) -> Window:
-        return Window(held[TOKEN], held[ROW], asked, Place(int(held[ROW, -1]), int(held[OFFSET, -1])))
+        return Window(
+            held[TOKEN], held[ROW], asked, Place(int(held[ROW, -1]), int(held[OFFSET, -1]))
+        )
 
 
 class Places(Protocol):
@@ -113,7 +115,9 @@ class Strides:
         return np.minimum(indices * self.stride, self.size - 1 - self.length)
 
     def asked(self, indices: NDArray[Any]) -> NDArray[Any]:
-        return np.where(indices == 0, self.length, self.starts(indices) - (indices - 1) * self.stride)
+        return np.where(
+            indices == 0, self.length, self.starts(indices) - (indices - 1) * self.stride
+        )
 
 
 @dataclass(frozen=True)
@@ -152,21 +156,28 @@ class Cutting:
 
     def __post_init__(self) -> None:
         if self.stride is not None and self.stride > self.length:
-            raise Invalid("stride", f"{self.stride} is more than the length {self.length}: targets would be left out")
+            raise Invalid(
+                "stride",
+                f"{self.stride} is more than the length {self.length}: targets would be left out",
+            )
         if self.streams and self.stride is not None:
-            raise Invalid("stride", "windows of streams follow one another, so they cannot overlap; leave it out")
+            raise Invalid(
+                "stride",
+                "windows of streams follow one another, so they cannot overlap; leave it out",
+            )
         if self.streams and self.windows == "random":
             raise Invalid("windows", "windows of streams follow one another; set it to contiguous")
         if self.streams and self.documents:
-            raise Invalid("documents", "are numbered within a window, so streams cannot tell them apart; leave one out")
+            raise Invalid(
+                "documents",
+                "are numbered within a window, so streams cannot tell them apart; leave one out",
+            )
 
     @property
     def told(self) -> str:
         """How windows of an evaluation lie, in words."""
         if self.streams:
-            return (
-                "each after the one before, which a model with memory remembers; a rest that fills no step is left out"
-            )
+            return "each after the one before, which a model with memory remembers; a rest that fills no step is left out"
         if self.stride is None or self.stride == self.length:
             return "side by side"
         return f"sliding by {self.stride}, the last {self.stride} asked"
@@ -179,8 +190,12 @@ class Cutting:
         """Where windows lie in the `size` tokens of a part. Raises Invalid where not one fits."""
         rows = self.rows(part, processes) if self.streams else 1
         if size <= rows * self.length:
-            told = f"{rows} streams of {self.length}" if self.streams else f"a window of {self.length}"
-            raise Invalid("length", f"{told} needs {rows * self.length + 1} tokens, {part} has {size}")
+            told = (
+                f"{rows} streams of {self.length}" if self.streams else f"a window of {self.length}"
+            )
+            raise Invalid(
+                "length", f"{told} needs {rows * self.length + 1} tokens, {part} has {size}"
+            )
         if self.streams:
             return Streams(self.length, size, rows)
         if part == "train":
@@ -192,9 +207,15 @@ class Cut(Dataset[Windows]):
     """The windows of one part, fetched by batches of keys. With a `seed`, starts are drawn from (seed, epoch, index)."""
 
     def __init__(
-        self, stream: Stream, places: Places, length: int, *, documents: bool, lengths: NDArray[Any] | None,
+        self,
+        stream: Stream,
+        places: Places,
+        length: int,
+        *,
+        documents: bool,
+        lengths: NDArray[Any] | None,
         seed: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.stream, self.places, self.length, self.seed = stream, places, length, seed
         self.documents, self.lengths = documents, lengths
 
@@ -217,7 +238,10 @@ class Cut(Dataset[Windows]):
 
 
 def windows(
-    tokens: NDArray[Any], asked: NDArray[Any], documents: NDArray[Any] | None, lengths: NDArray[Any] | None
+    tokens: NDArray[Any],
+    asked: NDArray[Any],
+    documents: NDArray[Any] | None,
+    lengths: NDArray[Any] | None,
 ) -> Windows:
     """A batch of tokens [B, N + 1], targets that are asked [B, N], and maybe documents [B, N + 1] that are kept apart.
 
@@ -230,5 +254,7 @@ def windows(
         torch.from_numpy(tokens[:, :-1]),
         torch.from_numpy(targets),
         None if documents is None else torch.from_numpy(documents[:, :-1] - documents[:, :1]),
-        None if lengths is None else torch.from_numpy(np.where(targets == UNASKED, 0, lengths[targets.clip(0)])),
+        None
+        if lengths is None
+        else torch.from_numpy(np.where(targets == UNASKED, 0, lengths[targets.clip(0)])),
     )

@@ -38,9 +38,14 @@ class Sequences(Dataset[Windows]):
     """
 
     def __init__(
-        self, make: Callable[[np.random.Generator], Example], size: int, seed: tuple[int, int], *, padded: bool = False,
+        self,
+        make: Callable[[np.random.Generator], Example],
+        size: int,
+        seed: tuple[int, int],
+        *,
+        padded: bool = False,
         anew: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.make, self.size, self.seed, self.padded, self.anew = make, size, seed, padded, anew
 
     def __len__(self) -> int:
@@ -51,7 +56,9 @@ class Sequences(Dataset[Windows]):
         examples = [self._example(epoch if self.anew else 0, index) for epoch, index in pairs]
         if self.padded:
             return padded(examples)
-        inputs, targets = (torch.from_numpy(np.stack(column)) for column in zip(*examples, strict=True))
+        inputs, targets = (
+            torch.from_numpy(np.stack(column)) for column in zip(*examples, strict=True)
+        )
         return Windows(inputs, targets)
 
     def _example(self, epoch: int, index: int) -> Example:
@@ -61,7 +68,11 @@ class Sequences(Dataset[Windows]):
 def padded(examples: Sequence[Example]) -> Windows:
     """Sequences side by side, each with what is no token after it: no model sees that, whichever way it looks."""
     size = len(examples), max(len(example.inputs) for example in examples)
-    inputs, targets, documents = np.zeros(size, np.int64), np.full(size, UNASKED), np.full(size, PADDING)
+    inputs, targets, documents = (
+        np.zeros(size, np.int64),
+        np.full(size, UNASKED),
+        np.full(size, PADDING),
+    )
     for row, example in enumerate(examples):
         inputs[row, : len(example.inputs)], targets[row, : len(example.inputs)] = example
         documents[row, : len(example.inputs)] = 0

@@ -20,7 +20,9 @@ Workers = Annotated[int, Between(0)]
 class Generated(Source):
     """Has as many samples of train, val and test as `sizes` says; `drawn` makes them."""
 
-    def __init__(self, seed: int, batch_size: int, sizes: tuple[int, int, int], workers: int) -> None:
+    def __init__(
+        self, seed: int, batch_size: int, sizes: tuple[int, int, int], workers: int
+    ) -> None:
         super().__init__()
         self.seed, self.batch_size, self.workers = seed, batch_size, workers
         self.sizes = dict(zip(PARTS, sizes, strict=True))
@@ -31,7 +33,9 @@ class Generated(Source):
 
     def loader(self, part: str) -> Loader:
         samples = self.drawn(self.sizes[part], (self.seed, PARTS.index(part)))
-        return Loader(samples, self.batch_size, self.seed, self.workers, self.share, training=part == "train")
+        return Loader(
+            samples, self.batch_size, self.seed, self.workers, self.share, training=part == "train"
+        )
 
     def count(self, part: str) -> int:
         return self.sizes[part]
@@ -40,4 +44,6 @@ class Generated(Source):
 def ordered(least: int, most: int, key: str) -> None:
     """Raises Invalid for `least` where it is more than the option `key` allows."""
     if least > most:
-        raise Invalid("least", f"{least} {key} are more than the {most} of the longest; write {most} or less")
+        raise Invalid(
+            "least", f"{least} {key} are more than the {most} of the longest; write {most} or less"
+        )

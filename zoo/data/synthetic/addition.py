@@ -27,9 +27,17 @@ class Addition(Generated):
     """
 
     def __init__(
-        self, seed: int, *, digits: Digits = 20, least: Count = 1, batch_size: Count = 64, train: Count = 16_000,
-        val: Count = 1_000, test: Count = 1_000, workers: Workers = 0,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        *,
+        digits: Digits = 20,
+        least: Count = 1,
+        batch_size: Count = 64,
+        train: Count = 16_000,
+        val: Count = 1_000,
+        test: Count = 1_000,
+        workers: Workers = 0,
+    ) -> None:
         super().__init__(seed, batch_size, (train, val, test), workers)
         ordered(least, digits, "digits")
         self.sums = Sums(least, digits)

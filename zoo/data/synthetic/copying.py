@@ -30,9 +30,18 @@ class Copying(Generated):
     """
 
     def __init__(
-        self, seed: int, *, order: Order = "same", symbols: Count = 20, least: Count = 1, batch_size: Count = 64,
-        train: Count = 16_000, val: Count = 1_000, test: Count = 1_000, workers: Workers = 0,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        *,
+        order: Order = "same",
+        symbols: Count = 20,
+        least: Count = 1,
+        batch_size: Count = 64,
+        train: Count = 16_000,
+        val: Count = 1_000,
+        test: Count = 1_000,
+        workers: Workers = 0,
+    ) -> None:
         super().__init__(seed, batch_size, (train, val, test), workers)
         ordered(least, symbols, "symbols")
         self.copies = Copies(order, least, symbols)

@@ -33,9 +33,18 @@ class Counting(Generated):
     """
 
     def __init__(
-        self, seed: int, *, steps: Count = 512, least: Count = 3, variables: Annotated[int, Between(1, len(NAMES))] = 1,
-        batch_size: Count = 64, train: Count = 10_000, val: Count = 1_000, test: Count = 1_000, workers: Workers = 0,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        *,
+        steps: Count = 512,
+        least: Count = 3,
+        variables: Annotated[int, Between(1, len(NAMES))] = 1,
+        batch_size: Count = 64,
+        train: Count = 10_000,
+        val: Count = 1_000,
+        test: Count = 1_000,
+        workers: Workers = 0,
+    ) -> None:
         super().__init__(seed, batch_size, (train, val, test), workers)
         ordered(least, steps, "steps")
         self.programs = Programs(least, steps, variables)
@@ -53,7 +62,9 @@ class Programs:
 
     def __call__(self, draw: np.random.Generator) -> Example:
         weights = np.array([PASS, *[SET] * self.variables, *[INCREMENT] * self.variables])
-        steps = draw.choice(len(weights), draw.integers(self.least, self.most + 1), p=weights / weights.sum())
+        steps = draw.choice(
+            len(weights), draw.integers(self.least, self.most + 1), p=weights / weights.sum()
+        )
         values, words = [0] * self.variables, []
         for step in steps.tolist():
             kind, variable = divmod(step - 1, self.variables)  # -1: pass, 0: set, 1: increment

@@ -30,13 +30,22 @@ class Flipflop(Generated):
     """
 
     def __init__(
-        self, seed: int, *, length: Annotated[int, Between(4)] = 64, ignore: Annotated[float, Between(0, 1)] = 0.8,
-        batch_size: Count = 64, train: Count = 16_000, val: Count = 1_000, test: Count = 4_000,
+        self,
+        seed: int,
+        *,
+        length: Annotated[int, Between(4)] = 64,
+        ignore: Annotated[float, Between(0, 1)] = 0.8,
+        batch_size: Count = 64,
+        train: Count = 16_000,
+        val: Count = 1_000,
+        test: Count = 4_000,
         workers: Workers = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(seed, batch_size, (train, val, test), workers)
         if length % 2:
-            raise Invalid("length", f"{length} tokens are no pairs of operation and bit; write {length + 1}")
+            raise Invalid(
+                "length", f"{length} tokens are no pairs of operation and bit; write {length + 1}"
+            )
         self.length, self.ignore = length, ignore
         self.samples = Text(length, SYMBOLS, asks="some")
 
@@ -59,11 +68,15 @@ class Sequences(Dataset[Windows]):
         operations[draws[:, 0] < self.ignore] = IGNORE
         operations[:, 0], operations[:, -1] = WRITE, READ
         bits = ZERO + (draws[:, 1] < 0.5)
-        written = np.maximum.accumulate(np.where(operations == WRITE, np.arange(self.pairs), 0), axis=1)
+        written = np.maximum.accumulate(
+            np.where(operations == WRITE, np.arange(self.pairs), 0), axis=1
+        )
         reads = operations == READ
         bits = np.where(reads, np.take_along_axis(bits, written, axis=1), bits)
         tokens = np.stack([operations, bits], axis=2).reshape(len(keys), -1)  # [B, N]
-        targets = np.stack([np.where(reads, bits, -100), np.full_like(bits, -100)], axis=2).reshape(len(keys), -1)
+        targets = np.stack([np.where(reads, bits, -100), np.full_like(bits, -100)], axis=2).reshape(
+            len(keys), -1
+        )
         return Windows(torch.from_numpy(tokens), torch.from_numpy(targets))
 
     def _draws(self, keys: Sequence[tuple[int, int]]) -> NDArray[Any]:
@@ -75,7 +88,9 @@ class Sequences(Dataset[Windows]):
         for epoch in {epoch for epoch, _ in keys}:
             stream, at = np.random.PCG64([*self.seed, epoch]), 0
             generator = np.random.Generator(stream)
-            for row, index in ((row, index) for row, (own, index) in enumerate(keys) if own == epoch):
+            for row, index in (
+                (row, index) for row, (own, index) in enumerate(keys) if own == epoch
+            ):
                 stream.advance(index * draws[row].size - at)  # back, where it is negative
                 generator.random(out=draws[row])
                 at = (index + 1) * draws[row].size

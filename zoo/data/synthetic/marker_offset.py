@@ -33,14 +33,28 @@ class Marked(Generated):
     """
 
     def __init__(
-        self, seed: int, *, length: Count = 24, least: Count = 12, reach: Count = 3, batch_size: Count = 64,
-        train: Count = 16_000, val: Count = 1_000, test: Count = 4_000, workers: Workers = 0,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        *,
+        length: Count = 24,
+        least: Count = 12,
+        reach: Count = 3,
+        batch_size: Count = 64,
+        train: Count = 16_000,
+        val: Count = 1_000,
+        test: Count = 4_000,
+        workers: Workers = 0,
+    ) -> None:
         super().__init__(seed, batch_size, (train, val, test), workers)
         if least > length:
-            raise Invalid("least", f"{least} letters are more than the {length} of the longest text")
+            raise Invalid(
+                "least", f"{least} letters are more than the {length} of the longest text"
+            )
         if reach >= least:
-            raise Invalid("reach", f"no letter stands {reach} places after another of {least}; {least - 1} is the most")
+            raise Invalid(
+                "reach",
+                f"no letter stands {reach} places after another of {least}; {least - 1} is the most",
+            )
         self.bounds, self.length = (least, length, reach), length
         self.samples = Passages(length, SYMBOLS, len(LETTERS), tuple(LETTERS))
 
@@ -62,7 +76,10 @@ class Letters(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitems__(self, keys: Sequence[int | tuple[int, int]]) -> tuple[Tensor, Tensor]:
         pairs = [(0, key) if isinstance(key, int) else key for key in keys]
-        texts, labels = zip(*(self._drawn(np.random.default_rng([*self.seed, *pair])) for pair in pairs), strict=True)
+        texts, labels = zip(
+            *(self._drawn(np.random.default_rng([*self.seed, *pair])) for pair in pairs),
+            strict=True,
+        )
         return padded(texts), torch.tensor(labels)
 
     def _drawn(self, draw: np.random.Generator) -> tuple[NDArray[np.int64], int]:

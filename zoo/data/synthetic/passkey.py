@@ -15,9 +15,15 @@ from zoo.errors import Invalid
 from zoo.registry import Between, Count, register
 
 FILLER = (
-    "a river runs past fields .", "birds sing in old trees .", "rain fell on the hills .", "boats wait in the harbour .",
-    "children walk home at noon .", "snow lies on the road .", "lamps burn in the street .", "bread cools by the window .",
-)  # fmt: skip
+    "a river runs past fields .",
+    "birds sing in old trees .",
+    "rain fell on the hills .",
+    "boats wait in the harbour .",
+    "children walk home at noon .",
+    "snow lies on the road .",
+    "lamps burn in the street .",
+    "bread cools by the window .",
+)
 SAID, QUESTION = "the key is", "what is the key ?"
 WORDS = Words((*map(str, range(10)), *sorted(set(" ".join((*FILLER, SAID, QUESTION)).split()))))
 SENTENCES = np.array([WORDS.encode(sentence) for sentence in FILLER])  # [8, 6]
@@ -35,14 +41,24 @@ class Passkey(Generated):
     """
 
     def __init__(
-        self, seed: int, *, length: Count = 256, digits: Count = 5, depth: Depth = "random", batch_size: Count = 64,
-        train: Count = 16_000, val: Count = 1_000, test: Count = 1_000, workers: Workers = 0,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        *,
+        length: Count = 256,
+        digits: Count = 5,
+        depth: Depth = "random",
+        batch_size: Count = 64,
+        train: Count = 16_000,
+        val: Count = 1_000,
+        test: Count = 1_000,
+        workers: Workers = 0,
+    ) -> None:
         super().__init__(seed, batch_size, (train, val, test), workers)
         room = length + 1 - len(WORDS.encode(f"{SAID} . {QUESTION}")) - 2 * digits
         if room < 0:
             raise Invalid(
-                "length", f"a key of {digits} digits and the question take {length - room}; write that or more"
+                "length",
+                f"a key of {digits} digits and the question take {length - room}; write that or more",
             )
         self.length, self.texts = length, Texts(room, digits, depth)
         self.samples = Text(length, WORDS, asks="answers")
@@ -61,8 +77,12 @@ class Texts:
         key = draw.integers(10, size=self.digits)
         size = SENTENCES.shape[1]
         count = -(-self.room // size)
-        filler = SENTENCES[draw.integers(len(SENTENCES), size=count)].ravel()[size * count - self.room :]
-        before = int(draw.integers(count + 1)) if self.depth == "random" else round(self.depth * count)
+        filler = SENTENCES[draw.integers(len(SENTENCES), size=count)].ravel()[
+            size * count - self.room :
+        ]
+        before = (
+            int(draw.integers(count + 1)) if self.depth == "random" else round(self.depth * count)
+        )
         place = max(0, self.room - size * (count - before))  # the first sentence may be cut
         said = [*WORDS.encode(SAID), *key, *WORDS.encode(".")]
         question = [*filler[:place], *said, *filler[place:], *WORDS.encode(QUESTION)]

@@ -27,21 +27,37 @@ class Recall(Generated):
     """
 
     def __init__(
-        self, seed: int, *, length: Annotated[int, Between(4)] = 256, pairs: Count = 32, keys: Count = 64,
-        values: Annotated[int, Between(2)] = 64, batch_size: Count = 64, train: Count = 16_000, val: Count = 1_000,
-        test: Count = 1_000, workers: Workers = 0,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        *,
+        length: Annotated[int, Between(4)] = 256,
+        pairs: Count = 32,
+        keys: Count = 64,
+        values: Annotated[int, Between(2)] = 64,
+        batch_size: Count = 64,
+        train: Count = 16_000,
+        val: Count = 1_000,
+        test: Count = 1_000,
+        workers: Workers = 0,
+    ) -> None:
         super().__init__(seed, batch_size, (train, val, test), workers)
         if length % 2:
-            raise Invalid("length", f"{length} tokens are no pairs of key and value; write {length + 1}")
+            raise Invalid(
+                "length", f"{length} tokens are no pairs of key and value; write {length + 1}"
+            )
         if pairs > keys:
-            raise Invalid("pairs", f"{pairs} keys of a stream are more than the {keys} that there are")
+            raise Invalid(
+                "pairs", f"{pairs} keys of a stream are more than the {keys} that there are"
+            )
         if length // 2 <= pairs:
             raise Invalid(
-                "pairs", f"no key of {length // 2} need come again out of {pairs}; write less than {length // 2}"
+                "pairs",
+                f"no key of {length // 2} need come again out of {pairs}; write less than {length // 2}",
             )
         self.length, self.streams = length, Streams(length // 2, pairs, keys, values)
-        words = Words((*(f"k{number}" for number in range(keys)), *(f"v{number}" for number in range(values))))
+        words = Words(
+            (*(f"k{number}" for number in range(keys)), *(f"v{number}" for number in range(values)))
+        )
         self.samples = Text(length, words, asks="some")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:

@@ -28,9 +28,17 @@ class SelectiveCopy(Generated):
     """
 
     def __init__(
-        self, seed: int, *, symbols: Count = 128, blanks: Annotated[int, Between(0)] = 128, batch_size: Count = 64,
-        train: Count = 16_000, val: Count = 1_000, test: Count = 1_000, workers: Workers = 0,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        *,
+        symbols: Count = 128,
+        blanks: Annotated[int, Between(0)] = 128,
+        batch_size: Count = 64,
+        train: Count = 16_000,
+        val: Count = 1_000,
+        test: Count = 1_000,
+        workers: Workers = 0,
+    ) -> None:
         super().__init__(seed, batch_size, (train, val, test), workers)
         self.scattered = Scattered(symbols, blanks)
         self.samples = Text(blanks + 2 * symbols, CHARACTERS, asks="answers")
@@ -47,6 +55,8 @@ class Scattered:
     def __call__(self, draw: np.random.Generator) -> Example:
         symbols = draw.integers(LETTERS, size=self.symbols)
         question = np.full(self.symbols + self.blanks + 1, BLANK)
-        question[np.sort(draw.choice(self.symbols + self.blanks, self.symbols, replace=False))] = symbols
+        question[np.sort(draw.choice(self.symbols + self.blanks, self.symbols, replace=False))] = (
+            symbols
+        )
         question[-1] = MARKER
         return answered(question, symbols)

@@ -23,7 +23,11 @@ def refuse_few(classes: int | Sequence[str]) -> None:
     if count < LEAST:
         named = f" ({', '.join(classes)})" if not isinstance(classes, int) and classes else ""
         raise Invalid("classes", f"{count}{named}, there must be at least two to tell apart")
-    twice = [] if isinstance(classes, int) else sorted({name for name in classes if classes.count(name) > 1})
+    twice = (
+        []
+        if isinstance(classes, int)
+        else sorted({name for name in classes if classes.count(name) > 1})
+    )
     if twice:
         raise Invalid("classes", f"{', '.join(twice)} is named twice; name each class once")
 
@@ -39,11 +43,19 @@ def names(table: Any, streaming: bool) -> tuple[str, ...]:
     if found := declared(table):
         return found
     if streaming and kind in (None, *WORDS):
-        raise Invalid("classes", "a stream does not tell the names of classes; list them as data.classes")
+        raise Invalid(
+            "classes", "a stream does not tell the names of classes; list them as data.classes"
+        )
     if kind == "null":
-        raise Invalid("classes", "no row has a label, so they do not tell; list the names of classes as data.classes")
+        raise Invalid(
+            "classes",
+            "no row has a label, so they do not tell; list the names of classes as data.classes",
+        )
     if kind not in WORDS:
-        raise Invalid("classes", "the labels are plain numbers, which do not tell; say how many classes there are")
+        raise Invalid(
+            "classes",
+            "the labels are plain numbers, which do not tell; say how many classes there are",
+        )
     return tuple(sorted({label for label in table["label"] if label is not None}))
 
 
@@ -103,7 +115,9 @@ class Some(Dataset[Fetched]):
         return len(self.numbers)
 
     def __getitems__(self, keys: Sequence[int | tuple[int, int]]) -> Fetched:
-        return self.rows.fetch(self.numbers[[key if isinstance(key, int) else key[1] for key in keys]].tolist())
+        return self.rows.fetch(
+            self.numbers[[key if isinstance(key, int) else key[1] for key in keys]].tolist()
+        )
 
 
 def numbered(label: Any, classes: int) -> int:
@@ -130,7 +144,9 @@ class Corrupt:
         for fault in fresh.values():
             count = f"{len(self.found)} of {self.total} samples"
             if len(self.found) > self.share * self.total:
-                raise DataError(f"{fault}; corrupt: {count}, more than data.skip {self.share:g} tolerates")
+                raise DataError(
+                    f"{fault}; corrupt: {count}, more than data.skip {self.share:g} tolerates"
+                )
             log.warning("skipped a corrupt sample: %s (%s)", fault, count)
 
     def sound(self, batches: Iterator[Fetched]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -143,7 +159,9 @@ class Corrupt:
             if len(batch.labels):
                 yield batch.inputs, batch.labels
             elif not self.alone:
-                raise DataError(f"{next(iter(batch.faults.values()))}; no sample of its batch is sound")
+                raise DataError(
+                    f"{next(iter(batch.faults.values()))}; no sample of its batch is sound"
+                )
 
 
 class SoundLoader(Loader):

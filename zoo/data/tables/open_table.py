@@ -17,14 +17,25 @@ from zoo.errors import DataError, Invalid, ZooError
 
 HUB = "hub:"
 REMEDY = "; is its name right, and is there a network? Else download it, and name its folder"
-NAMELESS = "Config name is missing"  # how the library begins, where a set has several configurations
+NAMELESS = (
+    "Config name is missing"  # how the library begins, where a set has several configurations
+)
 END = bytes(1024)  # of a tar archive: two empty blocks
 BUILDERS = {
-    ".parquet": "parquet", ".tar": "webdataset", ".arrow": "arrow", ".jsonl": "json", ".json": "json", ".csv": "csv",
-}  # fmt: skip
+    ".parquet": "parquet",
+    ".tar": "webdataset",
+    ".arrow": "arrow",
+    ".jsonl": "json",
+    ".json": "json",
+    ".csv": "csv",
+}
 PACKED = (".gz", ".zst")  # which may follow the ending that tells
 WORDS = ("string", "large_string")  # the kinds of columns of text
-EMPTY = ("StopIteration", "corresponds to no data", "the first 0 values")  # as the library tells of files without a row
+EMPTY = (
+    "StopIteration",
+    "corresponds to no data",
+    "the first 0 values",
+)  # as the library tells of files without a row
 
 
 def opened(path: str, streaming: bool = False) -> Mapping[str, Any]:
@@ -98,7 +109,10 @@ def classes(table: Any, column: str = "label") -> tuple[str, ...]:
     """The names of the classes that the labels of a table number. Raises Invalid where they are plain numbers."""
     names = getattr((table.features or {}).get(column), "names", None)
     if names is None:
-        raise Invalid("classes", "the labels are plain numbers, which do not tell; say how many classes there are")
+        raise Invalid(
+            "classes",
+            "the labels are plain numbers, which do not tell; say how many classes there are",
+        )
     return tuple(names)
 
 
@@ -111,11 +125,15 @@ def located(path: str) -> tuple[str, dict[str, list[str]] | None]:
         return expanded, None
     files = [expanded] if os.path.exists(expanded) else sorted(glob.glob(expanded, recursive=True))
     if not files:
-        raise DataError(f"{path}: {'no file matches' if glob.has_magic(path) else 'no such file or folder'}")
+        raise DataError(
+            f"{path}: {'no file matches' if glob.has_magic(path) else 'no such file or folder'}"
+        )
     kinds = {_kind(file) for file in files}
     if len(kinds) > 1 or not kinds <= BUILDERS.keys():
         known = ", ".join(BUILDERS)
-        raise DataError(f"{path}: files of {', '.join(sorted(kinds))}; expected one of {known}, or a folder")
+        raise DataError(
+            f"{path}: files of {', '.join(sorted(kinds))}; expected one of {known}, or a folder"
+        )
     return BUILDERS[kinds.pop()], {"train": files}
 
 
@@ -168,7 +186,9 @@ class Parts:
         for key in ("val", "test"):
             share = getattr(self, key)
             if not isinstance(share, str) and (share <= 0 or sum(self._shares().values()) >= 1):
-                raise Invalid(key, f"shares of {self.train} must be positive and leave something to train on")
+                raise Invalid(
+                    key, f"shares of {self.train} must be positive and leave something to train on"
+                )
         if self.train in (self.val, self.test):
             raise Invalid("train", f"{self.train} would be both trained and measured on")
 
@@ -182,7 +202,9 @@ class Parts:
         if streaming and self.drawn:
             raise Invalid("stream", "a stream has no shares; name a split for each of val and test")
         if streaming and workers > 1:
-            told = "several would read a stream in an order that depends on their number; set it to 1"
+            told = (
+                "several would read a stream in an order that depends on their number; set it to 1"
+            )
             raise Invalid("workers", told)
 
     def split(self, part: str) -> str:
@@ -200,4 +222,8 @@ class Parts:
         return np.sort(dict(zip((*shares, "train"), pieces, strict=True))[part])
 
     def _shares(self) -> dict[str, float]:
-        return {key: share for key in ("val", "test") if not isinstance(share := getattr(self, key), str)}
+        return {
+            key: share
+            for key in ("val", "test")
+            if not isinstance(share := getattr(self, key), str)
+        }

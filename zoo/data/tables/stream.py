@@ -74,7 +74,9 @@ def ordered(table: Any, title: str, seed: int, epoch: int, buffer: int) -> Itera
 def loaded(batches: IterableDataset[Any], workers: int) -> Iterator[Any]:
     """What `batches` yields, here or in a worker. Draws nothing from the global random state, which is left to the model."""
     generator = torch.Generator()
-    for found in DataLoader(_Told(batches), batch_size=None, num_workers=workers, generator=generator):
+    for found in DataLoader(
+        _Told(batches), batch_size=None, num_workers=workers, generator=generator
+    ):
         if isinstance(found, DataError):
             raise found
         yield found
@@ -112,8 +114,14 @@ class Batches(IterableDataset[tuple[int, Fetched]]):
     """
 
     def __init__(
-        self, rows: Callable[[], Iterable[Any]], reader: Reader, together: int, share: Share, first: int, last: int | None
-    ) -> None:  # fmt: skip
+        self,
+        rows: Callable[[], Iterable[Any]],
+        reader: Reader,
+        together: int,
+        share: Share,
+        first: int,
+        last: int | None,
+    ) -> None:
         self.rows, self.reader, self.together, self.share = rows, reader, together, share
         self.first, self.last = first, last
 
@@ -131,8 +139,12 @@ class Epochs:
     def __init__(self, samples: int | None, together: int, share: Share) -> None:
         self.samples = None if samples is None else samples - samples % share.processes
         self.together, self.share = together, share
-        self.epoch = self.counted = 0  # `counted`: the samples that were given since an epoch was begun
-        self.given = self.first = 0  # samples of this epoch that were given; the one that the next begins with
+        self.epoch = self.counted = (
+            0  # `counted`: the samples that were given since an epoch was begun
+        )
+        self.given = self.first = (
+            0  # samples of this epoch that were given; the one that the next begins with
+        )
         self.held = False
         # Lightning asks for both samplers, and tells one the epoch
         self.order, self.sampler, self.batch_sampler = self, self, None
@@ -153,7 +165,9 @@ class Epochs:
     def advance(self, count: int) -> None:
         """Note that a batch of `count` samples, those of all processes, is given."""
         self.counted += count
-        self.given = min(self.given + self.together, self.samples) % self.samples if self.samples else 0
+        self.given = (
+            min(self.given + self.together, self.samples) % self.samples if self.samples else 0
+        )
 
     def state_dict(self) -> dict[str, int]:
         return {"given": self.given}
@@ -167,9 +181,17 @@ class StreamLoader(Epochs):
     """Batches of a stream. With `stream` it is a training epoch, `ordered`; without, all there is, as it comes."""
 
     def __init__(
-        self, table: Any, reader: Reader, size: int, workers: int, corrupt: Corrupt, share: Share, *, seed: int,
+        self,
+        table: Any,
+        reader: Reader,
+        size: int,
+        workers: int,
+        corrupt: Corrupt,
+        share: Share,
+        *,
+        seed: int,
         stream: Stream | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(None if stream is None else stream.samples, size * share.processes, share)
         self.table, self.reader, self.workers, self.corrupt = table, reader, workers, corrupt
         self.seed, self.stream, self.title = seed, stream, reader.title

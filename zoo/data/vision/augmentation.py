@@ -23,14 +23,24 @@ class Augmentation:
     Where both mixup and cutmix are on, each batch has one of them, by the toss of a coin.
     """
 
-    area: Annotated[float, Between(0.01, 1)] = 1.0  # smallest share of the area to cut out and enlarge; 1: off
-    crop: Annotated[int, Between(0)] = 0  # pixels of black around an image, out of which one of its size is cut
+    area: Annotated[float, Between(0.01, 1)] = (
+        1.0  # smallest share of the area to cut out and enlarge; 1: off
+    )
+    crop: Annotated[int, Between(0)] = (
+        0  # pixels of black around an image, out of which one of its size is cut
+    )
     flip: Share = 0.0  # probability of mirroring left and right
-    randaugment: Annotated[int, Between(0)] = 0  # operations of RandAugment (arXiv:1909.13719), the same for a batch
+    randaugment: Annotated[int, Between(0)] = (
+        0  # operations of RandAugment (arXiv:1909.13719), the same for a batch
+    )
     magnitude: Annotated[int, Between(0, 30)] = 9  # of those operations
     erasing: Share = 0.0  # probability of blanking a rectangle (arXiv:1708.04896) to the mean
-    mixup: Annotated[float, Between(0)] = 0.0  # alpha of Beta(alpha, alpha), one draw for a batch (arXiv:1710.09412)
-    cutmix: Annotated[float, Between(0)] = 0.0  # alpha likewise, one draw for each image (arXiv:1905.04899)
+    mixup: Annotated[float, Between(0)] = (
+        0.0  # alpha of Beta(alpha, alpha), one draw for a batch (arXiv:1710.09412)
+    )
+    cutmix: Annotated[float, Between(0)] = (
+        0.0  # alpha likewise, one draw for each image (arXiv:1905.04899)
+    )
 
     def before(self, sides: tuple[int, int]) -> list[Change]:
         """Changes of images in [0, 1], of this height and width."""
@@ -76,5 +86,7 @@ def _cutmix(images: Tensor, labels: Tensor, alpha: float, classes: int) -> tuple
     change = RandomCutMixV2(beta=alpha, data_keys=["input", "class"], use_correct_lambda=True)
     images, found = change(images, labels)
     (found,) = found  # [B, 3]: own label, that of the patch, own share
-    own, other = (F.one_hot(column.long(), classes).to(found.dtype) for column in found[:, :2].unbind(1))
+    own, other = (
+        F.one_hot(column.long(), classes).to(found.dtype) for column in found[:, :2].unbind(1)
+    )
     return images, torch.lerp(other, own, found[:, 2:])

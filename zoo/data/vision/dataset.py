@@ -41,17 +41,27 @@ class Finished:
     """(image - mean) / std of images uint8 in units of white; one number of each for all channels, or one per channel."""
 
     def __init__(
-        self, channels: int, sides: tuple[int, int], mean: Sequence[float], std: Sequence[float], augment: Augmentation
+        self,
+        channels: int,
+        sides: tuple[int, int],
+        mean: Sequence[float],
+        std: Sequence[float],
+        augment: Augmentation,
     ) -> None:
         for key, numbers in (("mean", mean), ("std", std)):
             if len(numbers) not in (1, channels):
-                raise Invalid(key, f"{len(numbers)} numbers for {channels} channels; give one of them, or {channels}")
+                raise Invalid(
+                    key,
+                    f"{len(numbers)} numbers for {channels} channels; give one of them, or {channels}",
+                )
         if min(std) <= 0:
             raise Invalid("std", f"{min(std):g} is not positive")
         self.sides, self.mean, self.std, self.augment = sides, tuple(mean), tuple(std), augment
         self._changes: tuple[list[Change], list[Change]] | None = None
 
-    def __call__(self, images: Tensor, labels: Tensor, *, training: bool, classes: int) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, images: Tensor, labels: Tensor, *, training: bool, classes: int
+    ) -> tuple[Tensor, Tensor]:
         """Images float32 [B, C, height, width], and labels [B] or shares [B, classes]."""
         images = images.to(torch.float32) / 255
         if not training or self.augment == Augmentation():
@@ -76,7 +86,9 @@ class Finished:
         return (images - mean) / std
 
     def _numbers(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        return images.new_tensor(self.mean)[:, None, None], images.new_tensor(self.std)[:, None, None]
+        return images.new_tensor(self.mean)[:, None, None], images.new_tensor(self.std)[
+            :, None, None
+        ]
 
 
 class Files(Dataset[Given]):
@@ -96,23 +108,35 @@ class Files(Dataset[Given]):
                 images[path] = self.decoding(path.read_bytes())
             except (OSError, ValueError) as error:
                 faults[path] = brief(error)
-        stacked = np.stack([*images.values()]) if images else np.empty((0, *self.decoding.shape), np.uint8)
+        stacked = (
+            np.stack([*images.values()])
+            if images
+            else np.empty((0, *self.decoding.shape), np.uint8)
+        )
         return Given(tuple(images), torch.from_numpy(stacked), faults)
 
 
-def pictures(paths: Sequence[Path], decoding: Decoding, batch_size: int, workers: int) -> Iterator[Given]:
+def pictures(
+    paths: Sequence[Path], decoding: Decoding, batch_size: int, workers: int
+) -> Iterator[Given]:
     """Batches of files in their order."""
     files = Files(paths, decoding)
-    workers = min(workers, -(-len(paths) // batch_size) - 1)  # one for a batch that there is to wait for
+    workers = min(
+        workers, -(-len(paths) // batch_size) - 1
+    )  # one for a batch that there is to wait for
     yield from DataLoader(files, batch_size, num_workers=max(workers, 0), collate_fn=_as_fetched)
 
 
 def refuse_others(samples: Samples, channels: int) -> None:
     """Raises Invalid where a model reads something other than images with so many channels."""
     if type(samples) is not Images:
-        raise Invalid("name", f"a source of images, the model reads {type(samples).__name__.lower()}")
+        raise Invalid(
+            "name", f"a source of images, the model reads {type(samples).__name__.lower()}"
+        )
     if samples.channels != channels:
-        raise Invalid("channels", f"{channels} channels, the model reads images of {samples.channels}")
+        raise Invalid(
+            "channels", f"{channels} channels, the model reads images of {samples.channels}"
+        )
 
 
 def brief(error: Exception) -> str:
@@ -182,7 +206,9 @@ class Decoded:
         self.images: NDArray[np.uint8] = entry.tokens.reshape(-1, *shape)  # [N, C, S, S]
         self.labels = np.array(entry.facts["labels"], np.int64)
         self.faults = {int(number): str(fault) for number, fault in entry.facts["faults"].items()}
-        self.problem = entry.problem and f"decoded images cannot be kept: {entry.problem.partition(': ')[2]}"
+        self.problem = (
+            entry.problem and f"decoded images cannot be kept: {entry.problem.partition(': ')[2]}"
+        )
 
     def fetch(self, numbers: Sequence[int]) -> Fetched:
         sound = [number for number in numbers if number not in self.faults]
@@ -194,7 +220,9 @@ class Decoded:
 def _sum(encoded: Encoded, numbers: NDArray[np.int64]) -> str:
     """SHA-256 of all that decoded rows depend on."""
     reader = encoded.reader
-    total = hashlib.sha256(json.dumps([asdict(reader.decoding), reader.classes, reader.title]).encode())
+    total = hashlib.sha256(
+        json.dumps([asdict(reader.decoding), reader.classes, reader.title]).encode()
+    )
     total.update(numbers.tobytes())
     for columns in encoded.table.select(numbers).iter(AT_ONCE):
         for image, label in zip(columns["image"], columns["label"], strict=True):
@@ -236,6 +264,8 @@ def split(tables: Mapping[str, Any], name: str, columns: Columns, path: str) -> 
     table = open_table.split(tables, name, (columns.image, columns.label), path)
     # first: what comes after decodes in a stream
     table = table.cast_column(columns.image, datasets.Image(decode=False))
-    table = table.select_columns([columns.image, columns.label, *(word for word in WHERE if word in table.features)])
+    table = table.select_columns(
+        [columns.image, columns.label, *(word for word in WHERE if word in table.features)]
+    )
     given = {columns.image: "image", columns.label: "label"}
     return table.rename_columns({old: new for old, new in given.items() if old != new})

@@ -54,7 +54,11 @@ class Decoding:
 
         (height, width), (across, down) = self.sides, picture.size
         factor = max(width / across, height / down)
-        sides = (round(across * factor), round(down * factor)) if self.resize == "crop" else (width, height)
+        sides = (
+            (round(across * factor), round(down * factor))
+            if self.resize == "crop"
+            else (width, height)
+        )
         if sides != picture.size:
             picture = picture.resize(sides, Resampling.BICUBIC)
         left, top = (sides[0] - width) // 2, (sides[1] - height) // 2

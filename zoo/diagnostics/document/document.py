@@ -18,7 +18,14 @@ POLICY = (
 
 
 def document(
-    *, kind: str, title: str, contents: Markup, body: Markup, style: str, scripts: tuple[str, ...], data: object
+    *,
+    kind: str,
+    title: str,
+    contents: Markup,
+    body: Markup,
+    style: str,
+    scripts: tuple[str, ...],
+    data: object,
 ) -> str:
     """The page of a kind (report, comparison): `style` and `scripts` are its own, beside those of every page.
 
@@ -26,10 +33,18 @@ def document(
     """
     script = _script(scripts)
     return Template(text("zoo.diagnostics.document", "document.html")).substitute(
-        policy=POLICY.format(_hash(script)), title=escape(title), kind=kind, named=kind.capitalize(),
-        style=text("zoo.diagnostics.document", "document.css") + style, ramps=colours.style(),
-        filters=colours.filters(), contents=contents, body=body, data=held(data), script=script,
-    )  # fmt: skip
+        policy=POLICY.format(_hash(script)),
+        title=escape(title),
+        kind=kind,
+        named=kind.capitalize(),
+        style=text("zoo.diagnostics.document", "document.css") + style,
+        ramps=colours.style(),
+        filters=colours.filters(),
+        contents=contents,
+        body=body,
+        data=held(data),
+        script=script,
+    )
 
 
 def held(thing: object) -> str:

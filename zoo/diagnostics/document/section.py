@@ -21,15 +21,21 @@ class Section(Generic[Thing]):
     body: Callable[[Thing], Markup | None]
 
 
-def drawn(thing: Thing, opening: Markup, sections: Sequence[Section[Thing]]) -> tuple[Markup, Markup]:
+def drawn(
+    thing: Thing, opening: Markup, sections: Sequence[Section[Thing]]
+) -> tuple[Markup, Markup]:
     """The list of contents, and the sections of a thing under the opening."""
     bodies = [(section, body) for section in sections if (body := section.body(thing))]
     links = (tag("li", tag("a", section.title, href=f"#{section.key}")) for section, _ in bodies)
     parts = (
         tag(
-            "section", tag("h2", section.title), tag("p", section.lead, class_="lead"), body,
-            id=section.key, aria_label=section.title,
+            "section",
+            tag("h2", section.title),
+            tag("p", section.lead, class_="lead"),
+            body,
+            id=section.key,
+            aria_label=section.title,
         )
         for section, body in bodies
-    )  # fmt: skip
+    )
     return tag("ul", *links), Markup(opening + "\n".join(parts))

@@ -24,17 +24,30 @@ class Frame:
     def draw(self, *content: Markup, title: str) -> Markup:
         """An SVG with `content` over the grid. Attributes say how to read numbers off it."""
         return tag(
-            "svg", *self._grid(), *content, *self._names(),
-            viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=title, class_="plot",
-            data_x=_ends(self.x), data_y=_ends(self.y),
-        )  # fmt: skip
+            "svg",
+            *self._grid(),
+            *content,
+            *self._names(),
+            viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}",
+            role="img",
+            aria_label=title,
+            class_="plot",
+            data_x=_ends(self.x),
+            data_y=_ends(self.y),
+        )
 
     def _grid(self) -> list[Markup]:
         left, right, bottom = self.x.start, self.x.end, self.y.start
         lines = []
         for number, label in self.y.ticks(5):
             y = self.y(number)
-            lines.append(tag("path", d=f"M{left:g} {y:.1f}H{right:g}", class_="zero" if number == 0 else "grid"))
+            lines.append(
+                tag(
+                    "path",
+                    d=f"M{left:g} {y:.1f}H{right:g}",
+                    class_="zero" if number == 0 else "grid",
+                )
+            )
             lines.append(tag("text", label, x=left - 7, y=y + 3.6, class_="tick end"))
         for number, label in self.x.ticks(6):
             x = self.x(number)
@@ -48,7 +61,13 @@ class Frame:
     def _names(self) -> list[Markup]:
         return [
             tag("text", self.up, x=2, y=12, class_="name"),
-            tag("text", self.across, x=(self.x.start + self.x.end) / 2, y=HEIGHT - 6, class_="name middle"),
+            tag(
+                "text",
+                self.across,
+                x=(self.x.start + self.x.end) / 2,
+                y=HEIGHT - 6,
+                class_="name middle",
+            ),
         ]
 
 

@@ -46,26 +46,38 @@ def style() -> Markup:
     """Custom properties and classes of all ramps; a class sets --c to its colour."""
     classes = (
         f".{ramp.letter}{level}{{--c:var(--{ramp.letter}{level})}}"
-        for ramp in RAMPS.values() for level in range(LEVELS)
-    )  # fmt: skip
+        for ramp in RAMPS.values()
+        for level in range(LEVELS)
+    )
     light, dark = _properties("light"), _properties("dark")
-    return Markup(f":root{{{light}}}\n@media screen{{:root[data-theme=dark]{{{dark}}}}}\n{''.join(classes)}")
+    return Markup(
+        f":root{{{light}}}\n@media screen{{:root[data-theme=dark]{{{dark}}}}}\n{''.join(classes)}"
+    )
 
 
 def filters() -> Markup:
     """Filters that give the grey levels of a picture, from 1 of 255 on, the colours of a ramp."""
     return tag(
-        "svg", *(_filter(f"{name}-{theme}", getattr(ramp, theme))
-                 for name, ramp in RAMPS.items() for theme in ("light", "dark")),
-        class_="filters", width=0, height=0, aria_hidden="true",
-    )  # fmt: skip
+        "svg",
+        *(
+            _filter(f"{name}-{theme}", getattr(ramp, theme))
+            for name, ramp in RAMPS.items()
+            for theme in ("light", "dark")
+        ),
+        class_="filters",
+        width=0,
+        height=0,
+        aria_hidden="true",
+    )
 
 
 def _properties(theme: str) -> str:
     words = []
     for name, ramp in RAMPS.items():
         colours = ramp.light if theme == "light" else ramp.dark
-        words += [f"--{ramp.letter}{level}:{at(colours, level / (LEVELS - 1))}" for level in range(LEVELS)]
+        words += [
+            f"--{ramp.letter}{level}:{at(colours, level / (LEVELS - 1))}" for level in range(LEVELS)
+        ]
         words += [f"--{name}:{','.join(colours)}", f"--{name}-filter:url(#{name}-{theme})"]
     return ";".join(words)
 
@@ -74,9 +86,12 @@ def _filter(name: str, colours: Sequence[str]) -> Markup:
     columns = zip(*(_channels(colour) for colour in colours), strict=True)
     tables = [" ".join(f"{channel / 255:.3f}" for channel in column) for column in columns]
     parts = (
-        tag(f"feFunc{letter}", type="table", tableValues=table) for letter, table in zip("RGB", tables, strict=True)
+        tag(f"feFunc{letter}", type="table", tableValues=table)
+        for letter, table in zip("RGB", tables, strict=True)
     )
-    return tag("filter", tag("feComponentTransfer", *parts), id=name, color_interpolation_filters="sRGB")
+    return tag(
+        "filter", tag("feComponentTransfer", *parts), id=name, color_interpolation_filters="sRGB"
+    )
 
 
 def _channels(colour: str) -> tuple[int, int, int]:

@@ -32,21 +32,35 @@ def curves(panel: Curves) -> Markup:
     """Each line in a colour of its own, and the band around the first."""
     pairs = enumerate(panel.lines.items())
     return plot(
-        panel, [Line(label, panel.places, line, None if number else panel.band) for number, (label, line) in pairs]
+        panel,
+        [
+            Line(label, panel.places, line, None if number else panel.band)
+            for number, (label, line) in pairs
+        ],
     )
 
 
 def plot(
-    panel: Panel, lines: Sequence[Line], across: Scale | None = None, up: Scale | None = None,
+    panel: Panel,
+    lines: Sequence[Line],
+    across: Scale | None = None,
+    up: Scale | None = None,
     mark: tuple[float, str] | None = None,
-) -> Markup:  # fmt: skip
+) -> Markup:
     """Lines under the names of the panel's axes, on scales of their own or on given ones; `mark` is a place and its name."""
-    frame = framed(across or spanning(line.x for line in lines), up or upward(lines), panel.x, panel.y)
-    looks = [(line, number, line.look or colour(number, len(lines))) for number, line in enumerate(lines)]
+    frame = framed(
+        across or spanning(line.x for line in lines), up or upward(lines), panel.x, panel.y
+    )
+    looks = [
+        (line, number, line.look or colour(number, len(lines))) for number, line in enumerate(lines)
+    ]
     drawn = [*_mark(frame, mark), *(_band(frame, *look) for look in looks if look[0].band)]
     for look in looks:
         drawn += _line(frame, *look)
-    return stacked(legend([(look, line.label) for line, _, look in looks]), frame.draw(*drawn, title=panel.title))
+    return stacked(
+        legend([(look, line.label) for line, _, look in looks]),
+        frame.draw(*drawn, title=panel.title),
+    )
 
 
 def upward(lines: Sequence[Line]) -> Scale:
@@ -64,7 +78,9 @@ def points(panel: Points) -> Markup:
     x, y = widened(spanning(xs)), widened(spanning(ys, log=panel.steep))
     if panel.square:
         reach = max(abs(end) for scale in (x, y) for end in (scale.low, scale.high))
-        x, y = (spanning([torch.tensor([-one, one])]) for one in (reach * 1.95, reach))  # the frame is wider than high
+        x, y = (
+            spanning([torch.tensor([-one, one])]) for one in (reach * 1.95, reach)
+        )  # the frame is wider than high
     frame = framed(x, y, panel.x, panel.y)
     count = len(panel.groups)
     drawn = [
@@ -80,10 +96,20 @@ def points(panel: Points) -> Markup:
 def _line(frame: Frame, line: Line, number: int, look: str) -> list[Markup]:
     x, y = thinned(line.x.double(), line.y.double())
     where = _placed(frame, x, y)
-    marks = [tag("path", d=_path(where), class_=f"line {look}", data_series=str(number), data_label=line.label)]
+    marks = [
+        tag(
+            "path",
+            d=_path(where),
+            class_=f"line {look}",
+            data_series=str(number),
+            data_label=line.label,
+        )
+    ]
     if len(where) <= FEW:
         marks += [
-            tag("circle", cx=p[0], cy=p[1], r=2.6, class_=f"dot {look}", data_series=str(number)) for p in where if p
+            tag("circle", cx=p[0], cy=p[1], r=2.6, class_=f"dot {look}", data_series=str(number))
+            for p in where
+            if p
         ]
     return marks
 
@@ -99,7 +125,9 @@ def _band(frame: Frame, line: Line, number: int, look: str) -> Markup:
     there = _placed(frame, line.x.double(), high.double())
     back = _placed(frame, line.x.double(), low.double())[::-1]
     path = "L".join(f"{p[0]:.1f} {p[1]:.1f}" for p in [*there, *back] if p)
-    return tag("path", d=f"M{path}Z" if path else "", class_=f"band {look}", data_series=str(number))
+    return tag(
+        "path", d=f"M{path}Z" if path else "", class_=f"band {look}", data_series=str(number)
+    )
 
 
 def _mark(frame: Frame, mark: tuple[float, str] | None) -> list[Markup]:
@@ -107,7 +135,13 @@ def _mark(frame: Frame, mark: tuple[float, str] | None) -> list[Markup]:
     if mark is None or not frame.x.low <= mark[0] <= frame.x.high:
         return []
     x, right = frame.x(mark[0]), frame.x(mark[0]) > (frame.x.start + frame.x.end) / 2
-    name = tag("text", mark[1], x=x + (-5 if right else 5), y=frame.y.end + 9, class_=f"tick{' end' if right else ''}")
+    name = tag(
+        "text",
+        mark[1],
+        x=x + (-5 if right else 5),
+        y=frame.y.end + 9,
+        class_=f"tick{' end' if right else ''}",
+    )
     return [tag("path", d=f"M{x:.1f} {frame.y.start:g}V{frame.y.end:g}", class_="cross"), name]
 
 
@@ -125,7 +159,9 @@ def _path(where: Sequence[tuple[float, float] | None]) -> str:
     words, begun = [], False
     for point in where:
         if point is not None:
-            words.append(f"{'L' if begun else 'M'}{point[0]:.1f} {point[1]:.1f}{'' if begun else 'h0'}")
+            words.append(
+                f"{'L' if begun else 'M'}{point[0]:.1f} {point[1]:.1f}{'' if begun else 'h0'}"
+            )
         begun = point is not None
     return "".join(words)
 

@@ -64,7 +64,11 @@ def power(exponent: int) -> str:
 
 def _scientific(number: float, places: int) -> str:
     mantissa, exponent = f"{number:.{places}e}".split("e")
-    return f"{float(mantissa):g}".replace("-", MINUS) + "\u00d710" + str(int(exponent)).translate(RAISED)
+    return (
+        f"{float(mantissa):g}".replace("-", MINUS)
+        + "\u00d710"
+        + str(int(exponent)).translate(RAISED)
+    )
 
 
 def _infinite(number: float) -> str:

@@ -13,8 +13,12 @@ from zoo.reporting.spec import Curves, Map, Mosaic, Numbers, Panel, Points
 def draw(panel: Panel) -> Markup:
     """A panel without its title and its sentence."""
     drawings: Mapping[type[Panel], Callable[[Any], Markup]] = {
-        Curves: curves.curves, Points: curves.points, Map: maps.whole, Mosaic: maps.mosaic, Numbers: bars.numbers,
-    }  # fmt: skip
+        Curves: curves.curves,
+        Points: curves.points,
+        Map: maps.whole,
+        Mosaic: maps.mosaic,
+        Numbers: bars.numbers,
+    }
     return drawings[type(panel)](panel)
 
 

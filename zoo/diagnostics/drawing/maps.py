@@ -43,7 +43,14 @@ def picture(values: Tensor, ends: tuple[float, float]) -> str:
 def scale(ends: tuple[float, float], unit: str, ramp: str) -> Markup:
     """What the colours stand for."""
     low, high = (tag("span", digits.value(end, 3)) for end in ends)
-    return tag("p", low, tag("i", class_=f"ramp {ramp}"), high, tag("span", unit, class_="unit"), class_="scale")
+    return tag(
+        "p",
+        low,
+        tag("i", class_=f"ramp {ramp}"),
+        high,
+        tag("span", unit, class_="unit"),
+        class_="scale",
+    )
 
 
 def ramp(signed: bool) -> str:
@@ -67,21 +74,30 @@ def mosaic(panel: Mosaic) -> Markup:
         tag("div", tag("span", label), _tile(panel, values, ends, look), class_="tile")
         for values, label in zip(panel.values, panel.labels, strict=True)
     )
-    named = tag("p", tag("span", f"\u2192 {panel.x}"), tag("span", f"\u2193 {panel.y}"), class_="names")
+    named = tag(
+        "p", tag("span", f"\u2192 {panel.x}"), tag("span", f"\u2193 {panel.y}"), class_="names"
+    )
     return stacked(
-        tag("div", *tiles, class_=f"tiles in{_abreast(len(panel.labels))}"), named, scale(ends, panel.unit, look)
+        tag("div", *tiles, class_=f"tiles in{_abreast(len(panel.labels))}"),
+        named,
+        scale(ends, panel.unit, look),
     )
 
 
 def _abreast(count: int) -> int:
     """How many tiles stand in a row: such that the rows are full, where that can be."""
-    return count if count <= 4 else next((abreast for abreast in (6, 4, 5) if count % abreast == 0), 4)
+    return (
+        count if count <= 4 else next((abreast for abreast in (6, 4, 5) if count % abreast == 0), 4)
+    )
 
 
 def _tile(panel: Mosaic, values: Tensor, ends: tuple[float, float], look: str) -> Markup:
     rows, columns = values.shape
     high = 100.0 * (rows / columns if 1 / ODD <= rows / columns <= ODD else 1.0)
-    x, y = _scale(panel.corner[1], columns).over(0, 100), _scale(panel.corner[0], rows).over(0, high)
+    x, y = (
+        _scale(panel.corner[1], columns).over(0, 100),
+        _scale(panel.corner[0], rows).over(0, high),
+    )
     drawn = _image(picture(values, ends), (x, y), ends, look)
     return tag("svg", drawn, _mark(panel.mark, x, y), viewBox=f"0 0 100 {high:g}", class_="map")
 
@@ -92,25 +108,44 @@ def _axes(panel: Map, data: str, every: int, ends: tuple[float, float], look: st
     left = 14 + LETTER * max(len(label) for _, label in _whole(y, 6))
     width, height = _sides(rows, columns, WIDTH - left - 14)
     x, y = x.over(left, left + width), y.over(24, 24 + height)
-    texts = [tag("text", label, x=left - 7, y=y(number) + 3.6, class_="tick end") for number, label in _whole(y, 6)]
-    texts += [tag("text", label, x=x(n), y=y.end + 16, class_="tick middle") for n, label in _whole(x, 6)]
+    texts = [
+        tag("text", label, x=left - 7, y=y(number) + 3.6, class_="tick end")
+        for number, label in _whole(y, 6)
+    ]
+    texts += [
+        tag("text", label, x=x(n), y=y.end + 16, class_="tick middle") for n, label in _whole(x, 6)
+    ]
     names = [
         tag("text", panel.y, x=2, y=12, class_="name"),
         tag("text", panel.x, x=left + width / 2, y=y.end + 35, class_="name middle"),
     ]
     drawn = (_image(data, (x, y), ends, look, every), _mark(panel.mark, x, y), *texts, *names)
     return tag(
-        "svg", *drawn, role="img", aria_label=panel.title, class_="map", viewBox=f"0 0 {WIDTH:g} {height + 66:g}"
+        "svg",
+        *drawn,
+        role="img",
+        aria_label=panel.title,
+        class_="map",
+        viewBox=f"0 0 {WIDTH:g} {height + 66:g}",
     )
 
 
-def _image(data: str, axes: tuple[Scale, Scale], ends: tuple[float, float], look: str, every: int = 1) -> Markup:
+def _image(
+    data: str, axes: tuple[Scale, Scale], ends: tuple[float, float], look: str, every: int = 1
+) -> Markup:
     x, y = axes
     return tag(
-        "image", href=data, x=x.start, y=y.start, width=x.end - x.start, height=y.end - y.start,
-        preserveAspectRatio="none", class_=look, data_ends=f"{ends[0]:.6g} {ends[1]:.6g}",
+        "image",
+        href=data,
+        x=x.start,
+        y=y.start,
+        width=x.end - x.start,
+        height=y.end - y.start,
+        preserveAspectRatio="none",
+        class_=look,
+        data_ends=f"{ends[0]:.6g} {ends[1]:.6g}",
         data_corner=f"{y.low + 0.5:g} {x.low + 0.5:g} {every}",
-    )  # fmt: skip
+    )
 
 
 def _mark(mark: tuple[int, int] | None, x: Scale, y: Scale) -> Markup | None:
@@ -118,7 +153,12 @@ def _mark(mark: tuple[int, int] | None, x: Scale, y: Scale) -> Markup | None:
     if mark is None:
         return None
     left, top = x(mark[1] - 0.5), y(mark[0] - 0.5)
-    sides = {"x": left, "y": top, "width": x(mark[1] + 0.5) - left, "height": y(mark[0] + 0.5) - top}
+    sides = {
+        "x": left,
+        "y": top,
+        "width": x(mark[1] + 0.5) - left,
+        "height": y(mark[0] + 0.5) - top,
+    }
     return tag("g", tag("rect", **sides, class_="halo"), tag("rect", **sides, class_="mark"))
 
 

@@ -6,7 +6,9 @@ import html
 import re
 from collections.abc import Iterable
 
-UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # what HTML or UTF-8 cannot hold
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]"
+)  # what HTML or UTF-8 cannot hold
 VOID = ("input", "img", "br", "wbr")
 
 
@@ -38,7 +40,9 @@ def together(parts: Iterable[str | None]) -> Markup:
 def tag(name: str, /, *children: str | None, **attributes: str | float | bool | None) -> Markup:
     """An element. `class_` is written class, `data_x` data-x; None and False leave an attribute out, True is its name alone."""
     words = "".join(_attribute(key, value) for key, value in attributes.items())
-    return Markup(f"<{name}{words}>" if name in VOID else f"<{name}{words}>{together(children)}</{name}>")
+    return Markup(
+        f"<{name}{words}>" if name in VOID else f"<{name}{words}>{together(children)}</{name}>"
+    )
 
 
 def _attribute(key: str, value: str | float | bool | None) -> str:

@@ -47,12 +47,25 @@ class Scale:
         return [(count * step, digits.tick(count * step, step)) for count in range(first, last + 1)]
 
     def _powers(self, most: int) -> list[tuple[float, str]]:
-        first, last = math.ceil(math.log10(self.low) - 1e-6), math.floor(math.log10(self.high) + 1e-6)
+        first, last = (
+            math.ceil(math.log10(self.low) - 1e-6),
+            math.floor(math.log10(self.high) + 1e-6),
+        )
         if last - first < 2:
-            fine = [factor * 10.0**exponent for exponent in range(first - 1, last + 1) for factor in (1, 2, 5)]
-            return [(number, digits.value(number, 2)) for number in fine if self.low <= number <= self.high]
+            fine = [
+                factor * 10.0**exponent
+                for exponent in range(first - 1, last + 1)
+                for factor in (1, 2, 5)
+            ]
+            return [
+                (number, digits.value(number, 2))
+                for number in fine
+                if self.low <= number <= self.high
+            ]
         every = -(-(last - first + 1) // (most + 1))
-        return [(10.0**exponent, digits.power(exponent)) for exponent in range(first, last + 1, every)]
+        return [
+            (10.0**exponent, digits.power(exponent)) for exponent in range(first, last + 1, every)
+        ]
 
 
 def spanning(parts: Iterable[Tensor], *, log: bool = False, zero: bool = False) -> Scale:

@@ -15,7 +15,9 @@ from zoo.diagnostics.report import SAME, Control, Report, Run
 def controls(report: Report) -> Markup | None:
     """A table for each metric: a row for each control, a column for each run."""
     runs = [run for run in report.runs if run.controls]
-    metrics = dict.fromkeys(name for run in runs for control in run.controls for name in control.metrics)
+    metrics = dict.fromkeys(
+        name for run in runs for control in run.controls for name in control.metrics
+    )
     figures = [_figure(metric, runs) for metric in metrics]
     return tag("div", *figures, class_="figures") if figures else None
 
@@ -23,13 +25,20 @@ def controls(report: Report) -> Markup | None:
 def _figure(metric: str, runs: Sequence[Run]) -> Markup:
     names = dict.fromkeys(control.name for run in runs for control in run.controls)
     most = max((abs(number) for run in runs for number in _numbers(run, metric)), default=0.0)
-    top = tag("tr", tag("th", "places", scope="col"), *(tag("th", breaking(run.name), scope="col") for run in runs))
+    top = tag(
+        "tr",
+        tag("th", "places", scope="col"),
+        *(tag("th", breaking(run.name), scope="col") for run in runs),
+    )
     rows = (
-        tag("tr", tag("th", name, scope="row"), *(_cell(run, name, metric, most) for run in runs)) for name in names
+        tag("tr", tag("th", name, scope="row"), *(_cell(run, name, metric, most) for run in runs))
+        for name in names
     )
     head = tag("thead", top) if len(runs) > 1 else None
     table = tag("table", head, tag("tbody", *rows), class_="controls")
-    return figure(_says(metric, runs), titled(metric, tag("div", table, class_="wide")), wide=len(runs) > 1)
+    return figure(
+        _says(metric, runs), titled(metric, tag("div", table, class_="wide")), wide=len(runs) > 1
+    )
 
 
 def _numbers(run: Run, metric: str) -> list[float]:
@@ -42,11 +51,17 @@ def _cell(run: Run, name: str, metric: str, most: float) -> Markup:
     if control is None:
         return tag("td", digits.NOTHING)
     if metric not in control.metrics:
-        return tag("td", f"refused: {control.refused}" if control.refused else digits.NOTHING, class_="refused")
+        return tag(
+            "td",
+            f"refused: {control.refused}" if control.refused else digits.NOTHING,
+            class_="refused",
+        )
     number = control.metrics[metric]
     first = run.controls[0]
     change = None if control is first else _change(number, first.metrics.get(metric, float("nan")))
-    words = tag("span", digits.value(number), tag("small", change) if change else None, class_="number")
+    words = tag(
+        "span", digits.value(number), tag("small", change) if change else None, class_="number"
+    )
     return tag("td", tag("div", bar(number, most), words, class_="control"))
 
 
@@ -72,7 +87,11 @@ def _says(metric: str, runs: Sequence[Run]) -> str:
 
 def _told(run: Run, metric: str, several: bool) -> str:
     first = run.controls[0]
-    others = [(control, control.metrics[metric]) for control in run.controls[1:] if metric in control.metrics]
+    others = [
+        (control, control.metrics[metric])
+        for control in run.controls[1:]
+        if metric in control.metrics
+    ]
     if metric not in first.metrics or not others:
         return ""
     before = first.metrics[metric]
@@ -81,6 +100,8 @@ def _told(run: Run, metric: str, several: bool) -> str:
         return f"{of}{digits.value(before)} wherever tokens are placed."
     control, number = max(others, key=lambda pair: abs(pair[1] - before))
     if abs(number - before) < SAME:
-        return f"{of}{digits.value(before)} wherever tokens are placed, but for less than {SAME:.5f}."
+        return (
+            f"{of}{digits.value(before)} wherever tokens are placed, but for less than {SAME:.5f}."
+        )
     first_words, most_words = digits.apart(before, number)
     return f"{of}{first_words} with places as they are, {most_words} with them {control.name}, which changes most."

@@ -22,7 +22,9 @@ def thinned(report: Report) -> Report:
     """The report with as many samples and queries as there is room for."""
     several = max(sum(run.attended is not None for run in report.runs), 1)
     runs = (
-        run if run.attended is None else replace(run, attended=_thin(_first(run.attended, several), ROOM // several))
+        run
+        if run.attended is None
+        else replace(run, attended=_thin(_first(run.attended, several), ROOM // several))
         for run in report.runs
     )
     return replace(report, runs=tuple(runs))
@@ -34,17 +36,21 @@ def _first(attended: Attended, several: int) -> Attended:
     weights = layers * heads * min(queries, FEWEST + len(attended.extra)) * keys
     most = max(1, min(samples, MOST, ROOM // (several * weights), TOKENS // (several * keys)))
     return replace(
-        attended, samples=attended.samples[:most], weights=attended.weights[:most],
+        attended,
+        samples=attended.samples[:most],
+        weights=attended.weights[:most],
         rollout=None if attended.rollout is None else attended.rollout[:most],
-    )  # fmt: skip
+    )
 
 
 def _thin(attended: Attended, room: int) -> Attended:
     kept = chosen(attended, room)
     return replace(
-        attended, queries=tuple(attended.queries[place] for place in kept), weights=attended.weights[..., kept, :],
+        attended,
+        queries=tuple(attended.queries[place] for place in kept),
+        weights=attended.weights[..., kept, :],
         rollout=None if attended.rollout is None else attended.rollout[:, kept],
-    )  # fmt: skip
+    )
 
 
 def chosen(attended: Attended, room: int) -> list[int]:
@@ -53,7 +59,9 @@ def chosen(attended: Attended, room: int) -> list[int]:
     most = max(1, min(count, room * count // max(attended.weights.numel(), 1)))
     if most == count:
         return list(range(count))
-    places = [_place(slot - extra, attended.grid) if slot >= extra else None for slot in attended.queries]
+    places = [
+        _place(slot - extra, attended.grid) if slot >= extra else None for slot in attended.queries
+    ]
     on_grid = [place for place in places if place is not None]
     kept = _sparser(on_grid, most - (count - len(on_grid)))
     if kept:
@@ -67,7 +75,9 @@ def _sparser(places: Sequence[Place], most: int) -> set[Place]:
     if most < 1 or prod(map(len, axes)) != len(places):
         return set()
     counts = [1] * len(axes)
-    while room := [a for a, axis in enumerate(axes) if counts[a] < len(axis) and _more(counts, a) <= most]:
+    while room := [
+        a for a, axis in enumerate(axes) if counts[a] < len(axis) and _more(counts, a) <= most
+    ]:
         counts[max(room, key=lambda a: len(axes[a]) / counts[a])] += 1
     return set(product(*(_middles(axis, count) for axis, count in zip(axes, counts, strict=True))))
 

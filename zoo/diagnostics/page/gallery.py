@@ -20,7 +20,7 @@ def gallery(runs: Mapping[str, Sequence[Panel]]) -> Markup | None:
     figures = [
         figure(says, *(panel for _, panel in group), columns=len(runs) if len(runs) > 1 else None)
         for says, group in groups
-    ]  # fmt: skip
+    ]
     return tag("div", *figures, class_="figures") if figures else None
 
 

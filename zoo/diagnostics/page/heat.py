@@ -27,7 +27,8 @@ def tables(measures: Mapping[str, Measure], layers: Mapping[str, Sequence[int]])
     ends, look = _ends(values)
     first = next(iter(measures.values()))
     drawn = (
-        _table(one, layers[name], name if len(measures) > 1 else None, ends, look) for name, one in measures.items()
+        _table(one, layers[name], name if len(measures) > 1 else None, ends, look)
+        for name, one in measures.items()
     )
     told = tag("p", class_="told", aria_live="polite", data_unit=first.unit)
     foot = tag("div", maps.scale(ends, first.unit, look), told, class_="foot")
@@ -54,21 +55,37 @@ def _ends(values: Tensor) -> tuple[tuple[float, float], str]:
     return (even.low, even.high), "weights"
 
 
-def _table(measure: Measure, layers: Sequence[int], run: str | None, ends: tuple[float, float], look: str) -> Markup:
+def _table(
+    measure: Measure, layers: Sequence[int], run: str | None, ends: tuple[float, float], look: str
+) -> Markup:
     heads = measure.values.shape[1]
     size = "crowd" if heads > CROWD else "many" if heads > MANY else None
     caption = tag("caption", breaking(run)) if run else None
-    top = tag("tr", tag("th", "layer", scope="col"), *(tag("th", str(head + 1), scope="col") for head in range(heads)))
+    top = tag(
+        "tr",
+        tag("th", "layer", scope="col"),
+        *(tag("th", str(head + 1), scope="col") for head in range(heads)),
+    )
     rows = (
-        tag("tr", tag("th", str(layer), scope="row"), *(_cell(number, ends, look, bool(size)) for number in row))
+        tag(
+            "tr",
+            tag("th", str(layer), scope="row"),
+            *(_cell(number, ends, look, bool(size)) for number in row),
+        )
         for layer, row in zip(layers, _rounded(measure.values).tolist(), strict=True)
     )
     label = f"{measure.title}: rows are layers, columns are heads"
     names = " ".join(filter(None, ["heat", size]))
     return tag(
-        "table", caption, tag("thead", top), tag("tbody", *rows),
-        class_=names, role="grid", aria_label=label, data_run=run or "",
-    )  # fmt: skip
+        "table",
+        caption,
+        tag("thead", top),
+        tag("tbody", *rows),
+        class_=names,
+        role="grid",
+        aria_label=label,
+        data_run=run or "",
+    )
 
 
 def _cell(number: float, ends: tuple[float, float], look: str, tight: bool) -> Markup:
@@ -77,5 +94,11 @@ def _cell(number: float, ends: tuple[float, float], look: str, tight: bool) -> M
     level = round((LEVELS - 1) * min(max((number - ends[0]) / (ends[1] - ends[0]), 0.0), 1.0))
     strong = level > 9 if look == "weights" else abs(level - LEVELS // 2) > 4
     classes = f"{RAMPS[look].letter}{level}{' strong' if strong else ''}"
-    words = digits.short(number).replace("0.", ".", 1) if tight and abs(number) < 1 else digits.short(number)
-    return tag("td", tag("span", words), class_=classes, tabindex="-1", data_value=digits.value(number, 3))
+    words = (
+        digits.short(number).replace("0.", ".", 1)
+        if tight and abs(number) < 1
+        else digits.short(number)
+    )
+    return tag(
+        "td", tag("span", words), class_=classes, tabindex="-1", data_value=digits.value(number, 3)
+    )

@@ -19,11 +19,15 @@ def data(report: Report) -> dict[str, Any]:
     measured = [len(run.attended.queries) for run in report.runs if run.attended is not None]
     places: dict[bytes, int] = {}
     found: list[Tensor] = []
-    for picture in (one for _, attended in shown for sample in attended.samples for one in sample.pictures):
+    for picture in (
+        one for _, attended in shown for sample in attended.samples for one in sample.pictures
+    ):
         if places.setdefault(picture.contiguous().numpy().tobytes(), len(found)) == len(found):
             found.append(picture)
     packed, smaller = pictures.pack(found)
-    told = [_run(run, attended, places, of) for (run, attended), of in zip(shown, measured, strict=True)]
+    told = [
+        _run(run, attended, places, of) for (run, attended), of in zip(shown, measured, strict=True)
+    ]
     return {"pictures": packed, "smaller": smaller, "runs": told}
 
 
@@ -32,16 +36,26 @@ def _run(run: Run, attended: Attended, places: dict[bytes, int], of: int) -> dic
         {
             "title": sample.title,
             "tokens": list(sample.tokens),
-            "pictures": [places[picture.contiguous().numpy().tobytes()] for picture in sample.pictures],
+            "pictures": [
+                places[picture.contiguous().numpy().tobytes()] for picture in sample.pictures
+            ],
         }
         for sample in attended.samples
     ]
     rollout = None if attended.rollout is None else coded(attended.rollout)
     return {
-        "name": run.name, "unit": run.unit, "grid": list(attended.grid), "extra": list(attended.extra),
-        "layers": list(attended.layers), "heads": attended.weights.shape[2], "samples": samples,
-        "queries": list(attended.queries), "of": of, "weights": coded(attended.weights), "rollout": rollout,
-    }  # fmt: skip
+        "name": run.name,
+        "unit": run.unit,
+        "grid": list(attended.grid),
+        "extra": list(attended.extra),
+        "layers": list(attended.layers),
+        "heads": attended.weights.shape[2],
+        "samples": samples,
+        "queries": list(attended.queries),
+        "of": of,
+        "weights": coded(attended.weights),
+        "rollout": rollout,
+    }
 
 
 def coded(weights: Tensor) -> dict[str, str]:
@@ -50,7 +64,9 @@ def coded(weights: Tensor) -> dict[str, str]:
     largest = exact.amax(-1, keepdim=True)
     levels = (exact / largest.clamp(min=1e-30) * 255).round().to(torch.uint8)
     scales = (largest[..., 0] * 65535).round().int()
-    pairs = torch.stack([scales % 256, scales // 256], dim=-1).to(torch.uint8)  # the lower byte first
+    pairs = torch.stack([scales % 256, scales // 256], dim=-1).to(
+        torch.uint8
+    )  # the lower byte first
     return {"levels": _bytes(levels), "largest": _bytes(pairs)}
 
 

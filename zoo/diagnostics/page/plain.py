@@ -40,7 +40,10 @@ def _plain(thing: Any) -> Any:
         return {"title": thing.title, "tokens": list(thing.tokens), "pictures": sizes}
     if isinstance(thing, Attended):
         told = {field.name: getattr(thing, field.name) for field in fields(thing)}
-        return {name: _coded(one) if isinstance(one, Tensor) else _plain(one) for name, one in told.items()}
+        return {
+            name: _coded(one) if isinstance(one, Tensor) else _plain(one)
+            for name, one in told.items()
+        }
     if is_dataclass(thing):
         kind = {"kind": type(thing).__name__.lower()} if isinstance(thing, Panel) else {}
         return kind | {field.name: _plain(getattr(thing, field.name)) for field in fields(thing)}

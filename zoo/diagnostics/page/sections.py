@@ -59,38 +59,52 @@ def _even(runs: Mapping[str, Measure]) -> str:
 
 SECTIONS = (
     Section(
-        "controls", "Does the model use position at all?",
+        "controls",
+        "Does the model use position at all?",
         "The same test, with the places of the tokens changed and everything else as it was. The less that changes a "
         "number, the less the model makes of places.",
         controls,
     ),
     Section(
-        "looks", "Where heads look",
-        "The weights with which one token, the query, gathers from the others.", viewer.section,
+        "looks",
+        "Where heads look",
+        "The weights with which one token, the query, gathers from the others.",
+        viewer.section,
     ),
     Section(
-        "measures", "Measures by layer and head",
+        "measures",
+        "Measures by layer and head",
         Markup(
             "Rows are layers, the first on top; columns are heads. "
-            + tag("span", "Hover a cell, or go to it with the arrow keys, for its number.", class_="screen")
+            + tag(
+                "span",
+                "Hover a cell, or go to it with the arrow keys, for its number.",
+                class_="screen",
+            )
         ),
         measures,
     ),
     Section(
-        "profiles", "Weight against offset",
-        "How much heads look at what lies how far away, whatever stands there.", _panels(lambda run: run.profiles),
+        "profiles",
+        "Weight against offset",
+        "How much heads look at what lies how far away, whatever stands there.",
+        _panels(lambda run: run.profiles),
     ),
     Section(
-        "encoding", "The encoding", "What it has learned, and what it does to the scores.",
+        "encoding",
+        "The encoding",
+        "What it has learned, and what it does to the scores.",
         _panels(lambda run: run.encodings),
     ),
     Section("training", "Training", "As it was logged.", _panels(lambda run: run.training)),
     Section(
-        "extrapolation", "Beyond what it was trained on", "The same model at other sizes.",
+        "extrapolation",
+        "Beyond what it was trained on",
+        "The same model at other sizes.",
         _panels(lambda run: run.extrapolation),
     ),
     Section("recipe", "Recipe", "Fitting it again repeats the run.", recipes),
-)  # fmt: skip
+)
 
 
 def drawn(report: Report) -> tuple[Markup, Markup]:

@@ -30,9 +30,14 @@ def html(report: Report) -> str:
     """The page: no request goes out from it, and nothing that is shown is run."""
     contents, body = sections.drawn(report)
     return document(
-        kind="report", title=opening.title(report), contents=contents, body=body, style=_file("page.css"),
-        scripts=tuple(map(_file, SCRIPTS)), data=looks.data(report),
-    )  # fmt: skip
+        kind="report",
+        title=opening.title(report),
+        contents=contents,
+        body=body,
+        style=_file("page.css"),
+        scripts=tuple(map(_file, SCRIPTS)),
+        data=looks.data(report),
+    )
 
 
 def _file(name: str) -> str:

@@ -17,7 +17,11 @@ from zoo.diagnostics.portrait.probe import SEED, Probe, probe
 from zoo.registry import Choice
 from zoo.reporting.spec import Panel
 
-SHOWN = {1: (64,), 2: (15, 15), 3: (1, 15, 15)}  # tokens at most by the number of axes: of clips one frame
+SHOWN = {
+    1: (64,),
+    2: (15, 15),
+    3: (1, 15, 15),
+}  # tokens at most by the number of axes: of clips one frame
 DIM, HEADS, DEPTH = 128, 4, 2  # of pictures, where nobody asks for other sizes
 MOST = 4  # panels for one number of axes
 

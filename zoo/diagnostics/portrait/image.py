@@ -17,10 +17,10 @@ ADDED, ROW, COLUMN = "added by position", "row of patches", "column of patches"
 SHOWN = 4  # maps of a mosaic
 INPUT = "What each patch adds to its input, in four channels: waves along rows, along columns, or what training drew."
 CENTRE = "What is added to the score of the marked patch with an equal one everywhere: it looks where the map is high."
-CORNER = (
-    "The same for another patch: where its surroundings are not those of the centre, scores depend on where it stands."
+CORNER = "The same for another patch: where its surroundings are not those of the centre, scores depend on where it stands."
+HEADS = (
+    "The same in some of the heads: heads that differ look near, far, along rows or along columns."
 )
-HEADS = "The same in some of the heads: heads that differ look near, far, along rows or along columns."
 VECTORS = (
     "Each point is a pair of channels, drawn in both of its senses: it turns fastest along the direction from the middle to"
     " the point, the faster the farther out."
@@ -40,7 +40,9 @@ def panels(probe: Probe) -> Iterator[Panel]:
     yield from _input(probe)
     rows, columns = probe.sizes[-2:]
     added = added_to_scores(probe.terms(probe.alike(probe.contents())), 1.0).mean(0)  # [H, N, N]
-    fields = added.unflatten(-1, (rows, columns)).unflatten(1, (rows, columns))  # [H, row, column, row, column]
+    fields = added.unflatten(-1, (rows, columns)).unflatten(
+        1, (rows, columns)
+    )  # [H, row, column, row, column]
     centre, corner = (rows // 2, columns // 2), (rows // 5, columns // 5)
     yield _field("Scores of the centre with all", fields.mean(0), centre, CENTRE)
     if not _moves_along(fields, centre, corner):
@@ -57,10 +59,14 @@ def _input(probe: Probe) -> Iterator[Panel]:
         return
     channels = torch.linspace(0, added.shape[1] - 1, SHOWN).long()
     yield Mosaic(
-        title="Added to an image, by channel", x=COLUMN, y=ROW, says=INPUT, unit="value",
+        title="Added to an image, by channel",
+        x=COLUMN,
+        y=ROW,
+        says=INPUT,
+        unit="value",
         values=added[:, channels].mT.unflatten(-1, probe.sizes[-2:]),
         labels=tuple(f"channel {channel + 1}" for channel in channels),
-    )  # fmt: skip
+    )
 
 
 def _products(probe: Probe, patch: tuple[int, int]) -> Iterator[Panel]:
@@ -68,23 +74,47 @@ def _products(probe: Probe, patch: tuple[int, int]) -> Iterator[Panel]:
     added = probe.entered(torch.zeros_like(probe.noise()))[0]  # [N, D]
     if nothing(added):
         return
-    products = gram(added).unflatten(-1, probe.sizes[-2:]).unflatten(0, probe.sizes[-2:])  # [row, column, row, column]
+    products = (
+        gram(added).unflatten(-1, probe.sizes[-2:]).unflatten(0, probe.sizes[-2:])
+    )  # [row, column, row, column]
     yield Map(
-        title="Products of what is added to an image", x=COLUMN, y=ROW, says=PRODUCTS,
-        values=products[patch], unit="product", signed=True, mark=patch,
-    )  # fmt: skip
+        title="Products of what is added to an image",
+        x=COLUMN,
+        y=ROW,
+        says=PRODUCTS,
+        values=products[patch],
+        unit="product",
+        signed=True,
+        mark=patch,
+    )
 
 
 def _field(title: str, fields: Tensor, patch: tuple[int, int], says: str) -> Map:
-    return Map(title=title, x=COLUMN, y=ROW, says=says, values=fields[patch], unit=ADDED, signed=True, mark=patch)
+    return Map(
+        title=title,
+        x=COLUMN,
+        y=ROW,
+        says=says,
+        values=fields[patch],
+        unit=ADDED,
+        signed=True,
+        mark=patch,
+    )
 
 
 def _heads(title: str, maps: Tensor, patch: tuple[int, int]) -> Mosaic:
     heads = torch.linspace(0, len(maps) - 1, min(SHOWN, len(maps))).long()
     labels = tuple(f"head {head + 1}" for head in heads)
     return Mosaic(
-        title=title, x=COLUMN, y=ROW, says=HEADS, unit=ADDED, values=maps[heads], labels=labels, mark=patch
-    )  # fmt: skip
+        title=title,
+        x=COLUMN,
+        y=ROW,
+        says=HEADS,
+        unit=ADDED,
+        values=maps[heads],
+        labels=labels,
+        mark=patch,
+    )
 
 
 def _moves_along(fields: Tensor, centre: tuple[int, int], corner: tuple[int, int]) -> bool:
@@ -106,9 +136,13 @@ def _spectrum(probe: Probe) -> Iterator[Panel]:
         rows, columns = waves(down, across)  # [H, K]
         both = distinct(torch.stack([columns, rows], dim=1))
         yield Points(
-            title="Wave vectors of the turns", x="radians per column", y="radians per row", says=VECTORS,
-            groups={head: (x, y) for head, (x, y) in named(both).items()}, square=True,
-        )  # fmt: skip
+            title="Wave vectors of the turns",
+            x="radians per column",
+            y="radians per row",
+            says=VECTORS,
+            groups={head: (x, y) for head, (x, y) in named(both).items()},
+            square=True,
+        )
         return
     pairs = torch.arange(down.shape[-1] // 2) + 1
     groups = {
@@ -116,5 +150,9 @@ def _spectrum(probe: Probe) -> Iterator[Panel]:
         "one column across": (pairs, angles(across).mean(0)),
     }
     yield Points(
-        title="Angles of turns, which do not commute", x="pair, sorted", y="radians per patch", says=ANGLES, groups=groups
-    )  # fmt: skip
+        title="Angles of turns, which do not commute",
+        x="pair, sorted",
+        y="radians per patch",
+        says=ANGLES,
+        groups=groups,
+    )

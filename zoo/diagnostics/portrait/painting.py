@@ -22,11 +22,23 @@ SIGNED, UNSIGNED, HEADS = "RdBu_r", "cividis", "viridis"  # told apart by everyo
 WIDTH, HEIGHT, HEADING, DPI = 8.0, 2.9, 0.5, 120
 LEVELS = 33  # of a scale of colours, odd so that 0 has its own
 STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans", "font.size": 8.5, "axes.titlesize": 9.5, "axes.titleweight": "bold",
-    "axes.titlelocation": "left", "axes.titlecolor": INK, "axes.labelcolor": INK, "axes.edgecolor": GREY,
-    "xtick.color": INK, "ytick.color": INK, "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.8,
-    "legend.frameon": False, "legend.fontsize": 7.5, "figure.facecolor": "white",
-}  # fmt: skip
+    "font.family": "DejaVu Sans",
+    "font.size": 8.5,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "figure.facecolor": "white",
+}
 
 
 def paint(title: str, subtitle: str, panels: Sequence[Panel], path: Path) -> None:
@@ -63,7 +75,12 @@ def _save(figure: Figure, path: Path) -> None:
 
 def _paint(axes: Axes, panel: Panel) -> None:
     axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
-    painters: dict[type[Panel], Any] = {Curves: _curves, Map: _map, Mosaic: _mosaic, Points: _points}
+    painters: dict[type[Panel], Any] = {
+        Curves: _curves,
+        Map: _map,
+        Mosaic: _mosaic,
+        Points: _points,
+    }
     painters[type(panel)](axes, panel)
 
 
@@ -71,14 +88,26 @@ def _colours(count: int) -> Any:
     """A colour for each of several heads, or one."""
     import matplotlib
 
-    return [BLUE] if count == 1 else matplotlib.colormaps[HEADS](torch.linspace(0, 0.88, count).numpy())
+    return (
+        [BLUE]
+        if count == 1
+        else matplotlib.colormaps[HEADS](torch.linspace(0, 0.88, count).numpy())
+    )
 
 
 def _curves(axes: Axes, panel: Curves) -> None:
     if panel.band:
-        axes.fill_between(panel.places, *panel.band, color=BLUE, alpha=0.15, linewidth=0, label="middle 80 %")
+        axes.fill_between(
+            panel.places, *panel.band, color=BLUE, alpha=0.15, linewidth=0, label="middle 80 %"
+        )
     for (label, line), colour in zip(panel.lines.items(), _colours(len(panel.lines)), strict=True):
-        axes.plot(panel.places, line, color=colour, linewidth=1.4, label=label if len(panel.lines) > 1 else "mean")
+        axes.plot(
+            panel.places,
+            line,
+            color=colour,
+            linewidth=1.4,
+            label=label if len(panel.lines) > 1 else "mean",
+        )
     axes.axhline(0, color=GREY, linewidth=0.7, zorder=0)
     if panel.places.min() < 0:
         axes.axvline(0, color=GREY, linewidth=0.7, zorder=0)
@@ -89,7 +118,9 @@ def _curves(axes: Axes, panel: Curves) -> None:
 def _points(axes: Axes, panel: Points) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    for (label, (x, y)), colour in zip(panel.groups.items(), _colours(len(panel.groups)), strict=True):
+    for (label, (x, y)), colour in zip(
+        panel.groups.items(), _colours(len(panel.groups)), strict=True
+    ):
         axes.plot(x, y, "o", markersize=3.4, color=colour, label=label, markeredgewidth=0)
     if panel.steep:
         axes.set_yscale("log")
@@ -106,14 +137,22 @@ def _points(axes: Axes, panel: Points) -> None:
 def _legend(axes: Axes, alone: int) -> None:
     """To the right of what it explains, unless it would explain one thing `alone`."""
     if len(axes.get_legend_handles_labels()[1]) > alone - (alone == 2):
-        axes.legend(handlelength=1.0, handletextpad=0.4, labelspacing=0.3, loc="upper left", bbox_to_anchor=(1.0, 1.02))
+        axes.legend(
+            handlelength=1.0,
+            handletextpad=0.4,
+            labelspacing=0.3,
+            loc="upper left",
+            bbox_to_anchor=(1.0, 1.02),
+        )
 
 
 def _map(axes: Axes, panel: Map) -> None:
     from matplotlib.ticker import MaxNLocator
 
     placed = _placed(panel.values, panel.corner)
-    drawn = axes.imshow(panel.values.numpy(), **_scale(panel.values, panel.signed), **placed, aspect="auto")
+    drawn = axes.imshow(
+        panel.values.numpy(), **_scale(panel.values, panel.signed), **placed, aspect="auto"
+    )
     if panel.mark:
         _mark(axes, panel.mark)
         axes.set_aspect("equal")
@@ -130,7 +169,9 @@ def _mosaic(axes: Axes, panel: Mosaic) -> None:
     axes.set_title(panel.title, pad=14)
     for place, (values, label) in enumerate(zip(panel.values, panel.labels, strict=True)):
         small = axes.inset_axes((place % 2 * 0.52, 0.54 - place // 2 * 0.54, 0.48, 0.46))
-        drawn = small.imshow(values.numpy(), **_scale(panel.values, signed=True), **_placed(values, panel.corner))
+        drawn = small.imshow(
+            values.numpy(), **_scale(panel.values, signed=True), **_placed(values, panel.corner)
+        )
         small.set_title(label, size=7.5, weight="normal", pad=2, loc="center")
         small.set(xticks=(), yticks=())
         small.spines[:].set_visible(False)
@@ -164,5 +205,14 @@ def _scale(values: Tensor, signed: bool) -> dict[str, Any]:
     import matplotlib
 
     most = float(values.nan_to_num().abs().max()) or 1.0
-    colours = matplotlib.colormaps[SIGNED if signed else UNSIGNED].resampled(LEVELS).with_extremes(bad=HIDDEN)
-    return {"interpolation": "nearest", "cmap": colours, "vmin": -most if signed else 0.0, "vmax": most}
+    colours = (
+        matplotlib.colormaps[SIGNED if signed else UNSIGNED]
+        .resampled(LEVELS)
+        .with_extremes(bad=HIDDEN)
+    )
+    return {
+        "interpolation": "nearest",
+        "cmap": colours,
+        "vmin": -most if signed else 0.0,
+        "vmax": most,
+    }

@@ -15,7 +15,10 @@ from zoo.attention.encoding import Encoding
 from zoo.attention.kv_cache import Context
 from zoo.attention.layer import LayerOptions, SelfAttention
 
-TELLING, PLAIN = 0.3, 0.5  # changes of weights, relative to the largest of a row: can be seen, cannot be missed
+TELLING, PLAIN = (
+    0.3,
+    0.5,
+)  # changes of weights, relative to the largest of a row: can be seen, cannot be missed
 STEPS = (0.05, 0.1, 0.2, 0.4, 0.8)  # by which parameters are moved until their effect is plain
 CONTENTS = 16  # random contents that scores are averaged over
 SEED = 0
@@ -69,7 +72,9 @@ class Probe:
 
     def held(self, x: Tensor, heads: float) -> Terms:
         """The call of a layer whose queries and keys are one constant, before the encoding, whatever the tokens x are."""
-        return self._described(x, torch.zeros(self.dims.dim, self.dims.dim, dtype=x.dtype), heads, None)
+        return self._described(
+            x, torch.zeros(self.dims.dim, self.dims.dim, dtype=x.dtype), heads, None
+        )
 
     def _described(self, x: Tensor, weight: Tensor, bias: float, index: Tensor | None) -> Terms:
         with torch.device("meta"):  # nothing is drawn for projections that are set
@@ -92,7 +97,9 @@ def probe(encoding: Encoding, sizes: tuple[int, ...], causal: bool) -> Probe:
     for step in STEPS:
         generator = _seeded()
         for parameter, value in zip(chain.parameters(), start, strict=True):
-            parameter.copy_(value + step * torch.randn(value.shape, generator=generator, dtype=value.dtype))
+            parameter.copy_(
+                value + step * torch.randn(value.shape, generator=generator, dtype=value.dtype)
+            )
         if effect(made) >= PLAIN:
             break
     return Probe(chain, sizes, causal, moved=True)
@@ -104,9 +111,12 @@ def effect(probe: Probe) -> float:
     Those of equal tokens, and those of random tokens whose queries and keys are held at one constant.
     """
     plain = Probe(Chain(probe.dims, {}), probe.sizes, probe.causal)
-    pairs = [[one.terms(one.alike(one.contents())), one.held(one.noise(), 1.0)] for one in (probe, plain)]
+    pairs = [
+        [one.terms(one.alike(one.contents())), one.held(one.noise(), 1.0)] for one in (probe, plain)
+    ]
     return max(
-        float((shares(ours) - shares(others)).nan_to_num().abs().max()) for ours, others in zip(*pairs, strict=True)
+        float((shares(ours) - shares(others)).nan_to_num().abs().max())
+        for ours, others in zip(*pairs, strict=True)
     )
 
 

@@ -33,9 +33,7 @@ DECAY = (
     "How the score of two equal tokens changes with their offset: where a line falls, a far token counts for less than the"
     " same token nearby, and ripples tell some distances apart better than others."
 )
-TURNS = (
-    "How far one token turns each pair of channels: pairs that turn fast tell near places apart, slow ones far places."
-)
+TURNS = "How far one token turns each pair of channels: pairs that turn fast tell near places apart, slow ones far places."
 WEIGHTS = (
     "How attention is spread over tokens that are all alike, each row beside its largest weight: a strong diagonal looks near,"
     " an even row everywhere."
@@ -52,7 +50,9 @@ PRODUCTS = (
 def panels(probe: Probe, masked: bool) -> Iterator[Panel]:
     """The panels that have something to show, the most telling first; `masked`: weights are causal in any case."""
     yield from _input(probe)
-    bias, other = (added_to_scores(probe.held(probe.noise(seed), 0.0), 0.0)[0] for seed in (0, 1))  # [H, N, N]
+    bias, other = (
+        added_to_scores(probe.held(probe.noise(seed), 0.0), 0.0)[0] for seed in (0, 1)
+    )  # [H, N, N]
     given = same(bias, other)
     added = added_to_scores(probe.terms(probe.alike(probe.contents())), 1.0)  # [B, H, N, N]
     if not given:
@@ -83,15 +83,24 @@ def _products(probe: Probe) -> Iterator[Panel]:
     added = probe.entered(torch.zeros_like(probe.noise()))[0]  # [N, D]
     if not nothing(added):
         yield Map(
-            title="Products of what is added to the input", x="place", y="place", says=PRODUCTS,
-            values=gram(added), unit="product", signed=True,
-        )  # fmt: skip
+            title="Products of what is added to the input",
+            x="place",
+            y="place",
+            says=PRODUCTS,
+            values=gram(added),
+            unit="product",
+            signed=True,
+        )
 
 
 def _output(probe: Probe) -> Iterator[Panel]:
     """What is read out beside the values."""
     terms = probe.terms(probe.noise())
-    out = torch.zeros(1, 1, 1) if terms.readout is None else terms.readout(weights(terms), terms.whole)[0]  # [H, N, V]
+    out = (
+        torch.zeros(1, 1, 1)
+        if terms.readout is None
+        else terms.readout(weights(terms), terms.whole)[0]
+    )  # [H, N, V]
     if not nothing(out):
         shown, head = middle(out)
         yield _channels(f"Added to the output{head}, random tokens", shown, OUTPUT)
@@ -99,7 +108,15 @@ def _output(probe: Probe) -> Iterator[Panel]:
 
 def _channels(title: str, values: Tensor, says: str) -> Map:
     """Vectors [N, channels] along a text."""
-    return Map(title=title, x="place, in tokens", y="channel", says=says, values=values.mT, unit="value", signed=True)
+    return Map(
+        title=title,
+        x="place, in tokens",
+        y="channel",
+        says=says,
+        values=values.mT,
+        unit="value",
+        signed=True,
+    )
 
 
 def _bias(bias: Tensor) -> Panel:
@@ -113,13 +130,19 @@ def _bias(bias: Tensor) -> Panel:
 def _curves(title: str, values: Tensor, says: str) -> Curves:
     """Means over samples and places of [B, H, N, N] at each offset; for a single line the middle 80 % of them too."""
     heads = distinct(values.transpose(0, 1)).transpose(0, 1)
-    at = [heads.diagonal(-offset, -2, -1).movedim(1, 0).flatten(1) for offset in _offsets(values)]  # [H, ..] each
+    at = [
+        heads.diagonal(-offset, -2, -1).movedim(1, 0).flatten(1) for offset in _offsets(values)
+    ]  # [H, ..] each
     low, high = (torch.stack([one[0].quantile(share) for one in at]) for share in (0.1, 0.9))
     return Curves(
-        title=title, x="query's place - key's place, in tokens", y=ADDED, says=says, places=torch.tensor(_offsets(values)),
+        title=title,
+        x="query's place - key's place, in tokens",
+        y=ADDED,
+        says=says,
+        places=torch.tensor(_offsets(values)),
         lines=named(torch.stack([one.mean(-1) for one in at], dim=-1)),
         band=None if heads.shape[1] > 1 or same(low, high) else (low, high),
-    )  # fmt: skip
+    )
 
 
 def _spectrum(probe: Probe) -> Iterator[Panel]:
@@ -129,10 +152,17 @@ def _spectrum(probe: Probe) -> Iterator[Panel]:
     found = distinct(angles(turn[0]))  # [H, K/2]
     pairs, still = torch.arange(found.shape[-1]) + 1, int((found[0] < 1e-9).sum())
     yield Points(
-        title="Turn of each pair of channels", x="pair, sorted", y="radians per token", says=TURNS, steep=True,
-        groups={head: (pairs, angle.where(angle > 1e-9, torch.nan)) for head, angle in named(found).items()},
+        title="Turn of each pair of channels",
+        x="pair, sorted",
+        y="radians per token",
+        says=TURNS,
+        steep=True,
+        groups={
+            head: (pairs, angle.where(angle > 1e-9, torch.nan))
+            for head, angle in named(found).items()
+        },
         note=f"{still} of {len(pairs)} pairs stay" if still else "",
-    )  # fmt: skip
+    )
 
 
 def _weights(title: str, terms: Terms, says: str) -> Map:
@@ -143,8 +173,14 @@ def _map(title: str, heads: Tensor, unit: str, says: str, signed: bool = True) -
     """Pairs [H, N, N] of one head."""
     shown, head = middle(heads)
     return Map(
-        title=f"{title}{head}", x="key's place", y="query's place", says=says, values=shown, unit=unit, signed=signed
-    )  # fmt: skip
+        title=f"{title}{head}",
+        x="key's place",
+        y="query's place",
+        says=says,
+        values=shown,
+        unit=unit,
+        signed=signed,
+    )
 
 
 def _offsets(values: Tensor) -> list[int]:

@@ -17,14 +17,18 @@ def transfer(probe: Probe, steps: Tensor) -> Tensor | None:
     """
     size, heads = probe.dims.head, probe.dims.heads
     unit, content = torch.eye(size, dtype=torch.float64), probe.contents(1)
-    x = torch.cat([torch.zeros_like(content), unit, content]).repeat(1, heads)[:, None]  # [1 + K + 1, 1, D]
+    x = torch.cat([torch.zeros_like(content), unit, content]).repeat(1, heads)[
+        :, None
+    ]  # [1 + K + 1, 1, D]
     index = torch.cat([torch.zeros_like(steps[:1]), steps])
     terms = probe.terms(x.expand(-1, len(index), -1), index)
     if terms.q.shape[-1] != size or terms.k.shape[-1] != size:
         return None
     q, k = (one[1:] - one[:1] for one in (terms.q, terms.k))  # [K + 1, H, 1 + S, K]
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-    if not all(torch.allclose(torch.einsum("ihsd,i->hsd", one[:-1], content[0]), one[-1]) for one in (q, k)):
+    if not all(
+        torch.allclose(torch.einsum("ihsd,i->hsd", one[:-1], content[0]), one[-1]) for one in (q, k)
+    ):
         return None
     return torch.einsum("jhd,ihsd->shji", k[:-1, :, 0], q[:-1, :, 1:])
 
@@ -44,7 +48,9 @@ def turns(probe: Probe, axes: int) -> Tensor | None:
     if found is None:
         return None
     once, twice = found.chunk(2)
-    still = torch.allclose(once, torch.eye(once.shape[-1], dtype=once.dtype).expand_as(once), atol=TOLERANCE)
+    still = torch.allclose(
+        once, torch.eye(once.shape[-1], dtype=once.dtype).expand_as(once), atol=TOLERANCE
+    )
     return once if not still and torch.allclose(once @ once, twice, atol=TOLERANCE) else None
 
 

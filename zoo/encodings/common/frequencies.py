@@ -20,7 +20,8 @@ def check_pairs(dims: Dims) -> None:
     if dims.head % divisor or dims.head < 2 * dims.axes:
         needed = f"divisible by {divisor} and at least {2 * dims.axes}"
         raise Invalid(
-            "name", f"turning pairs of channels on {dims.axes} axes needs a head size {needed}, not {dims.head}"
+            "name",
+            f"turning pairs of channels on {dims.axes} axes needs a head size {needed}, not {dims.head}",
         )
 
 
@@ -43,7 +44,9 @@ def ladders(dims: Dims, base: float, like: Tensor, pairs: int | None = None) -> 
     k is counted in each part.
     """
     parts = torch.arange(pairs or dims.head // 2, device=like.device).tensor_split(dims.axes)
-    return [base ** (-2 * dims.axes / dims.head * (part - part[0]).to(like.dtype)) for part in parts]
+    return [
+        base ** (-2 * dims.axes / dims.head * (part - part[0]).to(like.dtype)) for part in parts
+    ]
 
 
 def angles(pos: Tensor, waves: Tensor) -> Tensor:
@@ -79,7 +82,9 @@ class Scaling:
         return self.original or (dims.tokens if self.rule in ("yarn", "llama3") else 0)
 
 
-def scaled(scaling: Scaling, base: float, width: int, steps: Tensor, length: int) -> tuple[Tensor, float]:
+def scaled(
+    scaling: Scaling, base: float, width: int, steps: Tensor, length: int
+) -> tuple[Tensor, float]:
     """Frequencies [K'/2] for pairs numbered by `steps`, and what multiplies cos and sin."""
     waves, factor = base ** (-2 * steps / width), scaling.factor
     if scaling.rule == "linear":
@@ -91,9 +96,13 @@ def scaled(scaling: Scaling, base: float, width: int, steps: Tensor, length: int
         return (1 - kept) * waves / factor + kept * waves, 1.0
 
     def pair(turns: float) -> float:  # the pair that turns so often within the length of training
-        ladder = max(2 * math.log(base), 1e-9)  # of base 1 all pairs turn alike, on one side of any edge
+        ladder = max(
+            2 * math.log(base), 1e-9
+        )  # of base 1 all pairs turn alike, on one side of any edge
         return width * math.log(length / (2 * math.pi * turns)) / ladder
 
-    low, high = (min(max(edge, 0), width - 1) for edge in (math.floor(pair(32)), math.ceil(pair(1))))
+    low, high = (
+        min(max(edge, 0), width - 1) for edge in (math.floor(pair(32)), math.ceil(pair(1)))
+    )
     stretched = ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
     return waves * (1 - stretched) + stretched * waves / factor, 0.1 * math.log(factor) + 1

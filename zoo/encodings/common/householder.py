@@ -24,7 +24,9 @@ def added(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, size: int = SIZE) -> Te
     earlier, own = k[..., :past, :], k[..., past:, :]
     before, now = w.shape[-2] - q.shape[-2], slice(w.shape[-2] - q.shape[-2], None)
     near, turned = _within(q, own, w[..., now, :], beta[..., now], size)
-    far = turned @ settled(earlier, w[..., :before, :], beta[..., :before], size).mT - q @ earlier.mT
+    far = (
+        turned @ settled(earlier, w[..., :before, :], beta[..., :before], size).mT - q @ earlier.mT
+    )
     return torch.cat([far, near], dim=-1)
 
 
@@ -35,7 +37,9 @@ def settled(k: Tensor, w: Tensor, beta: Tensor, size: int = SIZE) -> Tensor:
         return k
     before, (own, w, beta) = k[..., :past, :], _blocks(size, k[..., past:, :], w, beta[..., None])
     u, _, own = _solved(own, w, beta)
-    for left, right in zip(u.unbind(-3), w.unbind(-3), strict=True):  # [.., C, K]: for few tokens cheaper than [K, K]
+    for left, right in zip(
+        u.unbind(-3), w.unbind(-3), strict=True
+    ):  # [.., C, K]: for few tokens cheaper than [K, K]
         before = before - before @ left.mT @ right
     whole = _whole(u, w)
     while own.shape[-3] > 1:
@@ -66,7 +70,9 @@ def _blocks(size: int, *runs: Tensor) -> list[Tensor]:
     n = runs[0].shape[-2]
     count = 1 << ((n - 1) // size).bit_length()
     length = -(-n // count)
-    return [F.pad(run, (0, 0, 0, count * length - n)).unflatten(-2, (count, length)) for run in runs]
+    return [
+        F.pad(run, (0, 0, 0, count * length - n)).unflatten(-2, (count, length)) for run in runs
+    ]
 
 
 def _solved(k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:

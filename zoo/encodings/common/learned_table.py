@@ -55,7 +55,9 @@ def rows(table: Tensor, tokens: Tokens, sizes: tuple[int, ...], stretch: float =
     return sum(weight * table[slot] for weight, slot in taps(pos, sizes))  # type: ignore[return-value]
 
 
-def resized(table: Tensor, there: tuple[int, ...], here: tuple[int, ...], initial: Tensor) -> Tensor | None:
+def resized(
+    table: Tensor, there: tuple[int, ...], here: tuple[int, ...], initial: Tensor
+) -> Tensor | None:
     """A table for a grid of sizes `there` as one for `here`, read as `rows` reads it at another size.
 
     Each frame of a clip has the rows of an image, an image the mean of a clip's frames. A longer text keeps the `initial`
@@ -64,7 +66,11 @@ def resized(table: Tensor, there: tuple[int, ...], here: tuple[int, ...], initia
     if there == here:
         return table
     if len(there) == len(here) == 1:
-        return torch.cat([table, initial[there[0] :]])[: here[0]] if table.shape[1] == initial.shape[1] else None
+        return (
+            torch.cat([table, initial[there[0] :]])[: here[0]]
+            if table.shape[1] == initial.shape[1]
+            else None
+        )
     if 1 in (len(there), len(here)):
         return None
     if len(there) > len(here):
@@ -88,4 +94,6 @@ def _check(pos: Tensor, length: int, placed: Tensor | None) -> None:
         raise Invalid("pos", f"position {rows.min():g} is before the table, whose first is 0")
     if rows.numel() and rows.max() >= length:
         past = f"position {int(rows.max())} is past the table of {length} positions"
-        raise Invalid("length", f"{past}; train at a larger length, or use an encoding that extrapolates")
+        raise Invalid(
+            "length", f"{past}; train at a larger length, or use an encoding that extrapolates"
+        )

@@ -16,7 +16,11 @@ SMALL = 8  # rows up to which elements are faster: at 8 a third of the time of b
 
 def small(matrices: Tensor) -> bool:
     """Whether matrices [..., b, b] are multiplied element by element."""
-    return matrices.shape[-1] <= SMALL and matrices.device.type == "cpu" and not torch.compiler.is_compiling()
+    return (
+        matrices.shape[-1] <= SMALL
+        and matrices.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+    )
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
@@ -100,7 +104,9 @@ def _outer(rows: Tensor, columns: Tensor, batch: int) -> Tensor:
     return out.permute(0, 4, 3, 5, 1, 2)
 
 
-CACHED = 2**18  # numbers in what is multiplied at once: more leave the cache, of fewer each operation's own cost tells
+CACHED = (
+    2**18
+)  # numbers in what is multiplied at once: more leave the cache, of fewer each operation's own cost tells
 
 
 def parts(times: Tensor, generators: Tensor) -> tuple[Tensor, ...]:
@@ -131,18 +137,34 @@ def weighed(gradient: Tensor, times: Tensor) -> Tensor:
 
 def against(gradient: Tensor, generators: Tensor) -> Tensor:
     """The gradient to times [T, P] from that to sums [T K, b, b]."""
-    return torch.einsum("tkij,pkij->tp", gradient.unflatten(0, (-1, generators.shape[1])), generators)
+    return torch.einsum(
+        "tkij,pkij->tp", gradient.unflatten(0, (-1, generators.shape[1])), generators
+    )
 
 
 def joined(made: Sequence[Tensor], times: Sequence[Tensor]) -> Tensor:
     """What was made of the sums of each part of times, [T K, b, b], as one [T, K, b, b]."""
     each = [one.unflatten(0, (len(part), -1)) for one, part in zip(made, times, strict=True)]
-    return each[0] if len(each) == 1 else torch.cat([one.permute(2, 3, 0, 1) for one in each], 2).permute(2, 3, 0, 1)
+    return (
+        each[0]
+        if len(each) == 1
+        else torch.cat([one.permute(2, 3, 0, 1) for one in each], 2).permute(2, 3, 0, 1)
+    )
 
 
-B0 = (-0.01860232051462055322, -0.00500702322573317730, -0.57342012296052226390, -0.13339969394389205970)
+B0 = (
+    -0.01860232051462055322,
+    -0.00500702322573317730,
+    -0.57342012296052226390,
+    -0.13339969394389205970,
+)
 B1 = (4.6, 0.99287510353848683614, -0.13244556105279963884, 0.00172990000000000000)
-B2 = (0.21169311829980944294, 0.15822438471572672537, 0.16563516943672741501, 0.01078627793157924250)
+B2 = (
+    0.21169311829980944294,
+    0.15822438471572672537,
+    0.16563516943672741501,
+    0.01078627793157924250,
+)
 B3 = (0.0, -0.13181061013830184015, -0.02027855540589259079, -0.00675951846863086359)
 
 
@@ -162,10 +184,14 @@ def back(gradient: Tensor, a: Tensor, a2: Tensor, a3: Tensor, c: Tensor) -> Tens
     to_c = plus_product(to_b1.clone(), b1.add_(c).mT, gradient)
     to_b3 = plus_product(product(to_c, b3.mT), b3.mT, to_c)
     to_all = gradient, to_b1, to_c, to_b3
-    to_a, to_a2, to_a3 = (_weighed(numbers, to_all) for numbers in list(zip(B0, B1, B2, B3, strict=True))[1:])
+    to_a, to_a2, to_a3 = (
+        _weighed(numbers, to_all) for numbers in list(zip(B0, B1, B2, B3, strict=True))[1:]
+    )
     to_a2.sub_(product(to_a3, a))  # A^3 is A^2 A, and the transpose of A is -A
     to_a = plus_product(to_a, a2, to_a3)
-    to_a.sub_(product(to_a2 + to_a2.mT, a))  # of A^2 no more is left than this, once what is symmetric is dropped
+    to_a.sub_(
+        product(to_a2 + to_a2.mT, a)
+    )  # of A^2 no more is left than this, once what is symmetric is dropped
     return (to_a - to_a.mT) / 2
 
 
@@ -184,7 +210,9 @@ def _weighed(numbers: Sequence[float], tensors: Iterable[Tensor]) -> Tensor:
     return out
 
 
-Way = tuple[list[Tensor], Tensor | None]  # what leads back, and how often A was halved unless that is told by it
+Way = tuple[
+    list[Tensor], Tensor | None
+]  # what leads back, and how often A was halved unless that is told by it
 SQUARINGS = 16  # where the count cannot be read off the norms: a compiler, a GPU that must not wait for its host
 
 
@@ -214,12 +242,16 @@ class _Exponential(torch.autograd.Function):
         skew, times, *kept = ctx.saved_tensors
         each = parts(times, skew)
         ends = list(accumulate(ctx.counts))
-        ways: list[Way] = [(kept[end - count : end], None) for end, count in zip(ends, ctx.counts, strict=True)]
+        ways: list[Way] = [
+            (kept[end - count : end], None) for end, count in zip(ends, ctx.counts, strict=True)
+        ]
         ways = ways or [_powers(summed(skew, part))[1:] for part in each]
         towards = (part.flatten(0, 1) for part in gradient.split([len(part) for part in each]))
         found = [_back(one, *way) for one, way in zip(towards, ways, strict=True)]
         to_skew = torch.stack([weighed(*pair) for pair in zip(found, each, strict=True)]).sum(0)
-        to_times = torch.cat([against(one, skew) for one in found]) if ctx.needs_input_grad[1] else None
+        to_times = (
+            torch.cat([against(one, skew) for one in found]) if ctx.needs_input_grad[1] else None
+        )
         return to_skew, to_times
 
 
@@ -243,7 +275,9 @@ def _back(gradient: Tensor, way: list[Tensor], needed: Tensor | None) -> Tensor:
         root = roots[step].mT
         further = plus_product(product(gradient, root), root, gradient)
         gradient = further if needed is None else torch.where(step < needed, further, gradient)
-    return back(gradient, scaled, a2, a3, c).mul_(0.5 ** len(roots) if needed is None else _power(needed))
+    return back(gradient, scaled, a2, a3, c).mul_(
+        0.5 ** len(roots) if needed is None else _power(needed)
+    )
 
 
 def _halvings(skew: Tensor) -> tuple[Tensor | None, int]:
@@ -257,4 +291,6 @@ def _halvings(skew: Tensor) -> tuple[Tensor | None, int]:
 
 
 def _power(needed: Tensor) -> Tensor:
-    return torch.where(needed > SQUARINGS, torch.nan, torch.exp2(-needed))  # seen, and not merely wrong
+    return torch.where(
+        needed > SQUARINGS, torch.nan, torch.exp2(-needed)
+    )  # seen, and not merely wrong

@@ -15,7 +15,11 @@ from zoo.reporting.spec import Curves, Map, Mosaic, Numbers, Panel, Points, dist
 
 Panels = Iterable[Panel]
 
-AXES = {1: ("text",), 2: ("rows", "columns"), 3: ("time", "rows", "columns")}  # what is counted along each axis
+AXES = {
+    1: ("text",),
+    2: ("rows", "columns"),
+    3: ("time", "rows", "columns"),
+}  # what is counted along each axis
 SHARES = {"a tenth lies below": 0.1, "half lies below": 0.5, "nine tenths lie below": 0.9}
 
 
@@ -36,7 +40,15 @@ def curves(title: str, x: str, y: str, places: Tensor, lines: Tensor, says: str)
     return Curves(title=title, x=x, y=y, says=says, places=outside(places), lines=shown)
 
 
-def pairs(title: str, y: str, values: Tensor, says: str, *, steep: bool = True, x: str = "pair of channels") -> Points:
+def pairs(
+    title: str,
+    y: str,
+    values: Tensor,
+    says: str,
+    *,
+    steep: bool = True,
+    x: str = "pair of channels",
+) -> Points:
     """Values [H, pairs] of pairs of channels in their order; on a steep axis by their size, and NaN where there is none."""
     found = outside(values)
     found = found.abs().where(found != 0, torch.nan) if steep else found
@@ -45,7 +57,9 @@ def pairs(title: str, y: str, values: Tensor, says: str, *, steep: bool = True, 
     return Points(title=title, x=x, y=y, says=says, groups=groups, steep=steep)
 
 
-def spread(title: str, y: str, values: Tensor, tokens: Tokens, says: str, *, kind: str = "head") -> list[Panel]:
+def spread(
+    title: str, y: str, values: Tensor, tokens: Tokens, says: str, *, kind: str = "head"
+) -> list[Panel]:
     """The mean and what shares of the tokens lie below, of values [1|B, n, H] of the last n tokens, padding left out.
 
     Nothing where no token is left.
@@ -54,7 +68,10 @@ def spread(title: str, y: str, values: Tensor, tokens: Tokens, says: str, *, kin
     if not len(found):
         return []
     heads = torch.arange(found.shape[-1]) + 1
-    marks = {"mean": found.mean(0), **{label: found.quantile(share, dim=0) for label, share in SHARES.items()}}
+    marks = {
+        "mean": found.mean(0),
+        **{label: found.quantile(share, dim=0) for label, share in SHARES.items()},
+    }
     groups = {label: (heads, mark) for label, mark in marks.items()}
     return [Points(title=title, x=kind, y=y, says=says, groups=groups)]
 
@@ -62,7 +79,9 @@ def spread(title: str, y: str, values: Tensor, tokens: Tokens, says: str, *, kin
 def half_lives(logs: Tensor, tokens: Tokens, says: str) -> list[Panel]:
     """log(1/2) over the mean of log gates [1|B, n, H]: the number of tokens that halve what passes them."""
     found = real(logs, tokens)
-    return [per_head("Half-life", "tokens", math.log(0.5) / found.mean(0), says)] if len(found) else []
+    return (
+        [per_head("Half-life", "tokens", math.log(0.5) / found.mean(0), says)] if len(found) else []
+    )
 
 
 def real(values: Tensor, tokens: Tokens) -> Tensor:
@@ -93,7 +112,14 @@ def sizes(title: str, table: Tensor, grid: Sequence[int], says: str) -> Panel:
     unit = "norm of the row"
     if len(grid) == 1:
         places = torch.arange(len(norms))
-        return Curves(title=title, x="place, in tokens", y=unit, says=says, places=places, lines={"all heads": norms})
+        return Curves(
+            title=title,
+            x="place, in tokens",
+            y=unit,
+            says=says,
+            places=places,
+            lines={"all heads": norms},
+        )
     x, y = "column of patches", "row of patches"
     if len(grid) == 2:
         return Map(title=title, x=x, y=y, says=says, values=norms, unit=unit, signed=False)
@@ -118,10 +144,15 @@ def step(encoding: Encoding, terms: Terms) -> Tensor:
     """
     if terms.keys.extent is None and encoding.dims.length is None:
         return torch.ones_like(terms.keys.pos[0, 0])
-    found, extent = spacing(terms.keys, encoding.coordinates, encoding.dims.length), terms.keys.extent  # type: ignore[arg-type]
+    found, extent = (
+        spacing(terms.keys, encoding.coordinates, encoding.dims.length),
+        terms.keys.extent,
+    )  # type: ignore[arg-type]
     if extent is None or found[..., 0].numel() == 1:
         return found[0, 0]
-    longest = extent.expand_as(found).prod(-1).argmax()  # a class token beside documents is a document of its own
+    longest = (
+        extent.expand_as(found).prod(-1).argmax()
+    )  # a class token beside documents is a document of its own
     return found.flatten(0, 1)[longest]
 
 
@@ -132,14 +163,19 @@ def seen_waves(waves: Tensor, encoding: Encoding, terms: Terms) -> Panels:
         yield pairs("Frequencies of turns", "radians per token", found[0], FREQUENCIES)
         return
     if len(found) == 3:
-        told = (
-            "How far one step in time turns each pair of channels; a pair that is not drawn does not tell steps apart."
-        )
+        told = "How far one step in time turns each pair of channels; a pair that is not drawn does not tell steps apart."
         yield pairs("Turns along time", "radians per step", found[0], told)
-    groups = {head: (one[1], one[0]) for head, one in named(distinct(found[-2:].transpose(0, 1))).items()}
+    groups = {
+        head: (one[1], one[0]) for head, one in named(distinct(found[-2:].transpose(0, 1))).items()
+    }
     yield Points(
-        title="Wave vectors of turns", x="radians per column", y="radians per row", says=WAVES, groups=groups, square=True
-    )  # fmt: skip
+        title="Wave vectors of turns",
+        x="radians per column",
+        y="radians per row",
+        says=WAVES,
+        groups=groups,
+        square=True,
+    )
 
 
 FARTHEST = 32  # patches that a pair is moved by
@@ -147,11 +183,17 @@ FARTHEST = 32  # patches that a pair is moved by
 
 def seen_angles(skew: Tensor, encoding: Encoding, terms: Terms) -> Panels:
     """The turns of exp(A_a) for generators [P, H, m, b, b] that need not commute, along each axis by itself."""
-    found = torch.linalg.eigvalsh(1j * outside(skew))[..., -(skew.shape[-1] // 2) :].flatten(2)  # [P, H, pairs]
-    found = found.sort(dim=-1, descending=True).values * outside(step(encoding, terms))[:, None, None]
+    found = torch.linalg.eigvalsh(1j * outside(skew))[..., -(skew.shape[-1] // 2) :].flatten(
+        2
+    )  # [P, H, pairs]
+    found = (
+        found.sort(dim=-1, descending=True).values * outside(step(encoding, terms))[:, None, None]
+    )
     for axis, one in zip(AXES[len(found)], found, strict=True):
         told = f"How far one step turns each pair of channels, where steps go along {axis} alone: near and far places."
-        yield pairs(f"Turns along {axis}", "radians per token", one, told, x="pair of channels, sorted")
+        yield pairs(
+            f"Turns along {axis}", "radians per token", one, told, x="pair of channels, sorted"
+        )
 
 
 def commutators(generators: Tensor) -> Tensor:
@@ -189,16 +231,24 @@ def departures(rotations: Callable[[Tensor], Tensor], shifts: Tensor, steps: Ten
     return apart.mean(-1) / (2 * met.shape[-3] * met.shape[-1]) ** 0.5
 
 
-def seen_departures(rotations: Callable[[Tensor], Tensor], encoding: Encoding, terms: Terms) -> Panels:
+def seen_departures(
+    rotations: Callable[[Tensor], Tensor], encoding: Encoding, terms: Terms
+) -> Panels:
     """A score's turn against how far both of its places are moved, as far as the tokens of the call reach."""
     one, pos = step(encoding, terms), terms.keys.pos.flatten(0, 1)
-    reach = min(int(((pos.amax(0) - pos.amin(0)) / one).round().amin()), FARTHEST)  # patches from the first to the last
+    reach = min(
+        int(((pos.amax(0) - pos.amin(0)) / one).round().amin()), FARTHEST
+    )  # patches from the first to the last
     if reach < 2:
         return
     counts = torch.arange(reach, device=one.device)
     found = departures(rotations, counts[:, None] * one, one.diag())
     yield curves(
-        "Departure from relativity", "shift along every axis, in patches", "change, 1 for unrelated rotations", counts, found,
+        "Departure from relativity",
+        "shift along every axis, in patches",
+        "change, 1 for unrelated rotations",
+        counts,
+        found,
         "How much the turn between two neighbours changes when both are moved: a flat line at 0 tells that offsets alone"
         " count, a rising one that scores depend on where a pair stands.",
-    )  # fmt: skip
+    )

@@ -17,7 +17,9 @@ def check(buckets: int, reach: int, ahead: bool) -> None:
     """Raises Invalid where no distance is left to share a bucket. Where no keys lie `ahead`, twice as many have their own."""
     own = buckets // (4 if ahead else 2)
     if reach <= own:
-        raise Invalid("reach", f"reach {reach} must be more than {own}, the distances that have a bucket each")
+        raise Invalid(
+            "reach", f"reach {reach} must be more than {own}, the distances that have a bucket each"
+        )
 
 
 def known(buckets: int, reach: int, ahead: bool, device: torch.device) -> tuple[int, Tensor]:
@@ -32,8 +34,12 @@ def bucket(offset: Tensor, buckets: int, reach: int, ahead: bool) -> Tensor:
     half = buckets // 2 if ahead else buckets
     distance = offset.abs() if ahead else offset.clamp(min=0)
     exact = half // 2
-    scaled = (distance.clamp(min=exact).float() / exact).log() / math.log(reach / exact) * (half - exact)
-    found = torch.where(distance < exact, distance.long(), (exact + scaled.long()).clamp(max=half - 1))
+    scaled = (
+        (distance.clamp(min=exact).float() / exact).log() / math.log(reach / exact) * (half - exact)
+    )
+    found = torch.where(
+        distance < exact, distance.long(), (exact + scaled.long()).clamp(max=half - 1)
+    )
     return found + half * (offset < 0) if ahead else found
 
 
@@ -55,5 +61,7 @@ def by_step(terms: Terms, queries: Tensor, offsets: Tensor) -> Block:
 
 def along(terms: Terms, axis: int) -> Index:
     """Position of query i minus position of key j on one axis."""
-    queries, keys = (tokens.pos[..., axis].contiguous() for tokens in (terms.queries, terms.keys))  # [1|B, N]
+    queries, keys = (
+        tokens.pos[..., axis].contiguous() for tokens in (terms.queries, terms.keys)
+    )  # [1|B, N]
     return lambda b, h, i, j: pick(queries, b, i) - pick(keys, b, j)

@@ -44,7 +44,9 @@ class _Turn(torch.autograd.Function):
         turned = multiply(x, table)
         _, by_table, by_angles = ctx.needs_input_grad
         ctx.shape = None if angles is None else angles.shape
-        ctx.save_for_backward(table, x if by_table else None, turned if by_angles else None)  # nothing that is not read
+        ctx.save_for_backward(
+            table, x if by_table else None, turned if by_angles else None
+        )  # nothing that is not read
         return turned
 
     @staticmethod
@@ -67,7 +69,9 @@ def multiply(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
     z, turns = _complex(x), torch.view_as_complex(table)
     batch, heads, tokens, pairs = z.shape
     dtype = torch.promote_types(z.dtype, turns.dtype)
-    laid = z.new_empty(batch, tokens, heads, pairs, dtype=dtype)  # tokens before heads, as projections lie
+    laid = z.new_empty(
+        batch, tokens, heads, pairs, dtype=dtype
+    )  # tokens before heads, as projections lie
     out = laid.transpose(1, 2)
     torch.mul(z, turns if sign > 0 else turns.conj(), out=out)
     return torch.view_as_real(out).flatten(-2).to(x.dtype)
@@ -87,7 +91,9 @@ def _products(x: Tensor, gradient: Tensor, shape: torch.Size) -> Tensor:
         (a, b), (c, d) = _pairs(x), _pairs(gradient)
         return torch.stack([a * c + b * d, a * d - b * c], dim=-1).sum_to_size((*shape, 2))
     batch, heads, tokens, pairs = shape
-    products = (_complex(x).conj() * _complex(gradient)).transpose(1, 2)  # [B, N, H, pairs], as they lie in memory
+    products = (_complex(x).conj() * _complex(gradient)).transpose(
+        1, 2
+    )  # [B, N, H, pairs], as they lie in memory
     return torch.view_as_real(products.sum_to_size(batch, tokens, heads, pairs)).transpose(1, 2)
 
 
@@ -98,7 +104,11 @@ def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _complex(x: Tensor) -> Tensor:
     pairs = precise(x).unflatten(-1, (-1, 2))
-    aligned = pairs.stride(-1) == 1 and pairs.storage_offset() % 2 == 0 and not any(s % 2 for s in pairs.stride()[:-1])
+    aligned = (
+        pairs.stride(-1) == 1
+        and pairs.storage_offset() % 2 == 0
+        and not any(s % 2 for s in pairs.stride()[:-1])
+    )
     return torch.view_as_complex(pairs if aligned else pairs.contiguous())
 
 
@@ -138,7 +148,9 @@ class Rotary(Encoding):
         tables = self.tables(tokens)
         if self.dims.groups == self.dims.heads:
             return self.turn(q, *tables)
-        sharing = q.unflatten(1, (self.dims.groups, -1)).unbind(2)  # of [B, G, N, K], one query head of each group
+        sharing = q.unflatten(1, (self.dims.groups, -1)).unbind(
+            2
+        )  # of [B, G, N, K], one query head of each group
         return torch.stack([self.turn(one, *tables) for one in sharing], dim=2).flatten(1, 2)
 
     def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
@@ -178,13 +190,20 @@ class Summed(Encoding):
 
     def terms(self, terms: Terms) -> Terms:
         if terms.q.shape[-1] != self.dims.head:
-            raise Invalid("encoding", f"{self.name} turns pairs of channels, and a link before it has made heads wider")
+            raise Invalid(
+                "encoding",
+                f"{self.name} turns pairs of channels, and a link before it has made heads wider",
+            )
         with unrounded(terms.q.device):
             steps = self.steps(terms.keys)
             sums = steps.cumsum(1) if self.inclusive else steps.cumsum(1) - steps
-            columns = circle((sums - sums[:, -1:]).transpose(1, 2))  # from the end: small where it matters
+            columns = circle(
+                (sums - sums[:, -1:]).transpose(1, 2)
+            )  # from the end: small where it matters
         if columns.shape[1] > 1:  # one for each key head; query heads that share it turn alike
-            columns = columns.repeat_interleave(terms.k.shape[1] // columns.shape[1], dim=1)  # [B, 1|H, M, K/2, 2]
+            columns = columns.repeat_interleave(
+                terms.k.shape[1] // columns.shape[1], dim=1
+            )  # [B, 1|H, M, K/2, 2]
         rows, before = terms.rows(columns), terms.turn
 
         def turned(x: Tensor) -> Tensor:

@@ -29,7 +29,9 @@ def cayley(skew: Tensor) -> Tensor:
 def fourier(size: int, like: Tensor) -> Tensor:
     """The discrete Fourier transform as an orthogonal basis [K, K]: columns cos, -sin of k = 1 .. K/2 - 1, then k = 0, K/2."""
     places = torch.arange(size, device=like.device)
-    turns = places[:, None] * places[1 : size // 2] % size  # whole numbers, so that no angle is large
+    turns = (
+        places[:, None] * places[1 : size // 2] % size
+    )  # whole numbers, so that no angle is large
     angles = turns.to(like.dtype) * (2 * math.pi / size)  # [K, K/2 - 1]
     pairs = torch.stack([angles.cos(), -angles.sin()], dim=-1).flatten(1) * 2**0.5
     still = torch.stack([torch.ones_like(places), 1 - 2 * (places % 2)], dim=1)
@@ -47,8 +49,14 @@ def rebased(x: Tensor, bases: Tensor) -> Tensor:
     rows, bases = x.unflatten(-1, bases.shape[1:3]), bases.to(x.dtype)
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return torch.einsum("bhnmk,hmkl->bnhml", rows, bases).flatten(-2).transpose(1, 2)
-    out = x.new_empty(batch * tokens, heads * bases.shape[1], bases.shape[-1])  # written where it is to lie
-    torch.bmm(rows.permute(1, 3, 0, 2, 4).flatten(2, 3).flatten(0, 1), bases.flatten(0, 1), out=out.transpose(0, 1))
+    out = x.new_empty(
+        batch * tokens, heads * bases.shape[1], bases.shape[-1]
+    )  # written where it is to lie
+    torch.bmm(
+        rows.permute(1, 3, 0, 2, 4).flatten(2, 3).flatten(0, 1),
+        bases.flatten(0, 1),
+        out=out.transpose(0, 1),
+    )
     return out.view(batch, tokens, heads, -1).transpose(1, 2)
 
 
@@ -56,17 +64,25 @@ def diagonal(blocks: Tensor) -> Tensor:
     """Blocks [H, m, b, b] as fewer and wider ones, [H, m / r, r b, r b], with r of them on the diagonal of each."""
     count = math.gcd(blocks.shape[1], max(WIDTH // blocks.shape[-1], 1))
     one = torch.eye(count, device=blocks.device, dtype=blocks.dtype)
-    return torch.einsum("hmrij,rs->hmrisj", blocks.unflatten(1, (-1, count)), one).flatten(4).flatten(2, 3)
+    return (
+        torch.einsum("hmrij,rs->hmrisj", blocks.unflatten(1, (-1, count)), one)
+        .flatten(4)
+        .flatten(2, 3)
+    )
 
 
 def blocks(wide: Tensor, shape: torch.Size) -> Tensor:
     """The blocks of a `shape` [H, m, b, b] on the diagonals of wider ones."""
-    split = wide.unflatten(-1, (-1, shape[-1])).unflatten(-3, (-1, shape[-1]))  # [H, m / r, r, b, r, b]
+    split = wide.unflatten(-1, (-1, shape[-1])).unflatten(
+        -3, (-1, shape[-1])
+    )  # [H, m / r, r, b, r, b]
     return split.diagonal(dim1=2, dim2=4).movedim(-1, 2).flatten(1, 2)
 
 
 NULL = 1e-12  # of the largest frequency: what is smaller is taken for 0
-SINGULAR = 1e-4  # of the largest frequency: the vectors of a smaller one are conjugate to fewer digits
+SINGULAR = (
+    1e-4  # of the largest frequency: the vectors of a smaller one are conjugate to fewer digits
+)
 
 
 def skew(generators: Tensor) -> Tensor:
@@ -82,10 +98,14 @@ def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
     first, and the basis made orthogonal to rounding.
     """
     hermitian, half = 1j * skew.double(), skew.shape[-1] // 2
-    values, vectors = torch.linalg.eigh(hermitian)  # ascending: those that turn backwards, then forwards
+    values, vectors = torch.linalg.eigh(
+        hermitian
+    )  # ascending: those that turn backwards, then forwards
     frequencies, pairs = values[..., half:], vectors[..., half:]
     small = frequencies[..., 0] <= SINGULAR * frequencies[..., -1]
-    unsure = torch.compiler.is_compiling() or skew.device.type != "cpu" or bool(small.any())  # a GPU would have to wait
+    unsure = (
+        torch.compiler.is_compiling() or skew.device.type != "cpu" or bool(small.any())
+    )  # a GPU would have to wait
     if unsure:
         pairs = _split(hermitian, values, vectors)[..., half:]
         frequencies = (pairs.conj() * (hermitian @ pairs)).sum(-2).real
@@ -101,7 +121,12 @@ def _split(hermitian: Tensor, values: Tensor, vectors: Tensor) -> Tensor:
     size, block = values[..., -1:], values.shape[-1]
     null = values.abs() <= NULL * size  # [..., b], all of it for S = 0
     projector = ((vectors * null[..., None, :]) @ vectors.mH).real
-    generic = torch.arange(block**2, device=values.device, dtype=values.dtype).square().sin().view(block, block)
+    generic = (
+        torch.arange(block**2, device=values.device, dtype=values.dtype)
+        .square()
+        .sin()
+        .view(block, block)
+    )
     split = projector @ (generic - generic.mT) @ projector * (size + (size == 0))[..., None]
     return torch.linalg.eigh(hermitian + 1j * split).eigenvectors
 
@@ -111,7 +136,9 @@ def planes(matrices: Tensor) -> Tensor:
 
     conj(g_r) x_s, the gradient to a, and conj(g_r) conj(x_s), that to c: [..., 2, b/2, b/2].
     """
-    rows = torch.view_as_complex(matrices.unflatten(-1, (-1, 2))).unflatten(-2, (-1, 2))  # [..., b/2, 2, b/2]
+    rows = torch.view_as_complex(matrices.unflatten(-1, (-1, 2))).unflatten(
+        -2, (-1, 2)
+    )  # [..., b/2, 2, b/2]
     first, second = rows.unbind(-2)
     return torch.stack([first - 1j * second, (first + 1j * second).conj()], dim=-3)
 
@@ -130,5 +157,8 @@ def matrix(parts: Tensor) -> Tensor:
     """The gradient to a real matrix [..., b, b], from that to its `planes`, [..., 2, b/2, b/2]."""
     a, c = parts.unbind(-3)
     plus, minus = a + c, a - c
-    top, bottom = torch.stack([plus.real, minus.imag], dim=-1), torch.stack([-plus.imag, minus.real], dim=-1)
+    top, bottom = (
+        torch.stack([plus.real, minus.imag], dim=-1),
+        torch.stack([-plus.imag, minus.real], dim=-1),
+    )
     return torch.stack([top, bottom], dim=-3).flatten(-2).flatten(-3, -2) / 2

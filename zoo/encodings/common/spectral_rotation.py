@@ -57,7 +57,14 @@ class _Turn(torch.autograd.Function):
         if not ctx.needs_input_grad[2]:
             return to_x, *(None,) * (4 + len(moments))
         to_angles = torques(x, g, table.shape[:-1]).to(table.dtype)
-        return to_x, None, to_angles, None, None, *(_moment(g, x, times, power, basis) for power in range(len(moments)))
+        return (
+            to_x,
+            None,
+            to_angles,
+            None,
+            None,
+            *(_moment(g, x, times, power, basis) for power in range(len(moments))),
+        )
 
 
 class _Spectrum(torch.autograd.Function):
@@ -70,7 +77,10 @@ class _Spectrum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
         frequencies, basis = spectrum(skew)
-        apart, wide = gaps(frequencies), diagonal(basis)  # [H, m, 2, b/2, b/2], [H, m / r, r b, r b]
+        apart, wide = (
+            gaps(frequencies),
+            diagonal(basis),
+        )  # [H, m, 2, b/2, b/2], [H, m / r, r b, r b]
         near = apart.abs() * times.abs().amax((0, 2))[..., None, None, None] <= NEAR[skew.dtype]
         some = torch.compiler.is_compiling() or skew.device.type != "cpu" or bool(near.any())
         ctx.save_for_backward(apart, near, basis)

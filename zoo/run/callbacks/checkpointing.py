@@ -33,10 +33,14 @@ class Storage(CheckpointIO):
     """
 
     def __init__(self, *, background: bool) -> None:
-        self._thread = ThreadPoolExecutor(1) if background else None  # one: files are written in their order
+        self._thread = (
+            ThreadPoolExecutor(1) if background else None
+        )  # one: files are written in their order
         self._waiting: deque[Future[None]] = deque()
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
         self._wait(AHEAD - 1)
         file = atomic_io.serialised(checkpoint)
         if self._thread is None:
@@ -70,9 +74,19 @@ class Checkpoints(L.Callback):
     """Writes `last` after every epoch whatever the metric says, and `best` when the metric that a task names improves."""
 
     def __init__(
-        self, folder: Path, recipe: Recipe, storage: Storage, task: Task, processes: Processes | None = None
+        self,
+        folder: Path,
+        recipe: Recipe,
+        storage: Storage,
+        task: Task,
+        processes: Processes | None = None,
     ) -> None:
-        self.folder, self.recipe, self.storage, self.monitor = folder / "checkpoints", recipe, storage, task.monitor
+        self.folder, self.recipe, self.storage, self.monitor = (
+            folder / "checkpoints",
+            recipe,
+            storage,
+            task.monitor,
+        )
         self.processes = processes or Processes()
         self.sign = 1.0 if task.mode == "max" else -1.0
         self.best: float | None = None
@@ -82,7 +96,9 @@ class Checkpoints(L.Callback):
     def about(self, trainer: L.Trainer) -> dict[str, Any]:
         return checkpoints.about(self.recipe, trainer.datamodule.samples)  # type: ignore[attr-defined]
 
-    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: Task, checkpoint: dict[str, Any]) -> None:  # type: ignore[override]
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, pl_module: Task, checkpoint: dict[str, Any]
+    ) -> None:  # type: ignore[override]
         checkpoint["zoo"] = self.about(trainer)
         checkpoint["random"] = self.processes.gathered(
             self._before_validation if trainer.validating else random_state()
@@ -93,9 +109,13 @@ class Checkpoints(L.Callback):
         if trainer.validating:
             _rewind(checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"])
 
-    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         if trainer.state.fn == "fit":
-            there = atomic_io.whole(self.folder / "best.ckpt")  # else the next one is the best that can be had
+            there = atomic_io.whole(
+                self.folder / "best.ckpt"
+            )  # else the next one is the best that can be had
             self.best, self._resumed = checkpoint["best"] if there else None, checkpoint
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
@@ -120,7 +140,9 @@ class Checkpoints(L.Callback):
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         if trainer.global_step == trainer.max_steps:
-            trainer.should_stop = True  # by which Lightning validates also what ends in the middle of an epoch
+            trainer.should_stop = (
+                True  # by which Lightning validates also what ends in the middle of an epoch
+            )
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.validated = True
@@ -154,5 +176,10 @@ def _rewind(progress: dict[str, Any]) -> None:
 
     Lightning takes it up only where a batch is under way, so the first one is said to be.
     """
-    progress["total"] = progress["current"] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
+    progress["total"] = progress["current"] = {
+        "ready": 1,
+        "started": 1,
+        "processed": 0,
+        "completed": 0,
+    }
     progress["is_last_batch"] = False

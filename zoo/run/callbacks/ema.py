@@ -37,12 +37,16 @@ class Average(WeightAveraging):
         super().on_validation_epoch_end(trainer, pl_module)
         self._swapped = False
 
-    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
         if self._swapped:  # as where a signal breaks a validation off
             checkpoint["state_dict"], checkpoint[LIVE] = checkpoint[LIVE], checkpoint["state_dict"]
 
-    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         if trainer.state.fn != "fit":  # the average, which is tested, is loaded already
             return
         if LIVE in checkpoint:

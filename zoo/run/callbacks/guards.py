@@ -51,7 +51,12 @@ class Signals(L.Callback):
         self.install()  # again: Lightning has put its own handlers in place by now
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
     ) -> None:
         # between two steps gradients wait that no checkpoint has; an epoch that is all but done is validated and saved first
         done = trainer.is_last_batch or trainer.should_stop
@@ -59,7 +64,9 @@ class Signals(L.Callback):
             self._stop(trainer)
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        if not trainer.should_stop:  # after the last step it is done to its end: a run resumed there would not validate
+        if (
+            not trainer.should_stop
+        ):  # after the last step it is done to its end: a run resumed there would not validate
             self._stop(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -93,19 +100,27 @@ class Finite(L.Callback):
         self.checkpoints = checkpoints
         self.steps: list[Began] = []  # those whose gradients the optimiser will use together
 
-    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Task, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: Task, batch: Any, batch_idx: int
+    ) -> None:  # type: ignore[override]
         self.steps.append(Began.now(pl_module, batch, batch_idx))
 
-    def on_before_zero_grad(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:
+    def on_before_zero_grad(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any
+    ) -> None:
         del self.steps[:-1]
 
-    def on_before_backward(self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor) -> None:
+    def on_before_backward(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
+    ) -> None:
         self.loss = loss.detach()
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: Task, optimizer: Any) -> None:  # type: ignore[override]
         named = [(name, p.grad) for name, p in pl_module.named_parameters() if p.grad is not None]
         checked = [self.loss]
-        if trainer.precision != "16-mixed":  # where a scaler finds infinite gradients and skips the step itself
+        if (
+            trainer.precision != "16-mixed"
+        ):  # where a scaler finds infinite gradients and skips the step itself
             checked.append(whole(torch.nn.utils.get_total_norm([grad for _, grad in named])))
         processes = self.checkpoints.processes
         if not processes.most(not all(torch.isfinite(torch.stack(checked)).tolist())):
@@ -123,14 +138,19 @@ class Finite(L.Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Before anything of an epoch is saved: no loss has seen what the last step made of the weights."""
-        named = ((name, p.to_local() if isinstance(p, DTensor) else p) for name, p in pl_module.named_parameters())
+        named = (
+            (name, p.to_local() if isinstance(p, DTensor) else p)
+            for name, p in pl_module.named_parameters()
+        )
         broken = next((name for name, p in named if not torch.isfinite(p).all()), "")
         found = [name for name in self.checkpoints.processes.gathered(broken) if name]
         if not found:
             return
         if not self.checkpoints.processes.first:
             raise Told(NonFiniteError.code)
-        raise NonFiniteError(f"step {trainer.global_step}: {found[0]} is not finite after it; {self._good()}")
+        raise NonFiniteError(
+            f"step {trainer.global_step}: {found[0]} is not finite after it; {self._good()}"
+        )
 
     def _good(self) -> str:
         folder = self.checkpoints.folder
@@ -139,7 +159,10 @@ class Finite(L.Callback):
     def _recorded(self, trainer: L.Trainer, task: Task) -> str:
         """Find the module that it began with, and write what takes the step again; says where, in all processes."""
         found = nan_replay.find(trainer, task, self.steps)
-        processes, weights = self.checkpoints.processes, trainer.strategy.lightning_module_state_dict()
+        processes, weights = (
+            self.checkpoints.processes,
+            trainer.strategy.lightning_module_state_dict(),
+        )
         findings = processes.gathered(found and found[1])
         at = next((rank for rank, finding in enumerate(findings) if finding), 0)
         first = findings[at] or "it did not show again when the step was taken once more"
@@ -147,8 +170,17 @@ class Finite(L.Callback):
         path, told = self.checkpoints.folder.parent / "replay.pt", ""
         step = processes.told(self.steps[found[0] if found else -1].plain(), by=at)
         if processes.first:
-            record = {"step": trainer.global_step, "epoch": trainer.current_epoch, "first": first, **step}
-            content = {"zoo": self.checkpoints.about(trainer), "state_dict": weights, "replay": record}
+            record = {
+                "step": trainer.global_step,
+                "epoch": trainer.current_epoch,
+                "first": first,
+                **step,
+            }
+            content = {
+                "zoo": self.checkpoints.about(trainer),
+                "state_dict": weights,
+                "replay": record,
+            }
             told = _published(content, path)
         trainer.strategy.barrier()  # as above
         return f"{shown}; {told}"

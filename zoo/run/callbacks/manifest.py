@@ -40,7 +40,10 @@ class Costs(L.Callback):
         """What it came to by now, in seconds and bytes."""
         if self.began is None:  # all was trained before
             return {"seconds": self.seconds, "memory": self.memory}
-        return {"seconds": self.seconds + time.monotonic() - self.began, "memory": max(self.memory, peak())}
+        return {
+            "seconds": self.seconds + time.monotonic() - self.began,
+            "memory": max(self.memory, peak()),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.seconds, self.memory = state_dict["seconds"], state_dict["memory"]
@@ -51,19 +54,27 @@ def peak() -> int:
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
     try:  # where it is told of this program alone; rusage goes on from what the one that started it had
-        told = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
+        told = re.search(
+            r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8")
+        )
     except OSError:
         told = None
     if told:
         return int(told[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def step_seconds(recipe: Recipe, run: Path, processes: int) -> float | None:
     """The median over training, as `metrics.csv` has the rate of samples; None where no rate was logged."""
     _, rows = loggers.read(run / "metrics.csv")
     rates = [float(rate) for row in rows if (rate := row.get("perf/samples_per_second"))]
-    together = recipe.data.options.get("batch_size", 0) * processes * recipe.trainer.accumulate_grad_batches
+    together = (
+        recipe.data.options.get("batch_size", 0)
+        * processes
+        * recipe.trainer.accumulate_grad_batches
+    )
     return together / statistics.median(rates) if rates and together else None
 
 
@@ -84,10 +95,15 @@ class Start(L.Callback):
 
     def __init__(self, run: Path, model: nn.Module, told: Mapping[str, Any]) -> None:
         self.path = run / START
-        drawn = (pair for pair in model.named_buffers() if pair[1].is_floating_point())  # weights that are not learned
+        drawn = (
+            pair for pair in model.named_buffers() if pair[1].is_floating_point()
+        )  # weights that are not learned
         self.told = {
             "parameters": sum(one.numel() for one in model.parameters()),
-            "weights": {name: [*one.shape, digest([one])] for name, one in (*model.named_parameters(), *drawn)},
+            "weights": {
+                name: [*one.shape, digest([one])]
+                for name, one in (*model.named_parameters(), *drawn)
+            },
             **told,
         }
 

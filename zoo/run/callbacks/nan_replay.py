@@ -30,7 +30,12 @@ class Began:
         return cls(batch, index, random_state(), task.batch_state())
 
     def plain(self) -> dict[str, Any]:
-        return {"batch": plain(self.batch), "index": self.index, "random": self.random, "carried": plain(self.carried)}
+        return {
+            "batch": plain(self.batch),
+            "index": self.index,
+            "random": self.random,
+            "carried": plain(self.carried),
+        }
 
 
 def find(trainer: L.Trainer, task: Task, steps: list[Began]) -> tuple[int, str] | None:
@@ -45,7 +50,9 @@ def find(trainer: L.Trainer, task: Task, steps: list[Began]) -> tuple[int, str] 
 
 def _taken(trainer: L.Trainer, task: Task, step: Began) -> str | None:
     found: list[str] = []
-    named = [(n, p) for n, p in task.named_parameters() if p.requires_grad and not isinstance(p, DTensor)]
+    named = [
+        (n, p) for n, p in task.named_parameters() if p.requires_grad and not isinstance(p, DTensor)
+    ]
     with ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_alone(task))
@@ -59,7 +66,9 @@ def _taken(trainer: L.Trainer, task: Task, step: Began) -> str | None:
             found.append("the loss, though what every module gives is finite")
         if not found and named:
             grads = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
-            broken = (name for (name, _), grad in zip(named, grads, strict=True) if not _finite(grad))
+            broken = (
+                name for (name, _), grad in zip(named, grads, strict=True) if not _finite(grad)
+            )
             found.extend(f"the gradient of {name}" for name in broken)
     return found[0] if found else None
 
@@ -75,12 +84,16 @@ def _asked(task: nn.Module, tell: Callable[[str], None]) -> Iterator[None]:
                     tell(f"what {name} gives")
                 elif tensor.requires_grad:
                     tensor.register_hook(
-                        lambda grad: None if _finite(grad) else tell(f"the gradient at what {name} gives")
+                        lambda grad: (
+                            None if _finite(grad) else tell(f"the gradient at what {name} gives")
+                        )
                     )
 
         return hook
 
-    handles = [module.register_forward_hook(ask(name)) for name, module in task.named_modules() if name]
+    handles = [
+        module.register_forward_hook(ask(name)) for name, module in task.named_modules() if name
+    ]
     try:
         yield
     finally:

@@ -32,15 +32,25 @@ class Progress(L.Callback):
         self.start = self.spoken = self.mark = time.monotonic()
         self.samples, self.waited, self.ended = 0, 0.0, self.start
         if sys.stderr.isatty() and trainer.is_global_zero:
-            self.bar = tqdm(total=self.total, initial=self.first, unit="step", dynamic_ncols=True, file=sys.stderr)
+            self.bar = tqdm(
+                total=self.total,
+                initial=self.first,
+                unit="step",
+                dynamic_ncols=True,
+                file=sys.stderr,
+            )
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.ended = time.monotonic()
 
-    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
         self.waited += time.monotonic() - self.ended
 
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         self.samples += len(batch[0]) * trainer.world_size
         step, now = trainer.global_step, time.monotonic()
         if step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
@@ -69,14 +79,18 @@ class Progress(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         metrics = trainer.callback_metrics
-        self.shown.update({name: f"{float(v):.4f}" for name, v in metrics.items() if name == pl_module.monitor})
+        self.shown.update(
+            {name: f"{float(v):.4f}" for name, v in metrics.items() if name == pl_module.monitor}
+        )
         self.mark = self.ended = time.monotonic()  # validation is not training time
         self.samples, self.waited = 0, 0.0
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.close()
 
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
         self.close()
 
     def close(self) -> None:

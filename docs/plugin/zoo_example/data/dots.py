@@ -31,10 +31,18 @@ class Dots(Source):
     samples: Images
 
     def __init__(
-        self, seed: int, *, size: Annotated[int, Between(2)] = 16, classes: Annotated[int, Between(2)] = 4,
-        noise: Annotated[float, Between(0)] = 0.1, batch_size: Count = 64, train: Count = 4_000, val: Count = 500,
-        test: Count = 1_000, workers: Annotated[int, Between(0)] = 0,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        *,
+        size: Annotated[int, Between(2)] = 16,
+        classes: Annotated[int, Between(2)] = 4,
+        noise: Annotated[float, Between(0)] = 0.1,
+        batch_size: Count = 64,
+        train: Count = 4_000,
+        val: Count = 500,
+        test: Count = 1_000,
+        workers: Annotated[int, Between(0)] = 0,
+    ) -> None:
         super().__init__()
         self.seed, self.batch_size, self.workers, self.noise = seed, batch_size, workers, noise
         self.sizes = {"train": train, "val": val, "test": test}
@@ -42,7 +50,9 @@ class Dots(Source):
 
     def loader(self, part: str) -> Loader:
         drawn = Drawn(self.sizes[part], self.samples, self.noise, (self.seed, PARTS.index(part)))
-        return Loader(drawn, self.batch_size, self.seed, self.workers, self.share, training=part == "train")
+        return Loader(
+            drawn, self.batch_size, self.seed, self.workers, self.share, training=part == "train"
+        )
 
     def count(self, part: str) -> int:
         return self.sizes[part]
@@ -67,9 +77,14 @@ class Drawn(Dataset[tuple[Tensor, Tensor]]):
         generator = np.random.default_rng([*self.seed, *key])
         far, last = generator.random(), self.samples.height - 1
         angle = generator.uniform(0, 2 * np.pi)
-        step = last * far * np.array([np.sin(angle), np.cos(angle)])  # from the first dot to the second
+        step = (
+            last * far * np.array([np.sin(angle), np.cos(angle)])
+        )  # from the first dot to the second
         first = np.maximum(-step, 0) + generator.random(2) * (last - abs(step))
         pixels = np.indices(self.samples.grid)
-        dots = [np.exp(-np.square(pixels - dot[:, None, None]).sum(0) / 2) for dot in (first, first + step)]
+        dots = [
+            np.exp(-np.square(pixels - dot[:, None, None]).sum(0) / 2)
+            for dot in (first, first + step)
+        ]
         image = sum(dots) + self.noise * generator.standard_normal(self.samples.grid)
         return torch.from_numpy(image).float()[None], int(far * self.samples.classes)
