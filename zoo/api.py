@@ -116,7 +116,7 @@ def _typed(key: str, hint: Any, value: Any) -> Any:
             )
         for bound in getattr(kind, "__metadata__", ()):
             if isinstance(bound, Between) and not bound.low <= value <= bound.high:
-                raise Invalid(key, f"{key} must be {bound.past(value)}, got {value}")
+                raise Invalid(key, f"{key} must be {bound.explain(value)}, got {value}")
         if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
             return _made(key, kind, value)
     return value

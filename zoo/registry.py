@@ -1,14 +1,15 @@
-"""Names of what zoo is made of. A name is a file: `zoo/encodings/rope.py` is the encoding `rope`.
+"""Find registered members by name. A name is a file: `zoo/encodings/rope.py` is the encoding `rope`.
 
 A file of a kind's folder that marks one class with `@register` is a member of that kind. Plug-in packages mirror the
 same folders (`my_zoo/encodings/mine.py`); they come from the entry point group `zoo.plugins` or from `zoo --plugin`,
-never from a recipe. Looking a name up imports its file; listing names and summaries only reads the text of the files.
+never from a recipe. Listing names reads the text of the files; only `find` imports one.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -17,19 +18,34 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 from zoo.errors import Fault, RecipeError
 
-KINDS = {
-    "encodings": ("encodings",),
-    "models": ("models",),
-    "data": ("data", "data/synthetic"),
-    "tasks": ("tasks",),
-    "optim": ("optim",),
-    "engines": ("launch",),
-    "comparing": ("compare/executors",),
-}
+
+@dataclass(frozen=True)
+class Kind:
+    """The folders of a kind, and zoo's own modules in them that support members and register nothing.
+
+    Support modules of a plug-in begin with an underscore, or lie in a folder of their own.
+    """
+
+    folders: tuple[str, ...]
+    support: frozenset[str] = frozenset()
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "encodings": Kind(("encodings",), frozenset({"facts"})),
+        "models": Kind(("models",), frozenset({"transformer", "embedding", "generation"})),
+        "data": Kind(("data", "data/synthetic"), frozenset({"base", "spec", "sampler", "cache"})),
+        "tasks": Kind(("tasks",), frozenset({"base", "metrics"})),
+        "optim": Kind(("optim",), frozenset({"param_groups"})),
+        "engines": Kind(("launch",), frozenset({"job", "launch"})),
+        "executors": Kind(("compare/executors",), frozenset({"base"})),
+    }
+)
 PLUGINS = "ZOO_PLUGINS"  # an environment variable, so that the processes of one run agree
 INSTALLED = tuple(
     point.value for point in importlib.metadata.entry_points(group="zoo.plugins")
@@ -61,16 +77,18 @@ class Between:
     high: float = float("inf")
 
     def __str__(self) -> str:
-        return (
-            f"at least {self.low}"
-            if self.high == float("inf")
-            else f"from {self.low} to {self.high}"
-        )
+        if 0 < self.low < 1e-6 and self.high > COUNTED:
+            return "positive"
+        if self.high > COUNTED:
+            return f"at least {self.low}"
+        return f"from {self.low} to {self.high}"
 
-    def past(self, value: float) -> str:
-        """What a value that lies outside must be."""
-        if self.high == COUNTED:
-            return f"at least {self.low}" if value < self.low else f"at most {self.high}"
+    def explain(self, value: float) -> str:
+        """Say what a value outside the bounds must be."""
+        if value > self.high >= COUNTED:
+            return f"at most {self.high:.0f}"
+        if self.high == COUNTED or 0 < value < self.low:
+            return f"at least {self.low}"
         return str(self)
 
 
@@ -114,44 +132,157 @@ def roots() -> dict[str, Path]:
     return found
 
 
-def _files(kind: str, only: str | None = None) -> Iterator[tuple[str, str, Path]]:
-    """(name, module, path) of all members of a kind, or of those with one name: other files are then not read."""
-    for package, folder in roots().items():
-        for place in KINDS[kind]:
-            for path in sorted((folder / place).glob("*.py")):
-                if only in (None, path.stem) and "\n@register\n" in path.read_text(
-                    encoding="utf-8"
-                ):
-                    yield path.stem, f"{package}.{place.replace('/', '.')}.{path.stem}", path
+@dataclass(frozen=True)
+class Member:
+    """A registered class as its file declares it, known without importing it."""
+
+    name: str
+    module: str
+    path: Path
+    class_name: str
+    summary: str  # the first line of the file's docstring
+
+    def load(self) -> Any:
+        """Import the file and return its registered class."""
+        return getattr(importlib.import_module(self.module), self.class_name)
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """Registered names of a kind, sorted."""
-    return tuple(sorted({name for name, _, _ in _files(kind)}))
+    """Return the registered names of a kind, sorted."""
+    return tuple(sorted(members(kind)))
 
 
 def summaries(kind: str) -> dict[str, str]:
-    """{name: first line of its file's docstring}, read without importing anything."""
-    found: dict[str, Path] = {}
-    for name, _, path in _files(kind):
-        found.setdefault(name, path)  # zoo's before those of plug-ins, as they are found
-    return {name: _first_line(found[name]) for name in sorted(found)}
+    """Return {name: first line of its file's docstring}, read without importing anything."""
+    found = members(kind)
+    return {name: found[name].summary for name in sorted(found)}
 
 
-def _first_line(path: Path) -> str:
-    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+def members(kind: str) -> dict[str, Member]:
+    """Return {name: member} of a kind; where a plug-in uses a name of zoo's, zoo's member stays.
+
+    Raises:
+        RecipeError: Files in the kind's folders that register nothing, several classes, or another name.
+    """
+    found: dict[str, Member] = {}
+    issues: list[Fault] = []
+
+    for module, path in _list_modules(kind):
+        try:
+            found.setdefault(path.stem, _read_member(kind, module, path))
+        except RecipeError as error:
+            issues.extend(error.faults)
+
+    if issues:
+        raise RecipeError(*issues)
+    return found
+
+
+def find_member(kind: str, name: str) -> Member:
+    """Return the member of a name, reading its file alone.
+
+    Raises:
+        KeyError: No member has this name; the message ends with the nearest names.
+        RecipeError: The file of this name registers nothing, several classes, or another name.
+    """
+    for module, path in _list_modules(kind):
+        if path.stem == name:
+            return _read_member(kind, module, path)
+    raise KeyError(f"no {kind} named {name!r}; {nearest(name, names(kind))}")
 
 
 def find(kind: str, name: str) -> Any:
-    """The class registered under `name`. Raises KeyError with the nearest names in its message."""
-    for _, module, _ in _files(kind, name):
-        (cls,) = [
-            c
-            for c in vars(importlib.import_module(module)).values()
-            if getattr(c, "__module__", "") == module and "name" in vars(c)
-        ]
-        return cls
-    raise KeyError(f"no {kind} named {name!r}; {nearest(name, names(kind))}")
+    """Import and return the class registered under `name`; raise as `find_member` does."""
+    return find_member(kind, name).load()
+
+
+def _list_modules(kind: str) -> Iterator[tuple[str, Path]]:
+    """Yield (module, path) of each file that must register a member, zoo's before those of plug-ins."""
+    for package, root in roots().items():
+        for folder in KINDS[kind].folders:
+            prefix = f"{package}.{folder.replace('/', '.')}"
+            for path in sorted((root / folder).glob("*.py")):
+                supports = path.stem.startswith("_")
+                if package == "zoo":
+                    supports = supports or path.stem in KINDS[kind].support
+                if not supports:
+                    yield f"{prefix}.{path.stem}", path
+
+
+def _read_member(kind: str, module: str, path: Path) -> Member:
+    """Describe the member that a file registers. Raises RecipeError naming the file where it is none."""
+
+    def refuse(problem: str, remedy: str, line: int | None = None) -> RecipeError:
+        return RecipeError(Fault(f"{path}:{line}" if line else str(path), "", problem, remedy))
+
+    is_ours = module.startswith("zoo.")
+    excuse = "declare it as support in registry.KINDS" if is_ours else "begin its name with _"
+
+    try:
+        tree = parse_file(path, path.stat().st_mtime_ns)
+    except SyntaxError as error:
+        raise refuse(f"bad Python: {error.msg}", "correct it", error.lineno) from None
+
+    marks = _list_register_names(tree)
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    registered = []
+    for node in classes:
+        for decorator in node.decorator_list:
+            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) in marks:
+                remedy = "write @register alone; the name of the file is the name"
+                raise refuse("@register takes no arguments", remedy, decorator.lineno)
+            if ast.unparse(decorator) in marks:
+                registered.append(node)
+
+    if not registered:
+        remedy = f"mark one of its classes with @register, or {excuse}"
+        raise refuse(f"registers no class, in a folder of {kind}", remedy)
+    if len(registered) > 1:
+        problem = f"registers several classes: {', '.join(node.name for node in registered)}"
+        raise refuse(problem, "give each class a file of its own", registered[1].lineno)
+    for line, own in _list_names_given(registered[0]):
+        if own != path.stem:
+            remedy = f"rename the file to {own}.py, or remove `name`"
+            raise refuse(f"registers under another name, {own!r}", remedy, line)
+
+    summary = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return Member(path.stem, module, path, registered[0].name, summary)
+
+
+@functools.cache
+def parse_file(path: Path, modified: int) -> ast.Module:
+    """Parse a Python file once for each time that it was modified."""
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def _list_register_names(tree: ast.Module) -> set[str]:
+    """Return every way in which a file may write `register`: imported, under another name, or through its module."""
+    marks = {"zoo.registry.register"}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (node.module, alias.name) == ("zoo.registry", "register"):
+                    marks.add(alias.asname or alias.name)
+                if (node.module, alias.name) == ("zoo", "registry"):
+                    marks.add(f"{alias.asname or alias.name}.register")
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name == "zoo.registry" and alias.asname:
+                    marks.add(f"{alias.asname}.register")
+    return marks
+
+
+def _list_names_given(node: ast.ClassDef) -> Iterator[tuple[int, object]]:
+    """Yield line and value of each `name = "..."` in the body of a class."""
+    for statement in node.body:
+        if isinstance(statement, ast.Assign):
+            targets = statement.targets
+        elif isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        else:
+            continue
+        if "name" in map(ast.unparse, targets) and isinstance(statement.value, ast.Constant):
+            yield statement.lineno, statement.value.value
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

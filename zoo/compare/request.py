@@ -91,7 +91,7 @@ def _made(cls: Any, options: Mapping[str, Any] | None = None) -> Any:
 
 
 def _engine(name: str) -> Any:
-    known = registry.names("comparing")
+    known = registry.names("executors")
     if name not in known:
         raise RecipeError(
             Fault(
@@ -101,4 +101,4 @@ def _engine(name: str) -> Any:
                 registry.nearest(name, known),
             )
         )
-    return registry.find("comparing", name)
+    return registry.find("executors", name)

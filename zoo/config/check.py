@@ -98,7 +98,7 @@ class Check:
                 and key not in self.untyped
                 and not mark.low <= typed <= mark.high
             ):
-                self.refuse(node, key, f"must be {mark.past(typed)}, got {value(typed)}")
+                self.refuse(node, key, f"must be {mark.explain(typed)}, got {value(typed)}")
             if (
                 isinstance(mark, Matches)
                 and key not in self.untyped

@@ -313,7 +313,7 @@ def test_data_without_an_end_is_refused() -> None:
 
 
 def test_recipes_need_neither_torch_nor_lightning() -> None:
-    code = "import sys, zoo.recipe; print({'torch', 'lightning', 'omegaconf'} & {*sys.modules})"
+    code = "import sys, zoo.config; print({'torch', 'lightning', 'omegaconf'} & {*sys.modules})"
     root = str(Path(__file__).parents[2])
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True

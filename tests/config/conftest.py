@@ -90,7 +90,7 @@ FILES = {
         class Classify:
             def __init__(self, model: object, *, smoothing: float = 0.0) -> None: ...
     ''',
-    "tasks/optim/toy_adam.py": '''
+    "optim/toy_adam.py": '''
         """Adam."""
         from zoo.registry import register
 
@@ -98,7 +98,7 @@ FILES = {
         class Adam:
             def __init__(self, parameters: object, *, lr: float, betas: tuple[float, float] = (0.9, 0.999)) -> None: ...
     ''',
-    "tasks/optim/toy_sgd.py": '''
+    "optim/toy_sgd.py": '''
         """Sgd."""
         from zoo.registry import register
 

@@ -1,0 +1,165 @@
+"""Registered members are found by the text of their files; a file that registers none is an error."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from zoo import registry
+from zoo.errors import RecipeError
+from zoo.registry import COUNTED, KINDS, PLUGINS, Between
+
+Write = Callable[[str, str], Path]
+IMPORT = "from zoo.registry import register\n"
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Write files of the plug-in `my_members`."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(PLUGINS, "my_members")
+
+    def write_file(name: str, text: str) -> Path:
+        path = tmp_path / "my_members" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text))
+        return path
+
+    write_file("__init__.py", "")
+    yield write_file
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_members"]:
+        del sys.modules[name]
+
+
+def explain_refusal(kind: str) -> str:
+    with pytest.raises(RecipeError) as caught:
+        registry.names(kind)
+    (issue,) = caught.value.faults
+    return str(issue)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{IMPORT}\n@register  # marks it\nclass Mine: ...\n",
+        f"{IMPORT}\n@register\n\n# a remark between them\nclass Mine: ...\n",
+        "from zoo.registry import register as member\n\n@member\nclass Mine: ...\n",
+        "from zoo import registry\n\n@registry.register\nclass Mine: ...\n",
+        "import zoo.registry\n\n@zoo.registry.register\nclass Mine: ...\n",
+        "import zoo.registry as names\n\n@names.register\nclass Mine: ...\n",
+        f"{IMPORT}\nclass Base: ...\n\n@register\nclass Mine(Base):\n    name = 'mine'\n",
+        f"{IMPORT}\r\n@register\r\nclass Mine: ...\r\n",
+    ],
+)
+def test_a_class_is_registered_however_its_mark_is_written(write: Write, text: str) -> None:
+    write("encodings/mine.py", text)
+    assert "mine" in registry.names("encodings")
+    cls = registry.find("encodings", "mine")
+    assert (cls.__name__, cls.name) == ("Mine", "mine")
+
+
+def test_text_that_looks_like_a_mark_registers_nothing(write: Write) -> None:
+    path = write("encodings/mine.py", '"""A page.\n\n@register\nclass Mine: ...\n"""\n')
+    assert explain_refusal("encodings").startswith(f"{path}: registers no class")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("class Mine: ...\n", None, "registers no class, in a folder of data; mark one of its cl"),
+        (
+            f"{IMPORT}\n@register\nclass One: ...\n\n@register\nclass Two: ...\n",
+            7,
+            "registers several classes: One, Two; give each class a file of its own",
+        ),
+        (
+            f"{IMPORT}\n@register\nclass Mine:\n    name = 'other'\n",
+            5,
+            "registers under another name, 'other'; rename the file to other.py, or remove `name`",
+        ),
+        (
+            f"{IMPORT}\n@register('other')\nclass Mine: ...\n",
+            3,
+            "@register takes no arguments; write @register alone",
+        ),
+        ("class Mine:\n  def:\n", 2, "bad Python: invalid syntax"),
+    ],
+)
+def test_a_file_that_is_no_member_is_an_error_that_names_it(
+    write: Write, text: str, line: int | None, problem: str
+) -> None:
+    path = write("data/synthetic/mine.py", text)
+    start = f"{path}:{line}: {problem}" if line else f"{path}: {problem}"
+    assert explain_refusal("data").startswith(start)
+    with pytest.raises(RecipeError):
+        registry.find("data", "mine")
+
+
+def test_all_files_that_are_no_members_are_reported_together(write: Write) -> None:
+    write("tasks/one.py", "")
+    write("tasks/two.py", "")
+    with pytest.raises(RecipeError) as caught:
+        registry.summaries("tasks")
+    assert len(caught.value.faults) == 2
+
+
+def test_support_modules_of_a_plugin_begin_with_an_underscore_or_lie_deeper(write: Write) -> None:
+    before = registry.names("encodings")
+    write("encodings/_shared.py", "WIDTH = 1\n")
+    write("encodings/common/rings.py", "WIDTH = 1\n")
+    assert registry.names("encodings") == before
+
+
+def test_support_modules_of_zoo_do_not_excuse_files_of_plugins(write: Write) -> None:
+    write("tasks/metrics.py", "")
+    assert "begin its name with _" in explain_refusal("tasks")
+
+
+def test_a_file_that_changes_is_read_again(write: Write) -> None:
+    write("tasks/mine.py", f'"""First."""\n{IMPORT}\n@register\nclass Mine: ...\n')
+    assert registry.summaries("tasks")["mine"] == "First."
+    write("tasks/mine.py", f'"""Second."""\n{IMPORT}\n@register\nclass Mine: ...\n')
+    assert registry.summaries("tasks")["mine"] == "Second."
+
+
+def test_listing_imports_no_member(write: Write) -> None:
+    write("models/mine.py", f"raise AssertionError\n{IMPORT}\n@register\nclass Mine: ...\n")
+    assert "mine" in registry.names("models")
+    assert registry.find_member("models", "mine").class_name == "Mine"
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(KeyError, match=r"no encodings named 'ropee'; did you mean rope\?"):
+        registry.find("encodings", "ropee")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_support_module_of_zoo_is_there_and_every_member_loads(kind: str) -> None:
+    root = registry.roots()["zoo"]
+    stems = {path.stem for folder in KINDS[kind].folders for path in (root / folder).glob("*.py")}
+    assert KINDS[kind].support <= stems
+    assert all(inspect.isclass(member.load()) for member in registry.members(kind).values())
+
+
+@pytest.mark.parametrize(
+    ("bounds", "value", "text"),
+    [
+        (Between(1e-12, 1e12), -0.001, "positive"),
+        (Between(1e-12, 1e12), 0, "positive"),
+        (Between(1e-12, 1e12), 1e-15, "at least 1e-12"),
+        (Between(1e-12, 1e12), 1e13, "at most 1000000000000"),
+        (Between(1, COUNTED), 0, "at least 1"),
+        (Between(1, COUNTED), COUNTED + 1, "at most 2147483647"),
+        (Between(0), -1, "at least 0"),
+        (Between(0, 9), 10, "from 0 to 9"),
+    ],
+)
+def test_a_value_out_of_bounds_is_answered_with_the_bound(
+    bounds: Between, value: float, text: str
+) -> None:
+    assert bounds.explain(value) == text
