@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zoo import recipe as recipes
+from zoo import config as recipes
 from zoo.config import Recipe
 from zoo.config.difference import differences, told
 from zoo.data.spec import Samples
