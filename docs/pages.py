@@ -11,9 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import answered
 import certificates
-import overview
+import comparison_pages
 import recorded
 import timed
 
@@ -68,9 +67,12 @@ def pages() -> dict[Path, str]:
     recipes = {name: load(name) for name in recipe_files()}
     names = zoo.encoding_names()
     found = {DOCS / "encodings.md": index(names), DOCS / "results.md": recorded.results(recipes)}
-    found[DOCS / "overview.md"] = overview.overview()
+    found[DOCS / "overview.md"] = comparison_pages.write_overview()
     found[DOCS / "conformance.md"] = certificates.conformance(DOCS / "conformance")
-    found |= {DOCS / "speed.md": timed.speed(DOCS / "speed.md"), **answered.questions()}
+    found |= {
+        DOCS / "speed.md": timed.speed(DOCS / "speed.md"),
+        **comparison_pages.write_question_pages(),
+    }
     return found | {DOCS / "encodings" / f"{name}.md": page(name, recipes) for name in names}
 
 

@@ -1,0 +1,258 @@
+"""Question pages and the overview, made from recorded comparisons (docs/questions/*/*.json).
+
+`python docs/comparison_pages.py FOLDER resolution/digits` records the comparison in FOLDER under a new name.
+Without arguments it redraws the figures of every recorded comparison. `python docs/pages.py` writes the pages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from zoo.bench.table import grid
+from zoo.compare.figures import draw
+from zoo.compare.outputs import RESULTS
+from zoo.compare.ranking import Standing, ranking
+from zoo.compare.results import TRAINED, Comparison
+from zoo.compare.table import conditions, costs
+from zoo.compare.text import capital, decimals, named, number, question, spread
+
+QUESTIONS = Path(__file__).parent / "questions"
+MARK = "## Recorded\n"
+WARNING = (
+    "Recorded at one default setting, untuned; rankings change with coordinates, "
+    "embedding scale and learning rate."
+)
+READING = (
+    "Rows are sorted by the first column. Values are means over seeds with 95 % intervals. "
+    "The last column names what a variant has that most others do not."
+)
+FIGURES = {
+    "ranking": "Mean and 95 % interval over seeds",
+    "sizes": "By size",
+    "positions": "By position in the window",
+}
+# Recorded figures are reduced to a palette, which makes the files four times smaller.
+PALETTE_COLOURS = 64
+# Digits kept of each number: more than any seed repeats on another machine.
+KEPT_DIGITS = 6
+
+OVERVIEW = f"""# All encodings at a glance
+
+{WARNING}
+
+`python docs/pages.py` makes these tables from recorded comparisons of small models, trained for minutes.
+Each number is a mean over three seeds; within a column, only the encoding differs. Use the tables to see what
+has been recorded, not to choose an encoding: run `zoo compare` on your own task instead. Intervals, seeds and
+commands are on the pages about [image resolution](questions/resolution.md),
+[sequence length](questions/length.md) and [small tasks](questions/memory.md).
+
+"""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One evaluation condition of a recorded comparison, as a column of the overview."""
+
+    path: str
+    condition: str
+    head: str
+
+    @property
+    def comparison(self) -> Comparison:
+        return read_comparison(QUESTIONS / f"{self.path}.json")
+
+
+OVERVIEW_TABLES = {
+    "Images": (
+        "Test accuracy.",
+        Column("resolution/digits", TRAINED, "digits, 16 pixels"),
+        Column("resolution/digits", "32", "32"),
+        Column("resolution/digits", "64", "64"),
+        Column("resolution/cifar10", TRAINED, "CIFAR-10, 32 pixels"),
+        Column("resolution/cifar10", "48", "48"),
+        Column("resolution/cifar10", "64", "64"),
+    ),
+    "Text": (
+        "Test loss in nats.",
+        Column("length/shakespeare", TRAINED, "Shakespeare, 128 characters"),
+        Column("length/shakespeare", "256", "256"),
+        Column("length/shakespeare", "1024", "1024"),
+        Column("length/wikitext2", TRAINED, "WikiText-2, 128 subwords"),
+        Column("length/wikitext2", "256", "256"),
+        Column("length/wikitext2", "1024", "1024"),
+    ),
+    "Small tasks": (
+        "Test accuracy.",
+        Column("memory/flipflop", TRAINED, "flip-flop, 64 tokens"),
+        Column("memory/flipflop", "256", "256"),
+        Column("memory/recall", TRAINED, "recall, 64 tokens"),
+        Column("memory/recall", "256", "256"),
+        Column("memory/counting", TRAINED, "counting, to 32"),
+        Column("memory/counting", "longer", "to 64"),
+        Column("memory/selective_copy", TRAINED, "selective copy, 32 blanks"),
+        Column("memory/selective_copy", "sparse", "64"),
+        Column("memory/passkey", TRAINED, "passkey, 64 words"),
+        Column("memory/passkey", "256", "256"),
+        Column("memory/copying", TRAINED, "copying, 20 letters"),
+        Column("memory/copying", "longer", "40"),
+        Column("memory/addition", TRAINED, "addition, 3 digits"),
+        Column("memory/addition", "longer", "6"),
+    ),
+}
+
+
+@cache
+def read_comparison(path: Path) -> Comparison:
+    return Comparison.read(path)
+
+
+def write_overview() -> str:
+    """Return the text of docs/overview.md."""
+    return OVERVIEW + "\n".join(
+        line for title in OVERVIEW_TABLES for line in _overview_table(title)
+    )
+
+
+def _overview_table(title: str) -> Iterator[str]:
+    caption, *columns = OVERVIEW_TABLES[title]
+    standings = [_standings(column) for column in columns]
+    names = sorted({name for column in standings for name in column})
+
+    yield from (f"## {title}", "", caption, "")
+    yield f"| encoding | {' | '.join(column.head for column in columns)} |"
+    yield "|---|" + "---:|" * len(columns)
+
+    for name in names:
+        cells = (
+            _overview_cell(column, found.get(name))
+            for column, found in zip(columns, standings, strict=True)
+        )
+        yield f"| {name} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _standings(column: Column) -> dict[str, Standing]:
+    return {one.variant.name: one for one in ranking(column.comparison, column.condition)}
+
+
+def _overview_cell(column: Column, standing: Standing | None) -> str:
+    if standing is None:
+        return ""
+    if standing.mean is None:
+        return _missing_reason(standing)
+    return number(standing.mean.mean, decimals(column.comparison))
+
+
+def _missing_reason(standing: Standing) -> str:
+    """Return the first word of the reason why a variant has no value: refused, failed."""
+    return standing.lacking[0].partition(":")[0]
+
+
+def write_question_pages() -> dict[Path, str]:
+    """Return {path: text}: each page's own text, then one section per recorded comparison."""
+    return {page: _question_page(page) for page in sorted(QUESTIONS.glob("*.md"))}
+
+
+def _question_page(page: Path) -> str:
+    text, mark, _ = page.read_text(encoding="utf-8").partition(MARK)
+    if not mark:
+        return text
+
+    made = f"Made by `python docs/pages.py` from the files in docs/questions/{page.stem}. {READING}"
+    lines = ["", made, ""]
+    for path in sorted(page.with_suffix("").glob("*.json")):
+        lines += _recorded_section(path)
+    return text + MARK + "\n".join(lines)
+
+
+def _recorded_section(path: Path) -> Iterator[str]:
+    """Yield the figures, the table of conditions and the costs of one recorded comparison."""
+    comparison = read_comparison(path)
+    folder = path.parent.name
+
+    yield from (f"### {path.stem.replace('_', ' ')}: {question(comparison)}", "")
+    for name, caption in FIGURES.items():
+        picture = path.with_name(f"{path.stem}_{name}.png")
+        if picture.exists():
+            yield from (f"![{caption}: {path.stem}]({folder}/{picture.name})", "")
+
+    yield from (f"[Every seed and difference]({folder}/{path.stem}.html)", "")
+    yield from (_condition_table(comparison), "")
+    yield from (re.sub(r"^## ", "#### ", costs(comparison)), "")
+    yield from (*conditions(comparison).splitlines(), "")
+
+
+def _condition_table(comparison: Comparison) -> str:
+    """Return a table of all variants by all evaluation conditions."""
+    conditions_found = comparison.places
+    standings = [
+        {one.variant.name: one for one in ranking(comparison, condition)}
+        for condition in conditions_found
+    ]
+    titles = [capital(named(comparison, condition)) for condition in conditions_found]
+    head = [comparison.axes[0].title, *titles, "differs in"]
+
+    rows = []
+    for name, first in standings[0].items():
+        cells = [_condition_cell(comparison, found[name]) for found in standings]
+        rows.append([name, *cells, ", ".join(first.variant.marks)])
+    return grid(head, rows, (head[0], head[-1]))
+
+
+def _condition_cell(comparison: Comparison, standing: Standing) -> str:
+    if standing.mean is None:
+        return _missing_reason(standing)
+    return spread(standing.mean, decimals(comparison))
+
+
+def record_comparison(folder: Path, to: Path) -> None:
+    """Save the numbers and figures of a comparison folder under `to`, a path without suffix."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    results = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+    text = json.dumps(_round_floats(results), separators=(",", ":"))
+    to.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+    redraw_figures(to.with_suffix(".json"))
+
+
+def redraw_figures(path: Path) -> None:
+    """Draw the figures of one recorded comparison beside its numbers."""
+    with tempfile.TemporaryDirectory() as folder:
+        for drawn in draw(Comparison.read(path), Path(folder)):
+            if drawn.stem in FIGURES:
+                _save_with_palette(drawn, path.with_name(f"{path.stem}_{drawn.name}"))
+
+
+def _save_with_palette(drawn: Path, to: Path) -> None:
+    with Image.open(drawn) as image:
+        reduced = image.convert("RGB").quantize(
+            PALETTE_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
+        )
+    reduced.save(to, optimize=True)
+
+
+def _round_floats(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{KEPT_DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _round_floats(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_round_floats(each) for each in value]
+    return value
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        record_comparison(Path(sys.argv[1]), QUESTIONS / sys.argv[2])
+    else:
+        for recorded in sorted(QUESTIONS.glob("*/*.json")):
+            redraw_figures(recorded)
