@@ -39,7 +39,7 @@ def anew(name: str) -> None:
     ]
     with tempfile.TemporaryDirectory() as folder:
         run = str(Path(folder) / name)
-        _zoo("fit", name, "trainer.threads=1", "--run-dir", run)
+        _zoo("fit", name, "trainer.num_threads=1", "--run-dir", run)
         end = json.loads((Path(run) / "end.json").read_text(encoding="utf-8"))
         found = _zoo("eval", run, f"evaluate.lengths=[{','.join(sizes)}]") if sizes else {}
     path.write_text(rewritten(text, end, found.get("lengths", {})), encoding="utf-8")

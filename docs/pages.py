@@ -98,8 +98,8 @@ def _facts(name: str) -> str:
     told = [
         _link(name),
         ", ".join(map(str, cls.axes)),
-        "yes" if cls.relative else "no",
-        "yes" if cls.causal else "no",
+        "yes" if cls.shift_invariant else "no",
+        "yes" if cls.causal_only else "no",
         "one for all" if cls.shared else "one each",
         cls.coordinates,
         f"{shared + sum(layers):,}",

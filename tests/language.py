@@ -4,12 +4,12 @@ import torch
 
 import zoo
 from zoo.data.corpus.tokenizer import Characters
-from zoo.data.spec import Passages, Text
+from zoo.data.spec import TextClassificationSpec, TextSpec
 from zoo.models.decoder import Decoder
 from zoo.models.encoder import Encoder
 
-SAMPLES = Text(length=12, vocabulary=Characters("abcdefghijk"))
-PASSAGES = Passages(
+SAMPLES = TextSpec(length=12, vocabulary=Characters("abcdefghijk"))
+PASSAGES = TextClassificationSpec(
     length=12, vocabulary=Characters("abcdefghijk"), classes=3, names=("one", "two", "three")
 )
 INDEXED = {"comrope_ld": {"coordinates": "index"}}  # where a model does not know the final length

@@ -74,12 +74,14 @@ def test_places_by_a_length_that_is_not_known_are_told(faults):
 
 def test_memory_wants_windows_that_follow_one_another(faults, tmp_path):
     assert (
-        "set it to 0" in faults("lm_tiny", "flipflop", "predict", "model.memory=8")["model.memory"]
+        "set it to 0"
+        in faults("lm_tiny", "flipflop", "predict", "model.memory_length=8")["model.memory_length"]
     )
     (tmp_path / "a.txt").write_text("abcdefg " * 3000)
-    given = ["model.memory=8", f"data.files=[{tmp_path / 'a.txt'}]"]
+    given = ["model.memory_length=8", f"data.files=[{tmp_path / 'a.txt'}]"]
     assert (
-        "set data.streams to true" in faults("lm_tiny", "text", "predict", *given)["model.memory"]
+        "set data.streams to true"
+        in faults("lm_tiny", "text", "predict", *given)["model.memory_length"]
     )
     assert faults("lm_tiny", "text", "predict", *given, "data.streams=true", "data.length=16") == {}
 

@@ -9,15 +9,15 @@ from language import SAMPLES, decoder, links, lively
 from torch import nn
 
 from zoo.data.corpus.tokenizer import Characters
-from zoo.data.spec import Clips, Images
+from zoo.data.spec import ImageSpec, VideoSpec
 from zoo.models.decoder import Decoder
 from zoo.models.encoder import Encoder
 from zoo.models.transformer import BlockOptions
 from zoo.models.vit import ViT
 from zoo.run.init_from import Report, Source, adopt
 
-IMAGES = Images(channels=1, height=8, width=16, classes=5)
-CLIPS = Clips(channels=1, height=8, width=16, classes=5, frames=6)
+IMAGES = ImageSpec(channels=1, height=8, width=16, classes=5)
+CLIPS = VideoSpec(channels=1, height=8, width=16, classes=5, frames=6)
 SIZES = {"dim": 48, "depth": 2, "heads": 2, "patch": 4}
 ENCODINGS = ["none", "learned", "rope_mixed", "liere", "comrope_ld"]
 
@@ -113,7 +113,7 @@ def test_another_vocabulary_has_the_rows_of_the_characters_that_both_have():
             dim=16,
             depth=2,
             heads=2,
-            tied=False,
+            tie_embeddings=False,
             encoding=links("rope"),
         )
     )

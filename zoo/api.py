@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from zoo import registry
 from zoo.attention.backends import dispatch, reference
-from zoo.attention.call import Terms, repeated
+from zoo.attention.call import AttentionCall, repeated
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import CONVENTIONS, grid
-from zoo.attention.encoding import Dims, Encoding, Link
+from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.attention.kv_cache import Context
 from zoo.attention.layer import SelfAttention
 from zoo.attention.tokens import Tokens, precise
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.models.embedding import lengths, places
 from zoo.registry import Between, Choice
 
@@ -38,7 +38,7 @@ def encoding_class(name: str) -> type[Encoding]:
     try:
         return registry.find("encodings", name)
     except KeyError as error:
-        raise Invalid("name", error.args[0]) from None
+        raise OptionError("name", error.args[0]) from None
 
 
 def encoding(name: Named | Sequence[Named], dims: Dims, **options: Any) -> Encoding:
@@ -51,14 +51,16 @@ def encoding(name: Named | Sequence[Named], dims: Dims, **options: Any) -> Encod
         choice = _choice(name)
         return waiting(Choice(choice.name, {**choice.options, **options}))(dims)
     if options:
-        raise Invalid(
+        raise OptionError(
             "name",
             "a list of encodings takes its options in its entries: [{name: liere, block: 4}]",
         )
     choices = [_choice(one) for one in name]
     twice = {one.name for one in choices if [other.name for other in choices].count(one.name) > 1}
     if twice:
-        raise Invalid("name", f"{', '.join(sorted(twice))} stands twice in the list; list it once")
+        raise OptionError(
+            "name", f"{', '.join(sorted(twice))} stands twice in the list; list it once"
+        )
     return Chain(dims, {one.name: waiting(one)(dims) for one in choices})
 
 
@@ -71,7 +73,7 @@ def _choice(entry: Named) -> Choice:
     return Choice(options.pop("name"), {**options.pop("options", {}), **options})
 
 
-def waiting(entry: Named) -> Link:
+def waiting(entry: Named) -> EncodingFactory:
     """An encoding whose name and options are known to be right, and which waits for its sizes."""
     choice = _choice(entry)
     cls, options = encoding_class(choice.name), dict(choice.options)
@@ -84,10 +86,10 @@ def waiting(entry: Named) -> Link:
     for key in options:
         if key not in known:
             hint = registry.nearest(key, [*known, "shared", "coordinates"])
-            raise Invalid(key, f"{choice.name} has no option {key!r}; {hint}")
+            raise OptionError(key, f"{choice.name} has no option {key!r}; {hint}")
     if (convention := facts.get("coordinates", "index")) not in CONVENTIONS:
         hint = registry.nearest(str(convention), CONVENTIONS)
-        raise Invalid("coordinates", f"no convention {convention!r}; {hint}")
+        raise OptionError("coordinates", f"no convention {convention!r}; {hint}")
 
     hints = get_type_hints(cls.__init__, include_extras=True)
     options = {key: _typed(key, hints[key], value) for key, value in options.items()}
@@ -110,13 +112,13 @@ def _typed(key: str, hint: Any, value: Any) -> Any:
         return None
     for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
         if get_origin(kind) is Literal and value not in get_args(kind):
-            raise Invalid(
+            raise OptionError(
                 key,
                 f"{key} {value!r} is not known; {registry.nearest(str(value), map(str, get_args(kind)))}",
             )
         for bound in getattr(kind, "__metadata__", ()):
             if isinstance(bound, Between) and not bound.low <= value <= bound.high:
-                raise Invalid(key, f"{key} must be {bound.explain(value)}, got {value}")
+                raise OptionError(key, f"{key} must be {bound.explain(value)}, got {value}")
         if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
             return _made(key, kind, value)
     return value
@@ -127,10 +129,10 @@ def _made(key: str, kind: Any, values: Mapping[str, Any]) -> Any:
     hints = get_type_hints(kind, include_extras=True)
     for word in values:
         if word not in hints:
-            raise Invalid(key, f"{key} has no {word!r}; {registry.nearest(str(word), hints)}")
+            raise OptionError(key, f"{key} has no {word!r}; {registry.nearest(str(word), hints)}")
     for one in dataclasses.fields(kind):
         if one.default is one.default_factory is dataclasses.MISSING and one.name not in values:
-            raise Invalid(key, f"{key} needs {one.name}")
+            raise OptionError(key, f"{key} needs {one.name}")
     return kind(
         **{word: _typed(f"{key}.{word}", hints[word], value) for word, value in values.items()}
     )
@@ -154,15 +156,15 @@ def scores(
     *,
     x: Tensor | None = None,
     causal: bool = False,
-    placed: Tensor | None = None,
+    has_position: Tensor | None = None,
 ) -> Tensor:
     """Scores [B, H, N, M] as they enter the normalisation: scale, biases and rescoring included, exact.
 
-    q [B, H, N, K] and k [B, G, M, K] are projected heads before any encoding, G those of `Dims.key_heads`, else H; with
+    q [B, H, N, K] and k [B, G, M, K] are projected heads before any encoding, G those of `Dims.kv_heads`, else H; with
     N < M the queries are the last N. pos [M, P] or [B, M, P] are coordinates as the encoding takes them, x [B, M, D] token
     states for encodings that read them, placed bool [M] or [B, M]. Pairs that a causal mask hides are -inf.
     """
-    return reference.scores(_terms(encoding, q, k, None, pos, x, causal, placed))
+    return reference.scores(_describe_call(encoding, q, k, None, pos, x, causal, has_position))
 
 
 def weights(
@@ -173,10 +175,10 @@ def weights(
     *,
     x: Tensor | None = None,
     causal: bool = False,
-    placed: Tensor | None = None,
+    has_position: Tensor | None = None,
 ) -> Tensor:
     """Attention weights [B, H, N, M]; arguments as in `scores`."""
-    return reference.weights(_terms(encoding, q, k, None, pos, x, causal, placed))
+    return reference.weights(_describe_call(encoding, q, k, None, pos, x, causal, has_position))
 
 
 def attend(
@@ -188,14 +190,16 @@ def attend(
     *,
     x: Tensor | None = None,
     causal: bool = False,
-    placed: Tensor | None = None,
+    has_position: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
     """Attention output [B, H, N, V] for values v [B, G, M, V], by an interpreter: auto, dense, chunked, sdpa or flex."""
-    return dispatch.attend(_terms(encoding, q, k, v, pos, x, causal, placed), backend)[0]
+    return dispatch.attend(
+        _describe_call(encoding, q, k, v, pos, x, causal, has_position), backend
+    )[0]
 
 
-def _terms(
+def _describe_call(
     encoding: Encoding,
     q: Tensor,
     k: Tensor,
@@ -203,30 +207,30 @@ def _terms(
     pos: Tensor,
     x: Tensor | None,
     causal: bool,
-    placed: Tensor | None,
-) -> Terms:
+    has_position: Tensor | None,
+) -> AttentionCall:
     chain = Chain.of(encoding)
-    if k.shape[1] != (groups := chain.dims.groups):
-        raise Invalid(
-            "key_heads", f"keys have {k.shape[1]} heads, the encoding {groups} (Dims.key_heads)"
+    if k.shape[1] != (groups := chain.dims.num_kv_heads):
+        raise OptionError(
+            "kv_heads", f"keys have {k.shape[1]} heads, the encoding {groups} (Dims.kv_heads)"
         )
     if x is None:
         x = k.new_zeros(k.shape[0], k.shape[2], q.shape[1] * k.shape[3])
     pos = _coordinates(chain, pos)
     pos = pos.to(torch.promote_types(torch.promote_types(pos.dtype, q.dtype), torch.float32))
-    tokens = Tokens.at(x, pos, placed, ordered=_ordered(pos))
-    tokens = chain.annotate(chain.embed(tokens).replace(x=x))
+    tokens = Tokens.at(x, pos, has_position, ordered=_ordered(pos))
+    tokens = chain.prepare(chain.embed(tokens).replace(x=x))
     queries = tokens.last(q.shape[2])
-    turned, k = chain.turn_query(q, queries), chain.turn_key(k, tokens)
+    turned, k = chain.transform_query(q, queries), chain.transform_key(k, tokens)
     k, v = (repeated(one, q.shape[1]) for one in (k, k if v is None else v))
-    terms = Terms(turned, k, v, q, queries, tokens, causal, q.shape[-1] ** -0.5)
-    return chain.terms(terms.replace(turn=lambda x: chain.turn_query(x, queries)))
+    call = AttentionCall(turned, k, v, q, queries, tokens, causal, q.shape[-1] ** -0.5)
+    return chain.modify(call.replace(transform_query=lambda x: chain.transform_query(x, queries)))
 
 
 def _coordinates(encoding: Encoding, pos: Tensor) -> Tensor:
     """pos [.., M, P] itself. Raises Invalid where it has not as many axes as the encoding was made for."""
     if pos.dim() < 2 or pos.shape[-1] != encoding.dims.axes:
-        raise Invalid(
+        raise OptionError(
             "pos",
             f"coordinates of shape {tuple(pos.shape)}, not [.., tokens, {encoding.dims.axes}]",
         )
@@ -259,13 +263,13 @@ class Attention(nn.Module):
         super().__init__()
         dims = replace(dims, depth=dims.depth or dims.layer + 1)
         made = encoding if isinstance(encoding, Encoding) else _encoding(encoding, dims)
-        if made.causal and not causal:
-            raise Invalid(
+        if made.causal_only and not causal:
+            raise OptionError(
                 "causal",
                 f"{made.name} is meaningful only under a causal mask: Attention(..., causal=True)",
             )
-        if made.whole and causal:
-            raise Invalid(
+        if made.needs_full_sequence and causal:
+            raise OptionError(
                 "causal",
                 "the encoding reads the whole text under these options: Attention(..., causal=False)",
             )
@@ -278,19 +282,19 @@ class Attention(nn.Module):
         x: Tensor,
         pos: Tensor | None = None,
         *,
-        placed: Tensor | None = None,
+        has_position: Tensor | None = None,
         document: Tensor | None = None,
         context: Context | None = None,
     ) -> Tensor:
         context = context or Context()
         if pos is None:
-            tokens = self._tokens(x, placed, document, context.seen)
+            tokens = self._tokens(x, has_position, document, context.seen)
         else:
             pos = _coordinates(self.encoding, pos)
             ordered = (
                 document is None and not context.seen and _ordered(pos)
             )  # what is remembered may lie ahead
-            tokens = Tokens.at(x, pos, placed, document, ordered)
+            tokens = Tokens.at(x, pos, has_position, document, ordered)
         (chain,) = self._view
         tokens, _ = self.layer(chain.embed(tokens), chain, context)
         return tokens.x
@@ -301,24 +305,26 @@ class Attention(nn.Module):
         """Tokens of a grid, of documents that each begin at 0, or of a text that goes on where its context ended."""
         dims, count = self.layer.dims, x.shape[1]
         if document is not None and seen and dims.axes == 1:
-            raise Invalid(
+            raise OptionError(
                 "pos", "documents that follow remembered tokens need their places; pass pos"
             )
         if document is not None and dims.axes == 1:
             document = document if document.dim() == 2 else document[None]
             index = places(document)[..., None].to(precise(x).dtype)
             return Tokens.at(x, index, placed, document).replace(
-                extent=lengths(document)[..., None].to(index.dtype)
+                grid_size=lengths(document)[..., None].to(index.dtype)
             )
         sizes = (seen + count,) if dims.axes == 1 else dims.sizes
         pos = grid(sizes, x)[seen:]
         if len(pos) != count:
-            raise Invalid(
+            raise OptionError(
                 "pos",
                 f"{count} tokens are not the grid {dims.length}; pass their coordinates as pos",
             )
         tokens = Tokens.at(x, pos, placed, document, ordered=dims.axes == 1)
-        return tokens.replace(extent=tokens.pos.new_tensor([[sizes]]), consecutive=dims.axes == 1)
+        return tokens.replace(
+            grid_size=tokens.pos.new_tensor([[sizes]]), consecutive=dims.axes == 1
+        )
 
 
 _encoding = encoding  # the name is shadowed by arguments above

@@ -11,7 +11,7 @@ class ZooError(Exception):
     code = 1
 
 
-class Invalid(ValueError):
+class OptionError(ValueError):
     """An option has a value that cannot work. `key` names the option, relative to whoever raises."""
 
     def __init__(self, key: str, message: str) -> None:
@@ -20,7 +20,7 @@ class Invalid(ValueError):
 
 
 @dataclass(frozen=True)
-class Fault:
+class ConfigIssue:
     """One fault of a recipe or an argument: where it stands, which key, what is wrong and what would be right."""
 
     place: str
@@ -38,7 +38,7 @@ class RecipeError(ZooError):
 
     code = 2
 
-    def __init__(self, *faults: Fault) -> None:
+    def __init__(self, *faults: ConfigIssue) -> None:
         self.faults = faults
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
         super().__init__(

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def roots() -> dict[str, Path]:
             spec = None
         if spec is None or not spec.submodule_search_locations:
             raise RecipeError(
-                Fault(
+                ConfigIssue(
                     "plug-in",
                     package,
                     "no such package",

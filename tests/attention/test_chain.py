@@ -8,12 +8,12 @@ from torch import nn
 
 import zoo
 from zoo.attention.backends.reference import scores, weights
-from zoo.attention.call import Terms
+from zoo.attention.call import AttentionCall
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.tokens import Tokens
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 DIMS = Dims(16, 2, 2, (2, 3))
 N = 6
@@ -34,23 +34,23 @@ class Seeing(Encoding):
         self.seen.append(tokens.pos)
         return tokens
 
-    annotate = embed
+    prepare = embed
 
-    def terms(self, terms):
-        self.seen += [terms.queries.pos, terms.keys.pos]
-        return terms
+    def modify(self, call):
+        self.seen += [call.queries.pos, call.keys.pos]
+        return call
 
-    def update(self, tokens, riders):
+    def after_attention(self, tokens, riders):
         self.seen.append(tokens.pos)
         return tokens
 
 
 class SeeingHeads(Seeing):
-    def turn_query(self, q, tokens):
+    def transform_query(self, q, tokens):
         self.seen.append(tokens.pos)
         return q
 
-    turn_key = turn_query
+    transform_key = transform_query
 
 
 class Changing(Encoding):
@@ -60,20 +60,18 @@ class Changing(Encoding):
 
     def __init__(self, unplaced=False, **hooks):
         super().__init__(DIMS)
-        self.unplaced, self.hooks = unplaced, hooks
+        self.handles_special_tokens, self.hooks = unplaced, hooks
 
     def embed(self, tokens):
         return tokens.replace(x=self.hooks["embed"](tokens.x)) if "embed" in self.hooks else tokens
 
-    def annotate(self, tokens):
+    def prepare(self, tokens):
         return (
-            tokens.replace(x=self.hooks["annotate"](tokens.x))
-            if "annotate" in self.hooks
-            else tokens
+            tokens.replace(x=self.hooks["prepare"](tokens.x)) if "prepare" in self.hooks else tokens
         )
 
-    def terms(self, terms):
-        return self.hooks["terms"](terms) if "terms" in self.hooks else terms
+    def modify(self, call):
+        return self.hooks["modify"](call) if "modify" in self.hooks else call
 
 
 class Turning(Encoding):
@@ -81,12 +79,12 @@ class Turning(Encoding):
 
     def __init__(self, unplaced=False):
         super().__init__(DIMS)
-        self.unplaced = unplaced
+        self.handles_special_tokens = unplaced
 
-    def turn_query(self, q, tokens):
+    def transform_query(self, q, tokens):
         return 2 * q
 
-    def turn_key(self, k, tokens):
+    def transform_key(self, k, tokens):
         return 3 * k
 
 
@@ -94,16 +92,16 @@ def chain(*links):
     return Chain(DIMS, {f"link{i}": link for i, link in enumerate(links)})
 
 
-def tokens(placed=None):
+def tokens(has_position=None):
     x = torch.randn(1, N, 16, dtype=torch.float64)
-    at = Tokens.at(x, grid((2, 3), x), placed)
-    return at.replace(extent=torch.tensor([[[2.0, 3.0]]]).double())
+    at = Tokens.at(x, grid((2, 3), x), has_position)
+    return at.replace(grid_size=torch.tensor([[[2.0, 3.0]]]).double())
 
 
-def call(placed=None):
+def make_call(has_position=None):
     q, k, v = torch.randn(3, 1, 2, N, 8, dtype=torch.float64).unbind()
-    keys = tokens(placed)
-    return Terms(q, k, v, q, keys, keys, False, 8**-0.5)
+    keys = tokens(has_position)
+    return AttentionCall(q, k, v, q, keys, keys, False, 8**-0.5)
 
 
 # folding
@@ -112,10 +110,10 @@ def call(placed=None):
 def test_each_link_sees_its_own_coordinates():
     links = [Seeing("fraction"), SeeingHeads("index"), Seeing("symmetric")]
     folded, at, heads = chain(*links), tokens(), torch.zeros(1, 2, N, 8).double()
-    folded.turn_query(heads, folded.annotate(folded.embed(at)))
-    folded.turn_key(heads, at)
+    folded.transform_query(heads, folded.prepare(folded.embed(at)))
+    folded.transform_key(heads, at)
     folded.update(at, heads)
-    folded.terms(Terms(heads, heads, heads, heads, at, at, False, 1.0))
+    folded.modify(AttentionCall(heads, heads, heads, heads, at, at, False, 1.0))
     index = grid((2, 3), at.x)
     fraction = (index + 0.5) / torch.tensor([2.0, 3.0])
     assert [len(link.seen) for link in links] == [5, 7, 5]
@@ -130,45 +128,47 @@ def test_links_are_folded_in_order():
 
 
 def test_a_later_link_reads_the_biases_before_it():
-    double = Changing(terms=lambda t: t.add_bias(t.bias()) if t.biases else t)
-    one = Changing(terms=lambda t: t.add_bias(lambda b, h, i, j: 1.0 + 0 * (i + j)))
-    after, before = chain(one, double).terms(call()), chain(double, one).terms(call())
+    double = Changing(modify=lambda t: t.add_bias(t.bias()) if t.biases else t)
+    one = Changing(modify=lambda t: t.add_bias(lambda b, h, i, j: 1.0 + 0 * (i + j)))
+    after, before = chain(one, double).modify(make_call()), chain(double, one).modify(make_call())
     assert (after.grid(after.bias()) == 2).all()
     assert (before.grid(before.bias()) == 1).all()
 
 
 def test_a_link_may_absorb_the_biases_before_it():
-    one = Changing(terms=lambda t: t.add_bias(lambda b, h, i, j: 1.0 + 0 * (i + j)))
+    one = Changing(modify=lambda t: t.add_bias(lambda b, h, i, j: 1.0 + 0 * (i + j)))
     absorbing = Changing(
-        terms=lambda t: t.replace(
-            biases=(), factors=(), rescore=lambda s, _, span, a=t: s + 5 * a.added(span)
+        modify=lambda t: t.replace(
+            biases=(),
+            low_rank_biases=(),
+            transform_scores=lambda s, _, span, a=t: s + 5 * a.added(span),
         )
     )
-    described, bare = chain(one, absorbing).terms(call()), call()
+    described, bare = chain(one, absorbing).modify(make_call()), make_call()
     described = described.replace(q=bare.q, k=bare.k)
     torch.testing.assert_close(scores(described), scores(bare) + 5)
 
 
-@pytest.mark.parametrize("field", ["rescore", "weigh", "readout", "riders"])
+@pytest.mark.parametrize("field", ["transform_scores", "normalize", "extra_output", "extra_values"])
 def test_only_one_link_writes(field):
     links = [
-        Changing(terms=lambda t: t.replace(**{field: lambda *args: args[0]})) for _ in range(2)
+        Changing(modify=lambda t: t.replace(**{field: lambda *args: args[0]})) for _ in range(2)
     ]
-    with pytest.raises(Invalid, match=f"both write {field}"):
-        chain(*links).terms(call())
-    assert getattr(chain(links[0], Changing()).terms(call()), field) is not None
+    with pytest.raises(OptionError, match=f"both write {field}"):
+        chain(*links).modify(make_call())
+    assert getattr(chain(links[0], Changing()).modify(make_call()), field) is not None
 
 
 def test_different_links_may_write_different_fields():
     fields = [
-        Changing(terms=lambda t, f=f: t.replace(**{f: lambda *args: args[0]}))
-        for f in ("rescore", "weigh", "readout")
+        Changing(modify=lambda t, f=f: t.replace(**{f: lambda *args: args[0]}))
+        for f in ("transform_scores", "normalize", "extra_output")
     ]
-    chain(*fields).terms(call())
+    chain(*fields).modify(make_call())
 
 
 def test_only_one_link_turns():
-    with pytest.raises(Invalid, match="link0 and link2 both turn queries and keys"):
+    with pytest.raises(OptionError, match="link0 and link2 both turn queries and keys"):
         chain(Turning(), Changing(), Turning())
 
 
@@ -179,62 +179,64 @@ class Settling(Encoding):
         super().__init__(DIMS)
         self.name, self.factor = "settling", factor
 
-    def settle(self, k, tokens):
-        return self.factor * k, tokens.note(
-            spent=torch.cat([tokens.notes["spent"], k.new_full((1, 1), self.factor)], 1)
+    def update_cached_keys(self, k, tokens):
+        return self.factor * k, tokens.with_per_token(
+            spent=torch.cat([tokens.per_token["spent"], k.new_full((1, 1), self.factor)], 1)
         )
 
 
 def test_settling_is_what_turns():
-    with pytest.raises(Invalid, match="link0 and link1 both turn queries and keys"):
+    with pytest.raises(OptionError, match="link0 and link1 both turn queries and keys"):
         chain(Settling(), Turning())
-    k, kept = chain(Changing(), Settling(3)).settle(
-        torch.ones(1), tokens().note(spent=torch.ones(1, 0))
+    k, kept = chain(Changing(), Settling(3)).update_cached_keys(
+        torch.ones(1), tokens().with_per_token(spent=torch.ones(1, 0))
     )
-    assert (k.tolist(), kept.notes["spent"].tolist()) == ([3.0], [[3.0]])
+    assert (k.tolist(), kept.per_token["spent"].tolist()) == ([3.0], [[3.0]])
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_link_that_reads_keys_that_another_settles_is_refused(first):
-    reading = Changing(terms=lambda t: t.add_factor(t.q, t.k))
+    reading = Changing(modify=lambda t: t.add_low_rank_bias(t.q, t.k))
     reading.reads_keys = True
     links = (reading, Settling()) if first else (Settling(), reading)
-    with pytest.raises(Invalid, match="goes on changing; list one of them"):
-        chain(*links).terms(call())
+    with pytest.raises(OptionError, match="goes on changing; list one of them"):
+        chain(*links).modify(make_call())
 
 
 @pytest.mark.parametrize("first", ["selective_rope", "grape_a", "transformer_xl"])
 def test_what_turns_or_reads_keys_after_the_cache_is_refused_beside_path(first):
     layer = zoo.Attention(zoo.Dims(32, 2), [first, "path"], causal=True)
-    with pytest.raises(Invalid, match=f"{first} reads or turns keys, which path goes on changing"):
+    with pytest.raises(
+        OptionError, match=f"{first} reads or turns keys, which path goes on changing"
+    ):
         layer(torch.randn(1, 4, 32))
 
 
 @pytest.mark.parametrize("change", [lambda t: {"scale": 2 * t.scale}, lambda t: {"q": 2 * t.q}])
 def test_what_is_multiplied_may_change_only_before_keys_settle(change):
-    changing = Changing(terms=lambda t: t.replace(**change(t)))
-    chain(changing, Settling()).terms(call())
+    changing = Changing(modify=lambda t: t.replace(**change(t)))
+    chain(changing, Settling()).modify(make_call())
     with pytest.raises(
-        Invalid, match="changes what link0, before it, has multiplied; list it first"
+        OptionError, match="changes what link0, before it, has multiplied; list it first"
     ):
-        chain(Settling(), changing).terms(call())
+        chain(Settling(), changing).modify(make_call())
 
 
 def test_a_link_that_absorbs_biases_is_refused_beside_one_that_settles():
     absorbing = Changing()
-    absorbing.absorbs = True
-    with pytest.raises(Invalid, match="reads or turns keys"):
-        chain(Settling(), absorbing).terms(call())
+    absorbing.consumes_biases = True
+    with pytest.raises(OptionError, match="reads or turns keys"):
+        chain(Settling(), absorbing).modify(make_call())
 
 
 def test_facts_are_folded():
     first, second = Changing(), Turning()
-    first.relative = second.relative = True
-    second.row_constant, second.causal, second.shared = ("bias",), True, False
+    first.shift_invariant = second.shift_invariant = True
+    second.zero_gradient, second.causal_only, second.shared = ("bias",), True, False
     folded = chain(first, second)
     assert (folded.relative, folded.causal, folded.shared) == (True, True, False)
-    assert folded.row_constant == ("link1.bias",)
-    first.relative = False
+    assert folded.zero_gradient == ("link1.bias",)
+    first.shift_invariant = False
     assert not chain(first, second).relative
 
 
@@ -253,77 +255,87 @@ def test_parameters_are_prefixed_with_names():
 
 
 def test_an_empty_chain_changes_nothing():
-    at, described = tokens(), call()
+    at, described = tokens(), make_call()
     empty = chain()
     assert empty.embed(at) is at
-    assert empty.terms(described) is described
+    assert empty.modify(described) is described
     assert empty.relative
 
 
 # tokens without a place
 
 
-@pytest.mark.parametrize("hook", ["embed", "annotate"])
+@pytest.mark.parametrize("hook", ["embed", "prepare"])
 def test_states_of_unplaced_tokens_stay(hook):
     at = tokens(PLACED)
     new = getattr(chain(Changing(**{hook: lambda x: x + 1})), hook)(at)
     assert torch.equal(new.x, at.x + PLACED[:, None])
-    declared = getattr(chain(Changing(unplaced=True, **{hook: lambda x: x + 1})), hook)(at)
+    declared = getattr(
+        chain(Changing(handles_special_tokens=True, **{hook: lambda x: x + 1})), hook
+    )(at)
     assert torch.equal(declared.x, at.x + 1)
 
 
-@pytest.mark.parametrize(("hook", "factor"), [("turn_query", 2), ("turn_key", 3)])
+@pytest.mark.parametrize(("hook", "factor"), [("transform_query", 2), ("transform_key", 3)])
 def test_heads_of_unplaced_tokens_stay(hook, factor):
     heads, at = torch.randn(1, 2, N, 8, dtype=torch.float64), tokens(PLACED)
     assert torch.equal(
         getattr(chain(Turning()), hook)(heads, at),
         torch.where(PLACED[:, None], factor * heads, heads),
     )
-    assert torch.equal(getattr(chain(Turning(unplaced=True)), hook)(heads, at), factor * heads)
+    assert torch.equal(
+        getattr(chain(Turning(handles_special_tokens=True)), hook)(heads, at), factor * heads
+    )
 
 
-def biased(terms):
-    return terms.add_bias(lambda b, h, i, j: 1.0 + i + 10.0 * j)
+def biased(call):
+    return call.add_bias(lambda b, h, i, j: 1.0 + i + 10.0 * j)
 
 
-def factored(terms):
+def factored(call):
     rows = torch.arange(1.0, N + 1).double()[None, None, :, None]
-    return terms.add_factor(rows, rows.new_ones(1, 1, 1, 1)).add_factor(
+    return call.add_low_rank_bias(rows, rows.new_ones(1, 1, 1, 1)).add_low_rank_bias(
         rows.new_ones(1, 1, 1, 1), 10 * rows
     )
 
 
-def rescored(terms):
-    return terms.replace(
-        rescore=lambda scores, visible, span: scores + scores.sum(-1, keepdim=True)
+def rescored(call):
+    return call.replace(
+        transform_scores=lambda scores, visible, span: scores + scores.sum(-1, keepdim=True)
     )
 
 
 @pytest.mark.parametrize("rewrite", [biased, factored, rescored])
 def test_scores_of_unplaced_pairs_stay(rewrite):
-    described = call(PLACED)
+    described = make_call(PLACED)
     plain, everywhere = scores(described), scores(rewrite(described))
-    confined = scores(chain(Changing(terms=rewrite)).terms(described))
+    confined = scores(chain(Changing(modify=rewrite)).modify(described))
     torch.testing.assert_close(confined, torch.where(BOTH, everywhere, plain))
-    declared = scores(chain(Changing(unplaced=True, terms=rewrite)).terms(described))
+    declared = scores(
+        chain(Changing(handles_special_tokens=True, modify=rewrite)).modify(described)
+    )
     torch.testing.assert_close(declared, everywhere)
 
 
 def test_nothing_is_read_out_of_unplaced_pairs():
     seen = []
     reading = Changing(
-        terms=lambda t: t.replace(readout=lambda shares, span: seen.append(shares) or shares @ t.v)
+        modify=lambda t: t.replace(
+            extra_output=lambda shares, span: seen.append(shares) or shares @ t.v
+        )
     )
-    described = chain(reading).terms(call(PLACED))
+    described = chain(reading).modify(make_call(PLACED))
     shares = weights(described)
-    described.readout(shares, described.whole)
+    described.extra_output(shares, described.whole)
     assert torch.equal(seen[0], shares * BOTH)
 
 
 @pytest.mark.parametrize(("before", "after"), [(biased, factored), (factored, biased)])
 def test_a_link_confines_only_what_it_added(before, after):
-    described = call(PLACED)
-    both = chain(Changing(unplaced=True, terms=before), Changing(terms=after)).terms(described)
+    described = make_call(PLACED)
+    both = chain(
+        Changing(handles_special_tokens=True, modify=before), Changing(modify=after)
+    ).modify(described)
     added = after(described).grid(after(described).bias())
     torch.testing.assert_close(
         scores(both), scores(before(described)) + torch.where(BOTH, added, 0)
@@ -331,7 +343,7 @@ def test_a_link_confines_only_what_it_added(before, after):
 
 
 def test_without_a_mask_all_tokens_have_a_place():
-    described = chain(Changing(terms=biased)).terms(call())
+    described = chain(Changing(modify=biased)).modify(make_call())
     assert len(described.biases) == 1
     torch.testing.assert_close(scores(described), scores(biased(described.replace(biases=()))))
 
@@ -357,19 +369,19 @@ def test_links_are_registered_once():
 class Tripled(Encoding):
     """Takes the biases before it up and triples the whole."""
 
-    def terms(self, terms):
-        bias = terms.added()
+    def modify(self, call):
+        bias = call.added()
         rescore = lambda scores, visible, span: 3 * (scores if bias is None else scores + bias)  # noqa: E731
-        return terms.replace(biases=(), factors=(), rescore=rescore)
+        return call.replace(biases=(), low_rank_biases=(), transform_scores=rescore)
 
 
 class Lean(Encoding):
     """A bias that also holds for tokens without a place."""
 
-    unplaced = True
+    handles_special_tokens = True
 
-    def terms(self, terms):
-        return terms.add_bias(lambda b, h, i, j: 0.1 * i - 0.2 * j + 0 * h)
+    def modify(self, call):
+        return call.add_bias(lambda b, h, i, j: 0.1 * i - 0.2 * j + 0 * h)
 
 
 def test_a_bias_after_rescoring_is_refused():
@@ -378,7 +390,8 @@ def test_a_bias_after_rescoring_is_refused():
     lean.name = "lean"
     chain = Chain(dims, {"tripled": Tripled(dims), "lean": lean})
     with pytest.raises(
-        Invalid, match="lean adds a bias to scores that a link before it rescores; list it first"
+        OptionError,
+        match="lean adds a bias to scores that a link before it rescores; list it first",
     ):
         zoo.scores(chain, q, q, torch.arange(4.0)[:, None])
 
@@ -389,7 +402,7 @@ def test_a_bias_that_was_taken_up_stays_where_rescoring_may_not_act():
     both = placed[:, None] & placed
     lean = zoo.scores(Lean(dims), q, q, pos)
     found = zoo.scores(
-        Chain(dims, {"lean": Lean(dims), "tripled": Tripled(dims)}), q, q, pos, placed=placed
+        Chain(dims, {"lean": Lean(dims), "tripled": Tripled(dims)}), q, q, pos, has_position=placed
     )
     torch.testing.assert_close(found[..., both], 3 * lean[..., both])
     torch.testing.assert_close(found[..., ~both], lean[..., ~both])

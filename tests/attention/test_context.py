@@ -40,7 +40,7 @@ def test_shared_and_own_facts_have_a_batch():
         torch.zeros(2, 3).long(),
     )
     assert at.pos.shape == (1, 3, 1)
-    assert at.placed.shape == (1, 3)
+    assert at.has_position.shape == (1, 3)
     assert at.document.shape == (2, 3)
 
 
@@ -50,7 +50,7 @@ def test_joined_tokens_stand_one_after_the_other():
     assert len(both) == 5
     assert torch.equal(both.x, torch.cat([first.x, second.x], 1))
     assert both.pos[0, :, 0].tolist() == [0, 1, 2, 3, 4]
-    assert both.placed is None
+    assert both.has_position is None
     assert both.document is None
 
 
@@ -64,12 +64,16 @@ def test_joining_widens_a_shared_batch():
 
 def test_joining_fills_in_what_one_side_leaves_open():
     unplaced = tokens(
-        0, 2, batch=2, placed=torch.tensor([False, True]), document=torch.tensor([[-1, 0], [0, 0]])
+        0,
+        2,
+        batch=2,
+        has_position=torch.tensor([False, True]),
+        document=torch.tensor([[-1, 0], [0, 0]]),
     )
     both, turned = unplaced.join(tokens(2, 1, batch=2)), tokens(2, 1, batch=2).join(unplaced)
-    assert both.placed.tolist() == [[False, True, True]]
+    assert both.has_position.tolist() == [[False, True, True]]
     assert both.document.tolist() == [[-1, 0, 0], [0, 0, 0]]
-    assert turned.placed.tolist() == [[True, False, True]]
+    assert turned.has_position.tolist() == [[True, False, True]]
     assert turned.document.tolist() == [[0, -1, 0], [0, 0, 0]]
 
 
@@ -77,26 +81,31 @@ def test_joined_tokens_have_the_extent_of_now():
     first, second = (
         tokens(at, 2).replace(extent=torch.tensor([[[size]]])) for at, size in ((0, 2.0), (2, 4.0))
     )
-    assert first.join(second).extent.tolist() == [[[4.0]]]
+    assert first.join(second).grid_size.tolist() == [[[4.0]]]
 
 
 def test_notes_travel_and_tables_do_not():
-    first, second = (tokens(at, 2).note(gate=torch.full((1, 2, 1), float(at))) for at in (0, 2))
+    first, second = (
+        tokens(at, 2).with_per_token(gate=torch.full((1, 2, 1), float(at))) for at in (0, 2)
+    )
     first = first.replace(tables={"rope": (torch.zeros(1),)})
     both = first.join(second)
-    assert both.notes["gate"][0, :, 0].tolist() == [0, 0, 2, 2]
+    assert both.per_token["gate"][0, :, 0].tolist() == [0, 0, 2, 2]
     assert not both.tables
-    assert both.last(3).notes["gate"][0, :, 0].tolist() == [0, 2, 2]
+    assert both.last(3).per_token["gate"][0, :, 0].tolist() == [0, 2, 2]
     assert not first.last(1).tables
 
 
 def test_the_last_tokens_keep_their_facts():
     at = tokens(
-        0, 4, placed=torch.tensor([False, True, True, True]), document=torch.tensor([0, 0, 1, 1])
+        0,
+        4,
+        has_position=torch.tensor([False, True, True, True]),
+        document=torch.tensor([0, 0, 1, 1]),
     )
     last = at.last(2)
     assert last.pos[0, :, 0].tolist() == [2, 3]
-    assert last.placed.tolist() == [[True, True]]
+    assert last.has_position.tolist() == [[True, True]]
     assert last.document.tolist() == [[1, 1]]
     assert at.last(4) is at
 
@@ -129,7 +138,7 @@ def parts(at, *counts):
 
 def _cut(at, begin, count):
     span = slice(begin, begin + count)
-    masks = (None if m is None else m[:, span] for m in (at.placed, at.document))
+    masks = (None if m is None else m[:, span] for m in (at.has_position, at.document))
     return Tokens.at(at.x[:, span], at.pos[:, span], *masks)
 
 
@@ -169,27 +178,32 @@ def test_a_cached_key_is_never_touched_again():
 def test_keys_are_kept_as_they_settle_and_read_as_they_were():
     cache, at, heads = (
         KeyValueCache(),
-        tokens(0, 2).note(spent=torch.ones(1, 2)),
+        tokens(0, 2).with_per_token(spent=torch.ones(1, 2)),
         torch.randn(1, 2, 2, 4).half(),
     )
-    settle = lambda k, tokens: (10 * k.float(), tokens.note(spent=tokens.notes["spent"][:, :0]))  # noqa: E731
+    settle = lambda k, tokens: (
+        10 * k.float(),
+        tokens.with_per_token(spent=tokens.per_token["spent"][:, :0]),
+    )
     k, _, keys = cache.keys(0, heads, heads, at, settle)
     assert torch.equal(k, heads)
-    assert keys.notes["spent"].shape == (1, 2)
-    k, _, keys = cache.keys(0, heads, heads, tokens(2, 2).note(spent=torch.ones(1, 2)), settle)
+    assert keys.per_token["spent"].shape == (1, 2)
+    k, _, keys = cache.keys(
+        0, heads, heads, tokens(2, 2).with_per_token(spent=torch.ones(1, 2)), settle
+    )
     assert torch.equal(k, torch.cat([(10 * heads.float()).half(), heads], 2))
-    assert keys.notes["spent"].shape == (1, 2)
+    assert keys.per_token["spent"].shape == (1, 2)
     assert cache._layers[0].k.rows.dtype == torch.float32
 
 
 def test_a_note_may_cover_the_last_tokens_alone():
     at, part = (
-        tokens(0, 4).note(short=torch.arange(2.0)[None]),
-        tokens(4, 3).note(short=torch.arange(2.0, 5)[None]),
+        tokens(0, 4).with_per_token(short=torch.arange(2.0)[None]),
+        tokens(4, 3).with_per_token(short=torch.arange(2.0, 5)[None]),
     )
-    assert at.join(part).notes["short"].tolist() == [[0, 1, 2, 3, 4]]
-    assert at.join(part).last(3).notes["short"].tolist() == [[2, 3, 4]]
-    assert at.last(3).notes["short"].tolist() == [[0, 1]]
+    assert at.join(part).per_token["short"].tolist() == [[0, 1, 2, 3, 4]]
+    assert at.join(part).last(3).per_token["short"].tolist() == [[2, 3, 4]]
+    assert at.last(3).per_token["short"].tolist() == [[0, 1]]
 
 
 @recorded_or_not
@@ -210,7 +224,7 @@ def test_a_left_padded_batch_decodes_as_its_samples_do(recorded):
 @recorded_or_not
 def test_a_class_token_stays_unplaced_in_the_cache(recorded):
     attention, chain = layer()
-    at = tokens(0, 5, placed=torch.arange(5) > 0)
+    at = tokens(0, 5, has_position=torch.arange(5) > 0)
     cache = KeyValueCache()
     with torch.set_grad_enabled(recorded):
         out = torch.cat([run(attention, chain, step, cache) for step in parts(at, 2, 1, 2)], 1)
@@ -220,10 +234,10 @@ def test_a_class_token_stays_unplaced_in_the_cache(recorded):
 @recorded_or_not
 def test_tokens_added_after_a_class_token_need_not_say_that_they_have_a_place(recorded):
     attention, chain = layer()
-    at, cache = tokens(0, 5, placed=torch.arange(5) > 0), KeyValueCache()
+    at, cache = tokens(0, 5, has_position=torch.arange(5) > 0), KeyValueCache()
     first, second, third = parts(at, 2, 2, 1)
     with torch.set_grad_enabled(recorded):
-        steps = [first, second.replace(placed=None), third.replace(placed=None)]
+        steps = [first, second.replace(has_position=None), third.replace(has_position=None)]
         out = torch.cat([run(attention, chain, step, cache) for step in steps], 1)
     torch.testing.assert_close(out, run(attention, chain, at, Context()), atol=EXACT, rtol=EXACT)
 
@@ -317,10 +331,10 @@ def test_documents_stay_apart_in_memory(context):
 
 def test_a_memory_goes_on_from_its_state():
     first, second = SegmentMemory(4), SegmentMemory(4)
-    first.states(0, tokens(0, 6).note(kept=torch.ones(1, 6)))
+    first.states(0, tokens(0, 6).with_per_token(kept=torch.ones(1, 6)))
     second.load_state_dict(first.state_dict())
-    later = tokens(6, 3).note(kept=torch.zeros(1, 3))
+    later = tokens(6, 3).with_per_token(kept=torch.zeros(1, 3))
     one, other = first.states(0, later), second.states(0, later)
     assert torch.equal(one.x, other.x)
-    assert torch.equal(one.notes["kept"], other.notes["kept"])
+    assert torch.equal(one.per_token["kept"], other.per_token["kept"])
     assert first.seen == second.seen == 9

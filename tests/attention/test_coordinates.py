@@ -9,7 +9,7 @@ import torch
 
 from zoo.attention.coordinates import CONVENTIONS, Perturbation, grid, jitter, place
 from zoo.attention.tokens import Tokens
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 LIKE = torch.zeros(0, dtype=torch.float64)
 MANY = 40_000
@@ -18,7 +18,7 @@ MANY = 40_000
 def placed(sizes, convention, length=None):
     index = grid(sizes, LIKE)
     tokens = Tokens.at(torch.zeros(1, len(index), 2).double(), index).replace(
-        extent=torch.tensor([[sizes]]).double()
+        grid_size=torch.tensor([[sizes]]).double()
     )
     return place(tokens, convention, length).pos[0]
 
@@ -75,14 +75,14 @@ def test_interpolation_leaves_axes_that_are_no_longer_than_in_training():
 
 
 def test_growing_needs_the_size_of_training():
-    with pytest.raises(Invalid, match="size of training"):
+    with pytest.raises(OptionError, match="size of training"):
         placed((4,), "growing")
 
 
 def test_samples_may_have_extents_of_their_own():
     index = torch.arange(2.0)[None, :, None]
     tokens = Tokens.at(torch.zeros(2, 2, 2), index.expand(2, -1, -1)).replace(
-        extent=torch.tensor([[[2.0]], [[4.0]]])
+        grid_size=torch.tensor([[[2.0]], [[4.0]]])
     )
     assert place(tokens, "fraction", None).pos[..., 0].tolist() == [[0.25, 0.75], [0.125, 0.375]]
 
@@ -96,7 +96,7 @@ def test_given_coordinates_are_left_alone(convention):
 def test_conventions_do_not_pile_up():
     index = grid((4,), LIKE)
     tokens = Tokens.at(torch.zeros(1, 4, 2).double(), index).replace(
-        extent=torch.tensor([[[4.0]]]).double()
+        grid_size=torch.tensor([[[4.0]]]).double()
     )
     again = place(place(tokens, "fraction", None), "fraction", None)
     torch.testing.assert_close(again.pos, place(tokens, "fraction", None).pos)
@@ -240,5 +240,5 @@ def test_a_sample_is_still_moved_and_stretched_as_a_whole():
 
 
 def test_samples_that_draw_nothing_are_refused():
-    with pytest.raises(Invalid, match="set jitter, stretch, aspect or shift"):
+    with pytest.raises(OptionError, match="set jitter, stretch, aspect or shift"):
         Perturbation(per_sample=True)

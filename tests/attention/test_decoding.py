@@ -8,34 +8,38 @@ import zoo
 from zoo.attention.backends.chunked import chunked
 from zoo.attention.backends.dispatch import choose
 from zoo.attention.backends.fused import sdpa
-from zoo.attention.call import Terms
+from zoo.attention.call import AttentionCall
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.tokens import Tokens
 
 
-def call(n=1, m=9, value=8, dtype=torch.float32):
+def make_call(n=1, m=9, value=8, dtype=torch.float32):
     q, k, v = (torch.randn(1, 2, *size).to(dtype) for size in ((n, 8), (m, 8), (m, value)))
     keys = Tokens.at(torch.zeros(1, m, 0, dtype=dtype), torch.arange(float(m))[:, None])
-    return Terms(q, k, v, q, keys.last(n), keys, True, 8**-0.5)
+    return AttentionCall(q, k, v, q, keys.last(n), keys, True, 8**-0.5)
 
 
-def sloped(terms):
-    return terms.add_factor(terms.q.new_ones(1, 1, 1, 1), terms.k[..., :1])
+def sloped(call):
+    return call.add_low_rank_bias(call.q.new_ones(1, 1, 1, 1), call.k[..., :1])
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_keys_are_made_wider_for_many_queries_alone(device):
-    assert choose(sloped(call(n=9)), device)[0] == "sdpa"
-    assert choose(sloped(call()), device)[0] == choose(call(value=16), device)[0] == "chunked"
-    assert choose(call(), device)[0] == ("chunked" if device == "cpu" else "sdpa")
+    assert choose(sloped(make_call(n=9)), device)[0] == "sdpa"
     assert (
-        choose(sloped(call(dtype=torch.bfloat16)), device)[0] == "sdpa"
+        choose(sloped(make_call()), device)[0]
+        == choose(make_call(value=16), device)[0]
+        == "chunked"
+    )
+    assert choose(make_call(), device)[0] == ("chunked" if device == "cpu" else "sdpa")
+    assert (
+        choose(sloped(make_call(dtype=torch.bfloat16)), device)[0] == "sdpa"
     )  # they would be copied all the same
 
 
 def test_a_query_alone_is_computed_as_any_other():
-    terms = call()
-    torch.testing.assert_close(chunked(terms), sdpa(terms))
+    call = make_call()
+    torch.testing.assert_close(chunked(call), sdpa(call))
 
 
 @torch.no_grad()

@@ -10,12 +10,14 @@ from zoo.attention.chain import Chain
 from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
 from zoo.attention.layer import LayerOptions, SelfAttention
 from zoo.attention.tokens import Tokens
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
-DIMS, ALONE = zoo.Dims(32, 4, key_heads=2), zoo.Dims(32, 4)
+DIMS, ALONE = zoo.Dims(32, 4, kv_heads=2), zoo.Dims(32, 4)
 POS = torch.arange(9.0).double()[:, None]
 WHOSE = [0, 0, 1, 1]  # the key head of each query head
-FULL = LayerOptions(qk_norm=True, output_norm=True, output_gate=True, shift=True, key_bias=True)
+FULL = LayerOptions(
+    qk_norm=True, output_norm=True, output_gate=True, token_shift=True, key_bias=True
+)
 
 
 def heads(*counts):
@@ -45,7 +47,7 @@ def run(parts, x, context, *counts):
 def test_neighbouring_query_heads_share_a_key_head(name):
     q, k, v = heads(4, 2, 2)
     shared, alone = zoo.encoding(name, DIMS), zoo.encoding(name, ALONE)
-    for backend in ("dense", "sdpa", "flex"):
+    for backend in ("reference", "sdpa", "flex"):
         own = zoo.attend(alone, q, k[:, WHOSE], v[:, WHOSE], POS, causal=True)
         near(zoo.attend(shared, q, k, v, POS, causal=True, backend=backend), own)
     near(zoo.weights(shared, q, k, POS), zoo.weights(alone, q, k[:, WHOSE], POS))
@@ -60,7 +62,7 @@ def test_query_heads_turn_as_the_key_head_that_they_share():
 
 def test_keys_with_other_heads_than_said_are_refused():
     q, k = heads(4, 2)
-    with pytest.raises(Invalid, match=r"keys have 2 heads, the encoding 4 \(Dims.key_heads\)"):
+    with pytest.raises(OptionError, match=r"keys have 2 heads, the encoding 4 \(Dims.kv_heads\)"):
         zoo.scores(zoo.encoding("none", ALONE), q, k, POS)
 
 
@@ -84,7 +86,7 @@ def test_shared_heads_are_remembered(name):
 
 def test_a_cache_is_smaller_by_the_heads_that_are_shared():
     sizes = []
-    for dims in (ALONE, DIMS, zoo.Dims(32, 4, key_heads=1)):
+    for dims in (ALONE, DIMS, zoo.Dims(32, 4, kv_heads=1)):
         cache = KeyValueCache()
         run(layer("rope", dims=dims), torch.randn(2, 9, 32).double(), cache, 6, 3)
         k, v = cache._layers[0].k.rows, cache._layers[0].v.rows
@@ -97,13 +99,13 @@ def test_a_cache_is_smaller_by_the_heads_that_are_shared():
 
 def test_frames_of_query_heads_cannot_be_shared():
     with pytest.raises(
-        Invalid, match=r"tape mixes frames .*4 heads cannot share 2 keys; leave key_heads out"
+        OptionError, match=r"tape mixes frames .*4 heads cannot share 2 keys; leave kv_heads out"
     ):
         zoo.encoding("tape", DIMS)
-    zoo.encoding("tape", zoo.Dims(32, 4, key_heads=4))
+    zoo.encoding("tape", zoo.Dims(32, 4, kv_heads=4))
 
 
 def test_a_layer_for_peoples_own_models_shares_too():
     made = zoo.Attention(DIMS, ["rope", "fox"], causal=True)
-    assert made.layer.key.weight.shape == (16, 32)
+    assert made.layer.k_proj.weight.shape == (16, 32)
     assert made(torch.randn(2, 9, 32)).shape == (2, 9, 32)

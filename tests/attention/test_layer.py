@@ -12,7 +12,7 @@ from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
 from zoo.attention.layer import LayerOptions, SelfAttention
 from zoo.attention.tokens import Tokens
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 DIMS = Dims(16, 2)
 POS = torch.arange(1.0, 6.0)[:, None].double()
@@ -30,18 +30,18 @@ def heads(x):
 
 
 def test_content_is_the_query_before_it_is_turned():
-    layer, at, terms = described()
-    assert torch.equal(terms.content, heads(layer.query(at.x)))
-    assert not torch.allclose(terms.q, terms.content)
-    assert terms.scale == 8**-0.5
+    layer, at, call = described()
+    assert torch.equal(call.raw_query, heads(layer.query(at.x)))
+    assert not torch.allclose(call.q, call.raw_query)
+    assert call.scale == 8**-0.5
 
 
 class Tilted(Encoding):
     """A bias of the content of queries."""
 
-    def terms(self, terms):
-        return terms.add_bias(
-            lambda b, h, i, j: terms.content[b, h, i, 0] * terms.offset(b, i, j)[..., 0]
+    def modify(self, call):
+        return call.add_bias(
+            lambda b, h, i, j: call.raw_query[b, h, i, 0] * call.offset(b, i, j)[..., 0]
         )
 
 
@@ -59,26 +59,26 @@ def test_keys_have_no_bias():
 
 
 def test_normed_heads_have_unit_size_before_they_turn():
-    layer, _, terms = described(qk_norm=True)
-    size = terms.content.square().mean(-1)
+    layer, _, call = described(qk_norm=True)
+    size = call.raw_query.square().mean(-1)
     torch.testing.assert_close(size, torch.ones_like(size), atol=1e-4, rtol=0)
-    torch.testing.assert_close(terms.k.square().mean(-1), torch.ones_like(size), atol=1e-4, rtol=0)
+    torch.testing.assert_close(call.k.square().mean(-1), torch.ones_like(size), atol=1e-4, rtol=0)
     assert set(dict(layer.named_parameters())) >= {"query_norm.weight", "key_norm.weight"}
 
 
 def test_the_output_is_projected_attention():
-    layer, at, terms = described()
+    layer, at, call = described()
     out = layer(at, Chain.of(zoo.encoding("rope", DIMS)), Context())[0].x
-    torch.testing.assert_close(out, layer.out(attend(terms)[0].transpose(1, 2).flatten(2)))
+    torch.testing.assert_close(out, layer.out(attend(call)[0].transpose(1, 2).flatten(2)))
 
 
 def test_the_interpreter_can_be_chosen():
     class Doubled(Encoding):
-        def terms(self, terms):
-            return terms.replace(rescore=lambda scores, visible, span: 2 * scores)
+        def modify(self, call):
+            return call.replace(transform_scores=lambda scores, visible, span: 2 * scores)
 
     layer, at, _ = described(backend="sdpa")
-    with pytest.raises(Invalid, match="use dense"):
+    with pytest.raises(OptionError, match="use reference"):
         layer(at, Chain.of(Doubled(DIMS)), Context())
 
 
@@ -90,7 +90,7 @@ def ran(layer, x, context, start=0, document=None):
 
 def full(causal=True):
     """A layer with everything that FoX (Pro) has."""
-    options = LayerOptions(qk_norm=True, output_norm=True, output_gate=True, shift=True)
+    options = LayerOptions(qk_norm=True, output_norm=True, output_gate=True, token_shift=True)
     return SelfAttention(DIMS, options, causal=causal).double()
 
 
@@ -117,17 +117,17 @@ def test_nothing_is_shifted_across_documents():
 
 
 def test_shifted_keys_are_mixed_with_those_before_them_before_their_norm():
-    layer, at, terms = described("none", shift=True, qk_norm=True)
+    layer, at, call = described("none", shift=True, qk_norm=True)
     rates = layer.shift(at.x).sigmoid()[..., :2]  # [B, N, H]
     raw = layer.key(at.x).unflatten(-1, (2, 8))
     before = torch.cat([torch.zeros_like(raw[:, :1]), raw[:, :-1]], 1)
     mixed = rates[..., None] * before + (1 - rates[..., None]) * raw
-    torch.testing.assert_close(terms.k, layer.key_norm(mixed).transpose(1, 2))
+    torch.testing.assert_close(call.k, layer.key_norm(mixed).transpose(1, 2))
 
 
 def test_outputs_are_normed_and_then_gated():
-    layer, at, terms = described(output_norm=True, output_gate=True)
-    normed = layer.output_norm(attend(terms)[0]).transpose(1, 2).flatten(2)
+    layer, at, call = described(output_norm=True, output_gate=True)
+    normed = layer.output_norm(attend(call)[0]).transpose(1, 2).flatten(2)
     out = layer(at, Chain.of(zoo.encoding("rope", DIMS)), Context())[0].x
     torch.testing.assert_close(
         normed.unflatten(-1, (2, 8)).square().mean(-1),
@@ -139,5 +139,5 @@ def test_outputs_are_normed_and_then_gated():
 
 
 def test_vectors_can_be_turned_as_the_queries_were():
-    _, _, terms = described()
-    torch.testing.assert_close(terms.turn(terms.content), terms.q)
+    _, _, call = described()
+    torch.testing.assert_close(call.turn(call.raw_query), call.q)

@@ -15,10 +15,10 @@ from zoo.attention.encoding import Encoding
 from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
 from zoo.attention.layer import LayerOptions, SelfAttention
 from zoo.attention.tokens import Tokens
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 N = 23
-DIMS, SHARED = zoo.Dims(32, 4, length=64, depth=2), zoo.Dims(32, 4, length=64, depth=2, key_heads=2)
+DIMS, SHARED = zoo.Dims(32, 4, length=64, depth=2), zoo.Dims(32, 4, length=64, depth=2, kv_heads=2)
 DOCUMENTS = {
     "one": None,
     "packed": torch.tensor([0] * 5 + [1] * 9 + [2] * 9),
@@ -26,14 +26,14 @@ DOCUMENTS = {
     "interrupted": torch.tensor([0] * 4 + [-1] * 3 + [0] * 16),
 }
 documents = pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
-FULL = LayerOptions(qk_norm=True, output_norm=True, output_gate=True, shift=True)
+FULL = LayerOptions(qk_norm=True, output_norm=True, output_gate=True, token_shift=True)
 APART = torch.tensor(
     [[2] + [0] * 8 + [1] * 6 + [2] * 5 + [-1] * 3]
 )  # a class token, before the first document
 
 
 def layer(name="rope", dims=DIMS, causal=True, options=LayerOptions()):
-    made = SelfAttention(dims, options, causal=causal, kernel="elu").double()
+    made = SelfAttention(dims, options, causal=causal, attention="linear").double()
     return made.eval(), Chain.of(zoo.encoding(name, dims)).double().eval()
 
 
@@ -164,11 +164,11 @@ def test_without_a_mask_a_document_may_stand_apart():
 @documents
 def test_queries_may_be_the_last_of_the_keys(causal, document):
     call = described(layer(causal=causal), tokens(states(), document=document))
-    terms = call.terms
-    few = terms.replace(
-        q=terms.q[:, :, -5:], content=terms.content[:, :, -5:], queries=terms.queries.last(5)
+    call = call.call
+    few = call.replace(
+        q=call.q[:, :, -5:], content=call.raw_query[:, :, -5:], queries=call.queries.last(5)
     )
-    call = linear.Linear(few, call.features)
+    call = linear.LinearCall(few, call.features)
     near(
         linear.causal(call, size=4)[0] if causal else linear.whole(call, 4), linear.quadratic(call)
     )
@@ -250,7 +250,7 @@ def test_turned_before_their_features_places_themselves_count():
 
     def products(shift, turned_first):
         moved = chain.embed(tokens(at.x, shift=shift))
-        turn, first = (lambda x: chain.turn_key(x, moved)), turned_first
+        turn, first = (lambda x: chain.transform_key(x, moved)), turned_first
         one, other = (linear.elu(turn(x)) if first else turn(linear.elu(x)) for x in (q, k))
         return one @ other.mT
 
@@ -260,15 +260,15 @@ def test_turned_before_their_features_places_themselves_count():
 
 @pytest.mark.parametrize("name", zoo.encoding_names())
 def test_an_encoding_applies_or_is_refused_by_name(name):
-    if 1 not in zoo.encoding_class(name).axes or zoo.encoding_class(name).absorbs:
+    if 1 not in zoo.encoding_class(name).axes or zoo.encoding_class(name).consumes_biases:
         return
     try:
         chain = Chain.of(zoo.encoding({"name": name, "coordinates": "index"}, DIMS)).double().eval()
-    except Invalid:
+    except OptionError:
         pytest.skip("wants other sizes")
     x, attention = states(), layer()[0]
     if (
-        all(type(link).terms is Encoding.terms for link in chain) and name != "pope"
+        all(type(link).modify is Encoding.modify for link in chain) and name != "pope"
     ):  # whose heads are wider
         changed = torch.cat([x[:, :9], torch.randn_like(x[:, 9:])], 1)
         near(
@@ -277,7 +277,7 @@ def test_an_encoding_applies_or_is_refused_by_name(name):
         )
     else:
         with pytest.raises(
-            Invalid, match=rf"{name} changes .* list what adds to the input or turns heads"
+            OptionError, match=rf"{name} changes .* list what adds to the input or turns heads"
         ):
             ran((attention, chain), tokens(x))
 
@@ -287,16 +287,16 @@ class Wider(Encoding):
 
     name = "wider"
 
-    def turn_query(self, q, tokens):
+    def transform_query(self, q, tokens):
         return torch.cat([q, q], -1)
 
-    def turn_key(self, k, tokens):
-        return self.turn_query(k, tokens)
+    def transform_key(self, k, tokens):
+        return self.transform_query(k, tokens)
 
 
 def test_an_encoding_that_widens_heads_is_refused():
     chain = Chain(DIMS, {"sinusoidal": zoo.encoding("sinusoidal", DIMS), "wider": Wider(DIMS)})
-    with pytest.raises(Invalid, match="wider changes the width of heads"):
+    with pytest.raises(OptionError, match="wider changes the width of heads"):
         ran((layer()[0], chain), tokens(states()))
 
 
@@ -305,11 +305,15 @@ def test_an_encoding_that_widens_heads_is_refused():
 
 @pytest.mark.parametrize(
     ("options", "key"),
-    [({"window": 4}, "window"), ({"backend": "sdpa"}, "backend"), ({"kernel": "relu"}, "kernel")],
+    [
+        ({"window": 4}, "window"),
+        ({"backend": "sdpa"}, "backend"),
+        ({"attention": "relu"}, "attention"),
+    ],
 )
 def test_what_has_no_effect_is_refused(options, key):
-    with pytest.raises(Invalid) as found:
-        SelfAttention(DIMS, **{"kernel": "elu", **options})
+    with pytest.raises(OptionError) as found:
+        SelfAttention(DIMS, **{"attention": "linear", **options})
     assert found.value.key == key
 
 
@@ -321,7 +325,7 @@ def test_bfloat16_stays_close(causal):
     exact = ran(parts, at)
     with torch.autocast("cpu", torch.bfloat16):
         rounded, call = ran(parts, at), described(parts, at)
-    assert call.terms.q.dtype == torch.float32
+    assert call.call.q.dtype == torch.float32
     near(rounded.float(), exact, 0.03)
     rounded.float().square().sum().backward()
     assert x.grad.isfinite().all()

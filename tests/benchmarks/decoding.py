@@ -20,7 +20,7 @@ import torch
 import zoo
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.data.corpus.tokenizer import Bytes
-from zoo.data.spec import Text
+from zoo.data.spec import TextSpec
 from zoo.models.decoder import Decoder
 from zoo.models.generation import continued
 
@@ -34,7 +34,9 @@ Run = Callable[[int], object]
 
 def decoder(names: list[str]) -> Decoder:
     links = {name: lambda dims, name=name: zoo.encoding(name, dims) for name in names}
-    return Decoder(Text(LENGTH, Bytes()), dim=DIM, depth=DEPTH, heads=HEADS, encoding=links).eval()
+    return Decoder(
+        TextSpec(LENGTH, Bytes()), dim=DIM, depth=DEPTH, heads=HEADS, encoding=links
+    ).eval()
 
 
 def ours(model: Decoder, prompt: torch.Tensor) -> Run:

@@ -45,7 +45,7 @@ def pair(recipe: str, given: list[str], number: int, folder: Path) -> float:
     places = {True: folder / f"{number}-looking", False: folder / f"{number}-alone"}
     seconds: dict[bool, float] = {}
     for looking in (bool(number % 2), not number % 2):
-        more = [] if looking else ["diagnostics.every=null"]
+        more = [] if looking else ["diagnostics.every_n_steps=null"]
         seconds[looking] = run(recipe, [*given, *more], places[looking])
     one, other = (weights(place) for place in places.values())
     same = one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)

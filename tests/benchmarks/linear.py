@@ -13,7 +13,7 @@ import torch
 
 import zoo
 from zoo.attention.layer import SelfAttention
-from zoo.attention.linear import KERNELS
+from zoo.attention.linear import KINDS
 from zoo.bench.measures import passing
 from zoo.bench.timing import peak, rounds
 
@@ -22,7 +22,7 @@ LENGTHS = (512, 2048, 8192)
 
 def layer(kernel: str, length: int) -> zoo.Attention:
     made = zoo.Attention(zoo.Dims(256, 4, length=length), "none", causal=True)
-    made.layer = SelfAttention(made.layer.dims, causal=True, kernel=kernel)
+    made.layer = SelfAttention(made.layer.dims, causal=True, attention=kernel)
     return made
 
 
@@ -33,7 +33,7 @@ def main(count: int) -> None:
         f"torch {torch.__version__}, {count} rounds\ntokens  kernel    median ms   ratio   most MiB"
     )
     for length in LENGTHS:
-        runs = {kernel: passing(layer(kernel, length), 1, "cpu") for kernel in KERNELS}
+        runs = {kind: passing(layer(kind, length), 1, "cpu") for kind in KINDS}
         medians = [
             statistics.median(column)
             for column in zip(*rounds([*runs.values()], count), strict=True)

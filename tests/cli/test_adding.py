@@ -8,7 +8,7 @@ from tiny import ROOT, TINY
 
 import zoo as package
 from zoo import registry
-from zoo.laws import LAWS, Member
+from zoo.laws import LAWS, Case
 
 
 def written(folder):
@@ -47,7 +47,7 @@ def test_it_keeps_the_laws(axes, tmp_path, monkeypatch):
     written(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv(registry.PLUGINS, "my_zoo")
-    member = Member("window", axes, partial(package.encoding, "window"))
+    member = Case("window", axes, partial(package.encoding, "window"))
     kept = [law for law in LAWS if not law.exempt(member)]
     for law in kept:
         law(member)

@@ -30,7 +30,7 @@ from zoo.registry import register
 FAULTY = {
     "leaking": """class Leaking(Encoding):
     def terms(self, terms):
-        return terms.replace(rescore=lambda scores, visible, span: scores * scores.mean(-1, keepdim=True))
+        return terms.replace(transform_scores=lambda scores, visible, span: scores * scores.mean(-1, keepdim=True))
 """,
     "claiming": """class Claiming(LieRE):
     relative = True
@@ -42,11 +42,11 @@ FAULTY = {
         return terms
 """,
     "halving": """class Halving(RoPE):
-    def turn_query(self, q, tokens):
+    def transform_query(self, q, tokens):
         ladder = self.base ** (-torch.arange(0, self.dims.head, 2, dtype=tokens.pos.dtype)[None] / self.dims.head)
         return self.turn(q, circle(precise(tokens.pos[:, None] @ ladder)))
 
-    turn_key = turn_query
+    transform_key = transform_query
 """,
     "idle": """class Idle(RoPEMixed):
     def prepare(self, pos):
@@ -64,14 +64,14 @@ FAULTY = {
     "raising": """class Raising(Encoding):
     def __init__(self, dims):
         super().__init__(dims)
-        if dims.key_heads:
+        if dims.kv_heads:
             raise TypeError("of heads")
 
     def terms(self, terms):
         raise TypeError("of terms")
 """,
     "halved": """class Halved(Encoding):
-    def turn_query(self, q, tokens):
+    def transform_query(self, q, tokens):
         if q.dtype == torch.float16:
             raise RuntimeError("no kernel for Half")
         return q
@@ -226,7 +226,7 @@ def test_an_example_of_a_plug_in_gets_its_certificate(zoo, monkeypatch):
     )
     kept = Certificate.read(Path("certificates/gaussian.json"))
     assert kept.command == "zoo check gaussian axes=1 to=certificates --plugin zoo_example"
-    assert [one.law for one in kept.findings] == [law.name for law in LAWS]
+    assert [one.law for one in kept.panels] == [law.name for law in LAWS]
 
 
 def test_it_finds_the_same_again(zoo):

@@ -27,7 +27,7 @@ MOVING = [
     "data.size=16",
     "data.side=8",
     "data.speed=1",
-    "model.patch=4",
+    "model.patch_size=4",
     "model.dim=16",
     "model.depth=1",
     "model.heads=2",
@@ -41,13 +41,13 @@ FAMILIES = ("digits", "clips", "decoder", "encoder")
 def runs(tmp_path_factory):
     """A tiny run on digits with a class token, and checkpoints of clips and of a decoder and an encoder of text."""
     folder = tmp_path_factory.mktemp("runs")
-    logged = ["trainer.log_every_n_steps=5", "diagnostics.every=null"]
+    logged = ["trainer.log_every_n_steps=5", "diagnostics.every_n_steps=null"]
     fit("vit_none", [*TINY, *TOKENS, *logged], folder / "digits", "never")
     letters = [*language(folder / "letters.txt"), "evaluate.lengths=null"]
     made(folder / "clips", "clip_comrope", MOVING)
     made(folder / "decoder", "lm_rope", [*letters, "model.encoding=learned"])
     made(folder / "deep", "lm_rope", [*letters, "model.depth=3"])
-    made(folder / "encoder", "mlm_t5", [*letters, "model.class_token=true", "model.encoding=rope"])
+    made(folder / "encoder", "mlm_t5", [*letters, "model.cls_token=true", "model.encoding=rope"])
     return folder
 
 

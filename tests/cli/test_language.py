@@ -12,7 +12,7 @@ from zoo.evaluation import report
 from zoo.run.fit import fit
 
 FLIPFLOP = [*LANGUAGE, "data.train=64", "data.val=16", "data.test=16"]
-MEMORY = ["model.memory=16", "data.streams=true", "data.batch_size=2"]
+MEMORY = ["model.memory_length=16", "data.streams=true", "data.batch_size=2"]
 
 
 @pytest.fixture(scope="module")

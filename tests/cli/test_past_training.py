@@ -24,7 +24,7 @@ from zoo.run.build import build_data
 from zoo.run.fit import fit
 
 FLIPFLOP = [*LANGUAGE, "data.train=64", "data.val=16", "data.test=32"]
-SPARSE = "evaluate.variants={sparse: {ignore: 0.98}, long: {length: 32}}"
+SPARSE = "evaluate.data_variants={sparse: {ignore: 0.98}, long: {length: 32}}"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def evaluated(zoo):
 
 
 def test_rules_are_tried_at_each_length_past_training(runs, evaluated, zoo):
-    asked = ["evaluate.lengths=[0.5x,1x,2x,48]", "evaluate.rules=[none,linear,yarn]"]
+    asked = ["evaluate.lengths=[0.5x,1x,2x,48]", "evaluate.extrapolation=[none,linear,yarn]"]
     found = evaluated(runs / "rope", *asked)
     assert [*found["lengths"]] == ["8", "16", "32", "48"]
     assert [*found["rules"]] == ["none", "linear", "yarn"]
@@ -67,7 +67,9 @@ def test_rules_are_tried_at_each_length_past_training(runs, evaluated, zoo):
 
 
 def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
-    found = evaluated(runs / "learned", "evaluate.lengths=[2x]", "evaluate.rules=[resample]")
+    found = evaluated(
+        runs / "learned", "evaluate.lengths=[2x]", "evaluate.extrapolation=[resample]"
+    )
     assert [*found["lengths"]["32"]] == ["refused"]
     task = load(runs / "learned")
     table = task.model.trunk.encoding["learned"].table.detach()
@@ -151,7 +153,7 @@ def test_a_variant_may_change_an_option_of_several_words():
 
 
 def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):
-    asked = ["evaluate.resolutions=[16,8x32,1.5x]", "evaluate.rules=[linear]"]
+    asked = ["evaluate.resolutions=[16,8x32,1.5x]", "evaluate.extrapolation=[linear]"]
     found = evaluated(runs / "axial", *asked)
     assert [*found["resolutions"]] == ["16", "8x32", "24"]
     assert [*found["rules"]["linear"]] == ["8x32", "24"]
@@ -172,10 +174,15 @@ def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):
 
 def test_what_is_trained_stays_so_where_the_data_are_resized(runs, evaluated):
     found = evaluated(
-        runs / "axial", "data.size=24", "evaluate.resolutions=[2x]", "evaluate.rules=[linear]"
+        runs / "axial",
+        "data.size=24",
+        "evaluate.resolutions=[2x]",
+        "evaluate.extrapolation=[linear]",
     )
     assert (found["size"], found["trained"]) == (24, 16)
-    alone = evaluated(runs / "axial", "evaluate.resolutions=[24,32]", "evaluate.rules=[linear]")
+    alone = evaluated(
+        runs / "axial", "evaluate.resolutions=[24,32]", "evaluate.extrapolation=[linear]"
+    )
     assert found["metrics"] == alone["resolutions"]["24"]
     assert found["resolutions"] == {"32": alone["resolutions"]["32"]}
     assert found["rules"] == {"linear": {"32": alone["rules"]["linear"]["32"]}}
@@ -209,7 +216,7 @@ def beyond(monkeypatch):
 )
 def test_too_little_memory_at_one_length_is_told_and_stops_no_other(error, runs, evaluated, beyond):
     beyond(error)
-    found = evaluated(runs / "rope", "evaluate.lengths=[2x,48,64]", "evaluate.rules=[yarn]")
+    found = evaluated(runs / "rope", "evaluate.lengths=[2x,48,64]", "evaluate.extrapolation=[yarn]")
     assert found["lengths"]["48"] == found["rules"]["yarn"]["48"] == {"refused": "out of memory"}
     assert all(
         "test/loss" in sizes[size]
@@ -295,47 +302,47 @@ WRONG = {
     ),
     "an unknown rule": (
         "rope",
-        ["evaluate.lengths=[2x]", "evaluate.rules=[yarm]"],
-        ["evaluate.rules.0", "yarn?"],
+        ["evaluate.lengths=[2x]", "evaluate.extrapolation=[yarm]"],
+        ["evaluate.extrapolation.0", "yarn?"],
     ),
     "a rule of others": (
         "learned",
-        ["evaluate.lengths=[2x]", "evaluate.rules=[none,ntk]"],
-        ["evaluate.rules.1", "learned", "resample"],
+        ["evaluate.lengths=[2x]", "evaluate.extrapolation=[none,ntk]"],
+        ["evaluate.extrapolation.1", "learned", "resample"],
     ),
     "a rule for other coordinates": (
         "axial",
         [
             "evaluate.resolutions=[2x]",
-            "evaluate.rules=[linear]",
+            "evaluate.extrapolation=[linear]",
             "model.encoding.0.coordinates=symmetric",
         ],
-        ["evaluate.rules.0", "rope_axial with coordinates symmetric, knows no rule linear"],
+        ["evaluate.extrapolation.0", "rope_axial with coordinates symmetric, knows no rule linear"],
     ),
     "a rule and nothing past training": (
         "rope",
-        ["evaluate.rules=[yarn]"],
-        ["evaluate.rules", "evaluate.lengths=[2x]"],
+        ["evaluate.extrapolation=[yarn]"],
+        ["evaluate.extrapolation", "evaluate.lengths=[2x]"],
     ),
     "an unknown option": (
         "flipflop",
-        ["evaluate.variants={sparse: {ignor: 1}}"],
-        ["evaluate.variants.sparse.ignor", "did you mean ignore?"],
+        ["evaluate.data_variants={sparse: {ignor: 1}}"],
+        ["evaluate.data_variants.sparse.ignor", "did you mean ignore?"],
     ),
     "a value out of bounds": (
         "flipflop",
-        ["evaluate.variants={sparse: {ignore: 2}}"],
-        ["evaluate.variants.sparse.ignore", "from 0 to 1"],
+        ["evaluate.data_variants={sparse: {ignore: 2}}"],
+        ["evaluate.data_variants.sparse.ignore", "from 0 to 1"],
     ),
     "a variant that cannot be": (
         "flipflop",
-        ["evaluate.variants={odd: {length: 7}}"],
-        ["evaluate.variants.odd", "write 8"],
+        ["evaluate.data_variants={odd: {length: 7}}"],
+        ["evaluate.data_variants.odd", "write 8"],
     ),
     "a variant of nothing": (
         "flipflop",
-        ["evaluate.variants={same: {}}"],
-        ["evaluate.variants.same", "changes nothing"],
+        ["evaluate.data_variants={same: {}}"],
+        ["evaluate.data_variants.same", "changes nothing"],
     ),
 }
 

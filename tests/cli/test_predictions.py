@@ -22,7 +22,7 @@ PHOTOS = [
     "model.dim=16",
     "model.depth=1",
     "model.heads=2",
-    "model.patch=4",
+    "model.patch_size=4",
     "data.name=images",
     "data.size=8",
     "data.val=0.25",
@@ -49,7 +49,7 @@ def runs(tmp_path_factory):
     fit("mlm_t5", [*letters, "trainer.max_steps=1"], folder / "masked", "never")
     fit(
         "lm_xl",
-        [*letters, "model.memory=16", "data.streams=true", "data.batch_size=2"],
+        [*letters, "model.memory_length=16", "data.streams=true", "data.batch_size=2"],
         folder / "memory",
         "never",
     )

@@ -79,7 +79,10 @@ WRONG = {
         ["vit_comrope", "trainer.compile=1"],
         ["trainer.compile", "true or false"],
     ),
-    "a number out of range": (["vit_comrope", "task.smoothing=2"], ["task.smoothing", "2"]),
+    "a number out of range": (
+        ["vit_comrope", "task.label_smoothing=2"],
+        ["task.label_smoothing", "2"],
+    ),
     "an unknown word": (["vit_comrope", "model.pool=max"], ["model.pool", "mean", "class"]),
     "an unknown encoding": (
         ["vit_comrope", "model.encoding=comrope_lt"],
@@ -95,8 +98,8 @@ WRONG = {
         ["model.encoding.0.block", "6"],
     ),
     "a patch that does not divide": (
-        ["vit_comrope", "model.patch=3"],
-        ["model.patch", "3", "16 x 16"],
+        ["vit_comrope", "model.patch_size=3"],
+        ["model.patch_size", "3", "16 x 16"],
     ),
     "one axis for an image": (
         ["vit_comrope", "model.encoding=rope"],

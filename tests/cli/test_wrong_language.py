@@ -124,23 +124,27 @@ RECIPES = {
         ["model.encoding.0.reach", "8"],
     ),
     "a bias of sums over keys": (
-        ["model.kernel=elu", chain("rope", "fox")],
+        ["model.attention=linear", chain("rope", "fox")],
         2,
         ["model.encoding", "fox changes factors"],
     ),
     "a window of sums over keys": (
-        ["model.kernel=elu", "model.window=4"],
+        ["model.attention=linear", "model.window=4"],
         2,
         ["model.window", "kernel softmax"],
     ),
-    "key heads that do not divide": (["model.key_heads=3"], 2, ["model.key_heads", "heads 2"]),
+    "key heads that do not divide": (["model.kv_heads=3"], 2, ["model.kv_heads", "heads 2"]),
     "frames of shared heads": (
-        ["model.key_heads=1", chain("tape")],
+        ["model.kv_heads=1", chain("tape")],
         2,
-        ["model.encoding.0", "leave key_heads out"],
+        ["model.encoding.0", "leave kv_heads out"],
     ),
     # what does not go together
-    "memory without streams": (["model.memory=16"], 2, ["model.memory", "data.streams"]),
+    "memory without streams": (
+        ["model.memory_length=16"],
+        2,
+        ["model.memory_length", "data.streams"],
+    ),
     "streams with a stride": (
         ["data.streams=true", "data.stride=4"],
         2,

@@ -21,8 +21,8 @@ from zoo.tasks.classification import Classify
 BASE = [
     "vit_comrope",
     *(word for word in TINY if "encoding" not in word),
-    "trainer.threads=1",
-    "diagnostics.every=null",
+    "trainer.num_threads=1",
+    "diagnostics.every_n_steps=null",
 ]
 TOLD = {
     "results.json",

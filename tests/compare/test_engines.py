@@ -16,7 +16,7 @@ from zoo.compare import status
 from zoo.compare.executors import ray, slurm
 from zoo.compare.executors.base import Needs, Task
 from zoo.compare.executors.local import Local
-from zoo.errors import Invalid, RecipeError, ZooError
+from zoo.errors import OptionError, RecipeError, ZooError
 
 SLEEP = "import os, sys, time; time.sleep({}); print(os.environ.get('CUDA_VISIBLE_DEVICES')); sys.exit({})"
 
@@ -170,7 +170,7 @@ def test_where_there_is_no_slurm_it_is_told(monkeypatch):
 
 
 def test_what_slurm_would_refuse_is_told():
-    with pytest.raises(Invalid, match="leaves no time"):
+    with pytest.raises(OptionError, match="leaves no time"):
         slurm.Slurm(time="1")
 
 

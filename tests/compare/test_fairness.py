@@ -69,7 +69,7 @@ def test_cells_that_are_alike_are_fair():
     [
         (known("t5", 0, parameters=164), "64 more parameters than most"),
         (known("t5", 0, parameters=40), "60 fewer parameters than most"),
-        (known("t5", 0, interpreter="dense"), "attention: dense, most have sdpa"),
+        (known("t5", 0, interpreter="reference"), "attention: reference, most have sdpa"),
         (known("t5", 0, steps=3), "steps: 3, most have 6"),
         (known("t5", 0, order="p"), "seed 0 did not start as the others: order of samples"),
         (known("t5", 0, head=[4, 2, "x"]), "seed 0 did not start as the others: head"),

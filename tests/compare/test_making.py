@@ -6,7 +6,7 @@ from zoo.compare.executors.base import Needs
 from zoo.compare.grid import varied
 from zoo.compare.planner import Asked, gpus, plan, resolved, seeds
 from zoo.data.digits import Digits
-from zoo.errors import DataError, Invalid, RecipeError
+from zoo.errors import DataError, OptionError, RecipeError
 
 SMALL = ("model.dim=16", "model.depth=1", "model.heads=2", "trainer.accelerator=cpu")
 
@@ -65,7 +65,7 @@ def test_data_that_is_not_there_is_told_of_all_variants(tmp_path):
 
 def test_data_that_is_not_as_it_is_said_to_be_is_a_fault_of_each_variant(monkeypatch):
     def locate(self):
-        raise Invalid("size", "there are no such digits")
+        raise OptionError("size", "there are no such digits")
 
     monkeypatch.setattr(Digits, "locate", locate)
     with pytest.raises(RecipeError, match=r"data.size: there are no such digits"):

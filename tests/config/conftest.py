@@ -88,7 +88,7 @@ FILES = {
 
         @register
         class Classify:
-            def __init__(self, model: object, *, smoothing: float = 0.0) -> None: ...
+            def __init__(self, model: object, *, label_smoothing: float = 0.0) -> None: ...
     ''',
     "optim/toy_adam.py": '''
         """Adam."""

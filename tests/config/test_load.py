@@ -270,8 +270,8 @@ def test_trainer_options_that_work_are_accepted(made: Made) -> None:
 
 
 def test_invalid_values_of_a_dataclass_stand_at_their_key(told: Told) -> None:
-    assert told(WHOLE, "model.coordinates.jitter=-1") == [
-        "command line: model.coordinates.jitter: must not be negative"
+    assert told(WHOLE, "model.position_augmentation.jitter=-1") == [
+        "command line: model.position_augmentation.jitter: must not be negative"
     ]
 
 

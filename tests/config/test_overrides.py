@@ -6,11 +6,11 @@ import pytest
 
 from zoo.config.overrides import parse_all
 from zoo.config.tree import COMMAND_LINE, Node, plain
-from zoo.errors import Fault
+from zoo.errors import ConfigIssue
 
 
 def refusal(argument: str) -> str:
-    faults: list[Fault] = []
+    faults: list[ConfigIssue] = []
     assert parse_all([argument], faults) == []
     (fault,) = faults
     assert fault.place == COMMAND_LINE
@@ -72,7 +72,7 @@ def test_anything_else_is_a_fault_that_shows_the_right_form(
 
 
 def test_all_bad_arguments_are_told_and_the_good_ones_kept() -> None:
-    faults: list[Fault] = []
+    faults: list[ConfigIssue] = []
     assert [override.parts for override in parse_all(["+a=1", "b=1", "c"], faults)] == [("b",)]
     assert len(faults) == 2
 

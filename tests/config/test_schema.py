@@ -13,7 +13,7 @@ from zoo.config.check import Check, default
 from zoo.config.signature import Option, options
 from zoo.config.tree import plant, unfrozen
 from zoo.config.words import nearest
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, Choice, Choices
 
 Encodings = Annotated[tuple[Choice, ...], Choices("encodings")]
@@ -26,7 +26,7 @@ class Inner:
 
     def __post_init__(self) -> None:
         if self.rate > 1:
-            raise Invalid("rate", "must not exceed 1")
+            raise OptionError("rate", "must not exceed 1")
 
 
 def typed(annotation: Any, value: object) -> Any:

@@ -9,11 +9,11 @@ import pytest
 
 from zoo.config.source import parse, read, shown
 from zoo.config.tree import leaves, plain
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 
 
 def parsed(text: str) -> object:
-    faults: list[Fault] = []
+    faults: list[ConfigIssue] = []
     tree = parse(text, str, faults)
     assert not faults
     return plain(tree)
@@ -22,7 +22,7 @@ def parsed(text: str) -> object:
 def refusal(text: str | bytes) -> list[str]:
     """What is told of a file with this text."""
     Path("bad.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
-    faults: list[Fault] = []
+    faults: list[ConfigIssue] = []
     try:
         read(Path("bad.yaml"), faults)
     except RecipeError as error:

@@ -12,7 +12,7 @@ from zoo.data.synthetic.copying import Copying
 from zoo.data.synthetic.parity import Parity
 from zoo.data.synthetic.passkey import FILLER, Passkey
 from zoo.data.synthetic.selective_copy import SelectiveCopy
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 
 def near(count, total, share):
@@ -143,7 +143,7 @@ def test_the_key_stands_anywhere_and_its_digits_are_any():
 
 def test_a_text_without_room_for_the_key_is_refused():
     with pytest.raises(
-        Invalid, match="a key of 5 digits and the question take 18; write that or more"
+        OptionError, match="a key of 5 digits and the question take 18; write that or more"
     ) as caught:
         Passkey(0, length=17)
     assert caught.value.key == "length"
@@ -153,6 +153,8 @@ def test_a_text_without_room_for_the_key_is_refused():
 @pytest.mark.parametrize("source", [Addition, Copying, Parity])
 def test_bounds_that_cross_are_refused(source):
     (key,) = {"digits", "symbols", "bits"} & source.__init__.__kwdefaults__.keys()
-    with pytest.raises(Invalid, match=f"21 {key} are more than the 20 of the longest") as caught:
+    with pytest.raises(
+        OptionError, match=f"21 {key} are more than the 20 of the longest"
+    ) as caught:
         source(0, least=21)
     assert caught.value.key == "least"

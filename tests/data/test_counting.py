@@ -7,7 +7,7 @@ import pytest
 from generated import told
 
 from zoo.data.synthetic.counting import Counting
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 
 def statements(program):
@@ -63,6 +63,6 @@ def test_the_paper_has_so_many_programs():
 
 
 def test_no_steps_between_are_refused():
-    with pytest.raises(Invalid, match="9 steps are more than the 8 of the longest") as caught:
+    with pytest.raises(OptionError, match="9 steps are more than the 8 of the longest") as caught:
         Counting(0, steps=8, least=9)
     assert caught.value.key == "least"

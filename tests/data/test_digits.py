@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from zoo.data.digits import Digits, scanned
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 
 def digits(seed=0, **options):
@@ -64,7 +64,7 @@ def test_a_loader_goes_on_in_the_middle_of_an_epoch():
 
 
 def test_shares_that_leave_nothing_to_train_on_are_refused():
-    with pytest.raises(Invalid, match=r"val 0.6 and test 0.5"):
+    with pytest.raises(OptionError, match=r"val 0.6 and test 0.5"):
         Digits(0, val=0.6, test=0.5)
 
 

@@ -5,12 +5,12 @@ import torch
 from tables import jsonl, text
 
 from zoo.data.corpus.tokenizer import Bytes
-from zoo.data.spec import Passages as Facts
+from zoo.data.spec import TextClassificationSpec as Facts
 from zoo.data.tables.stream import Stream
 from zoo.data.text_classification import Passages
 from zoo.data.text_stream import TextStream
 from zoo.data.text_table import TextTable
-from zoo.errors import DataError, Invalid
+from zoo.errors import DataError, OptionError
 
 STREAM = Stream(samples=8, buffer=4)
 SPLITS = ("train", "validation", "test")
@@ -193,7 +193,7 @@ def test_classes_keep_their_names_in_another_order(tmp_path, stream):
 )
 def test_other_classes_than_those_of_a_table_are_refused(tmp_path, classes, told):
     data = passages(classed(tmp_path / "set", ("calm", "wild")), classes=classes)
-    with pytest.raises(Invalid, match=f"train, has the classes calm, wild, {told}") as error:
+    with pytest.raises(OptionError, match=f"train, has the classes calm, wild, {told}") as error:
         data.locate()
     assert error.value.key == "classes"
 
@@ -208,19 +208,19 @@ def test_other_classes_than_those_of_a_table_are_refused(tmp_path, classes, told
     ],
 )
 def test_classes_that_cannot_be_told_apart_are_refused(classes, told):
-    with pytest.raises(Invalid, match=told) as error:
+    with pytest.raises(OptionError, match=told) as error:
         passages("set", classes=classes)
     assert error.value.key == "classes"
 
 
 def test_labels_all_alike_are_refused(tmp_path):
-    with pytest.raises(Invalid, match=r"1 \(calm\), there must be at least two"):
+    with pytest.raises(OptionError, match=r"1 \(calm\), there must be at least two"):
         passages(classed(tmp_path / "set", ("calm",))).samples  # noqa: B018
 
 
 def test_labels_that_are_all_missing_are_told(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", [{"text": text(n), "label": None} for n in range(4)])
-    with pytest.raises(Invalid, match="no row has a label"):
+    with pytest.raises(OptionError, match="no row has a label"):
         passages(path).samples  # noqa: B018
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from zoo.data.synthetic.flipflop import Flipflop
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 
 def sequences(data, part="train", epoch=0):
@@ -73,7 +73,7 @@ def test_sizes_are_those_asked_for():
 
 
 def test_an_odd_length_is_refused():
-    with pytest.raises(Invalid, match="63 tokens are no pairs") as caught:
+    with pytest.raises(OptionError, match="63 tokens are no pairs") as caught:
         Flipflop(0, length=63)
     assert caught.value.key == "length"
 

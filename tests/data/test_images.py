@@ -12,7 +12,7 @@ from zoo.data.images import Images
 from zoo.data.tables.stream import Stream
 from zoo.data.vision.augmentation import Augmentation
 from zoo.data.vision.decode import Decoding
-from zoo.errors import DataError, Invalid
+from zoo.errors import DataError, OptionError
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_files_that_are_no_tables_are_told(tmp_path):
     ],
 )
 def test_options_that_cannot_work_are_refused(options, key):
-    with pytest.raises(Invalid) as error:
+    with pytest.raises(OptionError) as error:
         Images(0, **{"path": "set", **options})
     assert error.value.key == key
 

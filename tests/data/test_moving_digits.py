@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from zoo.data.moving_digits import Motion, MovingDigits
-from zoo.data.spec import Clips
-from zoo.errors import Invalid
+from zoo.data.spec import VideoSpec
+from zoo.errors import OptionError
 
 
 def clips(**options):
@@ -26,7 +26,7 @@ def centres(frames):
 
 def test_facts_and_batches_agree():
     data = clips(frames=6, size=24, batch_size=8)
-    assert data.samples == Clips(channels=1, height=24, width=24, classes=10, frames=6)
+    assert data.samples == VideoSpec(channels=1, height=24, width=24, classes=10, frames=6)
     inputs, labels = next(iter(data.train_dataloader()))
     assert inputs.shape == (8, 1, 6, 24, 24)
     assert labels.shape == (8,)
@@ -84,7 +84,7 @@ def test_workers_change_nothing():
 
 @pytest.mark.parametrize(("options", "key"), [({"size": 14}, "size"), ({"digits": 2}, "digits")])
 def test_options_that_cannot_work_are_refused(options, key):
-    with pytest.raises(Invalid) as error:
+    with pytest.raises(OptionError) as error:
         MovingDigits(0, **options)
     assert error.value.key == key
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from zoo.data.sampler import Loader, Order, Share
+from zoo.data.sampler import ResumableLoader, ResumableSampler, Share
 from zoo.data.synthetic.flipflop import Flipflop
 from zoo.data.tables.dataset import Corrupt, Fetched
 from zoo.data.tables.stream import batched
@@ -29,7 +29,7 @@ class Numbers(Dataset):
 
 def orders(count, batch, processes, seed):
     return [
-        list(Order(count, batch * processes, Share(rank, processes), seed))
+        list(ResumableSampler(count, batch * processes, Share(rank, processes), seed))
         for rank in range(processes)
     ]
 
@@ -49,7 +49,7 @@ def test_an_evaluation_has_each_sample_once_and_all_processes_in_each_batch(
 
 @pytest.mark.parametrize(("count", "batch", "processes"), SIZES)
 def test_training_is_that_of_one_process_with_the_joined_batch(count, batch, processes):
-    alone = list(Order(count, batch * processes, Share(), 3))
+    alone = list(ResumableSampler(count, batch * processes, Share(), 3))
     dealt = orders(count, batch, processes, 3)
     joined = [list(itertools.chain(*parts)) for parts in zip(*dealt, strict=True)]
     assert all(len({len(part) for part in parts}) == 1 for parts in zip(*dealt, strict=True))
@@ -58,8 +58,8 @@ def test_training_is_that_of_one_process_with_the_joined_batch(count, batch, pro
 
 
 def test_a_resumed_epoch_may_be_dealt_out_otherwise():
-    whole = [key for batch in Order(100, 12, Share(), 0) for key in batch]
-    order = Order(100, 20, Share(), 0)
+    whole = [key for batch in ResumableSampler(100, 12, Share(), 0) for key in batch]
+    order = ResumableSampler(100, 20, Share(), 0)
     order.skip = 36
     assert [key for batch in order for key in batch] == whole[36:]
     assert len([key for batch in order for key in batch]) == 100
@@ -67,13 +67,13 @@ def test_a_resumed_epoch_may_be_dealt_out_otherwise():
 
 def test_fewer_samples_than_processes_are_refused():
     with pytest.raises(DataError, match="3 samples cannot be dealt out to 4 processes"):
-        Order(3, 32, Share(0, 4), None)
+        ResumableSampler(3, 32, Share(0, 4), None)
     with pytest.raises(DataError, match="a batch of 2 cannot be dealt out to 4 processes"):
-        Order(300, 2, Share(0, 4), None)
+        ResumableSampler(300, 2, Share(0, 4), None)
 
 
 def test_a_loader_knows_what_it_has_given():
-    loader = Loader(Numbers(20), 4, 0, 0, Share(1, 2), training=True)
+    loader = ResumableLoader(Numbers(20), 4, 0, 0, Share(1, 2), training=True)
     given = [loader.state_dict()["given"] for _ in loader]
     assert given == [8, 16, 0]
     for _ in loader:
@@ -82,7 +82,7 @@ def test_a_loader_knows_what_it_has_given():
 
 
 def test_an_order_that_is_held_is_that_of_the_first_epoch():
-    order = Order(50, 8, Share(), 0)
+    order = ResumableSampler(50, 8, Share(), 0)
     first = list(order)
     order.set_epoch(1)
     assert list(order) != first

@@ -6,12 +6,12 @@ import torch
 from tables import corpus, jsonl, text
 
 from zoo.data.corpus.tokenizer import Characters, train
-from zoo.data.spec import Passages as Facts
-from zoo.data.spec import Text
+from zoo.data.spec import TextClassificationSpec as Facts
+from zoo.data.spec import TextSpec
 from zoo.data.synthetic.marker_offset import MARK, SYMBOLS, Marked
 from zoo.data.tables.stream import Stream
 from zoo.data.text_classification import Passages
-from zoo.errors import DataError, Invalid
+from zoo.errors import DataError, OptionError
 
 
 @pytest.fixture(scope="module")
@@ -137,9 +137,9 @@ def test_a_row_that_is_no_sample_is_told_or_skipped(tmp_path, words, label, told
 
 def test_labels_that_do_not_tell_are_asked_for(tmp_path, folder):
     path = jsonl(tmp_path / "a.jsonl", [{"text": text(n), "label": n % 2} for n in range(9)])
-    with pytest.raises(Invalid, match="say how many classes there are"):
+    with pytest.raises(OptionError, match="say how many classes there are"):
         Passages(0, path=str(path)).samples  # noqa: B018
-    with pytest.raises(Invalid, match="a stream does not tell the names of classes; list them"):
+    with pytest.raises(OptionError, match="a stream does not tell the names of classes; list them"):
         Passages(0, path=folder, val="validation", stream=Stream(samples=8)).samples  # noqa: B018
 
 
@@ -152,7 +152,7 @@ def test_labels_that_do_not_tell_are_asked_for(tmp_path, folder):
     ],
 )
 def test_options_that_cannot_work_are_refused(options, key):
-    with pytest.raises(Invalid) as error:
+    with pytest.raises(OptionError) as error:
         Passages(0, **{"path": "set", **options})
     assert error.value.key == key
 
@@ -162,8 +162,8 @@ def test_what_a_model_knows_is_adopted(folder):
     known = Facts(12, Characters("abc"), 2, ("wild", "calm"))
     data.adopt(known)
     assert data.samples == Facts(40, Characters("abc"), 2, ("wild", "calm"))
-    with pytest.raises(Invalid, match="was not trained on texts with labels"):
-        data.adopt(Text(12, Characters("abc")))
+    with pytest.raises(OptionError, match="was not trained on texts with labels"):
+        data.adopt(TextSpec(12, Characters("abc")))
 
 
 # marked
@@ -199,6 +199,6 @@ def test_marked_texts_are_new_in_each_epoch_and_part():
 
 @pytest.mark.parametrize(("options", "key"), [({"least": 25}, "least"), ({"reach": 12}, "reach")])
 def test_marks_that_cannot_be_are_refused(options, key):
-    with pytest.raises(Invalid) as error:
+    with pytest.raises(OptionError) as error:
         Marked(0, **options)
     assert error.value.key == key

@@ -6,7 +6,7 @@ import pytest
 from generated import fetched
 
 from zoo.data.synthetic.recall import Recall
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 
 def streams(**options):
@@ -51,6 +51,6 @@ def test_what_could_ask_nothing_is_refused():
         ({"pairs": 65}, "pairs", "more than the 64 that there are"),
         ({"length": 64, "pairs": 32}, "pairs", "need come again out of 32"),
     ]:
-        with pytest.raises(Invalid, match=words) as caught:
+        with pytest.raises(OptionError, match=words) as caught:
             Recall(0, **options)
         assert caught.value.key == key

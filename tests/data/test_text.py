@@ -7,9 +7,9 @@ import pytest
 
 from zoo.data.corpus.corpus import read
 from zoo.data.corpus.tokenizer import Bytes, Characters, train
-from zoo.data.spec import Text as Facts
+from zoo.data.spec import TextSpec as Facts
 from zoo.data.text import Text
-from zoo.errors import DataError, Invalid
+from zoo.errors import DataError, OptionError
 
 LETTERS = "the zoo is " * 90 + "at rest..."
 
@@ -80,9 +80,11 @@ def test_training_subwords_again_gives_the_same(text, cache):
 def test_sizes_of_subwords_must_agree(text, write):
     path = write(train(["the rest of the rest"], 260).json, "tokenizer.json")
     assert len(text(tokens="subword", tokenizer=path, vocabulary=260).samples.vocabulary) == 260
-    with pytest.raises(Invalid, match=r"300 subwords were asked for, .*tokenizer.json has 260"):
+    with pytest.raises(OptionError, match=r"300 subwords were asked for, .*tokenizer.json has 260"):
         _ = text(tokens="subword", tokenizer=path, vocabulary=300).samples
-    with pytest.raises(Invalid, match="100 subwords were asked for, the training text gives 256"):
+    with pytest.raises(
+        OptionError, match="100 subwords were asked for, the training text gives 256"
+    ):
         _ = text(tokens="subword", vocabulary=100).samples
 
 
@@ -102,17 +104,19 @@ def test_sizes_of_subwords_must_agree(text, write):
     ],
 )
 def test_options_that_cannot_work_are_refused(options, key):
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(OptionError) as caught:
         Text(0, **{"files": "missing.txt", "length": 8, **options})
     assert caught.value.key == key
 
 
 def test_a_part_shorter_than_a_window_is_refused(text):
     assert text(length=99).samples.length == 99
-    with pytest.raises(Invalid, match="a window of 100 needs 101 tokens, val has 100") as caught:
+    with pytest.raises(
+        OptionError, match="a window of 100 needs 101 tokens, val has 100"
+    ) as caught:
         _ = text(length=100).samples
     assert caught.value.key == "length"
-    with pytest.raises(Invalid, match="13 streams of 8 needs 105 tokens, val has 100"):
+    with pytest.raises(OptionError, match="13 streams of 8 needs 105 tokens, val has 100"):
         _ = text(batch_size=13, streams=True).samples
 
 

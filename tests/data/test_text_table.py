@@ -11,7 +11,7 @@ from zoo.data.sampler import Share
 from zoo.data.tables import open_table
 from zoo.data.text_stream import TextStream
 from zoo.data.text_table import TextTable
-from zoo.errors import DataError, Invalid
+from zoo.errors import DataError, OptionError
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_a_configuration_that_is_missing_is_told(monkeypatch):
     ("options", "key"), [({"path": None}, "path"), ({"val": "train"}, "train")]
 )
 def test_options_that_cannot_work_are_refused(source, options, key):
-    with pytest.raises(Invalid) as error:
+    with pytest.raises(OptionError) as error:
         source(0, **{"path": "set", **options})
     assert error.value.key == key
 

@@ -3,7 +3,7 @@
 import pytest
 
 from zoo.data.corpus.tokenizer import Bytes, Characters, Subwords, Words, from_plain, train
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 TEXT = "naïve café: 日本語 🦓 and the rest of the rest\n\n"
 EVERY = [Characters("".join(sorted(set(TEXT)))), Bytes(), train([TEXT], 270)]
@@ -33,19 +33,19 @@ def test_other_vocabularies_differ():
 
 def test_unknown_characters_are_named_with_their_positions():
     with pytest.raises(
-        Invalid, match=r"2 characters has no 'é' at position 1, '日' at position 4$"
+        OptionError, match=r"2 characters has no 'é' at position 1, '日' at position 4$"
     ) as caught:
         Characters("ab").encode("aébé日")
     assert caught.value.key == "prompt"
     with pytest.raises(
-        Invalid, match="'x' at position 0, 'y' at position 1, 'z' at position 2 and 2 more"
+        OptionError, match="'x' at position 0, 'y' at position 1, 'z' at position 2 and 2 more"
     ):
         Characters("ab").encode("xyzuv")
 
 
 @pytest.mark.parametrize("vocabulary", EVERY, ids=lambda v: v.unit)
 def test_half_a_surrogate_pair_is_unknown(vocabulary):
-    with pytest.raises(Invalid, match=r"'\\udce9' at position 1"):
+    with pytest.raises(OptionError, match=r"'\\udce9' at position 1"):
         vocabulary.encode("n\udce9")
 
 
@@ -66,7 +66,7 @@ def test_words_come_back_and_unknown_ones_are_named():
     assert words.decode([0, 1, 2, 3]) == "x = 0 ;"
     assert words.numbers("0 x").tolist() == [2, 0]
     assert from_plain(words.plain()) == words
-    with pytest.raises(Invalid, match=r"4 words has no 'y', 'zz', '1' and 1 more$") as caught:
+    with pytest.raises(OptionError, match=r"4 words has no 'y', 'zz', '1' and 1 more$") as caught:
         words.encode("y = zz y 1 2 ;")
     assert caught.value.key == "prompt"
 
@@ -80,10 +80,10 @@ def test_a_tokenizer_of_words_names_what_it_lacks():
     vocabulary = Subwords(tokenizer.to_str())
     assert vocabulary.encode("the zoo the") == [0, 1, 0]
     assert vocabulary.lengths.tolist() == [3, 3, 1]
-    with pytest.raises(Invalid, match="'g' at position 4"):
+    with pytest.raises(OptionError, match="'g' at position 4"):
         vocabulary.encode("the gnu")
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(Invalid, match="of kind 'runes'"):
+    with pytest.raises(OptionError, match="of kind 'runes'"):
         from_plain({"kind": "runes"})

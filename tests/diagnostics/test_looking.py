@@ -9,7 +9,7 @@ from zoo.attention.backends.reference import mix
 from zoo.attention.encoding import Dims
 from zoo.attention.layer import SelfAttention
 from zoo.diagnostics.capture import Look, check, look, resting, spread
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.run.build import build_model
 
 SAME = 1e-5
@@ -17,7 +17,7 @@ VIT = [
     "model.dim=32",
     "model.heads=2",
     "model.depth=2",
-    "model.patch=2",
+    "model.patch_size=2",
     "model.pool=class",
     "model.registers=1",
 ]
@@ -54,8 +54,8 @@ def outputs(model, *inputs):
 def rebuilt(seen: Look):
     """The layer's output from the weights that were seen, for the chosen queries."""
     with torch.no_grad():
-        out = mix(seen.terms, seen.weights)[..., : seen.terms.v.shape[-1]]
-        return seen.attention.joined(out, seen.terms.queries.x)
+        out = mix(seen.call, seen.weights)[..., : seen.call.v.shape[-1]]
+        return seen.attention.joined(out, seen.call.queries.x)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -119,7 +119,7 @@ def test_a_model_is_left_as_it_was():
 
 def test_a_model_that_fails_is_left_as_it_was():
     vit = model("vit_comrope", *VIT)
-    with pytest.raises(Invalid, match="does not divide"):
+    with pytest.raises(OptionError, match="does not divide"):
         look(vit, (torch.randn(1, 1, 7, 7),))
     assert vit.training
     assert not any(one._forward_pre_hooks for one in vit.modules())
@@ -146,13 +146,13 @@ def test_layers_can_be_chosen():
 
 
 def test_a_layer_that_is_not_there_is_refused():
-    with pytest.raises(Invalid, match=r"no layer 2, 7; the model has layers 0 to 1") as told:
+    with pytest.raises(OptionError, match=r"no layer 2, 7; the model has layers 0 to 1") as told:
         check(model("vit_comrope", *VIT), [0, 7, 2])
     assert told.value.key == "layers"
 
 
 def test_a_model_without_attention_is_refused():
-    with pytest.raises(Invalid, match="no attention layer"):
+    with pytest.raises(OptionError, match="no attention layer"):
         look(nn.Linear(2, 2), (torch.zeros(1, 2),))
 
 

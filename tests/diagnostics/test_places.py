@@ -7,7 +7,7 @@ from language import decoder, text
 import zoo
 from zoo.attention import Dims, Tokens
 from zoo.diagnostics.position_ablation import CHANGES, changed, moved
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 GRID = torch.tensor([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]).float()
 
@@ -17,7 +17,7 @@ def image():
     index = torch.cat([torch.tensor([[0.5, 1.0]]), GRID])
     placed = torch.arange(7) > 0
     return Tokens.at(torch.zeros(2, 7, 4), index, placed).replace(
-        extent=torch.tensor([[[2.0, 3.0]]])
+        grid_size=torch.tensor([[[2.0, 3.0]]])
     )
 
 
@@ -123,14 +123,14 @@ def test_what_is_relative_does_not_see_a_shift(encoding):
 def test_a_table_that_is_too_short_refuses():
     with (
         changed(model := decoder("learned"), CHANGES["shifted"]),
-        pytest.raises(Invalid, match="12"),
+        pytest.raises(OptionError, match="12"),
     ):
         model(text())
 
 
 def test_a_model_without_a_trunk_is_refused():
     with (
-        pytest.raises(Invalid, match="no trunk"),
+        pytest.raises(OptionError, match="no trunk"),
         changed(zoo.Attention(Dims(16, 2), "rope"), CHANGES["zeroed"]),
     ):
         pass

@@ -34,7 +34,7 @@ def test_rotations_show_their_frequencies():
 
 def test_channels_that_do_not_turn_are_counted():
     panel = shown("rope", fraction=0.5)["Turn of each pair of channels"]
-    assert panel.note == "4 of 8 pairs stay"
+    assert panel.with_per_token == "4 of 8 pairs stay"
     assert panel.groups["all heads"][1].isnan().sum() == 4
 
 

@@ -17,7 +17,7 @@ from zoo.run.build import build_model
 def even(axes=1, length=(8,), causal=False, queries=None):
     """A look at a layer of two heads that looks at everything alike, for two samples of noise."""
     layer = zoo.Attention(Dims(16, 2, axes=axes, length=length), "none", causal=causal)
-    for parameter in layer.layer.query.parameters():
+    for parameter in layer.layer.q_proj.parameters():
         torch.nn.init.zeros_(parameter)
     (found,) = look(layer, (torch.randn(2, math.prod(length), 16),), queries=queries)
     return found
@@ -115,7 +115,7 @@ def vit(*overrides, size=8, patch=2):
         "model.dim=16",
         "model.heads=2",
         "model.depth=1",
-        f"model.patch={patch}",
+        f"model.patch_size={patch}",
         "model.encoding=rope_axial",
     ]
     made = build_model(zoo.load_recipe("vit_comrope", [*words, *overrides]))
@@ -125,7 +125,7 @@ def vit(*overrides, size=8, patch=2):
 
 @pytest.mark.parametrize("place", ["none", "centre"])
 def test_class_and_register_tokens_are_no_patches_wherever_they_stand(place):
-    seen = vit("model.pool=class", f"model.class_place={place}", "model.registers=1", size=6)
+    seen = vit("model.pool=class", f"model.cls_position={place}", "model.registers=1", size=6)
     found = measured(seen)
     torch.testing.assert_close(found["unplaced"], seen.weights[..., :2].sum(-1).mean((0, 2)))
     assert seen.grid[1].tolist() == [[False, False, *[True] * 9]]
@@ -158,7 +158,7 @@ def test_the_first_token_is_that_of_a_query_s_own_document(document, first):
 def test_what_is_not_finite_is_left_out_of_numbers_and_pictures():
     layer = zoo.Attention(Dims(16, 2), "none", causal=True)
     with torch.no_grad():
-        layer.layer.key.weight.fill_(math.nan)
+        layer.layer.k_proj.weight.fill_(math.nan)
     (seen,) = look(layer, (torch.randn(2, 8, 16),))
     assert all(math.isfinite(value) for value in numbers(seen).values())
     assert attended(seen).shape[0] == 3

@@ -118,7 +118,7 @@ def test_the_decay_of_rope_is_a_mean_of_cosines():
 )
 def test_every_panel_says_what_one_should_see(dims, names):
     for name in names:
-        found = panels(chained(name, dims), dims.sizes, zoo.encoding_class(name).causal)
+        found = panels(chained(name, dims), dims.sizes, zoo.encoding_class(name).causal_only)
         assert len({panel.title for panel in found}) == len(found)
         for panel in found:
             assert isinstance(panel, Panel)
@@ -166,7 +166,7 @@ def test_words_and_positions_add_up_to_scores(options):
 
 @torch.no_grad()
 def test_heads_that_share_keys_add_up_too():
-    dims = Dims(32, 4, length=LENGTH, depth=1, key_heads=2)
+    dims = Dims(32, 4, length=LENGTH, depth=1, kv_heads=2)
     made, chain = block(dims), chained("sinusoidal", dims)
     before, after = entered(chain)
     read = after.replace(x=made.attention_norm(after.x))
@@ -179,7 +179,9 @@ def test_tokens_without_a_place_are_left_out_of_correlations():
     made, (before, after) = block(), entered(chained("sinusoidal"), count=3)
     placed = torch.arange(LENGTH)[None] > 0
     call = described(made, chained("sinusoidal"), after)
-    (panel,) = correlations(made, before.replace(placed=placed), after.replace(placed=placed), call)
+    (panel,) = correlations(
+        made, before.replace(has_position=placed), after.replace(has_position=placed), call
+    )
     assert panel.labels == (
         "word to word",
         "word to position",

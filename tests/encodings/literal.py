@@ -164,7 +164,7 @@ def transformer_xl(encoding: Encoding, call: Call, base: float = 10000.0) -> Ten
     def score(b: int, h: int, i: int, j: int) -> Tensor:
         q, k = call.query(b, h, i), call.k[b, h, j]
         r = place(call.pos[i] - call.pos[j])[h * size : (h + 1) * size]
-        return ((q + encoding.content[h]) @ k + (q + encoding.place[h]) @ r) / math.sqrt(size)
+        return ((q + encoding.raw_query[h]) @ k + (q + encoding.place[h]) @ r) / math.sqrt(size)
 
     return all_pairs(call, score)
 

@@ -49,7 +49,7 @@ def selective_rope(
     encoding: Encoding, call: Call, base: float = 500000.0, silu: bool = False
 ) -> Tensor:
     heads, size = call.q.shape[1], call.q.shape[-1]
-    groups = encoding.dims.key_heads or heads
+    groups = encoding.dims.kv_heads or heads
 
     @cache
     def unit(b: int, n: int) -> Tensor:

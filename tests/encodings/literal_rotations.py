@@ -82,16 +82,16 @@ def tape(
 ) -> Tensor:
     """States [N, D] after causal layers with residuals. Frames start as those of rope; the last layer's are left alone."""
     dims = layers[0].dims
-    count, heads, size = len(x), dims.heads, dims.head
+    count, heads, size = len(x), dims.heads, dims.head_dim
     waves = torch.tensor(plain(size)[0], dtype=x.dtype)
     rope = torch.stack(
         [torch.stack([(p * waves).cos(), (p * waves).sin()]) for p in pos]
     )  # [N, 2, K/2]
     frames = torch.stack([rope] * heads, dim=1)  # [N, H, 2, K/2]
     for number, (layer, encoding) in enumerate(zip(layers, encodings, strict=True)):
-        q = (x @ layer.query.weight.T + layer.query.bias).view(count, heads, size)
-        k = (x @ layer.key.weight.T).view(count, heads, size)
-        v = (x @ layer.value.weight.T + layer.value.bias).view(count, heads, size)
+        q = (x @ layer.q_proj.weight.T + layer.q_proj.bias).view(count, heads, size)
+        k = (x @ layer.k_proj.weight.T).view(count, heads, size)
+        v = (x @ layer.v_proj.weight.T + layer.v_proj.bias).view(count, heads, size)
         out, mixed = torch.zeros_like(v), torch.zeros_like(frames)
         for h, i in product(range(heads), range(count)):
             query = turned(q[i, h], *frames[i, h])
@@ -102,7 +102,7 @@ def tape(
             for j, weight in enumerate(scores.exp() / scores.exp().sum()):
                 out[i, h] += weight * v[j, h]
                 mixed[i, h] += weight * frames[j, h]
-        x = x + out.view(count, -1) @ layer.out.weight.T + layer.out.bias
+        x = x + out.view(count, -1) @ layer.o_proj.weight.T + layer.o_proj.bias
         if number < len(layers) - 1:
             frames = torch.stack(
                 [updated(encoding, *of_token) for of_token in zip(frames, mixed, x, strict=True)]

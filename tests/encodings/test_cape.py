@@ -12,7 +12,7 @@ from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid, place, spacing
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 BATCH, TOKENS = 400, 12
 GRID = (3, 4)
@@ -21,7 +21,7 @@ GRID = (3, 4)
 def tokens(axes=1, batch=BATCH, document=None):
     pos = grid((TOKENS,) if axes == 1 else GRID, torch.zeros(0).double())
     made = Tokens.at(torch.zeros(batch, TOKENS, 8, dtype=torch.float64), pos, document=document)
-    return made if axes == 1 else made.replace(extent=torch.tensor([[GRID]]).double())
+    return made if axes == 1 else made.replace(grid_size=torch.tensor([[GRID]]).double())
 
 
 def moved(axes=1, batch=BATCH, document=None, **options):
@@ -128,7 +128,7 @@ def test_an_image_whose_grid_is_not_known_takes_that_of_training():
     moves = encoding._augmented(pos, bare) - pos
     assert fills(moves[..., 0], 0.2)
     assert fills(moves[..., 1], 0.1)
-    with pytest.raises(Invalid, match="size of training"):
+    with pytest.raises(OptionError, match="size of training"):
         zoo.encoding("cape", Dims(8, 2, 2))._augmented(pos, bare)
 
 

@@ -12,7 +12,7 @@ import zoo
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
-from zoo.data.spec import Images
+from zoo.data.spec import ImageSpec
 from zoo.run import extrapolation
 from zoo.run.build import build_task
 
@@ -27,7 +27,7 @@ LITERAL = {
 
 def ruled(name, dims, rule, factors):
     """An encoding by a rule, made of the options that it declares."""
-    options = zoo.encoding(name, dims).extensions(factors)[rule]
+    options = zoo.encoding(name, dims).extrapolations(factors)[rule]
     return zoo.encoding({"name": name, **options}, dims)
 
 
@@ -64,7 +64,7 @@ def test_waves_that_are_stretched_already_know_no_rule():
     scaled = zoo.encoding(
         {"name": "rope", "scaling": {"rule": "ntk", "factor": 2}}, Dims(16, 2, length=8)
     )
-    assert scaled.extensions((2.0,)) == {}
+    assert scaled.extrapolations((2.0,)) == {}
 
 
 @pytest.mark.parametrize("name", zoo.encoding_names())
@@ -74,7 +74,7 @@ def test_no_rule_changes_a_parameter(name):
         dims = Dims(96, 2, axes, (4,) * axes, depth=2)
         encoding = zoo.encoding(name, dims)
         own = {key: value.shape for key, value in encoding.state_dict().items()}
-        for options in encoding.extensions((2.0,) * axes).values():
+        for options in encoding.extrapolations((2.0,) * axes).values():
             other = zoo.encoding({"name": name, **options}, dims)
             assert {key: value.shape for key, value in other.state_dict().items()} == own
 
@@ -88,7 +88,7 @@ def test_a_table_of_a_text_is_resampled_as_images_are(factor):
     image = there.table.detach().T[None, :, :, None]  # [1, D, length, 1]
     resized = F.interpolate(image, size=(5 * factor, 1), mode="bicubic", align_corners=False)
     torch.testing.assert_close(found, resized[0, :, :, 0].T)
-    with pytest.raises(zoo.errors.Invalid, match=f"past the table of {5 * factor} positions"):
+    with pytest.raises(zoo.errors.OptionError, match=f"past the table of {5 * factor} positions"):
         zoo.embed(there, torch.zeros(1, 1, 6).double(), torch.tensor([[5.0 * factor]]))
 
 
@@ -97,7 +97,7 @@ def test_the_last_token_of_a_stretched_table_is_in_it(name):
     there = ruled(name, Dims(4, 1, length=100), "resample", (1.15,))
     x = torch.zeros(1, 115, 4)
     assert zoo.embed(there, x, torch.arange(115.0)[:, None]).shape == x.shape
-    with pytest.raises(zoo.errors.Invalid, match="past the table of 115 positions"):
+    with pytest.raises(zoo.errors.OptionError, match="past the table of 115 positions"):
         zoo.embed(there, x[:, :1], torch.tensor([[115.0]]))
 
 
@@ -112,20 +112,20 @@ def test_places_of_tupe_are_resampled():
         expected = {"place_query": plain.query(table), "place_key": plain.key(table)}
         notes = there.embed(
             Tokens.at(torch.zeros(1, 10, 6).double(), torch.arange(10.0)[:, None].double())
-        ).notes
+        ).per_token
     for note, value in expected.items():
         torch.testing.assert_close(notes[note][0].flatten(1), value)
 
 
 def test_a_table_of_a_grid_is_resampled_anyway():
     encoding = zoo.encoding("learned", Dims(6, 1, 2, (3, 4))).double()
-    assert encoding.extensions((2.0, 1.5)) == {"resample": {}}
+    assert encoding.extrapolations((2.0, 1.5)) == {"resample": {}}
     tokens = Tokens.at(torch.zeros(1, 36, 6).double(), grid((6, 6), encoding.table))
-    found = encoding.embed(tokens.replace(extent=torch.tensor([[[6.0, 6.0]]]).double())).x[0]
+    found = encoding.embed(tokens.replace(grid_size=torch.tensor([[[6.0, 6.0]]]).double())).x[0]
     image = encoding.table.unflatten(0, (3, 4)).permute(2, 0, 1)[None]
     resized = F.interpolate(image, size=(6, 6), mode="bicubic", align_corners=False)
     torch.testing.assert_close(found, resized[0].flatten(1).T)
-    with pytest.raises(zoo.errors.Invalid, match="leave it out"):
+    with pytest.raises(zoo.errors.OptionError, match="leave it out"):
         zoo.encoding({"name": "learned", "stretch": 2.0}, Dims(6, 1, 2, (3, 4)))
 
 
@@ -144,16 +144,18 @@ def test_a_grid_is_interpolated_along_the_axes_that_grew(name):
     ):
         tokens = Tokens.at(torch.zeros(1, 24, 32), index)
         tokens = (
-            tokens.replace(extent=torch.tensor([[[6.0, 4.0]]])) if encoding is other else tokens
+            tokens.replace(grid_size=torch.tensor([[[6.0, 4.0]]])) if encoding is other else tokens
         )
         chain = zoo.attention.chain.Chain.of(encoding)
-        tokens = chain.annotate(chain.embed(tokens))
-        found.append([chain.turn_query(samples[0], tokens), chain.turn_key(samples[1], tokens)])
+        tokens = chain.prepare(chain.embed(tokens))
+        found.append(
+            [chain.transform_query(samples[0], tokens), chain.transform_key(samples[1], tokens)]
+        )
     torch.testing.assert_close(found[0], found[1])
 
 
 def test_factors_are_those_of_the_axes_of_the_model():
-    assert extrapolation.factors(Images(1, 16, 8, 10), (32, 8)) == (2.0, 1.0)
+    assert extrapolation.factors(ImageSpec(1, 16, 8, 10), (32, 8)) == (2.0, 1.0)
     assert extrapolation.factors(zoo.samples.Clips(1, 16, 8, 10, frames=4), (32, 8)) == (
         1.0,
         2.0,

@@ -12,7 +12,7 @@ from zoo.attention.coordinates import grid
 from zoo.attention.kv_cache import Context, KeyValueCache
 from zoo.attention.layer import SelfAttention
 from zoo.encodings.common.panels import commutators
-from zoo.laws import Member
+from zoo.laws import Case
 from zoo.laws.case import document, unplaced
 from zoo.reporting.spec import Curves, Map, Mosaic, Numbers, Points
 
@@ -21,9 +21,9 @@ FIRST = 7  # tokens that are cached before the queries of a call come
 
 def members():
     for name in zoo.encoding_names():
-        listed = ["alibi", name] if zoo.encoding_class(name).absorbs else [name]
+        listed = ["alibi", name] if zoo.encoding_class(name).consumes_biases else [name]
         for axes in zoo.encoding_class(name).axes:
-            yield Member(name, axes, lambda dims, listed=listed: zoo.encoding(listed, dims))
+            yield Case(name, axes, lambda dims, listed=listed: zoo.encoding(listed, dims))
 
 
 def described(chain, x, pos, causal, context, slots=None, **facts):
@@ -38,7 +38,7 @@ def calls(member, dtype):
     chain, causal = Chain.of(member.make()).to(dtype).eval(), member.facts.causal
     x, pos, cache = member.states().to(dtype), member.pos().float(), KeyValueCache()
     yield chain, described(chain, x, pos, causal, Context())
-    chosen, facts = torch.tensor([8, 1, 5]), {"placed": unplaced(), "document": document()}
+    chosen, facts = torch.tensor([8, 1, 5]), {"has_position": unplaced(), "document": document()}
     yield chain, described(chain, x, pos, causal, Context(), chosen, **facts)
     described(chain, x[:, :FIRST], pos[:FIRST], causal, cache)
     yield chain, described(chain, x[:, FIRST:], pos[FIRST:], causal, cache)
@@ -57,15 +57,15 @@ def tensors(panel):
     )
 
 
-def state(chain, terms):
+def state(chain, call):
     """Copies of all that findings must leave alone."""
     notes = {
-        **terms.queries.notes,
-        **{f"key {name}": note for name, note in terms.keys.notes.items()},
+        **call.queries.per_token,
+        **{f"key {name}": note for name, note in call.keys.per_token.items()},
     }
     return [
         one.clone()
-        for one in (terms.q, terms.k, terms.v, terms.content, *notes.values(), *chain.parameters())
+        for one in (call.q, call.k, call.v, call.raw_query, *notes.values(), *chain.parameters())
     ]
 
 
@@ -73,12 +73,12 @@ def state(chain, terms):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("member", tuple(members()), ids=str)
 def test_findings_are_finite_panels_that_say_something_and_change_nothing(member, dtype):
-    for chain, terms in calls(member, dtype):
-        before, drawn = state(chain, terms), torch.get_rng_state()
+    for chain, call in calls(member, dtype):
+        before, drawn = state(chain, call), torch.get_rng_state()
         with torch.enable_grad():
-            panels = list(chain.findings(terms))
+            panels = list(chain.panels(call))
         assert torch.equal(torch.get_rng_state(), drawn)
-        assert all(map(torch.equal, state(chain, terms), before))
+        assert all(map(torch.equal, state(chain, call), before))
         titles = [panel.title for panel in panels]
         assert len(set(titles)) == len(titles)
         for panel in panels:
@@ -103,8 +103,8 @@ def found(name, dims=None, causal=True, tokens=8, change=None, context=None, **o
             change(next(iter(chain)))
         pos = grid((tokens,) if dims.axes == 1 else dims.sizes, torch.zeros(0))
         x = torch.randn(2, len(pos), dims.dim)
-        terms = described(chain, x, pos, causal, context or Context())
-        return {panel.title.split(": ")[1]: panel for panel in chain.findings(terms)}
+        call = described(chain, x, pos, causal, context or Context())
+        return {panel.title.split(": ")[1]: panel for panel in chain.panels(call)}
 
 
 def test_rope_tells_its_frequencies():
@@ -200,10 +200,9 @@ def test_padding_is_no_token_of_a_spread():
 def test_cope_counts_halves_where_scores_are_nothing():
     chain = Chain.of(zoo.encoding("cope", Dims(32, 2, length=16), positions=3))
     with torch.no_grad():
-        terms = described(chain, torch.zeros(1, 8, 32), torch.arange(8.0)[:, None], True, Context())
+        call = described(chain, torch.zeros(1, 8, 32), torch.arange(8.0)[:, None], True, Context())
         seen = {
-            panel.title.split(": ")[1]: panel
-            for panel in chain.findings(terms.replace(q=0 * terms.q))
+            panel.title.split(": ")[1]: panel for panel in chain.panels(call.replace(q=0 * call.q))
         }
     assert seen["Gates"].values == {"head 1": 0.5, "head 2": 0.5}
     assert seen["Counts reached"].values["head 1"] == pytest.approx(4.5 / 2)  # of 1 to 8 tokens
@@ -263,8 +262,8 @@ def test_frames_that_nothing_moved_are_those_of_rope():
 def test_a_stick_that_nobody_breaks_is_left_whole():
     chain = Chain.of(zoo.encoding("stickbreaking", Dims(32, 2, length=16)))
     with torch.no_grad():
-        terms = described(chain, torch.randn(1, 8, 32), torch.arange(8.0)[:, None], True, Context())
-        (panel,) = chain.findings(terms.replace(q=0 * terms.q))
+        call = described(chain, torch.randn(1, 8, 32), torch.arange(8.0)[:, None], True, Context())
+        (panel,) = chain.panels(call.replace(q=0 * call.q))
     torch.testing.assert_close(panel.groups["mean"][1], torch.full((2,), (1 - 0.5**8) / 0.5 / 8))
 
 
@@ -279,7 +278,7 @@ def test_padding_counts_nothing():
     ):
         chain = Chain.of(layer.encoding)
         call = layer.layer.describe(tokens, chain, Context())[1]
-        told.append({panel.title: panel.values for panel in chain.findings(call)})
+        told.append({panel.title: panel.values for panel in chain.panels(call)})
     for title, values in told[0].items():
         assert told[1][title] == pytest.approx(values), title
 
@@ -294,8 +293,10 @@ def test_turns_are_those_of_the_document_whatever_stands_beside_it(convention, r
     )
     extent = torch.tensor([1.0] + [16.0] * 16)[None, :, None]  # a class token first
     index = torch.cat([torch.zeros(1), torch.arange(16.0)])[:, None]
-    tokens = Tokens.at(torch.zeros(1, 17, 16), index, torch.arange(17) > 0).replace(extent=extent)
+    tokens = Tokens.at(torch.zeros(1, 17, 16), index, torch.arange(17) > 0).replace(
+        grid_size=extent
+    )
     call = SelfAttention(chain.dims).describe(tokens, chain, Context())[1]
-    (panel,) = chain.findings(call)
+    (panel,) = chain.panels(call)
     (points,) = panel.groups.values()
     assert float(points[1][0]) == pytest.approx(radians)

@@ -13,7 +13,7 @@ import yaml
 
 import zoo
 from zoo import registry
-from zoo.laws import LAWS, Ledger, Member
+from zoo.laws import LAWS, Case, Recorder
 from zoo.laws.backends import a_compiler_captures_it
 
 ROOT = Path(__file__).parents[2]
@@ -77,9 +77,9 @@ def title(entry: Any) -> str:
     return f"{entry['name']}({','.join(told)})" if told else str(entry["name"])
 
 
-def members() -> Iterator[Member]:
+def members() -> Iterator[Case]:
     """Every name, and every list, on every number of axes."""
-    alone = [name for name in zoo.encoding_names() if not zoo.encoding_class(name).absorbs]
+    alone = [name for name in zoo.encoding_names() if not zoo.encoding_class(name).consumes_biases]
     entries = {title(name): [name] for name in alone}
     for encodings in (*LISTS, *recipe_lists()):
         entries.setdefault("+".join(map(title, encodings)), encodings)
@@ -90,16 +90,16 @@ def members() -> Iterator[Member]:
         for axes in (1, 2, 3):
             if all(axes in cls.axes for cls in classes):
                 build = partial(zoo.encoding, encodings[0] if len(encodings) == 1 else encodings)
-                yield Member(name, axes, build)
+                yield Case(name, axes, build)
 
 
-def typical(member: Member) -> bool:
+def typical(member: Case) -> bool:
     """Alone, and on two axes where it can: a graph hardly depends on axes, options and company, and takes seconds."""
     links = list(member.facts)
     plain = all(
-        link.absorbs or not any(True for _ in link.parameters()) for link in links
+        link.consumes_biases or not any(True for _ in link.parameters()) for link in links
     )  # no two that learn
-    alone = len(links) == 1 or (plain and any(link.absorbs for link in links))
+    alone = len(links) == 1 or (plain and any(link.consumes_biases for link in links))
     return (
         alone
         and not member.name.endswith(")")
@@ -134,8 +134,8 @@ def test_law(law, member):
     "ignore::DeprecationWarning"
 )  # torch's own, while it sets its compiler up
 def test_inductor_computes_the_same():
-    member = Member("rope_mixed", 2, partial(zoo.encoding, "rope_mixed"))
-    a_compiler_captures_it.check(member, Ledger(), backend="inductor")
+    member = Case("rope_mixed", 2, partial(zoo.encoding, "rope_mixed"))
+    a_compiler_captures_it.check(member, Recorder(), backend="inductor")
 
 
 def test_every_registered_encoding_is_a_member():

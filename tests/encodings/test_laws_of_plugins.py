@@ -8,14 +8,14 @@ from tiny import ROOT
 
 import zoo
 from zoo import registry
-from zoo.laws import LAWS, Member
+from zoo.laws import LAWS, Case
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
 def test_the_example_keeps_the_laws(axes, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs" / "plugin")
     monkeypatch.setenv(registry.PLUGINS, "zoo_example")
-    member = Member("gaussian", axes, partial(zoo.encoding, "gaussian"))
+    member = Case("gaussian", axes, partial(zoo.encoding, "gaussian"))
     kept = [law for law in LAWS if not law.exempt(member)]
     for law in kept:
         torch.manual_seed(0)

@@ -30,7 +30,7 @@ from torch import nn
 
 import zoo
 from zoo.attention.encoding import Dims
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 # biases of distance
 
@@ -136,7 +136,7 @@ def test_any_even_number_of_buckets_will_do(buckets, reach, causal):
 
 @pytest.mark.parametrize(("reach", "causal", "own"), [(16, True, 16), (8, False, 8)])
 def test_buckets_that_reach_no_further_than_those_of_one_distance_are_refused(reach, causal, own):
-    with pytest.raises(Invalid, match=f"reach {reach} must be more than {own}"):
+    with pytest.raises(OptionError, match=f"reach {reach} must be more than {own}"):
         agree(made("t5", reach=reach), called(causal=causal), 0, causal)
 
 
@@ -223,7 +223,7 @@ PLACED = torch.tensor([False, True, True, True, False, True, True])
 def test_tupe_resets_tokens_without_a_place(queries, causal):
     pos = torch.tensor([0.0, 0, 1, 2, 3, 3, 4])
     encoding, call = made("tupe"), called(queries=queries, causal=causal, pos=pos)
-    near(scores(encoding, call, causal, placed=PLACED), literal.tupe(encoding, call, PLACED))
+    near(scores(encoding, call, causal, has_position=PLACED), literal.tupe(encoding, call, PLACED))
 
 
 @SEEN
@@ -315,7 +315,7 @@ def packed(names, heads=4, head=8):
     )
     q, k, v = (
         one(x).unflatten(-1, (heads, head)).transpose(1, 2)
-        for one in (layer.layer.query, layer.layer.key, layer.layer.value)
+        for one in (layer.layer.q_proj, layer.layer.k_proj, layer.layer.v_proj)
     )
     same = (DOCUMENTS[:, None] == DOCUMENTS) & (DOCUMENTS >= 0)
     call = Call(q, k, v, pos, same.tril(), x)

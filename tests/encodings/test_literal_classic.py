@@ -20,8 +20,8 @@ from zoo.encodings.fope import FoPE
 from zoo.encodings.head_scale import HeadScale
 from zoo.encodings.sandwich import Sandwich
 from zoo.encodings.xpos import XPos
-from zoo.errors import Invalid
-from zoo.laws import Broken, Member, causality
+from zoo.errors import OptionError
+from zoo.laws import Case, LawBroken, causality
 
 # a temperature
 
@@ -51,14 +51,14 @@ def test_head_scale_leaves_later_biases_as_they_are():
 
 def test_head_scale_follows_no_rows():
     encoding, call = made(["alibi", "dape", "head_scale"]), called()
-    with pytest.raises(Invalid, match="head_scale cannot follow a link that rescores"):
+    with pytest.raises(OptionError, match="head_scale cannot follow a link that rescores"):
         scores(encoding, call)
 
 
 def test_a_class_token_has_the_temperature_too():
     encoding, call = made("head_scale"), called()
     placed = torch.arange(len(call.pos)) > 0
-    near(scores(encoding, call, placed=placed), scores(encoding, call))
+    near(scores(encoding, call, has_position=placed), scores(encoding, call))
 
 
 # products of sinusoids
@@ -86,7 +86,7 @@ def test_sandwich_is_exact_at_a_distance_from_the_start():
 
 
 def test_an_odd_width_is_refused():
-    with pytest.raises(Invalid, match="width 7 is not even"):
+    with pytest.raises(OptionError, match="width 7 is not even"):
         made("sandwich", width=7)
 
 
@@ -121,14 +121,16 @@ def test_xpos_is_finite_in_float32_over_the_length_of_training(length):
 def test_places_where_powers_overflow_are_refused():
     encoding, q = zoo.encoding("xpos", Dims(32, 2)), torch.randn(1, 2, 2, 16)
     assert zoo.scores(encoding, q, q, torch.tensor([[35_000.0], [35_001]])).isfinite().all()
-    with pytest.raises(Invalid, match=r"places 100000 apart.* past 35443, .* larger span than 512"):
+    with pytest.raises(
+        OptionError, match=r"places 100000 apart.* past 35443, .* larger span than 512"
+    ):
         zoo.scores(encoding, q, q, torch.tensor([[99_999.0], [100_000]]))
     assert (
         zoo.scores(encoding.double(), q.double(), q.double(), torch.tensor([[100_000.0]] * 2))
         .isfinite()
         .all()
     )
-    with pytest.raises(Invalid, match="larger span"):
+    with pytest.raises(OptionError, match="larger span"):
         zoo.encoding("xpos", Dims(32, 2, length=100_000))
     assert zoo.encoding("xpos", Dims(32, 2, length=100_000), span=2048.0)
 
@@ -137,25 +139,25 @@ def test_what_a_mask_hides_does_not_overflow_either():
     layer = zoo.Attention(Dims(32, 2, length=30_000), "xpos", causal=True)
     pos = torch.tensor([[0.0], [29_999.0]])
     assert layer(torch.randn(1, 2, 32), pos, document=torch.tensor([0, 0])).isfinite().all()
-    with pytest.raises(Invalid, match="places 39999 apart"):
+    with pytest.raises(OptionError, match="places 39999 apart"):
         layer(torch.randn(1, 2, 32), torch.tensor([[0.0], [39_999.0]]))
 
 
 def test_half_precision_reaches_less_far():
     encoding, q = zoo.encoding("xpos", Dims(32, 2)), torch.randn(1, 2, 2, 16).half()
-    with pytest.raises(Invalid, match="larger span"):
+    with pytest.raises(OptionError, match="larger span"):
         zoo.scores(encoding, q, q, torch.tensor([[0.0], [8000.0]]))
 
 
 def test_fope_leaves_waves_that_are_none_of_its_own():
     longer, shorter = (zoo.encoding("fope", Dims(64, 1, length=length)) for length in (4096, 512))
-    assert shorter.carried("cosine", longer.cosine, longer) is None
-    assert longer.carried("cosine", shorter.cosine, shorter).shape == (
+    assert shorter.adapt_parameter("cosine", longer.cosine, longer) is None
+    assert longer.adapt_parameter("cosine", shorter.cosine, shorter).shape == (
         *longer.cosine.shape[:2],
         shorter.cosine.shape[2],
     )
     assert (
-        zoo.encoding("fope", Dims(64, 1, length=4096), base=5000.0).carried(
+        zoo.encoding("fope", Dims(64, 1, length=4096), base=5000.0).adapt_parameter(
             "sine", longer.sine, longer
         )
         is None
@@ -196,24 +198,24 @@ def test_fope_leaves_a_token_without_a_place_alone():
     )
     placed = torch.tensor([False, True, True])
     tokens = Tokens.at(torch.zeros(1, 3, 32).double(), torch.zeros(3, 1), placed)
-    turned = Chain.of(encoding).turn_query(q, tokens)
+    turned = Chain.of(encoding).transform_query(q, tokens)
     near(turned[:, :, 0], q[:, :, 0])
     assert not torch.allclose(turned[:, :, 1], q[:, :, 1])  # though it stands at 0
 
 
 @pytest.mark.parametrize("name", ["fope", "xpos"])
 def test_query_heads_turn_as_the_key_head_that_they_share(name):
-    one = zoo.encoding(name, Dims(64, 4, length=99, key_heads=2)).double()
+    one = zoo.encoding(name, Dims(64, 4, length=99, kv_heads=2)).double()
     q, tokens = (
         torch.randn(1, 4, 5, 16).double(),
         Tokens.at(torch.zeros(1, 5, 64).double(), spots(tokens=5)[:, None]),
     )
-    turned = one.turn_query(q, tokens)
+    turned = one.transform_query(q, tokens)
     for first in (0, 1):
-        alone = one.turn_query(q[:, [first, first, first + 2, first + 2]], tokens)
+        alone = one.transform_query(q[:, [first, first, first + 2, first + 2]], tokens)
         near(turned[:, [first, first + 2]], alone[:, [0, 2]])
     if name == "fope":
-        near(turned[:, 1::2], one.turn_key(q[:, 1::2], tokens))
+        near(turned[:, 1::2], one.transform_key(q[:, 1::2], tokens))
 
 
 # on grids
@@ -270,7 +272,7 @@ def test_t5_on_grids(axes, buckets):
 def test_a_class_token_has_no_bias_on_a_grid(name):
     encoding, placed = moved(zoo.encoding(name, Dims(16, 4, 2))), torch.arange(12) > 0
     zero = torch.zeros(1, 4, 12, 4, dtype=torch.float64)
-    found = zoo.scores(encoding, zero, zero, PLACES[2], placed=placed)[0]
+    found = zoo.scores(encoding, zero, zero, PLACES[2], has_position=placed)[0]
     assert not found[:, 0].any()
     assert not found[:, :, 0].any()
     near(found[:, 1:, 1:], biases(encoding, PLACES[2])[:, 1:, 1:])
@@ -282,29 +284,29 @@ def test_a_class_token_has_no_bias_on_a_grid(name):
 class WholeWidth(Sandwich):
     """The constant forgotten: nothing to a softmax, but the scores are not those of the formula."""
 
-    def terms(self, terms):
-        found = super().terms(terms)
-        return found.replace(factors=found.factors[:1])
+    def modify(self, call):
+        found = super().modify(call)
+        return found.replace(low_rank_biases=found.low_rank_biases[:1])
 
 
 class Growing(XPos):
     """Queries and keys have changed places: far keys count more."""
 
-    def prepare(self, pos):
+    def compute_rotation(self, pos):
         return tuple(reversed(super().prepare(pos)))
 
 
 class Still(HeadScale):
     """The biases before it keep their size."""
 
-    def terms(self, terms):
-        return super().terms(terms).replace(biases=terms.biases, factors=terms.factors)
+    def modify(self, call):
+        return super().modify(call).replace(biases=call.biases, low_rank_biases=call.factors)
 
 
 class Sines(FoPE):
     """Pairs past the columns have sine 1, as the published code has it."""
 
-    def turn(self, x, *tables):
+    def rotate(self, x, *tables):
         clipped = x.shape[-1] // 2 - tables[0].shape[-2]
         ones = torch.ones(*tables[0].shape[:-2], clipped, 2, dtype=x.dtype)
         return super().turn(x, torch.cat([tables[0], ones], dim=-2))
@@ -337,12 +339,12 @@ def test_a_planted_fault_changes_the_scores(sound, planted, before):
 class OwnMiddle(XPos):
     """Places count from the middle of the tokens at hand: cached keys have another one than later queries."""
 
-    def prepare(self, pos):
+    def compute_rotation(self, pos):
         self.centre = float(pos.mean())
         return super().prepare(pos)
 
 
 def test_a_middle_that_passes_do_not_share_is_caught_by_the_law_of_decoding():
-    causality.decoding_equals_one_pass(Member("sound", 1, XPos))
-    with pytest.raises(Broken):
-        causality.decoding_equals_one_pass(Member("planted", 1, OwnMiddle))
+    causality.decoding_equals_one_pass(Case("sound", 1, XPos))
+    with pytest.raises(LawBroken):
+        causality.decoding_equals_one_pass(Case("planted", 1, OwnMiddle))

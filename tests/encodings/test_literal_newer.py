@@ -13,10 +13,10 @@ from calls import SEEN, TOKENS, agree, called, dims, made, moved, near, scores, 
 from torch import nn
 
 import zoo
-from zoo.attention.call import Terms
+from zoo.attention.call import AttentionCall
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 CAUSAL = {
     "selective_rope": ({}, newer.selective_rope),
@@ -78,26 +78,28 @@ def test_slopes_need_no_order_of_places(by):
 
 def shared_heads(name):
     """The first attention call of an encoding for four query heads and two key heads, keys as often as queries."""
-    encoding = moved(zoo.encoding(name, Dims(32, 4, length=16, key_heads=2)))
+    encoding = moved(zoo.encoding(name, Dims(32, 4, length=16, kv_heads=2)))
     call = called()
-    tokens = encoding.annotate(Tokens.at(call.x, call.pos[:, None], ordered=True))
-    terms = encoding.terms(Terms(call.q, call.k, call.v, call.q, tokens, tokens, True, 8**-0.5))
-    return encoding, call, terms
+    tokens = encoding.prepare(Tokens.at(call.x, call.pos[:, None], ordered=True))
+    call = encoding.modify(
+        AttentionCall(call.q, call.k, call.v, call.q, tokens, tokens, True, 8**-0.5)
+    )
+    return encoding, call, call
 
 
 def test_query_heads_turn_as_their_key_head():
-    encoding, call, terms = shared_heads("selective_rope")
-    visible = (terms.q @ terms.k.mT * terms.scale).masked_fill(~call.visible, float("-inf"))
+    encoding, call, call = shared_heads("selective_rope")
+    visible = (call.q @ call.k.mT * call.scale).masked_fill(~call.visible, float("-inf"))
     near(visible, newer.selective_rope(encoding, call))
 
 
 def test_polar_phases_are_those_of_the_key_head():
-    encoding = moved(zoo.encoding("pope", Dims(32, 4, key_heads=2)))
+    encoding = moved(zoo.encoding("pope", Dims(32, 4, kv_heads=2)))
     call = called()
     tokens, shared = Tokens.at(call.x, call.pos[:, None]), call.k[:, ::2]
     q, k = (
-        encoding.turn_query(call.q, tokens),
-        encoding.turn_key(shared, tokens).repeat_interleave(2, dim=1),
+        encoding.transform_query(call.q, tokens),
+        encoding.transform_key(shared, tokens).repeat_interleave(2, dim=1),
     )
     encoding.phase = nn.Parameter(encoding.phase.repeat_interleave(2, dim=0), requires_grad=False)
     repeated = literal.Call(
@@ -178,9 +180,13 @@ def test_fox_is_a_path_that_does_not_depend_on_the_query():
         lengths * call.pos.cos()[:, None]
     )  # [M, H], of the first sample
     first = literal.Call(call.q[:1], call.k[:1], call.v[:1], call.pos, call.visible, call.x[:1])
-    gates = Tokens.at(first.x, first.pos[:, None], ordered=True).note(log_forget=forget[None])
-    terms = fox.terms(Terms(first.q, first.k, first.v, first.q, gates, gates, True, 8**-0.5))
-    expected = (first.q @ first.k.mT * terms.scale + terms.added()).masked_fill(
+    gates = Tokens.at(first.x, first.pos[:, None], ordered=True).with_per_token(
+        log_forget=forget[None]
+    )
+    call = fox.modify(
+        AttentionCall(first.q, first.k, first.v, first.q, gates, gates, True, 8**-0.5)
+    )
+    expected = (first.q @ first.k.mT * call.scale + call.added()).masked_fill(
         ~call.visible, float("-inf")
     )
     near(scores(encoding, first), expected)
@@ -192,7 +198,7 @@ def test_fox_is_a_path_that_does_not_depend_on_the_query():
 def test_gates_of_turned_keys_are_refused():
     call = called()
     with pytest.raises(
-        Invalid,
+        OptionError,
         match="grape_a reads queries and keys as projected, which a link before it has changed; list it first",
     ):
         scores(zoo.encoding(["rope", "grape_a"], dims()).double(), call)
@@ -207,7 +213,7 @@ def test_gates_of_turned_keys_are_refused():
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(name, options, message):
-    with pytest.raises(Invalid, match=message):
+    with pytest.raises(OptionError, match=message):
         zoo.encoding(name, dims(), **options)
 
 
@@ -215,7 +221,7 @@ def test_sizes_that_do_not_fit_are_refused(name, options, message):
 @pytest.mark.parametrize("name", ["carope", "pope", "grape_m_contextual"])
 def test_what_stands_for_a_query_turns_as_queries_do(name):
     chain, call = moved(zoo.encoding([name, "transformer_xl"], dims())), called()
-    link, bias = dict(chain.named_children())[name], chain.transformer_xl.content
+    link, bias = dict(chain.named_children())[name], chain.transformer_xl.raw_query
 
     def instead() -> torch.Tensor:
         heads = bias[:, None].expand_as(call.q)

@@ -19,7 +19,7 @@ from zoo.attention.tokens import Tokens
 from zoo.encodings import path
 from zoo.encodings.common.householder import added, settled
 from zoo.encodings.path import PaTH
-from zoo.laws import Broken, Member, causality, packing
+from zoo.laws import Case, LawBroken, causality, packing
 
 OPTIONS = pytest.mark.parametrize(
     "options", [{}, {"convolution": 1, "rank": 3}, {"convolution": 9}], ids=str
@@ -35,7 +35,7 @@ def test_path(options, queries):
 
 
 def test_query_heads_share_what_their_key_head_has():
-    encoding, call = moved(zoo.encoding("path", Dims(32, 4, key_heads=2))), called()
+    encoding, call = moved(zoo.encoding("path", Dims(32, 4, kv_heads=2))), called()
     shared = replace(call, k=call.k[:, :2])  # heads 0 and 1 read the first, 2 and 3 the second
     near(
         scores(encoding, shared),
@@ -167,7 +167,7 @@ def test_kept_keys_have_passed_all_tokens_after_them(options):
         matrices = literal_path.matrices(attention.encoding, x[0], head, 8)
         for j in range(7):
             near(kept.k.rows[0, head, j], literal_path.passed(raw[0, j, head], matrices, j, 6))
-    rows = {name: note.shape[1] for name, note in kept.tokens.notes.items()}
+    rows = {name: note.shape[1] for name, note in kept.tokens.per_token.items()}
     assert rows == {"path_direction": min(options.get("convolution", 3) - 1, 7), "path_strength": 0}
 
 
@@ -212,11 +212,13 @@ def test_two_goings_on_from_one_cache_do_not_meet():
 
 def test_kept_keys_do_not_wear_in_half_precision():
     encoding, cache = zoo.encoding("path", Dims(16, 2)), KeyValueCache()
-    tokens = encoding.annotate(Tokens.at(torch.randn(1, 100, 16), torch.arange(100.0)[:, None]))
-    once = encoding.settle(k := torch.randn(1, 2, 100, 8).bfloat16(), tokens)[0]
+    tokens = encoding.prepare(Tokens.at(torch.randn(1, 100, 16), torch.arange(100.0)[:, None]))
+    once = encoding.update_cached_keys(k := torch.randn(1, 2, 100, 8).bfloat16(), tokens)[0]
     for t in range(100):
-        step = encoding.annotate(Tokens.at(tokens.x[:, t : t + 1], torch.tensor([[float(t)]])))
-        read, _, _ = cache.keys(0, k[:, :, t : t + 1], k[:, :, t : t + 1], step, encoding.settle)
+        step = encoding.prepare(Tokens.at(tokens.x[:, t : t + 1], torch.tensor([[float(t)]])))
+        read, _, _ = cache.keys(
+            0, k[:, :, t : t + 1], k[:, :, t : t + 1], step, encoding.update_cached_keys
+        )
     assert read.dtype == torch.bfloat16
     near(cache._layers[0].k.rows, once, 1e-5)
 
@@ -235,29 +237,29 @@ class OneLate(PaTH):
 class Unsettled(PaTH):
     """Notes are cut, and keys left as they were."""
 
-    def settle(self, k, tokens):
-        return k, super().settle(k, tokens)[1]
+    def update_cached_keys(self, k, tokens):
+        return k, super().update_cached_keys(k, tokens)[1]
 
 
 class Forgotten(PaTH):
     """What the convolution needs of the tokens before is cut too."""
 
-    def settle(self, k, tokens):
-        k, tokens = super().settle(k, tokens)
-        return k, tokens.note(path_direction=tokens.notes["path_direction"][:, :0])
+    def update_cached_keys(self, k, tokens):
+        k, tokens = super().update_cached_keys(k, tokens)
+        return k, tokens.with_per_token(path_direction=tokens.per_token["path_direction"][:, :0])
 
 
 @pytest.mark.parametrize("fault", [Unsettled, Forgotten])
 def test_a_fault_of_decoding_is_caught(fault):
-    with pytest.raises(Broken):
-        causality.decoding_equals_one_pass(Member(fault.__name__, 1, fault))
+    with pytest.raises(LawBroken):
+        causality.decoding_equals_one_pass(Case(fault.__name__, 1, fault))
 
 
 def test_a_convolution_across_documents_is_caught(monkeypatch):
     plain = path.convolved
     monkeypatch.setattr(path, "convolved", lambda x, weights, document: plain(x, weights, None))
-    with pytest.raises(Broken):
-        packing.packed_documents_are_apart(Member("path", 1, PaTH))
+    with pytest.raises(LawBroken):
+        packing.packed_documents_are_apart(Case("path", 1, PaTH))
 
 
 def test_a_path_that_begins_too_early_is_caught():

@@ -16,7 +16,7 @@ from zoo.attention.tokens import Tokens
 from zoo.encodings.common.rotation import turn
 from zoo.encodings.common.skew import antisymmetric, cayley, fourier
 from zoo.encodings.string import String
-from zoo.laws import Broken, Member
+from zoo.laws import Case, LawBroken
 from zoo.laws.equivariance import shifts_change_nothing
 from zoo.laws.packing import unplaced_tokens_are_left_alone
 
@@ -64,15 +64,15 @@ def test_its_gradients_are_those_of_the_exponential(kind, axes):
 
 @KIND
 def test_query_heads_that_share_a_key_head_share_its_rotation(kind):
-    encoding, (q, k, pos) = made(kind, 2, heads=4, key_heads=2), called(2, heads=4)
+    encoding, (q, k, pos) = made(kind, 2, heads=4, kv_heads=2), called(2, heads=4)
     each = made(kind, 2, heads=4)
     for name, value in encoding.named_parameters():
         dim = 0 if name == "skew" else 1
         each.get_parameter(name).copy_(value.repeat_interleave(2, dim))
     tokens = Tokens.at(torch.zeros(2, 5, 32, dtype=torch.float64), pos)
     turned = (
-        encoding.turn_query(q, tokens)
-        @ encoding.turn_key(k[:, ::2], tokens).repeat_interleave(2, 1).mT
+        encoding.transform_query(q, tokens)
+        @ encoding.transform_key(k[:, ::2], tokens).repeat_interleave(2, 1).mT
     )
     shared = k[:, ::2].repeat_interleave(2, 1)
     near(turned / 8**0.5, zoo.scores(each, q, shared, pos))
@@ -122,10 +122,12 @@ def test_only_the_odd_part_of_a_circulant_learns():
 # cape in evaluation
 
 
-def embedded(encoding, index, extent, placed=None, document=None):
+def embedded(encoding, index, extent, has_position=None, document=None):
     x = torch.zeros(1, len(index), encoding.dims.dim, dtype=torch.float64)
-    tokens = Tokens.at(x, index, placed, document)
-    tokens = tokens if extent is None else tokens.replace(extent=torch.tensor([[extent]]).double())
+    tokens = Tokens.at(x, index, has_position, document)
+    tokens = (
+        tokens if extent is None else tokens.replace(grid_size=torch.tensor([[extent]]).double())
+    )
     return Chain.of(encoding.eval()).embed(tokens).x[0]
 
 
@@ -179,31 +181,31 @@ def test_a_centre_is_the_mean_of_a_document(axes):
 class OnlyQueries(String):
     """The basis forgotten for keys: still relative, and still a rotation."""
 
-    def turn_key(self, k, tokens):
-        _, *turns = self._prepared(tokens).tables[self.name]
+    def transform_key(self, k, tokens):
+        _, *turns = self._prepared(tokens).shared_tables[self.name]
         return turn(k, *turns)
 
 
 class NotOrthogonal(String):
     """Q applied as (I - S)(I - S)^T."""
 
-    def prepare(self, pos):
+    def compute_rotation(self, pos):
         basis, *turns = super().prepare(pos)
         return basis + 0.1 * basis.mT, *turns
 
 
 @pytest.mark.parametrize("fault", [OnlyQueries, NotOrthogonal])
 def test_a_basis_that_does_not_cancel_is_caught(fault):
-    member = Member(fault.__name__, 2, fault)
+    member = Case(fault.__name__, 2, fault)
     shifts_change_nothing(member)
-    with pytest.raises(Broken):
+    with pytest.raises(LawBroken):
         unplaced_tokens_are_left_alone(member)
 
 
 class Transposed(String):
     """The inverse basis, which no law can tell from the basis."""
 
-    def prepare(self, pos):
+    def compute_rotation(self, pos):
         basis, *turns = super().prepare(pos)
         return basis.mT, *turns
 
@@ -211,6 +213,6 @@ class Transposed(String):
 def test_the_inverse_of_the_basis_is_caught_by_the_reference():
     q, k, pos = called(2)
     planted = moved(Transposed(Dims(16, 2, 2)))
-    unplaced_tokens_are_left_alone(Member("transposed", 2, Transposed))
+    unplaced_tokens_are_left_alone(Case("transposed", 2, Transposed))
     with pytest.raises(AssertionError):
         near(zoo.scores(planted, q, k, pos), references.scores(literal.cayley, planted, q, k, pos))

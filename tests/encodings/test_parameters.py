@@ -117,7 +117,7 @@ def test_the_last_layer_of_tape_has_no_parameters():
 )
 def test_facts_are_the_contracts(name, shared, causal):
     cls = zoo.encoding_class(name)
-    assert (cls.shared, cls.causal) == (shared, causal)
+    assert (cls.shared, cls.causal_only) == (shared, causal)
 
 
 def test_what_is_learned_per_layer_may_be_shared_by_option():
@@ -126,8 +126,8 @@ def test_what_is_learned_per_layer_may_be_shared_by_option():
 
 
 def test_tupe_handles_tokens_without_a_place_itself():
-    assert zoo.encoding_class("tupe").unplaced
-    assert not zoo.encoding_class("t5").unplaced
+    assert zoo.encoding_class("tupe").handles_special_tokens
+    assert not zoo.encoding_class("t5").handles_special_tokens
 
 
 # initial values
@@ -224,7 +224,7 @@ def test_norms_start_at_one():
 
 def test_transformer_xl_starts_near_plain_content():
     encoding = made("transformer_xl")
-    assert encoding.content.abs().max() < 0.1
+    assert encoding.raw_query.abs().max() < 0.1
     assert encoding.place.abs().max() < 0.1
 
 

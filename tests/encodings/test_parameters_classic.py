@@ -10,15 +10,15 @@ from calls import near
 
 import zoo
 from zoo.attention.encoding import Dims
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 HEADS, HEAD, LENGTH = 4, 16, 40
 SIZES = {1: LENGTH, 2: (5, 6), 3: (2, 5, 6)}
 
 
-def made(name, axes=1, key_heads=None, **options):
+def made(name, axes=1, kv_heads=None, **options):
     return zoo.encoding(
-        name, Dims(HEADS * HEAD, HEADS, axes, SIZES[axes], depth=2, key_heads=key_heads), **options
+        name, Dims(HEADS * HEAD, HEADS, axes, SIZES[axes], depth=2, kv_heads=kv_heads), **options
     )
 
 
@@ -54,7 +54,12 @@ def test_parameters_are_those_of_the_contract(name, axes, options, shapes):
 )
 def test_facts_are_the_contracts(name, shared, relative, causal, axes):
     cls = zoo.encoding_class(name)
-    assert (cls.shared, cls.relative, cls.causal, cls.axes) == (shared, relative, causal, axes)
+    assert (cls.shared, cls.shift_invariant, cls.causal_only, cls.axes) == (
+        shared,
+        relative,
+        causal,
+        axes,
+    )
 
 
 def test_head_scale_starts_at_one_and_learns():
@@ -77,11 +82,11 @@ def test_tables_of_t5_on_a_grid_start_as_that_of_a_text():
 @pytest.mark.parametrize(
     ("length", "waves", "columns"), [(40, 2, 2), (2000, 6, 4), (10**6, 8, 4), (3, 1, 1)]
 )
-@pytest.mark.parametrize("key_heads", [None, 2])
-def test_fope_has_a_frozen_matrix_for_each_key_head(length, waves, columns, key_heads):
-    encoding = zoo.encoding("fope", Dims(HEADS * HEAD, HEADS, length=length, key_heads=key_heads))
+@pytest.mark.parametrize("kv_heads", [None, 2])
+def test_fope_has_a_frozen_matrix_for_each_key_head(length, waves, columns, kv_heads):
+    encoding = zoo.encoding("fope", Dims(HEADS * HEAD, HEADS, length=length, kv_heads=kv_heads))
     shapes = {name: tuple(value.shape) for name, value in encoding.state_dict().items()}
-    assert shapes == dict.fromkeys(("sine", "cosine"), (key_heads or HEADS, waves, columns))
+    assert shapes == dict.fromkeys(("sine", "cosine"), (kv_heads or HEADS, waves, columns))
     assert list(encoding.parameters()) == []
 
 
@@ -99,7 +104,7 @@ def test_a_column_of_fope_starts_as_one_wave_and_noise():
 
 
 def test_fope_needs_the_length_of_training():
-    with pytest.raises(Invalid, match="length"):
+    with pytest.raises(OptionError, match="length"):
         zoo.encoding("fope", Dims(32, 2))
 
 
@@ -111,8 +116,8 @@ def test_fope_carried_to_a_longer_text_computes_the_same():
         zoo.encoding("fope", Dims(64, 2, length=length)).double() for length in (1000, 10**6)
     )
     for name, value in short.state_dict().items():
-        assert short.carried(name, value, short) is value
-        getattr(long, name).copy_(long.carried(name, value, short))
+        assert short.adapt_parameter(name, value, short) is value
+        getattr(long, name).copy_(long.adapt_parameter(name, value, short))
     (q, k), pos = torch.randn(2, 1, 2, 5, 32).double(), torch.arange(5.0)[:, None]
     near(zoo.scores(long, q, k, pos), zoo.scores(short, q, k, pos))
 
@@ -132,7 +137,7 @@ def test_t5_goes_by_rows_and_columns_as_before():
 
 
 def refusal(name, axes):
-    with pytest.raises(Invalid) as told:
+    with pytest.raises(OptionError) as told:
         zoo.encoding_class(name)(Dims(48, 2, axes, 4))
     return str(told.value)
 

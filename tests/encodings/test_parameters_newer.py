@@ -17,9 +17,7 @@ GATE = {"gate.weight": (KEY_HEADS, WIDTH), "gate.bias": (KEY_HEADS,)}
 
 
 def made(name, **options):
-    return zoo.encoding(
-        name, Dims(WIDTH, HEADS, length=40, depth=2, key_heads=KEY_HEADS), **options
-    )
+    return zoo.encoding(name, Dims(WIDTH, HEADS, length=40, depth=2, kv_heads=KEY_HEADS), **options)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,11 @@ def test_parameters_have_these_names_and_shapes(name, options, shapes):
 )
 def test_facts(name, relative, causal, unplaced):
     cls = zoo.encoding_class(name)
-    assert (cls.relative, cls.causal, cls.unplaced) == (relative, causal, unplaced)
+    assert (cls.shift_invariant, cls.causal_only, cls.handles_special_tokens) == (
+        relative,
+        causal,
+        unplaced,
+    )
     assert not cls.shared
     assert cls.axes == (1,)
 

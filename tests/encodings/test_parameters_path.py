@@ -12,17 +12,17 @@ from zoo.attention.tokens import Tokens
 WIDTH, HEADS, RANK = 64, 4, 32
 
 
-def made(key_heads=None, **options):
-    return zoo.encoding("path", Dims(WIDTH, HEADS, key_heads=key_heads), **options)
+def made(kv_heads=None, **options):
+    return zoo.encoding("path", Dims(WIDTH, HEADS, kv_heads=kv_heads), **options)
 
 
 def shapes(encoding):
     return {name: tuple(parameter.shape) for name, parameter in encoding.named_parameters()}
 
 
-@pytest.mark.parametrize(("key_heads", "own"), [(None, 4), (2, 2), (1, 1)])
-def test_there_is_one_path_per_key_head(key_heads, own):
-    assert shapes(made(key_heads)) == {
+@pytest.mark.parametrize(("kv_heads", "own"), [(None, 4), (2, 2), (1, 1)])
+def test_there_is_one_path_per_key_head(kv_heads, own):
+    assert shapes(made(kv_heads)) == {
         "direction.0.weight": (RANK, WIDTH),
         "direction.1.weight": (own * 16, RANK),
         "strength.weight": (own, WIDTH),
@@ -39,13 +39,13 @@ def test_a_convolution_of_one_token_is_none():
 
 def test_it_goes_by_the_order_of_tokens_alone():
     cls = zoo.encoding_class("path")
-    assert (cls.shared, cls.relative, cls.causal, cls.unplaced, cls.axes) == (
-        False,
-        True,
-        True,
-        True,
-        (1,),
-    )
+    assert (
+        cls.shared,
+        cls.shift_invariant,
+        cls.causal_only,
+        cls.handles_special_tokens,
+        cls.axes,
+    ) == (False, True, True, True, (1,))
 
 
 def test_all_strengths_are_about_one_at_first():
@@ -57,7 +57,7 @@ def test_all_strengths_are_about_one_at_first():
         encoding.direction[1].weight,
     ):
         assert abs(weight.std().item() / 0.02 - 1) < 0.25
-    assert (encoding.annotate(tokens).notes["path_strength"] - 1).abs().max() < 0.5
+    assert (encoding.prepare(tokens).per_token["path_strength"] - 1).abs().max() < 0.5
 
 
 def test_the_filter_starts_as_pytorch_makes_it():

@@ -7,8 +7,8 @@ import torch
 
 import zoo
 from zoo.attention.encoding import Dims
-from zoo.errors import Invalid
-from zoo.models.transformer import BlockOptions, Trunk
+from zoo.errors import OptionError
+from zoo.models.transformer import BlockOptions, Transformer
 
 HEADS, HEAD = 2, 16
 WIDTH = HEADS * HEAD
@@ -32,7 +32,7 @@ def test_parameters_are_those_of_the_contract(axes):
 
 
 def test_a_rotation_belongs_to_its_key_head():
-    grouped = zoo.encoding("string", Dims(64, 4, 2, key_heads=2))
+    grouped = zoo.encoding("string", Dims(64, 4, 2, kv_heads=2))
     assert grouped.frequencies.shape == (2, 2, 8)
     assert grouped.skew.shape == (2, 120)
 
@@ -44,7 +44,7 @@ def test_cape_has_no_parameters():
 
 def test_facts():
     cls = zoo.encoding_class("string")
-    assert (cls.shared, cls.relative, cls.causal, cls.axes, cls.coordinates) == (
+    assert (cls.shared, cls.shift_invariant, cls.causal_only, cls.axes, cls.coordinates) == (
         False,
         True,
         False,
@@ -52,13 +52,13 @@ def test_facts():
         "index",
     )
     cls = zoo.encoding_class("cape")
-    assert (cls.shared, cls.relative, cls.causal, cls.axes, cls.whole) == (
-        True,
-        False,
-        False,
-        (1, 2),
-        False,
-    )
+    assert (
+        cls.shared,
+        cls.shift_invariant,
+        cls.causal_only,
+        cls.axes,
+        cls.needs_full_sequence,
+    ) == (True, False, False, (1, 2), False)
     assert made("cape", 1).coordinates == "index"
     assert made("cape", 2).coordinates == "symmetric"
 
@@ -130,22 +130,22 @@ def test_what_is_carried_to_other_axes_goes_by_rows_and_columns(kind, there, her
     ("kind", "axes", "head"), [("cayley", 1, 3), ("cayley", 2, 6), ("circulant", 2, 4)]
 )
 def test_a_head_that_cannot_be_turned_is_refused(kind, axes, head):
-    with pytest.raises(Invalid, match="head size"):
+    with pytest.raises(OptionError, match="head size"):
         zoo.encoding("string", Dims(2 * head, 2, axes), kind=kind)
 
 
 def test_an_odd_width_has_no_waves():
-    with pytest.raises(Invalid, match="even dim, not 7"):
+    with pytest.raises(OptionError, match="even dim, not 7"):
         zoo.encoding("cape", Dims(7, 1))
 
 
 def test_a_centre_is_refused_where_the_end_is_not_seen():
     centred = {"cape": lambda dims: zoo.encoding("cape", dims, centre=True)}
-    with pytest.raises(Invalid, match="reads the whole text"):
-        Trunk(Dims(WIDTH, HEADS), centred, BlockOptions(), causal=True)
-    with pytest.raises(Invalid, match="reads the whole text"):
+    with pytest.raises(OptionError, match="reads the whole text"):
+        Transformer(Dims(WIDTH, HEADS), centred, BlockOptions(), causal=True)
+    with pytest.raises(OptionError, match="reads the whole text"):
         zoo.Attention(Dims(WIDTH, HEADS), {"name": "cape", "centre": True}, causal=True)
-    with pytest.raises(Invalid, match="reads the whole text"):
+    with pytest.raises(OptionError, match="reads the whole text"):
         zoo.Attention(Dims(WIDTH, HEADS), [{"name": "cape", "centre": True}, "rope"], causal=True)
     zoo.Attention(Dims(WIDTH, HEADS), {"name": "cape", "centre": True})
     zoo.Attention(Dims(WIDTH, HEADS), "cape", causal=True)

@@ -14,7 +14,7 @@ import zoo
 from zoo.attention import Block, chain
 from zoo.attention.backends import attend as attending
 from zoo.attention.backends import chunked, fused
-from zoo.attention.call import Span, Terms
+from zoo.attention.call import AttentionCall, Span
 from zoo.attention.encoding import Encoding
 from zoo.attention.tokens import Tokens, pick, precise
 from zoo.encodings.common.rotation import circle
@@ -24,8 +24,8 @@ from zoo.encodings.rope_axial import RoPEAxial
 from zoo.encodings.rope_mixed import RoPEMixed
 from zoo.laws import (
     LAWS,
-    Broken,
-    Member,
+    Case,
+    LawBroken,
     backends,
     causality,
     equivariance,
@@ -38,8 +38,8 @@ from zoo.laws.case import HEADS, TOKENS
 from zoo.laws.certificate import roundings, tried
 
 
-def member(cls: type[Encoding], axes: int | None = None) -> Member:
-    return Member(cls.__name__, axes or cls.axes[0], cls)
+def member(cls: type[Encoding], axes: int | None = None) -> Case:
+    return Case(cls.__name__, axes or cls.axes[0], cls)
 
 
 @pytest.mark.parametrize(
@@ -56,42 +56,42 @@ def test_a_sound_encoding_passes(law, sound):
 
 
 class FlippedKey(RoPE):
-    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        return self.turn(k, *self.prepare(-tokens.pos))
+    def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        return self.rotate(k, *self.compute_rotation(-tokens.pos))
 
 
 class Noncommuting(LieRE):
-    relative = True
+    shift_invariant = True
 
 
 class SecretlyRelative(RoPE):
-    relative = False
+    shift_invariant = False
 
 
 class LookingAhead(Encoding):
     """A rescoring that reads all keys."""
 
-    def terms(self, terms: Terms) -> Terms:
-        return terms.replace(
-            rescore=lambda scores, visible, span: scores * scores.mean(-1, keepdim=True)
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        return call.replace(
+            transform_scores=lambda scores, visible, span: scores * scores.mean(-1, keepdim=True)
         )
 
 
 class NextToken(Encoding):
     """A bias that reads the key after the query."""
 
-    def terms(self, terms: Terms) -> Terms:
+    def modify(self, call: AttentionCall) -> AttentionCall:
         def ahead(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return (
-                terms.k[b, h, (terms.slot(i) + 1).clamp(max=terms.k.shape[2] - 1), 0]
-                * terms.offset(b, i, j)[..., 0]
+                call.k[b, h, (call.slot(i) + 1).clamp(max=call.k.shape[2] - 1), 0]
+                * call.offset(b, i, j)[..., 0]
             )
 
-        return terms.add_bias(ahead)
+        return call.add_bias(ahead)
 
 
 class Detached(RoPEMixed):
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         return tuple(table.detach() for table in super().prepare(pos))
 
 
@@ -110,12 +110,12 @@ class Doubled(torch.autograd.Function):
 class Untrue(RoPEMixed):
     """A backward of its own, which is wrong."""
 
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         return tuple(Doubled.apply(table) for table in super().prepare(pos))
 
 
 class DroppedByZero(RoPEMixed):
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         return tuple(table.detach() + 0 * self.frequencies.sum() for table in super().prepare(pos))
 
 
@@ -124,12 +124,12 @@ class InfiniteAtFirst(Encoding):
         super().__init__(dims)
         self.scale = nn.Parameter(torch.zeros(dims.heads))
 
-    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+    def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         return q * self.scale.abs().sqrt()[:, None, None].exp()
 
 
 class NotANumberAtZero(RoPEMixed):
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         waves = self.frequencies / self.frequencies.norm(dim=0)
         return (
             circle(sum(pos[:, None, :, a, None] * waves[a, :, None] for a in range(len(waves)))),
@@ -137,17 +137,17 @@ class NotANumberAtZero(RoPEMixed):
 
 
 class TurnedClassToken(RoPE):
-    unplaced, origin = True, False
+    handles_special_tokens, identity_at_zero = True, False
 
-    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        return self.turn(q, *self.prepare(tokens.index))
+    def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        return self.rotate(q, *self.compute_rotation(tokens.index))
 
-    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        return self.turn(k, *self.prepare(tokens.index))
+    def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        return self.rotate(k, *self.compute_rotation(tokens.index))
 
 
 class AddedToClassToken(Encoding):
-    unplaced = True
+    handles_special_tokens = True
 
     def embed(self, tokens: Tokens) -> Tokens:
         return tokens.replace(x=tokens.x + 1)
@@ -156,27 +156,27 @@ class AddedToClassToken(Encoding):
 class TouchedAgain(Encoding):
     """Keys that are changed where they lie, in the cache."""
 
-    def terms(self, terms: Terms) -> Terms:
-        terms.k.mul_(1.1)
-        return terms
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        call.k.mul_(1.1)
+        return call
 
 
 class TopLeft(Encoding):
     """Distance in slots, as if the queries were the first tokens."""
 
-    def terms(self, terms: Terms) -> Terms:
-        return terms.add_bias(lambda b, h, i, j: -(i - j).abs() * 0.1)
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        return call.add_bias(lambda b, h, i, j: -(i - j).abs() * 0.1)
 
 
 class FirstRows(Encoding):
     """Distances of a chunk's queries, as if they were the first."""
 
-    def terms(self, terms: Terms) -> Terms:
+    def modify(self, call: AttentionCall) -> AttentionCall:
         def block(span: Span) -> Tensor:
             n, m = span.size
             return -0.1 * (torch.arange(n)[:, None] - torch.arange(m)).abs().double()[None, None]
 
-        return terms.add_bias(Block(block))
+        return call.add_bias(Block(block))
 
 
 class SecondRows(FirstRows):
@@ -184,26 +184,26 @@ class SecondRows(FirstRows):
 
     shared = False
 
-    def terms(self, terms: Terms) -> Terms:
-        return super().terms(terms) if self.dims.layer else terms
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        return super().modify(call) if self.dims.layer else call
 
 
 class TwiceAsFar(Encoding):
     """Another slope where tokens are known to be one place apart."""
 
-    def terms(self, terms: Terms) -> Terms:
-        slope = 0.2 if terms.consecutive else 0.1
-        return terms.add_bias(lambda b, h, i, j: -slope * terms.distance(b, i, j))
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        slope = 0.2 if call.consecutive else 0.1
+        return call.add_bias(lambda b, h, i, j: -slope * call.distance(b, i, j))
 
 
 class Counted(Encoding):
     """A bias of how many tokens came in this pass."""
 
-    def annotate(self, tokens: Tokens) -> Tokens:
-        return tokens.note(slot=torch.arange(len(tokens), dtype=tokens.pos.dtype)[None])
+    def prepare(self, tokens: Tokens) -> Tokens:
+        return tokens.with_per_token(slot=torch.arange(len(tokens), dtype=tokens.pos.dtype)[None])
 
-    def terms(self, terms: Terms) -> Terms:
-        return terms.add_bias(lambda b, h, i, j: pick(terms.keys.notes["slot"], b, j))
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        return call.add_bias(lambda b, h, i, j: pick(call.keys.per_token["slot"], b, j))
 
 
 class OfTheWhole(Encoding):
@@ -214,27 +214,28 @@ class OfTheWhole(Encoding):
 
 
 class FirstSampleOnly(RoPE):
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         return super().prepare(pos[:1])
 
 
 class ByGridShape(Encoding):
     """A bias that depends on how an interpreter asks for it."""
 
-    def terms(self, terms: Terms) -> Terms:
-        return terms.add_bias(lambda b, h, i, j: 0.0 * i + 0.01 * j * j.numel())
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        return call.add_bias(lambda b, h, i, j: 0.0 * i + 0.01 * j * j.numel())
 
 
 class RoundedAngles(RoPE):
     """Angles by a product of matrices, which autocast rounds."""
 
-    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+    def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         ladder = self.base ** (
-            -torch.arange(0, self.dims.head, 2, dtype=tokens.pos.dtype)[None] / self.dims.head
+            -torch.arange(0, self.dims.head_dim, 2, dtype=tokens.pos.dtype)[None]
+            / self.dims.head_dim
         )
-        return self.turn(q, circle(precise(tokens.pos[:, None] @ ladder)))
+        return self.rotate(q, circle(precise(tokens.pos[:, None] @ ladder)))
 
-    turn_key = turn_query
+    transform_key = transform_query
 
 
 class Widened(Encoding):
@@ -258,44 +259,44 @@ class Unsaved(Encoding):
 
 
 class DoubleWeights(Encoding):
-    def terms(self, terms: Terms) -> Terms:
-        return terms.replace(
-            weigh=lambda scores, visible, span: (
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        return call.replace(
+            normalize=lambda scores, visible, span: (
                 2 * scores.masked_fill(~visible, -1e9).softmax(-1) * visible
             )
         )
 
 
 class NegativeWeights(Encoding):
-    def terms(self, terms: Terms) -> Terms:
-        return terms.replace(
-            weigh=lambda scores, visible, span: (
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        return call.replace(
+            normalize=lambda scores, visible, span: (
                 scores.masked_fill(~visible, 0).tanh() / scores.shape[-1]
             )
         )
 
 
 class WeightsOfTheInvisible(Encoding):
-    def terms(self, terms: Terms) -> Terms:
-        return terms.replace(
-            weigh=lambda scores, visible, span: scores.masked_fill(~visible, -9).softmax(-1)
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        return call.replace(
+            normalize=lambda scores, visible, span: scores.masked_fill(~visible, -9).softmax(-1)
         )
 
 
 class BlindSoftmax(Encoding):
     """A softmax that forgets that a row may be empty."""
 
-    def terms(self, terms: Terms) -> Terms:
-        return terms.replace(weigh=lambda scores, visible, span: scores.softmax(-1))
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        return call.replace(normalize=lambda scores, visible, span: scores.softmax(-1))
 
 
 class EvenlyBlind(Encoding):
     """A row of the lowest number: a mean of everything, silently."""
 
-    def terms(self, terms: Terms) -> Terms:
-        lowest = torch.finfo(terms.q.dtype).min
-        return terms.replace(
-            weigh=lambda scores, visible, span: scores.masked_fill(~visible, lowest).softmax(-1)
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        lowest = torch.finfo(call.q.dtype).min
+        return call.replace(
+            normalize=lambda scores, visible, span: scores.masked_fill(~visible, lowest).softmax(-1)
         )
 
 
@@ -304,7 +305,9 @@ class AcrossDocuments(Forget):
 
     def annotate(self, tokens: Tokens) -> Tokens:
         before = F.pad(tokens.x, (0, 0, 2, 0))[:, :-2]
-        return super().annotate(tokens).note(kept=F.logsigmoid(self.gate(tokens.x + before)))
+        return (
+            super().prepare(tokens).with_per_token(kept=F.logsigmoid(self.gate(tokens.x + before)))
+        )
 
 
 class AllAxes(Encoding):
@@ -316,14 +319,14 @@ class AllAxes(Encoding):
 
 
 class Uncaptured(Encoding):
-    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+    def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         return 2 * q if q.sum().item() > 0 else q
 
 
 class EndsEarly(RoPE):
     """A table of places that ends, and whose last row is read past that."""
 
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         return super().prepare(pos.clamp(max=64))
 
 
@@ -342,13 +345,13 @@ class HiddenByZero(Encoding):
         super().__init__(dims)
         self.scale = nn.Parameter(torch.zeros(()))
 
-    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+    def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         return q * (1 + self.scale * (3 if torch.compiler.is_compiling() else 1))
 
 
 class NotANumberFarOff(Encoding):
-    def terms(self, terms: Terms) -> Terms:
-        return terms.add_bias(lambda b, h, i, j: (30.0 - terms.offset(b, i, j)[..., 0].abs()).log())
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        return call.add_bias(lambda b, h, i, j: (30.0 - call.offset(b, i, j)[..., 0].abs()).log())
 
 
 class OneSampleWide(Encoding):
@@ -359,32 +362,32 @@ class OneSampleWide(Encoding):
 class FirstOfEachGroup(RoPEMixed):
     """Of the query heads that share a key head all but the first are left as they are."""
 
-    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        turned = super().turn_query(q, tokens)
-        first = torch.arange(self.dims.heads) % (self.dims.heads // self.dims.groups) == 0
+    def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        turned = super().transform_query(q, tokens)
+        first = torch.arange(self.dims.heads) % (self.dims.heads // self.dims.num_kv_heads) == 0
         return torch.where(first[:, None, None], turned, q)
 
 
 class BySizeOfKeys(Encoding):
     """Heads of keys are told apart by the size of the layer."""
 
-    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        return k * self.dims.groups
+    def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        return k * self.dims.num_kv_heads
 
 
 class BySlot(Encoding):
     """Keys are counted from the first that is there."""
 
-    def terms(self, terms: Terms) -> Terms:
-        return terms.add_bias(lambda b, h, i, j: (j + 0 * i).sin())
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        return call.add_bias(lambda b, h, i, j: (j + 0 * i).sin())
 
 
 class TheLast(Encoding):
     """Queries are taken for the last of the tokens, whichever they are."""
 
-    def terms(self, terms: Terms) -> Terms:
-        first = terms.k.shape[2] - terms.q.shape[2]
-        return terms.add_bias(lambda b, h, i, j: (first + i - j).sin())
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        first = call.k.shape[2] - call.q.shape[2]
+        return call.add_bias(lambda b, h, i, j: (first + i - j).sin())
 
 
 FAULTS = [
@@ -394,9 +397,9 @@ FAULTS = [
     (gradients.every_parameter_learns, Detached),
     (gradients.every_parameter_learns, DroppedByZero),
     (gradients.gradients_are_slopes, Untrue),
-    (backends.dense_and_chunks_agree, FirstRows),
-    (backends.dense_and_chunks_agree, SecondRows),
-    (backends.dense_and_flex_agree, ByGridShape),
+    (backends.reference_and_chunks_agree, FirstRows),
+    (backends.reference_and_chunks_agree, SecondRows),
+    (backends.reference_and_flex_agree, ByGridShape),
     (backends.differences_of_slots_are_offsets, TwiceAsFar),
     (causality.future_tokens_change_nothing, LookingAhead),
     (causality.future_tokens_change_nothing, NextToken),
@@ -443,12 +446,12 @@ def test_a_planted_fault_is_caught(law, fault):
 
 
 def test_a_break_of_the_graph_is_caught():
-    with pytest.raises(Broken, match="no graph is captured"):
+    with pytest.raises(LawBroken, match="no graph is captured"):
         backends.a_compiler_captures_it(member(Uncaptured))
 
 
 def test_what_zero_hides_from_a_compiler_is_caught():
-    with pytest.raises(Broken, match="what was compiled: off by"):
+    with pytest.raises(LawBroken, match="what was compiled: off by"):
         backends.a_compiler_captures_it(member(HiddenByZero))
 
 
@@ -460,49 +463,49 @@ def test_scores_in_float32_that_are_no_numbers_are_a_fault():
 
 def test_a_compiler_that_is_switched_off_captures_nothing(monkeypatch):
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
-    with pytest.raises(Broken, match="TORCHDYNAMO_DISABLE"):
+    with pytest.raises(LawBroken, match="TORCHDYNAMO_DISABLE"):
         backends.a_compiler_captures_it(member(RoPE))
 
 
 def test_riders_of_chunks_are_compared(monkeypatch):
-    def spoiled(terms: Terms) -> Tensor:
-        out, riders = chunked.chunked(terms).split(
-            [terms.v.shape[-1], 0 if terms.riders is None else 4], dim=-1
+    def spoiled(call: AttentionCall) -> Tensor:
+        out, riders = chunked.chunked(call).split(
+            [call.v.shape[-1], 0 if call.extra_values is None else 4], dim=-1
         )
         return torch.cat([out, 1.5 * riders], dim=-1)
 
     monkeypatch.setattr(attending, "chunked", spoiled)
-    with pytest.raises(Broken, match="in chunks, against the whole: off by"):
-        backends.dense_and_chunks_agree(member(Carried))
+    with pytest.raises(LawBroken, match="in chunks, against the whole: off by"):
+        backends.reference_and_chunks_agree(member(Carried))
 
 
 def test_an_interpreter_that_drops_a_factor_is_caught(monkeypatch):
-    backends.dense_and_sdpa_agree(member(Slope))
-    monkeypatch.setattr(fused, "_channels", lambda terms: ([], []))
-    with pytest.raises(Broken):
-        backends.dense_and_sdpa_agree(member(Slope))
+    backends.reference_and_sdpa_agree(member(Slope))
+    monkeypatch.setattr(fused, "_channels", lambda call: ([], []))
+    with pytest.raises(LawBroken):
+        backends.reference_and_sdpa_agree(member(Slope))
 
 
 def test_a_mask_aligned_top_left_is_caught(monkeypatch):
-    monkeypatch.setattr(Terms, "slot", lambda terms, i: i)
-    with pytest.raises(Broken):
+    monkeypatch.setattr(AttentionCall, "slot", lambda call, i: i)
+    with pytest.raises(LawBroken):
         causality.decoding_equals_one_pass(member(RoPE))
 
 
 def test_a_bias_of_unplaced_pairs_is_caught(monkeypatch):
     monkeypatch.setattr(chain, "confined", lambda old, new: new)
-    with pytest.raises(Broken):
+    with pytest.raises(LawBroken):
         packing.unplaced_tokens_are_left_alone(member(Slope))
 
 
 def test_riders_left_behind_are_caught(monkeypatch):
-    monkeypatch.setattr(Carried, "update", Encoding.update)
-    with pytest.raises(Broken):
+    monkeypatch.setattr(Carried, "after_attention", Encoding.after_attention)
+    with pytest.raises(LawBroken):
         gradients.every_parameter_learns(member(Carried))
 
 
 class SwappedAxes(RoPEAxial):
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         return super().prepare(pos.flip(-1))
 
 
@@ -518,5 +521,5 @@ def test_a_reference_catches_what_no_law_can(planted, rotation):
 
 
 def test_every_law_has_a_fault_that_it_catches():
-    elsewhere = {"a_compiler_captures_it", "dense_and_sdpa_agree"}
+    elsewhere = {"a_compiler_captures_it", "reference_and_sdpa_agree"}
     assert {law.name for law in LAWS} == {law.name for law, _ in FAULTS} | elsewhere

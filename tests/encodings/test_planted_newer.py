@@ -13,8 +13,8 @@ from zoo.encodings.common.rotation import circle, turn
 from zoo.encodings.grape_ap import GRAPEAP
 from zoo.encodings.pope import PoPE
 from zoo.encodings.selective_rope import SelectiveRoPE
-from zoo.errors import Invalid
-from zoo.laws import Broken, Member, causality, gradients, packing
+from zoo.errors import OptionError
+from zoo.laws import Case, LawBroken, causality, gradients, packing
 
 
 class TurnedBeforeTheCache(CARoPE):
@@ -23,22 +23,22 @@ class TurnedBeforeTheCache(CARoPE):
     def turned(self, x, tokens):
         return turn(x, circle(self.steps(tokens).cumsum(1).transpose(1, 2)))
 
-    def turn_query(self, q, tokens):
+    def transform_query(self, q, tokens):
         return self.turned(q, tokens)
 
-    def turn_key(self, k, tokens):
+    def transform_key(self, k, tokens):
         return self.turned(k, tokens)
 
-    def terms(self, terms):
-        return terms
+    def modify(self, call):
+        return call
 
 
 class FirstRows(CARoPE):
     """Queries that are taken for the first tokens of all."""
 
-    def terms(self, terms):
-        rows = circle(self.steps(terms.keys).cumsum(1).transpose(1, 2))
-        return super().terms(terms).replace(q=turn(terms.q, rows[:, :, : terms.q.shape[2]]))
+    def modify(self, call):
+        rows = circle(self.steps(call.keys).cumsum(1).transpose(1, 2))
+        return super().modify(call).replace(q=turn(call.q, rows[:, :, : call.q.shape[2]]))
 
 
 class StepsAcrossDocuments(SelectiveRoPE):
@@ -51,23 +51,25 @@ class StepsAcrossDocuments(SelectiveRoPE):
 class EdgesOfOthers(GRAPEAP):
     """Edges that belong to the tokens before."""
 
-    def terms(self, terms):
-        keys = terms.keys
-        return super().terms(terms.replace(keys=keys.note(path=keys.notes["path"].roll(1, dims=1))))
+    def modify(self, call):
+        keys = call.keys
+        return super().modify(
+            call.replace(keys=keys.with_per_token(path=keys.per_token["path"].roll(1, dims=1)))
+        )
 
 
 class WideScale(PoPE):
     """Scores divided by the root of what heads became."""
 
-    def terms(self, terms):
-        return terms.replace(scale=terms.q.shape[-1] ** -0.5)
+    def modify(self, call):
+        return call.replace(scale=call.q.shape[-1] ** -0.5)
 
 
 class PhaseOfBoth(PoPE):
     """A phase for queries as well, which cancels that of keys."""
 
-    def turn_query(self, q, tokens):
-        return self.turn_key(q, tokens)
+    def transform_query(self, q, tokens):
+        return self.transform_key(q, tokens)
 
 
 FAULTS = [
@@ -83,8 +85,8 @@ FAULTS = [
     ("law", "fault"), [pytest.param(*one, id=f"{one[0].name}-{one[1].__name__}") for one in FAULTS]
 )
 def test_a_planted_fault_is_caught(law, fault):
-    with pytest.raises(Broken):
-        law(Member(fault.__name__, 1, fault))
+    with pytest.raises(LawBroken):
+        law(Case(fault.__name__, 1, fault))
 
 
 @pytest.mark.parametrize(
@@ -100,6 +102,7 @@ def test_a_reference_catches_it(reference, fault):
 def test_heads_that_were_made_wider_are_not_turned_by_half(name):
     layer = zoo.Attention(dims(2), ["pope", name], causal=True)
     with pytest.raises(
-        Invalid, match=f"{name} turns pairs of channels, and a link before it has made heads wider"
+        OptionError,
+        match=f"{name} turns pairs of channels, and a link before it has made heads wider",
     ):
         layer(torch.randn(1, 4, 16))

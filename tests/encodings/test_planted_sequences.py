@@ -9,48 +9,48 @@ from calls import called, dims, moved, near, scores
 from torch.nn import functional as F
 
 import zoo
-from zoo.attention import Encoding, Terms
+from zoo.attention import AttentionCall, Encoding
 from zoo.attention.chain import Chain
 from zoo.encodings.alibi import ALiBi
 from zoo.encodings.cope import CoPE
 from zoo.encodings.stickbreaking import StickBreaking
-from zoo.laws import Broken, Member, causality, equivariance, numerics, packing
+from zoo.laws import Case, LawBroken, causality, equivariance, numerics, packing
 
 
 def member(cls):
-    return Member(cls.__name__, 1, cls)
+    return Case(cls.__name__, 1, cls)
 
 
 class GatesAhead(CoPE):
     """Counts that add up the gates of all keys."""
 
-    def terms(self, terms):
-        z = terms.content @ self.table.mT
+    def modify(self, call):
+        z = call.raw_query @ self.table.mT
 
         def rescore(scores, visible, span):
             counts = scores.sigmoid().flip(-1).cumsum(-1).flip(-1)
             return scores + span.of_rows(z).gather(-1, counts.long())
 
-        return terms.replace(rescore=rescore)
+        return call.replace(transform_scores=rescore)
 
 
 class TopLeftStick(StickBreaking):
     """Queries that are taken for the first tokens of all."""
 
-    def terms(self, terms):
+    def modify(self, call):
         return (
             super()
-            .terms(terms.replace(q=terms.q, k=terms.k[:, :, : terms.q.shape[2]]))
-            .replace(k=terms.k)
+            .modify(call.replace(q=call.q, k=call.k[:, :, : call.q.shape[2]]))
+            .replace(k=call.k)
         )
 
 
 class StickTooLong(StickBreaking):
     """The key itself is left out of what its stick has lost."""
 
-    def terms(self, terms):
+    def modify(self, call):
         def weigh(scores, visible, span):
-            seen = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i), span)
+            seen = visible & call.grid(lambda b, h, i, j: j < call.slot(i), span)
             passed = F.softplus(scores.masked_fill(~seen, 0)) * seen
             return (
                 torch.exp(
@@ -59,20 +59,20 @@ class StickTooLong(StickBreaking):
                 * seen
             )
 
-        return super().terms(terms).replace(weigh=weigh)
+        return super().modify(call).replace(normalize=weigh)
 
 
 class CountsOfOthers(CoPE):
     """Counts that begin with the row, whatever document that was."""
 
-    def terms(self, terms):
+    def modify(self, call):
         def rescore(scores, visible, span):
             return (
                 scores * (1 + 0.1 * scores.sigmoid().cumsum(-1))
-                + span.of_rows(terms.content) @ self.table.mT[:, :1]
+                + span.of_rows(call.raw_query) @ self.table.mT[:, :1]
             )
 
-        return terms.replace(rescore=rescore)
+        return call.replace(transform_scores=rescore)
 
 
 FAULTS = [
@@ -88,37 +88,37 @@ FAULTS = [
     ("law", "fault"), [pytest.param(*one, id=f"{one[0].name}-{one[1].__name__}") for one in FAULTS]
 )
 def test_a_planted_fault_is_caught(law, fault):
-    with pytest.raises(Broken):
+    with pytest.raises(LawBroken):
         law(member(fault))
 
 
 def test_content_that_is_not_turned_with_the_queries_is_caught(monkeypatch):
-    one = Member("rope+transformer_xl", 1, lambda at: zoo.encoding(["rope", "transformer_xl"], at))
+    one = Case("rope+transformer_xl", 1, lambda at: zoo.encoding(["rope", "transformer_xl"], at))
     equivariance.shifts_change_nothing(one)
-    monkeypatch.setattr(Chain, "turn_query", _unturned_vectors(Chain.turn_query))
-    with pytest.raises(Broken):
+    monkeypatch.setattr(Chain, "transform_query", _unturned_vectors(Chain.transform_query))
+    with pytest.raises(LawBroken):
         equivariance.shifts_change_nothing(one)
 
 
-def _unturned_vectors(turn_query):
+def _unturned_vectors(transform_query):
     """Vectors that are the same for all tokens are left as they are."""
-    return lambda self, q, tokens: q if q.stride(2) == 0 else turn_query(self, q, tokens)
+    return lambda self, q, tokens: q if q.stride(2) == 0 else transform_query(self, q, tokens)
 
 
 class OneLadder(ALiBi):
     """Slopes 2^(-8h/H) whatever H is."""
 
-    def terms(self, terms):
+    def modify(self, call):
         slopes = 2 ** (-8 * torch.arange(1, self.dims.heads + 1) / self.dims.heads).double()
-        return terms.add_bias(lambda b, h, i, j: -slopes[h] * terms.distance(b, i, j))
+        return call.add_bias(lambda b, h, i, j: -slopes[h] * call.distance(b, i, j))
 
 
 class Towards(ALiBi):
     """The sign of distance mistaken: far keys come first."""
 
-    def terms(self, terms):
-        return terms.add_bias(
-            lambda b, h, i, j: -ALiBi.terms(self, terms.replace(causal=False)).biases[0](b, h, i, j)
+    def modify(self, call):
+        return call.add_bias(
+            lambda b, h, i, j: -ALiBi.modify(self, call.replace(causal=False)).biases[0](b, h, i, j)
         )
 
 
@@ -159,9 +159,9 @@ class Slant(Encoding):
 
     name = "slant"
 
-    def terms(self, terms: Terms) -> Terms:
-        rows = terms.queries.pos[:, None]  # [1|B, 1, N, 1]
-        return terms.add_factor(rows, rows.new_ones(1, 1, 1, 1))
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        rows = call.queries.pos[:, None]  # [1|B, 1, N, 1]
+        return call.add_low_rank_bias(rows, rows.new_ones(1, 1, 1, 1))
 
 
 def test_a_row_constant_may_be_dropped_only_under_a_softmax():

@@ -15,7 +15,7 @@ from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 REFERENCE = 1e-9
 EXPONENTIAL, DERIVATIVE = 1e-10, 1e-8  # against torch.linalg.matrix_exp in float64
@@ -69,7 +69,7 @@ def test_an_unplaced_token_is_not_turned(name, axes):
     q, k = heads(encoding)
     placed = torch.tensor([False, True, True, True, False])
     expected = references.scores(references.ROTATIONS[name], encoding, q, k, pos, placed)
-    near(zoo.scores(encoding, q, k, pos, placed=placed), expected)
+    near(zoo.scores(encoding, q, k, pos, has_position=placed), expected)
 
 
 def test_a_head_that_three_axes_do_not_divide_is_dealt_out_nearly_equally():
@@ -142,7 +142,7 @@ def test_the_learned_table_is_row_major(axes):
 def test_a_learned_grid_is_resized_as_images_are(new):
     encoding = zoo.encoding("learned", Dims(16, 2, 2, (5, 7))).double()
     x = torch.zeros(1, math.prod(new), 16, dtype=torch.float64)
-    tokens = Tokens.at(x, grid(new, x)).replace(extent=torch.tensor([[new]]).double())
+    tokens = Tokens.at(x, grid(new, x)).replace(grid_size=torch.tensor([[new]]).double())
     image = encoding.table.unflatten(0, (5, 7)).permute(2, 0, 1)[None]
     expected = F.interpolate(image, new, mode="bicubic", align_corners=False, antialias=False)
     near(Chain.of(encoding).embed(tokens).x[0], expected[0].flatten(1).T)
@@ -153,7 +153,7 @@ def test_a_class_token_is_never_resized():
     x = torch.randn(1, 13, 16, dtype=torch.float64)
     index = torch.cat([torch.zeros(1, 2), grid((4, 3), x)])
     placed = torch.arange(13) > 0
-    tokens = Tokens.at(x, index, placed).replace(extent=torch.tensor([[[4.0, 3]]]).double())
+    tokens = Tokens.at(x, index, placed).replace(grid_size=torch.tensor([[[4.0, 3]]]).double())
     out = Chain.of(encoding).embed(tokens).x
     assert torch.equal(out[:, 0], x[:, 0])
     assert (out[:, 1:] != x[:, 1:]).any(-1).all()
@@ -163,14 +163,14 @@ def test_a_text_past_the_table_is_refused_with_both_numbers():
     encoding = zoo.encoding("learned", Dims(16, 2, length=10))
     x = torch.zeros(1, 13, 16)
     assert zoo.embed(encoding, x[:, :10], torch.arange(10.0)[:, None]).shape == (1, 10, 16)
-    with pytest.raises(Invalid, match=r"position 12 .* 10 positions"):
+    with pytest.raises(OptionError, match=r"position 12 .* 10 positions"):
         zoo.embed(encoding, x, torch.arange(13.0)[:, None])
-    with pytest.raises(Invalid, match=r"position 12 .* 10 positions"):
+    with pytest.raises(OptionError, match=r"position 12 .* 10 positions"):
         zoo.Attention(Dims(16, 2, length=10), "learned")(x)
 
 
 def test_a_table_needs_the_size_of_training():
-    with pytest.raises(Invalid, match="length"):
+    with pytest.raises(OptionError, match="length"):
         zoo.encoding("learned", Dims(16, 2))
 
 
@@ -225,7 +225,7 @@ def test_blocks_have_eight_channels_by_default(name, axes, default):
 )
 def test_facts_are_the_contracts(name, shared, relative, coordinates):
     cls = zoo.encoding_class(name)
-    assert (cls.shared, cls.relative, cls.coordinates, cls.causal) == (
+    assert (cls.shared, cls.shift_invariant, cls.coordinates, cls.causal_only) == (
         shared,
         relative,
         coordinates,
@@ -383,7 +383,7 @@ def test_gradients_are_right_with_unplaced_tokens_and_positions_per_sample(name,
     encoding, pos = filled(name, axes, "random"), torch.randn(2, 4, axes, dtype=torch.float64)
     q, k = heads(encoding, 4, 2)
     placed = torch.tensor([False, True, True, True])
-    actual = zoo.scores(encoding, q, k, pos, placed=placed)
+    actual = zoo.scores(encoding, q, k, pos, has_position=placed)
     rotation = references.ROTATIONS[name]
     each = [
         references.scores(rotation, encoding, q[b, None], k[b, None], pos[b], placed)
@@ -420,7 +420,9 @@ def rotations(encoding, pos):
     )
     chain = Chain.of(encoding)
     return (
-        chain.turn_key(unit, chain.annotate(tokens))[0].unflatten(1, (count, size)).transpose(0, 1)
+        chain.transform_key(unit, chain.prepare(tokens))[0]
+        .unflatten(1, (count, size))
+        .transpose(0, 1)
     )
 
 

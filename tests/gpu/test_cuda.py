@@ -23,10 +23,8 @@ class Window(zoo.Encoding):
         super().__init__(dims)
         self.gain = torch.nn.Parameter(torch.linspace(0.1, 0.4, dims.heads))
 
-    def terms(self, terms):
-        return terms.add_bias(
-            lambda b, h, i, j: -self.gain[h] * terms.offset(b, i, j)[..., 0].abs()
-        )
+    def modify(self, call):
+        return call.add_bias(lambda b, h, i, j: -self.gain[h] * call.offset(b, i, j)[..., 0].abs())
 
 
 def test_flex_and_dense_agree_in_value_and_gradient():
@@ -34,10 +32,10 @@ def test_flex_and_dense_agree_in_value_and_gradient():
     heads = [torch.randn(2, 4, 128, 16, device="cuda", requires_grad=True) for _ in range(3)]
     pos = torch.arange(128.0, device="cuda")[:, None]
     found = {}
-    for backend in ("dense", "flex"):
+    for backend in ("reference", "flex"):
         out = zoo.attend(encoding, *heads, pos, causal=True, backend=backend)
         found[backend] = (out, *torch.autograd.grad(out.square().sum(), [*heads, encoding.gain]))
-    for dense, flex in zip(found["dense"], found["flex"], strict=True):
+    for dense, flex in zip(found["reference"], found["flex"], strict=True):
         torch.testing.assert_close(flex, dense, atol=2e-3, rtol=2e-3)
 
 
@@ -56,10 +54,10 @@ TEXT = [name for name in zoo.encoding_names() if 1 in zoo.encoding_class(name).a
 
 @pytest.mark.parametrize("name", TEXT)
 def test_what_auto_chooses_for_text_agrees_with_dense_in_value_and_gradient(name):
-    listed = ["alibi", name] if zoo.encoding_class(name).absorbs else name
+    listed = ["alibi", name] if zoo.encoding_class(name).consumes_biases else name
     layer = zoo.Attention(zoo.Dims(64, 4, length=128, depth=2), listed, causal=True).eval().cuda()
     x, found = torch.randn(2, 128, 64, device="cuda"), {}
-    for backend in ("dense", "auto"):
+    for backend in ("reference", "auto"):
         layer.layer.backend = backend
         layer.zero_grad()
         out = layer(x)
@@ -67,18 +65,18 @@ def test_what_auto_chooses_for_text_agrees_with_dense_in_value_and_gradient(name
         gradients = {key: p.grad for key, p in layer.named_parameters() if p.grad is not None}
         found[backend] = {"out": out.detach(), **gradients}
     for key, value in found["auto"].items():  # what a fused kernel drops has no gradient
-        torch.testing.assert_close(value, found["dense"][key], atol=2e-3, rtol=2e-3)
+        torch.testing.assert_close(value, found["reference"][key], atol=2e-3, rtol=2e-3)
 
 
 @pytest.mark.parametrize("name", TEXT)
 def test_what_is_seen_of_a_layer_on_a_gpu_is_what_it_computes(name):
-    listed = ["alibi", name] if zoo.encoding_class(name).absorbs else name
+    listed = ["alibi", name] if zoo.encoding_class(name).consumes_biases else name
     layer = zoo.Attention(zoo.Dims(64, 4, length=128, depth=2), listed, causal=True).eval().cuda()
     x = torch.randn(2, 128, 64, device="cuda")
     (seen,) = look(layer, (x,), queries=9)
     assert all(math.isfinite(value) for value in numbers(seen).values())
     assert attended(seen).dtype == torch.uint8
     with torch.no_grad():
-        out = mix(seen.terms, seen.weights)[..., : seen.terms.v.shape[-1]]
-        rebuilt = seen.attention.joined(out, seen.terms.queries.x)
+        out = mix(seen.call, seen.weights)[..., : seen.call.v.shape[-1]]
+        rebuilt = seen.attention.joined(out, seen.call.queries.x)
         torch.testing.assert_close(rebuilt, layer(x)[:, seen.slots], atol=2e-3, rtol=2e-3)

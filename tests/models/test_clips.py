@@ -5,11 +5,11 @@ import torch
 
 import zoo
 from zoo.attention.coordinates import Perturbation
-from zoo.data.spec import Clips, Images
-from zoo.errors import Invalid
+from zoo.data.spec import ImageSpec, VideoSpec
+from zoo.errors import OptionError
 from zoo.models.vit import ViT
 
-SAMPLES = Clips(channels=1, height=8, width=16, classes=5, frames=6)
+SAMPLES = VideoSpec(channels=1, height=8, width=16, classes=5, frames=6)
 
 
 def vit(encoding="rope_axial", samples=SAMPLES, **options):
@@ -38,7 +38,7 @@ def test_any_size_that_the_tubelet_divides(encoding, size):
 
 def test_tokens_stand_by_frame_row_and_column():
     tokens = vit(pool="class").tokens(torch.randn(1, 1, 6, 8, 16))
-    assert tokens.extent.tolist() == [[[3, 2, 4]]]
+    assert tokens.grid_size.tolist() == [[[3, 2, 4]]]
     assert tokens.index[0, 1:6].tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2], [0, 0, 3], [0, 1, 0]]
     assert tokens.index[0, -1].tolist() == [2, 1, 3]
 
@@ -53,14 +53,14 @@ def test_a_token_reads_its_own_tubelet():
 
 @pytest.mark.parametrize(("shape", "key"), [((5, 8, 16), "tubelet"), ((6, 9, 16), "patch")])
 def test_a_size_that_is_not_divided_is_refused(shape, key):
-    with pytest.raises(Invalid, match="does not divide") as error:
+    with pytest.raises(OptionError, match="does not divide") as error:
         vit()(torch.randn(1, 1, *shape))
     assert error.value.key == key
 
 
 def test_images_have_no_tubelets():
-    with pytest.raises(Invalid, match="no frames to join 2 of"):
-        vit(samples=Images(1, 8, 16, 5))
+    with pytest.raises(OptionError, match="no frames to join 2 of"):
+        vit(samples=ImageSpec(1, 8, 16, 5))
 
 
 def test_frames_do_not_move_in_training():

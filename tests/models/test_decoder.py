@@ -6,7 +6,7 @@ from language import SAMPLES, decoder, links, text
 
 from zoo.attention.coordinates import Perturbation
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.models.decoder import Decoder
 from zoo.models.transformer import BlockOptions
 
@@ -72,13 +72,13 @@ def test_left_padded_prompts_are_continued_with_their_places():
 def test_documents_after_a_context_need_their_places():
     model, cache = decoder("rope"), KeyValueCache()
     model(text(), context=cache)
-    with pytest.raises(Invalid, match="need their places"):
+    with pytest.raises(OptionError, match="need their places"):
         model(text(), torch.zeros(2, 12, dtype=torch.long), context=cache)
 
 
 def test_a_place_by_the_final_length_is_refused():
     with pytest.raises(
-        Invalid, match=r"comrope_ld places tokens by the final length .* add coordinates: index"
+        OptionError, match=r"comrope_ld places tokens by the final length .* add coordinates: index"
     ) as found:
         decoder(encoding=links("comrope_ld"))
     assert found.value.key == "encoding"
@@ -131,7 +131,7 @@ def test_jitter_moves_places_in_training_only():
 
 
 def test_a_text_longer_than_a_learned_table_is_refused():
-    with pytest.raises(Invalid, match=r"past the .*table of 12"):
+    with pytest.raises(OptionError, match=r"past the .*table of 12"):
         decoder("learned")(text(1, 13))
     assert decoder("rope")(text(1, 40)).shape == (1, 40, 11)
 

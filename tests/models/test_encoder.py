@@ -43,9 +43,9 @@ def test_packed_documents_are_the_documents_alone(name):
 
 def test_places_are_fractions_of_their_own_document():
     documents = torch.tensor([[0] * 3 + [1] * 5 + [-1] * 4, [0] * 12])
-    extent = encoder("none").tokens(text(), documents).extent
+    extent = encoder("none").tokens(text(), documents).grid_size
     assert extent[..., 0].tolist() == [[3] * 3 + [5] * 5 + [4] * 4, [12] * 12]
-    assert encoder("none").tokens(text()).extent.tolist() == [[[12]]]
+    assert encoder("none").tokens(text()).grid_size.tolist() == [[[12]]]
 
 
 def test_the_mask_is_read_and_never_predicted():
@@ -57,7 +57,7 @@ def test_the_mask_is_read_and_never_predicted():
 def test_the_class_token_has_no_place_and_no_output():
     model = encoder("rope", class_token=True)
     tokens = model.tokens(text(), torch.tensor([[0] * 12, [3] * 10 + [-1] * 2]))
-    assert tokens.placed[0].tolist() == [False] + [True] * 12
+    assert tokens.has_position[0].tolist() == [False] + [True] * 12
     assert tokens.document[:, 0].tolist() == [0, 3]
     assert tokens.index[0, :3, 0].tolist() == [0, 0, 1]
     assert model(text()).shape == (2, 12, 11)
@@ -66,7 +66,7 @@ def test_the_class_token_has_no_place_and_no_output():
 def test_the_class_token_is_seen_and_trained():
     model = encoder("rope", class_token=True)
     model(text()).sum().backward()
-    assert model.class_token.grad.abs().max() > 0
+    assert model.cls_token.grad.abs().max() > 0
     assert all(p.grad is not None for p in model.parameters())
 
 

@@ -14,8 +14,8 @@ import zoo
 from zoo.api import waiting
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.config.signature import options
-from zoo.data.spec import Images
-from zoo.errors import Invalid
+from zoo.data.spec import ImageSpec
+from zoo.errors import OptionError
 from zoo.models.decoder import Decoder
 from zoo.models.generation import continued
 from zoo.models.transformer import BlockOptions
@@ -24,12 +24,12 @@ from zoo.registry import Choice
 from zoo.run.init_from import Source, adopt
 from zoo.run.preflight import plan
 
-IMAGES = Images(channels=1, height=8, width=16, classes=5)
+IMAGES = ImageSpec(channels=1, height=8, width=16, classes=5)
 FORMS = [
-    {"heads": 4, "key_heads": 2},
-    {"kernel": "elu"},
+    {"heads": 4, "kv_heads": 2},
+    {"attention": "linear"},
     {"window": 4},
-    {"block": BlockOptions(order="parallel")},
+    {"block": BlockOptions(norm_position="parallel")},
 ]
 forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form))
 
@@ -84,7 +84,7 @@ def test_future_tokens_change_nothing(form):
     torch.testing.assert_close(model(other)[:, :7], model(inputs)[:, :7])
 
 
-@pytest.mark.parametrize("form", FORMS[:2], ids=["key_heads", "kernel"])
+@pytest.mark.parametrize("form", FORMS[:2], ids=["kv_heads", "kernel"])
 def test_images_have_them_too(form):
     links = {"rope_axial": waiting(Choice("rope_axial"))}
     model = lively(
@@ -129,7 +129,9 @@ def test_the_window_is_what_a_model_of_one_layer_sees():
 
 
 def test_branches_side_by_side_read_one_norm():
-    model = decoder("rope", depth=1, block=BlockOptions(order="parallel", norm="rms")).double()
+    model = decoder(
+        "rope", depth=1, block=BlockOptions(norm_position="parallel", norm="rms")
+    ).double()
     block, chain, tokens = model.trunk.blocks[0], model.trunk.chains[0], model.tokens(text())
     found = block(chain.embed(tokens), chain, KeyValueCache()).x
     normed = chain.embed(tokens).replace(x=block.attention_norm(tokens.x))
@@ -139,7 +141,7 @@ def test_branches_side_by_side_read_one_norm():
 
 
 def test_what_rode_along_is_taken_back_in_parallel():
-    model, inputs = decoder("tape", block=BlockOptions(order="parallel")), text()
+    model, inputs = decoder("tape", block=BlockOptions(norm_position="parallel")), text()
     found = gradients(model, inputs)
     assert all(
         gradient is not None and gradient.any()
@@ -155,13 +157,13 @@ def test_what_rode_along_is_taken_back_in_parallel():
 
 
 def test_key_heads_must_divide_the_heads():
-    with pytest.raises(Invalid, match="heads 4 is not divisible by key_heads 3") as found:
-        decoder("rope", heads=4, key_heads=3)
-    assert found.value.key == "key_heads"
+    with pytest.raises(OptionError, match="heads 4 is not divisible by kv_heads 3") as found:
+        decoder("rope", heads=4, kv_heads=3)
+    assert found.value.key == "kv_heads"
 
 
 def test_weights_of_another_number_of_key_heads_are_left():
-    model, trained = decoder("rope", heads=4, key_heads=2), decoder("rope", heads=4)
+    model, trained = decoder("rope", heads=4, kv_heads=2), decoder("rope", heads=4)
     report = adopt(model, Source(Path("run"), trained.state_dict(), trained))
     parts = ("key.weight", "value.weight", "value.bias")
     assert set(report.left) == {
@@ -177,7 +179,7 @@ def planned(*overrides):
 
 def test_what_will_compute_it_is_told():
     assert (
-        planned("model.encoding=rope", "model.kernel=elu")
+        planned("model.encoding=rope", "model.attention=linear")
         == [[("sums", "over keys, in chunks of 64")] * 2] * 2
     )
     cpu, cuda = planned("model.encoding=rope", "model.window=8")
@@ -193,5 +195,7 @@ def test_a_window_may_be_the_memory(tmp_path):
         "data.length=16",
         "data.streams=true",
     ]
-    recipe = zoo.load_recipe("lm_xl", [*data, "model.memory=8", "model.window=${model.memory}"])
+    recipe = zoo.load_recipe(
+        "lm_xl", [*data, "model.memory_length=8", "model.window=${model.memory_length}"]
+    )
     assert recipe.model.options["window"] == 8

@@ -7,8 +7,8 @@ from zoo.api import waiting
 from zoo.attention.encoding import Dims
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.attention.tokens import Tokens
-from zoo.errors import Invalid
-from zoo.models.transformer import Block, BlockOptions, Trunk, recompute
+from zoo.errors import OptionError
+from zoo.models.transformer import Block, BlockOptions, Transformer, recompute
 from zoo.registry import Choice
 
 CHAINS = [
@@ -26,7 +26,9 @@ def trunk(names, **block):
     torch.manual_seed(0)
     links = {name: waiting(Choice(name)) for name in names}
     options = BlockOptions(dropout=0.2, drop_path=0.2, **block)
-    return Trunk(Dims(16, 2, length=12, depth=3), links, options, causal=True).double().train()
+    return (
+        Transformer(Dims(16, 2, length=12, depth=3), links, options, causal=True).double().train()
+    )
 
 
 def gradients(model, context=None, segments=1):
@@ -102,5 +104,5 @@ def test_a_compiled_model_has_the_same_gradients():
 
 
 def test_a_model_without_a_trunk_is_told():
-    with pytest.raises(Invalid, match="the model has no trunk"):
+    with pytest.raises(OptionError, match="the model has no trunk"):
         recompute(torch.nn.Linear(2, 2))

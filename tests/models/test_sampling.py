@@ -7,7 +7,7 @@ import torch
 from language import decoder
 
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.models.generation import continued, drawn, shares
 
 CHAINS = [
@@ -83,7 +83,7 @@ def test_the_likeliest_token_is_taken(options):
 
 def test_a_model_that_can_go_no_further_says_so():
     model = decoder("learned")
-    with pytest.raises(Invalid, match="table of 12 positions"):
+    with pytest.raises(OptionError, match="table of 12 positions"):
         tokens(model, KeyValueCache(), count=9)
     assert (
         len(tokens(model, KeyValueCache(), count=8)) == 8

@@ -5,12 +5,12 @@ import torch
 
 import zoo
 from zoo.attention.coordinates import Perturbation
-from zoo.data.spec import Images
-from zoo.errors import Invalid
+from zoo.data.spec import ImageSpec
+from zoo.errors import OptionError
 from zoo.models.transformer import BlockOptions
 from zoo.models.vit import ViT
 
-SAMPLES = Images(channels=3, height=16, width=24, classes=7)
+SAMPLES = ImageSpec(channels=3, height=16, width=24, classes=7)
 
 
 def vit(encoding="rope_axial", **options):
@@ -27,30 +27,30 @@ def test_any_size_that_the_patch_divides(size, encoding):
 
 
 def test_a_size_that_the_patch_does_not_divide_is_refused():
-    with pytest.raises(Invalid, match="patch 4 does not divide images of 18 x 24"):
+    with pytest.raises(OptionError, match="patch 4 does not divide images of 18 x 24"):
         vit()(torch.randn(1, 3, 18, 24))
 
 
 def test_rows_and_columns_are_not_interchangeable():
     tokens = vit().tokens(torch.randn(1, 3, 16, 24))
-    assert tokens.extent.tolist() == [[[4, 6]]]
+    assert tokens.grid_size.tolist() == [[[4, 6]]]
     assert tokens.pos[0, :7].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [0, 4], [0, 5], [1, 0]]
 
 
 def test_class_and_register_tokens_have_no_place():
     tokens = vit(pool="class", registers=2).tokens(torch.randn(2, 3, 16, 24))
-    assert tokens.placed[0].tolist() == [False] * 3 + [True] * 24
+    assert tokens.has_position[0].tolist() == [False] * 3 + [True] * 24
     assert tokens.x.shape == (2, 27, 32)
 
 
 def test_the_class_token_can_stand_at_the_centre():
     tokens = vit(pool="class", registers=1, class_place="centre").tokens(torch.randn(1, 3, 16, 24))
-    assert tokens.placed[0, :3].tolist() == [True, False, True]
+    assert tokens.has_position[0, :3].tolist() == [True, False, True]
     assert tokens.index[0, 0].tolist() == [1.5, 2.5]
 
 
 def test_a_place_for_no_class_token_is_refused():
-    with pytest.raises(Invalid, match="no class token"):
+    with pytest.raises(OptionError, match="no class token"):
         vit(class_place="centre")
 
 
@@ -67,7 +67,7 @@ def test_jitter_of_each_sample_places_no_class_token():
     model = vit("rope_mixed", pool="class", coordinates=Perturbation(jitter=1.0, per_sample=True))
     tokens = model.train().tokens(torch.randn(2, 3, 16, 24))
     assert (tokens.index[0, 1:] != tokens.index[1, 1:]).all()
-    assert torch.equal(tokens.index[:, 0], (tokens.extent[0] - 1).expand(2, -1) / 2)
+    assert torch.equal(tokens.index[:, 0], (tokens.grid_size[0] - 1).expand(2, -1) / 2)
     assert model(torch.randn(2, 3, 16, 24)).isfinite().all()
 
 
@@ -89,7 +89,7 @@ def test_weights_start_as_published():
     assert query.std().item() == pytest.approx((2 / 512) ** 0.5, rel=0.05)
     assert model.embed.weight.std().item() == pytest.approx((3 * 4 * 4) ** -0.5, rel=0.15)
     assert not model.head.weight.any()
-    assert not model.class_token.any()
+    assert not model.cls_token.any()
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_block_options_take_effect_and_train(options):
 
 
 def test_stochastic_depth_keeps_the_mean():
-    from zoo.models.transformer import Branch
+    from zoo.models.transformer import ResidualBranch
 
     dims = zoo.Dims(8, 1, layer=3, depth=4)
-    branch = Branch(dims, BlockOptions(drop_path=0.25)).train()
+    branch = ResidualBranch(dims, BlockOptions(drop_path=0.25)).train()
     out = branch(torch.ones(20000, 2, 8))
     assert out.unique().tolist() == pytest.approx([0.0, 4 / 3])
     assert out.mean().item() == pytest.approx(1, abs=0.02)

@@ -35,7 +35,7 @@ def short(tmp_path, monkeypatch):
 
 @pytest.fixture
 def averaged(short):
-    return [*short, f"trainer.ema={DECAY}"]
+    return [*short, f"trainer.ema_decay={DECAY}"]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def whole(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Classify, "on_train_batch_end", note)
-        result = fit("vit_comrope", [*SHORT, f"trainer.ema={DECAY}"], folder, "never")
+        result = fit("vit_comrope", [*SHORT, f"trainer.ema_decay={DECAY}"], folder, "never")
     return result, folder, seen
 
 

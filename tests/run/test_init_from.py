@@ -71,7 +71,7 @@ def test_nothing_is_started_from_a_checkpoint_that_gives_nothing(change, first, 
         "corrupt": "does not end with its checksum",
         "strange": "none fits",
     }[change]
-    more = ["model.dim=24", "model.patch=2"] if change == "strange" else []
+    more = ["model.dim=24", "model.patch_size=2"] if change == "strange" else []
     with pytest.raises(CheckpointError, match=told):
         fit("vit_comrope", [*tiny, f"init_from={asked}", *more], Path("second"), "never")
     assert not Path("second").exists()

@@ -36,7 +36,11 @@ def test_weights_and_their_names_are_those_of_a_plain_run(tiny, weights, eagerly
     drawn = ["model.block.dropout=0", "model.encoding=none"]  # that backend draws other numbers
     once = [*tiny, *ONE, *drawn, "trainer.fast_dev_run=true"]
     fit("vit_comrope", once, Path("plain"), "never")
-    more = ["trainer.compile=true", "trainer.activation_checkpointing=true", "trainer.ema=0.5"]
+    more = [
+        "trainer.compile=true",
+        "trainer.activation_checkpointing=true",
+        "trainer.ema_decay=0.5",
+    ]
     fit("vit_comrope", [*once, *more], Path("other"), "never")
     plain, other = weights("plain/checkpoints/last.ckpt"), kept("other")
     assert list(plain) == list(other["state_dict"]) == list(other["current_model_state"])
@@ -74,7 +78,7 @@ def test_batches_that_are_accumulated_are_one_batch(tiny):
 def test_mixed_precision_keeps_weights_in_float32(tiny):
     result = fit(
         "vit_comrope",
-        [*tiny, *ONE, "trainer.precision=bf16-mixed", "trainer.ema=0.5"],
+        [*tiny, *ONE, "trainer.precision=bf16-mixed", "trainer.ema_decay=0.5"],
         Path("run"),
         "never",
     )
@@ -108,8 +112,8 @@ def test_a_model_that_remembers_is_computed_again(tmp_path, monkeypatch, weights
 
 def test_what_is_frozen_is_as_it_began(tiny):
     more = [
-        "optim.rules=[{match: 'trunk.*', freeze: true}, {match: head.*, lr: 2.0}]",
-        "trainer.ema=0.9",
+        "optim.param_groups=[{match: 'trunk.*', freeze: true}, {match: head.*, lr: 2.0}]",
+        "trainer.ema_decay=0.9",
     ]
     fit("vit_comrope", [*tiny, *ONE, *more], Path("run"), "never")
     content = kept("run")
@@ -138,7 +142,7 @@ def test_what_is_frozen_is_as_it_began(tiny):
 
 def test_a_dev_run_takes_one_batch_of_each_part_and_leaves_what_a_run_leaves(tiny):
     result = fit(
-        "vit_comrope", [*tiny, "trainer.fast_dev_run=true", "trainer.ema=0.5"], None, "never"
+        "vit_comrope", [*tiny, "trainer.fast_dev_run=true", "trainer.ema_decay=0.5"], None, "never"
     )
     run = Path(result["run"])
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
@@ -155,7 +159,7 @@ def test_a_run_does_not_go_on_from_a_dev_run(tiny):
 
 
 def test_what_cannot_be_computed_again_is_a_fault(monkeypatch):
-    monkeypatch.setattr("zoo.models.transformer.Trunk", nn.Bilinear)
+    monkeypatch.setattr("zoo.models.transformer.Transformer", nn.Bilinear)
     with pytest.raises(
         RecipeError, match=r"trainer.activation_checkpointing: the model has no trunk"
     ):

@@ -19,8 +19,8 @@ def test_a_batch_is_learned_by_heart(tiny):
         "data.rotation=0",
         "data.shift=0",
         "data.scale=0",
-        "model.coordinates.jitter=0",
-        "task.smoothing=0",
+        "model.position_augmentation.jitter=0",
+        "task.label_smoothing=0",
     ]
     fit(
         "vit_comrope",

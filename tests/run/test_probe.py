@@ -14,9 +14,13 @@ from zoo.cli import main
 from zoo.diagnostics import callback, capture
 from zoo.run.fit import fit
 
-OFTEN = ["diagnostics.every=5", "diagnostics.budget=1", "diagnostics.queries=3"]
+OFTEN = ["diagnostics.every_n_steps=5", "diagnostics.max_overhead=1", "diagnostics.queries=3"]
 # random numbers are drawn
-RESTLESS = ["model.coordinates.jitter=0.3", "model.block.dropout=0.1", "trainer.max_epochs=2"]
+RESTLESS = [
+    "model.position_augmentation.jitter=0.3",
+    "model.block.dropout=0.1",
+    "trainer.max_epochs=2",
+]
 
 
 def trained(place, given, *more):
@@ -45,7 +49,7 @@ def rows(place):
 
 def test_a_run_that_is_looked_at_ends_with_the_same_weights(tiny):
     looked = trained("looked", tiny, *OFTEN)
-    assert same(looked, trained("alone", tiny, "diagnostics.every=null"))
+    assert same(looked, trained("alone", tiny, "diagnostics.every_n_steps=null"))
     assert not [name for name in rows("alone")[0] if name.startswith("attention")]
     found = events("looked")
     assert_logged(found)
@@ -106,8 +110,8 @@ def test_two_processes_that_look_end_with_the_same_weights(tiny):
 
     def work(rank):
         for place, more in (
-            ("looked", [*OFTEN, "diagnostics.every=3"]),
-            ("alone", ["diagnostics.every=null"]),
+            ("looked", [*OFTEN, "diagnostics.every_n_steps=3"]),
+            ("alone", ["diagnostics.every_n_steps=null"]),
         ):
             fit("vit_comrope", [*given, *more, "trainer.max_epochs=1"], Path(place), "never")
 
@@ -118,7 +122,7 @@ def test_two_processes_that_look_end_with_the_same_weights(tiny):
 
 @pytest.mark.parametrize(
     "given",
-    [[], ["trainer.precision=bf16-true"], ["model.pool=class", "model.class_place=centre"]],
+    [[], ["trainer.precision=bf16-true"], ["model.pool=class", "model.cls_position=centre"]],
     ids=["plain", "rounded", "centred"],
 )
 def test_a_trial_of_one_batch_looks_too(given, tiny):
@@ -139,9 +143,9 @@ def test_a_model_that_cannot_be_looked_at_is_trained_all_the_same(tiny, monkeypa
     [
         ("diagnostics.layers=[0,5]", "there is no layer 5; the model has layers 0 to 1"),
         ("diagnostics.layers=[-1]", "diagnostics.layers.0: must be at least 0, got -1"),
-        ("diagnostics.every=0", "diagnostics.every: must be at least 1, got 0"),
-        ("diagnostics.budget=2", "diagnostics.budget: must be from 0.0001 to 1, got 2"),
-        ("diagnostics.evry=5", "did you mean diagnostics.every?"),
+        ("diagnostics.every_n_steps=0", "diagnostics.every_n_steps: must be at least 1, got 0"),
+        ("diagnostics.max_overhead=2", "diagnostics.max_overhead: must be from 0.0001 to 1, got 2"),
+        ("diagnostics.evry=5", "did you mean diagnostics.every_n_steps?"),
     ],
 )
 def test_diagnostics_that_cannot_be_are_refused(given, told, tiny, capfd):

@@ -174,7 +174,7 @@ def test_auto_takes_over_what_was_killed_before_it_saved(tiny):
 
 
 def test_saving_in_the_background_changes_nothing(whole, tiny, weights):
-    fit("vit_comrope", [*tiny, "trainer.save=async"], Path("run"), "never")
+    fit("vit_comrope", [*tiny, "trainer.async_checkpoint=true"], Path("run"), "never")
     for name in ("last", "best"):
         assert same(
             weights(whole[0] / f"checkpoints/{name}.ckpt"), weights(f"run/checkpoints/{name}.ckpt")
@@ -193,6 +193,6 @@ def test_a_full_disk_stops_the_run_with_its_last_good_checkpoint(save, tiny, mon
     monkeypatch.setattr(os, "fsync", fsync)
     told = "last.ckpt: cannot be written, No space left on device; still there: best.ckpt in run/checkpoints"
     with pytest.raises(ZooError, match=told):
-        fit("vit_comrope", [*tiny, f"trainer.save={save}"], Path("run"), "never")
+        fit("vit_comrope", [*tiny, f"trainer.async_checkpoint={save}"], Path("run"), "never")
     assert checkpoint.read(Path("run/checkpoints/best.ckpt"))["global_step"] == 6
     assert not list(Path("run").rglob("*.writing"))

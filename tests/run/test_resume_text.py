@@ -9,7 +9,7 @@ from tables import corpus
 
 import zoo
 from zoo.data.corpus.tokenizer import Characters, Words
-from zoo.data.spec import Clips, Images, Passages, Text
+from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError, Stopped
 from zoo.run import checkpoint
 from zoo.run.callbacks.guards import Signals
@@ -51,7 +51,7 @@ def test_a_length_to_evaluate_at_leaves_the_model_as_it_was_trained(song):
 
 
 def test_classes_of_texts_are_remembered(tmp_path):
-    known = Passages(8, Characters("abc"), 2, ("calm", "wild"))
+    known = TextClassificationSpec(8, Characters("abc"), 2, ("calm", "wild"))
     assert (
         checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path) == known
     )
@@ -59,25 +59,25 @@ def test_classes_of_texts_are_remembered(tmp_path):
 
 def test_that_windows_ask_for_answers_is_remembered(tmp_path):
     for known in (
-        Text(8, Words(("a", "b")), asks="answers"),
-        Text(8, Characters("ab"), "some"),
-        Text(8, Characters("ab")),
+        TextSpec(8, Words(("a", "b")), asks="answers"),
+        TextSpec(8, Characters("ab"), "some"),
+        TextSpec(8, Characters("ab")),
     ):
         assert (
             checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path)
             == known
         )
     before = {"length": 8, "vocabulary": Characters("ab").plain(), "answers": True}
-    assert checkpoint.recalled({"zoo": {"samples": before}}, tmp_path) == Text(
+    assert checkpoint.recalled({"zoo": {"samples": before}}, tmp_path) == TextSpec(
         8, Characters("ab"), "answers"
     )
 
 
 def test_images_are_remembered(tmp_path):
     for known in (
-        Images(1, 8, 16, 2, names=("a", "b")),
-        Images(1, 8, 8, 10),
-        Clips(1, 8, 8, 10, frames=4),
+        ImageSpec(1, 8, 16, 2, names=("a", "b")),
+        ImageSpec(1, 8, 8, 10),
+        VideoSpec(1, 8, 8, 10, frames=4),
     ):
         assert (
             checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path)
@@ -101,7 +101,7 @@ FILLS = [
     "model.block.dropout=0.1",
 ]
 WAYS = {
-    "predict": ["model.memory=16", "data.streams=true"],
+    "predict": ["model.memory_length=16", "data.streams=true"],
     "fill": ["task.name=fill", *FILLS],
     "stream": [
         "data.name=text_stream",

@@ -80,7 +80,7 @@ def test_a_signal_in_the_last_step_loses_no_validation(tiny, monkeypatch):
 
 
 def test_the_same_few_batches_are_trained_on_after_a_resume(tiny, weights):
-    few = [*tiny, "trainer.overfit_batches=2", "optim.warmup=0", "optim.floor=1"]
+    few = [*tiny, "trainer.overfit_batches=2", "optim.warmup_ratio=0", "optim.min_lr_ratio=1"]
     fit("vit_comrope", [*few, "trainer.max_epochs=4"], Path("whole"), "never")
     fit("vit_comrope", [*few, "trainer.max_epochs=2"], Path("broken"), "never")
     resumed = fit(

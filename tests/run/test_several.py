@@ -18,7 +18,7 @@ from zoo.run.fit import fit
 from zoo.tasks import base  # noqa: F401  before processes are forked, each of which would import it
 from zoo.tasks.masked_lm import Fill
 
-STILL = ["model.coordinates.jitter=0", "model.block.dropout=0", "model.block.drop_path=0"]
+STILL = ["model.position_augmentation.jitter=0", "model.block.dropout=0", "model.block.drop_path=0"]
 TEXT = """
 extends: [model/lm_tiny, data/text, optim/adamw, trainer/default]
 model: {dim: 16, depth: 1, heads: 2, encoding: rope}
@@ -119,7 +119,7 @@ def masked_by_contents(self, batch, draws, others, original=Fill.masked):
             "model.heads=2",
             "model.encoding=rope",
         ],
-        ["data.streams=true", "model.memory=16"],
+        ["data.streams=true", "model.memory_length=16"],
     ],
     ids=["documents", "fill", "memory"],
 )

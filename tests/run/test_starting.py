@@ -11,13 +11,13 @@ from tiny import MORE, TINY
 
 import zoo
 from zoo.config import load
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.run import run_dir
 from zoo.run.callbacks.manifest import START, Start, digest, tensors
 from zoo.run.fit import fit
 from zoo.run.rng import Aside
 
-IMAGES = ("vit_comrope", ["model.dim=16", "model.depth=2", "model.heads=2", "model.patch=4"])
+IMAGES = ("vit_comrope", ["model.dim=16", "model.depth=2", "model.heads=2", "model.patch_size=4"])
 TEXTS = ("flipflop_rope", ["model.dim=16", "model.depth=2", "model.heads=2", "data.length=16"])
 BLOCKS = ["model.block.mlp=swiglu", "model.block.norm=rms", "model.block.layer_scale=0.1"]
 
@@ -33,7 +33,7 @@ def weights(name, overrides, *encodings, seed=0):
 
 
 def listed(name):
-    return ["alibi", name] if zoo.encoding_class(name).absorbs else [name]
+    return ["alibi", name] if zoo.encoding_class(name).consumes_biases else [name]
 
 
 def able(kind, names):
@@ -41,7 +41,7 @@ def able(kind, names):
     for name in names:
         try:
             weights(*kind, *listed(name))
-        except Invalid:
+        except OptionError:
             continue
         yield name
 

@@ -31,7 +31,7 @@ def test_only_matrices_decay(task):
 
 
 def test_the_rate_rises_linearly_and_falls_along_a_cosine():
-    optim = AdamW(lr=1.0, warmup=0.1, floor=0.01)
+    optim = AdamW(lr=1.0, warmup_ratio=0.1, min_lr_ratio=0.01)
     assert [optim.factor(step, 100) for step in (0, 4, 9, 10)] == pytest.approx(
         [0.1, 0.5, 1.0, 1.0]
     )

@@ -9,7 +9,7 @@ from language import SAMPLES, decoder, encoder, text
 from windows import OPTIM, Cycle, trainer
 
 from zoo.data.spec import Windows
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.tasks.masked_lm import Fill
 from zoo.tasks.metrics import NOT_ASKED
 
@@ -97,7 +97,7 @@ def test_training_learns_the_cycle():
 
 
 def test_a_model_without_a_mask_is_refused():
-    with pytest.raises(Invalid, match="choose model encoder"):
+    with pytest.raises(OptionError, match="choose model encoder"):
         Fill(decoder("rope"), OPTIM, SAMPLES)
 
 

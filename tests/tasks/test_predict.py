@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from windows import OPTIM, Cycle, trainer
 
 from zoo.data.spec import Windows
-from zoo.errors import Invalid, ZooError
+from zoo.errors import OptionError, ZooError
 from zoo.tasks.causal_lm import Predict
 
 
@@ -106,7 +106,7 @@ def test_what_a_loop_remembers_can_be_carried_on():
 
 
 def test_a_model_that_sees_what_comes_after_is_refused():
-    with pytest.raises(Invalid, match="choose model decoder"):
+    with pytest.raises(OptionError, match="choose model decoder"):
         Predict(encoder("rope"), OPTIM, SAMPLES)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import zoo
-from zoo.errors import Invalid, RecipeError
+from zoo.errors import OptionError, RecipeError
 from zoo.optim.adamw import AdamW
 from zoo.optim.param_groups import Rule, freeze
 from zoo.run.build import build_task
@@ -19,9 +19,9 @@ def groups(*rules):
     """(names, weight decay, rate) of each group."""
     made = model()
     named = {id(p): name for name, p in made.named_parameters()}
-    optimiser = AdamW(lr=0.1, weight_decay=0.5, warmup=0.0, rules=rules).configure(made, 10)[
-        "optimizer"
-    ]
+    optimiser = AdamW(lr=0.1, weight_decay=0.5, warmup_ratio=0.0, param_groups=rules).configure(
+        made, 10
+    )["optimizer"]
     return [
         ([named[id(p)] for p in g["params"]], g["weight_decay"], g["lr"])
         for g in optimiser.param_groups
@@ -64,7 +64,9 @@ def test_what_is_frozen_takes_no_gradient_before_anything_asks():
 
 
 def test_a_schedule_multiplies_each_rate():
-    found = AdamW(lr=0.1, warmup=0.5, rules=(Rule(match="2.*", lr=0.1),)).configure(model(), 10)
+    found = AdamW(lr=0.1, warmup_ratio=0.5, param_groups=(Rule(match="2.*", lr=0.1),)).configure(
+        model(), 10
+    )
     rates = [group["lr"] for group in found["optimizer"].param_groups]
     assert rates == pytest.approx([0.02, 0.02, 0.002, 0.002])
 
@@ -86,27 +88,27 @@ def test_a_schedule_multiplies_each_rate():
     ],
 )
 def test_rules_that_do_nothing_or_leave_nothing_are_refused(rules, key, told):
-    with pytest.raises(Invalid, match=told) as error:
+    with pytest.raises(OptionError, match=told) as error:
         groups(*rules)
     assert error.value.key == key
 
 
 @pytest.mark.parametrize("options", [{"freeze": True, "lr": 0.1}, {}])
 def test_a_rule_that_says_two_things_or_nothing_is_refused(options):
-    with pytest.raises(Invalid):
+    with pytest.raises(OptionError):
         Rule(match="*", **options)
 
 
 def test_a_recipe_tells_a_rule_that_matches_nothing_where_it_stands():
     with pytest.raises(
         RecipeError,
-        match=r"command line: optim.rules.0.match: no parameter .*; did you mean head.bias\?",
+        match=r"command line: optim.param_groups.0.match: no parameter .*; did you mean head.bias\?",
     ):
-        zoo.load_recipe("vit_none", ["optim.rules=[{match: haed.bias, freeze: true}]"])
+        zoo.load_recipe("vit_none", ["optim.param_groups=[{match: haed.bias, freeze: true}]"])
 
 
 def test_a_task_is_made_with_its_rules():
-    rules = "optim.rules=[{match: head.*, lr: 2.0}, {match: '*', freeze: true}]"
+    rules = "optim.param_groups=[{match: head.*, lr: 2.0}, {match: '*', freeze: true}]"
     task = build_task(zoo.load_recipe("vit_none", ["model.depth=1", rules]))
     assert [name for name, p in task.model.named_parameters() if p.requires_grad] == [
         "head.weight",

@@ -23,7 +23,7 @@ def losses(encoding, rank=0, mesh=None):
         "model.dim=16",
         "model.depth=2",
         "model.heads=2",
-        "model.coordinates.jitter=0",
+        "model.position_augmentation.jitter=0",
         "model.block.drop_path=0",
     ]
     model = zoo.build_model(zoo.load_recipe("vit_comrope", [*small, f"model.encoding={encoding}"]))

@@ -11,7 +11,7 @@ from zoo.data.spec import Windows
 from zoo.optim.adamw import AdamW
 from zoo.run.build import hush
 
-OPTIM = AdamW(lr=3e-3, warmup=0.0)
+OPTIM = AdamW(lr=3e-3, warmup_ratio=0.0)
 
 
 class Cycle(L.LightningDataModule):

@@ -140,16 +140,16 @@ class Block:
 
 Bias = Index | Lookup | Block
 
-Turn = Callable[[Tensor], Tensor]
+TransformQuery = Callable[[Tensor], Tensor]
 """[1|B, H, N, K] -> [1|B, H, N, K]"""
 
-Rescore = Callable[[Tensor, Tensor, Span], Tensor]
+TransformScores = Callable[[Tensor, Tensor, Span], Tensor]
 """(scores [B, H, n, m], visible bool [1|B, 1, n, m], their span) -> tensor like scores: new scores, or weights.
 
 The span has every key that its queries may see.
 """
 
-Readout = Callable[[Tensor, Span], Tensor]
+ExtraOutput = Callable[[Tensor, Span], Tensor]
 """(weights [B, H, n, m], their span) -> [B, H, n, V], added to the output."""
 
 
@@ -199,7 +199,7 @@ def repeated(heads: Tensor, count: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Terms:
+class AttentionCall:
     """softmax(scale q k^T + biases + factors, over visible keys) v, and what else an encoding makes of it.
 
     The queries are the last N of the M tokens, so slot i of a query is slot i + M - N of a key. A factor
@@ -210,33 +210,35 @@ class Terms:
     q: Tensor  # [B, H, N, K]
     k: Tensor  # [B, H, M, K]
     v: Tensor  # [B, H, M, V]
-    content: Tensor  # [B, H, N, K] queries before any encoding turned them
+    raw_query: Tensor  # [B, H, N, K] queries before any encoding turned them
     queries: Tokens
     keys: Tokens
     causal: bool
     scale: float
     biases: tuple[Bias, ...] = ()
-    factors: tuple[tuple[Tensor, Tensor], ...] = ()
-    rescore: Rescore | None = None
-    weigh: Rescore | None = None
-    readout: Readout | None = None
-    riders: Tensor | None = None  # [B, H, M, E]
-    turn: Turn = lambda x: x  # as queries at these places were turned
+    low_rank_biases: tuple[tuple[Tensor, Tensor], ...] = ()
+    transform_scores: TransformScores | None = None
+    normalize: TransformScores | None = None
+    extra_output: ExtraOutput | None = None
+    extra_values: Tensor | None = None  # [B, H, M, E]
+    transform_query: TransformQuery = lambda x: x  # as queries at these places were turned
     window: int | None = (
         None  # how many slots a query looks back, and ahead without a causal mask, its own included
     )
-    slots: Tensor | None = None  # int [N] among the keys, where the queries are not the last N
+    query_index: Tensor | None = (
+        None  # int [N] among the keys, where the queries are not the last N
+    )
 
-    def replace(self, **changes: object) -> Terms:
+    def replace(self, **changes: object) -> AttentionCall:
         return changed(self, changes)
 
-    def add_bias(self, bias: Bias) -> Terms:
+    def add_bias(self, bias: Bias) -> AttentionCall:
         """The same call with a bias added to its scores: a function of pairs one by one, or of blocks of them."""
         return self.replace(biases=(*self.biases, bias))
 
-    def add_factor(self, left: Tensor, right: Tensor) -> Terms:
+    def add_low_rank_bias(self, left: Tensor, right: Tensor) -> AttentionCall:
         """The same call with the bias left right^T added to its scores."""
-        return self.replace(factors=(*self.factors, (left, right)))
+        return self.replace(low_rank_biases=(*self.low_rank_biases, (left, right)))
 
     @property
     def ordered(self) -> bool:
@@ -256,16 +258,24 @@ class Terms:
     @property
     def last(self) -> slice | Tensor:
         """Which slots of the keys the queries stand at: the last N, unless others were chosen."""
-        return slice(self.k.shape[2] - self.q.shape[2], None) if self.slots is None else self.slots
+        return (
+            slice(self.k.shape[2] - self.q.shape[2], None)
+            if self.query_index is None
+            else self.query_index
+        )
 
     @property
     def square(self) -> bool:
         """Whether every key is a query."""
-        return self.slots is None and self.k.shape[2] == self.q.shape[2]
+        return self.query_index is None and self.k.shape[2] == self.q.shape[2]
 
     def slot(self, i: Tensor) -> Tensor:
         """The slot among the keys of query i."""
-        return i + (self.k.shape[2] - self.q.shape[2]) if self.slots is None else self.slots[i]
+        return (
+            i + (self.k.shape[2] - self.q.shape[2])
+            if self.query_index is None
+            else self.query_index[i]
+        )
 
     def rows(self, columns: Tensor) -> Tensor:
         """Of a tensor [1|B, H, M, ..] over keys, what the queries have: [1|B, H, N, ..]."""
@@ -273,16 +283,16 @@ class Terms:
 
     def run(self, rows: Tensor) -> Tensor:
         """Rows [B, H, N, X] of the queries as a run of tokens that ends with the last key: 0 where none was chosen."""
-        if self.slots is None:
+        if self.query_index is None:
             return rows
         count = self.k.shape[2]
         return rows.new_zeros(*rows.shape[:2], count, rows.shape[-1]).index_copy(
-            2, self.slots, rows
+            2, self.query_index, rows
         )
 
     def chosen(self, run: Tensor) -> Tensor:
         """Of what was made of a `run`, the rows of the queries."""
-        return run if self.slots is None else run[:, :, self.slots]
+        return run if self.query_index is None else run[:, :, self.query_index]
 
     def offset(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """pos of query i minus pos of key j, [.., P]."""
@@ -294,7 +304,7 @@ class Terms:
         window, but for tokens without a place. None: all.
         """
         rules: list[Index] = []
-        if self.causal and (self.q.shape[2] > 1 or self.slots is not None):
+        if self.causal and (self.q.shape[2] > 1 or self.query_index is not None):
             rules.append(lambda b, h, i, j: j <= self.slot(i))
         if self.windowed:
             rules.append(lambda b, h, i, j: self._near(b, i, j))
@@ -316,7 +326,7 @@ class Terms:
 
     def _near(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         near = (self.slot(i) - j).abs() < (self.window or 0)
-        for placed, n in ((self.queries.placed, i), (self.keys.placed, j)):
+        for placed, n in ((self.queries.has_position, i), (self.keys.has_position, j)):
             near = near if placed is None else near | ~pick(placed, b, n)
         return near
 
@@ -336,7 +346,7 @@ class Terms:
     def bias(self) -> Index | None:
         """The sum of biases and factors as one index function."""
         biases = (self._single(one) if isinstance(one, Block) else one for one in self.biases)
-        parts = [*biases, *(_expanded(left, right) for left, right in self.factors)]
+        parts = [*biases, *(_expanded(left, right) for left, right in self.low_rank_biases)]
         if not parts:
             return None
         return lambda b, h, i, j: sum(part(b, h, i, j) for part in parts)  # type: ignore[return-value]
@@ -350,14 +360,14 @@ class Terms:
 
     def added(self, span: Span | None = None) -> Tensor | None:
         """The sum of biases and factors for the pairs of a span, or for all, [1|B, 1|H, N, M]."""
-        if not self.biases and not self.factors:
+        if not self.biases and not self.low_rank_biases:
             return None
         span = span or self.whole
         with unrounded(self.q.device):
             parts = [at(bias, span) for bias in self.biases]
             parts += [
                 precise(span.of_rows(left)) @ precise(span.of_columns(right)).mT
-                for left, right in self.factors
+                for left, right in self.low_rank_biases
             ]
             return sum(parts[1:], parts[0])
 

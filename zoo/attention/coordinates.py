@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention.tokens import Tokens
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between
 
 CONVENTIONS = ("index", "fraction", "growing", "symmetric", "interpolated")
@@ -31,14 +31,14 @@ def place(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Toke
     i min(1, n0 / n): index, but for axes longer than in training.
     Coordinates that were given as such (`extent` None) are left alone.
     """
-    if tokens.extent is None:
+    if tokens.grid_size is None:
         return tokens
     if convention == "index":
         return tokens if tokens.pos is tokens.index else tokens.replace(pos=tokens.index)
-    index, extent = tokens.index, tokens.extent
+    index, extent = tokens.index, tokens.grid_size
     if convention in ("growing", "interpolated"):
         if length is None:
-            raise Invalid(
+            raise OptionError(
                 "coordinates",
                 f"{convention} coordinates need the size of training: Dims(length=...)",
             )
@@ -61,15 +61,15 @@ def spacing(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Te
     """
     if convention == "index":
         return torch.ones_like(tokens.pos[:1, :1])
-    extent = tokens.extent
+    extent = tokens.grid_size
     if extent is None:
         if length is None:
-            raise Invalid(
+            raise OptionError(
                 "length", f"{convention} coordinates need the size of training: Dims(length=...)"
             )
         extent = tokens.pos.new_tensor(length).expand(1, 1, -1)
     zero, one = (
-        tokens.replace(index=torch.full_like(tokens.index, n), extent=extent) for n in (0.0, 1.0)
+        tokens.replace(index=torch.full_like(tokens.index, n), grid_size=extent) for n in (0.0, 1.0)
     )
     return place(one, convention, length).pos - place(zero, convention, length).pos
 
@@ -127,7 +127,7 @@ class Perturbation:
 
     def __post_init__(self) -> None:
         if self.per_sample and self.still:
-            raise Invalid(
+            raise OptionError(
                 "per_sample",
                 "nothing is drawn for any sample; set jitter, stretch, aspect or shift",
             )

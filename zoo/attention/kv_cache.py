@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zoo.attention.linear import State
 from zoo.attention.tokens import Tokens, joined
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 
 @dataclass
@@ -223,9 +223,13 @@ class KeyValueCache(Context):
         self._count(layer, tokens)
         if layer in self._layers:
             before = self._layers[layer]
-            if len(before.tokens) < seen and tokens.placed is not None and not tokens.placed.all():
-                raise Invalid(
-                    "placed",
+            if (
+                len(before.tokens) < seen
+                and tokens.has_position is not None
+                and not tokens.has_position.all()
+            ):
+                raise OptionError(
+                    "has_position",
                     "a token without a place sees all, and what left the window is forgotten",
                 )
             kept = before.followed(k, v, tokens)
@@ -267,7 +271,9 @@ class SegmentMemory(Context):
 
     def state_dict(self) -> dict[str, Any]:
         """What is remembered, as plain data."""
-        layers = {layer: {**vars(tokens), "tables": {}} for layer, tokens in self._layers.items()}
+        layers = {
+            layer: {**vars(tokens), "shared_tables": {}} for layer, tokens in self._layers.items()
+        }
         return {"seen": self.seen, "layers": layers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -279,7 +285,9 @@ class SegmentMemory(Context):
 def _in_sight(tokens: Tokens, window: int | None) -> int:
     """How many of the last tokens a later query can see: all where tokens without a place may follow, which see all."""
     return (
-        len(tokens) if window is None or tokens.placed is not None else min(window - 1, len(tokens))
+        len(tokens)
+        if window is None or tokens.has_position is not None
+        else min(window - 1, len(tokens))
     )
 
 

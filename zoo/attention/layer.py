@@ -11,13 +11,13 @@ from torch.nn import functional as F
 
 from zoo.attention import linear
 from zoo.attention.backends.dispatch import attend, choose
-from zoo.attention.call import Terms, repeated
+from zoo.attention.call import AttentionCall, repeated
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims
 from zoo.attention.kv_cache import Context
-from zoo.attention.linear import Linear
+from zoo.attention.linear import LinearCall
 from zoo.attention.tokens import Tokens, unrounded
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 FEW, LARGE = (
     4,
@@ -83,14 +83,14 @@ class LayerOptions:
     )
     output_norm: bool = False  # each head's output at unit root mean square
     output_gate: bool = False  # outputs times sigmoid of a projection of the input
-    shift: bool = False  # keys and values mixed with those of the token before
+    token_shift: bool = False  # keys and values mixed with those of the token before
     key_bias: bool = False  # of published models; tells in scores only where keys are turned
 
 
 class SelfAttention(nn.Module):
     """Projects tokens to heads, lets the chain describe attention, computes it, projects back.
 
-    Query heads may share key heads (`Dims.key_heads`, arXiv:2305.13245), and what is remembered has these alone.
+    Query heads may share key heads (`Dims.kv_heads`, arXiv:2305.13245), and what is remembered has these alone.
 
     Keys have no bias unless asked: where nothing turns them, it adds to all scores of a row alike, which a softmax does not
     see. Turned, it differs from key to key.
@@ -104,50 +104,56 @@ class SelfAttention(nn.Module):
         causal: bool = False,
         backend: str = "auto",
         window: int | None = None,
-        kernel: str = "softmax",
+        attention: str = "softmax",
     ) -> None:
         super().__init__()
         self.dims, self.causal, self.backend, self.window = dims, causal, backend, window
-        self.linear = kernel == "elu"
-        if kernel not in linear.KERNELS:
-            raise Invalid("kernel", f"no kernel {kernel!r}; known are {', '.join(linear.KERNELS)}")
+        self.linear = attention == "linear"
+        if attention not in linear.KINDS:
+            raise OptionError(
+                "attention", f"no attention {attention!r}; known are {', '.join(linear.KINDS)}"
+            )
         if self.linear and window is not None:
-            raise Invalid(
-                "window", "sums over all keys have none; leave it out, or choose kernel softmax"
+            raise OptionError(
+                "window", "sums over all keys have none; leave it out, or choose attention softmax"
             )
         if self.linear and backend != "auto":
-            raise Invalid(
+            raise OptionError(
                 "backend",
-                "kernel elu has one way to compute it; leave it out, or choose kernel softmax",
+                "linear attention has one way to compute it; leave it out, or choose attention softmax",
             )
-        self.query = Projection(dims.dim, dims.dim)
-        self.key = Projection(dims.dim, dims.groups * dims.head, bias=options.key_bias)
-        self.value = Projection(dims.dim, dims.groups * dims.head)
-        self.out = Projection(dims.dim, dims.dim)
-        self.shift = nn.Linear(dims.dim, 2 * dims.groups, bias=False) if options.shift else None
-        self.gate = Projection(dims.dim, dims.dim, bias=False) if options.output_gate else None
-        self.query_norm = _norm(dims, options.qk_norm)
-        self.key_norm = _norm(dims, options.qk_norm)
+        self.q_proj = Projection(dims.dim, dims.dim)
+        self.k_proj = Projection(dims.dim, dims.num_kv_heads * dims.head_dim, bias=options.key_bias)
+        self.v_proj = Projection(dims.dim, dims.num_kv_heads * dims.head_dim)
+        self.o_proj = Projection(dims.dim, dims.dim)
+        self.token_shift = (
+            nn.Linear(dims.dim, 2 * dims.num_kv_heads, bias=False) if options.token_shift else None
+        )
+        self.output_gate = (
+            Projection(dims.dim, dims.dim, bias=False) if options.output_gate else None
+        )
+        self.q_norm = _norm(dims, options.qk_norm)
+        self.k_norm = _norm(dims, options.qk_norm)
         self.output_norm = _norm(dims, options.output_norm)
 
     def describe(
         self, tokens: Tokens, chain: Chain, context: Context, slots: Tensor | None = None
-    ) -> tuple[Tokens, Terms]:
+    ) -> tuple[Tokens, AttentionCall]:
         """The attention call for tokens with states [B, N, D], not yet computed, and the tokens with what was noted.
 
         With `slots`, int [n], the call of those tokens' queries alone, for whoever looks at attention and has no context.
         """
-        tokens = chain.annotate(tokens)
+        tokens = chain.prepare(tokens)
         states, content, k, v = self._projected(tokens, context)
         queries = tokens
         if slots is not None:
             content, queries = content[:, :, slots], tokens.take(slots)
-        q, k = chain.turn_query(content, queries), chain.turn_key(k, states)
-        window = None if self.window is None else self.window + chain.behind
-        k, v, keys = context.keys(self.dims.layer, k, v, states, chain.settle, window)
+        q, k = chain.transform_query(content, queries), chain.transform_key(k, states)
+        window = None if self.window is None else self.window + chain.lookback
+        k, v, keys = context.keys(self.dims.layer, k, v, states, chain.update_cached_keys, window)
         k, v = repeated(k, self.dims.heads), repeated(v, self.dims.heads)  # [B, H, M, K]
-        scale = self.dims.head**-0.5
-        terms = Terms(
+        scale = self.dims.head_dim**-0.5
+        call = AttentionCall(
             q,
             k,
             v,
@@ -156,25 +162,27 @@ class SelfAttention(nn.Module):
             keys,
             self.causal,
             scale,
-            turn=lambda x: chain.turn_query(x, queries),
+            transform_query=lambda x: chain.transform_query(x, queries),
         )
-        return tokens, chain.terms(terms.replace(window=self.window, slots=slots))
+        return tokens, chain.modify(call.replace(window=self.window, query_index=slots))
 
     def describe_linear(
         self, tokens: Tokens, chain: Chain, context: Context, slots: Tensor | None = None
-    ) -> tuple[Tokens, Linear]:
+    ) -> tuple[Tokens, LinearCall]:
         """The same of kernel elu. Raises Invalid for an encoding that linear attention has no place for."""
-        tokens = chain.annotate(tokens)
+        tokens = chain.prepare(tokens)
         states, content, k, v = self._projected(tokens, context)
         queries = tokens
         if slots is not None:
             content, queries = content[:, :, slots], tokens.take(slots)
         with unrounded(v.device):
             content, features = linear.elu(content), linear.elu(k)
-            q, k = chain.turn_query(content, queries), chain.turn_key(features, states)
-        terms = Terms(q, k, v, content, queries, states, self.causal, scale=1.0, slots=slots)
-        linear.refuse(chain, terms)
-        return tokens, Linear(terms, features)
+            q, k = chain.transform_query(content, queries), chain.transform_key(features, states)
+        call = AttentionCall(
+            q, k, v, content, queries, states, self.causal, scale=1.0, query_index=slots
+        )
+        linear.refuse(chain, call)
+        return tokens, LinearCall(call, features)
 
     def plan(self, tokens: Tokens, chain: Chain, device: str) -> tuple[str, str]:
         """What will compute this layer on a type of device, and why."""
@@ -192,16 +200,16 @@ class SelfAttention(nn.Module):
             tokens, out = self._summed(tokens, chain, context)
             riders = None
         else:
-            tokens, terms = self.describe(tokens, chain, context)
-            out, riders = attend(terms, self.backend)
+            tokens, call = self.describe(tokens, chain, context)
+            out, riders = attend(call, self.backend)
         return tokens.replace(x=self.joined(out, tokens.x)), riders
 
     def joined(self, out: Tensor, x: Tensor) -> Tensor:
         """Heads' outputs [B, H, N, V] for tokens with states x [B, N, D] as one, [B, N, D]."""
         out = self.output_norm(out).transpose(1, 2).flatten(2)
-        if self.gate is not None:
-            out = out * self.gate(x).sigmoid()
-        return self.out(out)
+        if self.output_gate is not None:
+            out = out * self.output_gate(x).sigmoid()
+        return self.o_proj(out)
 
     def _summed(self, tokens: Tokens, chain: Chain, context: Context) -> tuple[Tokens, Tensor]:
         """Tokens with what was noted, and the output [B, H, N, V] of linear attention."""
@@ -215,14 +223,14 @@ class SelfAttention(nn.Module):
     def _projected(self, tokens: Tokens, context: Context) -> tuple[Tokens, Tensor, Tensor, Tensor]:
         """The tokens that keys come from, queries [B, H, N, K], keys and values [B, G, M, K], before anything turns them."""
         states = context.states(self.dims.layer, tokens)
-        content = self.query_norm(self._heads(self.query(tokens.x)))
-        k, v = self._heads(self.key(states.x)), self._heads(self.value(states.x))
-        if self.shift is not None:
-            k, v = self._shifted(self.shift, k, v, states, context)
-        return states, content, self.key_norm(k), v
+        content = self.q_norm(self._heads(self.q_proj(tokens.x)))
+        k, v = self._heads(self.k_proj(states.x)), self._heads(self.v_proj(states.x))
+        if self.token_shift is not None:
+            k, v = self._shifted(self.token_shift, k, v, states, context)
+        return states, content, self.k_norm(k), v
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.dims.head)).transpose(1, 2)
+        return x.unflatten(-1, (-1, self.dims.head_dim)).transpose(1, 2)
 
     def _shifted(
         self, rates: nn.Linear, k: Tensor, v: Tensor, states: Tokens, context: Context
@@ -240,4 +248,4 @@ class SelfAttention(nn.Module):
 
 
 def _norm(dims: Dims, wanted: bool) -> nn.Module:
-    return nn.RMSNorm(dims.head, eps=1e-6) if wanted else nn.Identity()
+    return nn.RMSNorm(dims.head_dim, eps=1e-6) if wanted else nn.Identity()

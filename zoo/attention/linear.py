@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.attention.backends.reference import mask
-from zoo.attention.call import Terms, repeated
+from zoo.attention.call import AttentionCall, repeated
 from zoo.attention.encoding import Encoding
 from zoo.attention.tokens import precise, unrounded
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 
 def continued(document: Tensor, before: Tensor | None) -> Tensor:
@@ -75,19 +75,19 @@ def running(
     return out.flatten(-3, -2)[..., :count, :], state
 
 
-KERNELS = ("softmax", "elu")
+KINDS = ("softmax", "linear")
 CHUNK = 64  # tokens whose pairs are looked at; what came before them is one matrix
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearCall:
     """A call of linear attention, as data.
 
     `terms` have turned features of queries and of keys as q and k, the keys' not repeated for the query heads that share
     them, and the queries' features before they were turned as content. `features` are those of the keys.
     """
 
-    terms: Terms
+    call: AttentionCall
     features: Tensor  # [B, G, M, K]
 
 
@@ -106,53 +106,55 @@ def elu(x: Tensor) -> Tensor:
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
 
 
-def refuse(links: Iterable[Encoding], terms: Terms) -> None:
+def refuse(links: Iterable[Encoding], call: AttentionCall) -> None:
     """Raises Invalid where an encoding does more than to turn queries and keys, or to add to the input."""
-    heads = terms.q.shape[1]
-    terms = terms.replace(k=repeated(terms.k, heads), v=repeated(terms.v, heads))
+    heads = call.q.shape[1]
+    call = call.replace(k=repeated(call.k, heads), v=repeated(call.v, heads))
     for link in links:
-        new, changed = link.terms(terms), []
-        if new is not terms:
+        new, changed = link.modify(call), []
+        if new is not call:
             changed = [
                 field.name
-                for field in fields(Terms)
-                if getattr(new, field.name) is not getattr(terms, field.name)
+                for field in fields(AttentionCall)
+                if getattr(new, field.name) is not getattr(call, field.name)
             ]
         if (
-            type(link).turn_query is not Encoding.turn_query
-            and terms.q.shape[-1] != terms.content.shape[-1]
+            type(link).transform_query is not Encoding.transform_query
+            and call.q.shape[-1] != call.raw_query.shape[-1]
         ):
             changed.append("the width of heads")
         if changed:
             told = f"{link.name} changes {' and '.join(changed)} of an attention call, which a sum over keys has no place for"
-            raise Invalid(
+            raise OptionError(
                 "encoding",
-                f"{told}; with kernel elu list what adds to the input or turns heads, as rope does",
+                f"{told}; with attention linear list what adds to the input or turns heads, as rope does",
             )
 
 
-def weights(call: Linear) -> Tensor:
+def weights(linear: LinearCall) -> Tensor:
     """The definition: what each query reads of each key, [B, H, N, M]. A row that sees nothing is zero."""
-    terms, visible, heads = call.terms, mask(call.terms), call.terms.q.shape[1]
-    with unrounded(terms.q.device):
-        turned = (terms.q @ repeated(terms.k, heads).mT).masked_fill(~visible, 0)
-        plain = (terms.content @ repeated(call.features, heads).mT).masked_fill(~visible, 0)
+    call, visible, heads = linear.call, mask(linear.call), linear.call.q.shape[1]
+    with unrounded(call.q.device):
+        turned = (call.q @ repeated(call.k, heads).mT).masked_fill(~visible, 0)
+        plain = (call.raw_query @ repeated(linear.features, heads).mT).masked_fill(~visible, 0)
         return _shared(turned, plain.sum(-1, keepdim=True))
 
 
-def quadratic(call: Linear) -> Tensor:
+def quadratic(linear: LinearCall) -> Tensor:
     """Output [B, H, N, V] by the definition."""
-    mixed = weights(call)
+    mixed = weights(linear)
     with unrounded(mixed.device):
-        return (mixed @ precise(repeated(call.terms.v, mixed.shape[1]))).to(call.terms.v.dtype)
+        return (mixed @ precise(repeated(linear.call.v, mixed.shape[1]))).to(linear.call.v.dtype)
 
 
-def causal(call: Linear, past: State | None = None, size: int = CHUNK) -> tuple[Tensor, State]:
+def causal(
+    linear: LinearCall, past: State | None = None, size: int = CHUNK
+) -> tuple[Tensor, State]:
     """Output [B, H, N, V] under a causal mask and what it all came to, given what keys before these came to.
 
     Pairs within chunks of `size` tokens, sums for what came before: time and memory grow with M alone.
     """
-    keys, v = call.terms.keys, call.terms.v
+    keys, v = linear.call.keys, linear.call.v
     given = (
         keys.pos.new_zeros(1, len(keys), dtype=torch.long)
         if keys.document is None
@@ -160,7 +162,7 @@ def causal(call: Linear, past: State | None = None, size: int = CHUNK) -> tuple[
     )
     document = continued(given, None if past is None else past.document)
     with unrounded(v.device):
-        q, k, plain_q, plain_k, values = _seen(call, given >= 0)
+        q, k, plain_q, plain_k, values = _seen(linear, given >= 0)
         runs = runs_of(
             document, document[:, 0] if past is None else past.document, min(size, len(keys))
         )
@@ -172,17 +174,17 @@ def causal(call: Linear, past: State | None = None, size: int = CHUNK) -> tuple[
             runs,
             None if past is None else past.sums,
         )
-        return _read(out, norms, call.terms), State(products, sums, document[:, -1])
+        return _read(out, norms, linear.call), State(products, sums, document[:, -1])
 
 
-def whole(call: Linear, size: int = CHUNK) -> Tensor:
+def whole(linear: LinearCall, size: int = CHUNK) -> Tensor:
     """Output [B, H, N, V] without a mask, where the tokens of a document may stand apart."""
-    terms, document = call.terms, call.terms.keys.document
-    with unrounded(terms.v.device):
-        q, k, plain_q, plain_k, v = _seen(call, None if document is None else document >= 0)
+    call, document = linear.call, linear.call.keys.document
+    with unrounded(call.v.device):
+        q, k, plain_q, plain_k, v = _seen(linear, None if document is None else document >= 0)
         one = torch.ones_like(v[..., :1])
         if document is None:
-            return _read(q @ (k.mT @ v), plain_q @ (plain_k.mT @ one), terms)
+            return _read(q @ (k.mT @ v), plain_q @ (plain_k.mT @ one), call)
         order = document.argsort(stable=True)  # [1|B, M]
         document, size = document.gather(1, order), min(size, document.shape[1])
         behind = runs_of(document, document[:, 0], size)
@@ -196,27 +198,27 @@ def whole(call: Linear, size: int = CHUNK) -> Tensor:
             out = out + running(q.flip(-2), k.flip(-2), v.flip(-2), ahead)[0].flip(-2)
             return torch.take_along_dim(out, order.argsort()[:, None, None, :, None], -2)
 
-        return _read(summed(q, k, v), summed(plain_q, plain_k, one), terms)
+        return _read(summed(q, k, v), summed(plain_q, plain_k, one), call)
 
 
-def _seen(call: Linear, real: Tensor | None) -> tuple[Tensor, ...]:
+def _seen(linear: LinearCall, real: Tensor | None) -> tuple[Tensor, ...]:
     """q, k and both as they were, and v: [B, G, H / G or 1, M, ..], with as many queries as keys; those of padding are 0."""
-    terms, groups = call.terms, call.features.shape[1]
-    missing = (0, 0, terms.k.shape[2] - terms.q.shape[2], 0)
+    call, groups = linear.call, linear.features.shape[1]
+    missing = (0, 0, call.k.shape[2] - call.q.shape[2], 0)
     q, plain_q = (
-        F.pad(one.unflatten(1, (groups, -1)), missing) for one in (terms.q, terms.content)
+        F.pad(one.unflatten(1, (groups, -1)), missing) for one in (call.q, call.raw_query)
     )
-    k, plain_k = terms.k[:, :, None], call.features[:, :, None]
+    k, plain_k = call.k[:, :, None], linear.features[:, :, None]
     if real is not None:
         q, k, plain_q, plain_k = (
             one * real[:, None, None, :, None] for one in (q, k, plain_q, plain_k)
         )
-    return q, k, plain_q, plain_k, precise(terms.v)[:, :, None]
+    return q, k, plain_q, plain_k, precise(call.v)[:, :, None]
 
 
-def _read(out: Tensor, norms: Tensor, terms: Terms) -> Tensor:
+def _read(out: Tensor, norms: Tensor, call: AttentionCall) -> Tensor:
     """[B, H, N, V] of sums for all M tokens, [B, G, H / G, M, ..]."""
-    return _shared(out, norms)[..., terms.last, :].flatten(1, 2).to(terms.v.dtype)
+    return _shared(out, norms)[..., call.last, :].flatten(1, 2).to(call.v.dtype)
 
 
 def _shared(sums: Tensor, norms: Tensor) -> Tensor:

@@ -28,17 +28,17 @@ class Tokens:
 
     x: Tensor  # [B, N, D]
     index: Tensor  # [1|B, N, P] grid indices or token positions, at least float32
-    extent: (
+    grid_size: (
         Tensor | None
     )  # [1|B, 1|N, P] size of the grid, or of its own document, that a token is of
     pos: Tensor  # [1|B, N, P] coordinates: the index under the convention of the encoding that is asked
-    placed: Tensor | None = None  # bool [1|B, N]; False for class and register tokens
+    has_position: Tensor | None = None  # bool [1|B, N]; False for class and register tokens
     document: Tensor | None = None  # int [1|B, N]; -1 for padding
     ordered: bool = False
-    notes: Mapping[str, Tensor] = field(
+    per_token: Mapping[str, Tensor] = field(
         default_factory=dict
     )  # {name: [1|B, N or the last n, ...]} travels into caches
-    tables: Mapping[str, tuple[Tensor, ...]] = field(
+    shared_tables: Mapping[str, tuple[Tensor, ...]] = field(
         default_factory=dict
     )  # this pass and these tokens only
     consecutive: bool = False
@@ -48,7 +48,7 @@ class Tokens:
         cls,
         x: Tensor,
         pos: Tensor,
-        placed: Tensor | None = None,
+        has_position: Tensor | None = None,
         document: Tensor | None = None,
         ordered: bool = False,
     ) -> Tokens:
@@ -58,8 +58,10 @@ class Tokens:
         """
         pos = precise(pos if pos.dim() == 3 else pos[None])
         pos = pos.to(torch.promote_types(pos.dtype, x.dtype))
-        placed, document = (m if m is None or m.dim() == 2 else m[None] for m in (placed, document))
-        return cls(x, pos, None, pos, placed, document, ordered)
+        has_position, document = (
+            m if m is None or m.dim() == 2 else m[None] for m in (has_position, document)
+        )
+        return cls(x, pos, None, pos, has_position, document, ordered)
 
     def __len__(self) -> int:
         return self.x.shape[1]
@@ -67,9 +69,9 @@ class Tokens:
     def replace(self, **changes: object) -> Tokens:
         return changed(self, changes)
 
-    def note(self, **notes: Tensor) -> Tokens:
+    def with_per_token(self, **notes: Tensor) -> Tokens:
         """The same tokens with facts [1|B, N, ...] added that travel into caches."""
-        return self.replace(notes={**self.notes, **notes})
+        return self.replace(per_token={**self.per_token, **notes})
 
     def last(self, count: int) -> Tokens:
         """The last `count` tokens."""
@@ -106,14 +108,14 @@ class Tokens:
         return Tokens(
             join("x", self.x, later.x),
             index,
-            later.extent,
+            later.grid_size,
             index if same else join("pos", self.pos, later.pos),
-            optional("placed", self.placed, later.placed, True),
+            optional("has_position", self.has_position, later.has_position, True),
             optional("document", self.document, later.document, 0),
             self.ordered and later.ordered,
             {
-                name: join(f"notes.{name}", note, later.notes[name])
-                for name, note in self.notes.items()
+                name: join(f"notes.{name}", note, later.per_token[name])
+                for name, note in self.per_token.items()
             },
             consecutive=self.consecutive and later.consecutive,
         )
@@ -132,14 +134,14 @@ class Tokens:
         return Tokens(
             change(self.x),
             index,
-            self.extent
-            if self.extent is None or self.extent.shape[1] == 1
-            else change(self.extent),
+            self.grid_size
+            if self.grid_size is None or self.grid_size.shape[1] == 1
+            else change(self.grid_size),
             index if self.pos is self.index else change(self.pos),
-            None if self.placed is None else change(self.placed),
+            None if self.has_position is None else change(self.has_position),
             None if self.document is None else change(self.document),
             self.ordered,
-            {name: change(note) for name, note in self.notes.items()},
+            {name: change(note) for name, note in self.per_token.items()},
             consecutive=self.consecutive,
         )
 

@@ -23,7 +23,7 @@ from zoo.bench.runner import Comparison, Pace, groups
 from zoo.cli.encoding_args import asked, lined_up
 from zoo.cli.options import place, typed
 from zoo.config.tree import COMMAND_LINE, gathered
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Between, nearest
 from zoo.utils.progress import Ticker
 from zoo.utils.signals import stopping
@@ -103,7 +103,7 @@ def _checked(
     told: Sequence[str], names: Sequence[str], shape: str, device: str, lengths: str | None
 ) -> BenchOptions:
     """The options. Raises RecipeError with all that is wrong by itself, before what does not go together."""
-    faults: list[Fault] = []
+    faults: list[ConfigIssue] = []
     options = BenchOptions()
     with gathered(faults):
         options = BenchOptions(**typed(told, [BenchOptions])[0])
@@ -123,14 +123,16 @@ def _checked(
 def _check_shape(name: str) -> None:
     if name not in SHAPES:
         raise RecipeError(
-            Fault(COMMAND_LINE, "--shape", f"there is no shape {name!r}", nearest(name, SHAPES))
+            ConfigIssue(
+                COMMAND_LINE, "--shape", f"there is no shape {name!r}", nearest(name, SHAPES)
+            )
         )
 
 
 def _check_device(device: str) -> None:
     if device not in ("auto", "cpu", "cuda"):
         raise RecipeError(
-            Fault(
+            ConfigIssue(
                 COMMAND_LINE,
                 "--device",
                 f"there is no device {device!r}",
@@ -139,15 +141,16 @@ def _check_device(device: str) -> None:
         )
     if device == "cuda" and not torch.cuda.is_available():
         raise RecipeError(
-            Fault(COMMAND_LINE, "--device", "torch finds no GPU here", "write --device cpu")
+            ConfigIssue(COMMAND_LINE, "--device", "torch finds no GPU here", "write --device cpu")
         )
 
 
 def _setting(options: BenchOptions, name: str, device: str) -> Setting:
     told = {"batch": options.batch, "precision": options.precision, "compile": options.compile}
     shape = replace(
-        SHAPES[name], **{key: value for key, value in told.items() if value is not None}
-    )  # type: ignore[arg-type]
+        SHAPES[name],
+        **{key: value for key, value in told.items() if value is not None},  # type: ignore[arg-type]
+    )
     found = "cuda" if torch.cuda.is_available() else "cpu"
     return Setting(shape=shape, device=found if device == "auto" else device, jitter=options.jitter)
 
@@ -168,7 +171,7 @@ def _lengths(text: str | None) -> tuple[int, ...]:
     ):
         remedy = "write whole numbers with commas between: --lengths 512,1024,4096"
         raise RecipeError(
-            Fault(
+            ConfigIssue(
                 COMMAND_LINE,
                 "--lengths",
                 f"{reprlib.repr(text)} is no list of lengths from 1 to {MOST}",
@@ -186,13 +189,13 @@ def _measures(options: BenchOptions, setting: Setting) -> list[Measure]:
     )
     if not names:
         raise RecipeError(
-            Fault(
+            ConfigIssue(
                 COMMAND_LINE, "measures", "a list of none", "known are train, memory, decode, layer"
             )
         )
     if "decode" in names and setting.shape.kind != "text":
         raise RecipeError(
-            Fault(
+            ConfigIssue(
                 COMMAND_LINE,
                 "measures",
                 "images are not decoded",

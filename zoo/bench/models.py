@@ -16,7 +16,7 @@ from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.layer import SelfAttention
 from zoo.bench.protocol import Contender, Setting
-from zoo.data.spec import Images, Text
+from zoo.data.spec import ImageSpec, TextSpec
 from zoo.models.decoder import Decoder
 from zoo.models.generation import continued
 from zoo.models.vit import ViT
@@ -49,7 +49,7 @@ class Numbers:
 def alone(cls: type[Encoding], options: Mapping[str, Any] | None = None) -> list[Choice]:
     """The shortest list that an encoding can stand in."""
     choice = Choice(cls.name, options or {})
-    return [BIASED, choice] if cls.absorbs else [choice]
+    return [BIASED, choice] if cls.consumes_biases else [choice]
 
 
 def every() -> list[Contender]:
@@ -96,16 +96,16 @@ def _named(choice: Choice) -> str:
 
 def _vit(setting: Setting, choices: Sequence[Choice]) -> ViT:
     shape = setting.shape
-    samples = Images(3, shape.length, shape.length, shape.outputs)
+    samples = ImageSpec(3, shape.length, shape.length, shape.outputs)
     return ViT(
         samples,
         dim=shape.dim,
         depth=shape.depth,
         heads=shape.heads,
-        patch=shape.patch,
+        patch_size=shape.patch,
         pool="class",
         encoding={one.name: waiting(one) for one in choices},
-        coordinates=_perturbation(setting),
+        position_augmentation=_perturbation(setting),
     )
 
 
@@ -122,12 +122,12 @@ def _decoder(setting: Setting, choices: Sequence[Choice]) -> Decoder:
         for one in choices
     }
     return Decoder(
-        Text(shape.length, Numbers(shape.outputs)),
+        TextSpec(shape.length, Numbers(shape.outputs)),
         dim=shape.dim,
         depth=shape.depth,
         heads=shape.heads,
         encoding=counted,
-        coordinates=_perturbation(setting),
+        position_augmentation=_perturbation(setting),
     )
 
 

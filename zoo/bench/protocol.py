@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from zoo.api import Attention
 from zoo.bench.timing import Trial
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 Kind = Literal["image", "text"]
 Precision = Literal["32-true", "bf16-mixed"]
@@ -140,7 +140,7 @@ def refusal(contender: Contender, settings: Sequence[Setting]) -> str | None:
         with torch.device("meta"), torch.no_grad():
             for setting in settings:
                 contender.make(setting)(setting.shape.inputs())
-    except Invalid as error:
+    except OptionError as error:
         return str(error)
     except (
         Exception

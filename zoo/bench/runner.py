@@ -14,7 +14,7 @@ import torch
 from zoo.bench.protocol import Contender, Facts, Measure, Setting
 from zoo.bench.result import Row
 from zoo.bench.timing import Trial, exhausted, rounds
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 
 def groups(contenders: Sequence[Contender], against: str, together: int) -> list[list[Contender]]:
@@ -151,7 +151,7 @@ def _told(error: Exception) -> str:
     text = str(error).strip().partition("\n")[0]
     if exhausted(error):
         return "out of memory"
-    return text if isinstance(error, Invalid) else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, OptionError) else f"{type(error).__name__}: {text}"
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from zoo import config as recipes
 from zoo.config import Recipe
 from zoo.config.difference import differences, told
 from zoo.data.spec import Samples
-from zoo.errors import DataError, Invalid, RecipeError
+from zoo.errors import DataError, OptionError, RecipeError
 from zoo.run import checkpoint
 from zoo.run.build import build_model
 from zoo.run.preflight import tokens
@@ -90,5 +90,5 @@ def _sizes(subject: Subject) -> dict[str, int | None]:
             model = build_model(subject.recipe, subject.samples)
             count = sum(parameter.numel() for parameter in model.parameters())
             return {"parameters": count, "tokens": tokens(subject.recipe, model, subject.samples)}
-    except (Invalid, DataError, RecipeError):
+    except (OptionError, DataError, RecipeError):
         return {"parameters": None, "tokens": None}

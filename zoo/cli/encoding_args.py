@@ -12,7 +12,7 @@ from zoo.config.check import Check
 from zoo.config.choices import choice
 from zoo.config.source import parse
 from zoo.config.tree import COMMAND_LINE, Node, gathered, plain
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Choice
 
 log = logging.getLogger("zoo")
@@ -29,7 +29,7 @@ def listed(words: Sequence[str], key: str | None = None) -> list[tuple[Choice, .
 
     Raises RecipeError with every name and option that is not known, blamed on the `key` that they are told by.
     """
-    faults: list[Fault] = []
+    faults: list[ConfigIssue] = []
     found = [_choices(word, key or word, faults) for word in words]
     if faults:
         raise RecipeError(*faults)
@@ -45,40 +45,43 @@ def lined_up(
     """
     settings = [setting.at(length) for length in lengths]
     if why := refusal(ours([Choice("none")]), settings):
-        raise RecipeError(Fault(COMMAND_LINE, "--lengths", why))
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "--lengths", why))
     (reference,) = asked([against or setting.shape.reference], "against")
     if why := refusal(reference, settings):
         raise RecipeError(
-            Fault(COMMAND_LINE, "against", why, f"name an encoding for {setting.shape.kind}s")
+            ConfigIssue(COMMAND_LINE, "against", why, f"name an encoding for {setting.shape.kind}s")
         )
     others = [one for one in asked(words) if one.name != reference.name]
     left_out = {one.name: why for one in others if (why := refusal(one, settings))}
     able = [one for one in others if one.name not in left_out]
     if left_out and not able:
-        raise RecipeError(*(Fault(COMMAND_LINE, name, why) for name, why in left_out.items()))
+        raise RecipeError(*(ConfigIssue(COMMAND_LINE, name, why) for name, why in left_out.items()))
     for name, why in left_out.items() if words else ():
         log.info("%s is left out: %s", name, why)
     return [reference, *able], left_out
 
 
-def _choices(word: str, key: str, faults: list[Fault]) -> tuple[Choice, ...]:
+def _choices(word: str, key: str, faults: list[ConfigIssue]) -> tuple[Choice, ...]:
     """What a word names, with the options that it gives alone; none where it has faults."""
-    found: list[Fault] = []
+    found: list[ConfigIssue] = []
     check, entries = Check(), _entries(word, found)
     choices = [choice(check, "encodings", entry, "") for entry in entries]
     found += check.faults
     names = [] if found else [one.name for one in choices]
     if len(set(names)) < len(names):
-        found.append(Fault(COMMAND_LINE, "", "an encoding stands twice in a list", "list it once"))
+        found.append(
+            ConfigIssue(COMMAND_LINE, "", "an encoding stands twice in a list", "list it once")
+        )
     if not found and not names:
-        found.append(Fault(COMMAND_LINE, "", "no encoding", "see zoo list encodings"))
+        found.append(ConfigIssue(COMMAND_LINE, "", "no encoding", "see zoo list encodings"))
     faults += [
-        Fault(COMMAND_LINE, key, fault.problem, fault.remedy) for fault in dict.fromkeys(found)
+        ConfigIssue(COMMAND_LINE, key, fault.problem, fault.remedy)
+        for fault in dict.fromkeys(found)
     ]
     return () if found else tuple(map(_given, entries, choices))
 
 
-def _entries(word: str, faults: list[Fault]) -> list[Node]:
+def _entries(word: str, faults: list[ConfigIssue]) -> list[Node]:
     """The nodes of a list, or of a list of one."""
     if not word.lstrip().startswith(("[", "{")):
         return [Node(name.strip(), COMMAND_LINE) for name in word.split("+")]

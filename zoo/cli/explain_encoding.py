@@ -30,7 +30,7 @@ from zoo.config.tree import COMMAND_LINE
 from zoo.config.words import expected, value
 from zoo.diagnostics.portrait import draw
 from zoo.encodings.facts import declared
-from zoo.errors import Fault, Invalid, RecipeError
+from zoo.errors import ConfigIssue, OptionError, RecipeError
 from zoo.registry import Between, Choice
 
 TEXT, SIDE = 512, 14  # tokens along the one axis of a text, and along each of several
@@ -45,7 +45,7 @@ class Sizes:
 
     dim: Annotated[int, Between(1, 2**13)] = 512
     heads: Size = 8
-    key_heads: Size | None = None
+    kv_heads: Size | None = None
     depth: Annotated[int, Between(1, 2**10)] = 6
     length: Size | tuple[Size, ...] | None = None
     axes: Literal[1, 2, 3] | None = (
@@ -56,13 +56,13 @@ class Sizes:
 def sized(sizes: Sizes, cls: type[Encoding]) -> Dims:
     """The sizes of the first layer. Raises Invalid where they do not go together."""
     if sizes.length == ():
-        raise Invalid("length", "a list of none; give a number, or one along each axis")
+        raise OptionError("length", "a list of none; give a number, or one along each axis")
     several = len(sizes.length) if isinstance(sizes.length, tuple) else None
     axes = sizes.axes or several or min(cls.axes)
     length = sizes.length or (TEXT if axes == 1 else SIDE)
-    dims = Dims(sizes.dim, sizes.heads, axes, length, 0, sizes.depth, sizes.key_heads)
+    dims = Dims(sizes.dim, sizes.heads, axes, length, 0, sizes.depth, sizes.kv_heads)
     if dims.tokens > MOST:
-        raise Invalid("length", f"{dims.tokens:,} tokens are more than {MOST:,}")
+        raise OptionError("length", f"{dims.tokens:,} tokens are more than {MOST:,}")
     return dims
 
 
@@ -152,7 +152,7 @@ def _place(text: str) -> Path:
     if path.is_dir() or not path.parent.is_dir():
         problem = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise RecipeError(
-            Fault(
+            ConfigIssue(
                 COMMAND_LINE, "picture", problem, "name a file in one that exists, or null for none"
             )
         )
@@ -163,8 +163,8 @@ def _place(text: str) -> Path:
 def _blamed() -> Iterator[None]:
     try:
         yield
-    except Invalid as invalid:
-        raise RecipeError(Fault(COMMAND_LINE, invalid.key, str(invalid))) from None
+    except OptionError as invalid:
+        raise RecipeError(ConfigIssue(COMMAND_LINE, invalid.key, str(invalid))) from None
 
 
 def about(name: str, cls: type[Encoding]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from zoo import registry
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 
 SUMMARY = "what there is, one line each"
 KINDS = ("encodings", "recipes", "data", "tasks", "models")
@@ -21,6 +21,6 @@ def run(known: argparse.Namespace) -> None:
     if known.kind not in (None, *KINDS):
         remedy = registry.nearest(known.kind, KINDS)
         raise RecipeError(
-            Fault("command line", known.kind, "there is no such kind to list", remedy)
+            ConfigIssue("command line", known.kind, "there is no such kind to list", remedy)
         )
     print(listing([known.kind] if known.kind else KINDS))

@@ -26,7 +26,7 @@ from zoo.cli import (
 )
 from zoo.cli import eval as evaluate
 from zoo.cli import list as listing
-from zoo.errors import Fault, RecipeError, ZooError
+from zoo.errors import ConfigIssue, RecipeError, ZooError
 from zoo.utils import malloc
 
 # {name: module}, in the order of `zoo --help`: SUMMARY, `arguments(parser)`, `run(known)`, and JSON where it answers so too
@@ -51,7 +51,7 @@ VERBS: Mapping[str, ModuleType] = MappingProxyType(
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise RecipeError(Fault("command line", "", message, f"see {self.prog} --help"))
+        raise RecipeError(ConfigIssue("command line", "", message, f"see {self.prog} --help"))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -89,7 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known, more = parser().parse_known_args(arguments)
         known.words = sys.argv[1:] if arguments is None else list(arguments)
         if any(word.startswith("-") for word in more) or (more and not hasattr(known, "overrides")):
-            raise RecipeError(Fault("command line", more[0], "unknown argument", "see zoo --help"))
+            raise RecipeError(
+                ConfigIssue("command line", more[0], "unknown argument", "see zoo --help")
+            )
         if more:  # overrides after a flag
             known.overrides += more
         if known.plugin:

@@ -18,7 +18,7 @@ from zoo.config.signature import Option, fields, options
 from zoo.config.tree import COMMAND_LINE, Node, children, gathered
 from zoo.config.words import nearest
 from zoo.diagnostics.report import Report
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 from zoo.run import run_dir
 
 PAGE = "diagnosis.html"
@@ -74,7 +74,7 @@ def _is_diagnosis(file: Path) -> bool:
 
 
 def _fault(problem: str, remedy: str) -> RecipeError:
-    return RecipeError(Fault(COMMAND_LINE, "to", problem, remedy))
+    return RecipeError(ConfigIssue(COMMAND_LINE, "to", problem, remedy))
 
 
 def parted(
@@ -91,14 +91,14 @@ def parted(
         hint = [nearest(key, [*known, *sections, *others]) for key in unknown]
         pairs = zip(unknown, hint, strict=True)
         raise RecipeError(
-            *(Fault(COMMAND_LINE, key, "unknown option", remedy) for key, remedy in pairs)
+            *(ConfigIssue(COMMAND_LINE, key, "unknown option", remedy) for key, remedy in pairs)
         )
     return told, [word for word in words if word not in told]
 
 
 def typed(words: Sequence[str], classes: Sequence[type]) -> list[dict[str, Any]]:
     """The options of each class; a text is taken as it is written. Raises RecipeError with every fault."""
-    faults: list[Fault] = []
+    faults: list[ConfigIssue] = []
     schema = _schema(classes)
     tree, check = Node({}, COMMAND_LINE), Check()
     for change in parse_all([_quoted(word, schema) for word in words], faults):

@@ -24,7 +24,7 @@ def resolved(name: str, overrides: Sequence[str]) -> str:
     lines = [f"# {recipe.name}, resolved", recipe.yaml(), "# parameters"]
     lines += [f"{part.ljust(width)}  {count:>12,}" for part, count in counts.items()]
     lines += [f"{'all'.ljust(width)}  {sum(counts.values()):>12,}", ""]
-    lines += ["# names of parameters, as optim.rules match them", *_named(model), ""]
+    lines += ["# names of parameters, as optim.param_groups match them", *_named(model), ""]
     lines += [f"# tokens per sample: {tokens(recipe, model)}", "", "# attention"]
     for device in ("cpu", "cuda"):
         numbered = enumerate(plan(recipe, model, device))

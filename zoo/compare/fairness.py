@@ -182,7 +182,7 @@ _VARY = {
     "steps": ("trainer", "data"),
     "device": ("trainer.accelerator",),
     "GPUs": ("trainer.accelerator",),
-    "threads": ("trainer.threads",),
+    "threads": ("trainer.num_threads",),
 }
 """{what: keys that make it another where they vary}"""
 

@@ -12,7 +12,7 @@ from typing import Any
 from zoo.compare.results import Axis
 from zoo.config.overrides import parse_all
 from zoo.config.tree import COMMAND_LINE, gathered, plain
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 
 ENCODINGS, VARY, ENCODING = "encodings", "vary.", "model.encoding"
 
@@ -42,7 +42,7 @@ def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def varied(words: Sequence[str], overrides: Sequence[str]) -> list[Varied]:
     """The keys that vary, in the order of the words. Raises RecipeError with all that is wrong with them."""
-    faults: list[Fault] = []
+    faults: list[ConfigIssue] = []
     found: dict[str, Varied] = {}
     for change in parse_all(words, faults):
         key = ENCODING if change.parts == (ENCODINGS,) else ".".join(change.parts[1:])
@@ -52,7 +52,7 @@ def varied(words: Sequence[str], overrides: Sequence[str]) -> list[Varied]:
             found[key] = Varied(key, _values(key, values))
     if not faults and not found:
         faults.append(
-            Fault(
+            ConfigIssue(
                 COMMAND_LINE,
                 "",
                 "nothing varies",
@@ -68,7 +68,7 @@ def _check(
     word: str, key: str, values: Any, found: Mapping[str, Varied], overrides: Sequence[str]
 ) -> None:
     def refuse(problem: str, remedy: str) -> RecipeError:
-        return RecipeError(Fault(COMMAND_LINE, word, problem, remedy))
+        return RecipeError(ConfigIssue(COMMAND_LINE, word, problem, remedy))
 
     if key == "seed":
         raise refuse("seeds do not vary like other keys", "write seeds=3 or seeds=[0,7]")
@@ -111,7 +111,9 @@ def _values(key: str, values: Sequence[Any]) -> dict[str, str]:
         name = _told(value)
         if name in found:
             raise RecipeError(
-                Fault(COMMAND_LINE, key, f"{name} stands twice among its values", "list it once")
+                ConfigIssue(
+                    COMMAND_LINE, key, f"{name} stands twice among its values", "list it once"
+                )
             )
         found[name] = json.dumps(value, ensure_ascii=False)
     return found

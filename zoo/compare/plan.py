@@ -59,7 +59,7 @@ class Plan:
         """{full key: value} of a cell's recipe."""
         found = dict(_leaves(cell.recipe))
         if self.chosen:
-            found.pop("trainer.threads", None)
+            found.pop("trainer.num_threads", None)
         return found
 
     def holds(self, other: Plan) -> bool:
@@ -93,7 +93,7 @@ class Plan:
 def extended(old: Plan, new: Plan) -> Plan:
     """The new plan, which holds all cells of the old one: these as they are, further ones with as many threads."""
     kept = {cell.name: cell for cell in old.cells}
-    threads = {"threads": old.machine["threads"]} if new.chosen else {}
+    threads = {"num_threads": old.machine["threads"]} if new.chosen else {}
 
     def added(cell: Planned) -> Planned:
         return replace(

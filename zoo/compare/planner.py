@@ -15,8 +15,8 @@ from zoo.compare.plan import Plan, Planned
 from zoo.config import Recipe
 from zoo.config.sections import SEEDS
 from zoo.config.tree import COMMAND_LINE, gathered
-from zoo.data.spec import Images, Text
-from zoo.errors import DataError, Fault, Invalid, RecipeError
+from zoo.data.spec import ImageSpec, TextSpec
+from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.run.build import build_data
 from zoo.run.conditions import lengths
 from zoo.run.load import load_recipe
@@ -46,10 +46,10 @@ def resolved(asked: Asked, *, here: bool) -> dict[Combination, Recipe]:
     """
     chosen = [*combinations(asked.keys)]
     found: dict[Combination, Recipe] = {}
-    faults: dict[Fault, list[str]] = {}
+    faults: dict[ConfigIssue, list[str]] = {}
     missing: list[str] = []
     for one in chosen:
-        told: list[Fault] = []
+        told: list[ConfigIssue] = []
         try:
             with gathered(told):
                 found[one] = _loaded(asked, one, here=here)
@@ -82,13 +82,13 @@ def _loaded(asked: Asked, one: Combination, *, here: bool) -> Recipe:
     data = build_data(made)
     try:
         data.locate()
-    except Invalid as error:
+    except OptionError as error:
         raise RecipeError(made.fault(f"data.{error.key}", str(error))) from None
     if asked.measure == "exact" and not (
-        isinstance(data.samples, Text) and data.samples.asks == "answers"
+        isinstance(data.samples, TextSpec) and data.samples.asks == "answers"
     ):
         told = f"data {made.data.name} does not ask for one answer in each window, so that none is exact"
-        raise RecipeError(Fault(COMMAND_LINE, "measure", told, "write measure=accuracy"))
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "measure", told, "write measure=accuracy"))
     return made
 
 
@@ -121,7 +121,7 @@ def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs, *, here: 
     first = next(iter(found.values()))
     numbers = seeds(asked.seeds, first)
     files = dict(zip(found, filed([one.name for one in found]), strict=True))
-    chosen = all(made.trainer.threads is None for made in found.values())
+    chosen = all(made.trainer.num_threads is None for made in found.values())
     measure, direction = _measure(asked, first)
     sizes = {_size(made) for made in found.values()}
     windows = dict.fromkeys(words for made in found.values() for words in _windows(made))
@@ -163,23 +163,25 @@ def seeds(asked: int | tuple[int, ...], base: Recipe) -> tuple[int, ...]:
         asked = tuple(range(base.seed, base.seed + asked))
         if asked[-1] > SEEDS.high:
             told = f"{len(asked)} seeds from {base.seed} on end past {SEEDS.high}"
-            raise RecipeError(Fault(COMMAND_LINE, "seeds", told, "begin with a smaller seed"))
+            raise RecipeError(ConfigIssue(COMMAND_LINE, "seeds", told, "begin with a smaller seed"))
     if not asked or len(set(asked)) < len(asked):
         problem = "a list of none" if not asked else "a seed stands twice"
-        raise RecipeError(Fault(COMMAND_LINE, "seeds", problem, "write seeds=3 or seeds=[0,7]"))
+        raise RecipeError(
+            ConfigIssue(COMMAND_LINE, "seeds", problem, "write seeds=3 or seeds=[0,7]")
+        )
     return asked
 
 
 def _planned(made: Recipe, seed: int, needs: Needs) -> dict[str, Any]:
-    threads = made.trainer.threads or needs.threads
-    return replace(made, seed=seed, trainer=replace(made.trainer, threads=threads)).plain()
+    threads = made.trainer.num_threads or needs.threads
+    return replace(made, seed=seed, trainer=replace(made.trainer, num_threads=threads)).plain()
 
 
 def _measure(asked: Asked, made: Recipe) -> tuple[str, Literal["high", "low"]]:
     """What the answer is given in: by default the loss of texts of which every token is asked, else the accuracy."""
     samples = build_data(made).samples
     name = asked.measure or (
-        "loss" if isinstance(samples, Text) and samples.asks == "every" else "accuracy"
+        "loss" if isinstance(samples, TextSpec) and samples.asks == "every" else "accuracy"
     )
     return f"test/{name}", better(name)
 
@@ -190,7 +192,7 @@ def better(measure: str) -> Literal["high", "low"]:
 
 def _size(made: Recipe) -> str:
     samples = build_data(made).samples
-    if not isinstance(samples, Images):
+    if not isinstance(samples, ImageSpec):
         return f"{samples.length} tokens"
     same = samples.height == samples.width
     return f"{samples.height} pixels" if same else f"{samples.height} x {samples.width} pixels"

@@ -17,7 +17,7 @@ from zoo.config import Recipe
 from zoo.config import tree as trees
 from zoo.config.sections import Seed
 from zoo.config.tree import COMMAND_LINE
-from zoo.errors import Fault, Invalid, RecipeError
+from zoo.errors import ConfigIssue, OptionError, RecipeError
 from zoo.registry import Between, Count
 
 
@@ -40,7 +40,7 @@ def asked_for(
     name: str, words: Sequence[str], plugins: Sequence[str]
 ) -> tuple[CompareOptions, Engine, Asked, dict[Combination, Recipe]]:
     """What the command line says, and the recipes that it makes. Raises RecipeError with all that is wrong with either."""
-    faults: list[Fault] = []
+    faults: list[ConfigIssue] = []
     told, rest = by_axes(words)
     chosen = next(
         (word.partition("=")[2] for word in rest if word.startswith("engine=")),
@@ -86,15 +86,15 @@ def _made(cls: Any, options: Mapping[str, Any] | None = None) -> Any:
     """The engine; nothing where there is no such engine, which is told already."""
     try:
         return cls and cls(**(options or {}))
-    except Invalid as error:
-        raise RecipeError(Fault(COMMAND_LINE, error.key, str(error))) from None
+    except OptionError as error:
+        raise RecipeError(ConfigIssue(COMMAND_LINE, error.key, str(error))) from None
 
 
 def _engine(name: str) -> Any:
     known = registry.names("executors")
     if name not in known:
         raise RecipeError(
-            Fault(
+            ConfigIssue(
                 COMMAND_LINE,
                 "engine",
                 f"there is no engine {name!r}",

@@ -23,7 +23,7 @@ from zoo.compare.results import TRAINED, Comparison, State
 from zoo.compare.run_files import MEASURED, cell, files
 from zoo.compare.workspace import place, settled
 from zoo.config.tree import COMMAND_LINE
-from zoo.errors import Fault, RecipeError, Stopped, ZooError
+from zoo.errors import ConfigIssue, RecipeError, Stopped, ZooError
 from zoo.evaluation.evaluate import evaluate, write
 from zoo.run import loggers
 from zoo.run.callbacks.manifest import END
@@ -49,7 +49,7 @@ def run_cell(run: Path, tied: bool) -> None:
         if not (run / END).exists():
             fit(str(recipe), [], run, "auto")
         known = load_recipe(recipe)
-        if known.evaluate.resolutions or known.evaluate.lengths or known.evaluate.variants:
+        if known.evaluate.resolutions or known.evaluate.lengths or known.evaluate.data_variants:
             found = evaluate(str(run), [f"trainer.accelerator={known.trainer.accelerator}"])
             write(found or {}, run / MEASURED)
         status.write(run, "done")
@@ -235,7 +235,7 @@ def compare(
     """
     if name is None:
         raise RecipeError(
-            Fault(
+            ConfigIssue(
                 COMMAND_LINE,
                 "",
                 "no recipe",
@@ -274,7 +274,7 @@ def rebuild(folder: Path, words: Sequence[str]) -> Comparison:
     ]
     if known and not any(made.measure in one for one in known):
         told = f"no cell has {made.measure}, but {', '.join(known[0])}"
-        raise RecipeError(Fault(COMMAND_LINE, "measure", told, "name one of these"))
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "measure", told, "name one of these"))
     written = outputs.write(comparison, folder)
     log.info("written: %s", ", ".join(str(path) for path in written))
     return comparison

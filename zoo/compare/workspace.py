@@ -10,7 +10,7 @@ from zoo.compare import status
 from zoo.compare.plan import PLAN, RECIPES, Plan, differences, extended
 from zoo.config import from_plain
 from zoo.config.tree import COMMAND_LINE
-from zoo.errors import DataError, Fault, RecipeError
+from zoo.errors import ConfigIssue, DataError, RecipeError
 from zoo.run import atomic_io
 
 log = logging.getLogger("zoo")
@@ -30,10 +30,10 @@ def place(folder: Path) -> None:
         )
     except OSError as error:
         told = f"{folder} cannot be written, {error.strerror or error}"
-        raise RecipeError(Fault(COMMAND_LINE, "to", told, "name another folder")) from None
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "to", told, "name another folder")) from None
     if others and PLAN not in others and others != [f".{PLAN}{atomic_io.WRITING}"]:
         told = f"{folder} holds other files, {others[0]} among them"
-        raise RecipeError(Fault(COMMAND_LINE, "to", told, "name a folder of its own"))
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "to", told, "name a folder of its own"))
 
 
 def settled(made: Plan, folder: Path) -> Plan:
@@ -46,7 +46,9 @@ def settled(made: Plan, folder: Path) -> Plan:
         if not made.holds(old):
             told = f"{folder} holds another comparison: {'; '.join(differences(old, made)) or 'of other cells'}"
             raise RecipeError(
-                Fault(COMMAND_LINE, "to", told, "name another folder, or ask for those and more")
+                ConfigIssue(
+                    COMMAND_LINE, "to", told, "name another folder, or ask for those and more"
+                )
             )
         made = extended(old, made)
         if len(made.cells) > len(old.cells):
@@ -70,4 +72,6 @@ def _read(folder: Path) -> Plan:
     try:
         return Plan.read(folder)
     except DataError as error:
-        raise RecipeError(Fault(COMMAND_LINE, "to", str(error), "name another folder")) from None
+        raise RecipeError(
+            ConfigIssue(COMMAND_LINE, "to", str(error), "name another folder")
+        ) from None

@@ -14,7 +14,7 @@ from zoo.config.scalars import fits, instead
 from zoo.config.signature import Option, fields
 from zoo.config.tree import Node, join, plain, plant, unfrozen, upward
 from zoo.config.words import expected, nearest, value
-from zoo.errors import Fault, Invalid
+from zoo.errors import ConfigIssue, OptionError
 from zoo.registry import Between, Choice, Choices, Matches
 
 
@@ -26,7 +26,7 @@ class Check:
 
     def __init__(self, told: frozenset[str] = frozenset()) -> None:
         self.told = told
-        self.faults: list[Fault] = []
+        self.faults: list[ConfigIssue] = []
         self.places: dict[str, str] = {}
         self.untyped: set[str] = (
             set()
@@ -73,7 +73,7 @@ class Check:
         return typed
 
     def refuse(self, node: Node, key: str, problem: str, remedy: str = "") -> Any:
-        self.faults.append(Fault(node.place, key, problem, remedy))
+        self.faults.append(ConfigIssue(node.place, key, problem, remedy))
         return plain(node)
 
     def missing(self, node: Node, key: str, remedy: str) -> None:
@@ -157,7 +157,7 @@ class Check:
             return typed
         try:
             return cls(**typed)
-        except Invalid as invalid:
+        except OptionError as invalid:
             return self.refuse(node, join(key, invalid.key), str(invalid))
 
 

@@ -9,13 +9,13 @@ from zoo.config.merge import merge
 from zoo.config.source import read, shown
 from zoo.config.tree import DEPTH, Node, gathered, join
 from zoo.config.words import nearest, value
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 
 
 class Composer:
     """Reads each file once and collects the faults of all of them."""
 
-    def __init__(self, faults: list[Fault]) -> None:
+    def __init__(self, faults: list[ConfigIssue]) -> None:
         self.faults = faults
         self.read: dict[Path, Node] = {}
 
@@ -40,7 +40,7 @@ class Composer:
             if not isinstance(entry.value, str):
                 problem = "expected the name of a fragment or recipe"
                 self.faults.append(
-                    Fault(entry.place, key, problem, "write extends: [model/..., data/...]")
+                    ConfigIssue(entry.place, key, problem, "write extends: [model/..., data/...]")
                 )
         return [(key, entry) for key, entry in found if isinstance(entry.value, str)]
 
@@ -49,13 +49,15 @@ class Composer:
         if path is None:
             problem = f"there is no fragment or recipe {value(entry.value)}"
             raise RecipeError(
-                Fault(entry.place, key, problem, nearest(str(entry.value), extendable()))
+                ConfigIssue(entry.place, key, problem, nearest(str(entry.value), extendable()))
             )
         if any(path.samefile(other) for other in chain):
             told = " -> ".join(shown(each) for each in (*chain, path))
-            raise RecipeError(Fault(entry.place, key, f"a recipe that extends itself: {told}"))
+            raise RecipeError(
+                ConfigIssue(entry.place, key, f"a recipe that extends itself: {told}")
+            )
         if len(chain) > DEPTH:
             raise RecipeError(
-                Fault(entry.place, key, f"more than {DEPTH} files that extend one another")
+                ConfigIssue(entry.place, key, f"more than {DEPTH} files that extend one another")
             )
         return self.compose(path, chain)

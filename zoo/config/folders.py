@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zoo.config.source import shown
 from zoo.config.words import nearest
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import roots
 
 SUFFIX = ".yaml"
@@ -34,16 +34,16 @@ def find_recipe(path_or_name: str | Path) -> Path:
     raise RecipeError(_no_recipe(word))
 
 
-def _no_recipe(word: str) -> Fault:
+def _no_recipe(word: str) -> ConfigIssue:
     place = word if word.isprintable() and 0 < len(word) < 150 else reprlib.repr(word)
     if os.path.isdir(word):
         run = os.path.join(word, "recipe" + SUFFIX)
         remedy = (
             f"did you mean {run}?" if os.path.isfile(run) else nearest("", _yaml_files(Path(word)))
         )
-        return Fault(place, "", "a folder, not a recipe", remedy)
+        return ConfigIssue(place, "", "a folder, not a recipe", remedy)
     problem = "not a regular file" if os.path.exists(word) else "there is no such recipe or file"
-    return Fault(
+    return ConfigIssue(
         place, "", problem, nearest(word, [*recipe_files(), *_yaml_files(Path(word).parent)])
     )
 

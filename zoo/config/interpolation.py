@@ -8,7 +8,7 @@ from typing import Any
 
 from zoo.config.tree import DEPTH, Node, join, leaves, plant
 from zoo.config.words import nearest, value
-from zoo.errors import Fault
+from zoo.errors import ConfigIssue
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w-]*(?:\.[\w-]+)*)\}")
 _RESOLVER = re.compile(r"\$\{[^{}]*:")
@@ -22,7 +22,7 @@ def is_open(node: Node) -> bool:
 
 def resolve(
     tree: Node, complete: dict[str, Any], partial: bool = False
-) -> tuple[Node, list[Fault]]:
+) -> tuple[Node, list[ConfigIssue]]:
     """The tree with its interpolations replaced by values of `complete`, the recipe with its defaults.
 
     Where there are faults, interpolations are left as they are. So they are where the tree is `partial`: what they
@@ -31,7 +31,7 @@ def resolve(
     waiting = {key: node for key, node in leaves(tree) if is_open(node)}
     references = _References(complete, partial)
     found = [(key, node, references.refused(str(node.value))) for key, node in waiting.items()]
-    faults = [Fault(node.place, key, *refused) for key, node, refused in found if refused]
+    faults = [ConfigIssue(node.place, key, *refused) for key, node, refused in found if refused]
     if faults or partial:
         return tree, faults
     resolved = {
@@ -43,7 +43,8 @@ def resolve(
         if any(is_open(leaf) for _, leaf in leaves(node))
     ]
     faults = [
-        Fault(node.place, key, "makes a new interpolation of its parts") for key, node in again
+        ConfigIssue(node.place, key, "makes a new interpolation of its parts")
+        for key, node in again
     ]
     return _replaced(tree, resolved, ""), faults
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from zoo.config.tree import COMMAND_LINE, Node, children, join, plain
 from zoo.config.words import nearest, value
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 
 
 def merge(base: Node | None, top: Node) -> Node:
@@ -40,7 +40,9 @@ def put(node: Node, parts: Sequence[str], new: Node, key: str = "") -> Node:
         return Node(items, node.place)
     if node.value is not None and not isinstance(node.value, dict):
         raise RecipeError(
-            Fault(COMMAND_LINE, join(key, part), f"{key} is {value(node.value)} and has no keys")
+            ConfigIssue(
+                COMMAND_LINE, join(key, part), f"{key} is {value(node.value)} and has no keys"
+            )
         )
     child = put((node.value or {}).get(part, Node(None, COMMAND_LINE)), rest, new, join(key, part))
     return merge(node, Node({part: child}, node.place))
@@ -56,7 +58,7 @@ def remove(node: Node, parts: Sequence[str], key: str = "") -> Node:
     found = children(node)
     if part not in found:
         problem = "cannot be removed, it is not there"
-        raise RecipeError(Fault(COMMAND_LINE, full, problem, nearest(part, found, key)))
+        raise RecipeError(ConfigIssue(COMMAND_LINE, full, problem, nearest(part, found, key)))
     if rest:
         return Node({**found, part: remove(found[part], rest, full)}, node.place)
     return Node({word: child for word, child in found.items() if word != part}, node.place)
@@ -89,5 +91,5 @@ def _position(items: list[Node], part: str, key: str) -> int:
     count = {0: "no entry", 1: "1 entry"}.get(len(items), f"{len(items)} entries")
     remedy = f"did you mean {key}.0.{part}?" if items and not part.isdecimal() else ""
     raise RecipeError(
-        Fault(COMMAND_LINE, join(key, part), f"{key} has {count}, counted from 0", remedy)
+        ConfigIssue(COMMAND_LINE, join(key, part), f"{key} has {count}, counted from 0", remedy)
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from zoo.config.merge import put, remove
 from zoo.config.source import parse
 from zoo.config.tree import COMMAND_LINE, DEPTH, Node, gathered, is_key
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Override:
         return remove(tree, self.parts) if self.value is None else put(tree, self.parts, self.value)
 
 
-def parse_all(arguments: Iterable[str], faults: list[Fault]) -> list[Override]:
+def parse_all(arguments: Iterable[str], faults: list[ConfigIssue]) -> list[Override]:
     """The overrides that can be read; the others are faults."""
     assert not isinstance(arguments, str), "overrides are a sequence of strings"
     found = []
@@ -53,7 +53,7 @@ def _parse(argument: str) -> Override:
 
 
 def _value(argument: str, key: str, text: str) -> Node:
-    faults: list[Fault] = []
+    faults: list[ConfigIssue] = []
     if not text.strip():
         raise _bad(argument, key, "no value", "write null for nothing, '' for an empty text")
     with gathered(faults):
@@ -70,4 +70,6 @@ def _value(argument: str, key: str, text: str) -> Node:
 
 
 def _bad(argument: str, key: str, problem: str, remedy: str) -> RecipeError:
-    return RecipeError(Fault(COMMAND_LINE, key, f"{reprlib.repr(argument)}: {problem}", remedy))
+    return RecipeError(
+        ConfigIssue(COMMAND_LINE, key, f"{reprlib.repr(argument)}: {problem}", remedy)
+    )

@@ -32,7 +32,7 @@ from zoo.config.tree import (
     upward,
 )
 from zoo.config.variants import variants
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Choice
 
 _SECTIONS = fields(Sections)
@@ -60,9 +60,9 @@ class Recipe(Sections):
         """Eight hexadecimal digits that tell recipes with different options apart."""
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:8]
 
-    def fault(self, key: str, problem: str, remedy: str = "") -> Fault:
+    def fault(self, key: str, problem: str, remedy: str = "") -> ConfigIssue:
         """A fault of a key, placed where the key was given, or else the nearest key above it."""
-        return Fault(_closest(self.places, key) or self.name, key, problem, remedy)
+        return ConfigIssue(_closest(self.places, key) or self.name, key, problem, remedy)
 
 
 def dumped(plain: Mapping[str, Any]) -> str:
@@ -72,7 +72,7 @@ def dumped(plain: Mapping[str, Any]) -> str:
 
 def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of a file or a registered name, changed by overrides. Raises RecipeError with every fault."""
-    faults: list[Fault] = []
+    faults: list[ConfigIssue] = []
     changes = parse_all(overrides, faults)
     with told_together(faults):
         path = find_recipe(path_or_name)
@@ -84,7 +84,7 @@ def from_plain(
     data: Mapping[str, Any], overrides: Sequence[str] = (), *, origin: str, name: str
 ) -> Recipe:
     """The recipe of plain data, such as a checkpoint holds, with `origin` as the place of every key."""
-    faults: list[Fault] = []
+    faults: list[ConfigIssue] = []
     changes = parse_all(overrides, faults)
     with told_together(faults):
         tree = plant(dict(data), origin)
@@ -92,7 +92,11 @@ def from_plain(
 
 
 def _recipe(
-    tree: Node, changes: list[Override], faults: list[Fault], name: str, fragment: bool = False
+    tree: Node,
+    changes: list[Override],
+    faults: list[ConfigIssue],
+    name: str,
+    fragment: bool = False,
 ) -> Recipe:
     for change in changes:
         with gathered(faults):
@@ -107,22 +111,23 @@ def _recipe(
     untold = {key.partition(".")[0] for key in told}.isdisjoint({"", "trainer"})
     if untold and isinstance(trainer := typed["trainer"], TrainerOptions):
         check.faults += [
-            Fault(_closest(places, key), key, *rest) for key, *rest in trainer.problems("trainer")
+            ConfigIssue(_closest(places, key), key, *rest)
+            for key, *rest in trainer.problems("trainer")
         ]
     given = children(children(tree).get("evaluate", tree)).get("variants")
     if given is not None and isinstance(data := typed.get("data"), Choice):
-        found = variants(check, data, given, "evaluate.variants")
+        found = variants(check, data, given, "evaluate.data_variants")
         if (
             isinstance(evaluate := typed["evaluate"], EvaluateOptions)
-            and evaluate.variants is not None
+            and evaluate.data_variants is not None
         ):
-            typed["evaluate"] = replace(evaluate, variants=found)
+            typed["evaluate"] = replace(evaluate, data_variants=found)
     if faults or check.faults:
         raise RecipeError(*dict.fromkeys([*faults, *check.faults]))
     return Recipe(**typed, name=name, places=MappingProxyType(places))
 
 
-def _keys(faults: list[Fault]) -> frozenset[str]:
+def _keys(faults: list[ConfigIssue]) -> frozenset[str]:
     """The keys that are at fault already; the empty one if any key may be, since a file could not be read in full."""
     keys = {fault.key for fault in faults if fault.key or fault.place != COMMAND_LINE}
     return frozenset("" if key.partition(".")[0] == "extends" else key for key in keys)
@@ -132,16 +137,16 @@ def _closest(places: Mapping[str, str], key: str) -> str:
     return next((places[known] for known in upward(key) if known in places), "")
 
 
-def _lacking(tree: Node) -> Iterator[Fault]:
+def _lacking(tree: Node) -> Iterator[ConfigIssue]:
     lacking = [
         word for word, option in _SECTIONS.items() if option.required and word not in children(tree)
     ]
     if lacking:
         problem = f"a fragment, which cannot be run alone: it has no {', '.join(lacking)}"
-        yield Fault(tree.place, "", problem, "name it in the `extends` of a recipe")
+        yield ConfigIssue(tree.place, "", problem, "name it in the `extends` of a recipe")
 
 
-def _resolved(tree: Node, faults: list[Fault], told: frozenset[str]) -> Node:
+def _resolved(tree: Node, faults: list[ConfigIssue], told: frozenset[str]) -> Node:
     if not any(is_open(leaf) for _, leaf in leaves(tree)):
         return tree
     complete = unfrozen(Check(told).fields(_SECTIONS, children(tree), tree, ""))

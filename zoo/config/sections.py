@@ -34,7 +34,15 @@ COARSE = (
     "transformer-engine-float16",
 )  # weights themselves are rounded
 # not Lightning's, or not as it has them
-OURS = ("logger", "fast_dev_run", "compile", "activation_checkpointing", "ema", "save", "threads")
+OURS = (
+    "logger",
+    "fast_dev_run",
+    "compile",
+    "activation_checkpointing",
+    "ema_decay",
+    "async_checkpoint",
+    "num_threads",
+)
 LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
 ONCE = dict.fromkeys((*LIMITS, "max_epochs", "max_steps", "log_every_n_steps"), 1)  # fast_dev_run
 
@@ -61,11 +69,11 @@ class TrainerOptions:
     activation_checkpointing: bool = (
         False  # blocks are computed again in the backward pass, in place of being stored
     )
-    ema: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = (
+    ema_decay: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = (
         None  # decay of an average of weights, which is evaluated
     )
-    save: Literal["sync", "async"] = "sync"  # async: training does not wait for the disk
-    threads: Count | None = (
+    async_checkpoint: bool = False  # write checkpoints in the background
+    num_threads: Count | None = (
         None  # of each process, on the CPU: sums are rounded otherwise by more or fewer; None: torch's
     )
 
@@ -82,12 +90,16 @@ class TrainerOptions:
         if isinstance(self.devices, str) and not re.fullmatch(r"auto|\d+(,\d+)*", self.devices):
             problem = f"expected how many devices, auto, or which ones as '0,1', got {value(self.devices)}"
             yield join(key, "devices"), problem, ""
-        if self.ema is not None and self.strategy == "fsdp":
+        if self.ema_decay is not None and self.strategy == "fsdp":
             told = f"an average needs all weights in each process, which strategy {self.strategy} does not keep"
-            yield join(key, "ema"), told, "choose strategy ddp, or leave ema out"
-        if self.ema is not None and self.precision in COARSE:
+            yield join(key, "ema_decay"), told, "choose strategy ddp, or leave ema_decay out"
+        if self.ema_decay is not None and self.precision in COARSE:
             told = f"an average moves in steps that precision {self.precision} rounds away"
-            yield join(key, "ema"), told, "choose bf16-mixed or 16-mixed, or leave ema out"
+            yield (
+                join(key, "ema_decay"),
+                told,
+                "choose bf16-mixed or 16-mixed, or leave ema_decay out",
+            )
 
     @property
     def trackers(self) -> tuple[str, ...]:
@@ -102,8 +114,8 @@ class DiagnosticsOptions:
     Looks that would take more than the share `budget` of the time are put off. `every` null: there are none.
     """
 
-    every: Count | None = 100
-    budget: Annotated[float, Between(1e-4, 1)] = 0.02
+    every_n_steps: Count | None = 100
+    max_overhead: Annotated[float, Between(1e-4, 1)] = 0.02
     samples: Count = 4
     queries: Count = 16
     layers: tuple[Annotated[int, Between(0)], ...] | None = None  # by number, from 0; None: all
@@ -123,8 +135,8 @@ class EvaluateOptions:
     stride: Count | None = (
         None  # tokens from window to window, of which the last so many are asked; None: the length
     )
-    variants: Mapping[str, Mapping[str, Plain]] | None = None
-    rules: tuple[str, ...] | None = None
+    data_variants: Mapping[str, Mapping[str, Plain]] | None = None
+    extrapolation: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Matches
 
 MULTIPLE = re.compile(r"\d{1,6}(\.\d{1,6})?x")
@@ -47,5 +47,7 @@ def titled(size: int | Sides) -> str:
 def _times(word: str, trained: int, key: str) -> int:
     size = Fraction(word.removesuffix("x")) * trained
     if size.denominator != 1 or not size:
-        raise Invalid(key, f"{word} of {trained} is {float(size):g}, no whole number of at least 1")
+        raise OptionError(
+            key, f"{word} of {trained} is {float(size):g}, no whole number of at least 1"
+        )
     return int(size)

@@ -11,7 +11,7 @@ import yaml
 
 from zoo.config.dialect import Loader, value_of
 from zoo.config.tree import DEPTH, NODES, Node, is_key, is_text, join
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 
 BYTES = 1 << 20
 
@@ -22,15 +22,15 @@ def shown(path: Path) -> str:
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
 
 
-def read(path: Path, faults: list[Fault]) -> Node:
+def read(path: Path, faults: list[ConfigIssue]) -> Node:
     """The mapping that a file holds. Raises RecipeError if there is none; lesser faults are added to `faults`."""
     name = shown(path)
     tree = parse(_text(path, name), lambda line: f"{name}:{line}", faults)
     if tree.value is None:
-        raise RecipeError(Fault(name, "", "the file is empty"))
+        raise RecipeError(ConfigIssue(name, "", "the file is empty"))
     if not isinstance(tree.value, dict):
         raise RecipeError(
-            Fault(
+            ConfigIssue(
                 tree.place,
                 "",
                 "a recipe is a mapping of sections",
@@ -45,17 +45,17 @@ def _text(path: Path, name: str) -> str:
         with path.open("rb") as file:
             data = file.read(BYTES + 1)
     except OSError as error:
-        raise RecipeError(Fault(name, "", f"cannot be read: {error.strerror}")) from None
+        raise RecipeError(ConfigIssue(name, "", f"cannot be read: {error.strerror}")) from None
     if len(data) > BYTES:
-        raise RecipeError(Fault(name, "", "larger than 1 MiB, which no recipe is"))
+        raise RecipeError(ConfigIssue(name, "", "larger than 1 MiB, which no recipe is"))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise RecipeError(Fault(f"{name}:{line}", "", "not UTF-8 text")) from None
+        raise RecipeError(ConfigIssue(f"{name}:{line}", "", "not UTF-8 text")) from None
 
 
-def parse(text: str, at: Callable[[int], str], faults: list[Fault]) -> Node:
+def parse(text: str, at: Callable[[int], str], faults: list[ConfigIssue]) -> Node:
     """The tree of a YAML text, whose lines are the places `at(line)`. Raises RecipeError where it cannot be read."""
     try:
         loader = Loader(text)
@@ -69,17 +69,21 @@ def parse(text: str, at: Callable[[int], str], faults: list[Fault]) -> Node:
         mark = error.problem_mark or error.context_mark
         reason = ", ".join(part for part in (error.context, error.problem) if part)
         raise RecipeError(
-            Fault(at(mark.line + 1 if mark else 1), "", f"bad YAML: {reason}")
+            ConfigIssue(at(mark.line + 1 if mark else 1), "", f"bad YAML: {reason}")
         ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise RecipeError(Fault(at(line), "", "not text: it holds a control character")) from None
+        raise RecipeError(
+            ConfigIssue(at(line), "", "not text: it holds a control character")
+        ) from None
     except (ValueError, OverflowError):  # an escape such as "\UFFFFFFFF"
-        raise RecipeError(Fault(at(1), "", "bad YAML: an escape that names no character")) from None
+        raise RecipeError(
+            ConfigIssue(at(1), "", "bad YAML: an escape that names no character")
+        ) from None
 
 
 class _Grower:
-    def __init__(self, at: Callable[[int], str], faults: list[Fault]) -> None:
+    def __init__(self, at: Callable[[int], str], faults: list[ConfigIssue]) -> None:
         self.at, self.faults, self.count = at, faults, 0
 
     def grow(self, node: yaml.Node, key: str, place: str, inside: tuple[yaml.Node, ...]) -> Node:
@@ -104,10 +108,12 @@ class _Grower:
         for word, child in node.value:
             at = self.place(word)
             if refused := _refused(word):
-                self.faults.append(Fault(at, key, *refused))
+                self.faults.append(ConfigIssue(at, key, *refused))
             elif word.value in children:
                 problem = f"given twice, first at {children[word.value].place}"
-                self.faults.append(Fault(at, join(key, word.value), problem, "keep one of them"))
+                self.faults.append(
+                    ConfigIssue(at, join(key, word.value), problem, "keep one of them")
+                )
             else:
                 children[word.value] = self.grow(child, join(key, word.value), at, inside)
         return Node(children, place)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Choice
 
 COMMAND_LINE = "command line"
@@ -99,7 +99,7 @@ def plant(value: object, place: str) -> Node:
         count += 1
         if depth > DEPTH or count > NODES:
             raise RecipeError(
-                Fault(place, key, f"deeper than {DEPTH} levels or more than {NODES:,} values")
+                ConfigIssue(place, key, f"deeper than {DEPTH} levels or more than {NODES:,} values")
             )
         if isinstance(value, dict) and all(map(is_key, value)):
             return Node(
@@ -112,17 +112,17 @@ def plant(value: object, place: str) -> Node:
             )
         if isinstance(value, str) and not is_text(value):
             raise RecipeError(
-                Fault(place, key, f"not text that can be written down: {reprlib.repr(value)}")
+                ConfigIssue(place, key, f"not text that can be written down: {reprlib.repr(value)}")
             )
         if value is None or type(value) in (str, int, float, bool):
             return Node(value, place)  # type: ignore[arg-type]
-        raise RecipeError(Fault(place, key, f"not plain data but {type(value).__name__}"))
+        raise RecipeError(ConfigIssue(place, key, f"not plain data but {type(value).__name__}"))
 
     return grow(value, "", 0)
 
 
 @contextmanager
-def gathered(faults: list[Fault]) -> Iterator[None]:
+def gathered(faults: list[ConfigIssue]) -> Iterator[None]:
     """Collect the faults that the block raises, and go on after it."""
     try:
         yield
@@ -131,7 +131,7 @@ def gathered(faults: list[Fault]) -> Iterator[None]:
 
 
 @contextmanager
-def told_together(faults: list[Fault]) -> Iterator[None]:
+def told_together(faults: list[ConfigIssue]) -> Iterator[None]:
     """What ends the block is told together with what was found before."""
     try:
         yield

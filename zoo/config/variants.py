@@ -1,4 +1,4 @@
-"""Named changes of the options of the data (`evaluate.variants`), typed as these options are."""
+"""Named changes of the options of the data (`evaluate.data_variants`), typed as these options are."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from zoo.config import Recipe
 from zoo.convert import ropevit
-from zoo.errors import CheckpointError, Fault, RecipeError
+from zoo.errors import CheckpointError, ConfigIssue, RecipeError
 from zoo.run import atomic_io, checkpoint
 from zoo.run.build import build_task
 from zoo.run.load import load_recipe
@@ -25,7 +25,7 @@ def convert(file: Path, name: str, overrides: Sequence[str], to: Path | None) ->
     target = to or file.with_suffix(".ckpt")
     if target.exists():
         raise RecipeError(
-            Fault("command line", "--to", f"{target} exists already", "name another file")
+            ConfigIssue("command line", "--to", f"{target} exists already", "name another file")
         )
     weights = _published(file)
     recipe = load_recipe(name, overrides)
@@ -139,13 +139,13 @@ def _wanted(sizes: ropevit.Sizes) -> Iterator[tuple[str, object]]:
         "model.encoding",
         [*(["learned"] if sizes.tokens else []), "rope_mixed" if sizes.mixed else "rope_axial"],
     )
-    yield from {"model.pool": "class", "model.class_place": "none", "model.registers": 0}.items()
+    yield from {"model.pool": "class", "model.cls_position": "none", "model.registers": 0}.items()
     yield from {
         "model.block.norm": "layer",
-        "model.block.order": "pre",
+        "model.block.norm_position": "pre",
         "model.block.mlp": "gelu",
     }.items()
-    yield "model.block.ratio", sizes.hidden / sizes.dim
+    yield "model.block.mlp_ratio", sizes.hidden / sizes.dim
     yield "model.block.key_bias", True
     yield from (
         (f"model.block.{key}", False) for key in ("qk_norm", "output_norm", "output_gate", "shift")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zoo.data.sampler import Share
 from zoo.data.spec import Samples
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 
 class Given(NamedTuple):
@@ -25,7 +25,7 @@ class Given(NamedTuple):
     faults: dict[Path, str]
 
 
-class Source(L.LightningDataModule):
+class DataModule(L.LightningDataModule):
     """A source is made cheaply: `samples` needs no `setup`, so that a recipe can be checked. A source of text may read its
     text for it, and raise DataError. `digest` names the contents of data that is not fixed by its options.
     """
@@ -104,4 +104,4 @@ class Source(L.LightningDataModule):
 
     def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:
         """Batches of files as the model of `samples` has those of val, without `setup`. Raises Invalid where it cannot."""
-        raise Invalid("name", f"{self.name} makes its samples itself and reads none from files")
+        raise OptionError("name", f"{self.name} makes its samples itself and reads none from files")

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from zoo.data.base import Given, Source
-from zoo.data.sampler import Loader
-from zoo.data.spec import Images, Samples
+from zoo.data.base import DataModule, Given
+from zoo.data.sampler import ResumableLoader
+from zoo.data.spec import ImageSpec, Samples
 from zoo.data.vision.dataset import pictures, refuse_others
 from zoo.data.vision.decode import Decoding, Size, sides
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 COUNT = 1797
@@ -40,7 +40,7 @@ def scanned() -> tuple[Tensor, Tensor]:
 
 
 @register
-class Digits(Source):
+class Digits(DataModule):
     """Images [B, 1, height, width], resized bilinearly and brought to zero mean and unit variance, with labels 0 to 9.
 
     `size` is that of a square, or [height, width]: digits are then stretched. The split into train, val and test is drawn
@@ -64,14 +64,14 @@ class Digits(Source):
         super().__init__()
         for key, share in (("val", val), ("test", test)):
             if not 0 < share < 1 or val + test >= 1:
-                raise Invalid(
+                raise OptionError(
                     key,
                     f"shares val {val} and test {test} must be positive and leave something to train on",
                 )
         self.seed, self.batch_size, self.workers = seed, batch_size, workers
         self.shares = {"val": val, "test": test}
         self.sides, self.augment = sides(size), (shift, rotation, scale)
-        self.samples = Images(1, *self.sides, classes=10)
+        self.samples = ImageSpec(1, *self.sides, classes=10)
 
     @property
     def shown(self) -> str:  # type: ignore[override]
@@ -114,8 +114,8 @@ class Digits(Source):
             images, size=self.sides, mode="bilinear", align_corners=False, antialias=True
         )
 
-    def loader(self, part: str) -> Loader:
-        return Loader(
+    def loader(self, part: str) -> ResumableLoader:
+        return ResumableLoader(
             self.parts[part],
             self.batch_size,
             self.seed,

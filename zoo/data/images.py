@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zoo.data.base import Given, Source
-from zoo.data.spec import Images as Facts
+from zoo.data.base import DataModule, Given
+from zoo.data.spec import ImageSpec as Facts
 from zoo.data.spec import Samples
 from zoo.data.tables import open_table
 from zoo.data.tables.dataset import Corrupt, Rows, Some, SoundLoader, refuse_few
@@ -33,7 +33,7 @@ from zoo.data.vision.dataset import (
     refuse_others,
 )
 from zoo.data.vision.decode import Decoding, Size, sides
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 log = logging.getLogger("zoo")
@@ -41,7 +41,7 @@ GIGABYTE = 1e9
 
 
 @register
-class Images(Source):
+class Images(DataModule):
     """Images [B, channels, height, width] of `path`: a folder, a file or a glob of files, or `hub:owner/name`
     (`hub:owner/name:configuration` where it has several).
 
@@ -84,7 +84,7 @@ class Images(Source):
     ) -> None:
         super().__init__()
         if path is None:
-            raise Invalid("path", "missing: say where your images are")
+            raise OptionError("path", "missing: say where your images are")
         if classes is not None:
             refuse_few(classes)
         self.seed, self.path, self.batch_size, self.workers = seed, path, batch_size, workers

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from zoo.data.base import Source
+from zoo.data.base import DataModule
 from zoo.data.digits import COUNT, scanned
-from zoo.data.sampler import Loader
-from zoo.data.spec import Clips
+from zoo.data.sampler import ResumableLoader
+from zoo.data.spec import VideoSpec
 from zoo.data.vision.decode import Size, sides
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 PARTS = ("train", "val", "test")
@@ -26,7 +26,7 @@ HEADINGS = 8
 
 
 @register
-class MovingDigits(Source):
+class MovingDigits(DataModule):
     """Clips [B, 1, frames, height, width], black 0 and white 1, of digits `side` pixels wide that move `speed` pixels a
     frame. `size` is that of square frames, or [height, width].
 
@@ -54,17 +54,21 @@ class MovingDigits(Source):
         super().__init__()
         height, width = sides(size)
         if (shorter := min(height, width)) - side < 2 * speed:
-            raise Invalid(
+            raise OptionError(
                 "size",
                 f"{shorter} leaves a digit of {side} pixels no room to move; make it {side + round(2 * speed)}",
             )
         if digits > 1 and label == "digit":
-            raise Invalid("digits", f"{digits} digits have no one label; set label to direction")
+            raise OptionError(
+                "digits", f"{digits} digits have no one label; set label to direction"
+            )
         self.seed, self.batch_size, self.workers, self.label = seed, batch_size, workers, label
         self.sizes = {"train": train, "val": val, "test": test}
         self.motion = Motion(frames, (width, height), side, speed, digits)
         classes = 10 if label == "digit" else HEADINGS
-        self.samples = Clips(channels=1, height=height, width=width, classes=classes, frames=frames)
+        self.samples = VideoSpec(
+            channels=1, height=height, width=width, classes=classes, frames=frames
+        )
 
     @property
     def shown(self) -> str:  # type: ignore[override]
@@ -86,8 +90,8 @@ class MovingDigits(Source):
             for number, (part, own) in enumerate(zip(PARTS, np.split(order, ends), strict=True))
         }
 
-    def loader(self, part: str) -> Loader:
-        return Loader(
+    def loader(self, part: str) -> ResumableLoader:
+        return ResumableLoader(
             self.parts[part],
             self.batch_size,
             self.seed,

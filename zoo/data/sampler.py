@@ -29,7 +29,7 @@ class Share:
         return batch[start : start + size + (self.rank < more)]
 
 
-class Order(Sampler[Keys]):
+class ResumableSampler(Sampler[Keys]):
     """One process' part of every batch of `together` samples, which all processes take at once.
 
     With a `seed`, in training, samples are (epoch, index) in an order drawn from seed and epoch, so that augmentation can be
@@ -84,7 +84,7 @@ class Order(Sampler[Keys]):
         return [self.count * number // batches for number in range(1, batches + 1)]
 
 
-class Loader(DataLoader[Any]):
+class ResumableLoader(DataLoader[Any]):
     """Batches fetched whole, of `batch_size` samples for each process, or of `together` for all of them.
 
     In `training` in a given order, which a checkpoint can go on from in the middle of an epoch.
@@ -103,7 +103,13 @@ class Loader(DataLoader[Any]):
         together: int | None = None,
     ) -> None:
         together = together or batch_size * share.processes
-        self.order = Order(len(samples), together, share, seed if training else None, shuffled)  # type: ignore[arg-type]
+        self.order = ResumableSampler(
+            len(samples),
+            together,
+            share,
+            seed if training else None,
+            shuffled,  # type: ignore[arg-type]
+        )
         super().__init__(
             samples,
             batch_sampler=self.order,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Images:
+class ImageSpec:
     """Images [B, channels, height, width] with one label each. `names` of the classes are empty where they have none."""
 
     channels: int
@@ -27,7 +27,7 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Clips(Images):
+class VideoSpec(ImageSpec):
     """Clips [B, channels, frames, height, width] with one label each."""
 
     frames: int
@@ -57,7 +57,7 @@ class Vocabulary(Protocol):
 
 
 @dataclass(frozen=True)
-class Text:
+class TextSpec:
     """Windows of `length` tokens, at most, out of a vocabulary. Asked is every next token, or some of them, or one answer
     in each window, token by token.
     """
@@ -68,7 +68,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Passages:
+class TextClassificationSpec:
     """Texts of at most `length` tokens, int64 [B, N] with -1 for padding, with one label each. `names` as of images."""
 
     length: int
@@ -90,4 +90,4 @@ class Windows(NamedTuple):
     )
 
 
-Samples = Images | Text | Passages
+Samples = ImageSpec | TextSpec | TextClassificationSpec

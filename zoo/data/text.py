@@ -9,7 +9,7 @@ from zoo.data.corpus.corpus import Corpus, Shares, read
 from zoo.data.corpus.source import Reading, Written
 from zoo.data.corpus.tokenizer import Tokenisation
 from zoo.data.corpus.windows import Cutting
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 
@@ -45,7 +45,7 @@ class Text(Written):
     ) -> None:
         super().__init__()
         if not files:
-            raise Invalid("files", "there is no file in it; name at least one")
+            raise OptionError("files", "there is no file in it; name at least one")
         patterns = (files,) if isinstance(files, str) else tuple(files)
         tokenisation = Tokenisation(tokens, tokenizer, vocabulary)
         cutting = Cutting(length, batch_size, windows, documents, streams, stride)

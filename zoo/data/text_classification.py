@@ -7,24 +7,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from zoo.data.base import Given, Source
+from zoo.data.base import DataModule, Given
 from zoo.data.corpus import classification
 from zoo.data.corpus.classification import Reader, given
 from zoo.data.corpus.table import refuse_others
 from zoo.data.corpus.tokenizer import Bytes, Encoder, from_plain, load
-from zoo.data.spec import Passages as Facts
 from zoo.data.spec import Samples
+from zoo.data.spec import TextClassificationSpec as Facts
 from zoo.data.tables import dataset as labels
 from zoo.data.tables import open_table
 from zoo.data.tables.dataset import Asked, Corrupt, Some, SoundLoader
 from zoo.data.tables.open_table import PARTS, Parts
 from zoo.data.tables.stream import Stream, StreamLoader
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 
 @register
-class Passages(Source):
+class Passages(DataModule):
     """Texts of `path`: a folder of class folders of .txt files, a folder, a file or a glob of tables, `hub:owner/name` or
     `hub:owner/name:configuration`. Texts longer than `length` tokens are cut.
 
@@ -55,7 +55,7 @@ class Passages(Source):
     ) -> None:
         super().__init__()
         if path is None:
-            raise Invalid("path", "missing: say where your texts are")
+            raise OptionError("path", "missing: say where your texts are")
         if classes is not None:
             labels.refuse_few(classes)
         self.split_of = Parts(train, val, test)
@@ -92,11 +92,11 @@ class Passages(Source):
 
     def adopt(self, samples: Samples) -> None:
         if not isinstance(samples, Facts):
-            raise Invalid("", "the model was not trained on texts with labels")
+            raise OptionError("", "the model was not trained on texts with labels")
         own = self.classes if isinstance(self.classes, tuple) else ()
         count = len(own) or self.classes or samples.classes
         if count != samples.classes:
-            raise Invalid(
+            raise OptionError(
                 "classes", f"{count} classes, the model was trained with {samples.classes}"
             )
         labels.order(own, samples.names, samples.classes, "data.classes")

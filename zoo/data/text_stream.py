@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any
 
-from zoo.data.base import Source
+from zoo.data.base import DataModule
 from zoo.data.corpus.streaming import TextLoader, Texts
 from zoo.data.corpus.table import texts
 from zoo.data.corpus.tokenizer import Bytes, Encoder, from_plain, load
 from zoo.data.spec import Samples
-from zoo.data.spec import Text as Facts
+from zoo.data.spec import TextSpec as Facts
 from zoo.data.tables import open_table
 from zoo.data.tables.stream import Stream
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 
 @register
-class TextStream(Source):
+class TextStream(DataModule):
     """Windows of `length` tokens packed from rows of `path` that follow one another: a folder, a file or a glob of files,
     `hub:owner/name` or `hub:owner/name:configuration`.
 
@@ -52,11 +52,11 @@ class TextStream(Source):
     ) -> None:
         super().__init__()
         if path is None:
-            raise Invalid(
+            raise OptionError(
                 "path", "missing: say where your table is, or name a set as hub:owner/name"
             )
         if train in (val, test):
-            raise Invalid("train", f"{train} would be both trained and measured on")
+            raise OptionError("train", f"{train} would be both trained and measured on")
         self.seed, self.path, self.tokenizer = seed, path, tokenizer
         self.splits, self.column, self.between = (
             {"train": train, "val": val, "test": test},
@@ -91,7 +91,7 @@ class TextStream(Source):
 
     def adopt(self, samples: Samples) -> None:
         if not isinstance(samples, Facts):
-            raise Invalid("", "the model was not trained on text")
+            raise OptionError("", "the model was not trained on text")
         self.vocabulary = from_plain(samples.vocabulary.plain())
         self.samples = Facts(self.length, self.vocabulary)
 

@@ -11,7 +11,7 @@ from zoo.data.corpus.tokenizer import Tokenisation
 from zoo.data.corpus.windows import Cutting
 from zoo.data.tables import open_table
 from zoo.data.tables.open_table import Parts
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 
@@ -49,7 +49,7 @@ class TextTable(Written):
     ) -> None:
         super().__init__()
         if path is None:
-            raise Invalid(
+            raise OptionError(
                 "path", "missing: say where your table is, or name a set as hub:owner/name"
             )
         self.path = path

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from zoo.config.sections import DiagnosticsOptions
 from zoo.diagnostics.capture import Look, check, watch
 from zoo.diagnostics.head_metrics import kinds
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.reporting.spec import Numbers
 from zoo.tasks.base import Task
 
@@ -87,7 +87,7 @@ def attended(look: Look) -> Tensor:
     """
     weights = look.weights[0].abs().float().cpu()  # [H, Q, M]
     weights = weights / weights.amax(-1, keepdim=True).clamp(min=1e-12)
-    if look.terms.keys.index.shape[-1] == 1:
+    if look.call.keys.index.shape[-1] == 1:
         return _lines(weights)
     keys = look.grid[1][0].cpu()
     sizes = _sizes(look, int(keys.sum()))
@@ -105,7 +105,7 @@ def attended(look: Look) -> Tensor:
 
 def _sizes(look: Look, count: int) -> tuple[int, ...]:
     """Of the grid; of one that nobody told, a single row."""
-    extent = look.terms.keys.extent
+    extent = look.call.keys.grid_size
     return (1, count) if extent is None else tuple(int(size) for size in extent[0, 0])
 
 
@@ -171,9 +171,9 @@ class Probe(L.Callback):
         agreed: Callable[[int], int] = int,
         most: Callable[[int], int] = int,
     ) -> None:
-        assert options.every is not None
+        assert options.every_n_steps is not None
         self.options, self.agreed, self.most = options, agreed, most
-        self.cadence = Cadence(options.every, options.budget)
+        self.cadence = Cadence(options.every_n_steps, options.max_overhead)
         self.inputs: tuple[Tensor | None, ...] | None = None
         self.due: int | None = None  # never
 
@@ -185,10 +185,10 @@ class Probe(L.Callback):
     def on_train_batch_end(
         self,
         trainer: L.Trainer,
-        pl_module: Task,
+        pl_module: Task,  # type: ignore[override]
         outputs: Any,
         batch: Any,
-        batch_idx: int,  # type: ignore[override]
+        batch_idx: int,
     ) -> None:
         step = trainer.global_step
         if self.due is None or step < self.due:
@@ -231,7 +231,7 @@ class Probe(L.Callback):
                     trainer.precision_plugin.convert_input(batch), dataloader_idx=0
                 )
                 inputs = task.inputs(batch)
-        except Invalid as error:
+        except OptionError as error:
             return str(error)
         except StopIteration:
             return "there is nothing to validate with"
@@ -270,7 +270,7 @@ def numbers(look: Look) -> dict[str, float]:
     """Each measure of a layer as the mean over its heads, and what its encodings tell of themselves in numbers."""
     found = {kind.name: kind.of(look) for kind in kinds(look)}
     told = {name: float(value.nanmean()) for name, value in found.items()}
-    for panel in look.chain.findings(look.terms):
+    for panel in look.chain.panels(look.call):
         if isinstance(panel, Numbers):
             values = [*panel.values.values()]
             told[panel.title.replace(": ", "/").replace(" ", "_").lower()] = sum(values) / max(

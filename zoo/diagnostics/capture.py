@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Terms, Tokens, linear
+from zoo.attention import AttentionCall, Tokens, linear
 from zoo.attention.backends.reference import scores, weighed
 from zoo.attention.chain import Chain
 from zoo.attention.kv_cache import Context
 from zoo.attention.layer import SelfAttention
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 Queries = int | Sequence[int] | None
 """How many queries, or those in which slots; None: all."""
@@ -36,7 +36,7 @@ class Look:
     layer: int
     attention: SelfAttention
     chain: Chain
-    terms: Terms
+    call: AttentionCall
     slots: Tensor  # int [Q]
     weights: Tensor  # [B, H, Q, M], at least float32
     scores: (
@@ -49,10 +49,12 @@ class Look:
 
         Class and register tokens are none, whether or not they have a place.
         """
-        keys, count = self.terms.keys, self.weights.shape[-1]
-        found = self.slots.new_ones(1, count).bool() if keys.placed is None else keys.placed
-        if keys.extent is not None and keys.index.shape[-1] > 1:
-            extra = count - int(keys.extent[0, 0].prod())  # they stand first
+        keys, count = self.call.keys, self.weights.shape[-1]
+        found = (
+            self.slots.new_ones(1, count).bool() if keys.has_position is None else keys.has_position
+        )
+        if keys.grid_size is not None and keys.index.shape[-1] > 1:
+            extra = count - int(keys.grid_size[0, 0].prod())  # they stand first
             if int(found[0].sum()) > count - extra:
                 found = found & (torch.arange(count, device=found.device) >= extra)
         return found[:, self.slots], found
@@ -102,13 +104,13 @@ def check(model: nn.Module, layers: Sequence[int] | None) -> dict[SelfAttention,
     """
     known = _attention(model)
     if not known:
-        raise Invalid("layers", "the model has no attention layer of zoo to look at")
+        raise OptionError("layers", "the model has no attention layer of zoo to look at")
     own = [module.dims.layer for module in known]
     numbers = own if len(set(own)) == len(own) else range(len(own))
     absent = sorted(set(layers or ()) - set(numbers))
     if absent:
         told = f"there is no layer {', '.join(map(str, absent))}"
-        raise Invalid("layers", f"{told}; the model has layers 0 to {max(numbers)}")
+        raise OptionError("layers", f"{told}; the model has layers 0 to {max(numbers)}")
     return dict(zip(known, numbers, strict=True))
 
 
@@ -163,8 +165,9 @@ def _look(
 ) -> Look:
     chosen = torch.tensor(_slots(len(tokens), queries), device=tokens.x.device)
     if attention.linear:
-        call = attention.describe_linear(tokens, chain, Context(), chosen)[1]
-        return Look(number, attention, chain, call.terms, chosen, linear.weights(call), None)
-    terms = attention.describe(tokens, chain, Context(), chosen)[1]
-    values = scores(terms)
-    return Look(number, attention, chain, terms, chosen, weighed(terms, values), values)
+        summed = attention.describe_linear(tokens, chain, Context(), chosen)[1]
+        shares = linear.weights(summed)
+        return Look(number, attention, chain, summed.call, chosen, shares, None)
+    call = attention.describe(tokens, chain, Context(), chosen)[1]
+    values = scores(call)
+    return Look(number, attention, chain, call, chosen, weighed(call, values), values)

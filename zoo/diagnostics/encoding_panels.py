@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Terms, Tokens, precise, repeated
+from zoo.attention import AttentionCall, Tokens, precise, repeated
 from zoo.attention.chain import Chain
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import Look, look, resting
 from zoo.diagnostics.portrait import panels as seen
 from zoo.diagnostics.portrait.probe import Probe
-from zoo.models.transformer import Block, Trunk
+from zoo.models.transformer import Block, Transformer
 from zoo.reporting.spec import Mosaic, Panel, Points
 
 MOST = {1: (128,), 2: (15, 15), 3: (1, 15, 15)}  # tokens by the number of axes: of clips one frame
@@ -38,13 +38,15 @@ def panels(chain: Chain, sizes: Sequence[int], causal: bool) -> tuple[Panel, ...
 
 
 @torch.no_grad()
-def correlations(block: Block, before: Tokens, after: Tokens, terms: Terms) -> tuple[Panel, ...]:
+def correlations(
+    block: Block, before: Tokens, after: Tokens, call: AttentionCall
+) -> tuple[Panel, ...]:
     """The four correlations of word and position in the first block of a model (TUPE, arXiv:2006.15595, figure 2).
 
     `before` and `after` are the tokens as `embed` found and left them, `terms` is a call of the block's attention. Nothing
     where nothing was added to the tokens, or where scores are no sum of such parts.
     """
-    if not (after.x != before.x).any() or not _plain(block, terms):
+    if not (after.x != before.x).any() or not _plain(block, call):
         return ()
     parts = decomposed(block, before, after)
     values = torch.stack([part.mean(0).cpu() for part in parts.values()])
@@ -61,13 +63,13 @@ def correlations(block: Block, before: Tokens, after: Tokens, terms: Terms) -> t
     )
 
 
-def _plain(block: Block, terms: Terms) -> bool:
+def _plain(block: Block, call: AttentionCall) -> bool:
     """Whether queries and keys are projections of the tokens, not normed, mixed, turned or scaled by anything."""
-    layer = block.attention
-    if layer.shift is not None or not isinstance(layer.query_norm, nn.Identity):
+    layer = block.attn
+    if layer.token_shift is not None or not isinstance(layer.q_norm, nn.Identity):
         return False
-    unturned = terms.q.shape == terms.content.shape and torch.equal(terms.q, terms.content)
-    return unturned and terms.scale == layer.dims.head**-0.5
+    unturned = call.q.shape == call.raw_query.shape and torch.equal(call.q, call.raw_query)
+    return unturned and call.scale == layer.dims.head_dim**-0.5
 
 
 def decomposed(block: Block, before: Tokens, after: Tokens) -> dict[str, Tensor]:
@@ -75,12 +77,12 @@ def decomposed(block: Block, before: Tokens, after: Tokens) -> dict[str, Tensor]
 
     What `embed` added is the position, what it found the word; both go through the norm at the scale of their sum.
     """
-    layer, dims = block.attention, block.attention.dims
-    placed = slice(None) if after.placed is None else after.placed[0]
+    layer, dims = block.attn, block.attn.dims
+    placed = slice(None) if after.has_position is None else after.has_position[0]
     word, position = (one[:, placed] for one in (before.x, after.x - before.x))
-    through = _linear(None if block.post else block.attention_norm, after.x[:, placed])
+    through = _linear(None if block.post else block.norm1, after.x[:, placed])
     query, key = (
-        one.weight.unflatten(0, (-1, dims.head)) for one in (layer.query, layer.key)
+        one.weight.unflatten(0, (-1, dims.head_dim)) for one in (layer.q_proj, layer.k_proj)
     )  # [H, K, D], [G, K, D]
     return metrics.correlations(
         through(word), through(position), query, repeated(key[None], dims.heads)[0]
@@ -121,7 +123,7 @@ def encodings(
 def _doings(looks: Sequence[Look], grid: Sequence[int]) -> Iterator[Panel]:
     """Of the first layer that was looked at; the others' are the same only where all layers share one encoding."""
     first = looks[0]
-    for panel in panels(first.chain, grid, first.terms.causal):
+    for panel in panels(first.chain, grid, first.call.causal):
         yield (
             panel
             if first.chain.shared
@@ -132,7 +134,7 @@ def _doings(looks: Sequence[Look], grid: Sequence[int]) -> Iterator[Panel]:
 def _correlations(
     model: nn.Module, inputs: Sequence[Any], looks: Sequence[Look]
 ) -> tuple[Panel, ...]:
-    trunk = next((module for module in model.modules() if isinstance(module, Trunk)), None)
+    trunk = next((module for module in model.modules() if isinstance(module, Transformer)), None)
     if (
         trunk is None or looks[0].scores is None
     ):  # linear attention multiplies features of words and positions
@@ -150,16 +152,16 @@ def _correlations(
             hook.remove()
     first = trunk.blocks[0]
     assert isinstance(first, Block)
-    (call,) = look(model, inputs, 1, [first.attention.dims.layer])
+    (call,) = look(model, inputs, 1, [first.attn.dims.layer])
     before, after = seen
-    return correlations(first, before, after, call.terms)
+    return correlations(first, before, after, call.call)
 
 
 def findings(looks: Sequence[Look]) -> tuple[Panel, ...]:
     """The findings of each layer's encodings, those that are the same in all layers once; kinds of panels together."""
     kinds: dict[str, list[tuple[int, Panel]]] = {}
     for one in looks:
-        for panel in one.chain.findings(one.terms):
+        for panel in one.chain.panels(one.call):
             kinds.setdefault(panel.title, []).append((one.layer, panel))
     return tuple(panel for kind in kinds.values() for panel in _told(kind))
 

@@ -31,13 +31,13 @@ class Kind:
 
 def unit(look: Look) -> str:
     """What places are counted in."""
-    return "tokens" if look.terms.keys.index.shape[-1] == 1 else "patches"
+    return "tokens" if look.call.keys.index.shape[-1] == 1 else "patches"
 
 
 def kinds(look: Look) -> Iterator[Kind]:
     """The measures that looks like this one have."""
     yield from _spread()
-    yield from _far(unit(look), AXES[look.terms.keys.index.shape[-1]])
+    yield from _far(unit(look), AXES[look.call.keys.index.shape[-1]])
     yield from _masses(unit(look), not bool(look.grid[1].all()))
     if look.scores is not None:
         yield from _of_scores(_comparable(look))
@@ -163,7 +163,7 @@ def _mean(measure: Callable[[Look], Tensor]) -> Callable[[Look], Tensor]:
 
 def _total(look: Look) -> Tensor:
     """[B, H, N], NaN for padding, which sees nothing."""
-    return metrics.total(look.weights).masked_fill(~mask(look.terms).any(-1), float("nan"))
+    return metrics.total(look.weights).masked_fill(~mask(look.call).any(-1), float("nan"))
 
 
 def _largest(look: Look) -> Tensor:
@@ -178,13 +178,13 @@ def _scores(look: Look) -> Tensor:
 
 def _first(look: Look) -> Tensor:
     """[B, H, N], of the first token of each query's document."""
-    queries, keys = look.terms.queries.document, look.terms.keys.document
+    queries, keys = look.call.queries.document, look.call.keys.document
     same = None if queries is None or keys is None else queries[:, :, None] == keys[:, None]
     return metrics.mass(look.weights, metrics.first(look.weights, same))
 
 
 def _offsets(look: Look) -> Tensor:
-    return metrics.offsets(look.terms.queries.index, look.terms.keys.index)
+    return metrics.offsets(look.call.queries.index, look.call.keys.index)
 
 
 def _distance(look: Look, axis: int | None = None) -> Tensor:
@@ -213,7 +213,7 @@ def _likeness(look: Look) -> Tensor:
 
 def _comparable(look: Look) -> bool:
     """Whether there are several samples, whose pairs stand at the same places."""
-    index = look.terms.keys.index
+    index = look.call.keys.index
     seen = (
         _scores(look).isfinite().all(0).any(0).any(0)
     )  # [M] keys that some query sees in every sample

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention.tokens import Tokens
-from zoo.errors import Invalid
-from zoo.models.transformer import Trunk
+from zoo.errors import OptionError
+from zoo.models.transformer import Transformer
 
 SEED = 0  # of the order that shuffles
 
@@ -27,9 +27,9 @@ def changed(model: nn.Module, change: Change) -> Iterator[None]:
     An encoding that cannot follow raises Invalid when the model is called. Raises Invalid for a model that has no trunk, in
     front of which its tokens could be moved.
     """
-    trunks = [module for module in model.modules() if isinstance(module, Trunk)]
+    trunks = [module for module in model.modules() if isinstance(module, Transformer)]
     if not trunks:
-        raise Invalid(
+        raise OptionError(
             "controls", "the model has no trunk of zoo, in front of which its tokens could be moved"
         )
     hooks = [trunk.register_forward_pre_hook(_moving(change)) for trunk in trunks]
@@ -47,8 +47,8 @@ def _moving(change: Change) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any,
 def moved(tokens: Tokens, change: Change) -> Tokens:
     """The same tokens in other places, but for those that have none. Nothing is said of their order any more."""
     index = change(tokens)
-    if tokens.placed is not None:
-        index = index.where(tokens.placed[..., None], tokens.index)
+    if tokens.has_position is not None:
+        index = index.where(tokens.has_position[..., None], tokens.index)
     return tokens.replace(index=index, pos=index, ordered=False, consecutive=False)
 
 
@@ -98,16 +98,16 @@ def _groups(tokens: Tokens) -> Tensor:
         if tokens.document is None
         else tokens.document
     )
-    if tokens.placed is None:
+    if tokens.has_position is None:
         return groups
     alone = -2 - torch.arange(count, device=device)  # -1 is padding
-    return torch.where(tokens.placed, groups, alone)
+    return torch.where(tokens.has_position, groups, alone)
 
 
 def _ends(tokens: Tokens) -> tuple[Tensor, Tensor]:
     """The first and the last place along each axis, [1|B, 1|N, P]: of the grid, or of what each document has here."""
-    if tokens.extent is not None:
-        return torch.zeros_like(tokens.extent), tokens.extent - 1
+    if tokens.grid_size is not None:
+        return torch.zeros_like(tokens.grid_size), tokens.grid_size - 1
     if tokens.document is None:
         return tokens.index.amin(1, keepdim=True), tokens.index.amax(1, keepdim=True)
     numbers = (tokens.document - tokens.document.amin())[..., None].expand_as(

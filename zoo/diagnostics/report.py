@@ -136,7 +136,7 @@ def _alone(looks: Sequence[Look]) -> Iterator[Measure]:
 
 def _even(look: Look) -> Look:
     """The same with all that a query may see at the same weight."""
-    visible = mask(look.terms).expand(look.weights.shape).to(look.weights.dtype)
+    visible = mask(look.call).expand(look.weights.shape).to(look.weights.dtype)
     return replace(look, weights=visible)
 
 
@@ -190,7 +190,7 @@ def profiles(looks: Sequence[Look]) -> tuple[Panel, ...]:
 
 
 def _panels(look: Look, title: str) -> Iterator[Panel]:
-    axes = look.terms.keys.index.shape[-1]
+    axes = look.call.keys.index.shape[-1]
     if axes == 1:
         yield _curves(look, slice(None), title, "tokens that the key stands before the query")
     elif axes == 2:
@@ -207,11 +207,11 @@ def _panels(look: Look, title: str) -> Iterator[Panel]:
 
 def _profile(look: Look, axes: slice) -> tuple[tuple[Tensor, ...], Tensor]:
     """Offsets along some axes, query less key, and mean weights [H, ...] of pairs of tokens that stand on the grid."""
-    queries, keys = look.terms.queries, look.terms.keys
+    queries, keys = look.call.queries, look.call.keys
     offsets = metrics.offsets(queries.index, keys.index)[..., axes]
     near = (offsets.abs() <= FARTHEST).all(-1)[:, None]
     where = metrics.both(*look.grid) & near
-    places, values = metrics.profile(look.weights, offsets, mask(look.terms), where)
+    places, values = metrics.profile(look.weights, offsets, mask(look.call), where)
     return tuple(one.float().cpu() for one in places), values.float().cpu()
 
 

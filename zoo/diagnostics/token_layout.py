@@ -75,7 +75,7 @@ def _grid(tokens: Tokens) -> tuple[int, ...]:
     """Tokens along each axis; of a text all that have a place, padding included."""
     if tokens.index.shape[-1] > 1:
         return tuple(int(last) + 1 for last in tokens.index[0].amax(0))
-    return (len(tokens) if tokens.placed is None else int(tokens.placed[0].sum()),)
+    return (len(tokens) if tokens.has_position is None else int(tokens.has_position[0].sum()),)
 
 
 def _extra(model: nn.Module, count: int) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from zoo.attention import Dims, Encoding, Terms
+from zoo.attention import AttentionCall, Dims, Encoding
 from zoo.attention.call import Index
 from zoo.encodings.common.panels import Panels, per_head
 from zoo.encodings.common.relative_bias import along
@@ -23,7 +23,7 @@ class ALiBi(Encoding):
     al. 2023, arXiv:2311.00566).
     """
 
-    relative = True
+    shift_invariant = True
     axes = (1, 2, 3)
 
     def __init__(
@@ -32,28 +32,28 @@ class ALiBi(Encoding):
         super().__init__(dims)
         self.straight = distance == "euclidean"
 
-    def terms(self, terms: Terms) -> Terms:
-        slopes = head_slopes(self.dims.heads, terms.keys.pos)
-        if not terms.ordered:
-            distance = self._distance(terms)
-            return terms.add_bias(lambda b, h, i, j: -slopes[h] * distance(b, h, i, j))
-        here = terms.keys.pos[:, -1:]  # distances from the end are small where they matter
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        slopes = head_slopes(self.dims.heads, call.keys.pos)
+        if not call.ordered:
+            distance = self._distance(call)
+            return call.add_bias(lambda b, h, i, j: -slopes[h] * distance(b, h, i, j))
+        here = call.keys.pos[:, -1:]  # distances from the end are small where they matter
         rows, columns = (
-            slopes[:, None, None] * (one.pos - here)[:, None] for one in (terms.queries, terms.keys)
+            slopes[:, None, None] * (one.pos - here)[:, None] for one in (call.queries, call.keys)
         )
         one = rows.new_ones(1, 1, 1, 1)
-        return terms.add_factor(-rows, one).add_factor(
+        return call.add_low_rank_bias(-rows, one).add_low_rank_bias(
             one, columns
         )  # [1|B, H, N, 1], [1|B, H, M, 1]
 
-    def findings(self, terms: Terms) -> Panels:
+    def panels(self, call: AttentionCall) -> Panels:
         told = "What a token of distance takes off a score: steep heads look near, flat ones far."
         yield per_head(
-            "Slopes", "score per token", head_slopes(self.dims.heads, terms.keys.pos), told
+            "Slopes", "score per token", head_slopes(self.dims.heads, call.keys.pos), told
         )
 
-    def _distance(self, terms: Terms) -> Index:
-        offsets = [along(terms, axis) for axis in range(self.dims.axes)]
+    def _distance(self, call: AttentionCall) -> Index:
+        offsets = [along(call, axis) for axis in range(self.dims.axes)]
         if self.straight:
             return lambda b, h, i, j: sum(one(b, h, i, j).square() for one in offsets).sqrt()  # type: ignore[union-attr]
         return lambda b, h, i, j: sum(one(b, h, i, j).abs() for one in offsets)  # type: ignore[return-value]

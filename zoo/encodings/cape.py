@@ -11,7 +11,7 @@ from torch import Tensor
 from zoo.attention import Dims, Encoding, Tokens
 from zoo.attention.coordinates import spacing
 from zoo.encodings.sinusoidal import plane_waves, sinusoid
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 
 
@@ -38,7 +38,7 @@ class CAPE(Encoding):
     ) -> None:
         super().__init__(dims)
         if dims.dim % 2:
-            raise Invalid("name", f"cape needs an even dim, not {dims.dim}")
+            raise OptionError("name", f"cape needs an even dim, not {dims.dim}")
         self.global_shift, self.local_shift, self.scale, self.centre = (
             global_shift,
             local_shift,
@@ -46,7 +46,7 @@ class CAPE(Encoding):
             centre,
         )
         self.coordinates = "index" if dims.axes == 1 else "symmetric"
-        self.relative = self.whole = centre
+        self.shift_invariant = self.needs_full_sequence = centre
 
     def embed(self, tokens: Tokens) -> Tokens:
         pos = tokens.pos - means(tokens) if self.centre else tokens.pos
@@ -70,7 +70,7 @@ class CAPE(Encoding):
 
 def means(tokens: Tokens) -> Tensor:
     """The mean coordinates [1|B, N, P] of those tokens of each token's document that have a place."""
-    pos, document, placed = tokens.pos, tokens.document, tokens.placed
+    pos, document, placed = tokens.pos, tokens.document, tokens.has_position
     pos = pos.expand(max(len(one) for one in (pos, document, placed) if one is not None), -1, -1)
     counted = torch.ones_like(pos[..., :1]) * (1 if placed is None else placed[..., None])
     run = torch.zeros_like(pos[..., 0], dtype=torch.long)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Terms, Tokens
+from zoo.attention import AttentionCall, Dims, Tokens
 from zoo.encodings.common.frequencies import check_pairs
 from zoo.encodings.common.layers import linear
 from zoo.encodings.common.panels import Panels, spread
@@ -28,29 +28,27 @@ class CARoPE(Summed):
     def __init__(self, dims: Dims, *, base: Annotated[float, Between(2)] = 10000.0) -> None:
         super().__init__(dims)
         check_pairs(dims)
-        self.frequency = nn.Linear(dims.dim, dims.groups)
+        self.frequency = nn.Linear(dims.dim, dims.num_kv_heads)
         nn.init.zeros_(self.frequency.weight)
         nn.init.constant_(
-            self.frequency.bias, _unsoftened(base ** (2 / dims.head) - 1)
+            self.frequency.bias, _unsoftened(base ** (2 / dims.head_dim) - 1)
         )  # softplus^-1
 
-    def annotate(self, tokens: Tokens) -> Tokens:
-        return tokens.note(
+    def prepare(self, tokens: Tokens) -> Tokens:
+        return tokens.with_per_token(
             log_frequency=-F.softplus(linear(self.frequency, tokens.x)).log1p()
         )  # [B, N, G]
 
-    def findings(self, terms: Terms) -> Panels:
-        base = terms.keys.notes["log_frequency"].exp()
+    def panels(self, call: AttentionCall) -> Panels:
+        base = call.keys.per_token["log_frequency"].exp()
         told = "The frequency f that tokens choose, whose powers turn the pairs: where tokens differ, content sets the pace."
-        yield from super().findings(terms)
-        yield from spread(
-            "Chosen frequencies", "f, 0 to 1", base, terms.keys, told, kind="key head"
-        )
+        yield from super().panels(call)
+        yield from spread("Chosen frequencies", "f, 0 to 1", base, call.keys, told, kind="key head")
 
     def steps(self, tokens: Tokens) -> Tensor:
-        logs = tokens.notes["log_frequency"][..., None]  # [B, M, G, 1]
+        logs = tokens.per_token["log_frequency"][..., None]  # [B, M, G, 1]
         return (
-            logs * torch.arange(self.dims.head // 2, device=logs.device, dtype=logs.dtype)
+            logs * torch.arange(self.dims.head_dim // 2, device=logs.device, dtype=logs.dtype)
         ).exp()
 
 

@@ -10,7 +10,7 @@ from zoo.attention import Dims
 from zoo.encodings.common.rotation import Rotary
 from zoo.encodings.common.skew import skew, spectrum
 from zoo.encodings.common.spectral_rotation import prepare, turn_by_exponential
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import register
 
 
@@ -24,13 +24,13 @@ class ComRoPEAP(Rotary):
 
     def __init__(self, dims: Dims, *, block: int = 8, std: float = 1.0) -> None:
         super().__init__(dims)
-        if block < 2 or block % 2 or dims.head % (block * dims.axes):
-            needed = f"must be even, and {dims.axes} of it (one per axis) divide the head size {dims.head}"
-            raise Invalid("block", f"block {block} {needed}")
-        shape = (dims.groups, dims.head // block, block, block)
+        if block < 2 or block % 2 or dims.head_dim % (block * dims.axes):
+            needed = f"must be even, and {dims.axes} of it (one per axis) divide the head size {dims.head_dim}"
+            raise OptionError("block", f"block {block} {needed}")
+        shape = (dims.num_kv_heads, dims.head_dim // block, block, block)
         self.generators = nn.Parameter(torch.randn(shape) * std)  # [G, m, b, b]
 
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         heads, blocks = self.generators.shape[:2]
         times = pos[:, None, :, self._axis(blocks)].expand(-1, heads, -1, -1)  # [1|B, G, N, m]
         return prepare(skew(self.generators), times)
@@ -46,5 +46,5 @@ class ComRoPEAP(Rotary):
         """Which axis each block turns with, [m]."""
         return torch.arange(blocks, device=self.generators.device) % self.dims.axes
 
-    def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return turn_by_exponential(x, *tables)

@@ -12,7 +12,7 @@ from zoo.encodings.common.frequencies import per_axis
 from zoo.encodings.common.rotation import Rotary
 from zoo.encodings.common.skew import skew, spectrum
 from zoo.encodings.common.spectral_rotation import prepare, turn_by_exponential
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import register
 
 
@@ -30,18 +30,18 @@ class ComRoPELD(Rotary):
 
     def __init__(self, dims: Dims, *, block: int = 8, std: float = 1.0) -> None:
         super().__init__(dims)
-        if block < 2 or block % 2 or dims.head % block:
-            raise Invalid(
-                "block", f"block {block} must be even and divide the head size {dims.head}"
+        if block < 2 or block % 2 or dims.head_dim % block:
+            raise OptionError(
+                "block", f"block {block} must be even and divide the head size {dims.head_dim}"
             )
-        shape = (dims.groups, dims.head // block, block, block)
+        shape = (dims.num_kv_heads, dims.head_dim // block, block, block)
         self.generators = nn.Parameter(torch.randn(shape) * std)  # [G, m, b, b]
         self.scales = nn.Parameter(torch.randn(dims.axes, *shape[:2]))  # [P, G, m]
 
-    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return per_axis(value, source.dims, self.dims) if name == "scales" else value
 
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         scales = precise(self.scales)[:, :, None]  # [P, G, 1, m]
         times = sum(
             pos[:, None, :, a, None] * scales[a] for a in range(len(scales))
@@ -53,5 +53,5 @@ class ComRoPELD(Rotary):
             -2
         )  # [P, G, K/2]
 
-    def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return turn_by_exponential(x, *tables)

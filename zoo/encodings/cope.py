@@ -7,7 +7,7 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Span, Terms, precise
+from zoo.attention import AttentionCall, Dims, Encoding, Span, precise
 from zoo.attention.backends import reference
 from zoo.encodings.common.panels import Panels, pair_means, per_head, row_means
 from zoo.registry import Between, register
@@ -21,13 +21,13 @@ class CoPE(Encoding):
     see count nothing.
     """
 
-    shared, relative, causal = False, True, True
+    shared, shift_invariant, causal_only = False, True, True
 
-    def __init__(self, dims: Dims, *, positions: Annotated[int, Between(2)] = 64) -> None:
+    def __init__(self, dims: Dims, *, max_positions: Annotated[int, Between(2)] = 64) -> None:
         super().__init__(dims)
-        self.table = nn.Parameter(torch.zeros(positions, dims.head))  # [positions, K]
+        self.table = nn.Parameter(torch.zeros(max_positions, dims.head_dim))  # [positions, K]
 
-    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         positions = len(self.table)
         return (
             value
@@ -35,11 +35,11 @@ class CoPE(Encoding):
             else value[torch.arange(positions).clamp(max=len(value) - 1)]
         )
 
-    def terms(self, terms: Terms) -> Terms:
-        z = precise(terms.content @ self.table.mT.to(terms.content.dtype))  # [B, H, N, positions]
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        z = precise(call.raw_query @ self.table.mT.to(call.raw_query.dtype))  # [B, H, N, positions]
 
         def rescore(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
-            counts = self._counts(terms, scores, visible, span)[1].clamp(
+            counts = self._counts(call, scores, visible, span)[1].clamp(
                 max=len(self.table) - 1
             )  # [B, H, n, m]
             below, above = (
@@ -47,11 +47,14 @@ class CoPE(Encoding):
             )
             return scores + below.lerp(above, counts - counts.floor())
 
-        return terms.replace(rescore=rescore)
+        return call.replace(transform_scores=rescore)
 
-    def findings(self, terms: Terms) -> Panels:
-        visible, scores = reference.mask(terms), reference.scores(terms.replace(rescore=None))
-        gates, counts = self._counts(terms, scores, visible, terms.whole)
+    def panels(self, call: AttentionCall) -> Panels:
+        visible, scores = (
+            reference.mask(call),
+            reference.scores(call.replace(transform_scores=None)),
+        )
+        gates, counts = self._counts(call, scores, visible, call.whole)
         told = "How much of a place a token that is seen counts for: near 1 a head counts tokens, near 0 it skips most."
         yield per_head("Gates", "mean gate, 0 to 1", pair_means(gates, visible), told)
         told = "What a query has counted at the first key that it sees: far below the number of keys, a head counts few things."
@@ -61,9 +64,9 @@ class CoPE(Encoding):
         yield per_head("Counts that are cut", "share of pairs", pair_means(cut, visible), told)
 
     def _counts(
-        self, terms: Terms, scores: Tensor, visible: Tensor, span: Span
+        self, call: AttentionCall, scores: Tensor, visible: Tensor, span: Span
     ) -> tuple[Tensor, Tensor]:
         """Gates, and their sums from each key to the query, [B, H, N, M]."""
-        past = terms.grid(lambda b, h, i, j: j <= terms.slot(i), span)
+        past = call.grid(lambda b, h, i, j: j <= call.slot(i), span)
         gates = scores.sigmoid() * (visible & past)
         return gates, gates.flip(-1).cumsum(-1).flip(-1)

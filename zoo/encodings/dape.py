@@ -7,9 +7,9 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Span, Terms
+from zoo.attention import AttentionCall, Dims, Encoding, Span
 from zoo.encodings.common.layers import held
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 
 
@@ -20,8 +20,8 @@ class DAPE(Encoding):
     f is Linear, LeakyReLU(0.01), Linear over the 2H channels of a pair: A's heads, then B's.
     """
 
-    shared, relative, causal, absorbs = False, True, True, True
-    row_constant = ("net.2.bias",)
+    shared, shift_invariant, causal_only, consumes_biases = False, True, True, True
+    zero_gradient = ("net.2.bias",)
 
     def __init__(self, dims: Dims, *, hidden: Annotated[int, Between(1)] = 32) -> None:
         super().__init__(dims)
@@ -29,9 +29,9 @@ class DAPE(Encoding):
             nn.Linear(2 * dims.heads, hidden), nn.LeakyReLU(), nn.Linear(hidden, dims.heads)
         )
 
-    def terms(self, terms: Terms) -> Terms:
-        if not terms.biases and not terms.factors:
-            raise Invalid(
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        if not call.biases and not call.low_rank_biases:
+            raise OptionError(
                 "encoding",
                 "dape adapts the biases of the links before it, and there is none: [alibi, dape]",
             )
@@ -39,10 +39,10 @@ class DAPE(Encoding):
         first, second = held(self.net[0]), held(self.net[2])
 
         def rescore(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
-            bias: Tensor = terms.added(span)  # type: ignore[assignment]
+            bias: Tensor = call.added(span)  # type: ignore[assignment]
             pairs = torch.cat([scores, bias.expand_as(scores)], dim=1).movedim(
                 1, -1
             )  # [B, N, M, 2H]
             return scores + bias + second(self.net[1](first(pairs))).movedim(-1, 1)
 
-        return terms.replace(biases=(), factors=(), rescore=rescore)
+        return call.replace(biases=(), low_rank_biases=(), transform_scores=rescore)

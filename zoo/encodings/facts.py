@@ -11,13 +11,17 @@ def declared(cls: type[Encoding] | Encoding) -> dict[str, str]:
     return {
         "module": "one for all layers" if cls.shared else "one per layer",
         "axes": " or ".join(map(str, cls.axes))
-        + (f"; {cls.axes_because}" if cls.axes_because else ""),
+        + (f"; {cls.axes_reason}" if cls.axes_reason else ""),
         "coordinates": cls.coordinates,
-        "relative": "yes: shifting all coordinates changes no score" if cls.relative else "no",
-        "needs a causal mask": "yes" if cls.causal else "no",
-        "needs a bias before it": "yes" if cls.absorbs else "no",
+        "shift_invariant": "yes: shifting all coordinates changes no score"
+        if cls.shift_invariant
+        else "no",
+        "needs a causal mask": "yes" if cls.causal_only else "no",
+        "needs a bias before it": "yes" if cls.consumes_biases else "no",
         "cached keys": "changed by later tokens"
-        if own.settle is not Encoding.settle
+        if own.update_cached_keys is not Encoding.update_cached_keys
         else "never touched again",
-        "tokens without a place": "handled by the encoding" if cls.unplaced else "left alone",
+        "tokens without a place": "handled by the encoding"
+        if cls.handles_special_tokens
+        else "left alone",
     }

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Block, Dims, Encoding, Span, Terms, precise
+from zoo.attention import AttentionCall, Block, Dims, Encoding, Span, precise
 from zoo.encodings.common.layers import held
 from zoo.encodings.common.panels import Panels, curves, per_head
 from zoo.registry import Between, register
@@ -23,8 +23,8 @@ class FIRE(Encoding):
     """
 
     shared = False
-    row_constant = ("net.2.bias",)
-    axes_because = "a distance is a share of what the query looks back on, and a grid has none; alibi and t5 take grids"
+    zero_gradient = ("net.2.bias",)
+    axes_reason = "a distance is a share of what the query looks back on, and a grid has none; alibi and t5 take grids"
 
     def __init__(
         self,
@@ -40,23 +40,21 @@ class FIRE(Encoding):
         self.c = nn.Parameter(torch.tensor(initial_c))
         self.threshold_scale = nn.Parameter(torch.ones(()))
 
-    def terms(self, terms: Terms) -> Terms:
+    def modify(self, call: AttentionCall) -> AttentionCall:
         of_share, c = self._of_share(), precise(self.c)
         reach = (
-            c * torch.maximum(terms.queries.pos[:, None], self._tau())
+            c * torch.maximum(call.queries.pos[:, None], self._tau())
         ).abs().log1p() + 1e-6  # [1|B, 1, N, 1]
 
         def block(span: Span) -> Tensor:
-            distance = terms.grid(
-                lambda b, h, i, j: terms.distance(b, i, j), span
-            )  # [1|B, 1, n, m]
+            distance = call.grid(lambda b, h, i, j: call.distance(b, i, j), span)  # [1|B, 1, n, m]
             return of_share((c * distance).abs().log1p() / span.of_rows(reach))[:, 0].movedim(
                 -1, 1
             )  # [1|B, H, n, m]
 
-        return terms.add_bias(Block(block))
+        return call.add_bias(Block(block))
 
-    def findings(self, terms: Terms) -> Panels:
+    def panels(self, call: AttentionCall) -> Panels:
         shares = torch.linspace(0, 1, 65, device=self.c.device)
         lines, told = (
             self._of_share()(shares).mT,

@@ -24,8 +24,8 @@ class FoPE(Rotary):
     the min(F, K/4) columns stay as they are. C and S lie on no circle, so scores depend also on where a pair stands.
     """
 
-    shared, relative, origin = False, False, False
-    axes_because = (
+    shared, shift_invariant, identity_at_zero = False, False, False
+    axes_reason = (
         "its waves are those that fit the length of a text; rope_axial and rope_mixed take grids"
     )
     sine: Tensor
@@ -42,26 +42,27 @@ class FoPE(Rotary):
         check_pairs(dims)
         self.base, length = base, dims.tokens
         kept = sum(
-            base ** (-2 * t / dims.head) >= 2 * math.pi / length for t in range(dims.head // 2)
+            base ** (-2 * t / dims.head_dim) >= 2 * math.pi / length
+            for t in range(dims.head_dim // 2)
         )
         self.count = max(kept, 1)
-        columns = min(self.count, max(dims.head // 4, 1))
+        columns = min(self.count, max(dims.head_dim // 4, 1))
         chosen = torch.eye(self.count)[
             torch.arange(columns) * self.count // columns
         ].T  # [F, columns]
         std = gain * math.sqrt(2 / (self.count + columns))
         for name in ("sine", "cosine"):
             self.register_buffer(
-                name, chosen + std * torch.randn(dims.groups, *chosen.shape)
+                name, chosen + std * torch.randn(dims.num_kv_heads, *chosen.shape)
             )  # [G, F, columns]
 
-    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         more = self.count - source.count  # longer waves than were there, of which no column has any
-        if more < 0 or (source.base, source.dims.head) != (self.base, self.dims.head):
+        if more < 0 or (source.base, source.dims.head_dim) != (self.base, self.dims.head_dim):
             return None
         return F.pad(value, (0, 0, 0, more)) if more else value
 
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         angles = pos[:, None] * self.waves(pos)[0]  # [1|B, 1, N, F]
         parts = (
             wave @ matrix.to(wave.dtype)
@@ -71,8 +72,8 @@ class FoPE(Rotary):
 
     def waves(self, like: Tensor) -> Tensor:
         steps = torch.arange(self.count, device=like.device, dtype=like.dtype)
-        return (self.base ** (-2 * steps / self.dims.head))[None, None]
+        return (self.base ** (-2 * steps / self.dims.head_dim))[None, None]
 
-    def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         pairs = x.unflatten(-1, (2, -1)).mT.flatten(-2)  # channels t and t + K/2 side by side
         return turn(pairs, *tables).unflatten(-1, (-1, 2)).mT.flatten(-2)

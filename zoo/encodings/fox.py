@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Terms, Tokens
+from zoo.attention import AttentionCall, Dims, Encoding, Tokens
 from zoo.encodings.common.layers import linear, normal
 from zoo.encodings.common.panels import Panels, half_lives, spread
 from zoo.registry import register
@@ -15,24 +15,26 @@ from zoo.registry import register
 class FoX(Encoding):
     """scores + c_i - c_j, c_i = sum_{l <= i} log f_l, f = sigmoid(gate(x))"""
 
-    shared, relative, causal = False, True, True
+    shared, shift_invariant, causal_only = False, True, True
 
     def __init__(self, dims: Dims) -> None:
         super().__init__(dims)
         self.gate = normal(nn.Linear(dims.dim, dims.heads))
 
-    def annotate(self, tokens: Tokens) -> Tokens:
-        return tokens.note(log_forget=F.logsigmoid(linear(self.gate, tokens.x)))  # [B, N, H]
+    def prepare(self, tokens: Tokens) -> Tokens:
+        return tokens.with_per_token(
+            log_forget=F.logsigmoid(linear(self.gate, tokens.x))
+        )  # [B, N, H]
 
-    def findings(self, terms: Terms) -> Panels:
-        logs = terms.keys.notes["log_forget"]
+    def panels(self, call: AttentionCall) -> Panels:
+        logs = call.keys.per_token["log_forget"]
         told = "How much of what came before a token lets through: near 1 a head keeps the past, near 0 it starts anew."
-        yield from spread("Forget gates", "gate, 0 to 1", logs.exp(), terms.keys, told)
+        yield from spread("Forget gates", "gate, 0 to 1", logs.exp(), call.keys, told)
         told = "How many tokens halve the weight of what came before, on average: heads of few tokens look near."
-        yield from half_lives(logs, terms.keys, told)
+        yield from half_lives(logs, call.keys, told)
 
-    def terms(self, terms: Terms) -> Terms:
-        sums = terms.keys.notes["log_forget"].cumsum(1).mT[..., None]  # [B, H, M, 1]
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        sums = call.keys.per_token["log_forget"].cumsum(1).mT[..., None]  # [B, H, M, 1]
         sums = sums - sums[:, :, -1:]  # from the end: small where it matters
         one = sums.new_ones(1, 1, 1, 1)
-        return terms.add_factor(terms.rows(sums), one).add_factor(one, -sums)
+        return call.add_low_rank_bias(call.rows(sums), one).add_low_rank_bias(one, -sums)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Terms, precise
+from zoo.attention import AttentionCall, Dims, Encoding, precise
 from zoo.encodings.alibi import head_slopes
 from zoo.encodings.common.panels import Panels, spread
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import register
 
 
@@ -25,8 +25,8 @@ class GRAPEA(Encoding):
     gates read keys and queries as they are projected, so nothing may have turned them.
     """
 
-    shared, relative, causal, reads_keys = False, True, True, True
-    axes_because = "its authors define it on distances along a text; alibi and t5 take grids"
+    shared, shift_invariant, causal_only, reads_keys = False, True, True, True
+    axes_reason = "its authors define it on distances along a text; alibi and t5 take grids"
 
     def __init__(self, dims: Dims, *, by: Literal["key", "query"] = "key") -> None:
         super().__init__(dims)
@@ -34,44 +34,48 @@ class GRAPEA(Encoding):
         self.rate = nn.Parameter(
             torch.full((dims.heads,), math.log(math.expm1(1.0)))
         )  # softplus^-1(1)
-        self.gate = nn.Parameter(torch.randn(dims.heads, dims.head) * dims.head**-0.5)  # [H, K]
+        self.gate = nn.Parameter(
+            torch.randn(dims.heads, dims.head_dim) * dims.head_dim**-0.5
+        )  # [H, K]
 
-    def terms(self, terms: Terms) -> Terms:
-        if terms.q is not terms.content:
-            raise Invalid(
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        if call.q is not call.raw_query:
+            raise OptionError(
                 "encoding",
                 f"{self.name} reads queries and keys as projected, which a link before it has changed; list it first",
             )
         keyed = self.by == "key"
-        slopes = self._slopes(terms.k if keyed else terms.q)  # [B, H, M or N, 1]
-        if not terms.ordered:
+        slopes = self._slopes(call.k if keyed else call.q)  # [B, H, M or N, 1]
+        if not call.ordered:
             gates = slopes[..., 0]
-            return terms.add_bias(
-                lambda b, h, i, j: -gates[b, h, j if keyed else i] * terms.distance(b, i, j)
+            return call.add_bias(
+                lambda b, h, i, j: -gates[b, h, j if keyed else i] * call.distance(b, i, j)
             )
-        here = terms.keys.pos[:, -1:]  # distances from the end are small where they matter
-        rows, columns = ((one.pos - here)[:, None] for one in (terms.queries, terms.keys))
+        here = call.keys.pos[:, -1:]  # distances from the end are small where they matter
+        rows, columns = ((one.pos - here)[:, None] for one in (call.queries, call.keys))
         one = slopes.new_ones(1, 1, 1, 1)
         if keyed:
-            return terms.add_factor(-rows, slopes).add_factor(one, columns * slopes)
-        return terms.add_factor(-rows * slopes, one).add_factor(slopes, columns)
+            return call.add_low_rank_bias(-rows, slopes).add_low_rank_bias(one, columns * slopes)
+        return call.add_low_rank_bias(-rows * slopes, one).add_low_rank_bias(slopes, columns)
 
-    def findings(self, terms: Terms) -> Panels:
-        if terms.q is terms.content:  # a later link may have turned what the gates have read
+    def panels(self, call: AttentionCall) -> Panels:
+        if call.q is call.raw_query:  # a later link may have turned what the gates have read
             keyed = self.by == "key"
-            slopes = self._slopes(terms.k if keyed else terms.q)[..., 0].transpose(1, 2)
+            slopes = self._slopes(call.k if keyed else call.q)[..., 0].transpose(1, 2)
             told = "What a token of distance takes off a score, as tokens choose it: where they differ, some are kept longer."
             yield from spread(
                 "Chosen slopes",
                 "score per token",
                 slopes,
-                terms.keys if keyed else terms.queries,
+                call.keys if keyed else call.queries,
                 told,
             )
 
     def _slopes(self, heads: Tensor) -> Tensor:
         """[B, H, M, 1] of heads [B, H, M, K]"""
         gate = F.normalize(precise(self.gate), dim=-1, eps=1e-6)[:, None]  # [H, 1, K]
-        chosen = F.softplus((precise(heads) * gate).sum(-1, keepdim=True) * self.dims.head**-0.5)
+        chosen = F.softplus(
+            (precise(heads) * gate).sum(-1, keepdim=True) * self.dims.head_dim**-0.5
+        )
         rates = F.softplus(precise(self.rate)) * head_slopes(self.dims.heads, chosen)
         return rates[:, None, None] * chosen

@@ -7,13 +7,13 @@ from typing import Annotated
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Terms, Tokens, tabled, unrounded
+from zoo.attention import AttentionCall, Dims, Encoding, Tokens, tabled, unrounded
 from zoo.attention.backends.reference import mask
 from zoo.encodings.alibi import head_slopes
 from zoo.encodings.common.layers import linear
 from zoo.encodings.common.panels import Panels, pair_means, per_head
 from zoo.encodings.common.rotation import circle, turn
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 
 
@@ -26,41 +26,41 @@ class GRAPEAP(Encoding):
     The sums go by the order of tokens.
     """
 
-    shared, causal, origin = False, True, True
+    shared, causal_only, identity_at_zero = False, True, True
 
     def __init__(self, dims: Dims, *, size: Annotated[int, Between(2)] = 8) -> None:
         super().__init__(dims)
         if size % 2:
-            raise Invalid("size", f"size {size} is not even")
+            raise OptionError("size", f"size {size} is not even")
         self.size = size
         self.path = nn.Linear(dims.dim, dims.heads * size, bias=False)
         nn.init.normal_(self.path.weight, std=0.5 * dims.dim**-0.5)
 
-    def annotate(self, tokens: Tokens) -> Tokens:
-        return tokens.note(
+    def prepare(self, tokens: Tokens) -> Tokens:
+        return tokens.with_per_token(
             path=linear(self.path, tokens.x).unflatten(-1, (self.dims.heads, -1))
         )  # [B, N, H, size]
 
-    def terms(self, terms: Terms) -> Terms:
-        sums = self._sums(terms)  # [B, H, N, M]
-        return terms.add_bias(tabled(sums))
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        sums = self._sums(call)  # [B, H, N, M]
+        return call.add_bias(tabled(sums))
 
-    def findings(self, terms: Terms) -> Panels:
+    def panels(self, call: AttentionCall) -> Panels:
         told = "What a token on the way takes off a score, on average: heads near 0 look far."
         yield per_head(
-            "Steps of paths", "score per token", -pair_means(self._logs(terms), mask(terms)), told
+            "Steps of paths", "score per token", -pair_means(self._logs(call), mask(call)), told
         )
 
-    def _sums(self, terms: Terms) -> Tensor:
-        logs = self._logs(terms)
+    def _sums(self, call: AttentionCall) -> Tensor:
+        logs = self._logs(call)
         return logs.flip(-1).cumsum(-1).flip(-1) - logs  # nearer keys first: small where it matters
 
-    def _logs(self, terms: Terms) -> Tensor:
+    def _logs(self, call: AttentionCall) -> Tensor:
         """What each token up to the query adds to the scores of those before it, [B, H, N, M]."""
-        with unrounded(terms.q.device):
-            path = terms.keys.notes["path"].transpose(1, 2)  # [B, H, M, size]
-            angles = terms.keys.pos[:, None].expand(-1, -1, -1, self.size // 2)
+        with unrounded(call.q.device):
+            path = call.keys.per_token["path"].transpose(1, 2)  # [B, H, M, size]
+            angles = call.keys.pos[:, None].expand(-1, -1, -1, self.size // 2)
             edges = turn(F.rms_norm(path, (self.size,), eps=1e-6), circle(angles))
-            logs = F.logsigmoid(terms.rows(path) @ edges.mT / self.size)
+            logs = F.logsigmoid(call.rows(path) @ edges.mT / self.size)
             slopes = head_slopes(self.dims.heads, logs)[:, None, None]
-            return logs * slopes * terms.grid(lambda b, h, i, j: j <= terms.slot(i))
+            return logs * slopes * call.grid(lambda b, h, i, j: j <= call.slot(i))

@@ -12,7 +12,7 @@ from zoo.encodings.common.frequencies import angles, check_pairs, ladders
 from zoo.encodings.common.rotation import Rotary, turn, turning
 from zoo.encodings.common.skew import skew, spectrum
 from zoo.encodings.common.spectral_rotation import prepare, turn_by_exponential
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 
 
@@ -26,7 +26,7 @@ class GRAPEM(Rotary):
     """
 
     shared = False
-    axes_because = (
+    axes_reason = (
         "its authors turn by a place in a text; rope_mixed, string and the comropes take grids"
     )
 
@@ -45,22 +45,24 @@ class GRAPEM(Rotary):
                 ladders(dims, base, torch.zeros(()))[0].log()
             )  # [K/2]
             return
-        if 2 * planes > dims.head:
-            raise Invalid("planes", f"{planes} planes do not fit into the head size {dims.head}")
+        if 2 * planes > dims.head_dim:
+            raise OptionError(
+                "planes", f"{planes} planes do not fit into the head size {dims.head_dim}"
+            )
         lengths = base ** (
             -0.5 * torch.arange(planes) / planes
         )  # two sides of a square whose area is the frequency
-        frames = torch.linalg.qr(torch.randn(dims.groups, dims.head, 2 * planes))[0].mT.unflatten(
-            1, (2, planes)
-        )
+        frames = torch.linalg.qr(torch.randn(dims.num_kv_heads, dims.head_dim, 2 * planes))[
+            0
+        ].mT.unflatten(1, (2, planes))
         self.first, self.second = map(
             nn.Parameter, (frames * lengths[:, None]).unbind(1)
         )  # [G, planes, K]
 
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         if self.planes is None:
             return turning(angles(pos, self.waves(pos)))  # [1|B, 1, N, K/2]
-        return prepare(self._generator(), pos[:, None].expand(-1, self.dims.groups, -1, -1))
+        return prepare(self._generator(), pos[:, None].expand(-1, self.dims.num_kv_heads, -1, -1))
 
     def waves(self, like: Tensor) -> Tensor:
         if self.planes is None:
@@ -71,5 +73,5 @@ class GRAPEM(Rotary):
         """[G, 1, K, K]"""
         return skew(precise(self.first).mT @ precise(self.second))[:, None]
 
-    def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return turn(x, *tables) if self.planes is None else turn_by_exponential(x, *tables)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Terms, Tokens, precise
+from zoo.attention import AttentionCall, Dims, Tokens, precise
 from zoo.encodings.common.frequencies import check_pairs, ladders
 from zoo.encodings.common.layers import linear
 from zoo.encodings.common.panels import Panels, spread
@@ -41,15 +41,15 @@ class GRAPEMContextual(Summed):
         nn.init.zeros_(self.pace.weight)
         nn.init.constant_(self.pace.bias, math.log(math.expm1(initial)))  # softplus^-1
 
-    def annotate(self, tokens: Tokens) -> Tokens:
-        return tokens.note(pace=F.softplus(linear(self.pace, tokens.x)))  # [B, N, 1]
+    def prepare(self, tokens: Tokens) -> Tokens:
+        return tokens.with_per_token(pace=F.softplus(linear(self.pace, tokens.x)))  # [B, N, 1]
 
-    def findings(self, terms: Terms) -> Panels:
+    def panels(self, call: AttentionCall) -> Panels:
         told = "How many places a token goes ahead, 1 in RoPE: where tokens differ, content sets the pace."
-        yield from super().findings(terms)
-        yield from spread("Pace", "places per token", terms.keys.notes["pace"], terms.keys, told)
+        yield from super().panels(call)
+        yield from spread("Pace", "places per token", call.keys.per_token["pace"], call.keys, told)
 
     def steps(self, tokens: Tokens) -> Tensor:
         return (
-            tokens.notes["pace"][..., None] * precise(self.log_frequencies).exp()
+            tokens.per_token["pace"][..., None] * precise(self.log_frequencies).exp()
         )  # [B, M, 1, K/2]

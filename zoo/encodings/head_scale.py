@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from zoo.attention import Dims, Encoding, Terms, precise
+from zoo.attention import AttentionCall, Dims, Encoding, precise
 from zoo.attention.call import times
 from zoo.encodings.common.panels import Panels, per_head
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import register
 
 
@@ -20,27 +20,29 @@ class HeadScale(Encoding):
     temperature is not about places, so it holds for tokens without one too. `scale` is 1 at first.
     """
 
-    shared, relative, causal, unplaced = False, True, True, True
-    axes_because = "its authors have causal models of text alone"
+    shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
+    axes_reason = "its authors have causal models of text alone"
 
     def __init__(self, dims: Dims) -> None:
         super().__init__(dims)
         self.scale = nn.Parameter(torch.ones(dims.heads))  # [H]
 
-    def terms(self, terms: Terms) -> Terms:
-        if terms.rescore is not None:
-            raise Invalid(
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        if call.transform_scores is not None:
+            raise OptionError(
                 "encoding",
                 "head_scale cannot follow a link that rescores whole rows; list it first",
             )
         scale = precise(self.scale)
         sizes = scale[:, None, None]  # [H, 1, 1]
-        return terms.replace(
-            q=(terms.q * sizes).to(terms.q.dtype),
-            biases=tuple(times(bias, lambda b, h, i, j: scale[h]) for bias in terms.biases),
-            factors=tuple((precise(left) * sizes, right) for left, right in terms.factors),
+        return call.replace(
+            q=(call.q * sizes).to(call.q.dtype),
+            biases=tuple(times(bias, lambda b, h, i, j: scale[h]) for bias in call.biases),
+            low_rank_biases=tuple(
+                (precise(left) * sizes, right) for left, right in call.low_rank_biases
+            ),
         )
 
-    def findings(self, terms: Terms) -> Panels:
+    def panels(self, call: AttentionCall) -> Panels:
         told = "What multiplies a head's scores: above 1 it looks at fewer tokens, below 1 at more."
         return [per_head("Scales", "factor of scores", self.scale, told)]

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Terms, precise
+from zoo.attention import AttentionCall, Dims, Encoding, precise
 from zoo.encodings.common.panels import Panels, per_head
 from zoo.registry import register
 
@@ -19,8 +19,8 @@ class KERPLE(Encoding):
     The exponent of power is p = 2 sigmoid(exponent). At first p is uniform in (0, 2) and a in (0, 1).
     """
 
-    relative = True
-    axes_because = "its authors define it on distances along a text; alibi and t5 take grids"
+    shift_invariant = True
+    axes_reason = "its authors define it on distances along a text; alibi and t5 take grids"
 
     def __init__(self, dims: Dims, *, kind: Literal["log", "power"] = "log") -> None:
         super().__init__(dims)
@@ -32,15 +32,15 @@ class KERPLE(Encoding):
             self.exponent = nn.Parameter(scale.logit(eps=1e-3))
         self.kind = kind
 
-    def terms(self, terms: Terms) -> Terms:
+    def modify(self, call: AttentionCall) -> AttentionCall:
         rate, shape = self._rate_and_shape()
         if self.kind == "log":
-            return terms.add_bias(
-                lambda b, h, i, j: -shape[h] * (rate[h] * terms.distance(b, i, j)).log1p()
+            return call.add_bias(
+                lambda b, h, i, j: -shape[h] * (rate[h] * call.distance(b, i, j)).log1p()
             )
-        return terms.add_bias(lambda b, h, i, j: -rate[h] * terms.distance(b, i, j) ** shape[h])
+        return call.add_bias(lambda b, h, i, j: -rate[h] * call.distance(b, i, j) ** shape[h])
 
-    def findings(self, terms: Terms) -> Panels:
+    def panels(self, call: AttentionCall) -> Panels:
         rate, shape = self._rate_and_shape()
         told = "How fast a head forgets with distance, at first; heads near 0 hardly tell near from far."
         yield per_head("Rates", "a, per token", rate, told)

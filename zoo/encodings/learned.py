@@ -8,10 +8,10 @@ from typing import Annotated, Any, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Terms, Tokens
+from zoo.attention import AttentionCall, Dims, Encoding, Tokens
 from zoo.encodings.common.learned_table import ROWS, resized, rows
 from zoo.encodings.common.panels import Panels, sizes
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 
 
@@ -30,7 +30,7 @@ class Learned(Encoding):
     def __init__(self, dims: Dims, *, stretch: Annotated[float, Between(1)] = 1.0) -> None:
         super().__init__(dims)
         if stretch != 1 and dims.axes > 1:
-            raise Invalid(
+            raise OptionError(
                 "stretch",
                 f"{stretch:g}: a grid of any size reads its table resampled already; leave it out",
             )
@@ -42,18 +42,18 @@ class Learned(Encoding):
     def embed(self, tokens: Tokens) -> Tokens:
         return self._added(tokens) if self.shared else tokens
 
-    def annotate(self, tokens: Tokens) -> Tokens:
+    def prepare(self, tokens: Tokens) -> Tokens:
         return tokens if self.shared else self._added(tokens)
 
-    def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+    def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         return {
             "resample": {"stretch": factors[0]} if self.dims.axes == 1 else {}
         }  # what a grid does anyway
 
-    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return resized(value, source.dims.sizes, self.dims.sizes, self.table)
 
-    def findings(self, terms: Terms) -> Panels:
+    def panels(self, call: AttentionCall) -> Panels:
         return [sizes("Rows of the table", self.table, self.dims.sizes, ROWS)]
 
     def _added(self, tokens: Tokens) -> Tokens:

@@ -8,13 +8,13 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Terms, precise
+from zoo.attention import AttentionCall, Dims, precise
 from zoo.encodings.common.frequencies import per_axis
 from zoo.encodings.common.matrix_exp import exponential, turn_blocks
 from zoo.encodings.common.panels import Panels, seen_angles, seen_commutators, seen_departures
 from zoo.encodings.common.rotation import Rotary
 from zoo.encodings.common.skew import antisymmetric
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import register
 
 
@@ -27,24 +27,24 @@ class LieRE(Rotary):
     """
 
     shared = False
-    relative = False
+    shift_invariant = False
     axes = (1, 2, 3)
     coordinates = "growing"
 
-    def __init__(self, dims: Dims, *, block: int = 8, initial: float = 2 * math.pi) -> None:
+    def __init__(self, dims: Dims, *, block: int = 8, init_std: float = 2 * math.pi) -> None:
         super().__init__(dims)
-        if not 2 <= block <= dims.head:
-            raise Invalid(
-                "block", f"block {block} must lie between 2 and the head size {dims.head}"
+        if not 2 <= block <= dims.head_dim:
+            raise OptionError(
+                "block", f"block {block} must lie between 2 and the head size {dims.head_dim}"
             )
         self.block = block
-        shape = (dims.axes, dims.groups, dims.head // block, block * (block - 1) // 2)
-        self.generators = nn.Parameter(torch.rand(shape) * initial)  # [P, G, m, b (b - 1) / 2]
+        shape = (dims.axes, dims.num_kv_heads, dims.head_dim // block, block * (block - 1) // 2)
+        self.generators = nn.Parameter(torch.rand(shape) * init_std)  # [P, G, m, b (b - 1) / 2]
 
-    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return per_axis(value, source.dims, self.dims)
 
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         skew = self._skew()  # [P, G, m, b, b]
         rotations = exponential(
             skew.flatten(1, 2), pos.flatten(0, 1)
@@ -53,15 +53,15 @@ class LieRE(Rotary):
             rotations.unflatten(1, skew.shape[1:3]).unflatten(0, pos.shape[:2]).transpose(1, 2),
         )
 
-    def findings(self, terms: Terms) -> Panels:
-        yield from seen_angles(self._skew(), self, terms)
+    def panels(self, call: AttentionCall) -> Panels:
+        yield from seen_angles(self._skew(), self, call)
         if self.dims.axes > 1:
             yield seen_commutators(self._skew())
-            yield from seen_departures(lambda pos: self.prepare(pos)[0], self, terms)
+            yield from seen_departures(lambda pos: self.compute_rotation(pos)[0], self, call)
 
     def _skew(self) -> Tensor:
         """[P, G, m, b, b]"""
         return antisymmetric(precise(self.generators), self.block)
 
-    def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return turn_blocks(x, *tables)

@@ -13,5 +13,5 @@ class None_(Encoding):  # noqa: N801 - None is Python's
     A causal mask alone tells order. Without one the model is permutation equivariant: it sees a set of tokens.
     """
 
-    relative = True
+    shift_invariant = True
     axes = (1, 2, 3)

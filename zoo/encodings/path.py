@@ -8,7 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Terms, Tokens, precise, repeated, tabled, unrounded
+from zoo.attention import (
+    AttentionCall,
+    Dims,
+    Encoding,
+    Tokens,
+    precise,
+    repeated,
+    tabled,
+    unrounded,
+)
 from zoo.encodings.common.householder import added, settled
 from zoo.encodings.common.layers import convolved, linear, normal
 from zoo.encodings.common.panels import Panels, spread
@@ -25,7 +34,7 @@ class PaTH(Encoding):
     key heads.) Transformations go by the order of tokens, whether they have a place or not. With `fox` it is PaTH-FoX.
     """
 
-    shared, relative, causal, unplaced = False, True, True, True
+    shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
 
     def __init__(
         self,
@@ -35,55 +44,54 @@ class PaTH(Encoding):
         convolution: Annotated[int, Between(1)] = 3,
     ) -> None:
         super().__init__(dims)
-        width, self.behind = dims.groups * dims.head, convolution - 1
+        width, self.lookback = dims.num_kv_heads * dims.head_dim, convolution - 1
         layers = nn.Linear(dims.dim, rank, bias=False), nn.Linear(rank, width, bias=False)
         self.direction = nn.Sequential(*map(normal, layers))
-        self.strength = normal(nn.Linear(dims.dim, dims.groups))
+        self.strength = normal(nn.Linear(dims.dim, dims.num_kv_heads))
         shares = (
             torch.empty(convolution, width).uniform_(-1, 1) * convolution**-0.5
         )  # as PyTorch's convolutions
         self.filter = nn.Parameter(shares) if convolution > 1 else None  # the token itself first
 
-    def annotate(self, tokens: Tokens) -> Tokens:
+    def prepare(self, tokens: Tokens) -> Tokens:
         direction = linear(self.direction[1], linear(self.direction[0], tokens.x))  # [B, N, G K]
-        return tokens.note(
+        return tokens.with_per_token(
             path_direction=direction, path_strength=2 * linear(self.strength, tokens.x).sigmoid()
         )
 
-    def settle(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
-        direction, strength = tokens.notes["path_direction"], tokens.notes["path_strength"]
-        rest = direction[:, max(direction.shape[1] - self.behind, 0) :]
+    def update_cached_keys(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
+        direction, strength = tokens.per_token["path_direction"], tokens.per_token["path_strength"]
+        rest = direction[:, max(direction.shape[1] - self.lookback, 0) :]
         with unrounded(k.device):
             k = settled(precise(k), *self._reflections(tokens, len(k)))
-        return k, tokens.note(path_direction=rest, path_strength=strength[:, :0])
+        return k, tokens.with_per_token(path_direction=rest, path_strength=strength[:, :0])
 
-    def findings(self, terms: Terms) -> Panels:
+    def panels(self, call: AttentionCall) -> Panels:
         told = "What a token does to keys on their way to later queries: 0 lets them pass, 1 erases a direction, 2 flips it."
         return spread(
             "Strength",
             "beta, 0 to 2",
-            terms.keys.notes["path_strength"],
-            terms.keys,
+            call.keys.per_token["path_strength"],
+            call.keys,
             told,
             kind="key head",
         )
 
-    def terms(self, terms: Terms) -> Terms:
-        with unrounded(terms.q.device):
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        with unrounded(call.q.device):
             w, beta = (
-                repeated(one, self.dims.heads)
-                for one in self._reflections(terms.keys, len(terms.q))
+                repeated(one, self.dims.heads) for one in self._reflections(call.keys, len(call.q))
             )
             table = (
-                added(terms.run(precise(terms.q)), precise(terms.k), w, beta) * terms.scale
+                added(call.run(precise(call.q)), precise(call.k), w, beta) * call.scale
             )  # [B, H, .., M]
-        return terms.add_bias(tabled(terms.chosen(table)))
+        return call.add_bias(tabled(call.chosen(table)))
 
     def _reflections(self, tokens: Tokens, batch: int) -> tuple[Tensor, Tensor]:
         """w [B, G, n, K] and beta [B, G, n] of the tokens that keys have not passed through yet, the last n."""
-        direction, strength = tokens.notes["path_direction"], tokens.notes["path_strength"]
+        direction, strength = tokens.per_token["path_direction"], tokens.per_token["path_strength"]
         if self.filter is not None:
             direction = convolved(direction, self.filter, tokens.document)
         last = direction[:, direction.shape[1] - strength.shape[1] :]
-        w = F.normalize(last.unflatten(-1, (self.dims.groups, -1)).transpose(1, 2), dim=-1)
+        w = F.normalize(last.unflatten(-1, (self.dims.num_kv_heads, -1)).transpose(1, 2), dim=-1)
         return w.expand(batch, -1, -1, -1), strength.mT.expand(batch, -1, -1)

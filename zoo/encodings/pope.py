@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Terms, Tokens, precise
+from zoo.attention import AttentionCall, Dims, Tokens, precise
 from zoo.encodings.common.panels import Panels, pairs
 from zoo.encodings.common.rotation import Rotary, circle
 from zoo.registry import Between, register
@@ -25,39 +25,41 @@ class PoPE(Rotary):
     place have lengths too, and the angles of place 0. The paper has sequences alone.
     """
 
-    shared, unplaced = False, True
-    axes_because = "its authors have sequences alone; rope_axial and rope_mixed take grids"
+    shared, handles_special_tokens = False, True
+    axes_reason = "its authors have sequences alone; rope_axial and rope_mixed take grids"
 
     def __init__(
         self,
         dims: Dims,
         *,
         base: Annotated[float, Between(1)] = 10000.0,
-        initial: Annotated[float, Between(0, 2 * math.pi)] = 2 * math.pi,
+        init_std: Annotated[float, Between(0, 2 * math.pi)] = 2 * math.pi,
     ) -> None:
         super().__init__(dims)
         self.base = base
-        self.phase = nn.Parameter(-initial * torch.rand(dims.groups, dims.head))  # [G, K]
+        self.phase = nn.Parameter(
+            -init_std * torch.rand(dims.num_kv_heads, dims.head_dim)
+        )  # [G, K]
 
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         angles = pos[:, None] * self.waves(pos)[0]  # [1|B, 1, N, K]
         keys = angles + precise(self.phase)[:, None]  # [1|B, G, N, K]
         return circle(angles), circle(keys)
 
     def waves(self, like: Tensor) -> Tensor:
-        channels = torch.arange(self.dims.head, device=like.device, dtype=like.dtype)
-        return (self.base ** (-channels / self.dims.head))[None, None]
+        channels = torch.arange(self.dims.head_dim, device=like.device, dtype=like.dtype)
+        return (self.base ** (-channels / self.dims.head_dim))[None, None]
 
-    def findings(self, terms: Terms) -> Panels:
+    def panels(self, call: AttentionCall) -> Panels:
         told = "The angle between query and key at which a channel adds most to a score; 0 looks at the token itself."
-        yield from super().findings(terms)
+        yield from super().panels(call)
         yield pairs("Phases", "radians", self.phase, told, steep=False, x="channel")
 
-    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        return _polar(q, self.tables(tokens)[0])
+    def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        return _polar(q, self.cached_rotation(tokens)[0])
 
-    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        return _polar(k, self.tables(tokens)[1])
+    def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        return _polar(k, self.cached_rotation(tokens)[1])
 
 
 def _polar(x: Tensor, table: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from zoo.attention import Dims
 from zoo.encodings.common.frequencies import Rule, Scaling, angles, scaled
 from zoo.encodings.common.rotation import Rotary, circle
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 
 
@@ -22,29 +22,31 @@ class RoPE(Rotary):
     Channels past K' stay as they are. `scaling` stretches the waves for texts longer than those of training.
     """
 
-    axes_because = "rope_axial and rope_mixed are its forms on grids"
+    axes_reason = "rope_axial and rope_mixed are its forms on grids"
 
     def __init__(
         self,
         dims: Dims,
         *,
         base: Annotated[float, Between(1)] = 10000.0,
-        fraction: Annotated[float, Between(0, 1)] = 1.0,
+        rotary_fraction: Annotated[float, Between(0, 1)] = 1.0,
         scaling: Scaling | None = None,
     ) -> None:
         super().__init__(dims)
-        width = round(fraction * dims.head, 6)
+        width = round(rotary_fraction * dims.head_dim, 6)
         if width < 2 or width % 2:
-            raise Invalid(
+            raise OptionError(
                 "fraction",
-                f"{fraction} of the head size {dims.head} is not an even number of channels",
+                f"{rotary_fraction} of the head size {dims.head_dim} is not an even number of channels",
             )
         self.base, self.width, self.scaling = base, int(width), scaling
         if scaling is not None:
             self.length = scaling.length(dims)
-            self.origin = scaling.rule != "yarn"  # which makes tokens larger wherever they are
+            self.identity_at_zero = (
+                scaling.rule != "yarn"
+            )  # which makes tokens larger wherever they are
 
-    def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+    def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         if self.scaling is not None:  # stretched already
             return {}
         factor, original = factors[0], self.dims.tokens
@@ -53,7 +55,7 @@ class RoPE(Rotary):
             for rule in get_args(Rule)
         }
 
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         waves, size = self._scaled(pos)
         table = circle(angles(pos, waves[None, None]))  # [1|B, 1, N, K'/2, 2]
         return (table if size == 1 else size * table,)

@@ -25,7 +25,7 @@ class RoPEAxial(Rotary):
     """
 
     axes = (2, 3)
-    axes_because = "a text has one axis, and is for rope"
+    axes_reason = "a text has one axis, and is for rope"
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class RoPEAxial(Rotary):
         check_pairs(dims)
         self.base, self.unit = base, 2 * math.pi if unit == "turn" else 1.0
 
-    def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+    def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         return {"linear": {"coordinates": "interpolated"}}
 
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         return (circle(angles(pos, self.waves(pos))),)  # [1|B, 1, N, K/2, 2]
 
     def waves(self, like: Tensor) -> Tensor:

@@ -27,23 +27,23 @@ class RoPEMixed(Rotary):
     def __init__(self, dims: Dims, *, base: Annotated[float, Between(1)] = 10.0) -> None:
         super().__init__(dims)
         check_pairs(dims)
-        frames = _rotations(dims.groups, dims.axes)  # [G, P, P]
+        frames = _rotations(dims.num_kv_heads, dims.axes)  # [G, P, P]
         groups = [
             frames[:, :, a].T[..., None] * part
             for a, part in enumerate(ladders(dims, base, frames))
         ]
         self.frequencies = nn.Parameter(torch.cat(groups, dim=-1))  # [P, G, K/2]
 
-    def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+    def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         return {"linear": {"coordinates": "interpolated"}} if self.dims.axes > 1 else {}
 
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         return turning(angles(pos, self.waves(pos)))
 
     def waves(self, like: Tensor) -> Tensor:
         return precise(self.frequencies)
 
-    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return per_axis(value, source.dims, self.dims)
 
 

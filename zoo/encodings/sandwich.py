@@ -6,10 +6,10 @@ from typing import Annotated
 
 import torch
 
-from zoo.attention import Dims, Encoding, Lookup, Terms, Tokens, unrounded
+from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Tokens, unrounded
 from zoo.encodings.common.panels import Panels, per_head
 from zoo.encodings.common.relative_bias import steps
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 
 
@@ -21,25 +21,25 @@ class Sandwich(Encoding):
     nothing is learned.
     """
 
-    relative = True
-    axes_because = "its authors define it on distances along a text; alibi and t5 take grids"
+    shift_invariant = True
+    axes_reason = "its authors define it on distances along a text; alibi and t5 take grids"
 
     def __init__(self, dims: Dims, *, width: Annotated[int, Between(2)] = 128) -> None:
         super().__init__(dims)
         if width % 2:
-            raise Invalid("width", f"width {width} is not even: a wave has a sine and a cosine")
+            raise OptionError("width", f"width {width} is not even: a wave has a sine and a cosine")
         self.width = width
 
-    def terms(self, terms: Terms) -> Terms:
-        here = terms.keys.pos[:, -1:]  # angles from the end are small where they matter
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        here = call.keys.pos[:, -1:]  # angles from the end are small where they matter
         waves = 10000 ** (
             -torch.arange(2, self.width + 2, 2, device=here.device, dtype=here.dtype) / self.width
         )
-        if terms.consecutive:
-            offsets = torch.arange(len(terms.keys), device=here.device, dtype=here.dtype)
+        if call.consecutive:
+            offsets = torch.arange(len(call.keys), device=here.device, dtype=here.dtype)
             waned = (offsets[:, None] * waves).cos().sum(-1) - self.width / 2  # [M]
-            return terms.add_bias(
-                Lookup((self._slopes(here)[:, None] * waned)[None, :, None], steps(terms))
+            return call.add_bias(
+                Lookup((self._slopes(here)[:, None] * waned)[None, :, None], steps(call))
             )
 
         def features(tokens: Tokens) -> torch.Tensor:
@@ -49,14 +49,14 @@ class Sandwich(Encoding):
         slopes = self._slopes(here)[:, None, None]
         one = here.new_ones(1, 1, 1, 1)
         with unrounded(here.device):
-            left, right = (features(tokens) for tokens in (terms.queries, terms.keys))
-            return terms.add_factor(slopes * left, right).add_factor(
+            left, right = (features(tokens) for tokens in (call.queries, call.keys))
+            return call.add_low_rank_bias(slopes * left, right).add_low_rank_bias(
                 -slopes[None] * self.width / 2, one
             )
 
-    def findings(self, terms: Terms) -> Panels:
+    def panels(self, call: AttentionCall) -> Panels:
         told = "What multiplies a head's bias of distance: large ones look near, small ones far."
-        return [per_head("Slopes", "factor of the bias", self._slopes(terms.keys.pos), told)]
+        return [per_head("Slopes", "factor of the bias", self._slopes(call.keys.pos), told)]
 
     def _slopes(self, like: torch.Tensor) -> torch.Tensor:
         """[H]"""

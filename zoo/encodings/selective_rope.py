@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Terms, Tokens, precise
+from zoo.attention import AttentionCall, Dims, Tokens, precise
 from zoo.encodings.common.frequencies import check_pairs
 from zoo.encodings.common.layers import convolved, linear
 from zoo.encodings.common.panels import Panels, spread
@@ -38,41 +38,45 @@ class SelectiveRoPE(Summed):
     ) -> None:
         super().__init__(dims)
         check_pairs(dims)
-        self.behind = width - 1
+        self.lookback = width - 1
         self.base, self.silu = base, silu
-        channels = dims.groups * dims.head // 2
+        channels = dims.num_kv_heads * dims.head_dim // 2
         self.into = nn.Linear(dims.dim, rank, bias=False)
         self.out = nn.Linear(rank, channels, bias=False)
         self.kernel = nn.Parameter(
             (2 * torch.rand(width, channels) - 1) * width**-0.5
         )  # [width, G K/2]
-        self.gate = nn.Linear(dims.dim, dims.groups) if gate else None
+        self.gate = nn.Linear(dims.dim, dims.num_kv_heads) if gate else None
 
-    def annotate(self, tokens: Tokens) -> Tokens:
+    def prepare(self, tokens: Tokens) -> Tokens:
         x = F.normalize(precise(tokens.x).unflatten(-1, (self.dims.heads, -1)), dim=-1).flatten(-2)
-        tokens = tokens.note(selected=linear(self.out, linear(self.into, x)))  # [B, N, G K/2]
+        tokens = tokens.with_per_token(
+            selected=linear(self.out, linear(self.into, x))
+        )  # [B, N, G K/2]
         return (
-            tokens if self.gate is None else tokens.note(turning=linear(self.gate, x).sigmoid())
+            tokens
+            if self.gate is None
+            else tokens.with_per_token(turning=linear(self.gate, x).sigmoid())
         )  # [B, N, G]
 
-    def findings(self, terms: Terms) -> Panels:
-        yield from super().findings(terms)
+    def panels(self, call: AttentionCall) -> Panels:
+        yield from super().panels(call)
         if self.gate is not None:
             told = "How much of its angle a token turns by: near 0 a head leaves a token out of its count of places."
             yield from spread(
                 "Gates",
                 "gate, 0 to 1",
-                terms.keys.notes["turning"],
-                terms.keys,
+                call.keys.per_token["turning"],
+                call.keys,
                 told,
                 kind="key head",
             )
 
     def steps(self, tokens: Tokens) -> Tensor:
-        steps = convolved(tokens.notes["selected"], self.kernel, tokens.document)
+        steps = convolved(tokens.per_token["selected"], self.kernel, tokens.document)
         steps = (F.silu(steps) if self.silu else steps).unflatten(
-            -1, (self.dims.groups, -1)
+            -1, (self.dims.num_kv_heads, -1)
         )  # [B, M, G, K/2]
         pairs = torch.arange(steps.shape[-1], device=steps.device, dtype=steps.dtype)
         steps = steps * self.base ** (-pairs / len(pairs))
-        return steps if self.gate is None else steps * tokens.notes["turning"][..., None]
+        return steps if self.gate is None else steps * tokens.per_token["turning"][..., None]

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Lookup, Span, Terms, precise
+from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Span, precise
 from zoo.encodings.common.panels import Panels, curves
 from zoo.registry import Between, register
 
@@ -19,47 +19,54 @@ class Shaw(Encoding):
     Heads share the tables. `values` false leaves the values as they are, and with them the fused kernels.
     """
 
-    shared, relative = False, True
-    axes_because = "its authors clip distances along a text; t5 takes grids"
+    shared, shift_invariant = False, True
+    axes_reason = "its authors clip distances along a text; t5 takes grids"
 
     def __init__(
-        self, dims: Dims, *, reach: Annotated[int, Between(1)] = 16, values: bool = True
+        self, dims: Dims, *, max_distance: Annotated[int, Between(1)] = 16, values: bool = True
     ) -> None:
         super().__init__(dims)
-        self.reach = reach
-        self.key = nn.Parameter(torch.randn(2 * reach + 1, dims.head) * 0.02)  # [2 reach + 1, K]
-        self.value = nn.Parameter(torch.randn(2 * reach + 1, dims.head) * 0.02) if values else None
+        self.max_distance = max_distance
+        self.key = nn.Parameter(
+            torch.randn(2 * max_distance + 1, dims.head_dim) * 0.02
+        )  # [2 reach + 1, K]
+        self.value = (
+            nn.Parameter(torch.randn(2 * max_distance + 1, dims.head_dim) * 0.02)
+            if values
+            else None
+        )
 
-    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        if source.reach == self.reach:
+    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        if source.max_distance == self.max_distance:
             return value
-        offsets = torch.arange(-self.reach, self.reach + 1)
-        return value[offsets.clamp(-source.reach, source.reach) + source.reach]
+        offsets = torch.arange(-self.max_distance, self.max_distance + 1)
+        return value[offsets.clamp(-source.max_distance, source.max_distance) + source.max_distance]
 
-    def terms(self, terms: Terms) -> Terms:
+    def modify(self, call: AttentionCall) -> AttentionCall:
         def column(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return (
-                self.reach - terms.offset(b, i, j)[..., 0].round().clamp(-self.reach, self.reach)
+                self.max_distance
+                - call.offset(b, i, j)[..., 0].round().clamp(-self.max_distance, self.max_distance)
             ).long()
 
         products = (
-            precise(terms.content @ self.key.mT.to(terms.content.dtype)) * terms.scale
+            precise(call.raw_query @ self.key.mT.to(call.raw_query.dtype)) * call.scale
         )  # [B, H, N, 2 reach + 1]
-        biased, value = terms.add_bias(Lookup(products, column)), self.value
+        biased, value = call.add_bias(Lookup(products, column)), self.value
         if value is None:
             return biased
 
         def readout(weights: Tensor, span: Span) -> Tensor:
-            columns = terms.grid(column, span).expand(weights.shape)
+            columns = call.grid(column, span).expand(weights.shape)
             shares = weights.new_zeros(*weights.shape[:3], len(value)).scatter_add(
                 -1, columns, weights
             )
             return shares @ precise(value)
 
-        return biased.replace(readout=readout)
+        return biased.replace(extra_output=readout)
 
-    def findings(self, terms: Terms) -> Panels:
-        offsets = torch.arange(-self.reach, self.reach + 1)
+    def panels(self, call: AttentionCall) -> Panels:
+        offsets = torch.arange(-self.max_distance, self.max_distance + 1)
         told = "How large the learned vector of each offset is: a peak tells where a layer looks for place, a flat one not."
         for what, table in {"Keys": self.key, "Values": self.value}.items():
             if table is not None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Encoding, Tokens
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 
 Layout = Literal["interleaved", "concat"]
@@ -36,7 +36,7 @@ class Sinusoidal(Encoding):
         super().__init__(dims)
         if dims.dim % (2 * dims.axes):
             needed = f"on {dims.axes} axes needs dim divisible by {2 * dims.axes}, not {dims.dim}"
-            raise Invalid("name", f"sinusoidal {needed}")
+            raise OptionError("name", f"sinusoidal {needed}")
         self.base, self.layout = base, layout
 
     def embed(self, tokens: Tokens) -> Tokens:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Span, Terms, precise
+from zoo.attention import AttentionCall, Dims, Encoding, Span, precise
 from zoo.attention.backends.reference import weights
 from zoo.encodings.common.panels import Panels, spread
 from zoo.registry import register
@@ -22,16 +22,16 @@ class StickBreaking(Encoding):
     (block option output_norm). Shares go by the order of tokens, whether they have a place or not.
     """
 
-    shared, relative, causal, unplaced = False, True, True, True
+    shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
 
     def __init__(self, dims: Dims, *, inclusive: bool = False) -> None:
         super().__init__(dims)
         self.last = 1 if inclusive else 0
-        self.remainder = nn.Parameter(torch.zeros(dims.heads, dims.head))  # [H, K]
+        self.remainder = nn.Parameter(torch.zeros(dims.heads, dims.head_dim))  # [H, K]
 
-    def terms(self, terms: Terms) -> Terms:
+    def modify(self, call: AttentionCall) -> AttentionCall:
         def weigh(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
-            seen = visible & terms.grid(lambda b, h, i, j: j < terms.slot(i) + self.last, span)
+            seen = visible & call.grid(lambda b, h, i, j: j < call.slot(i) + self.last, span)
             z = scores.masked_fill(~seen, 0)
             passed = F.softplus(z) * seen
             left = passed.flip(-1).cumsum(-1).flip(-1) - passed  # by the keys nearer than j
@@ -43,12 +43,12 @@ class StickBreaking(Encoding):
         def readout(weights: Tensor, span: Span) -> Tensor:
             return remainder(weights) * spared
 
-        return terms.replace(weigh=weigh, readout=readout)
+        return call.replace(normalize=weigh, extra_output=readout)
 
-    def findings(self, terms: Terms) -> Panels:
-        left = remainder(weights(terms))[..., 0].transpose(1, 2)  # [B, N, H]
+    def panels(self, call: AttentionCall) -> Panels:
+        left = remainder(weights(call))[..., 0].transpose(1, 2)  # [B, N, H]
         told = "What no key took of a query's attention: near 1 a head does nothing, and its learned remainder speaks."
-        yield from spread("Left over", "share of the stick", left, terms.queries, told)
+        yield from spread("Left over", "share of the stick", left, call.queries, told)
 
 
 def remainder(weights: Tensor) -> Tensor:

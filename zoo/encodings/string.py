@@ -11,7 +11,7 @@ from zoo.attention import Dims, precise
 from zoo.encodings.common.frequencies import angles, check_pairs, ladders, per_axis
 from zoo.encodings.common.rotation import Rotary, turn, turning
 from zoo.encodings.common.skew import antisymmetric, cayley, fourier, rebased, sines
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 
 
@@ -37,39 +37,41 @@ class String(Rotary):
     ) -> None:
         super().__init__(dims)
         check_pairs(dims)
-        self.kind, size = kind, dims.head
+        self.kind, size = kind, dims.head_dim
         planes = size // 2 if kind == "cayley" else size // 2 - 1
         if planes < dims.axes:
-            raise Invalid(
+            raise OptionError(
                 "kind",
                 f"circulant on {dims.axes} axes needs a head size of {2 * dims.axes + 2}, not {size}",
             )
         ladder = torch.block_diag(*ladders(dims, base, torch.zeros(0), planes))
-        waves = ladder[:, None].repeat(1, dims.groups, 1)  # [P, G, planes]
+        waves = ladder[:, None].repeat(1, dims.num_kv_heads, 1)  # [P, G, planes]
         if kind == "cayley":
             self.frequencies = nn.Parameter(waves)
-            self.skew = nn.Parameter(torch.zeros(dims.groups, size * (size - 1) // 2))
+            self.skew = nn.Parameter(torch.zeros(dims.num_kv_heads, size * (size - 1) // 2))
         else:
             columns = waves @ sines(fourier(size, waves)).mT
             self.circulants = nn.Parameter(columns / (2 * size) ** 0.5)  # [P, G, K]
 
-    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return value if name == "skew" else per_axis(value, source.dims, self.dims)
 
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         turns = turning(angles(pos, self.waves(pos)))
         if self.kind == "cayley":
-            return cayley(antisymmetric(precise(self.skew), self.dims.head)), *turns
-        return fourier(self.dims.head, precise(self.circulants)).expand(
-            self.dims.groups, -1, -1
+            return cayley(antisymmetric(precise(self.skew), self.dims.head_dim)), *turns
+        return fourier(self.dims.head_dim, precise(self.circulants)).expand(
+            self.dims.num_kv_heads, -1, -1
         ), *turns
 
     def waves(self, like: Tensor) -> Tensor:
         if self.kind == "cayley":
             return precise(self.frequencies)
         columns = precise(self.circulants)
-        return columns @ sines(fourier(self.dims.head, columns)) * (2 * self.dims.head) ** 0.5
+        return (
+            columns @ sines(fourier(self.dims.head_dim, columns)) * (2 * self.dims.head_dim) ** 0.5
+        )
 
-    def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         basis, *turns = tables
         return turn(rebased(x, basis[:, None]), *turns)  # the left Q cancels between query and key

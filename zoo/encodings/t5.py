@@ -7,12 +7,12 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Lookup, Terms, precise
+from zoo.attention import AttentionCall, Dims, Encoding, Lookup, precise
 from zoo.attention.call import Index
 from zoo.encodings.common.frequencies import per_axis
 from zoo.encodings.common.panels import AXES, Panels, curves
 from zoo.encodings.common.relative_bias import along, check, known
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 
 
@@ -25,35 +25,35 @@ class T5(Encoding):
     of its own, whose biases are added, and half of the buckets for keys ahead under any mask.
     """
 
-    relative = True
+    shift_invariant = True
     axes = (1, 2, 3)
 
     def __init__(
         self,
         dims: Dims,
         *,
-        buckets: Annotated[int, Between(4)] = 32,
-        reach: Annotated[int, Between(2)] = 128,
+        num_buckets: Annotated[int, Between(4)] = 32,
+        max_distance: Annotated[int, Between(2)] = 128,
     ) -> None:
         super().__init__(dims)
-        if buckets % 2:
-            raise Invalid("buckets", f"buckets {buckets} is not even")
-        self.buckets, self.reach = buckets, reach
-        check(buckets, reach, ahead=True)
+        if num_buckets % 2:
+            raise OptionError("buckets", f"buckets {num_buckets} is not even")
+        self.num_buckets, self.max_distance = num_buckets, max_distance
+        check(num_buckets, max_distance, ahead=True)
         axes = (dims.axes,) if dims.axes > 1 else ()
-        table = torch.randn(*axes, buckets, dims.heads)  # [buckets, H], [P, buckets, H]
+        table = torch.randn(*axes, num_buckets, dims.heads)  # [buckets, H], [P, buckets, H]
         self.table = nn.Parameter(table * dims.dim**-0.5)
 
-    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return per_axis(value, source.dims, self.dims)
 
-    def terms(self, terms: Terms) -> Terms:
+    def modify(self, call: AttentionCall) -> AttentionCall:
         for axis, table in enumerate(self._tables()):
-            terms = terms.add_bias(Lookup(table.mT[None, :, None], self._column(terms, axis)))
-        return terms
+            call = call.add_bias(Lookup(table.mT[None, :, None], self._column(call, axis)))
+        return call
 
-    def findings(self, terms: Terms) -> Panels:
-        first, buckets = self._buckets(terms)
+    def panels(self, call: AttentionCall) -> Panels:
+        first, buckets = self._buckets(call)
         offsets = first + torch.arange(len(buckets))
         told = "What a bucket adds to scores, over offsets: where a line falls to both sides, a head looks near."
         for axis, table in zip(AXES[self.dims.axes], self._tables(), strict=True):
@@ -63,14 +63,14 @@ class T5(Encoding):
             )
 
     def _tables(self) -> Tensor:
-        return precise(self.table).view(self.dims.axes, self.buckets, -1)  # [P, buckets, H]
+        return precise(self.table).view(self.dims.axes, self.num_buckets, -1)  # [P, buckets, H]
 
-    def _column(self, terms: Terms, axis: int) -> Index:
-        (first, buckets), offset = self._buckets(terms), along(terms, axis)
+    def _column(self, call: AttentionCall, axis: int) -> Index:
+        (first, buckets), offset = self._buckets(call), along(call, axis)
         return lambda b, h, i, j: buckets[
-            (offset(b, h, i, j).round() - first).clamp(0, self.reach - first).long()
+            (offset(b, h, i, j).round() - first).clamp(0, self.max_distance - first).long()
         ]
 
-    def _buckets(self, terms: Terms) -> tuple[int, Tensor]:
-        ahead = not terms.causal or self.dims.axes > 1  # whether keys may lie ahead of their query
-        return known(self.buckets, self.reach, ahead, terms.keys.pos.device)
+    def _buckets(self, call: AttentionCall) -> tuple[int, Tensor]:
+        ahead = not call.causal or self.dims.axes > 1  # whether keys may lie ahead of their query
+        return known(self.num_buckets, self.max_distance, ahead, call.keys.pos.device)

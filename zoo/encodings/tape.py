@@ -7,12 +7,12 @@ from typing import Annotated
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Terms, Tokens
+from zoo.attention import AttentionCall, Dims, Encoding, Tokens
 from zoo.encodings.common.frequencies import check_pairs, ladders
 from zoo.encodings.common.layers import linear, normal, zero
 from zoo.encodings.common.panels import Panels, spread
 from zoo.encodings.common.rotation import circle, turn
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 
 
@@ -25,14 +25,14 @@ class TAPE(Encoding):
     rope. The last layer has no parameters, as nobody reads its frames.
     """
 
-    shared, relative, causal = False, True, True
+    shared, shift_invariant, causal_only = False, True, True
 
     def __init__(self, dims: Dims, *, base: Annotated[float, Between(1)] = 10000.0) -> None:
         super().__init__(dims)
         check_pairs(dims)
-        if dims.groups != dims.heads:
-            told = f"mixes frames with the weights of each query head, so {dims.heads} heads cannot share {dims.groups} keys"
-            raise Invalid("name", f"tape {told}; leave key_heads out")
+        if dims.num_kv_heads != dims.heads:
+            told = f"mixes frames with the weights of each query head, so {dims.heads} heads cannot share {dims.num_kv_heads} keys"
+            raise OptionError("name", f"tape {told}; leave kv_heads out")
         self.base, self.last = base, dims.depth is not None and dims.layer == dims.depth - 1
         if not self.last:
             heads, ranks = dims.heads, 4 * dims.heads
@@ -45,34 +45,34 @@ class TAPE(Encoding):
         frames = circle(tokens.pos * ladders(self.dims, self.base, tokens.pos)[0]).mT[
             :, :, None
         ]  # [1|B, N, 1, 2, K/2]
-        return tokens.note(frames=frames.expand(-1, -1, self.dims.heads, -1, -1))
+        return tokens.with_per_token(frames=frames.expand(-1, -1, self.dims.heads, -1, -1))
 
-    def findings(self, terms: Terms) -> Panels:
+    def panels(self, call: AttentionCall) -> Panels:
         first, frames = (
-            one.notes["frames"].flatten(3) for one in (self.embed(terms.keys), terms.keys)
+            one.per_token["frames"].flatten(3) for one in (self.embed(call.keys), call.keys)
         )
         told = "How far the frames of tokens have come from those of rope, in their norm: at 0 nothing was learned of context."
         moved = (frames - first).norm(dim=-1) / first.norm(dim=-1)
-        return spread("Frames moved", "change / size", moved, terms.keys, told)
+        return spread("Frames moved", "change / size", moved, call.keys, told)
 
-    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        return turn(q, tokens.notes["frames"].transpose(1, 2).mT.contiguous())
+    def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        return turn(q, tokens.per_token["frames"].transpose(1, 2).mT.contiguous())
 
-    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        return self.turn_query(k, tokens)
+    def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        return self.transform_query(k, tokens)
 
-    def terms(self, terms: Terms) -> Terms:
+    def modify(self, call: AttentionCall) -> AttentionCall:
         if self.last:
-            return terms
-        riders = terms.keys.notes["frames"].transpose(1, 2).flatten(3)  # [1|B, H, M, K]
-        return terms.replace(riders=riders.expand(len(terms.k), -1, -1, -1))
+            return call
+        riders = call.keys.per_token["frames"].transpose(1, 2).flatten(3)  # [1|B, H, M, K]
+        return call.replace(extra_values=riders.expand(len(call.k), -1, -1, -1))
 
-    def update(self, tokens: Tokens, riders: Tensor) -> Tokens:
-        frames = tokens.notes["frames"].flatten(3).mT + linear(
+    def after_attention(self, tokens: Tokens, riders: Tensor) -> Tokens:
+        frames = tokens.per_token["frames"].flatten(3).mT + linear(
             self.mix, riders.permute(0, 2, 3, 1)
         )  # [B, N, K, H]
         gates = F.silu(linear(self.read, F.rms_norm(tokens.x, (self.dims.dim,))))[
             :, :, None
         ]  # [B, N, 1, R]
         frames = frames + linear(self.out, gates * linear(self.into, frames))
-        return tokens.note(frames=frames.mT.unflatten(-1, (2, -1)))  # [B, N, H, 2, K/2]
+        return tokens.with_per_token(frames=frames.mT.unflatten(-1, (2, -1)))  # [B, N, H, 2, K/2]

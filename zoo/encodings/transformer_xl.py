@@ -7,11 +7,11 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Encoding, Terms, precise, unrounded
+from zoo.attention import AttentionCall, Dims, Encoding, precise, unrounded
 from zoo.encodings.common.layers import normal
 from zoo.encodings.common.panels import Panels, per_head
 from zoo.encodings.common.relative_bias import by_step
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 
 
@@ -22,52 +22,53 @@ class TransformerXL(Encoding):
     w_t = base^(-2t/D). A wave of a difference is a product of waves, so the part of place is a factor of rank D.
     """
 
-    shared, relative, causal, reads_keys = False, True, True, True
-    axes_because = "its authors define it on distances along a text; alibi and t5 take grids"
+    shared, shift_invariant, causal_only, reads_keys = False, True, True, True
+    axes_reason = "its authors define it on distances along a text; alibi and t5 take grids"
 
     def __init__(self, dims: Dims, *, base: Annotated[float, Between(1)] = 10000.0) -> None:
         super().__init__(dims)
         if dims.dim % 2:
-            raise Invalid("name", f"transformer_xl needs an even dim, not {dims.dim}")
+            raise OptionError("name", f"transformer_xl needs an even dim, not {dims.dim}")
         self.base = base
         self.project = normal(nn.Linear(dims.dim, dims.dim, bias=False))  # [H K, D]
-        self.content = nn.Parameter(torch.randn(dims.heads, dims.head) * 0.02)
-        self.place = nn.Parameter(torch.randn(dims.heads, dims.head) * 0.02)
+        self.content = nn.Parameter(torch.randn(dims.heads, dims.head_dim) * 0.02)
+        self.place = nn.Parameter(torch.randn(dims.heads, dims.head_dim) * 0.02)
 
-    def terms(self, terms: Terms) -> Terms:
-        terms = self._towards_keys(terms)
-        sought = terms.content + self.place[:, None].to(terms.content.dtype)  # [B, H, N, K]
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        call = self._towards_keys(call)
+        sought = call.raw_query + self.place[:, None].to(call.raw_query.dtype)  # [B, H, N, K]
         weight = self.project.weight.unflatten(0, (self.dims.heads, -1)).to(
-            terms.content.dtype
+            call.raw_query.dtype
         )  # [H, K, D]
-        if terms.consecutive:
-            return terms.add_bias(
-                by_step(terms, precise(sought) * terms.scale, self._projected(terms, weight))
+        if call.consecutive:
+            return call.add_bias(
+                by_step(call, precise(sought) * call.scale, self._projected(call, weight))
             )
-        sine, cosine = precise(sought @ weight).mul(terms.scale).chunk(2, dim=-1)
-        here = terms.keys.pos[:, -1:]  # angles from the end are small where they matter
+        sine, cosine = precise(sought @ weight).mul(call.scale).chunk(2, dim=-1)
+        here = call.keys.pos[:, -1:]  # angles from the end are small where they matter
         rows, columns = (
-            self._angles((one.pos - here)[:, None]) for one in (terms.queries, terms.keys)
+            self._angles((one.pos - here)[:, None]) for one in (call.queries, call.keys)
         )
         left = [sine * rows.sin() + cosine * rows.cos(), cosine * rows.sin() - sine * rows.cos()]
         right = [columns.cos(), columns.sin()]
-        return terms.add_factor(torch.cat(left, -1), torch.cat(right, -1))
+        return call.add_low_rank_bias(torch.cat(left, -1), torch.cat(right, -1))
 
-    def _towards_keys(self, terms: Terms) -> Terms:
-        if terms.q is terms.content:  # nothing turns heads, so that all queries are told the same
-            one = terms.content.new_ones(1, 1, 1, 1)
-            return terms.add_factor(
-                one, terms.k @ self.content[:, :, None].to(terms.k.dtype) * terms.scale
+    def _towards_keys(self, call: AttentionCall) -> AttentionCall:
+        if call.q is call.raw_query:  # nothing turns heads, so that all queries are told the same
+            one = call.raw_query.new_ones(1, 1, 1, 1)
+            return call.add_low_rank_bias(
+                one, call.k @ self.content[:, :, None].to(call.k.dtype) * call.scale
             )
-        return terms.add_factor(
-            terms.turn(self.content[:, None].expand(terms.content.shape)) * terms.scale, terms.k
+        return call.add_low_rank_bias(
+            call.transform_query(self.content[:, None].expand(call.raw_query.shape)) * call.scale,
+            call.k,
         )
 
-    def _projected(self, terms: Terms, weight: Tensor) -> Tensor:
+    def _projected(self, call: AttentionCall, weight: Tensor) -> Tensor:
         """W R_r of the offsets 0 to M - 1, [H, K, M]."""
-        pos = terms.keys.pos
+        pos = call.keys.pos
         angles = self._angles(
-            torch.arange(len(terms.keys), device=pos.device, dtype=pos.dtype)[:, None]
+            torch.arange(len(call.keys), device=pos.device, dtype=pos.dtype)[:, None]
         )
         with unrounded(pos.device):
             return precise(weight) @ torch.cat([angles.sin(), angles.cos()], dim=-1).mT
@@ -76,7 +77,7 @@ class TransformerXL(Encoding):
         even = torch.arange(0, self.dims.dim, 2, device=places.device, dtype=places.dtype)
         return places * self.base ** (-even / self.dims.dim)  # [.., D/2]
 
-    def findings(self, terms: Terms) -> Panels:
+    def panels(self, call: AttentionCall) -> Panels:
         told = "How large the vector is that stands for every query: beside it, a head tells {} whatever the query is."
         for bias, what in ((self.content, "keys"), (self.place, "distances")):
             yield per_head(

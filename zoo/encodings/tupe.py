@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import Dims, Encoding, Terms, Tokens, precise
+from zoo.attention import AttentionCall, Dims, Encoding, Tokens, precise
 from zoo.encodings.common.layers import linear, normal
 from zoo.encodings.common.learned_table import ROWS, resized, rows
 from zoo.encodings.common.panels import Panels, per_head, sizes
@@ -24,9 +24,9 @@ class TUPE(Encoding):
     reset[0, h], for a key without one reset[1, h]. The table is read over `stretch` times its length, as learned's is.
     """
 
-    row_constant = ("key.bias",)
-    unplaced = True
-    axes_because = "its authors tie a table to the places of a text; learned takes grids"
+    zero_gradient = ("key.bias",)
+    handles_special_tokens = True
+    axes_reason = "its authors tie a table to the places of a text; learned takes grids"
 
     def __init__(self, dims: Dims, *, stretch: Annotated[float, Between(1)] = 1.0) -> None:
         super().__init__(dims)
@@ -36,14 +36,14 @@ class TUPE(Encoding):
         self.query, self.key = (normal(nn.Linear(dims.dim, dims.dim)) for _ in range(2))
         self.reset = nn.Parameter(torch.zeros(2, dims.heads))
 
-    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return (
             resized(value, source.dims.sizes, self.dims.sizes, self.table)
             if name == "table"
             else value
         )
 
-    def extensions(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
+    def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         return {"resample": {"stretch": factors[0]}}
 
     def embed(self, tokens: Tokens) -> Tokens:
@@ -54,28 +54,28 @@ class TUPE(Encoding):
         found = F.layer_norm(
             read, norm.normalized_shape, precise(norm.weight), precise(norm.bias), norm.eps
         )
-        return tokens.note(
+        return tokens.with_per_token(
             place_query=self._heads(self.query, found), place_key=self._heads(self.key, found)
         )
 
-    def terms(self, terms: Terms) -> Terms:
-        terms = terms.replace(scale=terms.scale * 2**-0.5)
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        call = call.replace(scale=call.scale * 2**-0.5)
         rows, columns = (
-            _placed(one)[:, None, :, None] for one in (terms.queries, terms.keys)
+            _placed(one)[:, None, :, None] for one in (call.queries, call.keys)
         )  # [1|B, 1, N, 1]
         first, second = precise(self.reset)[:, None, :, None, None]  # [1, H, 1, 1]
         left = (
-            terms.queries.notes["place_query"].transpose(1, 2) * terms.scale * rows
+            call.queries.per_token["place_query"].transpose(1, 2) * call.scale * rows
         )  # [1|B, H, N, K]
-        right = terms.keys.notes["place_key"].transpose(1, 2) * columns
+        right = call.keys.per_token["place_key"].transpose(1, 2) * columns
         one = torch.ones_like(columns[:1, :, :1])
         return (
-            terms.add_factor(left, right)
-            .add_factor((1 - rows) * first, one)
-            .add_factor(rows * second, 1 - columns)
+            call.add_low_rank_bias(left, right)
+            .add_low_rank_bias((1 - rows) * first, one)
+            .add_low_rank_bias(rows * second, 1 - columns)
         )
 
-    def findings(self, terms: Terms) -> Panels:
+    def panels(self, call: AttentionCall) -> Panels:
         yield sizes("Rows of the table", self.table, self.dims.sizes, ROWS)
         told = "What pairs get, in place of a bias of places, that have a token without one: large ones are sought anywhere."
         for side, values in zip(("Queries", "Keys"), self.reset, strict=True):
@@ -88,6 +88,6 @@ class TUPE(Encoding):
 def _placed(tokens: Tokens) -> Tensor:
     return (
         tokens.pos.new_ones(1, len(tokens))
-        if tokens.placed is None
-        else tokens.placed.to(tokens.pos.dtype)
+        if tokens.has_position is None
+        else tokens.has_position.to(tokens.pos.dtype)
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 from zoo.attention import Dims, Tokens
 from zoo.encodings.common.frequencies import angles, check_pairs, ladders
 from zoo.encodings.common.rotation import Rotary, circle, turn
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 
 
@@ -24,8 +24,8 @@ class XPos(Rotary):
     as far from there: 35,000 tokens in float32, an eighth of that in float16. Farther ones are refused.
     """
 
-    causal, origin = True, False
-    axes_because = "its waves fade along a text; rope_axial and rope_mixed take grids"
+    causal_only, identity_at_zero = True, False
+    axes_reason = "its waves fade along a text; rope_axial and rope_mixed take grids"
 
     def __init__(
         self,
@@ -41,10 +41,11 @@ class XPos(Rotary):
         self.centre = 0.0 if dims.length is None else dims.tokens / 2
         self._check(2 * self.centre, torch.float32)
 
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         turns = circle(angles(pos, self.waves(pos)))  # [1|B, 1, N, K/2, 2]
         steps = (
-            torch.arange(0, self.dims.head, 2, device=pos.device, dtype=pos.dtype) / self.dims.head
+            torch.arange(0, self.dims.head_dim, 2, device=pos.device, dtype=pos.dtype)
+            / self.dims.head_dim
         )
         fading = ((steps + self.gamma) / (1 + self.gamma)).log() / self.span
         sizes = ((pos - self.centre)[:, None] * fading)[
@@ -55,13 +56,13 @@ class XPos(Rotary):
     def waves(self, like: Tensor) -> Tensor:
         return ladders(self.dims, self.base, like)[0][None, None]
 
-    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+    def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         self._look(tokens.pos, q.dtype)
-        return turn(q, self.tables(tokens)[0])
+        return turn(q, self.cached_rotation(tokens)[0])
 
-    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
+    def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         self._look(tokens.pos, k.dtype)
-        return turn(k, self.tables(tokens)[1])
+        return turn(k, self.cached_rotation(tokens)[1])
 
     def _look(self, pos: Tensor, dtype: torch.dtype) -> None:
         if not (pos.is_meta or torch.compiler.is_compiling()) and pos.numel():
@@ -74,4 +75,4 @@ class XPos(Rotary):
         most = (math.log(torch.finfo(dtype).max) - 2) / fastest  # room for what is multiplied
         if distance > most:
             told = f"places {distance:.0f} apart, or from the middle of training, are past {most:.0f}, where powers overflow"
-            raise Invalid("span", f"{told}; choose a larger span than {self.span:g}")
+            raise OptionError("span", f"{told}; choose a larger span than {self.span:g}")

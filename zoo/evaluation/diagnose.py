@@ -22,8 +22,8 @@ from zoo import __version__
 from zoo.cli.options import destination, parted, typed
 from zoo.config import Recipe
 from zoo.config.tree import COMMAND_LINE
-from zoo.data.base import Source
-from zoo.data.spec import Images, Passages, Samples, Text, Windows
+from zoo.data.base import DataModule
+from zoo.data.spec import ImageSpec, Samples, TextClassificationSpec, TextSpec, Windows
 from zoo.diagnostics import metrics, training_curves
 from zoo.diagnostics.capture import Look, check, look, resting, watch
 from zoo.diagnostics.encoding_panels import encodings
@@ -40,7 +40,7 @@ from zoo.diagnostics.report import (
     verdict,
 )
 from zoo.diagnostics.token_layout import Layout, layout, pictures, pieces
-from zoo.errors import DataError, Fault, Invalid, NonFiniteError, RecipeError
+from zoo.errors import ConfigIssue, DataError, NonFiniteError, OptionError, RecipeError
 from zoo.evaluation.evaluate import KEPT, UNLESS_SAID, adopt, tested
 from zoo.evaluation.generate import device
 from zoo.evaluation.predict import parted as parted_paths
@@ -56,7 +56,7 @@ log = logging.getLogger("zoo")
 
 
 def controls(
-    recipe: Recipe, task: Task, data: Source, limit: int | None, changes: Mapping[str, Change]
+    recipe: Recipe, task: Task, data: DataModule, limit: int | None, changes: Mapping[str, Change]
 ) -> Iterator[Control]:
     """The metrics of `zoo eval`, of `limit` batches where there is one; first with places as they are, then changed.
 
@@ -71,7 +71,7 @@ def controls(
         try:
             with changed(task.model, change):
                 yield Control(name=name, metrics=tested(trainer, task, data)["metrics"])
-        except Invalid as error:
+        except OptionError as error:
             yield Control(name=name, metrics={}, refused=str(error))
 
 
@@ -89,8 +89,8 @@ def beside(checkpoint: Path, found: Recipe, samples: Samples) -> Kept:
     The recipe is that of the run directory, else the one found in the checkpoint, which has no trainer of training.
     """
     run = run_dir.holder(checkpoint)
-    unit = "patches" if isinstance(samples, Images) else "tokens"
-    trained = samples.height if isinstance(samples, Images) else samples.length
+    unit = "patches" if isinstance(samples, ImageSpec) else "tokens"
+    trained = samples.height if isinstance(samples, ImageSpec) else samples.length
     return Kept(
         recipe=_recipe(run / "recipe.yaml", checkpoint, found),
         training=_training(run / "metrics.csv", unit),
@@ -179,7 +179,7 @@ def _moved(
     try:
         with changed(model, change):
             return look(model, inputs, plan.slots, layers)
-    except Invalid:
+    except OptionError:
         return None
 
 
@@ -199,7 +199,7 @@ def _rollout(model: nn.Module, inputs: Inputs, plan: Layout, first: Look) -> Ten
 PADDING = -1
 
 
-def probed(task: Task, data: Source, count: int) -> Any:
+def probed(task: Task, data: DataModule, count: int) -> Any:
     """A batch of so many samples, fewer if there are not more, as the model has it. Raises DataError where there is none."""
     adopt(task, data)
     data.setup("test")
@@ -234,13 +234,17 @@ def _joined(column: tuple[Tensor, ...]) -> Tensor:
 
 
 def samples(
-    task: Task, data: Source, batch: Any, inputs: tuple[Tensor | None, ...], grid: tuple[int, ...]
+    task: Task,
+    data: DataModule,
+    batch: Any,
+    inputs: tuple[Tensor | None, ...],
+    grid: tuple[int, ...],
 ) -> tuple[Sample, ...]:
     """The samples of a batch for people; `grid` is that of their tokens."""
     titles = _titles(task, batch, inputs)
     shown = inputs[0]
     assert shown is not None
-    if isinstance(task.samples, Images):
+    if isinstance(task.samples, ImageSpec):
         images = data.pictured(shown.float())
         pairs = zip(titles, images, strict=True)
         return tuple(
@@ -255,7 +259,7 @@ def samples(
 
 def _titles(task: Task, batch: Any, inputs: tuple[Tensor | None, ...]) -> list[str]:
     """Numbers, and of what has a class, which it is and which the model takes it for."""
-    if isinstance(task.samples, Text):
+    if isinstance(task.samples, TextSpec):
         return [f"window {number + 1} of the test" for number in range(len(batch[0]))]
     names = _probed_names(task.samples)
     pairs = zip(batch[1].tolist(), _said(task.model, inputs), strict=True)
@@ -265,7 +269,7 @@ def _titles(task: Task, batch: Any, inputs: tuple[Tensor | None, ...]) -> list[s
     ]
 
 
-def _probed_names(facts: Images | Passages) -> list[str]:
+def _probed_names(facts: ImageSpec | TextClassificationSpec) -> list[str]:
     return [*facts.names] or [f"class {number}" for number in range(facts.classes)]
 
 
@@ -285,7 +289,7 @@ class Subject(NamedTuple):
 
     @property
     def unit(self) -> Literal["tokens", "patches"]:
-        return "patches" if isinstance(self.task.samples, Images) else "tokens"
+        return "patches" if isinstance(self.task.samples, ImageSpec) else "tokens"
 
 
 class Wanted(NamedTuple):
@@ -352,7 +356,7 @@ def _check(subject: Subject, seen: Looked) -> None:
 def _blamed(recipe: Recipe, section: str) -> Iterator[None]:
     try:
         yield
-    except Invalid as error:
+    except OptionError as error:
         raise RecipeError(
             recipe.fault(f"{section}.{error.key}" if error.key else section, str(error))
         ) from None
@@ -376,11 +380,11 @@ def _facts(subject: Subject, seen: Looked, tests: Sequence[Control]) -> dict[str
     dims = first.attention.dims
     metric = subject.task.monitor.replace("val/", "test/")
     heads = f"{dims.heads} heads" + (
-        f" on {dims.groups} of keys" if dims.groups != dims.heads else ""
+        f" on {dims.num_kv_heads} of keys" if dims.num_kv_heads != dims.heads else ""
     )
     grid = " x ".join(map(str, layout.grid)) + f" {subject.unit}"
     return {
-        "use of places": verdict(tests, metric, first.terms.causal),
+        "use of places": verdict(tests, metric, first.call.causal),
         "model": f"{subject.recipe.model.name}, layers: {len(layout.layers)}, {heads}, width {dims.dim}",
         "parameters": f"{sum(parameter.numel() for parameter in subject.task.model.parameters()):,}",
         "a sample": grid
@@ -431,7 +435,9 @@ def reported(words: Sequence[str]) -> tuple[Report, Path]:
     options = DiagnoseOptions(**typed(told, [DiagnoseOptions])[0])
     if not places or "" in words:
         problem = "an empty name" if places else "nothing to diagnose"
-        raise RecipeError(Fault(COMMAND_LINE, "", problem, "name a run directory or a checkpoint"))
+        raise RecipeError(
+            ConfigIssue(COMMAND_LINE, "", problem, "name a run directory or a checkpoint")
+        )
     subjects = _subjects([checkpoint.locate(place) for place in places], overrides)
     path = destination(options.to, [one.path for one in subjects])
     _check_layers(options, subjects)
@@ -448,7 +454,7 @@ def _subjects(paths: Sequence[Path], overrides: Sequence[str]) -> list[Subject]:
     for path, count in Counter(path.resolve() for path in paths).items():
         if count > 1:
             raise RecipeError(
-                Fault(COMMAND_LINE, str(path), "named twice", "name each checkpoint once")
+                ConfigIssue(COMMAND_LINE, str(path), "named twice", "name each checkpoint once")
             )
     loaded = [(path, *restore(path, [*UNLESS_SAID, *overrides])) for path in paths]
     for path, recipe, task in loaded:
@@ -491,7 +497,7 @@ def _check_layers(options: DiagnoseOptions, subjects: Sequence[Subject]) -> None
     """Raises RecipeError where a model has no such layer."""
     if options.chosen == ():
         raise RecipeError(
-            Fault(
+            ConfigIssue(
                 COMMAND_LINE,
                 "layers",
                 "a list of none",
@@ -501,5 +507,7 @@ def _check_layers(options: DiagnoseOptions, subjects: Sequence[Subject]) -> None
     for subject in subjects:
         try:
             check(subject.task.model, options.chosen)
-        except Invalid as error:
-            raise RecipeError(Fault(COMMAND_LINE, error.key, f"{subject.name}: {error}")) from None
+        except OptionError as error:
+            raise RecipeError(
+                ConfigIssue(COMMAND_LINE, error.key, f"{subject.name}: {error}")
+            ) from None

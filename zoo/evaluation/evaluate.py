@@ -18,9 +18,9 @@ from torch import Tensor
 from zoo.bench.timing import exhausted
 from zoo.config import Recipe
 from zoo.config.sizes import titled
-from zoo.data.base import Source
-from zoo.data.spec import Images, Passages, Samples, Text
-from zoo.errors import Invalid, RecipeError, Stopped, Told, ZooError
+from zoo.data.base import DataModule
+from zoo.data.spec import ImageSpec, Samples, TextClassificationSpec, TextSpec
+from zoo.errors import OptionError, RecipeError, Stopped, Told, ZooError
 from zoo.evaluation import report
 from zoo.run import atomic_io, checkpoint, conditions, extrapolation, run_dir
 from zoo.run.build import build_data, build_trainer
@@ -54,13 +54,13 @@ def _stopped(trainer: L.Trainer, received: Signals) -> ZooError:
 BY_PLACE = ("positions", "accuracies", "asked")
 
 
-def tested(trainer: L.Trainer, task: Task, data: Source) -> dict[str, Any]:
+def tested(trainer: L.Trainer, task: Task, data: DataModule) -> dict[str, Any]:
     """count, metrics, and of a text how it was cut and, where a task tells them, loss, accuracy and number of tokens by place.
 
     Raises Invalid where the data cannot be read, and Stopped where a signal comes.
     """
     adopt(task, data)
-    if isinstance(data.samples, Text):
+    if isinstance(data.samples, TextSpec):
         task.longest = data.samples.length
     with stoppable(trainer):
         (metrics,) = trainer.test(task, datamodule=data, verbose=False)
@@ -69,33 +69,35 @@ def tested(trainer: L.Trainer, task: Task, data: Source) -> dict[str, Any]:
         "metrics": {name: float(value) for name, value in metrics.items()},
     }
     told |= {"windows": data.windows} if data.windows else {}
-    if not isinstance(data.samples, Text):
+    if not isinstance(data.samples, TextSpec):
         return told
     length = data.samples.length  # a task counts to the length of training at least
     return told | {key: found[:length] for key in BY_PLACE if (found := getattr(task, key, None))}
 
 
-def adopt(task: Task, data: Source) -> None:
+def adopt(task: Task, data: DataModule) -> None:
     """Raises Invalid where data cannot be read as what the model was trained on."""
     data.adopt(task.samples)
     known, found = task.samples, data.samples
-    if isinstance(known, Images):
+    if isinstance(known, ImageSpec):
         _refuse_others(known, found, "channels", "classes")
         return
-    vocabulary = None if isinstance(found, Images) else found.vocabulary
+    vocabulary = None if isinstance(found, ImageSpec) else found.vocabulary
     if vocabulary is None or vocabulary.plain() != known.vocabulary.plain():
         told = f"{type(data).__name__.lower()} does not yield the vocabulary that the model was trained with"
-        raise Invalid("name", f"{told}; measure on text")
-    _refuse_others(known, found, *(("classes",) if isinstance(known, Passages) else ()))
+        raise OptionError("name", f"{told}; measure on text")
+    _refuse_others(
+        known, found, *(("classes",) if isinstance(known, TextClassificationSpec) else ())
+    )
 
 
 def _refuse_others(known: Samples, found: Samples, *keys: str) -> None:
     """Raises Invalid where samples are not such as the model was trained on; their size may be another."""
     if type(found) is not type(known):
-        raise Invalid("name", f"the model reads {type(known).__name__.lower()}")
+        raise OptionError("name", f"the model reads {type(known).__name__.lower()}")
     for key in keys:
         if getattr(found, key) != getattr(known, key):
-            raise Invalid(
+            raise OptionError(
                 key,
                 f"{getattr(found, key)} {key}, the model was trained with {getattr(known, key)}",
             )
@@ -125,7 +127,7 @@ def swept(
                 recipe, trainer, task, sized.options
             )
             keep(found)
-    for name, changes in (recipe.evaluate.variants or {}).items():
+    for name, changes in (recipe.evaluate.data_variants or {}).items():
         found.setdefault("variants", {})[name] = _sweeps_measured(recipe, trainer, task, changes)
         keep(found)
     plain = found.get("resolutions", {}) | found.get("lengths", {})
@@ -134,7 +136,7 @@ def swept(
         for name, sized in conditions.sizes(recipe, task.samples).items()
         if sized.beyond
     }
-    for rule in dict.fromkeys(recipe.evaluate.rules or ()):
+    for rule in dict.fromkeys(recipe.evaluate.extrapolation or ()):
         found.setdefault("rules", {})[rule] = by_rule = {}
         for name, sized in beyond.items():
             known = plain[name] if rule == extrapolation.NONE else None
@@ -156,7 +158,7 @@ def _ruled(
     log.info("%s: by the rule %s at %s", recipe.name, rule, name)
     try:
         other = extrapolation.extended(recipe, task, weights, rule, sized.factors)
-    except Invalid as error:
+    except OptionError as error:
         return {"refused": str(error)}
     return _sweeps_measured(recipe, trainer, other, sized.options)
 
@@ -167,7 +169,7 @@ def _sweeps_measured(
     """Metrics with options of the data changed; where the model cannot follow, or the machine, why."""
     try:
         measured = tested(trainer, task, build_data(recipe, **options))
-    except Invalid as error:
+    except OptionError as error:
         return {"refused": str(error)}
     except (RuntimeError, MemoryError) as error:
         if trainer.world_size > 1 or not exhausted(
@@ -205,13 +207,13 @@ def evaluate(
 def _measured(path: Path, recipe: Recipe, task: Task, processes: Processes) -> dict[str, Any]:
     trainer = build_trainer(recipe, logger=False, callbacks=[Tested()])
     weights = (
-        task.state_dict() if recipe.evaluate.rules else {}
+        task.state_dict() if recipe.evaluate.extrapolation else {}
     )  # now: a strategy may keep them in shards later
     data = build_data(recipe)
     result: dict[str, Any] = {"recipe": recipe.name, "checkpoint": str(path), "data": data.title}
     try:
         result |= tested(trainer, task, data)
-    except Invalid as error:
+    except OptionError as error:
         raise RecipeError(
             recipe.fault(f"data.{error.key}" if error.key else "data", str(error))
         ) from None
@@ -246,7 +248,7 @@ def write(result: Mapping[str, Any], file: Path) -> None:
 
 def _size(samples: Samples) -> int | str:
     """A number of tokens or pixels, or HxW where images are no squares."""
-    if not isinstance(samples, Images):
+    if not isinstance(samples, ImageSpec):
         return samples.length
     return (
         samples.height

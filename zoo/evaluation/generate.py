@@ -16,8 +16,8 @@ from torch import nn
 
 from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
 from zoo.config import GenerateOptions, Recipe
-from zoo.data.spec import Text, Vocabulary
-from zoo.errors import Invalid, RecipeError
+from zoo.data.spec import TextSpec, Vocabulary
+from zoo.errors import OptionError, RecipeError
 from zoo.evaluation.evaluate import UNLESS_SAID
 from zoo.models.generation import Writer, continued
 from zoo.run import checkpoint
@@ -41,7 +41,7 @@ def generate(place: str, words: Sequence[str], quiet: bool = False) -> dict[str,
     facts: Any = task.samples
     try:
         prompt = _prompt(recipe, task.model, facts)
-    except Invalid as error:
+    except OptionError as error:
         raise RecipeError(recipe.fault(error.key, str(error))) from None
     task.to(device(recipe))
     began, samples = time.monotonic(), []
@@ -66,20 +66,20 @@ def _override(word: str) -> str:
 
 def _prompt(recipe: Recipe, model: nn.Module, facts: Any) -> list[int]:
     """The prompt as tokens. Raises Invalid, with a whole key, where there is nothing to continue, or no way to."""
-    if not isinstance(facts, Text) or not _writes(model):
-        raise Invalid(
+    if not isinstance(facts, TextSpec) or not _writes(model):
+        raise OptionError(
             "model.name",
             f"{recipe.model.name} does not write text from left to right; a decoder does",
         )
     if not recipe.generate.cache and getattr(model, "memory", None):
         told = "the model remembers segments, so it cannot read the whole text again for each token; leave it true"
-        raise Invalid("generate.cache", told)
+        raise OptionError("generate.cache", told)
     try:
         prompt = facts.vocabulary.encode(recipe.generate.prompt)
-    except Invalid as error:
-        raise Invalid("generate.prompt", str(error)) from None
+    except OptionError as error:
+        raise OptionError("generate.prompt", str(error)) from None
     if not prompt:
-        raise Invalid("generate.prompt", "there is no text to continue; write prompt=...")
+        raise OptionError("generate.prompt", "there is no text to continue; write prompt=...")
     return prompt
 
 
@@ -110,7 +110,7 @@ def _sample(
             if writer.stopped:
                 ended = "stop"
                 break
-    except Invalid as error:
+    except OptionError as error:
         if not count:
             raise RecipeError(recipe.fault("generate.prompt", str(error))) from None
         ended = str(error)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from zoo.config import Recipe
 from zoo.data.base import Given
-from zoo.data.spec import Images, Passages
-from zoo.errors import DataError, Fault, Invalid, RecipeError
+from zoo.data.spec import ImageSpec, TextClassificationSpec
+from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.evaluation.evaluate import UNLESS_SAID
 from zoo.evaluation.generate import device
 from zoo.run import checkpoint
@@ -34,7 +34,7 @@ class Classified:
     """The `top` likeliest classes of each file, by their names where the data of training had them."""
 
     def __init__(self, task: Classify, top: int) -> None:
-        assert isinstance(task.samples, Images | Passages)
+        assert isinstance(task.samples, ImageSpec | TextClassificationSpec)
         self.task, self.top = task, min(top, task.samples.classes)
         self.labels: Sequence[str | int] = task.samples.names or range(task.samples.classes)
 
@@ -160,12 +160,14 @@ def predict(place: str, words: Sequence[str], quiet: bool = False) -> dict[str, 
     places, overrides = parted(words)
     if not places:
         raise RecipeError(
-            Fault("command line", "", "nothing to predict", "name a file or a folder after the run")
+            ConfigIssue(
+                "command line", "", "nothing to predict", "name a file or a folder after the run"
+            )
         )
     path = checkpoint.locate(place)
     recipe, task = restore(path, [*UNLESS_SAID, *map(_override, overrides)])
     speaker = _speaker(recipe, task)
-    asked = found(places, images() if isinstance(task.samples, Images) else TEXTS)
+    asked = found(places, images() if isinstance(task.samples, ImageSpec) else TEXTS)
     said, faults = _said(recipe, task, speaker, asked, (lambda line: None) if quiet else _print)
     if not said:
         raise DataError(f"{_told(faults)[0]}; none of {len(faults)} could be read")
@@ -202,7 +204,7 @@ def _said(
         log.warning("skipped %s", told)
     try:
         batches = build_data(recipe).read(asked.paths, task.samples)
-    except Invalid as error:
+    except OptionError as error:
         raise RecipeError(recipe.fault(f"data.{error.key}", str(error))) from None
     task.to(device(recipe))
     width = max((len(str(path)) for path in asked.paths), default=0)
@@ -213,7 +215,7 @@ def _said(
                 for line in speaker.lines(one, width, first=not said):
                     show(line)
                 said.append(one)
-    except Invalid as error:  # a size or a length that the model cannot follow
+    except OptionError as error:  # a size or a length that the model cannot follow
         raise RecipeError(recipe.fault(f"model.{error.key}", str(error))) from None
     return said, faults
 

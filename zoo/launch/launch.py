@@ -14,7 +14,7 @@ from zoo import registry
 from zoo.cli.options import parted, typed
 from zoo.config import Recipe, load
 from zoo.config.tree import COMMAND_LINE
-from zoo.errors import Fault, Invalid, RecipeError
+from zoo.errors import ConfigIssue, OptionError, RecipeError
 from zoo.launch.job import Engine, Job
 from zoo.registry import Count
 from zoo.run.load import load_recipe
@@ -62,14 +62,14 @@ def prepared(
     """The engine with its options, and the job that `words` make of a recipe, which is found right first."""
     if engine not in registry.names("engines"):
         remedy = registry.nearest(engine, registry.names("engines"))
-        raise RecipeError(Fault(COMMAND_LINE, engine, "there is no such engine", remedy))
+        raise RecipeError(ConfigIssue(COMMAND_LINE, engine, "there is no such engine", remedy))
     cls = registry.find("engines", engine)
     told, overrides = parted(words, (LaunchOptions, cls))
     common, own = typed(told, (LaunchOptions, cls))
     try:
         made = cast(Engine, cls(**own))
-    except Invalid as error:
-        raise RecipeError(Fault(COMMAND_LINE, error.key, str(error))) from None
+    except OptionError as error:
+        raise RecipeError(ConfigIssue(COMMAND_LINE, error.key, str(error))) from None
     recipe = _found_right(name, overrides, common)
     return made, _job(recipe, name, overrides, LaunchOptions(**common), plugins)
 
@@ -79,7 +79,9 @@ def _found_right(name: str, overrides: Sequence[str], common: dict[str, Any]) ->
     for option, key in (("nodes", "trainer.num_nodes"), ("devices", "trainer.devices")):
         if common[option] is not None and any(word.startswith(f"{key}=") for word in overrides):
             raise RecipeError(
-                Fault(COMMAND_LINE, key, f"it is told by {option} too", "leave one of them out")
+                ConfigIssue(
+                    COMMAND_LINE, key, f"it is told by {option} too", "leave one of them out"
+                )
             )
     recipe = load(name, overrides)
     if common["devices"] is None and "," in str(recipe.trainer.devices):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.launch.job import GRACE, Job
 from zoo.registry import Between, register
 
@@ -43,13 +43,13 @@ class Slurm:
         cpus: Annotated[int, Between(1)] | None = None,
     ) -> None:
         if seconds(time) <= GRACE + EARLY:
-            raise Invalid(
+            raise OptionError(
                 "time",
                 f"{time} leaves no time to train: the last {GRACE + EARLY} seconds are for saving",
             )
         for key, word in (("partition", partition), ("account", account)):
             if word is not None and not re.fullmatch(r"[\w.,:@+-]+", word):
-                raise Invalid(key, f"{word!r} is no name that SLURM knows")
+                raise OptionError(key, f"{word!r} is no name that SLURM knows")
         self.time, self.partition, self.account, self.cpus = time, partition, account, cpus
 
     def script(self, job: Job) -> str:
@@ -84,7 +84,9 @@ def seconds(time: str) -> int:
     """A limit of time as sbatch reads it: m, m:s, h:m:s, d-h, d-h:m, d-h:m:s. Raises Invalid."""
     found = TIME.fullmatch(time)
     if found is None:
-        raise Invalid("time", f"{time!r} is no time; write hours:minutes:seconds, or days-hours")
+        raise OptionError(
+            "time", f"{time!r} is no time; write hours:minutes:seconds, or days-hours"
+        )
     days, *parts = (
         int(found[name]) if found[name] else None for name in ("days", "first", "second", "third")
     )

@@ -1,10 +1,10 @@
 """The laws that every encoding keeps: each takes a member, makes what it needs of it and looks; facts select them."""
 
 from zoo.laws import backends, causality, equivariance, gradients, numerics, packing, shapes
-from zoo.laws.case import Member
-from zoo.laws.law import Broken, Law, Ledger
+from zoo.laws.case import Case
+from zoo.laws.law import Law, LawBroken, Recorder
 
-__all__ = ["LAWS", "Broken", "Law", "Ledger", "Member"]
+__all__ = ["LAWS", "Case", "Law", "LawBroken", "Recorder"]
 
 _THEMES = (
     shapes,

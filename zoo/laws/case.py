@@ -13,7 +13,7 @@ from zoo.api import waiting
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims, Encoding
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Choice
 
 BATCH, HEADS, TOKENS = 2, 2, 12
@@ -27,16 +27,16 @@ DOCUMENTS = (0, 0, 0, 0, 1, 1, 1, 1, 1, 2, -1, -1)
 
 
 @dataclass(frozen=True)
-class Member:
+class Case:
     """Who is under the law: an encoding or a list of them, on a number of axes."""
 
     name: str
     axes: int
     build: Callable[[Dims], Encoding]
-    key_heads: int | None = None
+    kv_heads: int | None = None
 
     @classmethod
-    def of(cls, name: str, choices: Sequence[Choice], axes: int) -> Member:
+    def of(cls, name: str, choices: Sequence[Choice], axes: int) -> Case:
         """The member that these encodings are. Raises Invalid for an option that is not known."""
         links = {one.name: waiting(one) for one in choices}
 
@@ -52,7 +52,7 @@ class Member:
     def sized(self, head: int, layer: int = 0, axes: int | None = None) -> Dims:
         axes = axes or self.axes
         return Dims(
-            HEADS * head, HEADS, axes, SIZES.get(axes, (2,) * axes), layer, 2, self.key_heads
+            HEADS * head, HEADS, axes, SIZES.get(axes, (2,) * axes), layer, 2, self.kv_heads
         )
 
     @cached_property
@@ -62,7 +62,7 @@ class Member:
     def _fits(self, head: int) -> bool:
         try:
             self.build(self.sized(head))
-        except Invalid:
+        except OptionError:
             return False
         return True
 
@@ -80,17 +80,17 @@ class Member:
         return Chain.of(self.make())
 
     @property
-    def grouped(self) -> Member:
+    def grouped(self) -> Case:
         """The same member with one key head for all query heads."""
-        return replace(self, key_heads=1)
+        return replace(self, kv_heads=1)
 
     @property
     def shares(self) -> bool:
         """Whether it lets query heads share key heads."""
         try:
             self.grouped.make()
-        except Invalid as error:
-            return "key_heads" not in str(error)  # any other reason is a fault
+        except OptionError as error:
+            return "kv_heads" not in str(error)  # any other reason is a fault
         return True
 
     @property
@@ -101,7 +101,13 @@ class Member:
     @property
     def masks(self) -> tuple[bool, ...]:
         """Whether attention is causal, in the ways that it may have."""
-        return (True,) if self.facts.causal else (False,) if self.facts.whole else (False, True)
+        return (
+            (True,)
+            if self.facts.causal_only
+            else (False,)
+            if self.facts.needs_full_sequence
+            else (False, True)
+        )
 
     def pos(self) -> Tensor:
         """Indices [TOKENS, P]."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
-from zoo.laws.case import TOKENS, Member, document, padded
-from zoo.laws.law import Ledger, grows, law
+from zoo.laws.case import TOKENS, Case, document, padded
+from zoo.laws.law import Recorder, grows, law
 from zoo.laws.test_model import Stack
 
 
 @law("Under a causal mask, later tokens that are others change nothing.", grows)
-def future_tokens_change_nothing(member: Member, seen: Ledger) -> None:
+def future_tokens_change_nothing(member: Case, seen: Recorder) -> None:
     stack, x = Stack(member, causal=True), member.states()
     whole = stack(x, member.pos())
     for now in (1, 6, TOKENS - 1):
@@ -21,7 +21,7 @@ def future_tokens_change_nothing(member: Member, seen: Ledger) -> None:
 
 
 @law("Tokens that come one by one or in parts, with a cache, give what one pass gives.", grows)
-def decoding_equals_one_pass(member: Member, seen: Ledger) -> None:
+def decoding_equals_one_pass(member: Case, seen: Recorder) -> None:
     stack, x, pos = Stack(member, causal=True), member.states(), member.pos()
     whole = stack(x, pos)
     with torch.no_grad():  # where a step appends in place
@@ -35,7 +35,7 @@ def decoding_equals_one_pass(member: Member, seen: Ledger) -> None:
     "Tokens of several documents, or of one padded on the left, come in parts, with a cache, as in one pass.",
     grows,
 )
-def documents_decode_as_in_one_pass(member: Member, seen: Ledger) -> None:
+def documents_decode_as_in_one_pass(member: Case, seen: Recorder) -> None:
     stack, x, pos = Stack(member, causal=True), member.states(), member.pos()
     for told, documents in (("of several documents", document()), ("padded on the left", padded())):
         real = documents[0] >= 0
@@ -49,7 +49,7 @@ def documents_decode_as_in_one_pass(member: Member, seen: Ledger) -> None:
 
 
 @law("A longer text begins as a shorter one does.", grows)
-def a_longer_run_begins_the_same(member: Member, seen: Ledger) -> None:
+def a_longer_run_begins_the_same(member: Case, seen: Recorder) -> None:
     stack, x, pos = Stack(member, causal=True), member.states(), member.pos()
     whole = stack(x, pos)
     for n in (1, 5, TOKENS - 1):
@@ -63,7 +63,7 @@ def a_longer_run_begins_the_same(member: Member, seen: Ledger) -> None:
 @law(
     "Segments that follow each other, with a memory of all before, give what one pass gives.", grows
 )
-def full_memory_equals_one_pass(member: Member, seen: Ledger) -> None:
+def full_memory_equals_one_pass(member: Case, seen: Recorder) -> None:
     stack, x, pos = Stack(member, causal=True), member.states(), member.pos()
     parts = stack.in_parts(SegmentMemory(TOKENS), x, pos, 5, 4, 3)
     seen.near(parts, stack(x, pos), "the output of three segments, against one pass")
@@ -73,7 +73,7 @@ def full_memory_equals_one_pass(member: Member, seen: Ledger) -> None:
     "A cache that forgets what no query will see gives what one pass under the same window gives.",
     grows,
 )
-def what_left_the_window_is_not_needed(member: Member, seen: Ledger) -> None:
+def what_left_the_window_is_not_needed(member: Case, seen: Recorder) -> None:
     stack, x, pos = Stack(member, causal=True, window=4), member.states(), member.pos()
     whole = stack(x, pos)
     with torch.no_grad():

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from zoo import api
 from zoo.attention.encoding import Encoding
-from zoo.errors import DataError, Invalid
-from zoo.laws.case import HEADS, TOKENS, Member
-from zoo.laws.law import Broken, Figure, Law, Ledger, error
+from zoo.errors import DataError, OptionError
+from zoo.laws.case import HEADS, TOKENS, Case
+from zoo.laws.law import Law, LawBroken, Measurement, Recorder, error
 from zoo.laws.test_model import perturb
 
 PLACES = (100, 1_000, 10_000, 100_000, 1_000_000)
@@ -48,7 +48,7 @@ class Rounding:
     broken: bool = False
 
 
-def roundings(members: Sequence[Member]) -> Iterator[Rounding]:
+def roundings(members: Sequence[Case]) -> Iterator[Rounding]:
     """One for each way and place: the worst on any number of axes."""
     for (heads, weights), place in product(WAYS, PLACES):
         yield max((_rounding(member, heads, weights, place) for member in members), key=_severity)
@@ -58,7 +58,7 @@ def _severity(one: Rounding) -> tuple[bool, float]:
     return one.broken, -1.0 if one.error is None else one.error
 
 
-def _rounding(member: Member, heads: str, weights: str, place: int) -> Rounding:
+def _rounding(member: Case, heads: str, weights: str, place: int) -> Rounding:
     found, why, broken = None, "", False
     with torch.random.fork_rng([]), torch.no_grad():
         torch.manual_seed(0)
@@ -66,14 +66,14 @@ def _rounding(member: Member, heads: str, weights: str, place: int) -> Rounding:
             found = _error(member, getattr(torch, heads), getattr(torch, weights), place)
             if found is None:
                 why, broken = "not finite", heads == "float32"
-        except Invalid as refusal:
+        except OptionError as refusal:
             why = " ".join(str(refusal).split())[:200]
         except Exception as error:  # of the encoding, whatever it is
             why, broken = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", True
     return Rounding(heads=heads, weights=weights, place=place, error=found, why=why, broken=broken)
 
 
-def _error(member: Member, heads: torch.dtype, weights: torch.dtype, place: int) -> float | None:
+def _error(member: Case, heads: torch.dtype, weights: torch.dtype, place: int) -> float | None:
     """None where it is not finite."""
     encoding, x = member.make().eval(), member.states().to(heads)
     perturb(encoding)
@@ -88,11 +88,11 @@ def _error(member: Member, heads: torch.dtype, weights: torch.dtype, place: int)
     return off if isfinite(off) else None
 
 
-def _scores(encoding: Encoding, x: Tensor, pos: Tensor, member: Member) -> Tensor:
+def _scores(encoding: Encoding, x: Tensor, pos: Tensor, member: Case) -> Tensor:
     """Scores [B, H, N, N] where queries and keys are what the encoding makes of the states themselves."""
     states = api.embed(encoding, x, pos).to(x.dtype)
     heads = states.unflatten(-1, (HEADS, member.head)).transpose(1, 2)
-    return api.scores(encoding, heads, heads, pos, x=x, causal=member.facts.causal)
+    return api.scores(encoding, heads, heads, pos, x=x, causal=member.facts.causal_only)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class Finding:
     outcome: Literal["kept", "broken", "exempt"]
     axes: tuple[int, ...] = ()
     told: str = ""
-    figure: Figure | None = None
+    figure: Measurement | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,12 +148,12 @@ def _finding(figure: Mapping[str, Any] | None, axes: Sequence[int], **rest: Any)
     known = (
         None
         if figure is None
-        else Figure(float(figure["value"]), float(figure["bound"]), figure["kind"])
+        else Measurement(float(figure["value"]), float(figure["bound"]), figure["kind"])
     )
     return Finding(figure=known, axes=tuple(axes), **rest)
 
 
-def examined(law: Law, members: Sequence[Member]) -> Finding:
+def examined(law: Law, members: Sequence[Case]) -> Finding:
     """What a law finds of an encoding on all its numbers of axes: broken where any is, kept where any is.
 
     Of figures, that nearest to its bound.
@@ -173,9 +173,9 @@ def examined(law: Law, members: Sequence[Member]) -> Finding:
     )
 
 
-def tried(law: Law, member: Member) -> Finding:
+def tried(law: Law, member: Case) -> Finding:
     """What a law finds of a member, always from the same random numbers; whatever it raises breaks the law."""
-    seen, told = Ledger(), ""
+    seen, told = Recorder(), ""
     with torch.random.fork_rng([]):
         try:
             _ = member.facts, member.head  # made once, which draws numbers
@@ -183,7 +183,7 @@ def tried(law: Law, member: Member) -> Finding:
                 return Finding(law=law.name, outcome="exempt", told=why)
             torch.manual_seed(0)
             law.check(member, seen)
-        except Broken as broken:
+        except LawBroken as broken:
             told = str(broken)
         except Exception as error:  # of the encoding, whatever it is
             told = f"{type(error).__name__}{_place(error, member)}: {' '.join(str(error).split())[:300]}"
@@ -193,7 +193,7 @@ def tried(law: Law, member: Member) -> Finding:
     )
 
 
-def _place(error: Exception, member: Member) -> str:
+def _place(error: Exception, member: Case) -> str:
     """The last line of the encoding's own file that led to an error."""
     own = {inspect.getsourcefile(type(link)) for link in member.facts}
     lines = [frame for frame in extract_tb(error.__traceback__) if frame.filename in own]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from zoo.laws.case import BATCH, TOKENS, Member
-from zoo.laws.law import SEEN, Ledger, error, law
+from zoo.laws.case import BATCH, TOKENS, Case
+from zoo.laws.law import SEEN, Recorder, error, law
 from zoo.laws.test_model import Stack
 
 
-def _relative(member: Member) -> str:
-    return "" if member.facts.relative else "it is not declared relative"
+def _relative(member: Case) -> str:
+    return "" if member.facts.shift_invariant else "it is not declared relative"
 
 
-def _absolute(member: Member) -> str:
-    if member.facts.relative:
+def _absolute(member: Case) -> str:
+    if member.facts.shift_invariant:
         return "it is declared relative"
     most = member.most_axes  # on fewer, what does not commute has nothing to commute with
     return "" if member.axes == most else f"not tried: needs {most} axes"
@@ -24,7 +24,7 @@ def _absolute(member: Member) -> str:
     "What is declared relative is the same wherever all tokens are shifted to, along each axis.",
     _relative,
 )
-def shifts_change_nothing(member: Member, seen: Ledger) -> None:
+def shifts_change_nothing(member: Case, seen: Recorder) -> None:
     for causal in member.masks:
         stack, x, pos = Stack(member, causal=causal), member.states(), member.pos()
         for number, axis in enumerate(torch.eye(member.axes, dtype=pos.dtype)):
@@ -40,8 +40,8 @@ def shifts_change_nothing(member: Member, seen: Ledger) -> None:
     "What is not declared relative changes where all tokens are shifted: else it could be declared so.",
     _absolute,
 )
-def shifts_are_seen(member: Member, seen: Ledger) -> None:
-    stack, x, pos = Stack(member, causal=member.facts.causal), member.states(), member.pos()
+def shifts_are_seen(member: Case, seen: Recorder) -> None:
+    stack, x, pos = Stack(member, causal=member.facts.causal_only), member.states(), member.pos()
     shifts = (1, 1024) if member.axes == 1 else (1,)
     shifted = [stack(x, pos + shift * axis) for axis in torch.eye(member.axes) for shift in shifts]
     change = max(error(out, stack(x, pos)) for out in shifted)
@@ -49,7 +49,7 @@ def shifts_are_seen(member: Member, seen: Ledger) -> None:
 
 
 @law("Places given for each sample are those of the sample.")
-def each_sample_has_its_own_positions(member: Member, seen: Ledger) -> None:
+def each_sample_has_its_own_positions(member: Case, seen: Recorder) -> None:
     places = torch.stack([member.pos(), 2 * member.pos() + 1])
     for causal in member.masks:
         stack, x = Stack(member, causal=causal), member.states()
@@ -67,15 +67,15 @@ def each_sample_has_its_own_positions(member: Member, seen: Ledger) -> None:
             )
 
 
-def _ordered(member: Member) -> str:
-    return "it is meaningful only under a causal mask" if member.facts.causal else ""
+def _ordered(member: Case) -> str:
+    return "it is meaningful only under a causal mask" if member.facts.causal_only else ""
 
 
 @law(
     "Without a mask, tokens that change slots together with their places give the output in that order.",
     _ordered,
 )
-def permuted_tokens_permute_the_output(member: Member, seen: Ledger) -> None:
+def permuted_tokens_permute_the_output(member: Case, seen: Recorder) -> None:
     stack, x, pos, order = (
         Stack(member, causal=False),
         member.states(),

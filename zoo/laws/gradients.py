@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from zoo.attention.chain import Chain
-from zoo.laws.case import Member, unplaced
-from zoo.laws.law import EXACT, Ledger, error, law, require
+from zoo.laws.case import Case, unplaced
+from zoo.laws.law import EXACT, Recorder, error, law, require
 from zoo.laws.test_model import Stack
 
 STEPS = (3e-5, 3e-6, 1e-6)  # of differences: a shorter one where a longer one crosses a kink
@@ -17,20 +17,20 @@ TRUE = 1e-7  # what they may be off by in float64
 
 
 def _gradients(
-    stack: Stack, member: Member, placed: Tensor | None = None
+    stack: Stack, member: Case, placed: Tensor | None = None
 ) -> dict[str, Tensor | None]:
     """Those of all parameters but the ones whose gradient a softmax makes zero."""
     out = stack(member.states(), member.pos(), placed)
     (out * torch.randn_like(out)).sum().backward()
-    constant = member.facts.row_constant  # without the layer's number
+    constant = member.facts.zero_gradient  # without the layer's number
     found = stack.chains.named_parameters()
     return {name: one.grad for name, one in found if name.partition(".")[2] not in constant}
 
 
 @law("Each parameter has a finite gradient at its initial value.")
-def initial_gradients_are_finite(member: Member, seen: Ledger) -> None:
+def initial_gradients_are_finite(member: Case, seen: Recorder) -> None:
     before = Chain.of(member.make()).state_dict().keys()
-    stack = Stack(member, causal=member.facts.causal)
+    stack = Stack(member, causal=member.facts.causal_only)
     fresh = [Chain.of(member.make(layer)) for layer in range(2)]
     for moved, initial in zip(stack.chains, fresh, strict=True):
         moved.load_state_dict(initial.double().state_dict())
@@ -43,9 +43,9 @@ def initial_gradients_are_finite(member: Member, seen: Ledger) -> None:
 
 
 @law("Each parameter has a gradient other than zero once those that are zero at first were moved.")
-def every_parameter_learns(member: Member, seen: Ledger) -> None:
+def every_parameter_learns(member: Case, seen: Recorder) -> None:
     for name, gradient in _gradients(
-        Stack(member, causal=member.facts.causal), member, unplaced()
+        Stack(member, causal=member.facts.causal_only), member, unplaced()
     ).items():
         require(gradient is not None, f"{name} receives no gradient")
         assert gradient is not None
@@ -53,8 +53,8 @@ def every_parameter_learns(member: Member, seen: Ledger) -> None:
 
 
 @law("Gradients are the slopes that differences of the output show.")
-def gradients_are_slopes(member: Member, seen: Ledger) -> None:
-    stack, x = Stack(member, causal=member.facts.causal), member.states(1).requires_grad_()
+def gradients_are_slopes(member: Case, seen: Recorder) -> None:
+    stack, x = Stack(member, causal=member.facts.causal_only), member.states(1).requires_grad_()
     weight = torch.randn_like(x)
     leaves = {"states": x, **dict(stack.chains.named_parameters())}
 
@@ -85,8 +85,8 @@ def _difference(total: Callable[[], Tensor], leaf: Tensor, move: Tensor) -> Tens
 
 
 @law("Gradients are finite where all parameters are zero.")
-def zero_parameters_give_finite_gradients(member: Member, seen: Ledger) -> None:
-    stack = Stack(member, causal=member.facts.causal)
+def zero_parameters_give_finite_gradients(member: Case, seen: Recorder) -> None:
+    stack = Stack(member, causal=member.facts.causal_only)
     for parameter in stack.chains.parameters():
         parameter.data.zero_()
     out = stack(member.states(), member.pos())

@@ -8,18 +8,18 @@ from typing import Literal
 
 from torch import Tensor
 
-from zoo.laws.case import Member
+from zoo.laws.case import Case
 
 EXACT = 1e-9  # the same numbers in another order, in float64
 SEEN = 1e-6  # a difference, not rounding, in float64
 
 
-class Broken(Exception):
+class LawBroken(Exception):
     """A law is broken; the message says what was seen, and what would be right."""
 
 
 @dataclass(frozen=True)
-class Figure:
+class Measurement:
     """A measured number and its bound: at `most` so much, or more than that."""
 
     value: float
@@ -49,11 +49,11 @@ class Figure:
         return f"{'at most' if self.kind == 'most' else 'more than'} {self.bound:.0e}"
 
 
-class Ledger:
+class Recorder:
     """Takes down what a law measures, and keeps the figure that comes nearest to its bound."""
 
     def __init__(self) -> None:
-        self.figure: Figure | None = None
+        self.figure: Measurement | None = None
 
     def near(self, actual: Tensor, expected: Tensor, what: str, bound: float = EXACT) -> None:
         """Raises Broken unless they are the same but for `bound`, relative to 1 and the expected number."""
@@ -62,13 +62,13 @@ class Ledger:
             f"{what}: shaped {tuple(actual.shape)}, not {tuple(expected.shape)}",
         )
         require(actual.dtype == expected.dtype, f"{what}: in {actual.dtype}, not {expected.dtype}")
-        self._enter(Figure(error(actual, expected), bound), f"{what}: off by")
+        self._enter(Measurement(error(actual, expected), bound), f"{what}: off by")
 
     def above(self, value: float, bound: float, what: str) -> None:
         """Raises Broken unless the number is more than its bound."""
-        self._enter(Figure(value, bound, "least"), what)
+        self._enter(Measurement(value, bound, "least"), what)
 
-    def _enter(self, figure: Figure, what: str) -> None:
+    def _enter(self, figure: Measurement, what: str) -> None:
         if self.figure is None or not figure.share <= self.figure.share:
             self.figure = figure
         require(figure.kept, f"{what} {figure.value:.1e}; {figure.limit} would be right")
@@ -84,7 +84,7 @@ def error(actual: Tensor, expected: Tensor) -> float:
 def require(kept: bool | Tensor, otherwise: str) -> None:
     """Raises Broken, saying what was seen, unless it is kept."""
     if not kept:
-        raise Broken(otherwise)
+        raise LawBroken(otherwise)
 
 
 @dataclass(frozen=True)
@@ -93,27 +93,27 @@ class Law:
 
     name: str
     says: str
-    check: Callable[[Member, Ledger], None]
-    exempt: Callable[[Member], str]
+    check: Callable[[Case, Recorder], None]
+    exempt: Callable[[Case], str]
 
-    def __call__(self, member: Member) -> Ledger:
+    def __call__(self, member: Case) -> Recorder:
         """What was seen of a member. Raises Broken."""
-        seen = Ledger()
+        seen = Recorder()
         self.check(member, seen)
         return seen
 
 
 def law(
-    says: str, exempt: Callable[[Member], str] = lambda member: ""
-) -> Callable[[Callable[[Member, Ledger], None]], Law]:
+    says: str, exempt: Callable[[Case], str] = lambda member: ""
+) -> Callable[[Callable[[Case, Recorder], None]], Law]:
     """The function below as a law of its name."""
     return lambda check: Law(check.__name__, says, check, exempt)
 
 
-def grows(member: Member) -> str:
+def grows(member: Case) -> str:
     """Exempts what reads the whole text before the first layer: it is another beside a longer text."""
     return (
         "it reads the whole text before the first layer, so no causal model has it"
-        if member.facts.whole
+        if member.facts.needs_full_sequence
         else ""
     )

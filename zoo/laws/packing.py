@@ -7,13 +7,13 @@ import torch
 from zoo import api
 from zoo.attention.encoding import Encoding
 from zoo.attention.tokens import Tokens
-from zoo.laws.case import BATCH, HEADS, TOKENS, Member, document, unplaced
-from zoo.laws.law import Ledger, law, require
+from zoo.laws.case import BATCH, HEADS, TOKENS, Case, document, unplaced
+from zoo.laws.law import Recorder, law, require
 from zoo.laws.test_model import Stack
 
 
 @law("Documents packed in one row give what each gives by itself.")
-def packed_documents_are_apart(member: Member, seen: Ledger) -> None:
+def packed_documents_are_apart(member: Case, seen: Recorder) -> None:
     pos, documents = member.pos().clone(), document()[0]
     for number in (1, 2):  # each begins at the first place again
         pos[documents == number] = member.pos()[: int((documents == number).sum())]
@@ -30,7 +30,7 @@ def packed_documents_are_apart(member: Member, seen: Ledger) -> None:
 
 
 @law("Padding before or after a text changes nothing.")
-def padding_changes_nothing(member: Member, seen: Ledger) -> None:
+def padding_changes_nothing(member: Case, seen: Recorder) -> None:
     for causal in member.masks:
         stack, x, pos = Stack(member, causal=causal), member.states(), member.pos()
         for real in (slice(3, TOKENS), slice(0, TOKENS - 3), slice(2, TOKENS - 2)):
@@ -56,12 +56,12 @@ def _repeat(grouped: Stack, repeated: Stack) -> None:
         value.copy_(torch.cat([one] * HEADS, axes[0]) if axes else one)
 
 
-def _apart(member: Member) -> str:
+def _apart(member: Case) -> str:
     return "" if member.shares else "it needs a key head for each query head"
 
 
 @law("Key heads that query heads share give what equal key heads of their own give.", _apart)
-def shared_key_heads_equal_repeated_ones(member: Member, seen: Ledger) -> None:
+def shared_key_heads_equal_repeated_ones(member: Case, seen: Recorder) -> None:
     for causal in member.masks:
         grouped, repeated = Stack(member.grouped, causal=causal), Stack(member, causal=causal)
         _repeat(grouped, repeated)
@@ -70,7 +70,7 @@ def shared_key_heads_equal_repeated_ones(member: Member, seen: Ledger) -> None:
 
 
 @law("Where a token without a place would be, if it had one, is not read.")
-def the_place_of_an_unplaced_token_is_not_read(member: Member, seen: Ledger) -> None:
+def the_place_of_an_unplaced_token_is_not_read(member: Case, seen: Recorder) -> None:
     placed = unplaced()
     moved = torch.where(placed[:, None], member.pos(), member.pos() + 7)
     for causal in member.masks:
@@ -82,25 +82,27 @@ def the_place_of_an_unplaced_token_is_not_read(member: Member, seen: Ledger) -> 
 def _replaced(link: Encoding) -> bool:
     """Whether a link does something of its own with tokens without a place (TUPE's reset, PoPE's lengths)."""
     own = type(link)
-    return link.unplaced and (
-        own.terms is not Encoding.terms or own.turn_query is not Encoding.turn_query
+    return link.handles_special_tokens and (
+        own.modify is not Encoding.modify or own.transform_query is not Encoding.transform_query
     )
 
 
-def _own(member: Member) -> str:
+def _own(member: Case) -> str:
     return "it handles tokens without a place itself" if any(map(_replaced, member.facts)) else ""
 
 
 @law("Tokens without a place are neither turned nor biased, and nothing is added to them.", _own)
-def unplaced_tokens_are_left_alone(member: Member, seen: Ledger) -> None:
+def unplaced_tokens_are_left_alone(member: Case, seen: Recorder) -> None:
     placed, both = unplaced(), unplaced()[:, None] & unplaced()
     for causal in member.masks:
         chain, x = Stack(member, causal=causal, layers=1).first, member.states()
         q, k = torch.randn(2, BATCH, HEADS, TOKENS, member.head, dtype=x.dtype).unbind()
-        scores = api.scores(chain, q, k, member.pos(), x=x, placed=placed, causal=causal)
+        scores = api.scores(chain, q, k, member.pos(), x=x, has_position=placed, causal=causal)
         plain = api.scores(api.encoding([], member.dims), q, k, member.pos(), causal=causal)
-        tokens = chain.annotate(chain.embed(Tokens.at(x, member.pos(), placed)))
-        unbiased = chain.turn_query(q, tokens) @ chain.turn_key(k, tokens).mT * member.head**-0.5
+        tokens = chain.prepare(chain.embed(Tokens.at(x, member.pos(), placed)))
+        unbiased = (
+            chain.transform_query(q, tokens) @ chain.transform_key(k, tokens).mT * member.head**-0.5
+        )
         told = "scores of pairs of tokens without a place, against plain products"
         seen.near(scores[..., ~placed, :][..., ~placed], plain[..., ~placed, :][..., ~placed], told)
         some = ~both & scores.isfinite()

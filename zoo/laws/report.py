@@ -16,9 +16,9 @@ MEASURED = {
     "shift": "shifts_change_nothing",
     "future": "future_tokens_change_nothing",
     "decoding": "decoding_equals_one_pass",
-    "sdpa": "dense_and_sdpa_agree",
-    "chunks": "dense_and_chunks_agree",
-    "flex": "dense_and_flex_agree",
+    "sdpa": "reference_and_sdpa_agree",
+    "chunks": "reference_and_chunks_agree",
+    "flex": "reference_and_flex_agree",
     "compiled": "a_compiler_captures_it",
     "gradient": "gradients_are_slopes",
 }

@@ -23,8 +23,8 @@ from zoo.cli.options import typed
 from zoo.config.signature import EveryEncoding
 from zoo.config.tree import COMMAND_LINE, gathered
 from zoo.encodings.facts import declared
-from zoo.errors import DataError, Fault, Invalid, RecipeError, Stopped, ZooError
-from zoo.laws import LAWS, Law, Member
+from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError, Stopped, ZooError
+from zoo.laws import LAWS, Case, Law
 from zoo.laws.certificate import Certificate, Finding, Rounding, examined, roundings
 from zoo.laws.report import axes_told
 from zoo.registry import Choice
@@ -50,14 +50,14 @@ class Examinee:
     """An encoding, or a list of them, on each number of axes that it is tried on."""
 
     name: str
-    members: tuple[Member, ...]
+    members: tuple[Case, ...]
 
 
 def examinees(words: Sequence[str]) -> tuple[CheckOptions, list[Law], list[Examinee]]:
     """The options, the laws and the encodings that words name. Raises RecipeError with every fault."""
     told = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
     names = [word for word in words if word not in told]
-    faults: list[Fault] = []
+    faults: list[ConfigIssue] = []
     options = CheckOptions()
     own: dict[str, object] = {}
     with gathered(faults):
@@ -70,7 +70,9 @@ def examinees(words: Sequence[str]) -> tuple[CheckOptions, list[Law], list[Exami
             with gathered(faults):
                 found += _examinee(choices, options.axes, names == [ALL])
     if not faults and not found:
-        faults.append(Fault(COMMAND_LINE, "axes", "no encoding takes so many", "leave it out"))
+        faults.append(
+            ConfigIssue(COMMAND_LINE, "axes", "no encoding takes so many", "leave it out")
+        )
     if faults:
         raise RecipeError(*dict.fromkeys(faults))
     return options, laws, found
@@ -93,11 +95,14 @@ def _laws(names: tuple[str, ...] | None) -> list[Law]:
     if unknown:
         told = [(name, registry.nearest(name, known)) for name in unknown]
         raise RecipeError(
-            *(Fault(COMMAND_LINE, "laws", f"there is no law {name!r}", near) for name, near in told)
+            *(
+                ConfigIssue(COMMAND_LINE, "laws", f"there is no law {name!r}", near)
+                for name, near in told
+            )
         )
     if names == ():
         raise RecipeError(
-            Fault(COMMAND_LINE, "laws", "a list of none", "leave it out for all of them")
+            ConfigIssue(COMMAND_LINE, "laws", "a list of none", "leave it out for all of them")
         )
     return [law for law in LAWS if names is None or law.name in names]
 
@@ -106,7 +111,7 @@ def _lists(names: Sequence[str], own: dict[str, object]) -> list[list[Choice]]:
     """The encodings of each name, with whatever an encoding cannot be without before it."""
     if not names:
         raise RecipeError(
-            Fault(COMMAND_LINE, "", "no encoding", "name one, or all; see zoo list encodings")
+            ConfigIssue(COMMAND_LINE, "", "no encoding", "name one, or all; see zoo list encodings")
         )
     if list(names) == [ALL]:
         return [alone(registry.find("encodings", name)) for name in registry.names("encodings")]
@@ -126,7 +131,9 @@ def _examinee(
     classes, name = [registry.find("encodings", one.name) for one in choices], title(choices)
     if any("coordinates" in one.options for one in choices):
         problem = "laws place tokens at coordinates as the encoding takes them, to which no convention applies"
-        raise RecipeError(Fault(COMMAND_LINE, f"{name}: coordinates", problem, "leave it out"))
+        raise RecipeError(
+            ConfigIssue(COMMAND_LINE, f"{name}: coordinates", problem, "leave it out")
+        )
     taken = [axes for axes in (1, 2, 3) if all(axes in cls.axes for cls in classes)]
     wanted = taken if asked is None else sorted({asked} if isinstance(asked, int) else {*asked})
     refused = [axes for axes in wanted if axes not in taken]
@@ -139,17 +146,19 @@ def _examinee(
             else "no number of axes suits all that are listed"
         )
         raise RecipeError(
-            Fault(COMMAND_LINE, "axes", f"{name} does not take {refused or asked}", remedy)
+            ConfigIssue(COMMAND_LINE, "axes", f"{name} does not take {refused or asked}", remedy)
         )
     try:
-        members = tuple(Member.of(name, choices, axes) for axes in wanted)
+        members = tuple(Case.of(name, choices, axes) for axes in wanted)
         for member in members:
             member.make()
-    except Invalid as invalid:
-        raise RecipeError(Fault(COMMAND_LINE, f"{name}: {invalid.key}", str(invalid))) from None
+    except OptionError as invalid:
+        raise RecipeError(
+            ConfigIssue(COMMAND_LINE, f"{name}: {invalid.key}", str(invalid))
+        ) from None
     except Exception as error:  # of the encoding, whatever it is
         problem = f"it cannot be made, {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        raise RecipeError(Fault(COMMAND_LINE, name, problem)) from None
+        raise RecipeError(ConfigIssue(COMMAND_LINE, name, problem)) from None
     return [Examinee(name=name, members=members)] if members else []
 
 
@@ -175,10 +184,10 @@ def conform(words: Sequence[str], plugins: Sequence[str]) -> Conformance:
             work = _Work(one, laws, options.laws is None, command)
             try:
                 work.run(
-                    lambda law, name=one.name, at=number: tell(
+                    lambda law, name=one.name, at=number: tell(  # type: ignore[misc]
                         f"{name} ({at} of {len(asked)}): {law}"
                     )
-                )  # type: ignore[misc]
+                )
             finally:
                 found.append(work.certificate())
             if paths:
@@ -274,7 +283,7 @@ def _paths(to: str | None, names: Sequence[str]) -> dict[str, Path]:
         trial.unlink()
     except OSError as error:
         problem = f"{folder} cannot be written, {error.strerror or error}"
-        raise RecipeError(Fault(COMMAND_LINE, "to", problem, "name another folder")) from None
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "to", problem, "name another folder")) from None
     found = {name: folder / f"{re.sub(r'[^A-Za-z0-9_+(),=.-]', '-', name)}.json" for name in names}
     for path in found.values():
         try:
@@ -283,6 +292,6 @@ def _paths(to: str | None, names: Sequence[str]) -> dict[str, Path]:
         except (DataError, OSError):
             problem = f"{path} is there already and is no certificate"
             raise RecipeError(
-                Fault(COMMAND_LINE, "to", problem, "name another folder, or remove it")
+                ConfigIssue(COMMAND_LINE, "to", problem, "name another folder, or remove it")
             ) from None
     return found

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 
 from zoo import api
-from zoo.errors import Invalid
-from zoo.laws.case import BATCH, HEADS, TOKENS, Member
-from zoo.laws.law import Broken, Ledger, law, require
+from zoo.errors import OptionError
+from zoo.laws.case import BATCH, HEADS, TOKENS, Case
+from zoo.laws.law import LawBroken, Recorder, law, require
 from zoo.laws.test_model import Stack
 
 
 @law(
     "Embedding, scores, weights and output have the shapes of what goes in, also where queries are the last few."
 )
-def shapes_are_kept(member: Member, seen: Ledger) -> None:
+def shapes_are_kept(member: Case, seen: Recorder) -> None:
     encoding, x, pos = member.make().double(), member.states(), member.pos()
     _shaped("the embedding", api.embed(encoding, x, pos), *x.shape)
     for causal in member.masks:
@@ -35,24 +35,24 @@ def _shaped(what: str, found: torch.Tensor, *shape: int) -> None:
 
 
 @law("Axes that are not declared are refused, with a message that says which are taken.")
-def undeclared_axes_are_refused(member: Member, seen: Ledger) -> None:
+def undeclared_axes_are_refused(member: Case, seen: Recorder) -> None:
     for axes in (1, 2, 3, 4):
         if not all(axes in link.axes for link in member.facts):
             try:
                 member.build(member.sized(member.head, axes=axes))
-            except Invalid as error:
+            except OptionError as error:
                 told = str(error)
                 require(
                     f"axes, not {axes}" in told or f"axis, not {axes}" in told,
                     f"{axes} axes are refused by: {told}",
                 )
             else:
-                raise Broken(f"it is made for {axes} axes, which it does not declare")
+                raise LawBroken(f"it is made for {axes} axes, which it does not declare")
 
 
 @law("What a state dict is loaded into computes what was saved.")
-def a_state_dict_carries_everything(member: Member, seen: Ledger) -> None:
+def a_state_dict_carries_everything(member: Case, seen: Recorder) -> None:
     x, pos = member.states(), member.pos()
-    saved, loaded = (Stack(member, causal=member.facts.causal) for _ in range(2))
+    saved, loaded = (Stack(member, causal=member.facts.causal_only) for _ in range(2))
     loaded.load_state_dict(saved.state_dict(), strict=True)
     seen.near(loaded(x, pos), saved(x, pos), "the output of what was saved and loaded")

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention.backends.dispatch import ROWS
-from zoo.attention.call import Terms
+from zoo.attention.call import AttentionCall
 from zoo.attention.chain import Chain
 from zoo.attention.kv_cache import Context
 from zoo.attention.layer import SelfAttention
 from zoo.attention.tokens import Tokens
-from zoo.laws.case import Member
+from zoo.laws.case import Case
 from zoo.laws.law import require
 
 
@@ -24,7 +24,7 @@ class Stack(nn.Module):
 
     def __init__(
         self,
-        member: Member,
+        member: Case,
         *,
         causal: bool,
         backend: str = "auto",
@@ -59,7 +59,7 @@ class Stack(nn.Module):
             assert isinstance(chain, Chain)
             after, riders = layer(tokens, chain, context or Context())
             after = after.replace(x=tokens.x + after.x)
-            tokens = after if riders is None else chain.update(after, riders)
+            tokens = after if riders is None else chain.after_attention(after, riders)
         return tokens.x
 
     @property
@@ -77,14 +77,14 @@ class Stack(nn.Module):
         even = document is None and not pos.is_meta and bool((tokens.pos.diff(dim=1) == 1).all())
         return tokens.replace(consecutive=tokens.ordered and even and self.even)
 
-    def terms(
+    def call(
         self,
         x: Tensor,
         pos: Tensor,
         placed: Tensor | None = None,
         document: Tensor | None = None,
         slots: Tensor | None = None,
-    ) -> Terms:
+    ) -> AttentionCall:
         """The attention call of the first layer, of all queries or of those in `slots`."""
         tokens = self.first.embed(self.tokens(x, pos, placed, document))
         layer = self.layers[0]
@@ -93,8 +93,8 @@ class Stack(nn.Module):
 
     def fused(self, x: Tensor, pos: Tensor) -> bool:
         """Whether PyTorch's kernels can compute this."""
-        terms = self.terms(x, pos)
-        return all(getattr(terms, field) is None for field in ROWS)
+        call = self.call(x, pos)
+        return all(getattr(call, field) is None for field in ROWS)
 
     def results(self, x: Tensor, *where: Tensor | None, backend: str = "auto") -> dict[str, Tensor]:
         """Output, and gradients of x and all parameters, by an interpreter."""

@@ -11,10 +11,10 @@ from zoo.attention.coordinates import Perturbation
 from zoo.attention.encoding import Dims, Links
 from zoo.attention.kv_cache import Context
 from zoo.attention.tokens import Tokens
-from zoo.data.spec import Text
-from zoo.errors import Invalid
-from zoo.models.embedding import Words, initialise, places
-from zoo.models.transformer import BlockOptions, Trunk
+from zoo.data.spec import TextSpec
+from zoo.errors import OptionError
+from zoo.models.embedding import TokenEmbedding, initialise, places
+from zoo.models.transformer import BlockOptions, Transformer
 from zoo.registry import Between, Count, register
 
 
@@ -22,7 +22,7 @@ from zoo.registry import Between, Count, register
 class Decoder(nn.Module):
     """Tokens [B, N] -> logits [B, N, V] of the token after each.
 
-    Weights start as those of GPT-2. Fewer `key_heads` than heads are shared by as many query heads each. `tied` predicts
+    Weights start as those of GPT-2. Fewer `kv_heads` than heads are shared by as many query heads each. `tied` predicts
     with the table that is read, `scaled` multiplies what is read by sqrt(dim). `memory` is the number of tokens before
     those of a batch that training and evaluation remember (Transformer-XL, arXiv:1901.02860), given that batches come in
     the order of the text, row by row. A token sees the last `window` tokens, itself among them (None: all), by the sums of
@@ -31,34 +31,39 @@ class Decoder(nn.Module):
 
     def __init__(
         self,
-        samples: Text,
+        samples: TextSpec,
         *,
         dim: Count,
         depth: Count,
         heads: Count,
-        key_heads: Count | None = None,
+        kv_heads: Count | None = None,
         encoding: Links,
-        coordinates: Perturbation = Perturbation(),
+        position_augmentation: Perturbation = Perturbation(),
         block: BlockOptions = BlockOptions(),
-        tied: bool = True,
-        scaled: bool = False,
-        memory: Annotated[int, Between(0)] = 0,
+        tie_embeddings: bool = True,
+        scale_embeddings: bool = False,
+        memory_length: Annotated[int, Between(0)] = 0,
         window: Count | None = None,
-        kernel: Literal["softmax", "elu"] = "softmax",
-        backend: Literal["auto", "dense", "chunked", "sdpa", "flex"] = "auto",
+        attention: Literal["softmax", "linear"] = "softmax",
+        backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
         super().__init__()
-        self.perturbation, self.memory = coordinates, memory
-        self.words = Words(samples.vocabulary, dim, tied=tied, scaled=scaled)
-        dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth, key_heads=key_heads)
-        self.trunk = Trunk(
-            dims, encoding, block, causal=True, backend=backend, window=window, kernel=kernel
+        self.perturbation, self.memory_length = position_augmentation, memory_length
+        self.words = TokenEmbedding(
+            samples.vocabulary,
+            dim,
+            tie_embeddings=tie_embeddings,
+            scale_embeddings=scale_embeddings,
+        )
+        dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth, kv_heads=kv_heads)
+        self.trunk = Transformer(
+            dims, encoding, block, causal=True, backend=backend, window=window, attention=attention
         )
         for link in self.trunk.chains[0]:
             if link.coordinates != "index":
                 placed = f"{link.name} places tokens by the final length ({link.coordinates} coordinates)"
                 remedy = "which a causal model does not know; add coordinates: index to its entry"
-                raise Invalid("encoding", f"{placed}, {remedy}")
+                raise OptionError("encoding", f"{placed}, {remedy}")
         initialise(self.trunk)
 
     def tokens(
@@ -71,7 +76,7 @@ class Decoder(nn.Module):
         """Tokens before the first block; arguments as in `forward`."""
         seen, count = (0 if context is None else context.seen), inputs.shape[1]
         if index is None and documents is not None and seen:
-            raise Invalid(
+            raise OptionError(
                 "index", "documents that follow remembered tokens need their places; pass index"
             )
         consecutive = index is None and documents is None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from zoo.attention.layer import Projection, project
 from zoo.data.spec import Vocabulary
-from zoo.models.transformer import Block, Trunk
+from zoo.models.transformer import Block, Transformer
 
 
 def places(documents: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def lengths(documents: Tensor) -> Tensor:
 DEVIATION = 0.02
 
 
-class Words(nn.Module):
+class TokenEmbedding(nn.Module):
     """A table with a row per token and, after them, `extra` rows that are read but never predicted.
 
     `tied` predicts with the same table (Press and Wolf 2017, arXiv:1608.05859). `scaled` multiplies what is read by the
@@ -38,14 +38,20 @@ class Words(nn.Module):
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, dim: int, *, tied: bool, scaled: bool, extra: int = 0
+        self,
+        vocabulary: Vocabulary,
+        dim: int,
+        *,
+        tie_embeddings: bool,
+        scale_embeddings: bool,
+        extra: int = 0,
     ) -> None:
         super().__init__()
         self.vocabulary, self.extra = vocabulary, extra
-        self.count, self.scale = len(vocabulary), dim**0.5 if scaled else 1.0
+        self.count, self.scale = len(vocabulary), dim**0.5 if scale_embeddings else 1.0
         self.table = nn.Embedding(self.count + extra, dim)
-        nn.init.normal_(self.table.weight, std=dim**-0.5 if scaled else DEVIATION)
-        self.head = None if tied else Projection(dim, self.count, bias=False)
+        nn.init.normal_(self.table.weight, std=dim**-0.5 if scale_embeddings else DEVIATION)
+        self.head = None if tie_embeddings else Projection(dim, self.count, bias=False)
         if self.head is not None:
             nn.init.normal_(self.head.weight, std=DEVIATION)
 
@@ -82,7 +88,7 @@ def _pieces(vocabulary: Vocabulary) -> dict[str, int]:
     }
 
 
-def initialise(trunk: Trunk) -> None:
+def initialise(trunk: Transformer) -> None:
     """Draw the linear layers of the blocks as GPT-2 does (Radford et al. 2019): N(0, 0.02), no biases.
 
     Those that end a residual branch are drawn smaller by the square root of the number of branches.
@@ -90,7 +96,7 @@ def initialise(trunk: Trunk) -> None:
     branches = 2 * len(trunk.blocks)
     for block in trunk.blocks:
         assert isinstance(block, Block)
-        ends = (block.attention.out, block.mlp.fall)
+        ends = (block.attn.o_proj, block.mlp.down_proj)
         for module in block.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(

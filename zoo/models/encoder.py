@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from zoo.attention.coordinates import Perturbation
 from zoo.attention.encoding import Dims, Links
 from zoo.attention.tokens import Tokens
-from zoo.data.spec import Passages, Text
-from zoo.models.embedding import DEVIATION, Words, initialise, lengths, places
-from zoo.models.transformer import BlockOptions, Trunk
+from zoo.data.spec import TextClassificationSpec, TextSpec
+from zoo.models.embedding import DEVIATION, TokenEmbedding, initialise, lengths, places
+from zoo.models.transformer import BlockOptions, Transformer
 from zoo.registry import Count, register
 
 
@@ -24,39 +24,49 @@ class Encoder(nn.Module):
     Number V, `mask`, stands for a hidden token; a model of passages has it too, so that it can begin as one of masked tokens.
     Its class is read off the class token, or else off the mean over the tokens that are no padding.
 
-    Weights start as those of GPT-2. `key_heads`, `tied` and `scaled` are as in the decoder. `class_token` puts a learned
+    Weights start as those of GPT-2. `kv_heads`, `tied` and `scaled` are as in the decoder. `class_token` puts a learned
     token without a place before the text; it belongs to the last document of its row, and its output is dropped where there
     is no class. A token sees those less than `window` tokens away (None: all) and the class token, which sees all.
     """
 
     def __init__(
         self,
-        samples: Text | Passages,
+        samples: TextSpec | TextClassificationSpec,
         *,
         dim: Count,
         depth: Count,
         heads: Count,
-        key_heads: Count | None = None,
+        kv_heads: Count | None = None,
         encoding: Links,
-        coordinates: Perturbation = Perturbation(),
+        position_augmentation: Perturbation = Perturbation(),
         block: BlockOptions = BlockOptions(),
-        tied: bool = True,
-        scaled: bool = False,
-        class_token: bool = False,
+        tie_embeddings: bool = True,
+        scale_embeddings: bool = False,
+        cls_token: bool = False,
         window: Count | None = None,
-        kernel: Literal["softmax", "elu"] = "softmax",
-        backend: Literal["auto", "dense", "chunked", "sdpa", "flex"] = "auto",
+        attention: Literal["softmax", "linear"] = "softmax",
+        backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
         super().__init__()
-        self.perturbation, self.mask = coordinates, len(samples.vocabulary)
+        self.perturbation, self.mask = position_augmentation, len(samples.vocabulary)
         labelled = isinstance(
-            samples, Passages
+            samples, TextClassificationSpec
         )  # then words are only read, which takes no table to predict with
-        self.words = Words(samples.vocabulary, dim, tied=tied or labelled, scaled=scaled, extra=1)
-        self.head = nn.Linear(dim, samples.classes) if isinstance(samples, Passages) else None
-        self.class_token = nn.Parameter(torch.randn(1, 1, dim) * DEVIATION) if class_token else None
-        dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth, key_heads=key_heads)
-        self.trunk = Trunk(dims, encoding, block, backend=backend, window=window, kernel=kernel)
+        self.words = TokenEmbedding(
+            samples.vocabulary,
+            dim,
+            tie_embeddings=tie_embeddings or labelled,
+            scale_embeddings=scale_embeddings,
+            extra=1,
+        )
+        self.head = (
+            nn.Linear(dim, samples.classes) if isinstance(samples, TextClassificationSpec) else None
+        )
+        self.cls_token = nn.Parameter(torch.randn(1, 1, dim) * DEVIATION) if cls_token else None
+        dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth, kv_heads=kv_heads)
+        self.trunk = Transformer(
+            dims, encoding, block, backend=backend, window=window, attention=attention
+        )
         initialise(self.trunk)
         if self.head is not None:
             nn.init.zeros_(self.head.weight)
@@ -77,14 +87,14 @@ class Encoder(nn.Module):
         if self.training:
             index = self.perturbation(index, len(x))
         placed = None
-        if self.class_token is not None:
-            x = torch.cat([self.class_token.to(x.dtype).expand(len(x), -1, -1), x], dim=1)
+        if self.cls_token is not None:
+            x = torch.cat([self.cls_token.to(x.dtype).expand(len(x), -1, -1), x], dim=1)
             index = F.pad(index, (0, 0, 1, 0))
             extent = extent if documents is None else F.pad(extent, (0, 0, 1, 0), value=1.0)
             placed = torch.arange(x.shape[1], device=x.device) >= 1
             if documents is not None:
                 documents = torch.cat([documents.amax(1, keepdim=True), documents], dim=1)
-        return Tokens.at(x, index, placed, documents).replace(extent=extent)
+        return Tokens.at(x, index, placed, documents).replace(grid_size=extent)
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         """Logits [B, N, V] of inputs int64 [B, N]; tokens see only those of their own number in `documents`, -1 is padding.
@@ -93,10 +103,10 @@ class Encoder(nn.Module):
         """
         if self.head is None:
             x = self.trunk(self.tokens(inputs, documents)).x
-            return self.words.logits(x if self.class_token is None else x[:, 1:])
+            return self.words.logits(x if self.cls_token is None else x[:, 1:])
         real = inputs >= 0  # [B, N]
         x = self.trunk(self.tokens(inputs.clamp(min=0), real.long() - 1)).x
-        if self.class_token is not None:
+        if self.cls_token is not None:
             return self.head(x[:, 0])
         shares = real / real.sum(1, keepdim=True).clamp(min=1)  # [B, N]
         return self.head((shares.to(x.dtype)[:, None] @ x)[:, 0])

@@ -15,7 +15,7 @@ from zoo.attention.encoding import Dims, Encoding, Links
 from zoo.attention.kv_cache import Context
 from zoo.attention.layer import LayerOptions, Projection, SelfAttention
 from zoo.attention.tokens import Tokens
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between
 
 Rate = Annotated[float, Between(0, 0.99)]
@@ -26,11 +26,11 @@ class BlockOptions(LayerOptions):
     """What a block is made of. Rates are probabilities; `drop_path` is that of the last block, growing from 0 by depth."""
 
     norm: Literal["layer", "rms"] = "layer"
-    order: Literal["pre", "post", "parallel"] = (
+    norm_position: Literal["pre", "post", "parallel"] = (
         "pre"  # norms before branches, after sums, one for both
     )
     mlp: Literal["gelu", "swiglu"] = "gelu"
-    ratio: Annotated[float, Between(0.01)] = 4.0  # hidden size of the perceptron over dim
+    mlp_ratio: Annotated[float, Between(0.01)] = 4.0  # hidden size of the perceptron over dim
     layer_scale: float | None = (
         None  # initial value of a learned factor on each residual branch (arXiv:2103.17239)
     )
@@ -53,34 +53,34 @@ class Block(nn.Module):
         causal: bool = False,
         backend: str = "auto",
         window: int | None = None,
-        kernel: str = "softmax",
+        attention: str = "softmax",
     ) -> None:
         super().__init__()
-        self.post = options.order == "post"
-        self.attention_norm = norm(dims.dim, options)
-        self.attention = SelfAttention(
-            dims, options, causal=causal, backend=backend, window=window, kernel=kernel
+        self.post = options.norm_position == "post"
+        self.norm1 = norm(dims.dim, options)
+        self.attn = SelfAttention(
+            dims, options, causal=causal, backend=backend, window=window, attention=attention
         )
-        self.attention_branch = Branch(dims, options)
-        self.mlp_norm = None if options.order == "parallel" else norm(dims.dim, options)
+        self.attn_branch = ResidualBranch(dims, options)
+        self.norm2 = None if options.norm_position == "parallel" else norm(dims.dim, options)
         self.mlp = MLP(dims.dim, options)
-        self.mlp_branch = Branch(dims, options)
+        self.mlp_branch = ResidualBranch(dims, options)
 
     def forward(self, tokens: Tokens, chain: Chain, context: Context) -> Tokens:
         x = tokens.x  # [B, N, D]
-        read = tokens if self.post else tokens.replace(x=self.attention_norm(x))
-        tokens, riders = self.attention(read, chain, context)
-        tokens = tokens.replace(x=x + self.attention_branch(tokens.x))
+        read = tokens if self.post else tokens.replace(x=self.norm1(x))
+        tokens, riders = self.attn(read, chain, context)
+        tokens = tokens.replace(x=x + self.attn_branch(tokens.x))
         if self.post:
-            tokens = tokens.replace(x=self.attention_norm(tokens.x))
+            tokens = tokens.replace(x=self.norm1(tokens.x))
         if riders is not None:
-            tokens = chain.update(tokens, riders)
+            tokens = chain.after_attention(tokens, riders)
         x = tokens.x
-        if self.mlp_norm is None:
+        if self.norm2 is None:
             return tokens.replace(x=x + self.mlp_branch(self.mlp(read.x)))
         if self.post:
-            return tokens.replace(x=self.mlp_norm(x + self.mlp_branch(self.mlp(x))))
-        return tokens.replace(x=x + self.mlp_branch(self.mlp(self.mlp_norm(x))))
+            return tokens.replace(x=self.norm2(x + self.mlp_branch(self.mlp(x))))
+        return tokens.replace(x=x + self.mlp_branch(self.mlp(self.norm2(x))))
 
 
 class MLP(nn.Module):
@@ -88,18 +88,22 @@ class MLP(nn.Module):
 
     def __init__(self, dim: int, options: BlockOptions) -> None:
         super().__init__()
-        hidden = int(dim * options.ratio)
-        self.gate = Projection(dim, hidden) if options.mlp == "swiglu" else None
-        self.rise = Projection(dim, hidden)
-        self.fall = Projection(hidden, dim)
+        hidden = int(dim * options.mlp_ratio)
+        self.gate_proj = Projection(dim, hidden) if options.mlp == "swiglu" else None
+        self.up_proj = Projection(dim, hidden)
+        self.down_proj = Projection(hidden, dim)
         self.dropout = nn.Dropout(options.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = F.gelu(self.rise(x)) if self.gate is None else F.silu(self.gate(x)) * self.rise(x)
-        return self.fall(self.dropout(hidden))
+        hidden = (
+            F.gelu(self.up_proj(x))
+            if self.gate_proj is None
+            else F.silu(self.gate_proj(x)) * self.up_proj(x)
+        )
+        return self.down_proj(self.dropout(hidden))
 
 
-class Branch(nn.Module):
+class ResidualBranch(nn.Module):
     """What a residual branch goes through before it is added: scale, dropout, stochastic depth."""
 
     def __init__(self, dims: Dims, options: BlockOptions) -> None:
@@ -124,7 +128,7 @@ def norm(dim: int, options: BlockOptions) -> nn.Module:
     return nn.LayerNorm(dim, eps=1e-6) if options.norm == "layer" else nn.RMSNorm(dim, eps=1e-6)
 
 
-class Trunk(nn.Module):
+class Transformer(nn.Module):
     """Blocks and a last norm. `encoding` holds each link once, or once per layer; a layer sees its own as a chain."""
 
     def __init__(
@@ -136,7 +140,7 @@ class Trunk(nn.Module):
         causal: bool = False,
         backend: str = "auto",
         window: int | None = None,
-        kernel: str = "softmax",
+        attention: str = "softmax",
     ) -> None:
         super().__init__()
         layers = [replace(dims, layer=layer) for layer in range(dims.depth or 1)]
@@ -144,14 +148,14 @@ class Trunk(nn.Module):
         chained: list[dict[str, Encoding]] = [{} for _ in layers]
         for name, make in links.items():
             first = make(layers[0])
-            if first.causal and not causal:
+            if first.causal_only and not causal:
                 told = (
                     f"{name} is meaningful only under a causal mask, which this model does not have"
                 )
-                raise Invalid("encoding", f"{told}; choose model decoder, or another encoding")
-            if first.whole and causal:
+                raise OptionError("encoding", f"{told}; choose model decoder, or another encoding")
+            if first.needs_full_sequence and causal:
                 told = f"{name} under these options reads the whole text, whose end a causal model has not seen"
-                raise Invalid("encoding", f"{told}; choose model encoder, or other options")
+                raise OptionError("encoding", f"{told}; choose model encoder, or other options")
             each = [first] * len(layers) if first.shared else [first, *map(make, layers[1:])]
             self.encoding[name] = first if first.shared else nn.ModuleList(each)
             for chain, link in zip(chained, each, strict=True):
@@ -159,11 +163,11 @@ class Trunk(nn.Module):
         # views: not registered
         self.chains = tuple(Chain(at, links) for at, links in zip(layers, chained, strict=True))
         self.blocks = nn.ModuleList(
-            Block(at, options, causal=causal, backend=backend, window=window, kernel=kernel)
+            Block(at, options, causal=causal, backend=backend, window=window, attention=attention)
             for at in layers
         )
         self.recompute = False
-        self.norm = nn.Identity() if options.order == "post" else norm(dims.dim, options)
+        self.norm = nn.Identity() if options.norm_position == "post" else norm(dims.dim, options)
 
     def forward(self, tokens: Tokens, context: Context | None = None) -> Tokens:
         context = context or Context()
@@ -181,9 +185,9 @@ def recompute(model: nn.Module) -> None:
 
     Chen et al. 2016, arXiv:1604.06174. Raises Invalid where the model has no trunk.
     """
-    trunks = [module for module in model.modules() if isinstance(module, Trunk)]
+    trunks = [module for module in model.modules() if isinstance(module, Transformer)]
     if not trunks:
-        raise Invalid(
+        raise OptionError(
             "activation_checkpointing",
             "the model has no trunk whose blocks could be computed again; leave it out",
         )

@@ -15,9 +15,9 @@ from zoo.attention import coordinates as grids
 from zoo.attention.coordinates import Perturbation
 from zoo.attention.encoding import Dims, Links
 from zoo.attention.tokens import Tokens
-from zoo.data.spec import Clips, Images
-from zoo.errors import Invalid
-from zoo.models.transformer import BlockOptions, Trunk
+from zoo.data.spec import ImageSpec, VideoSpec
+from zoo.errors import OptionError
+from zoo.models.transformer import BlockOptions, Transformer
 from zoo.registry import Between, Count, register
 
 
@@ -69,38 +69,47 @@ class ViT(nn.Module):
 
     def __init__(
         self,
-        samples: Images,
+        samples: ImageSpec,
         *,
         dim: Count,
         depth: Count,
         heads: Count,
-        key_heads: Count | None = None,
-        patch: Count,
+        kv_heads: Count | None = None,
+        patch_size: Count,
         encoding: Links,
-        coordinates: Perturbation = Perturbation(),
+        position_augmentation: Perturbation = Perturbation(),
         block: BlockOptions = BlockOptions(),
         pool: Literal["mean", "class"] = "mean",
-        class_place: Literal["none", "centre"] = "none",
+        cls_position: Literal["none", "centre"] = "none",
         registers: Annotated[int, Between(0)] = 0,
         tubelet: Count = 1,
-        kernel: Literal["softmax", "elu"] = "softmax",
-        backend: Literal["auto", "dense", "chunked", "sdpa", "flex"] = "auto",
+        attention: Literal["softmax", "linear"] = "softmax",
+        backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
         super().__init__()
-        if class_place == "centre" and pool != "class":
-            raise Invalid("class_place", "there is no class token to place; set pool to class")
-        clips = isinstance(samples, Clips)
+        if cls_position == "centre" and pool != "class":
+            raise OptionError("class_place", "there is no class token to place; set pool to class")
+        clips = isinstance(samples, VideoSpec)
         if tubelet > 1 and not clips:
-            raise Invalid("tubelet", f"images have no frames to join {tubelet} of; leave it out")
-        self.steps = (tubelet, patch, patch) if clips else (patch, patch)
-        self.perturbation, self.centred = coordinates, class_place == "centre"
+            raise OptionError(
+                "tubelet", f"images have no frames to join {tubelet} of; leave it out"
+            )
+        self.steps = (tubelet, patch_size, patch_size) if clips else (patch_size, patch_size)
+        self.perturbation, self.centred = position_augmentation, cls_position == "centre"
         grid = self.sizes(*samples.grid)
-        dims = Dims(dim, heads, axes=len(grid), length=grid, depth=depth, key_heads=key_heads)
+        dims = Dims(dim, heads, axes=len(grid), length=grid, depth=depth, kv_heads=kv_heads)
         convolution = nn.Conv3d if clips else nn.Conv2d
-        self.embed = convolution(samples.channels, dim, kernel_size=self.steps, stride=self.steps)  # type: ignore[arg-type]
-        self.class_token = nn.Parameter(torch.zeros(1, 1, dim)) if pool == "class" else None
-        self.registers = nn.Parameter(torch.randn(1, registers, dim) * 0.02) if registers else None
-        self.trunk = Trunk(dims, encoding, block, backend=backend, kernel=kernel)
+        self.patch_embed = convolution(
+            samples.channels,
+            dim,
+            kernel_size=self.steps,
+            stride=self.steps,  # type: ignore[arg-type]
+        )
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if pool == "class" else None
+        self.register_tokens = (
+            nn.Parameter(torch.randn(1, registers, dim) * 0.02) if registers else None
+        )
+        self.trunk = Transformer(dims, encoding, block, backend=backend, attention=attention)
         self.head = nn.Linear(dim, samples.classes)
         self._initialise()
 
@@ -109,9 +118,11 @@ class ViT(nn.Module):
         *frames, height, width = pixels
         *tubelet, patch, _ = self.steps
         if height % patch or width % patch:
-            raise Invalid("patch", f"patch {patch} does not divide images of {height} x {width}")
+            raise OptionError(
+                "patch", f"patch {patch} does not divide images of {height} x {width}"
+            )
         if frames and frames[0] % tubelet[0]:
-            raise Invalid(
+            raise OptionError(
                 "tubelet", f"tubelet {tubelet[0]} does not divide clips of {frames[0]} frames"
             )
         return tuple(count // step for count, step in zip(pixels, self.steps, strict=True))
@@ -119,13 +130,13 @@ class ViT(nn.Module):
     def tokens(self, images: Tensor) -> Tokens:
         """Tokens of images [B, C, H, W] or clips [B, C, T, H, W], before the first block."""
         sizes = self.sizes(*images.shape[2:])
-        x = self.embed(images).flatten(2).mT  # [B, N, D]
+        x = self.patch_embed(images).flatten(2).mT  # [B, N, D]
         index = grids.grid(sizes, x)
         if self.training:
             index = self.perturbation(index, len(x))
         extra = [
             token.expand(len(x), -1, -1)
-            for token in (self.class_token, self.registers)
+            for token in (self.cls_token, self.register_tokens)
             if token is not None
         ]
         count = sum(token.shape[1] for token in extra)
@@ -138,13 +149,13 @@ class ViT(nn.Module):
             placed = torch.arange(x.shape[1], device=x.device) >= count
             if self.centred:
                 placed[0] = True  # the class token stands first
-        return Tokens.at(x, index, placed).replace(extent=extent)
+        return Tokens.at(x, index, placed).replace(grid_size=extent)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.trunk(self.tokens(images)).x
-        if self.class_token is not None:
+        if self.cls_token is not None:
             return self.head(x[:, 0])
-        first = 0 if self.registers is None else self.registers.shape[1]
+        first = 0 if self.register_tokens is None else self.register_tokens.shape[1]
         return self.head(x[:, first:].mean(1))
 
     def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
@@ -157,6 +168,8 @@ class ViT(nn.Module):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        nn.init.trunc_normal_(self.embed.weight, std=self.embed.weight[0].numel() ** -0.5)
-        for parameter in (self.embed.bias, self.head.weight, self.head.bias):
+        nn.init.trunc_normal_(
+            self.patch_embed.weight, std=self.patch_embed.weight[0].numel() ** -0.5
+        )
+        for parameter in (self.patch_embed.bias, self.head.weight, self.head.bias):
             nn.init.zeros_(parameter)  # type: ignore[arg-type]

@@ -30,12 +30,12 @@ class AdamW:
         weight_decay: Annotated[float, Between(0)] = 0.05,
         beta1: Share = 0.9,
         beta2: Share = 0.999,
-        warmup: Share = 0.05,
-        floor: Annotated[float, Between(0, 1)] = 0.01,
-        rules: tuple[Rule, ...] = (),
+        warmup_ratio: Share = 0.05,
+        min_lr_ratio: Annotated[float, Between(0, 1)] = 0.01,
+        param_groups: tuple[Rule, ...] = (),
     ) -> None:
         self.lr, self.weight_decay, self.betas = lr, weight_decay, (beta1, beta2)
-        self.warmup, self.floor, self.rules = warmup, floor, rules
+        self.warmup, self.floor, self.rules = warmup_ratio, min_lr_ratio, param_groups
 
     def configure(self, model: nn.Module, steps: int) -> dict[str, Any]:
         """Optimiser and schedule in Lightning's form, for a training of so many steps."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from torch import nn
 
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, nearest
 
 
@@ -27,12 +27,12 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.freeze and (self.lr, self.weight_decay) != (None, None):
-            raise Invalid(
+            raise OptionError(
                 "freeze",
                 "what is frozen has neither rate nor decay; leave out freeze, or lr and weight_decay",
             )
         if not self.freeze and self.lr is None and self.weight_decay is None:
-            raise Invalid(
+            raise OptionError(
                 "match", "the rule says nothing of what it matches; add lr, weight_decay or freeze"
             )
 
@@ -62,9 +62,9 @@ def groups(
     }
     for at, names in matched.items():
         if not names:
-            raise Invalid(f"rules.{at}.match", _unmatched(rules[at], named))
+            raise OptionError(f"rules.{at}.match", _unmatched(rules[at], named))
     if all(rule is not None and rule.freeze for rule in (first(name, rules) for name in named)):
-        raise Invalid("rules", "they freeze every parameter; leave something to train")
+        raise OptionError("rules", "they freeze every parameter; leave something to train")
     found: dict[tuple[int, float], dict[str, Any]] = {}
     for at, names in matched.items():
         rule = rules[at]

@@ -14,12 +14,12 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Str
 from torch import nn
 
 from zoo import api, registry
-from zoo.attention.encoding import Dims, Encoding, Link
+from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.config import Recipe
 from zoo.config.sections import ONCE, OURS, TrainerOptions
-from zoo.data.base import Source
-from zoo.data.spec import Passages, Samples, Text
-from zoo.errors import Invalid
+from zoo.data.base import DataModule
+from zoo.data.spec import Samples, TextClassificationSpec, TextSpec
+from zoo.errors import OptionError
 from zoo.optim.param_groups import freeze
 from zoo.registry import Choice
 from zoo.run import distributed
@@ -64,10 +64,10 @@ def _strategy(name: str, count: int) -> Strategy | str:
     return "auto" if count == 1 else DDPStrategy(gradient_as_bucket_view=True)
 
 
-def build_data(recipe: Recipe, **changes: Any) -> Source:
+def build_data(recipe: Recipe, **changes: Any) -> DataModule:
     """The data module, not yet set up; `changes` replace options."""
     cls = registry.find("data", recipe.data.name)
-    return cast(Source, cls(recipe.seed, **{**recipe.data.options, **changes}))
+    return cast(DataModule, cls(recipe.seed, **{**recipe.data.options, **changes}))
 
 
 def build_model(recipe: Recipe, samples: Samples | None = None) -> nn.Module:
@@ -104,7 +104,7 @@ def reader(recipe: Recipe, section: Literal["model", "task"], samples: Samples) 
     if not isinstance(samples, wanted):
         kinds = " or ".join(kind.__name__.lower() for kind in get_args(wanted) or (wanted,))
         yielded = type(samples).__name__.lower()
-        raise Invalid(
+        raise OptionError(
             "name", f"{section} {name} reads {kinds}, data {recipe.data.name} yields {yielded}"
         )
     return cls
@@ -151,7 +151,7 @@ def hush() -> None:
 
 def sample(samples: Samples) -> torch.Tensor:
     """One made-up input of the shape that samples have."""
-    if isinstance(samples, Text | Passages):
+    if isinstance(samples, TextSpec | TextClassificationSpec):
         return torch.zeros(1, samples.length, dtype=torch.long)
     return torch.zeros(1, samples.channels, *samples.grid)
 
@@ -164,16 +164,18 @@ def _is_choices(value: Any) -> bool:
     )
 
 
-def _links(choices: tuple[Choice, ...], key: str, aside: Aside) -> dict[str, Link]:
-    links: dict[str, Link] = {}
+def _links(choices: tuple[Choice, ...], key: str, aside: Aside) -> dict[str, EncodingFactory]:
+    links: dict[str, EncodingFactory] = {}
     for at, choice in enumerate(choices):
         if choice.name in links:
-            raise Invalid(f"{key}.{at}", f"{choice.name} stands twice in the list; list it once")
+            raise OptionError(
+                f"{key}.{at}", f"{choice.name} stands twice in the list; list it once"
+            )
         links[choice.name] = _link(choice, f"{key}.{at}", aside)
     return links
 
 
-def _link(choice: Choice, key: str, aside: Aside) -> Link:
+def _link(choice: Choice, key: str, aside: Aside) -> EncodingFactory:
     """An encoding that waits for its sizes, and whose faults name its place in the recipe."""
 
     waiting = api.waiting(choice)
@@ -182,7 +184,7 @@ def _link(choice: Choice, key: str, aside: Aside) -> Link:
         try:
             with aside(f"{choice.name} {dims.layer}"):
                 return waiting(dims)
-        except Invalid as error:
-            raise Invalid(f"{key}.{error.key}", str(error)) from None
+        except OptionError as error:
+            raise OptionError(f"{key}.{error.key}", str(error)) from None
 
     return make

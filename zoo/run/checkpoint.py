@@ -16,7 +16,7 @@ from torch import Tensor
 from zoo import __version__
 from zoo.config import Recipe
 from zoo.data.corpus.tokenizer import from_plain
-from zoo.data.spec import Clips, Images, Passages, Samples, Text
+from zoo.data.spec import ImageSpec, Samples, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError
 from zoo.run.atomic_io import kept, verified
 from zoo.run.run_dir import holder
@@ -30,12 +30,12 @@ def about(recipe: Recipe, samples: Samples) -> dict[str, Any]:
 
 def remembered(samples: Samples) -> dict[str, Any]:
     """What a checkpoint keeps of the facts of its data, as plain data: an evaluation may have other data."""
-    if isinstance(samples, Images):
+    if isinstance(samples, ImageSpec):
         return {**asdict(samples), "names": [*samples.names]}
     plain: dict[str, Any] = {"length": samples.length, "vocabulary": samples.vocabulary.plain()}
-    if isinstance(samples, Text) and samples.asks != "every":
+    if isinstance(samples, TextSpec) and samples.asks != "every":
         plain["asks"] = samples.asks
-    if isinstance(samples, Passages):
+    if isinstance(samples, TextClassificationSpec):
         plain |= {"classes": samples.classes, "names": [*samples.names]}
     return plain
 
@@ -47,17 +47,19 @@ def recalled(content: Mapping[str, Any], path: Path) -> Samples | None:
         return None
     try:
         if "vocabulary" not in facts:
-            kind = Clips if "frames" in facts else Images
+            kind = VideoSpec if "frames" in facts else ImageSpec
             return kind(**{**facts, "names": tuple(facts["names"])})
         vocabulary = from_plain(facts["vocabulary"])
         len(vocabulary)  # a tokenizer is only read when it is asked something
         length = int(facts["length"])
         if "classes" in facts:
-            return Passages(length, vocabulary, int(facts["classes"]), tuple(facts["names"]))
+            return TextClassificationSpec(
+                length, vocabulary, int(facts["classes"]), tuple(facts["names"])
+            )
         before = (
             "answers" if facts.get("answers") else "every"
         )  # as it was told before there was `asks`
-        return Text(length, vocabulary, facts.get("asks", before))
+        return TextSpec(length, vocabulary, facts.get("asks", before))
     except Exception as error:  # the library of tokenizers fails in its own ways
         raise CheckpointError(
             f"{path}: what it says of its data cannot be read, {_brief(error)}; {_good(path)}"

@@ -11,8 +11,8 @@ from torch import nn
 from zoo.config import Recipe
 from zoo.config.sizes import length, sides, titled
 from zoo.config.variants import misfit
-from zoo.data.spec import Images, Samples
-from zoo.errors import Invalid
+from zoo.data.spec import ImageSpec, Samples
+from zoo.errors import OptionError
 from zoo.run import extrapolation
 from zoo.run.build import build_data, sample
 
@@ -36,7 +36,7 @@ def resolutions(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
     """By the name that a result has for each. Raises Invalid where one is no whole number of pixels."""
     found = {}
     for at, word in enumerate(recipe.evaluate.resolutions or ()):
-        assert isinstance(trained, Images)
+        assert isinstance(trained, ImageSpec)
         size = sides(word, (trained.height, trained.width), f"resolutions.{at}")
         options = {"size": size[0] if size[0] == size[1] else size}
         found[titled(size)] = Sized(size, options, extrapolation.factors(trained, size))
@@ -48,7 +48,7 @@ def lengths(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
     options, found = recipe.data.options, {}
     stride = {"stride": recipe.evaluate.stride} if recipe.evaluate.stride else {}
     for at, word in enumerate(recipe.evaluate.lengths or ()):
-        assert not isinstance(trained, Images)
+        assert not isinstance(trained, ImageSpec)
         size = length(word, trained.length, f"lengths.{at}")
         batch = max(1, options["length"] * options["batch_size"] // size)
         changes = {"length": size, "batch_size": batch, **stride}
@@ -61,11 +61,11 @@ def sizes(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
     return resolutions(recipe, trained) | lengths(recipe, trained)
 
 
-def faults(recipe: Recipe, trained: Samples) -> Iterator[Invalid]:
+def faults(recipe: Recipe, trained: Samples) -> Iterator[OptionError]:
     """What the data cannot be asked for, whatever the model."""
     evaluate = recipe.evaluate
     if evaluate.stride and not evaluate.lengths:
-        yield Invalid(
+        yield OptionError(
             "stride", "it is told without lengths, whose windows it parts; add evaluate.lengths"
         )
     for kind, option, found in (
@@ -75,19 +75,19 @@ def faults(recipe: Recipe, trained: Samples) -> Iterator[Invalid]:
         if not getattr(evaluate, kind):
             continue
         if option not in recipe.data.options:
-            yield Invalid(
+            yield OptionError(
                 kind, f"data {recipe.data.name} has no option {option}, so it cannot vary"
             )
             continue
-        if isinstance(trained, Images) != (kind == "resolutions"):
-            yield Invalid(
+        if isinstance(trained, ImageSpec) != (kind == "resolutions"):
+            yield OptionError(
                 kind,
                 f"data {recipe.data.name} yields {type(trained).__name__.lower()}, which have none",
             )
             continue
         try:
             asked = found(recipe, trained)
-        except Invalid as error:
+        except OptionError as error:
             yield error
             continue
         for sized in asked.values():
@@ -96,40 +96,42 @@ def faults(recipe: Recipe, trained: Samples) -> Iterator[Invalid]:
                 yield from _refused(
                     recipe, "stride", {key: sized.options[key] for key in (option, "stride")}
                 )
-    for name, changes in (evaluate.variants or {}).items():
+    for name, changes in (evaluate.data_variants or {}).items():
         yield from _refused(recipe, f"variants.{name}", changes)
 
 
-def misfits(recipe: Recipe, model: nn.Module, trained: Samples) -> Iterator[Invalid]:
+def misfits(recipe: Recipe, model: nn.Module, trained: Samples) -> Iterator[OptionError]:
     """What the model cannot follow, of what the data can be asked for."""
     evaluate = recipe.evaluate
     for sized in resolutions(recipe, trained).values():
-        assert isinstance(trained, Images)
+        assert isinstance(trained, ImageSpec)
         try:
             model(sample(replace(trained, height=sized.size[0], width=sized.size[1])))
-        except Invalid as error:
-            yield Invalid("resolutions", str(error))
+        except OptionError as error:
+            yield OptionError("resolutions", str(error))
     beyond = [sized.factors for sized in sizes(recipe, trained).values() if sized.beyond]
-    if evaluate.rules and not beyond:
-        yield Invalid(
+    if evaluate.extrapolation and not beyond:
+        yield OptionError(
             "rules",
             "there is no size past that of training to try them at; add evaluate.lengths=[2x]",
         )
-    for at, rule in enumerate(evaluate.rules if evaluate.rules and beyond else ()):
+    for at, rule in enumerate(evaluate.extrapolation if evaluate.extrapolation and beyond else ()):
         if told := extrapolation.unknown(model, rule, beyond[0]):
-            yield Invalid(f"rules.{at}", told)
+            yield OptionError(f"rules.{at}", told)
 
 
-def _refused(recipe: Recipe, key: str, changes: Mapping[str, Any]) -> Iterator[Invalid]:
+def _refused(recipe: Recipe, key: str, changes: Mapping[str, Any]) -> Iterator[OptionError]:
     """Why the data cannot have other options, which reads nothing yet."""
     for option, value in changes.items():
         if option not in recipe.data.options:
-            yield Invalid(key, f"data {recipe.data.name} has no option {option}, so it cannot vary")
+            yield OptionError(
+                key, f"data {recipe.data.name} has no option {option}, so it cannot vary"
+            )
             return
         if told := misfit(recipe.data, option, value):
-            yield Invalid(key, told)
+            yield OptionError(key, told)
             return
     try:
         build_data(recipe, **changes)
-    except Invalid as error:
-        yield Invalid(key, str(error))
+    except OptionError as error:
+        yield OptionError(key, str(error))

@@ -118,21 +118,21 @@ class Processes:
     def first(self) -> bool:
         return self.rank == 0
 
-    def gathered(self, value: Value) -> list[Value]:
+    def all_gather(self, value: Value) -> list[Value]:
         """The values of all, by rank."""
         values: list[Any] = [value] * self.count
         if self.count > 1:
             distributed.all_gather_object(values, value, self._group)
         return values
 
-    def told(self, value: Value, by: int = 0) -> Value:
+    def broadcast(self, value: Value, by: int = 0) -> Value:
         """The value that one of them has, in all."""
         values = [value]
         if self.count > 1:
             distributed.broadcast_object_list(values, by, self._group)
         return values[0]
 
-    def most(self, number: int) -> int:
+    def all_reduce_max(self, number: int) -> int:
         """The largest of the numbers that they have."""
         if self.count == 1:
             return number
@@ -149,7 +149,7 @@ class Processes:
             and re.search("gloo|nccl|connection|socket", str(error), re.IGNORECASE) is not None
         )
 
-    def agreed(self, make: Callable[[], Value]) -> Value:
+    def run_on_rank_zero(self, make: Callable[[], Value]) -> Value:
         """What the first process makes, in all; where it fails, all fail, and the first tells why."""
         value: Value | None = None
         failure: ZooError | None = None
@@ -158,7 +158,7 @@ class Processes:
                 value = make()
             except ZooError as error:
                 failure = error
-        made, code = self.told((value, failure.code if failure else None))
+        made, code = self.broadcast((value, failure.code if failure else None))
         if code is not None:
             raise failure or Told(code)
         return made  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Rules for sizes past those of training (`evaluate.rules`): what the encodings of a model make of them."""
+"""Rules for sizes past those of training (`evaluate.extrapolation`): what the encodings of a model make of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from zoo.attention.encoding import Encoding
 from zoo.config import Recipe
-from zoo.data.spec import Images, Samples
-from zoo.models.transformer import Trunk
+from zoo.data.spec import ImageSpec, Samples
+from zoo.models.transformer import Transformer
 from zoo.registry import Choice, nearest
 from zoo.run.build import build_task
 from zoo.tasks.base import Task
@@ -24,7 +24,7 @@ Changes = Mapping[str, Mapping[str, Any]]
 
 def factors(trained: Samples, size: Sequence[int]) -> tuple[float, ...]:
     """How many times as large as in training each axis is, for a length, or for the height and width of images."""
-    before = trained.grid if isinstance(trained, Images) else (trained.length,)
+    before = trained.grid if isinstance(trained, ImageSpec) else (trained.length,)
     after = (*before[: len(before) - len(size)], *size)  # the frames of clips stay
     return tuple(now / then for now, then in zip(after, before, strict=True))
 
@@ -32,10 +32,10 @@ def factors(trained: Samples, size: Sequence[int]) -> tuple[float, ...]:
 def known(model: nn.Module, factors: tuple[float, ...]) -> dict[str, Changes]:
     """The rules that encodings of a model know, and what each of them is to those that do."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for trunk in (module for module in model.modules() if isinstance(module, Trunk)):
+    for trunk in (module for module in model.modules() if isinstance(module, Transformer)):
         for link in trunk.chains[0]:
             if not _moved(link):
-                for rule, options in link.extensions(factors).items():
+                for rule, options in link.extrapolations(factors).items():
                     found.setdefault(rule, {})[link.name] = options
     return dict(found)
 
@@ -50,7 +50,7 @@ def unknown(model: nn.Module, rule: str, factors: tuple[float, ...]) -> str:
     rules = known(model, factors)
     if rule == NONE or rule in rules:
         return ""
-    links = [link for m in model.modules() if isinstance(m, Trunk) for link in m.chains[0]]
+    links = [link for m in model.modules() if isinstance(m, Transformer) for link in m.chains[0]]
     own = " and ".join(
         f"{one.name} with coordinates {one.coordinates}" if _moved(one) else one.name
         for one in links

@@ -13,9 +13,9 @@ import lightning as L
 from torch import nn
 
 from zoo.config import Recipe, from_plain
-from zoo.data.base import Source
+from zoo.data.base import DataModule
 from zoo.diagnostics.callback import Probe
-from zoo.errors import Invalid, RecipeError, ZooError
+from zoo.errors import OptionError, RecipeError, ZooError
 from zoo.models.transformer import recompute
 from zoo.run import atomic_io, checkpoint, init_from, loggers, resume, run_dir
 from zoo.run import resume as resumption
@@ -50,7 +50,7 @@ def train(
     data = build_data(recipe)
     task, adopted = _task(recipe, data, processes, donor)
     saving = Checkpoints(
-        run, recipe, Storage(background=recipe.trainer.save == "async"), task, processes
+        run, recipe, Storage(background=recipe.trainer.async_checkpoint), task, processes
     )
     signals, spent = Signals(saving), Costs()
     trainer = _trainer(recipe, run, saving, [spent, signals], done)
@@ -93,7 +93,7 @@ def train(
 def _begin(
     recipe: Recipe,
     task: Task,
-    data: Source,
+    data: DataModule,
     trainer: L.Trainer,
     run: Path,
     start: Path | None,
@@ -125,7 +125,7 @@ def _spent(
 
 
 def _task(
-    recipe: Recipe, data: Source, processes: Processes, donor: Path | None
+    recipe: Recipe, data: DataModule, processes: Processes, donor: Path | None
 ) -> tuple[Task, Report | None]:
     """The task with its first weights, and what became of those of another recipe."""
     shaped = (
@@ -138,7 +138,7 @@ def _task(
 def _trainer(
     recipe: Recipe, run: Path, saving: Checkpoints, last: list[L.Callback], done: int
 ) -> L.Trainer:
-    average = [] if recipe.trainer.ema is None else [Average(recipe.trainer.ema)]
+    average = [] if recipe.trainer.ema_decay is None else [Average(recipe.trainer.ema_decay)]
     watchers = [
         *average,
         *_probes(recipe, saving.processes),
@@ -155,11 +155,11 @@ def _trainer(
 def _probes(recipe: Recipe, processes: Processes) -> list[Probe]:
     """What looks at attention; of a trial of one batch too, whatever that takes."""
     options = recipe.diagnostics
-    if options.every is None:
+    if options.every_n_steps is None:
         return []
     if recipe.trainer.fast_dev_run:
-        options = replace(options, every=1, budget=1.0)
-    return [Probe(options, processes.told, processes.most)]
+        options = replace(options, every_n_steps=1, max_overhead=1.0)
+    return [Probe(options, processes.broadcast, processes.all_reduce_max)]
 
 
 def _modify(model: nn.Module, recipe: Recipe) -> None:
@@ -173,7 +173,7 @@ def _modify(model: nn.Module, recipe: Recipe) -> None:
 def _announce(
     recipe: Recipe,
     task: Task,
-    data: Source,
+    data: DataModule,
     run: Path,
     start: Path | None,
     adopted: Report | None,
@@ -185,7 +185,7 @@ def _announce(
     if start is not None:
         log.info("going on from %s", start)
     for name, why in planned:
-        if name == "dense" or "mask" in why:
+        if name == "reference" or "mask" in why:
             log.info("attention is computed by %s: %s", name, why)
     for line in () if adopted is None else adopted.lines():
         log.info(line)
@@ -229,7 +229,7 @@ def fit(
     processes = together(recipe, words or ["fit", name, *overrides, *place, "--resume", resume])
     if processes is None:
         return None
-    plain, run, start, donor = processes.agreed(
+    plain, run, start, donor = processes.run_on_rank_zero(
         lambda: _prepared(recipe, run_dir, resume, processes.count)
     )
     recipe = from_plain(plain, origin=recipe.name, name=recipe.name)
@@ -245,7 +245,7 @@ def _locate(recipe: Recipe) -> None:
     """Raises DataError or RecipeError where the data is not what the recipe says, before there is a run directory."""
     try:
         build_data(recipe).locate()
-    except Invalid as error:
+    except OptionError as error:
         raise RecipeError(recipe.fault(f"data.{error.key}", str(error))) from None
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.config import Recipe, from_plain
-from zoo.errors import CheckpointError, Invalid
+from zoo.errors import CheckpointError, OptionError
 from zoo.run import checkpoint
 from zoo.run.build import build_model
 
@@ -83,7 +83,7 @@ def _source(recipe: Recipe, path: Path) -> Source:
     with torch.device("meta"):
         try:
             found = Source(path, weights, build_model(stored, checkpoint.recalled(content, path)))
-        except Invalid as error:
+        except OptionError as error:
             raise CheckpointError(
                 f"{path}: its model cannot be made: {error.key}: {error}"
             ) from None

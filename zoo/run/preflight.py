@@ -15,7 +15,7 @@ from zoo.attention.layer import SelfAttention
 from zoo.config import Recipe
 from zoo.data.spec import Samples
 from zoo.diagnostics import capture
-from zoo.errors import DataError, Fault, Invalid, RecipeError
+from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.models.transformer import recompute
 from zoo.run import conditions
 from zoo.run.build import build_data, build_model, build_trainer, reader, sample
@@ -47,19 +47,19 @@ class Blame:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.faults: list[Fault] = []
+        self.faults: list[ConfigIssue] = []
         self.lacking: list[DataError] = []
 
     @contextmanager
     def on(self, section: str) -> Iterator[None]:
         try:
             yield
-        except Invalid as error:
+        except OptionError as error:
             self.note(section, error)
         except DataError as error:
             self.lacking.append(error)
 
-    def note(self, section: str, error: Invalid) -> None:
+    def note(self, section: str, error: OptionError) -> None:
         self.faults.append(
             self.recipe.fault(f"{section}.{error.key}" if error.key else section, str(error))
         )
@@ -99,7 +99,7 @@ def _counted() -> Iterator[None]:
     except RuntimeError as error:
         if "overflow" not in str(error):
             raise
-        raise Invalid("", "it would be larger than any memory; choose smaller sizes") from None
+        raise OptionError("", "it would be larger than any memory; choose smaller sizes") from None
 
 
 def _remembers(recipe: Recipe, model: nn.Module) -> None:
@@ -108,10 +108,10 @@ def _remembers(recipe: Recipe, model: nn.Module) -> None:
         return
     told = f"the windows of data {recipe.data.name} do not go on from those of the batch before"
     remedy = "set data.streams to true" if "streams" in recipe.data.options else "set it to 0"
-    raise Invalid("memory", f"{told}; {remedy}")
+    raise OptionError("memory", f"{told}; {remedy}")
 
 
-def _trainer_faults(recipe: Recipe) -> list[Fault]:
+def _trainer_faults(recipe: Recipe) -> list[ConfigIssue]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

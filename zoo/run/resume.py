@@ -40,9 +40,9 @@ def contents(recipe: Recipe, path: Path) -> dict[str, Any]:
     different = [key for key in telling if ours[key] != theirs.get(key)]
     if different:
         raise CheckpointError(f"{path}: of another recipe, it differs in {', '.join(different)}")
-    if LIVE in content and recipe.trainer.ema is None:
+    if LIVE in content and recipe.trainer.ema_decay is None:
         raise CheckpointError(
-            f"{path}: its weights are an average, which this recipe does not keep; set trainer.ema"
+            f"{path}: its weights are an average, which this recipe does not keep; set trainer.ema_decay"
         )
     if recipe.trainer.fast_dev_run != theirs["trainer"].get("fast_dev_run", False):
         raise CheckpointError(f"{path}: of another recipe, it differs in trainer.fast_dev_run")

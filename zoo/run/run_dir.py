@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zoo import __version__
 from zoo.config import Recipe
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "omegaconf", "numpy")
 
@@ -34,7 +34,7 @@ def create(
             folder = folder.with_name(f"{now}-{recipe.hash}-{count}")
     elif _occupied(folder) and not (again and _nothing_saved(folder)):
         raise RecipeError(
-            Fault(
+            ConfigIssue(
                 "command line",
                 "--run-dir",
                 f"{folder} exists already",
@@ -51,7 +51,7 @@ def create(
             _point(folder.with_name("latest"), folder.name)
     except OSError as error:
         raise RecipeError(
-            Fault(
+            ConfigIssue(
                 "run directory",
                 str(folder),
                 error.strerror or str(error),

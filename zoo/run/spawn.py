@@ -32,8 +32,8 @@ def together(recipe: Recipe, words: Sequence[str]) -> Processes | None:
             )
         distributed.start(trainer.world_size, words)
         return None
-    if recipe.trainer.threads is not None:
-        torch.set_num_threads(recipe.trainer.threads)
+    if recipe.trainer.num_threads is not None:
+        torch.set_num_threads(recipe.trainer.num_threads)
     processes = Processes.joined(trainer)
     if processes.count > 1 and processes.first:
         log.info("%d processes work as one", processes.count)

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import Samples
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 torch.export.register_dataclass(Tokens)  # sharding looks for tensors in what blocks take and give
 
@@ -61,7 +61,7 @@ class Task(L.LightningModule):
 
     def inputs(self, batch: Any) -> tuple[Tensor | None, ...]:
         """What the model is called with for a batch of an evaluation. Raises Invalid where the task does not tell it."""
-        raise Invalid(
+        raise OptionError(
             "name", f"{type(self).__name__.lower()} does not tell what its model is called with"
         )
 

@@ -10,8 +10,8 @@ from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor, nn
 
 from zoo.attention.kv_cache import SegmentMemory
-from zoo.data.spec import Text, Windows
-from zoo.errors import Invalid, ZooError
+from zoo.data.spec import TextSpec, Windows
+from zoo.errors import OptionError, ZooError
 from zoo.registry import register
 from zoo.tasks.base import Optimiser, Task
 from zoo.tasks.metrics import Counts, Tally, mean_loss
@@ -66,11 +66,11 @@ class Predict(Task):
 
     monitor, mode = "val/loss", "min"
 
-    def __init__(self, model: nn.Module, optim: Optimiser, samples: Text) -> None:
+    def __init__(self, model: nn.Module, optim: Optimiser, samples: TextSpec) -> None:
         super().__init__()
         memory = getattr(model, "memory", None)
         if not isinstance(memory, int):
-            raise Invalid(
+            raise OptionError(
                 "name",
                 "predict trains a model that sees only what came before; choose model decoder",
             )
@@ -100,7 +100,7 @@ class Predict(Task):
         try:
             logits = self.logits("train", batch)
         except (
-            Invalid
+            OptionError
         ) as error:  # a window that the model cannot read, after the recipe was found right
             raise ZooError(f"model.{error.key}: {error}") from None
         loss = mean_loss(logits, batch.targets, self.over_processes)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
-from zoo.data.spec import Images, Passages
+from zoo.data.spec import ImageSpec, TextClassificationSpec
 from zoo.registry import Between, register
 from zoo.tasks.base import Optimiser, Task
 
@@ -28,14 +28,19 @@ class Classify(Task):
         self,
         model: nn.Module,
         optim: Optimiser,
-        samples: Images | Passages,
+        samples: ImageSpec | TextClassificationSpec,
         *,
-        smoothing: Annotated[float, Between(0, 0.99)] = 0.0,
+        label_smoothing: Annotated[float, Between(0, 0.99)] = 0.0,
         monitor: Literal["accuracy", "loss"] = "accuracy",
     ) -> None:
         super().__init__()
         self.monitor, self.mode = f"val/{monitor}", "max" if monitor == "accuracy" else "min"
-        self.model, self.optim, self.samples, self.smoothing = model, optim, samples, smoothing
+        self.model, self.optim, self.samples, self.smoothing = (
+            model,
+            optim,
+            samples,
+            label_smoothing,
+        )
         self.val_metrics, self.test_metrics = (
             self._metrics(samples.classes),
             self._metrics(samples.classes),

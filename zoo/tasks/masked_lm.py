@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from zoo.data.spec import Text, Windows
-from zoo.errors import Invalid
+from zoo.data.spec import TextSpec, Windows
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 from zoo.tasks.base import Optimiser, Task
 from zoo.tasks.metrics import NOT_ASKED, Tally, mean_loss
@@ -35,21 +35,21 @@ class Fill(Task):
         self,
         model: nn.Module,
         optim: Optimiser,
-        samples: Text,
+        samples: TextSpec,
         *,
-        share: Annotated[float, Between(0.001, 1)] = 0.15,
+        mask_ratio: Annotated[float, Between(0.001, 1)] = 0.15,
     ) -> None:
         super().__init__()
         mask = getattr(model, "mask", None)
         if not isinstance(mask, int):
-            raise Invalid(
+            raise OptionError(
                 "name", "fill trains a model that knows a mask token; choose model encoder"
             )
         self.model, self.optim, self.samples, self.share, self.mask = (
             model,
             optim,
             samples,
-            share,
+            mask_ratio,
             mask,
         )
         self.val_tally, self.test_tally = Tally(samples.length), Tally(samples.length)

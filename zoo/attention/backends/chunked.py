@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from zoo.attention.backends.reference import carried, dense, mix, weights
-from zoo.attention.call import Collecting, Span, Terms
+from zoo.attention.backends.reference import attend_reference, carried, mix, weights
+from zoo.attention.call import AttentionCall, Collecting, Span
 from zoo.attention.tokens import precise
 
 LEAST = 16  # rows of a chunk at least
@@ -17,43 +17,43 @@ ROOM = {"cpu": 2**22}  # bytes that the scores of a chunk may take: what a cache
 AMPLE = 2**28  # the same of any other device
 
 
-def chunked(terms: Terms) -> Tensor:
+def chunked(call: AttentionCall) -> Tensor:
     """[B, H, N, V + E], so many queries at a time as there is room for."""
-    count, rows, dtype = terms.q.shape[2], _rows(terms), terms.v.dtype
+    count, rows, dtype = call.q.shape[2], _rows(call), call.v.dtype
     if count <= rows:
-        return dense(terms)
-    terms, cut = _prepared(terms), Collecting()
+        return attend_reference(call)
+    call, cut = _prepared(call), Collecting()
     spans = [
-        replace(_span(terms, first, min(first + rows, count)), cut=cut)
+        replace(_span(call, first, min(first + rows, count)), cut=cut)
         for first in range(0, count, rows)
     ]
-    return torch.cat([_computed(terms, span) for span in spans], dim=2).to(dtype)
+    return torch.cat([_computed(call, span) for span in spans], dim=2).to(dtype)
 
 
-def _prepared(terms: Terms) -> Terms:
+def _prepared(call: AttentionCall) -> AttentionCall:
     """The same call, its keys and values lying head by head: matrix products would copy them for each chunk."""
-    q, k, v = (precise(one).contiguous() for one in (terms.q, terms.k, carried(terms)))
-    return terms.replace(q=q, k=k, v=v, riders=None)
+    q, k, v = (precise(one).contiguous() for one in (call.q, call.k, carried(call)))
+    return call.replace(q=q, k=k, v=v, extra_values=None)
 
 
-def _computed(terms: Terms, span: Span) -> Tensor:
+def _computed(call: AttentionCall, span: Span) -> Tensor:
     def chunk() -> Tensor:
-        return mix(terms, weights(terms, span), span)
+        return mix(call, weights(call, span), span)
 
     if not torch.is_grad_enabled():
         return chunk()
     return checkpoint(chunk, use_reentrant=False, preserve_rng_state=False)
 
 
-def _span(terms: Terms, first: int, end: int) -> Span:
+def _span(call: AttentionCall, first: int, end: int) -> Span:
     """Queries from `first` to before `end`, with all keys that any of them may see."""
-    past = terms.k.shape[2] - terms.q.shape[2]
-    seen = end + past if terms.causal and terms.slots is None else terms.k.shape[2]
-    return terms.span(slice(first, end), slice(0, seen))
+    past = call.k.shape[2] - call.q.shape[2]
+    seen = end + past if call.causal and call.query_index is None else call.k.shape[2]
+    return call.span(slice(first, end), slice(0, seen))
 
 
-def _rows(terms: Terms) -> int:
+def _rows(call: AttentionCall) -> int:
     """How many rows of scores, in at least float32, fit in the room there is."""
-    batch, heads, _, _ = terms.q.shape
-    row = batch * heads * terms.k.shape[2] * max(terms.q.element_size(), 4)
-    return max(ROOM.get(terms.q.device.type, AMPLE) // row, LEAST)
+    batch, heads, _, _ = call.q.shape
+    row = batch * heads * call.k.shape[2] * max(call.q.element_size(), 4)
+    return max(ROOM.get(call.q.device.type, AMPLE) // row, LEAST)

@@ -1,6 +1,6 @@
-"""The interpreters of an attention call: `dense` defines it, `chunked` takes it in parts, `sdpa` and `flex` compute it fused.
+"""The interpreters of an attention call: `reference` defines it, `chunked` takes it in parts, `sdpa` and `flex` compute it fused.
 
-Which one runs is read off the fields of Terms, never off an encoding.
+Which one runs is read off the fields of AttentionCall, never off an encoding.
 """
 
 from __future__ import annotations
@@ -9,52 +9,57 @@ from torch import Tensor
 
 from zoo.attention.backends.chunked import chunked
 from zoo.attention.backends.fused import flex, sdpa, slim
-from zoo.attention.backends.reference import dense
-from zoo.attention.call import Block, Terms
+from zoo.attention.backends.reference import attend_reference
+from zoo.attention.call import AttentionCall, Block
 from zoo.attention.tokens import precise
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
-BACKENDS = ("auto", "dense", "chunked", "sdpa", "flex")
-ROWS = ("rescore", "weigh", "readout")
+BACKENDS = ("auto", "reference", "chunked", "sdpa", "flex")
+ROWS = ("transform_scores", "normalize", "extra_output")
 
 
-def choose(terms: Terms, device: str | None = None) -> tuple[str, str]:
+def choose(call: AttentionCall, device: str | None = None) -> tuple[str, str]:
     """The fastest interpreter that can compute `terms` on a type of device, and why."""
-    whole = [name for name in ROWS if getattr(terms, name) is not None]
+    whole = [name for name in ROWS if getattr(call, name) is not None]
     if whole:
         return "chunked", f"{' and '.join(whole)} needs whole rows of scores"
-    single = not any(isinstance(bias, Block) and bias.index is None for bias in terms.biases)
-    if terms.biases and single and (device or terms.q.device.type) == "cuda":
+    single = not any(isinstance(bias, Block) and bias.index is None for bias in call.biases)
+    if call.biases and single and (device or call.q.device.type) == "cuda":
         return "flex", "a bias for each pair, fused as an index function"
-    if terms.biases:
+    if call.biases:
         return "chunked", "a bias for each pair"
-    if _lone(terms) and (device or terms.q.device.type) == "cpu":
+    if _lone(call) and (device or call.q.device.type) == "cpu":
         return "chunked", "a query alone, which reads each key once"
-    if _lone(terms) and (terms.factors or terms.q.shape[-1] != terms.v.shape[-1]):
+    if _lone(call) and (call.low_rank_biases or call.q.shape[-1] != call.v.shape[-1]):
         return "chunked", "a query alone, for which no key is copied to be made wider"
-    if terms.factors and not slim(terms):
+    if call.low_rank_biases and not slim(call):
         return "chunked", "a factor of large rank"
-    if terms.windowed:
-        flexible = (device or terms.q.device.type) == "cuda"
+    if call.windowed:
+        flexible = (device or call.q.device.type) == "cuda"
         return ("flex", "a window, as blocks") if flexible else ("sdpa", "a window, as a mask")
-    return "sdpa", "factors ride on q and k, no mask" if terms.factors else "nothing but q, k and v"
+    return (
+        "sdpa",
+        "factors ride on q and k, no mask" if call.low_rank_biases else "nothing but q, k and v",
+    )
 
 
-def attend(terms: Terms, backend: str = "auto") -> tuple[Tensor, Tensor | None]:
+def attend(call: AttentionCall, backend: str = "auto") -> tuple[Tensor, Tensor | None]:
     """Output [B, H, N, V] and mixed riders [B, H, N, E] of an attention call."""
     if backend not in BACKENDS:
-        raise Invalid("backend", f"no backend {backend!r}; known are {', '.join(BACKENDS)}")
-    able, reason = choose(terms)
+        raise OptionError("backend", f"no backend {backend!r}; known are {', '.join(BACKENDS)}")
+    able, reason = choose(call)
     name = able if backend == "auto" else backend
-    if name in ("sdpa", "flex") and any(getattr(terms, field) is not None for field in ROWS):
-        raise Invalid(
-            "backend", f"{name} cannot compute this attention: {reason}; use dense or chunked"
+    if name in ("sdpa", "flex") and any(getattr(call, field) is not None for field in ROWS):
+        raise OptionError(
+            "backend", f"{name} cannot compute this attention: {reason}; use reference or chunked"
         )
-    out = {"dense": dense, "chunked": chunked, "sdpa": sdpa, "flex": flex}[name](terms)
-    width = terms.v.shape[-1]
-    return out[..., :width], None if terms.riders is None else out[..., width:]
+    out = {"reference": attend_reference, "chunked": chunked, "sdpa": sdpa, "flex": flex}[name](
+        call
+    )
+    width = call.v.shape[-1]
+    return out[..., :width], None if call.extra_values is None else out[..., width:]
 
 
-def _lone(terms: Terms) -> bool:
+def _lone(call: AttentionCall) -> bool:
     """Whether there is one query, and nothing to convert before its products with keys are precise."""
-    return terms.q.shape[2] == 1 and precise(terms.k) is terms.k
+    return call.q.shape[2] == 1 and precise(call.k) is call.k

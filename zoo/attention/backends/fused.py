@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from zoo.attention.backends.reference import carried
-from zoo.attention.call import Terms
+from zoo.attention.call import AttentionCall
 from zoo.attention.tokens import precise
 
 _PRODUCTS = (
@@ -21,22 +21,22 @@ _PRODUCTS = (
 )  # parts of a split factor whose products matter
 
 
-def sdpa(terms: Terms) -> Tensor:
+def sdpa(call: AttentionCall) -> Tensor:
     """PyTorch's fused attention: slim factors as further channels of q and k, biases and large factors as a mask."""
-    q, k, v = terms.q, terms.k, carried(terms)
-    bias = terms.replace(factors=() if slim(terms) else terms.factors).added()
-    if slim(terms):
-        left, right = _channels(terms)
+    q, k, v = call.q, call.k, carried(call)
+    bias = call.replace(low_rank_biases=() if slim(call) else call.low_rank_biases).added()
+    if slim(call):
+        left, right = _channels(call)
         q, k = torch.cat([q, *left], dim=-1), torch.cat([k, *right], dim=-1)
-    visible, square = terms.visible, terms.square
+    visible, square = call.visible, call.square
     diagonal = (
-        terms.causal
+        call.causal
         and square
         and bias is None
-        and terms.queries.document is None
-        and not terms.windowed
+        and call.queries.document is None
+        and not call.windowed
     )
-    blocked = None if visible is None or diagonal else terms.grid(visible)
+    blocked = None if visible is None or diagonal else call.grid(visible)
     if bias is not None:
         values = bias.to(q.dtype)
         blocked = values if blocked is None else values.masked_fill(~blocked, float("-inf"))
@@ -46,63 +46,65 @@ def sdpa(terms: Terms) -> Tensor:
     else:
         padded = v
     out = F.scaled_dot_product_attention(
-        q, k, padded, blocked, is_causal=diagonal, scale=terms.scale
+        q, k, padded, blocked, is_causal=diagonal, scale=call.scale
     )
     return out[..., : v.shape[-1]]
 
 
-def flex(terms: Terms) -> Tensor:
+def flex(call: AttentionCall) -> Tensor:
     """FlexAttention: biases as a score modification, visibility as a block mask. Compiled where there is a kernel.
 
     A compiler keeps what it made for a shape and for the code of a bias, and makes it no second time.
     """
-    q, v, own = terms.q, carried(terms), terms.q.is_cuda and not torch.compiler.is_compiling()
+    q, v, own = call.q, carried(call), call.q.is_cuda and not torch.compiler.is_compiling()
     attention = torch.compile(flex_attention) if own else flex_attention
     blocks = (
         torch.compile(create_block_mask) if own else create_block_mask
     )  # which then never holds all pairs
-    bias, visible, block_mask = terms.bias(), terms.visible, None
+    bias, visible, block_mask = call.bias(), call.visible, None
     if visible is not None:
-        sizes = (_masks(terms), None, q.shape[2], terms.k.shape[2])
+        sizes = (_masks(call), None, q.shape[2], call.k.shape[2])
         block_mask = blocks(visible, *sizes, device=q.device.type)
     modify = (
         None if bias is None else lambda score, b, h, i, j: score + bias(b, h, i, j).to(score.dtype)
     )
-    return attention(q, terms.k, v, score_mod=modify, block_mask=block_mask, scale=terms.scale)
+    return attention(q, call.k, v, score_mod=modify, block_mask=block_mask, scale=call.scale)
 
 
-def _masks(terms: Terms) -> int | None:
+def _masks(call: AttentionCall) -> int | None:
     """How many samples a mask tells apart; None for one mask for all."""
     facts = (
-        fact for tokens in (terms.queries, terms.keys) for fact in (tokens.document, tokens.placed)
+        fact
+        for tokens in (call.queries, call.keys)
+        for fact in (tokens.document, tokens.has_position)
     )
     count = max((len(fact) for fact in facts if fact is not None), default=1)
     return count if count > 1 else None
 
 
-def slim(terms: Terms) -> bool:
+def slim(call: AttentionCall) -> bool:
     """Whether the factors are narrow enough to be cheaper as channels than as a mask."""
-    if not terms.factors or terms.q.dtype == torch.float16:  # positions overflow float16
+    if not call.low_rank_biases or call.q.dtype == torch.float16:  # positions overflow float16
         return False
-    parts = 1 if torch.finfo(terms.q.dtype).bits >= 32 else len(_PRODUCTS)
+    parts = 1 if torch.finfo(call.q.dtype).bits >= 32 else len(_PRODUCTS)
     return (
-        parts * sum(left.shape[-1] for left, right in terms.factors if right.shape[2] > 1)
-        <= 2 * terms.q.shape[-1]
+        parts * sum(left.shape[-1] for left, right in call.low_rank_biases if right.shape[2] > 1)
+        <= 2 * call.q.shape[-1]
     )
 
 
-def _channels(terms: Terms) -> tuple[list[Tensor], list[Tensor]]:
+def _channels(call: AttentionCall) -> tuple[list[Tensor], list[Tensor]]:
     """Factors as channels to append to q and k, so that scale (q k^T + left right^T) holds in q's own dtype.
 
     What is constant along a row is dropped: a softmax does not see it.
     """
     lefts, rights = [], []
-    for left, right in terms.factors:
+    for left, right in call.low_rank_biases:
         if right.shape[2] == 1:
             continue
-        for a, b in _split(precise(left) / terms.scale, precise(right), terms.q.dtype):
-            lefts.append(a.expand(*terms.q.shape[:3], -1))
-            rights.append(b.expand(*terms.k.shape[:3], -1))
+        for a, b in _split(precise(left) / call.scale, precise(right), call.q.dtype):
+            lefts.append(a.expand(*call.q.shape[:3], -1))
+            rights.append(b.expand(*call.k.shape[:3], -1))
     return lefts, rights
 
 

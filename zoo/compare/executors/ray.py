@@ -9,7 +9,7 @@ from signal import SIGINT, SIGTERM, Signals, default_int_handler, getsignal, sig
 from typing import Annotated, Any
 
 from zoo.compare.executors.base import Needs, Task
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import PLUGINS, Between, register
 
 
@@ -26,11 +26,11 @@ class Ray:
     def needs(self, cells: int, jobs: int | None, gpus: int) -> Needs:
         if find_spec("ray") is None:
             raise RecipeError(
-                Fault("command line", "engine", "ray is not installed", "pip install ray")
+                ConfigIssue("command line", "engine", "ray is not installed", "pip install ray")
             )
         if jobs is not None:
             raise RecipeError(
-                Fault(
+                ConfigIssue(
                     "command line", "jobs", "Ray itself says how many run at once", "leave it out"
                 )
             )

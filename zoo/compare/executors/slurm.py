@@ -11,7 +11,7 @@ from subprocess import Popen
 from typing import Annotated, Any
 
 from zoo.compare.executors.base import Needs, Task, ended
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 from zoo.launch import slurm
 from zoo.registry import Between, Count, register
 
@@ -44,11 +44,15 @@ class Slurm:
     def needs(self, cells: int, jobs: int | None, gpus: int) -> Needs:
         if find_spec("submitit") is None:
             raise RecipeError(
-                Fault("command line", "engine", "submitit is not installed", "pip install submitit")
+                ConfigIssue(
+                    "command line", "engine", "submitit is not installed", "pip install submitit"
+                )
             )
         if shutil.which("srun") is None:
             raise RecipeError(
-                Fault("command line", "engine", "there is no srun here", "start it where SLURM is")
+                ConfigIssue(
+                    "command line", "engine", "there is no srun here", "start it where SLURM is"
+                )
             )
         return Needs(min(cells, jobs or cells), self.cpus, gpus if self.gpus is None else self.gpus)
 

@@ -16,10 +16,10 @@ from zoo.data.base import Given
 from zoo.data.corpus.corpus import read
 from zoo.data.corpus.table import text_of
 from zoo.data.corpus.tokenizer import Encoder, from_plain
-from zoo.data.spec import Passages, Samples
+from zoo.data.spec import Samples, TextClassificationSpec
 from zoo.data.tables.dataset import Fetched, numbered
 from zoo.data.tables.open_table import is_table
-from zoo.errors import DataError, Invalid
+from zoo.errors import DataError, OptionError
 
 TRAIN = "train"  # the split of what lies in no folder of a split
 
@@ -119,8 +119,8 @@ def tokens(text: Any, vocabulary: Encoder, length: int) -> NDArray[Any]:
 
 def given(paths: Sequence[Path], samples: Samples, length: int, batch_size: int) -> Iterator[Given]:
     """Batches of files of text, with the vocabulary of `samples`. Raises Invalid where those are no passages."""
-    if not isinstance(samples, Passages):
-        raise Invalid("name", "the model was not trained on texts with labels")
+    if not isinstance(samples, TextClassificationSpec):
+        raise OptionError("name", "the model was not trained on texts with labels")
     vocabulary = from_plain(samples.vocabulary.plain())
     return (
         _given(paths[at : at + batch_size], vocabulary, length)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from zoo.data.cache import Entry, kept
 from zoo.data.corpus.tokenizer import Encoder, Tokenisation, from_plain
-from zoo.errors import DataError, Invalid
+from zoo.errors import DataError, OptionError
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Shares:
         for key, share in (("val", self.val), ("test", self.test)):
             if not 0 < share < 1 or self.val + self.test >= 1:
                 told = f"shares val {self.val} and test {self.test} must be positive and leave something to train on"
-                raise Invalid(key, told)
+                raise OptionError(key, told)
 
     def split(self, documents: Sequence[Document]) -> dict[str, list[Document]]:
         """Documents cut where a part ends: train, val, test in the order of the text."""
@@ -219,5 +219,5 @@ def _entry(parts: dict[str, list[Document]], vocabulary: Encoder) -> Entry:
 def _numbers(document: Document, vocabulary: Encoder) -> NDArray[Any]:
     try:
         return vocabulary.numbers(document.text)
-    except Invalid as error:
+    except OptionError as error:
         raise DataError(f"{document.name}: {error}") from None

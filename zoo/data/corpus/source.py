@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zoo.data.base import Given, Source
+from zoo.data.base import DataModule, Given
 from zoo.data.corpus.corpus import PARTS, Corpus, Stream, read
 from zoo.data.corpus.tokenizer import Encoder, from_plain
 from zoo.data.corpus.windows import Cut, Cutting
-from zoo.data.sampler import Loader, Share
-from zoo.data.spec import Samples, Text
-from zoo.errors import DataError, Invalid
+from zoo.data.sampler import ResumableLoader, Share
+from zoo.data.spec import Samples, TextSpec
+from zoo.errors import DataError, OptionError
 
 
 def texts(paths: Sequence[Path], vocabulary: Encoder, cutting: Cutting) -> Iterator[Given]:
@@ -26,7 +26,7 @@ def texts(paths: Sequence[Path], vocabulary: Encoder, cutting: Cutting) -> Itera
     for path in paths:
         try:
             cut = _cut(path, vocabulary, cutting)
-        except (DataError, Invalid) as error:
+        except (DataError, OptionError) as error:
             yield Given((), None, {path: str(error).removeprefix(f"{path}: ")})
             continue
         rows = (
@@ -65,18 +65,18 @@ class Reading:
     workers: int
     told: bool = False
 
-    def samples(self) -> Text:
+    def samples(self) -> TextSpec:
         """Raises Invalid where a part is shorter than a window."""
         for part in PARTS:
             self.count(part)
-        return Text(self.cutting.length, self.corpus.encoded.vocabulary)
+        return TextSpec(self.cutting.length, self.corpus.encoded.vocabulary)
 
     def digest(self) -> str:
         return self.corpus.sum[:DIGITS]
 
-    def adopt(self, samples: Samples) -> Text:
-        if not isinstance(samples, Text):
-            raise Invalid("", "the model was not trained on text")
+    def adopt(self, samples: Samples) -> TextSpec:
+        if not isinstance(samples, TextSpec):
+            raise OptionError("", "the model was not trained on text")
         self.corpus.adopt(from_plain(samples.vocabulary.plain()))
         return self.samples()
 
@@ -89,10 +89,10 @@ class Reading:
     def count(self, part: str) -> int:
         return len(self.cutting.places(part, len(self.corpus.encoded.parts[part].tokens)))
 
-    def loader(self, part: str, share: Share) -> Loader:
+    def loader(self, part: str, share: Share) -> ResumableLoader:
         cutting = self.cutting
         together = cutting.rows(part, share.processes) if cutting.streams else None
-        return Loader(
+        return ResumableLoader(
             self._cut(part, share.processes),
             cutting.batch_size,
             self.seed,
@@ -144,7 +144,7 @@ def _joined(left: NDArray[Any], right: NDArray[Any], size: int) -> NDArray[Any]:
     return left.astype(np.int64) * size + right
 
 
-class Written(Source):
+class Written(DataModule):
     """Yields what its `reading` reads."""
 
     reading: Reading
@@ -170,13 +170,13 @@ class Written(Source):
     def setup(self, stage: str) -> None:
         self.reading.tell()
 
-    def loader(self, part: str) -> Loader:
+    def loader(self, part: str) -> ResumableLoader:
         return self.reading.loader(part, self.share)
 
     def count(self, part: str) -> int:
         return self.reading.count(part)
 
     def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:
-        if not isinstance(samples, Text):
-            raise Invalid("name", "the model was not trained on text")
+        if not isinstance(samples, TextSpec):
+            raise OptionError("name", "the model was not trained on text")
         return texts(paths, from_plain(samples.vocabulary.plain()), self.reading.cutting)

@@ -18,7 +18,7 @@ from zoo.data.sampler import Share
 from zoo.data.spec import Windows
 from zoo.data.tables.open_table import rows
 from zoo.data.tables.stream import Epochs, Stream, batched, loaded, ordered
-from zoo.errors import DataError, Invalid
+from zoo.errors import DataError, OptionError
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Texts:
     def encode(self, number: int, text: str) -> NDArray[Any]:
         try:
             return self.vocabulary.numbers(text)
-        except Invalid as error:
+        except OptionError as error:
             raise DataError(f"{self.title}, text {number}: {error}") from None
 
 

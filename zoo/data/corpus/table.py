@@ -26,7 +26,7 @@ def refuse_others(table: Any, column: str, named: str) -> None:
     """Raises DataError where a column is known to hold something other than text."""
     feature = (table.features or {}).get(column)
     kind = getattr(feature, "dtype", None) or type(feature).__name__.lower()
-    if feature is not None and kind not in (*open.WORDS, MIXED):
+    if feature is not None and kind not in (*open_table.WORDS, MIXED):
         raise DataError(f"{named} holds {kind}, not text")
 
 

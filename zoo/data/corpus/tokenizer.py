@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from zoo.data.spec import Vocabulary
 from zoo.data.tables.open_table import HUB
-from zoo.errors import DataError, Invalid
+from zoo.errors import DataError, OptionError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -45,7 +45,7 @@ def refuse_unknown_words(words: Iterable[str], known: int) -> None:
 def _refuse(unknown: Sequence[str], known: str) -> None:
     if unknown:
         more = f" and {len(unknown) - SHOWN} more" if len(unknown) > SHOWN else ""
-        raise Invalid(
+        raise OptionError(
             "prompt", f"the vocabulary of {known} has no {', '.join(unknown[:SHOWN])}{more}"
         )
 
@@ -233,7 +233,7 @@ def from_plain(plain: Mapping[str, str]) -> Encoder:
             return Words(tuple(words.split()))
         case {"kind": "subword", "json": json}:
             return Subwords(json)
-    raise Invalid("vocabulary", f"no vocabulary is of kind {plain.get('kind')!r}")
+    raise OptionError("vocabulary", f"no vocabulary is of kind {plain.get('kind')!r}")
 
 
 def _points(text: str) -> NDArray[Any]:
@@ -255,12 +255,12 @@ class Tokenisation:
     def __post_init__(self) -> None:
         for key, given in (("tokenizer", self.tokenizer), ("vocabulary", self.vocabulary)):
             if self.kind != "subword" and given is not None:
-                raise Invalid(
+                raise OptionError(
                     key,
                     f"tokens are {self.kind}s, which need no {key}; set tokens to subword or leave it out",
                 )
         if self.kind == "subword" and self.tokenizer is None and self.vocabulary is None:
-            raise Invalid(
+            raise OptionError(
                 "vocabulary", "the number of subwords to train is missing; 256 bytes are the least"
             )
 
@@ -277,7 +277,7 @@ class Tokenisation:
 
     def _sized(self, vocabulary: Subwords, told: str) -> Subwords:
         if self.vocabulary not in (None, len(vocabulary)):
-            raise Invalid(
+            raise OptionError(
                 "vocabulary", f"{self.vocabulary} subwords were asked for, {told} {len(vocabulary)}"
             )
         return vocabulary

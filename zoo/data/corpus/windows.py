@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from zoo.data.corpus.corpus import Stream
 from zoo.data.spec import Windows
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 ROW, OFFSET, TOKEN = range(3)
 
@@ -156,19 +156,21 @@ class Cutting:
 
     def __post_init__(self) -> None:
         if self.stride is not None and self.stride > self.length:
-            raise Invalid(
+            raise OptionError(
                 "stride",
                 f"{self.stride} is more than the length {self.length}: targets would be left out",
             )
         if self.streams and self.stride is not None:
-            raise Invalid(
+            raise OptionError(
                 "stride",
                 "windows of streams follow one another, so they cannot overlap; leave it out",
             )
         if self.streams and self.windows == "random":
-            raise Invalid("windows", "windows of streams follow one another; set it to contiguous")
+            raise OptionError(
+                "windows", "windows of streams follow one another; set it to contiguous"
+            )
         if self.streams and self.documents:
-            raise Invalid(
+            raise OptionError(
                 "documents",
                 "are numbered within a window, so streams cannot tell them apart; leave one out",
             )
@@ -193,7 +195,7 @@ class Cutting:
             told = (
                 f"{rows} streams of {self.length}" if self.streams else f"a window of {self.length}"
             )
-            raise Invalid(
+            raise OptionError(
                 "length", f"{told} needs {rows * self.length + 1} tokens, {part} has {size}"
             )
         if self.streams:

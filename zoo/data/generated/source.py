@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from torch.utils.data import Dataset
 
-from zoo.data.base import Source
-from zoo.data.sampler import Loader
-from zoo.errors import Invalid
+from zoo.data.base import DataModule
+from zoo.data.sampler import ResumableLoader
+from zoo.errors import OptionError
 from zoo.registry import Between
 
 PARTS = ("train", "val", "test")
@@ -17,7 +17,7 @@ PARTS = ("train", "val", "test")
 Workers = Annotated[int, Between(0)]
 
 
-class Generated(Source):
+class Generated(DataModule):
     """Has as many samples of train, val and test as `sizes` says; `drawn` makes them."""
 
     def __init__(
@@ -31,9 +31,9 @@ class Generated(Source):
     def drawn(self, size: int, seed: tuple[int, int]) -> Dataset[Any]:
         """`size` samples, fetched by batches of (epoch, index), or of indices, and drawn from `seed` and those."""
 
-    def loader(self, part: str) -> Loader:
+    def loader(self, part: str) -> ResumableLoader:
         samples = self.drawn(self.sizes[part], (self.seed, PARTS.index(part)))
-        return Loader(
+        return ResumableLoader(
             samples, self.batch_size, self.seed, self.workers, self.share, training=part == "train"
         )
 
@@ -44,6 +44,6 @@ class Generated(Source):
 def ordered(least: int, most: int, key: str) -> None:
     """Raises Invalid for `least` where it is more than the option `key` allows."""
     if least > most:
-        raise Invalid(
+        raise OptionError(
             "least", f"{least} {key} are more than the {most} of the longest; write {most} or less"
         )

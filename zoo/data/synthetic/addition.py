@@ -10,7 +10,7 @@ import numpy as np
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.generated.sequences import Example, Sequences, answered
 from zoo.data.generated.source import Generated, Workers, ordered
-from zoo.data.spec import Text
+from zoo.data.spec import TextSpec
 from zoo.registry import Between, Count, register
 
 Digits = Annotated[int, Between(1, 4_299)]  # Python reads no longer numbers
@@ -41,7 +41,7 @@ class Addition(Generated):
         super().__init__(seed, batch_size, (train, val, test), workers)
         ordered(least, digits, "digits")
         self.sums = Sums(least, digits)
-        self.samples = Text(3 * digits + 3, CHARACTERS, asks="answers")
+        self.samples = TextSpec(3 * digits + 3, CHARACTERS, asks="answers")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
         return Sequences(self.sums, size, seed, padded=True)

@@ -10,7 +10,7 @@ import numpy as np
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.generated.sequences import Example, Sequences, answered
 from zoo.data.generated.source import Generated, Workers, ordered
-from zoo.data.spec import Text
+from zoo.data.spec import TextSpec
 from zoo.registry import Count, register
 
 LETTERS = 26
@@ -45,7 +45,7 @@ class Copying(Generated):
         super().__init__(seed, batch_size, (train, val, test), workers)
         ordered(least, symbols, "symbols")
         self.copies = Copies(order, least, symbols)
-        self.samples = Text(2 * symbols + 1, CHARACTERS, asks="answers")
+        self.samples = TextSpec(2 * symbols + 1, CHARACTERS, asks="answers")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
         return Sequences(self.copies, size, seed, padded=True)

@@ -10,7 +10,7 @@ import numpy as np
 from zoo.data.corpus.tokenizer import Words
 from zoo.data.generated.sequences import Example, Sequences, answered
 from zoo.data.generated.source import Generated, Workers, ordered
-from zoo.data.spec import Text
+from zoo.data.spec import TextSpec
 from zoo.registry import Between, Count, register
 
 MOST = 10  # a variable counts no further
@@ -48,7 +48,7 @@ class Counting(Generated):
         super().__init__(seed, batch_size, (train, val, test), workers)
         ordered(least, steps, "steps")
         self.programs = Programs(least, steps, variables)
-        self.samples = Text(LONGEST * steps + 2, WORDS, asks="some")
+        self.samples = TextSpec(LONGEST * steps + 2, WORDS, asks="some")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
         return Sequences(self.programs, size, seed, padded=True, anew=False)

@@ -12,8 +12,8 @@ from torch.utils.data import Dataset
 
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.generated.source import Generated, Workers
-from zoo.data.spec import Text, Windows
-from zoo.errors import Invalid
+from zoo.data.spec import TextSpec, Windows
+from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 SYMBOLS = Characters("wri01")
@@ -43,11 +43,11 @@ class Flipflop(Generated):
     ) -> None:
         super().__init__(seed, batch_size, (train, val, test), workers)
         if length % 2:
-            raise Invalid(
+            raise OptionError(
                 "length", f"{length} tokens are no pairs of operation and bit; write {length + 1}"
             )
         self.length, self.ignore = length, ignore
-        self.samples = Text(length, SYMBOLS, asks="some")
+        self.samples = TextSpec(length, SYMBOLS, asks="some")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Dataset[Windows]:
         return Sequences(size, self.length // 2, self.ignore, seed)

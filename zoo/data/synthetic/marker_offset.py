@@ -15,8 +15,8 @@ from zoo.data.base import Given
 from zoo.data.corpus.classification import given, padded
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.generated.source import Generated, Workers
-from zoo.data.spec import Passages, Samples
-from zoo.errors import Invalid
+from zoo.data.spec import Samples, TextClassificationSpec
+from zoo.errors import OptionError
 from zoo.registry import Count, register
 
 LETTERS = "abcdefgh"
@@ -47,16 +47,16 @@ class Marked(Generated):
     ) -> None:
         super().__init__(seed, batch_size, (train, val, test), workers)
         if least > length:
-            raise Invalid(
+            raise OptionError(
                 "least", f"{least} letters are more than the {length} of the longest text"
             )
         if reach >= least:
-            raise Invalid(
+            raise OptionError(
                 "reach",
                 f"no letter stands {reach} places after another of {least}; {least - 1} is the most",
             )
         self.bounds, self.length = (least, length, reach), length
-        self.samples = Passages(length, SYMBOLS, len(LETTERS), tuple(LETTERS))
+        self.samples = TextClassificationSpec(length, SYMBOLS, len(LETTERS), tuple(LETTERS))
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Dataset[tuple[Tensor, Tensor]]:
         return Letters(size, self.bounds, seed)

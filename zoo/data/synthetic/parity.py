@@ -9,7 +9,7 @@ import numpy as np
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.generated.sequences import Example, Sequences, answered
 from zoo.data.generated.source import Generated, Workers, ordered
-from zoo.data.spec import Text
+from zoo.data.spec import TextSpec
 from zoo.registry import Count, register
 
 CHARACTERS = Characters("01=")
@@ -39,7 +39,7 @@ class Parity(Generated):
         super().__init__(seed, batch_size, (train, val, test), workers)
         ordered(least, bits, "bits")
         self.rows = Rows(least, bits)
-        self.samples = Text(bits + 1, CHARACTERS, asks="some")
+        self.samples = TextSpec(bits + 1, CHARACTERS, asks="some")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
         return Sequences(self.rows, size, seed, padded=True)

@@ -10,8 +10,8 @@ import numpy as np
 from zoo.data.corpus.tokenizer import Words
 from zoo.data.generated.sequences import Example, Sequences, answered
 from zoo.data.generated.source import Generated, Workers
-from zoo.data.spec import Text
-from zoo.errors import Invalid
+from zoo.data.spec import TextSpec
+from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 FILLER = (
@@ -56,12 +56,12 @@ class Passkey(Generated):
         super().__init__(seed, batch_size, (train, val, test), workers)
         room = length + 1 - len(WORDS.encode(f"{SAID} . {QUESTION}")) - 2 * digits
         if room < 0:
-            raise Invalid(
+            raise OptionError(
                 "length",
                 f"a key of {digits} digits and the question take {length - room}; write that or more",
             )
         self.length, self.texts = length, Texts(room, digits, depth)
-        self.samples = Text(length, WORDS, asks="answers")
+        self.samples = TextSpec(length, WORDS, asks="answers")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
         return Sequences(self.texts, size, seed)

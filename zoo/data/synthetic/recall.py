@@ -11,8 +11,8 @@ from zoo.data.corpus.tokenizer import Words
 from zoo.data.corpus.windows import UNASKED
 from zoo.data.generated.sequences import Example, Sequences
 from zoo.data.generated.source import Generated, Workers
-from zoo.data.spec import Text
-from zoo.errors import Invalid
+from zoo.data.spec import TextSpec
+from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 
@@ -42,15 +42,15 @@ class Recall(Generated):
     ) -> None:
         super().__init__(seed, batch_size, (train, val, test), workers)
         if length % 2:
-            raise Invalid(
+            raise OptionError(
                 "length", f"{length} tokens are no pairs of key and value; write {length + 1}"
             )
         if pairs > keys:
-            raise Invalid(
+            raise OptionError(
                 "pairs", f"{pairs} keys of a stream are more than the {keys} that there are"
             )
         if length // 2 <= pairs:
-            raise Invalid(
+            raise OptionError(
                 "pairs",
                 f"no key of {length // 2} need come again out of {pairs}; write less than {length // 2}",
             )
@@ -58,7 +58,7 @@ class Recall(Generated):
         words = Words(
             (*(f"k{number}" for number in range(keys)), *(f"v{number}" for number in range(values)))
         )
-        self.samples = Text(length, words, asks="some")
+        self.samples = TextSpec(length, words, asks="some")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
         return Sequences(self.streams, size, seed)

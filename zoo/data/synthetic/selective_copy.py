@@ -10,7 +10,7 @@ import numpy as np
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.generated.sequences import Example, Sequences, answered
 from zoo.data.generated.source import Generated, Workers
-from zoo.data.spec import Text
+from zoo.data.spec import TextSpec
 from zoo.registry import Between, Count, register
 
 LETTERS = 16
@@ -41,7 +41,7 @@ class SelectiveCopy(Generated):
     ) -> None:
         super().__init__(seed, batch_size, (train, val, test), workers)
         self.scattered = Scattered(symbols, blanks)
-        self.samples = Text(blanks + 2 * symbols, CHARACTERS, asks="answers")
+        self.samples = TextSpec(blanks + 2 * symbols, CHARACTERS, asks="answers")
 
     def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
         return Sequences(self.scattered, size, seed)

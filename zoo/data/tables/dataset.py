@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from zoo.data.sampler import Loader
+from zoo.data.sampler import ResumableLoader
 from zoo.data.tables.open_table import WORDS
-from zoo.errors import DataError, Invalid
+from zoo.errors import DataError, OptionError
 
 LEAST = 2
 
@@ -22,14 +22,14 @@ def refuse_few(classes: int | Sequence[str]) -> None:
     count = classes if isinstance(classes, int) else len(classes)
     if count < LEAST:
         named = f" ({', '.join(classes)})" if not isinstance(classes, int) and classes else ""
-        raise Invalid("classes", f"{count}{named}, there must be at least two to tell apart")
+        raise OptionError("classes", f"{count}{named}, there must be at least two to tell apart")
     twice = (
         []
         if isinstance(classes, int)
         else sorted({name for name in classes if classes.count(name) > 1})
     )
     if twice:
-        raise Invalid("classes", f"{', '.join(twice)} is named twice; name each class once")
+        raise OptionError("classes", f"{', '.join(twice)} is named twice; name each class once")
 
 
 def declared(table: Any) -> tuple[str, ...]:
@@ -43,16 +43,16 @@ def names(table: Any, streaming: bool) -> tuple[str, ...]:
     if found := declared(table):
         return found
     if streaming and kind in (None, *WORDS):
-        raise Invalid(
+        raise OptionError(
             "classes", "a stream does not tell the names of classes; list them as data.classes"
         )
     if kind == "null":
-        raise Invalid(
+        raise OptionError(
             "classes",
             "no row has a label, so they do not tell; list the names of classes as data.classes",
         )
     if kind not in WORDS:
-        raise Invalid(
+        raise OptionError(
             "classes",
             "the labels are plain numbers, which do not tell; say how many classes there are",
         )
@@ -66,7 +66,7 @@ def order(own: Sequence[str], known: Sequence[str], count: int, title: str) -> t
     """
     if own and (len(own) != count or (known and set(own) != set(known))):
         asked = f"{', '.join(known)}" if known else f"{count} classes"
-        raise Invalid("classes", f"{title} has the classes {', '.join(own)}, not {asked}")
+        raise OptionError("classes", f"{title} has the classes {', '.join(own)}, not {asked}")
     return tuple(map(list(known).index, own)) if own and known else tuple(range(count))
 
 
@@ -164,7 +164,7 @@ class Corrupt:
                 )
 
 
-class SoundLoader(Loader):
+class SoundLoader(ResumableLoader):
     """A loader that skips corrupt ones. It fills pinned memory where there is CUDA."""
 
     corrupt: Corrupt

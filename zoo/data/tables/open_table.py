@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zoo.errors import DataError, Invalid, ZooError
+from zoo.errors import DataError, OptionError, ZooError
 
 HUB = "hub:"
 REMEDY = "; is its name right, and is there a network? Else download it, and name its folder"
@@ -109,7 +109,7 @@ def classes(table: Any, column: str = "label") -> tuple[str, ...]:
     """The names of the classes that the labels of a table number. Raises Invalid where they are plain numbers."""
     names = getattr((table.features or {}).get(column), "names", None)
     if names is None:
-        raise Invalid(
+        raise OptionError(
             "classes",
             "the labels are plain numbers, which do not tell; say how many classes there are",
         )
@@ -186,11 +186,11 @@ class Parts:
         for key in ("val", "test"):
             share = getattr(self, key)
             if not isinstance(share, str) and (share <= 0 or sum(self._shares().values()) >= 1):
-                raise Invalid(
+                raise OptionError(
                     key, f"shares of {self.train} must be positive and leave something to train on"
                 )
         if self.train in (self.val, self.test):
-            raise Invalid("train", f"{self.train} would be both trained and measured on")
+            raise OptionError("train", f"{self.train} would be both trained and measured on")
 
     @property
     def drawn(self) -> bool:
@@ -200,12 +200,14 @@ class Parts:
     def streamed(self, streaming: bool, workers: int) -> None:
         """Raises Invalid where a stream cannot have such parts, or so many workers."""
         if streaming and self.drawn:
-            raise Invalid("stream", "a stream has no shares; name a split for each of val and test")
+            raise OptionError(
+                "stream", "a stream has no shares; name a split for each of val and test"
+            )
         if streaming and workers > 1:
             told = (
                 "several would read a stream in an order that depends on their number; set it to 1"
             )
-            raise Invalid("workers", told)
+            raise OptionError("workers", told)
 
     def split(self, part: str) -> str:
         """The name of the split that a part is taken from."""

@@ -18,12 +18,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from zoo.data.base import Given
 from zoo.data.cache import Entry, kept
-from zoo.data.spec import Images, Samples
+from zoo.data.spec import ImageSpec, Samples
 from zoo.data.tables import open_table
 from zoo.data.tables.dataset import Asked, Fetched, numbered
 from zoo.data.vision.augmentation import Augmentation, Change
 from zoo.data.vision.decode import Decoding
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 
 @contextmanager
@@ -50,12 +50,12 @@ class Finished:
     ) -> None:
         for key, numbers in (("mean", mean), ("std", std)):
             if len(numbers) not in (1, channels):
-                raise Invalid(
+                raise OptionError(
                     key,
                     f"{len(numbers)} numbers for {channels} channels; give one of them, or {channels}",
                 )
         if min(std) <= 0:
-            raise Invalid("std", f"{min(std):g} is not positive")
+            raise OptionError("std", f"{min(std):g} is not positive")
         self.sides, self.mean, self.std, self.augment = sides, tuple(mean), tuple(std), augment
         self._changes: tuple[list[Change], list[Change]] | None = None
 
@@ -129,12 +129,12 @@ def pictures(
 
 def refuse_others(samples: Samples, channels: int) -> None:
     """Raises Invalid where a model reads something other than images with so many channels."""
-    if type(samples) is not Images:
-        raise Invalid(
+    if type(samples) is not ImageSpec:
+        raise OptionError(
             "name", f"a source of images, the model reads {type(samples).__name__.lower()}"
         )
     if samples.channels != channels:
-        raise Invalid(
+        raise OptionError(
             "channels", f"{channels} channels, the model reads images of {samples.channels}"
         )
 

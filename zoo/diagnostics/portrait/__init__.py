@@ -40,7 +40,7 @@ def _state(probes: Sequence[Probe]) -> str:
     state = "parameters as they start" if learned else "nothing to learn"
     if any(one.moved for one in probes):
         state = "parameters at random, as what they start with hardly tells"
-    return f"{probes[0].dims.heads} heads of {probes[0].dims.head} channels, {state}"
+    return f"{probes[0].dims.heads} heads of {probes[0].dims.head_dim} channels, {state}"
 
 
 def probed(choices: Sequence[Choice], dims: Dims) -> Probe:
@@ -48,7 +48,7 @@ def probed(choices: Sequence[Choice], dims: Dims) -> Probe:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(SEED)
         made = Chain.of(encoding(choices, dims))
-    causal = dims.axes == 1 and made.causal
+    causal = dims.axes == 1 and made.causal_only
     sizes = tuple(map(min, SHOWN[dims.axes], dims.sizes)) if dims.length else SHOWN[dims.axes]
     return probe(made, sizes, causal)
 

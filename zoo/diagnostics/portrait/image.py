@@ -39,7 +39,7 @@ def panels(probe: Probe) -> Iterator[Panel]:
     """The panels that have something to show, the most telling first."""
     yield from _input(probe)
     rows, columns = probe.sizes[-2:]
-    added = added_to_scores(probe.terms(probe.alike(probe.contents())), 1.0).mean(0)  # [H, N, N]
+    added = added_to_scores(probe.call(probe.alike(probe.contents())), 1.0).mean(0)  # [H, N, N]
     fields = added.unflatten(-1, (rows, columns)).unflatten(
         1, (rows, columns)
     )  # [H, row, column, row, column]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, Terms, Tokens
+from zoo.attention import AttentionCall, Dims, Tokens
 from zoo.attention.backends.reference import mask, scores, weights
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
@@ -42,8 +42,8 @@ class Probe:
 
     def contents(self, count: int = CONTENTS) -> Tensor:
         """Random contents [count, K]."""
-        drawn = torch.randn(count, self.dims.head, generator=_seeded(), dtype=torch.float64)
-        return drawn * (self.dims.head**0.25 / drawn.norm(dim=-1, keepdim=True))
+        drawn = torch.randn(count, self.dims.head_dim, generator=_seeded(), dtype=torch.float64)
+        return drawn * (self.dims.head_dim**0.25 / drawn.norm(dim=-1, keepdim=True))
 
     def noise(self, seed: int = SEED) -> Tensor:
         """Random tokens [1, N, D]."""
@@ -60,26 +60,28 @@ class Probe:
         index = grid(self.sizes, x) if index is None else index
         tokens = Tokens.at(x, index, ordered=self.dims.axes == 1)
         sizes = self.sizes if self.dims.length is None else self.dims.sizes
-        return tokens.replace(extent=x.new_tensor([[sizes]]))
+        return tokens.replace(grid_size=x.new_tensor([[sizes]]))
 
     def entered(self, x: Tensor) -> Tensor:
         """[B, N, D]: what the encoding makes of states x before they are projected."""
-        return self.chain.annotate(self.chain.embed(self.tokens(x))).x
+        return self.chain.prepare(self.chain.embed(self.tokens(x))).x
 
-    def terms(self, x: Tensor, index: Tensor | None = None) -> Terms:
+    def call(self, x: Tensor, index: Tensor | None = None) -> AttentionCall:
         """The call of a layer whose projections are the identity."""
         return self._described(x, torch.eye(self.dims.dim, dtype=x.dtype), 0.0, index)
 
-    def held(self, x: Tensor, heads: float) -> Terms:
+    def held(self, x: Tensor, heads: float) -> AttentionCall:
         """The call of a layer whose queries and keys are one constant, before the encoding, whatever the tokens x are."""
         return self._described(
             x, torch.zeros(self.dims.dim, self.dims.dim, dtype=x.dtype), heads, None
         )
 
-    def _described(self, x: Tensor, weight: Tensor, bias: float, index: Tensor | None) -> Terms:
+    def _described(
+        self, x: Tensor, weight: Tensor, bias: float, index: Tensor | None
+    ) -> AttentionCall:
         with torch.device("meta"):  # nothing is drawn for projections that are set
             layer = SelfAttention(self.dims, LayerOptions(key_bias=True), causal=self.causal)
-        for projection in (layer.query, layer.key, layer.value):
+        for projection in (layer.q_proj, layer.k_proj, layer.v_proj):
             rows = projection.out_features
             projection.weight = nn.Parameter(weight[:rows], requires_grad=False)
             projection.bias = nn.Parameter(weight.new_full((rows,), bias), requires_grad=False)
@@ -112,7 +114,7 @@ def effect(probe: Probe) -> float:
     """
     plain = Probe(Chain(probe.dims, {}), probe.sizes, probe.causal)
     pairs = [
-        [one.terms(one.alike(one.contents())), one.held(one.noise(), 1.0)] for one in (probe, plain)
+        [one.call(one.alike(one.contents())), one.held(one.noise(), 1.0)] for one in (probe, plain)
     ]
     return max(
         float((shares(ours) - shares(others)).nan_to_num().abs().max())
@@ -120,16 +122,16 @@ def effect(probe: Probe) -> float:
     )
 
 
-def added_to_scores(terms: Terms, alike: float) -> Tensor:
+def added_to_scores(call: AttentionCall, alike: float) -> Tensor:
     """Scores [B, H, N, M] less what equal tokens have without any encoding; NaN where a pair may not attend."""
-    return (scores(terms) - alike).round(decimals=12).masked_fill(~mask(terms), float("nan"))
+    return (scores(call) - alike).round(decimals=12).masked_fill(~mask(call), float("nan"))
 
 
-def shares(terms: Terms) -> Tensor:
+def shares(call: AttentionCall) -> Tensor:
     """Weights [B, H, N, M], each row relative to its largest; NaN where a pair may not attend."""
-    found = weights(terms)
+    found = weights(call)
     largest = found.amax(-1, keepdim=True)
-    return (found / largest.where(largest > 0, 1)).masked_fill(~mask(terms), float("nan"))
+    return (found / largest.where(largest > 0, 1)).masked_fill(~mask(call), float("nan"))
 
 
 def _seeded(seed: int = SEED) -> torch.Generator:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from zoo.attention import Terms
+from zoo.attention import AttentionCall
 from zoo.attention.backends.reference import weights
 from zoo.diagnostics.metrics import gram
 from zoo.diagnostics.portrait.measures import middle, nothing
@@ -54,7 +54,7 @@ def panels(probe: Probe, masked: bool) -> Iterator[Panel]:
         added_to_scores(probe.held(probe.noise(seed), 0.0), 0.0)[0] for seed in (0, 1)
     )  # [H, N, N]
     given = same(bias, other)
-    added = added_to_scores(probe.terms(probe.alike(probe.contents())), 1.0)  # [B, H, N, N]
+    added = added_to_scores(probe.call(probe.alike(probe.contents())), 1.0)  # [B, H, N, N]
     if not given:
         yield _map("Bias of random tokens", bias, ADDED, CONTENT_BIAS)
     elif not nothing(bias):
@@ -64,7 +64,7 @@ def panels(probe: Probe, masked: bool) -> Iterator[Panel]:
     yield from _spectrum(probe)
     shown = replace(probe, causal=probe.causal or masked)
     title = f"{'Causal weights' if shown.causal else 'Weights'} of equal tokens"
-    yield _weights(title, shown.terms(shown.alike(shown.contents(1))), WEIGHTS)
+    yield _weights(title, shown.call(shown.alike(shown.contents(1))), WEIGHTS)
     first, second = (shown.held(shown.noise(seed), 1.0) for seed in (0, 1))
     if not same(shares(first), shares(second)):
         yield _weights("The same of random tokens", first, READ)
@@ -95,11 +95,11 @@ def _products(probe: Probe) -> Iterator[Panel]:
 
 def _output(probe: Probe) -> Iterator[Panel]:
     """What is read out beside the values."""
-    terms = probe.terms(probe.noise())
+    call = probe.call(probe.noise())
     out = (
         torch.zeros(1, 1, 1)
-        if terms.readout is None
-        else terms.readout(weights(terms), terms.whole)[0]
+        if call.extra_output is None
+        else call.extra_output(weights(call), call.whole)[0]
     )  # [H, N, V]
     if not nothing(out):
         shown, head = middle(out)
@@ -165,8 +165,8 @@ def _spectrum(probe: Probe) -> Iterator[Panel]:
     )
 
 
-def _weights(title: str, terms: Terms, says: str) -> Map:
-    return _map(title, shares(terms)[0], "weight / largest of its row", says, signed=False)
+def _weights(title: str, call: AttentionCall, says: str) -> Map:
+    return _map(title, shares(call)[0], "weight / largest of its row", says, signed=False)
 
 
 def _map(title: str, heads: Tensor, unit: str, says: str, signed: bool = True) -> Map:

@@ -15,16 +15,16 @@ def transfer(probe: Probe, steps: Tensor) -> Tensor | None:
 
     None where heads do not keep their size, or are not turned by a matrix, as where the angle depends on the token.
     """
-    size, heads = probe.dims.head, probe.dims.heads
+    size, heads = probe.dims.head_dim, probe.dims.heads
     unit, content = torch.eye(size, dtype=torch.float64), probe.contents(1)
     x = torch.cat([torch.zeros_like(content), unit, content]).repeat(1, heads)[
         :, None
     ]  # [1 + K + 1, 1, D]
     index = torch.cat([torch.zeros_like(steps[:1]), steps])
-    terms = probe.terms(x.expand(-1, len(index), -1), index)
-    if terms.q.shape[-1] != size or terms.k.shape[-1] != size:
+    call = probe.call(x.expand(-1, len(index), -1), index)
+    if call.q.shape[-1] != size or call.k.shape[-1] != size:
         return None
-    q, k = (one[1:] - one[:1] for one in (terms.q, terms.k))  # [K + 1, H, 1 + S, K]
+    q, k = (one[1:] - one[:1] for one in (call.q, call.k))  # [K + 1, H, 1 + S, K]
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
     if not all(
         torch.allclose(torch.einsum("ihsd,i->hsd", one[:-1], content[0]), one[-1]) for one in (q, k)

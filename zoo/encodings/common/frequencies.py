@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, nearest
 
 
 def check_pairs(dims: Dims) -> None:
     """Refuse head sizes whose pairs of channels cannot be dealt out to the axes."""
     divisor = 4 if dims.axes == 2 else 2
-    if dims.head % divisor or dims.head < 2 * dims.axes:
+    if dims.head_dim % divisor or dims.head_dim < 2 * dims.axes:
         needed = f"divisible by {divisor} and at least {2 * dims.axes}"
-        raise Invalid(
+        raise OptionError(
             "name",
-            f"turning pairs of channels on {dims.axes} axes needs a head size {needed}, not {dims.head}",
+            f"turning pairs of channels on {dims.axes} axes needs a head size {needed}, not {dims.head_dim}",
         )
 
 
@@ -43,9 +43,9 @@ def ladders(dims: Dims, base: float, like: Tensor, pairs: int | None = None) -> 
 
     k is counted in each part.
     """
-    parts = torch.arange(pairs or dims.head // 2, device=like.device).tensor_split(dims.axes)
+    parts = torch.arange(pairs or dims.head_dim // 2, device=like.device).tensor_split(dims.axes)
     return [
-        base ** (-2 * dims.axes / dims.head * (part - part[0]).to(like.dtype)) for part in parts
+        base ** (-2 * dims.axes / dims.head_dim * (part - part[0]).to(like.dtype)) for part in parts
     ]
 
 
@@ -73,9 +73,9 @@ class Scaling:
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
-            raise Invalid("rule", f"no rule {self.rule!r}; {nearest(str(self.rule), RULES)}")
+            raise OptionError("rule", f"no rule {self.rule!r}; {nearest(str(self.rule), RULES)}")
         if not self.factor >= 1:
-            raise Invalid("factor", f"factor {self.factor} is less than 1")
+            raise OptionError("factor", f"factor {self.factor} is less than 1")
 
     def length(self, dims: Dims) -> int:
         """The length of training. Raises Invalid when nobody said it, and the rule needs it."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from zoo.attention import Tokens
 from zoo.attention.coordinates import grid
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 
 def taps(pos: Tensor, sizes: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -47,10 +47,10 @@ def rows(table: Tensor, tokens: Tokens, sizes: tuple[int, ...], stretch: float =
     On one it is read over `stretch` times as many places, resampled likewise.
     """
     pos = tokens.pos
-    if tokens.extent is not None and len(sizes) > 1:
-        pos = _resampled(pos, pos.new_tensor(sizes) / tokens.extent)
+    if tokens.grid_size is not None and len(sizes) > 1:
+        pos = _resampled(pos, pos.new_tensor(sizes) / tokens.grid_size)
     if len(sizes) == 1:
-        _check(pos, round(sizes[0] * stretch), tokens.placed)
+        _check(pos, round(sizes[0] * stretch), tokens.has_position)
         pos = pos if stretch == 1 else _resampled(pos, 1 / stretch)
     return sum(weight * table[slot] for weight, slot in taps(pos, sizes))  # type: ignore[return-value]
 
@@ -77,7 +77,7 @@ def resized(
         there, table = there[1:], table.unflatten(0, there).mean(0).flatten(0, 1)
     sizes = here[-len(there) :]
     tokens = Tokens.at(table.new_empty(1, prod(sizes), 0), grid(sizes, table))
-    read = rows(table, tokens.replace(extent=tokens.pos.new_tensor([[sizes]])), there)[0]
+    read = rows(table, tokens.replace(grid_size=tokens.pos.new_tensor([[sizes]])), there)[0]
     return read.repeat(prod(here) // prod(sizes), 1)
 
 
@@ -91,9 +91,9 @@ def _check(pos: Tensor, length: int, placed: Tensor | None) -> None:
         return
     rows = pos[..., 0].round() if placed is None else torch.where(placed, pos[..., 0].round(), 0)
     if rows.numel() and not rows.min() >= 0:
-        raise Invalid("pos", f"position {rows.min():g} is before the table, whose first is 0")
+        raise OptionError("pos", f"position {rows.min():g} is before the table, whose first is 0")
     if rows.numel() and rows.max() >= length:
         past = f"position {int(rows.max())} is past the table of {length} positions"
-        raise Invalid(
+        raise OptionError(
             "length", f"{past}; train at a larger length, or use an encoding that extrapolates"
         )

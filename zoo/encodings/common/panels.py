@@ -9,7 +9,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from zoo.attention import Encoding, Terms, Tokens, precise
+from zoo.attention import AttentionCall, Encoding, Tokens, precise
 from zoo.attention.coordinates import spacing
 from zoo.reporting.spec import Curves, Map, Mosaic, Numbers, Panel, Points, distinct, named
 
@@ -137,17 +137,17 @@ WAVES = (
 )
 
 
-def step(encoding: Encoding, terms: Terms) -> Tensor:
+def step(encoding: Encoding, call: AttentionCall) -> Tensor:
     """How far a token is from the next along each axis [P], in the coordinates of an encoding.
 
     Coordinates that were given as such, by somebody who said no size, are taken to count tokens.
     """
-    if terms.keys.extent is None and encoding.dims.length is None:
-        return torch.ones_like(terms.keys.pos[0, 0])
+    if call.keys.grid_size is None and encoding.dims.length is None:
+        return torch.ones_like(call.keys.pos[0, 0])
     found, extent = (
-        spacing(terms.keys, encoding.coordinates, encoding.dims.length),
-        terms.keys.extent,
-    )  # type: ignore[arg-type]
+        spacing(call.keys, encoding.coordinates, encoding.dims.length),  # type: ignore[arg-type]
+        call.keys.grid_size,
+    )
     if extent is None or found[..., 0].numel() == 1:
         return found[0, 0]
     longest = (
@@ -156,9 +156,9 @@ def step(encoding: Encoding, terms: Terms) -> Tensor:
     return found.flatten(0, 1)[longest]
 
 
-def seen_waves(waves: Tensor, encoding: Encoding, terms: Terms) -> Panels:
+def seen_waves(waves: Tensor, encoding: Encoding, call: AttentionCall) -> Panels:
     """Wave vectors [P, H, pairs], in radians per unit of the coordinates, as radians per token."""
-    found = outside(waves) * outside(step(encoding, terms))[:, None, None]
+    found = outside(waves) * outside(step(encoding, call))[:, None, None]
     if len(found) == 1:
         yield pairs("Frequencies of turns", "radians per token", found[0], FREQUENCIES)
         return
@@ -181,13 +181,13 @@ def seen_waves(waves: Tensor, encoding: Encoding, terms: Terms) -> Panels:
 FARTHEST = 32  # patches that a pair is moved by
 
 
-def seen_angles(skew: Tensor, encoding: Encoding, terms: Terms) -> Panels:
+def seen_angles(skew: Tensor, encoding: Encoding, call: AttentionCall) -> Panels:
     """The turns of exp(A_a) for generators [P, H, m, b, b] that need not commute, along each axis by itself."""
     found = torch.linalg.eigvalsh(1j * outside(skew))[..., -(skew.shape[-1] // 2) :].flatten(
         2
     )  # [P, H, pairs]
     found = (
-        found.sort(dim=-1, descending=True).values * outside(step(encoding, terms))[:, None, None]
+        found.sort(dim=-1, descending=True).values * outside(step(encoding, call))[:, None, None]
     )
     for axis, one in zip(AXES[len(found)], found, strict=True):
         told = f"How far one step turns each pair of channels, where steps go along {axis} alone: near and far places."
@@ -232,10 +232,10 @@ def departures(rotations: Callable[[Tensor], Tensor], shifts: Tensor, steps: Ten
 
 
 def seen_departures(
-    rotations: Callable[[Tensor], Tensor], encoding: Encoding, terms: Terms
+    rotations: Callable[[Tensor], Tensor], encoding: Encoding, call: AttentionCall
 ) -> Panels:
     """A score's turn against how far both of its places are moved, as far as the tokens of the call reach."""
-    one, pos = step(encoding, terms), terms.keys.pos.flatten(0, 1)
+    one, pos = step(encoding, call), call.keys.pos.flatten(0, 1)
     reach = min(
         int(((pos.amax(0) - pos.amin(0)) / one).round().amin()), FARTHEST
     )  # patches from the first to the last

@@ -7,17 +7,17 @@ import math
 import torch
 from torch import Tensor
 
-from zoo.attention import Block, Span, Terms
+from zoo.attention import AttentionCall, Block, Span
 from zoo.attention.call import Index
 from zoo.attention.tokens import pick
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 
 def check(buckets: int, reach: int, ahead: bool) -> None:
     """Raises Invalid where no distance is left to share a bucket. Where no keys lie `ahead`, twice as many have their own."""
     own = buckets // (4 if ahead else 2)
     if reach <= own:
-        raise Invalid(
+        raise OptionError(
             "reach", f"reach {reach} must be more than {own}, the distances that have a bucket each"
         )
 
@@ -43,25 +43,25 @@ def bucket(offset: Tensor, buckets: int, reach: int, ahead: bool) -> Tensor:
     return found + half * (offset < 0) if ahead else found
 
 
-def steps(terms: Terms) -> Index:
+def steps(call: AttentionCall) -> Index:
     """The same for consecutive tokens, as whole numbers: 0 for keys ahead, which a causal mask hides."""
-    return lambda b, h, i, j: (terms.slot(i) - j).clamp(min=0)
+    return lambda b, h, i, j: (call.slot(i) - j).clamp(min=0)
 
 
-def by_step(terms: Terms, queries: Tensor, offsets: Tensor) -> Block:
+def by_step(call: AttentionCall, queries: Tensor, offsets: Tensor) -> Block:
     """Queries [1|B, 1|H, N, K] times a column of [1|H, K, M] for each offset from 0 on, where tokens are consecutive."""
-    column = steps(terms)
+    column = steps(call)
 
     def block(span: Span) -> Tensor:
         products = span.of_rows(queries) @ offsets[..., : span.columns.stop]
-        return products.gather(-1, terms.grid(column, span).expand(*products.shape[:3], -1))
+        return products.gather(-1, call.grid(column, span).expand(*products.shape[:3], -1))
 
     return Block(block)
 
 
-def along(terms: Terms, axis: int) -> Index:
+def along(call: AttentionCall, axis: int) -> Index:
     """Position of query i minus position of key j on one axis."""
     queries, keys = (
-        tokens.pos[..., axis].contiguous() for tokens in (terms.queries, terms.keys)
+        tokens.pos[..., axis].contiguous() for tokens in (call.queries, call.keys)
     )  # [1|B, N]
     return lambda b, h, i, j: pick(queries, b, i) - pick(keys, b, j)

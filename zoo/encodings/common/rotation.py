@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention import Encoding, Terms, Tokens, precise, unrounded
+from zoo.attention import AttentionCall, Encoding, Tokens, precise, unrounded
 from zoo.encodings.common.panels import Panels, pairs, real, seen_waves
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 
 
 def circle(angles: Tensor) -> Tensor:
@@ -119,53 +119,57 @@ class Rotary(Encoding):
     and query heads that share a key head turn alike.
     """
 
-    relative = True
-    origin = True
+    shift_invariant = True
+    identity_at_zero = True
 
     @abstractmethod
-    def prepare(self, pos: Tensor) -> tuple[Tensor, ...]:
+    def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         """Tables for coordinates [1|B, N, P]."""
 
     def waves(self, like: Tensor) -> Tensor | None:
         """Wave vectors [P, 1|G, pairs] in radians per unit of each coordinate; None where turns have none."""
         return None
 
-    def findings(self, terms: Terms) -> Panels:
-        waves = self.waves(terms.keys.pos)
-        return () if waves is None else seen_waves(waves, self, terms)
+    def panels(self, call: AttentionCall) -> Panels:
+        waves = self.waves(call.keys.pos)
+        return () if waves is None else seen_waves(waves, self, call)
 
-    def turn(self, x: Tensor, *tables: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         """Heads [B, H, N, K] turned by the tables; by default pairs (2i, 2i + 1) by a table of `circle`."""
         return turn(x, *tables)
 
     def embed(self, tokens: Tokens) -> Tokens:
         return self._prepared(tokens) if self.shared else tokens
 
-    def annotate(self, tokens: Tokens) -> Tokens:
-        return tokens if self.shared and self.name in tokens.tables else self._prepared(tokens)
+    def prepare(self, tokens: Tokens) -> Tokens:
+        return (
+            tokens if self.shared and self.name in tokens.shared_tables else self._prepared(tokens)
+        )
 
-    def turn_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        tables = self.tables(tokens)
-        if self.dims.groups == self.dims.heads:
-            return self.turn(q, *tables)
-        sharing = q.unflatten(1, (self.dims.groups, -1)).unbind(
+    def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        tables = self.cached_rotation(tokens)
+        if self.dims.num_kv_heads == self.dims.heads:
+            return self.rotate(q, *tables)
+        sharing = q.unflatten(1, (self.dims.num_kv_heads, -1)).unbind(
             2
         )  # of [B, G, N, K], one query head of each group
-        return torch.stack([self.turn(one, *tables) for one in sharing], dim=2).flatten(1, 2)
+        return torch.stack([self.rotate(one, *tables) for one in sharing], dim=2).flatten(1, 2)
 
-    def turn_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        return self.turn(k, *self.tables(tokens))
+    def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        return self.rotate(k, *self.cached_rotation(tokens))
 
-    def tables(self, tokens: Tokens) -> tuple[Tensor, ...]:
+    def cached_rotation(self, tokens: Tokens) -> tuple[Tensor, ...]:
         """What `prepare` gave for these tokens, made now if it was not yet."""
-        return self._prepared(tokens, keep=True).tables[self.name]
+        return self._prepared(tokens, keep=True).shared_tables[self.name]
 
     def _prepared(self, tokens: Tokens, keep: bool = False) -> Tokens:
         """The same tokens with this encoding's tables; those that are there are kept if asked."""
-        if keep and self.name in tokens.tables:
+        if keep and self.name in tokens.shared_tables:
             return tokens
         with unrounded(tokens.pos.device):
-            return tokens.replace(tables={**tokens.tables, self.name: self.prepare(tokens.pos)})
+            return tokens.replace(
+                shared_tables={**tokens.shared_tables, self.name: self.compute_rotation(tokens.pos)}
+            )
 
 
 class Summed(Encoding):
@@ -175,38 +179,38 @@ class Summed(Encoding):
     of tokens, whether these have a place or not. A key turns further with each token after it, hence after the cache.
     """
 
-    shared, relative, causal, unplaced = False, True, True, True
+    shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
     inclusive = True  # a token turns by its own step too, not by those before it alone
 
     @abstractmethod
     def steps(self, tokens: Tokens) -> Tensor:
         """Angles [B, M, 1|G, K/2], at least float32, made of what the tokens noted."""
 
-    def findings(self, terms: Terms) -> Panels:
-        steps = real(self.steps(terms.keys), terms.keys)  # [.., 1|G, K/2]
+    def panels(self, call: AttentionCall) -> Panels:
+        steps = real(self.steps(call.keys), call.keys)  # [.., 1|G, K/2]
         if len(steps):
             told = "How far a token turns each pair of channels, on average and either way: slow pairs tell far places."
             yield pairs("Turns of tokens", "mean radians per token", steps.abs().mean(0), told)
 
-    def terms(self, terms: Terms) -> Terms:
-        if terms.q.shape[-1] != self.dims.head:
-            raise Invalid(
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        if call.q.shape[-1] != self.dims.head_dim:
+            raise OptionError(
                 "encoding",
                 f"{self.name} turns pairs of channels, and a link before it has made heads wider",
             )
-        with unrounded(terms.q.device):
-            steps = self.steps(terms.keys)
+        with unrounded(call.q.device):
+            steps = self.steps(call.keys)
             sums = steps.cumsum(1) if self.inclusive else steps.cumsum(1) - steps
             columns = circle(
                 (sums - sums[:, -1:]).transpose(1, 2)
             )  # from the end: small where it matters
         if columns.shape[1] > 1:  # one for each key head; query heads that share it turn alike
             columns = columns.repeat_interleave(
-                terms.k.shape[1] // columns.shape[1], dim=1
+                call.k.shape[1] // columns.shape[1], dim=1
             )  # [B, 1|H, M, K/2, 2]
-        rows, before = terms.rows(columns), terms.turn
+        rows, before = call.rows(columns), call.transform_query
 
         def turned(x: Tensor) -> Tensor:
             return turn(before(x).expand(len(rows), -1, -1, -1), rows)
 
-        return terms.replace(q=turn(terms.q, rows), k=turn(terms.k, columns), turn=turned)
+        return call.replace(q=turn(call.q, rows), k=turn(call.k, columns), transform_query=turned)

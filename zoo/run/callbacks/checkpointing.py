@@ -97,13 +97,16 @@ class Checkpoints(L.Callback):
         return checkpoints.about(self.recipe, trainer.datamodule.samples)  # type: ignore[attr-defined]
 
     def on_save_checkpoint(
-        self, trainer: L.Trainer, pl_module: Task, checkpoint: dict[str, Any]
-    ) -> None:  # type: ignore[override]
+        self,
+        trainer: L.Trainer,
+        pl_module: Task,
+        checkpoint: dict[str, Any],  # type: ignore[override]
+    ) -> None:
         checkpoint["zoo"] = self.about(trainer)
-        checkpoint["random"] = self.processes.gathered(
+        checkpoint["random"] = self.processes.all_gather(
             self._before_validation if trainer.validating else random_state()
         )
-        checkpoint["carried"] = self.processes.gathered(plain(pl_module.batch_state()))
+        checkpoint["carried"] = self.processes.all_gather(plain(pl_module.batch_state()))
         checkpoint["loader"] = trainer.train_dataloader.state_dict()  # type: ignore[union-attr]
         checkpoint["best"] = self.best
         if trainer.validating:

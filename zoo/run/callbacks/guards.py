@@ -76,7 +76,7 @@ class Signals(L.Callback):
         self._stop(trainer)
 
     def _stop(self, trainer: L.Trainer) -> None:
-        received = self.checkpoints.processes.most(self.received or 0)
+        received = self.checkpoints.processes.all_reduce_max(self.received or 0)
         if not received:
             return
         name = signal.Signals(received).name
@@ -101,8 +101,12 @@ class Finite(L.Callback):
         self.steps: list[Began] = []  # those whose gradients the optimiser will use together
 
     def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: Task, batch: Any, batch_idx: int
-    ) -> None:  # type: ignore[override]
+        self,
+        trainer: L.Trainer,
+        pl_module: Task,
+        batch: Any,
+        batch_idx: int,  # type: ignore[override]
+    ) -> None:
         self.steps.append(Began.now(pl_module, batch, batch_idx))
 
     def on_before_zero_grad(
@@ -123,10 +127,10 @@ class Finite(L.Callback):
         ):  # where a scaler finds infinite gradients and skips the step itself
             checked.append(whole(torch.nn.utils.get_total_norm([grad for _, grad in named])))
         processes = self.checkpoints.processes
-        if not processes.most(not all(torch.isfinite(torch.stack(checked)).tolist())):
+        if not processes.all_reduce_max(not all(torch.isfinite(torch.stack(checked)).tolist())):
             return
         broken = next((name for name, grad in named if not torch.isfinite(whole(grad)).all()), None)
-        losses = processes.gathered(float(self.loss))
+        losses = processes.all_gather(float(self.loss))
         what = f"the loss is {', '.join(f'{loss:g}' for loss in losses)}"
         what += f", the gradient of {broken} is not finite" if broken else ""
         where = self._recorded(trainer, pl_module)
@@ -143,7 +147,7 @@ class Finite(L.Callback):
             for name, p in pl_module.named_parameters()
         )
         broken = next((name for name, p in named if not torch.isfinite(p).all()), "")
-        found = [name for name in self.checkpoints.processes.gathered(broken) if name]
+        found = [name for name in self.checkpoints.processes.all_gather(broken) if name]
         if not found:
             return
         if not self.checkpoints.processes.first:
@@ -163,12 +167,12 @@ class Finite(L.Callback):
             self.checkpoints.processes,
             trainer.strategy.lightning_module_state_dict(),
         )
-        findings = processes.gathered(found and found[1])
+        findings = processes.all_gather(found and found[1])
         at = next((rank for rank, finding in enumerate(findings) if finding), 0)
         first = findings[at] or "it did not show again when the step was taken once more"
         shown = f"first: {first}" + (f" in process {at}" if processes.count > 1 else "")
         path, told = self.checkpoints.folder.parent / "replay.pt", ""
-        step = processes.told(self.steps[found[0] if found else -1].plain(), by=at)
+        step = processes.broadcast(self.steps[found[0] if found else -1].plain(), by=at)
         if processes.first:
             record = {
                 "step": trainer.global_step,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.config import Recipe
-from zoo.data.sampler import Order
+from zoo.data.sampler import ResumableSampler
 from zoo.run import atomic_io, loggers
 
 END = "end.json"
@@ -129,7 +129,7 @@ def digest(values: Iterable[Tensor]) -> str:
 
 def order(loader: Any) -> str | None:
     """Digest of which samples the first epochs read, one after another; None where a stream does not say before it is read."""
-    if not isinstance(known := loader.order, Order):
+    if not isinstance(known := loader.order, ResumableSampler):
         return None
     found = hashlib.sha256()
     for epoch in range(EPOCHS):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from zoo.data.base import Source
-from zoo.data.sampler import Loader
-from zoo.data.spec import Images
+from zoo.data.base import DataModule
+from zoo.data.sampler import ResumableLoader
+from zoo.data.spec import ImageSpec
 from zoo.registry import Between, register
 
 PARTS = ("train", "val", "test")
@@ -21,14 +21,14 @@ Count = Annotated[int, Between(1)]
 
 
 @register
-class Dots(Source):
+class Dots(DataModule):
     """Images [B, 1, size, size] of two dots of height one and a pixel wide, under a noise of deviation `noise`.
 
     The label is their distance, in `classes` steps up to the width of the image. `train`, `val` and `test` are numbers of
     images; those of training are drawn anew in every epoch.
     """
 
-    samples: Images
+    samples: ImageSpec
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class Dots(Source):
         super().__init__()
         self.seed, self.batch_size, self.workers, self.noise = seed, batch_size, workers, noise
         self.sizes = {"train": train, "val": val, "test": test}
-        self.samples = Images(channels=1, height=size, width=size, classes=classes)
+        self.samples = ImageSpec(channels=1, height=size, width=size, classes=classes)
 
-    def loader(self, part: str) -> Loader:
+    def loader(self, part: str) -> ResumableLoader:
         drawn = Drawn(self.sizes[part], self.samples, self.noise, (self.seed, PARTS.index(part)))
-        return Loader(
+        return ResumableLoader(
             drawn, self.batch_size, self.seed, self.workers, self.share, training=part == "train"
         )
 
@@ -61,7 +61,7 @@ class Dots(Source):
 class Drawn(Dataset[tuple[Tensor, Tensor]]):
     """Images drawn from `seed` and (epoch, index), or index, and fetched by batches of those."""
 
-    def __init__(self, count: int, samples: Images, noise: float, seed: tuple[int, int]) -> None:
+    def __init__(self, count: int, samples: ImageSpec, noise: float, seed: tuple[int, int]) -> None:
         self.count, self.samples, self.noise, self.seed = count, samples, noise, seed
 
     def __len__(self) -> int:

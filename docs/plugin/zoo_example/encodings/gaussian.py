@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import nn
 
-from zoo.attention import Dims, Encoding, Terms, precise
+from zoo.attention import AttentionCall, Dims, Encoding, precise
 from zoo.encodings.common.panels import Panels, per_head
 from zoo.registry import Between, register
 
@@ -21,17 +21,17 @@ class Gaussian(Encoding):
     """
 
     shared = False
-    relative = True
+    shift_invariant = True
     axes = (1, 2, 3)
 
     def __init__(self, dims: Dims, *, width: Annotated[float, Between(0.1)] = 2.0) -> None:
         super().__init__(dims)
         self.log_width = nn.Parameter(math.log(width) + torch.linspace(0, math.log(2), dims.heads))
 
-    def terms(self, terms: Terms) -> Terms:
+    def modify(self, call: AttentionCall) -> AttentionCall:
         rate = (-2 * precise(self.log_width)).exp() / 2  # [H]
-        return terms.add_bias(lambda b, h, i, j: -rate[h] * terms.offset(b, i, j).square().sum(-1))
+        return call.add_bias(lambda b, h, i, j: -rate[h] * call.offset(b, i, j).square().sum(-1))
 
-    def findings(self, terms: Terms) -> Panels:
+    def panels(self, call: AttentionCall) -> Panels:
         told = "How far a head looks: at this distance a score has lost 1/2, at twice as far four times that."
         return [per_head("Widths", "width, in tokens", precise(self.log_width).exp(), told)]
