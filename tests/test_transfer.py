@@ -18,7 +18,7 @@ from zoo.run.init_from import Report, Source, adopt
 
 IMAGES = ImageSpec(channels=1, height=8, width=16, classes=5)
 CLIPS = VideoSpec(channels=1, height=8, width=16, classes=5, frames=6)
-SIZES = {"dim": 48, "depth": 2, "heads": 2, "patch": 4}
+SIZES = {"dim": 48, "depth": 2, "heads": 2, "patch_size": 4}
 ENCODINGS = ["none", "learned", "rope_mixed", "liere", "comrope_ld"]
 
 
@@ -106,7 +106,7 @@ def test_generators_on_other_axes_have_another_meaning():
 
 
 def test_another_vocabulary_has_the_rows_of_the_characters_that_both_have():
-    trained = decoder("rope", tied=False)
+    trained = decoder("rope", tie_embeddings=False)
     other = lively(
         Decoder(
             replace(SAMPLES, vocabulary=Characters("zkjab!")),

@@ -34,7 +34,7 @@ def encoding_names() -> tuple[str, ...]:
 
 
 def encoding_class(name: str) -> type[Encoding]:
-    """The class of an encoding, with its facts. Raises Invalid for an unknown name."""
+    """The class of an encoding, with its facts. Raises OptionError for an unknown name."""
     try:
         return registry.find("encodings", name)
     except KeyError as error:
@@ -45,7 +45,7 @@ def encoding(name: Named | Sequence[Named], dims: Dims, **options: Any) -> Encod
     """An encoding for these sizes; a list of names or {name: ..., option: ...} makes a Chain of them.
 
     Every encoding also takes `shared` (one module for all layers) and `coordinates` (a convention), in place of the
-    values that it declares. Raises Invalid (a ValueError) for what is unknown or does not fit.
+    values that it declares. Raises OptionError (a ValueError) for what is unknown or does not fit.
     """
     if isinstance(name, str | Mapping | Choice):
         choice = _choice(name)
@@ -106,7 +106,7 @@ def waiting(entry: Named) -> EncodingFactory:
 def _typed(key: str, hint: Any, value: Any) -> Any:
     """A mapping as the dataclass that an option asks for; anything else as it is.
 
-    Raises Invalid for an unknown word, and for a number out of the option's bounds.
+    Raises OptionError for an unknown word, and for a number out of the option's bounds.
     """
     if value is None:
         return None
@@ -228,7 +228,7 @@ def _describe_call(
 
 
 def _coordinates(encoding: Encoding, pos: Tensor) -> Tensor:
-    """pos [.., M, P] itself. Raises Invalid where it has not as many axes as the encoding was made for."""
+    """pos [.., M, P] itself. Raises OptionError where it has not as many axes as the encoding was made for."""
     if pos.dim() < 2 or pos.shape[-1] != encoding.dims.axes:
         raise OptionError(
             "pos",

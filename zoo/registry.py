@@ -165,7 +165,7 @@ def members(kind: str) -> dict[str, Member]:
         RecipeError: Files in the kind's folders that register nothing, several classes, or another name.
     """
     found: dict[str, Member] = {}
-    issues: list[Fault] = []
+    issues: list[ConfigIssue] = []
 
     for module, path in _list_modules(kind):
         try:
@@ -213,7 +213,9 @@ def _read_member(kind: str, module: str, path: Path) -> Member:
     """Describe the member that a file registers. Raises RecipeError naming the file where it is none."""
 
     def refuse(problem: str, remedy: str, line: int | None = None) -> RecipeError:
-        return RecipeError(Fault(f"{path}:{line}" if line else str(path), "", problem, remedy))
+        return RecipeError(
+            ConfigIssue(f"{path}:{line}" if line else str(path), "", problem, remedy)
+        )
 
     is_ours = module.startswith("zoo.")
     excuse = "declare it as support in registry.KINDS" if is_ours else "begin its name with _"

@@ -30,11 +30,11 @@ def step(model, x):
 
 
 LISTS = {
-    "cope": [{"name": "cope", "positions": 4}],
+    "cope": [{"name": "cope", "max_positions": 4}],
     "stickbreaking": ["stickbreaking"],
     "dape": ["kerple", {"name": "dape", "hidden": 4}],
     "fire": [{"name": "fire", "hidden": 4}],
-    "shaw": [{"name": "shaw", "reach": 2}],
+    "shaw": [{"name": "shaw", "max_distance": 2}],
     "sandwich": ["sandwich"],
 }
 

@@ -283,7 +283,7 @@ def test_gradients_pass_a_cache_that_was_filled_without():
     with torch.no_grad():
         run(attention, chain, tokens(6, 1), cache)
     out.square().sum().backward()
-    assert (attention.value.weight.grad != 0).any()
+    assert (attention.v_proj.weight.grad != 0).any()
 
 
 def test_a_memory_forgets_beyond_its_length():

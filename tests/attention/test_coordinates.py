@@ -219,7 +219,7 @@ def test_all_perturbations_spare_frames_and_keep_the_order_of_text():
 
 @pytest.mark.parametrize(
     "options",
-    [{"jitter": 0.3}, {"stretch": 2.0}, {"aspect": 2.0}, {"shift": 1.0}],
+    [{"jitter": 0.3}, {"stretch": 2.0}, {"aspect": 2.0}, {"token_shift": 1.0}],
     ids=lambda options: next(iter(options)),
 )
 def test_samples_draw_alike_unless_each_draws_for_itself(options):

@@ -69,7 +69,7 @@ def test_keys_with_other_heads_than_said_are_refused():
 def test_keys_and_values_have_the_heads_of_the_groups():
     attention, _ = layer("none")
     shapes = {name: tuple(parameter.shape) for name, parameter in attention.named_parameters()}
-    assert shapes["query.weight"] == shapes["out.weight"] == (32, 32)
+    assert shapes["q_proj.weight"] == shapes["out.weight"] == (32, 32)
     assert shapes["key.weight"] == shapes["value.weight"] == (16, 32)
     assert shapes["key.bias"] == shapes["value.bias"] == (16,)
     assert shapes["shift.weight"] == (4, 32)

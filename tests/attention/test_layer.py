@@ -31,7 +31,7 @@ def heads(x):
 
 def test_content_is_the_query_before_it_is_turned():
     layer, at, call = described()
-    assert torch.equal(call.raw_query, heads(layer.query(at.x)))
+    assert torch.equal(call.raw_query, heads(layer.q_proj(at.x)))
     assert not torch.allclose(call.q, call.raw_query)
     assert call.scale == 8**-0.5
 
@@ -54,8 +54,8 @@ def test_functions_hand_on_the_content_too():
 
 def test_keys_have_no_bias():
     layer, _, _ = described()
-    assert layer.key.bias is None
-    assert layer.query.bias is not None
+    assert layer.k_proj.bias is None
+    assert layer.q_proj.bias is not None
 
 
 def test_normed_heads_have_unit_size_before_they_turn():
@@ -69,7 +69,7 @@ def test_normed_heads_have_unit_size_before_they_turn():
 def test_the_output_is_projected_attention():
     layer, at, call = described()
     out = layer(at, Chain.of(zoo.encoding("rope", DIMS)), Context())[0].x
-    torch.testing.assert_close(out, layer.out(attend(call)[0].transpose(1, 2).flatten(2)))
+    torch.testing.assert_close(out, layer.o_proj(attend(call)[0].transpose(1, 2).flatten(2)))
 
 
 def test_the_interpreter_can_be_chosen():
@@ -117,12 +117,12 @@ def test_nothing_is_shifted_across_documents():
 
 
 def test_shifted_keys_are_mixed_with_those_before_them_before_their_norm():
-    layer, at, call = described("none", shift=True, qk_norm=True)
+    layer, at, call = described("none", token_shift=True, qk_norm=True)
     rates = layer.shift(at.x).sigmoid()[..., :2]  # [B, N, H]
-    raw = layer.key(at.x).unflatten(-1, (2, 8))
+    raw = layer.k_proj(at.x).unflatten(-1, (2, 8))
     before = torch.cat([torch.zeros_like(raw[:, :1]), raw[:, :-1]], 1)
     mixed = rates[..., None] * before + (1 - rates[..., None]) * raw
-    torch.testing.assert_close(call.k, layer.key_norm(mixed).transpose(1, 2))
+    torch.testing.assert_close(call.k, layer.k_norm(mixed).transpose(1, 2))
 
 
 def test_outputs_are_normed_and_then_gated():
@@ -135,7 +135,7 @@ def test_outputs_are_normed_and_then_gated():
         atol=1e-3,
         rtol=0,
     )
-    torch.testing.assert_close(out, layer.out(normed * layer.gate(at.x).sigmoid()))
+    torch.testing.assert_close(out, layer.o_proj(normed * layer.gate(at.x).sigmoid()))
 
 
 def test_vectors_can_be_turned_as_the_queries_were():

@@ -26,7 +26,7 @@ DOCUMENTS = {
     "interrupted": torch.tensor([0] * 4 + [-1] * 3 + [0] * 16),
 }
 documents = pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
-FULL = LayerOptions(qk_norm=True, output_norm=True, output_gate=True, token_shift=True)
+FULL = LayerOptions(qk_norm=True, output_norm=True, output_gate=True, shift=True)
 APART = torch.tensor(
     [[2] + [0] * 8 + [1] * 6 + [2] * 5 + [-1] * 3]
 )  # a class token, before the first document
@@ -102,7 +102,7 @@ def test_the_definition_is_the_formula(causal):
     for head in range(4):
         own = (
             project(at.x)[0, :, 8 * head : 8 * head + 8]
-            for project in (attention.query, attention.key, attention.value)
+            for project in (attention.q_proj, attention.k_proj, attention.v_proj)
         )
         near(linear.quadratic(call)[0, head], literal(*own, at.pos[0, :, 0], seen))
 
@@ -245,7 +245,7 @@ def test_turned_before_their_features_places_themselves_count():
     (attention, chain), at = layer(), tokens(3 * states())
     q, k = (
         project(at.x).unflatten(-1, (4, 8)).transpose(1, 2)
-        for project in (attention.query, attention.key)
+        for project in (attention.q_proj, attention.k_proj)
     )
 
     def products(shift, turned_first):

@@ -19,7 +19,7 @@ from torch import nn
 from zoo.attention import Dims, Encoding
 from zoo.attention.tokens import precise
 from zoo.encodings.liere import LieRE
-from zoo.encodings.parts.rotation import circle
+from zoo.encodings.common.rotation import circle
 from zoo.encodings.rope import RoPE
 from zoo.encodings.rope_mixed import RoPEMixed
 from zoo.registry import register
@@ -43,7 +43,7 @@ FAULTY = {
 """,
     "halving": """class Halving(RoPE):
     def transform_query(self, q, tokens):
-        ladder = self.base ** (-torch.arange(0, self.dims.head, 2, dtype=tokens.pos.dtype)[None] / self.dims.head)
+        ladder = self.base ** (-torch.arange(0, self.dims.head_dim, 2, dtype=tokens.pos.dtype)[None] / self.dims.head_dim)
         return self.turn(q, circle(precise(tokens.pos[:, None] @ ladder)))
 
     transform_key = transform_query

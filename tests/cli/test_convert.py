@@ -10,7 +10,7 @@ from tiny import TINY
 import zoo as package
 
 RECIPE = "vit_s16_rope_mixed_imagenet"
-SMALL = {"dim": 32, "depth": 2, "heads": 4, "patch": 16, "classes": 10}
+SMALL = {"dim": 32, "depth": 2, "heads": 4, "patch_size": 16, "classes": 10}
 OPTIONS = [
     "data.path=made",
     "~evaluate.resolutions",
@@ -58,7 +58,7 @@ def test_logits_are_those_of_the_published_model(convert, kind, size):
 
 
 def test_the_true_shapes_of_a_small_vit(convert):
-    weights = published.weights(dim=384, depth=2, heads=6, patch=16, classes=1000)
+    weights = published.weights(dim=384, depth=2, heads=6, patch_size=16, classes=1000)
     code, _, checkpoint = convert(weights, "data.path=made", "model.depth=2")
     assert code == 0
     agrees(checkpoint, weights, 6, (160, 288))
@@ -81,7 +81,7 @@ def test_logits_are_those_of_timm(convert, kind, size):
     made, encoding = ENCODINGS[kind]
     name = f"vit_small_patch16_{kind.replace('axial', 'rope').replace('mixed', 'rope_mixed')}_224"
     theirs = timm.create_model(name, depth=2, dynamic_img_size=True)
-    weights = published.weights(dim=384, depth=2, heads=6, patch=16, classes=1000, **made)
+    weights = published.weights(dim=384, depth=2, heads=6, patch_size=16, classes=1000, **made)
     theirs.load_state_dict(weights)
     code, _, checkpoint = convert(
         weights, "data.path=made", "model.depth=2", f"model.encoding={encoding}"

@@ -21,7 +21,7 @@ FILES = {
         from dataclasses import dataclass
         from typing import Annotated, Literal
 
-        from zoo.errors import Invalid
+        from zoo.errors import OptionError
         from zoo.registry import Choice, Choices, register
 
         @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ FILES = {
 
             def __post_init__(self) -> None:
                 if self.jitter < 0:
-                    raise Invalid("jitter", "must not be negative")
+                    raise OptionError("jitter", "must not be negative")
 
         @register
         class ToyVit:

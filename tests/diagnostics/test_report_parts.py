@@ -27,7 +27,7 @@ def test_queries_are_spread_along_each_axis():
 
 
 def test_a_layout_names_what_has_no_place():
-    found = layout(encoder("rope", class_token=True), (text(2, 9),), 4)
+    found = layout(encoder("rope", cls_token=True), (text(2, 9),), 4)
     assert (found.extra, found.grid, found.layers, found.tokens) == (("class",), (9,), (0, 1), 10)
     assert found.slots == (0, 1, 4, 6, 9)
 
@@ -103,7 +103,7 @@ def test_attention_spread_evenly_is_told_beside_each_measure():
 
 
 def test_a_token_without_a_place_is_no_departure_from_relativity():
-    model, given = encoder("rope", class_token=True), (text(),)
+    model, given = encoder("rope", cls_token=True), (text(),)
     with changed(model, CHANGES["shifted"]):
         shifted = look(model, given)
     found = {

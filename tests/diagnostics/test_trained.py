@@ -69,7 +69,7 @@ def test_the_chain_stays_as_it_was(name):
         {key: value.clone() for key, value in chain.state_dict().items()},
         torch.get_rng_state(),
     )
-    assert shown(chain, causal=chain.causal)
+    assert shown(chain, causal=chain.causal_only)
     assert torch.equal(torch.get_rng_state(), drawn)
     assert chain.training
     for key, value in chain.state_dict().items():
@@ -193,7 +193,7 @@ def test_tokens_without_a_place_are_left_out_of_correlations():
 
 @torch.no_grad()
 def test_nothing_is_told_of_what_is_no_such_sum():
-    chain, made, mixing = chained("sinusoidal"), block(), block(shift=True)
+    chain, made, mixing = chained("sinusoidal"), block(), block(token_shift=True)
     before, after = entered(chain)
     call = described(made, chain, after)
     assert correlations(made, before, before, call) == ()

@@ -22,7 +22,7 @@ def carry(there, here):
     left = []
     for name, parameter in here.named_parameters():
         value = dict(there.named_parameters())[name].detach()
-        found = here.carried(name, value, there)
+        found = here.adapt_parameter(name, value, there)
         if found is None or found.shape != parameter.shape:
             left.append(name)
         else:
@@ -46,7 +46,7 @@ def test_parameters_of_the_same_sizes_are_taken_as_they_are(name):
         if dims.axes in zoo.encoding_class(name).axes:
             there, here = made(name, dims), made(name, dims)
             for key, value in there.named_parameters():
-                assert here.carried(key, value, there) is value
+                assert here.adapt_parameter(key, value, there) is value
 
 
 @pytest.mark.parametrize("name", ["rope_mixed", "liere", "comrope_ld"])

@@ -35,7 +35,7 @@ def described(chain, x, pos, causal, context, slots=None, **facts):
 
 def calls(member, dtype):
     """A chain, and its call of all tokens at once, of some of them, among padding, and of the last, after cached ones."""
-    chain, causal = Chain.of(member.make()).to(dtype).eval(), member.facts.causal
+    chain, causal = Chain.of(member.make()).to(dtype).eval(), member.facts.causal_only
     x, pos, cache = member.states().to(dtype), member.pos().float(), KeyValueCache()
     yield chain, described(chain, x, pos, causal, Context())
     chosen, facts = torch.tensor([8, 1, 5]), {"has_position": unplaced(), "document": document()}
@@ -198,7 +198,7 @@ def test_padding_is_no_token_of_a_spread():
 
 
 def test_cope_counts_halves_where_scores_are_nothing():
-    chain = Chain.of(zoo.encoding("cope", Dims(32, 2, length=16), positions=3))
+    chain = Chain.of(zoo.encoding("cope", Dims(32, 2, length=16), max_positions=3))
     with torch.no_grad():
         call = described(chain, torch.zeros(1, 8, 32), torch.arange(8.0)[:, None], True, Context())
         seen = {
@@ -214,10 +214,12 @@ def test_buckets_of_t5_share_far_offsets():
     def numbered(encoding):
         encoding.table.copy_(torch.arange(8.0)[:, None].expand(-1, 2))
 
-    curve = found("t5", buckets=8, reach=9, change=numbered)["Buckets of text"]
+    curve = found("t5", num_buckets=8, max_distance=9, change=numbered)["Buckets of text"]
     assert curve.places.tolist() == list(range(10))
     assert curve.lines["all heads"].tolist() == [0, 1, 2, 3, 4, 5, 6, 6, 7, 7]
-    both = found("t5", causal=False, buckets=8, reach=9, change=numbered)["Buckets of text"]
+    both = found("t5", causal=False, num_buckets=8, max_distance=9, change=numbered)[
+        "Buckets of text"
+    ]
     assert both.places[0] == -9
     assert both.lines["all heads"][8:11].tolist() == [
         5,
@@ -230,7 +232,7 @@ def test_shaw_tells_the_norm_of_each_offset_from_query_to_key():
     def one_back(encoding):
         encoding.key.zero_()[3] = 2.0  # key - query = -1 at a reach of 4
 
-    curve = found("shaw", reach=4, change=one_back)["Keys of offsets"]
+    curve = found("shaw", max_distance=4, change=one_back)["Keys of offsets"]
     assert curve.lines["all heads"][curve.places == 1] == 8  # 16 channels of 2
     assert curve.lines["all heads"].sum() == 8
 

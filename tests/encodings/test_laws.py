@@ -40,12 +40,12 @@ LISTS: tuple[list[Any], ...] = (
     [{"name": "string", "kind": "circulant"}],
     [{"name": "shaw", "values": False}],
     [{"name": "stickbreaking", "inclusive": True}],
-    [{"name": "t5", "buckets": 16, "reach": 9}],
+    [{"name": "t5", "num_buckets": 16, "max_distance": 9}],
     *(
         [{"name": "rope", "scaling": {"rule": rule, "factor": 4.0}}]
         for rule in ("linear", "ntk", "yarn", "llama3")
     ),
-    [{"name": "rope", "fraction": 0.5}],
+    [{"name": "rope", "rotary_fraction": 0.5}],
     ["alibi", "head_scale"],
     ["t5", "head_scale"],
     [{"name": "sandwich", "width": 16}],

@@ -83,7 +83,7 @@ def test_alibi_has_the_published_slopes(heads, exponents):
 
 @SEEN
 @QUERIES
-@pytest.mark.parametrize("options", [{}, {"buckets": 8, "reach": 10}])
+@pytest.mark.parametrize("options", [{}, {"num_buckets": 8, "max_distance": 10}])
 def test_t5(options, queries, causal):
     encoding, call = made("t5", **options), called(queries=queries, causal=causal)
     agree(encoding, call, literal.biased(call, literal.t5(encoding, causal, **options)), causal)
@@ -128,7 +128,7 @@ def test_t5_has_sixteen_buckets_on_either_side():
     [(6, 20, True), (10, 40, False), (32, 16, False), (32, 17, True)],
 )
 def test_any_even_number_of_buckets_will_do(buckets, reach, causal):
-    encoding, call = made("t5", buckets=buckets, reach=reach), called(causal=causal)
+    encoding, call = made("t5", num_buckets=buckets, max_distance=reach), called(causal=causal)
     agree(
         encoding, call, literal.biased(call, literal.t5(encoding, causal, buckets, reach)), causal
     )
@@ -137,7 +137,7 @@ def test_any_even_number_of_buckets_will_do(buckets, reach, causal):
 @pytest.mark.parametrize(("reach", "causal", "own"), [(16, True, 16), (8, False, 8)])
 def test_buckets_that_reach_no_further_than_those_of_one_distance_are_refused(reach, causal, own):
     with pytest.raises(OptionError, match=f"reach {reach} must be more than {own}"):
-        agree(made("t5", reach=reach), called(causal=causal), 0, causal)
+        agree(made("t5", max_distance=reach), called(causal=causal), 0, causal)
 
 
 @SEEN
@@ -157,7 +157,7 @@ def test_the_references_buckets_are_those_of_the_table(distance, causal):
 @QUERIES
 @pytest.mark.parametrize("reach", [3, 16])
 def test_shaw(reach, queries, causal):
-    encoding, call = made("shaw", reach=reach), called(queries=queries, causal=causal)
+    encoding, call = made("shaw", max_distance=reach), called(queries=queries, causal=causal)
     expected = literal.shaw(encoding, call, reach)
     shares = literal.softmax(expected)
     near(scores(encoding, call, causal), expected)
@@ -170,13 +170,13 @@ def test_shaw(reach, queries, causal):
 
 @SEEN
 def test_shaw_without_values_changes_scores_only(causal):
-    encoding, call = made("shaw", reach=3, values=False), called(causal=causal)
+    encoding, call = made("shaw", max_distance=3, values=False), called(causal=causal)
     assert {name for name, _ in encoding.named_parameters()} == {"key"}
     agree(encoding, call, literal.shaw(encoding, call, 3), causal)
 
 
 def test_a_query_that_is_turned_meets_shaws_vectors_as_it_was():
-    encoding, call = made(["rope", {"name": "shaw", "reach": 3, "values": False}]), called()
+    encoding, call = made(["rope", {"name": "shaw", "max_distance": 3, "values": False}]), called()
     waves = rotations.plain(8)
     q, k = (rotations.each_turned(one, call.pos, waves) for one in (call.q, call.k))
     turned, still = replace(call, q=q, k=k), replace(call, k=0 * call.k)
@@ -195,7 +195,7 @@ def test_transformer_xl(real, queries):
 
 def test_transformer_xl_is_as_exact_far_off_as_near():
     encoding, pos = made("transformer_xl"), torch.tensor([0.0, 1, 2, 5, 6, 9])[:, None]
-    q, k = torch.randn(2, 1, encoding.dims.heads, 6, encoding.dims.head)
+    q, k = torch.randn(2, 1, encoding.dims.heads, 6, encoding.dims.head_dim)
     near = zoo.scores(encoding.float(), q, k, pos, causal=True)
     torch.testing.assert_close(zoo.scores(encoding, q, k, pos + 2**20, causal=True), near)
 
@@ -260,19 +260,19 @@ def test_dape_takes_all_biases_before_it_together():
 @QUERIES
 @pytest.mark.parametrize("positions", [2, 3, 64])  # the first two are less than the gates' sums
 def test_cope(positions, queries):
-    encoding, call = made("cope", positions=positions), called(queries=queries)
+    encoding, call = made("cope", max_positions=positions), called(queries=queries)
     agree(encoding, call, literal.cope(encoding, call, literal.product_of(call), positions))
 
 
 def test_the_clamp_of_cope_acts():
-    encoding, call = made("cope", positions=3), called()
-    free = made("cope", positions=64)
+    encoding, call = made("cope", max_positions=3), called()
+    free = made("cope", max_positions=64)
     free.table[:3] = encoding.table
     assert not torch.allclose(scores(encoding, call), scores(free, call))
 
 
 def test_cope_counts_by_scores_that_are_turned_and_biased():
-    encoding, call = made(["rope", "alibi", {"name": "cope", "positions": 4}]), called()
+    encoding, call = made(["rope", "alibi", {"name": "cope", "max_positions": 4}]), called()
     q, k = (rotations.each_turned(one, call.pos, rotations.plain(8)) for one in (call.q, call.k))
     product, bias = literal.product_of(replace(call, q=q, k=k)), literal.alibi(encoding.alibi)
 

@@ -260,7 +260,7 @@ def test_alibi_measures_manhattan_distance_by_default_and_both_are_one_along_a_t
 @pytest.mark.parametrize("axes", [2, 3])
 @pytest.mark.parametrize("buckets", [32, 8])
 def test_t5_on_grids(axes, buckets):
-    encoding = moved(zoo.encoding("t5", Dims(16, 4, axes), buckets=buckets))
+    encoding = moved(zoo.encoding("t5", Dims(16, 4, axes), num_buckets=buckets))
     pos = PLACES[axes] * torch.tensor([1.0, 9, 40])[:axes]  # near and far
     expected = classic.t5(encoding.table, pos)
     near(biases(encoding, pos), expected)

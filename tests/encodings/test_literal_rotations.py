@@ -40,7 +40,7 @@ RULES = {
 @QUERIES
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
 def test_rope_of_a_fraction(fraction, queries, causal):
-    encoding = made("rope", head=16, fraction=fraction)
+    encoding = made("rope", head=16, rotary_fraction=fraction)
     call = called(head=16, queries=queries, causal=causal, pos=spots(real=True))
     agree(encoding, call, rope(call, rotations.plain(int(16 * fraction))), causal)
 
@@ -50,7 +50,7 @@ def test_rope_of_a_fraction(fraction, queries, causal):
 @pytest.mark.parametrize("case", RULES)
 def test_rope_stretched(case, fraction, base):
     scaling, rule = RULES[case]
-    encoding = made("rope", heads=2, head=32, fraction=fraction, base=base, scaling=scaling)
+    encoding = made("rope", heads=2, head=32, rotary_fraction=fraction, base=base, scaling=scaling)
     call = called(2, 32, pos=20 * spots(real=True))
     rest = {key: value for key, value in scaling.items() if key != "rule"}
     agree(encoding, call, rope(call, rule(int(32 * fraction), base=base, **rest)))

@@ -75,7 +75,7 @@ def test_a_sinusoid_learns_nothing_and_has_a_value_anywhere():
 
 
 def test_shaw_has_one_vector_for_each_signed_distance_and_two_ends():
-    encoding, (_, k, _) = made("shaw", reach=3), heads()
+    encoding, (_, k, _) = made("shaw", max_distance=3), heads()
     assert encoding.key.shape == encoding.value.shape == (7, 8)
     q = torch.ones_like(k)
     row = (zoo.scores(encoding, q, k, POS) - zoo.scores(made("none"), q, k, POS))[
@@ -87,7 +87,7 @@ def test_shaw_has_one_vector_for_each_signed_distance_and_two_ends():
 
 
 def test_shaws_values_are_read_as_well():
-    encoding, (q, k, v) = made("shaw", reach=3), heads()
+    encoding, (q, k, v) = made("shaw", max_distance=3), heads()
     shares = zoo.weights(encoding, q, k, POS)[0, 1, 4]
     read = (zoo.attend(encoding, q, k, v, POS) - zoo.attend(encoding, q, k, 0 * v, POS))[0, 1, 4]
     near(read, shares @ v[0, 1])
@@ -192,7 +192,7 @@ def test_fire_is_no_function_of_distance_alone():
 
 
 def test_cope_interpolates_between_floor_and_ceiling():
-    encoding = made("cope", Dims(1, 1), positions=8)
+    encoding = made("cope", Dims(1, 1), max_positions=8)
     encoding.table.copy_(torch.arange(8.0)[:, None] ** 2)  # 0, 1, 4, 9, ...
     one = torch.ones(1, 1, 5, 1, dtype=torch.float64)
     added = zoo.scores(encoding, one, 0 * one, POS[:5], causal=True)[
@@ -204,7 +204,7 @@ def test_cope_interpolates_between_floor_and_ceiling():
 def test_cope_clamps_counts_at_its_last_position():
     one, encoding = (
         torch.ones(1, 1, 9, 1, dtype=torch.float64),
-        made("cope", Dims(1, 1), positions=3),
+        made("cope", Dims(1, 1), max_positions=3),
     )
     added = zoo.scores(encoding, one, 0 * one, POS, causal=True)[0, 0, 8]
     near(added[:5], encoding.table[2].expand(5))

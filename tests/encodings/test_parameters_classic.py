@@ -32,7 +32,7 @@ def made(name, axes=1, kv_heads=None, **options):
         ("alibi", 2, {}, {}),
         ("alibi", 3, {"distance": "euclidean"}, {}),
         ("t5", 2, {}, {"table": (2, 32, HEADS)}),
-        ("t5", 3, {"buckets": 8}, {"table": (3, 8, HEADS)}),
+        ("t5", 3, {"num_buckets": 8}, {"table": (3, 8, HEADS)}),
     ],
 )
 def test_parameters_are_those_of_the_contract(name, axes, options, shapes):
@@ -124,13 +124,13 @@ def test_fope_carried_to_a_longer_text_computes_the_same():
 
 def test_t5_goes_by_rows_and_columns_as_before():
     image, clip = made("t5", 2), made("t5", 3)
-    clip.table.data.copy_(clip.carried("table", image.table, image))
+    clip.table.data.copy_(clip.adapt_parameter("table", image.table, image))
     pos, zero = torch.randint(5, (6, 2)).float(), torch.zeros(1, HEADS, 6, HEAD)
     frames = torch.cat([torch.arange(6.0)[:, None], pos], dim=1)
     near(zoo.scores(clip, zero, zero, frames), zoo.scores(image, zero, zero, pos))
-    assert torch.equal(image.carried("table", clip.table, clip), image.table)
-    assert made("t5").carried("table", image.table, image) is None
-    assert image.carried("table", made("t5").table, made("t5")) is None
+    assert torch.equal(image.adapt_parameter("table", clip.table, clip), image.table)
+    assert made("t5").adapt_parameter("table", image.table, image) is None
+    assert image.adapt_parameter("table", made("t5").table, made("t5")) is None
 
 
 # refused axes

@@ -114,7 +114,9 @@ def test_string_at_its_initial_values_learns_everything():
 def test_what_is_carried_to_other_axes_goes_by_rows_and_columns(kind, there, here):
     trained, other = made("string", there, kind=kind), made("string", here, kind=kind)
     for name, parameter in other.named_parameters():
-        parameter.data.copy_(other.carried(name, trained.get_parameter(name).detach(), trained))
+        parameter.data.copy_(
+            other.adapt_parameter(name, trained.get_parameter(name).detach(), trained)
+        )
     q, k = torch.randn(2, 1, HEADS, 5, HEAD).unbind()
     pos = {2: torch.randn(5, 2)}
     pos[3] = torch.cat([torch.zeros(5, 1), pos[2]], dim=1)

@@ -35,7 +35,7 @@ def made(name, axes, heads=2, head=24, block=4, **options):
 
 def heads(encoding, tokens=5, batch=2):
     dims = encoding.dims
-    return torch.randn(2, batch, dims.heads, tokens, dims.head, dtype=torch.float64).unbind()
+    return torch.randn(2, batch, dims.heads, tokens, dims.head_dim, dtype=torch.float64).unbind()
 
 
 def near(actual, expected, tolerance=REFERENCE):
@@ -412,7 +412,7 @@ def test_scales_learn_while_generators_are_frozen():
 
 def rotations(encoding, pos):
     """What a link makes of the unit vectors at each coordinate [M, P]: [M, H, K, K], orthogonal."""
-    count, size, heads = len(pos), encoding.dims.head, encoding.dims.heads
+    count, size, heads = len(pos), encoding.dims.head_dim, encoding.dims.heads
     unit = torch.eye(size, dtype=pos.dtype).repeat(count, 1).expand(1, heads, -1, -1)
     tokens = Tokens.at(
         torch.zeros(1, count * size, encoding.dims.dim, dtype=pos.dtype),

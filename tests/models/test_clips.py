@@ -20,7 +20,7 @@ def vit(encoding="rope_axial", samples=SAMPLES, **options):
             "dim": 48,
             "depth": 2,
             "heads": 2,
-            "patch": 4,
+            "patch_size": 4,
             "tubelet": 2,
             "encoding": links,
             **options,
@@ -65,7 +65,7 @@ def test_images_have_no_tubelets():
 
 def test_frames_do_not_move_in_training():
     model, clip = (
-        vit(coordinates=Perturbation(jitter=0.5, stretch=1.5, shift=2.0)),
+        vit(position_augmentation=Perturbation(jitter=0.5, stretch=1.5, token_shift=2.0)),
         torch.randn(1, 1, 6, 8, 16),
     )
     still, moved = model.eval().tokens(clip).index, model.train().tokens(clip).index
@@ -74,6 +74,10 @@ def test_frames_do_not_move_in_training():
 
 
 def test_the_whole_model_is_captured_by_the_compiler():
-    model = vit("comrope_ld", depth=1, coordinates=Perturbation(jitter=0.5, stretch=2.0, shift=1.0))
+    model = vit(
+        "comrope_ld",
+        depth=1,
+        position_augmentation=Perturbation(jitter=0.5, stretch=2.0, token_shift=1.0),
+    )
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert compiled(torch.randn(2, 1, 6, 8, 16)).shape == (2, 5)

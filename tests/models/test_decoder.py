@@ -85,7 +85,7 @@ def test_a_place_by_the_final_length_is_refused():
 
 
 def test_a_tied_table_is_read_and_predicted_with():
-    tied, untied = decoder("rope"), decoder("rope", tied=False)
+    tied, untied = decoder("rope"), decoder("rope", tie_embeddings=False)
     count = lambda model: sum(p.numel() for p in model.parameters())  # noqa: E731
     assert count(untied) - count(tied) == 11 * 16
     x = torch.randn(1, 3, 16)
@@ -94,7 +94,7 @@ def test_a_tied_table_is_read_and_predicted_with():
 
 
 def test_scaled_embeddings_are_larger_by_the_root_of_dim():
-    model = decoder("none", scaled=True)
+    model = decoder("none", scale_embeddings=True)
     inputs = text()
     torch.testing.assert_close(model.tokens(inputs).x, model.words.table(inputs) * 4)
 
@@ -104,9 +104,9 @@ def test_weights_start_as_published():
         SAMPLES, dim=256, depth=8, heads=4, encoding=links("rope"), block=BlockOptions(mlp="swiglu")
     )
     block = model.trunk.blocks[3]
-    for inner in (block.attention.query, block.attention.value, block.mlp.rise, block.mlp.gate):
+    for inner in (block.attention.q_proj, block.attention.v_proj, block.mlp.rise, block.mlp.gate):
         assert inner.weight.std().item() == pytest.approx(0.02, rel=0.02)
-    for end in (block.attention.out, block.mlp.fall):
+    for end in (block.attention.o_proj, block.mlp.fall):
         assert end.weight.std().item() == pytest.approx(0.02 / 4, rel=0.02)
     assert not any(p.any() for name, p in model.named_parameters() if name.endswith("bias"))
     assert model.words.table.weight.std().item() == pytest.approx(0.02, rel=0.1)
@@ -123,7 +123,7 @@ def test_encodings_keep_the_weights_that_they_start_from():
 
 
 def test_jitter_moves_places_in_training_only():
-    model = decoder("rope", coordinates=Perturbation(jitter=1.0))
+    model = decoder("rope", position_augmentation=Perturbation(jitter=1.0))
     assert torch.equal(model.tokens(text()).index[0, :, 0], torch.arange(12.0))
     moved = model.train().tokens(text())
     assert 0.1 < (moved.index[0, :, 0] - torch.arange(12)).abs().max() <= 0.5

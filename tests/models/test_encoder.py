@@ -24,7 +24,7 @@ def test_tokens_see_both_sides(name):
 @with_and_without
 @pytest.mark.parametrize(("left", "right"), [(4, 0), (0, 4), (3, 1)])
 def test_padding_changes_nothing(name, class_token, left, right):
-    model, inputs = encoder(name, class_token=class_token), text(1, 8)
+    model, inputs = encoder(name, cls_token=class_token), text(1, 8)
     padded = torch.cat([text(1, left), inputs, text(1, right)], dim=1)
     documents = torch.tensor([[-1] * left + [7] * 8 + [-1] * right])
     torch.testing.assert_close(
@@ -55,7 +55,7 @@ def test_the_mask_is_read_and_never_predicted():
 
 
 def test_the_class_token_has_no_place_and_no_output():
-    model = encoder("rope", class_token=True)
+    model = encoder("rope", cls_token=True)
     tokens = model.tokens(text(), torch.tensor([[0] * 12, [3] * 10 + [-1] * 2]))
     assert tokens.has_position[0].tolist() == [False] + [True] * 12
     assert tokens.document[:, 0].tolist() == [0, 3]
@@ -64,7 +64,7 @@ def test_the_class_token_has_no_place_and_no_output():
 
 
 def test_the_class_token_is_seen_and_trained():
-    model = encoder("rope", class_token=True)
+    model = encoder("rope", cls_token=True)
     model(text()).sum().backward()
     assert model.cls_token.grad.abs().max() > 0
     assert all(p.grad is not None for p in model.parameters())
@@ -83,7 +83,7 @@ def classifier(*names, **options):
 @each
 @with_and_without
 def test_padding_changes_no_class(name, class_token):
-    model, inputs = classifier(name, class_token=class_token), text(2, 7)
+    model, inputs = classifier(name, cls_token=class_token), text(2, 7)
     padded = torch.nn.functional.pad(inputs, (0, 5), value=-1)
     assert model(padded).shape == (2, 3)
     torch.testing.assert_close(model(padded), model(inputs), atol=1e-5, rtol=1e-4)
@@ -91,7 +91,7 @@ def test_padding_changes_no_class(name, class_token):
 
 @with_and_without
 def test_a_class_depends_on_every_token_and_on_their_order(class_token):
-    model, inputs = classifier("rope", class_token=class_token), torch.arange(11)[None]
+    model, inputs = classifier("rope", cls_token=class_token), torch.arange(11)[None]
     for other in (inputs.roll(1, 1), inputs.where(inputs != 10, 0), inputs.where(inputs != 0, 10)):
         assert (model(other) - model(inputs)).abs().max() > 1e-4
 
@@ -103,7 +103,7 @@ def test_a_class_is_read_off_the_mean_of_what_is_no_padding():
     torch.testing.assert_close(model(padded), model.head(x.mean(1)), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("options", [{}, {"class_token": True}, {"tied": False}])
+@pytest.mark.parametrize("options", [{}, {"cls_token": True}, {"tie_embeddings": False}])
 def test_all_of_a_classifier_is_trained(options):
     model = classifier("rope", **options)
     model(text()).square().sum().backward()
@@ -111,7 +111,7 @@ def test_all_of_a_classifier_is_trained(options):
 
 
 def test_a_text_of_nothing_has_a_finite_class():
-    model = classifier("alibi", class_token=True)
+    model = classifier("alibi", cls_token=True)
     assert model(torch.full((1, 4), -1)).isfinite().all()
 
 

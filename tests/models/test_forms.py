@@ -71,7 +71,7 @@ def test_packed_and_padded_documents_are_the_documents_alone(form):
 
 @forms
 def test_every_parameter_learns(form):
-    models = [decoder("rope", **form), encoder("rope", class_token=True, **form)]
+    models = [decoder("rope", **form), encoder("rope", cls_token=True, **form)]
     assert all(
         gradient is not None for model in models for gradient in gradients(model, text()).values()
     )
@@ -94,7 +94,7 @@ def test_images_have_them_too(form):
                 "dim": 48,
                 "depth": 2,
                 "heads": 2,
-                "patch": 4,
+                "patch_size": 4,
                 "encoding": links,
                 "pool": "class",
                 **form,
@@ -114,7 +114,7 @@ def test_a_grid_has_no_window():
 
 
 def test_a_class_token_sees_past_the_window():
-    model, inputs = encoder("none", depth=1, class_token=True, window=2), text(1)
+    model, inputs = encoder("none", depth=1, cls_token=True, window=2), text(1)
     changed = torch.cat([inputs[:, :9], (inputs[:, 9:] + 1) % 11], dim=1)
     first, second = (model.trunk(model.tokens(one)).x for one in (inputs, changed))
     moved = (first - second).abs().amax(-1)[0] > 1e-6
@@ -169,7 +169,7 @@ def test_weights_of_another_number_of_key_heads_are_left():
     assert set(report.left) == {
         f"trunk.blocks.{layer}.attention.{part}" for layer in range(2) for part in parts
     }
-    assert report.left["trunk.blocks.0.attention.key.weight"] == "[16, 16] there, [8, 16] here"
+    assert report.left["trunk.blocks.0.attention.k_proj.weight"] == "[16, 16] there, [8, 16] here"
 
 
 def planned(*overrides):

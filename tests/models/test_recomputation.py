@@ -63,7 +63,7 @@ def test_gradients_are_those_of_stored_blocks(names):
     "context", [lambda: SegmentMemory(6), KeyValueCache], ids=["memory", "cache"]
 )
 def test_what_a_block_remembers_is_as_it_was_the_first_time(context):
-    model = trunk(["tape"], shift=context is KeyValueCache)
+    model = trunk(["tape"], token_shift=context is KeyValueCache)
     stored = gradients(model, context(), segments=3)
     recompute(model)
     assert equal(gradients(model, context(), segments=3), stored)

@@ -61,7 +61,7 @@ def test_a_cache_is_shown_each_token_once():
 
 
 def test_a_memory_goes_on_past_its_length():
-    found = tokens(decoder("transformer_xl", memory=8), SegmentMemory(8), count=40)
+    found = tokens(decoder("transformer_xl", memory_length=8), SegmentMemory(8), count=40)
     assert len(found) == 40
     assert len(set(found)) > 1
 

@@ -16,7 +16,8 @@ SAMPLES = ImageSpec(channels=3, height=16, width=24, classes=7)
 def vit(encoding="rope_axial", **options):
     links = {encoding: lambda dims: zoo.encoding(encoding, dims)}
     return ViT(
-        SAMPLES, **{"dim": 32, "depth": 2, "heads": 2, "patch": 4, "encoding": links, **options}
+        SAMPLES,
+        **{"dim": 32, "depth": 2, "heads": 2, "patch_size": 4, "encoding": links, **options},
     )
 
 
@@ -55,7 +56,7 @@ def test_a_place_for_no_class_token_is_refused():
 
 
 def test_jitter_moves_coordinates_in_training_only():
-    model = vit(coordinates=Perturbation(jitter=1.0))
+    model = vit(position_augmentation=Perturbation(jitter=1.0))
     images = torch.randn(1, 3, 16, 24)
     still = model.eval().tokens(images).index
     moved = model.train().tokens(images).index
@@ -64,7 +65,9 @@ def test_jitter_moves_coordinates_in_training_only():
 
 
 def test_jitter_of_each_sample_places_no_class_token():
-    model = vit("rope_mixed", pool="class", coordinates=Perturbation(jitter=1.0, per_sample=True))
+    model = vit(
+        "rope_mixed", pool="class", position_augmentation=Perturbation(jitter=1.0, per_sample=True)
+    )
     tokens = model.train().tokens(torch.randn(2, 3, 16, 24))
     assert (tokens.index[0, 1:] != tokens.index[1, 1:]).all()
     assert torch.equal(tokens.index[:, 0], (tokens.grid_size[0] - 1).expand(2, -1) / 2)
@@ -84,7 +87,7 @@ def test_an_image_moved_with_its_places_is_the_same_to_mean_pooling():
 
 def test_weights_start_as_published():
     model = vit(dim=256, heads=4, pool="class")
-    query = model.trunk.blocks[0].attention.query.weight
+    query = model.trunk.blocks[0].attention.q_proj.weight
     assert query.abs().max() <= (6 / 512) ** 0.5
     assert query.std().item() == pytest.approx((2 / 512) ** 0.5, rel=0.05)
     assert model.embed.weight.std().item() == pytest.approx((3 * 4 * 4) ** -0.5, rel=0.15)
@@ -135,7 +138,11 @@ def test_a_shared_encoding_stands_once_and_others_once_per_layer():
 
 def test_the_whole_model_is_captured_by_the_compiler():
     model = vit(
-        "rope_mixed", depth=1, pool="class", registers=1, coordinates=Perturbation(jitter=0.5)
+        "rope_mixed",
+        depth=1,
+        pool="class",
+        registers=1,
+        position_augmentation=Perturbation(jitter=0.5),
     ).eval()
     model.head.weight.data.normal_()
     images = torch.randn(2, 3, 16, 24)

@@ -39,7 +39,7 @@ def test_shares_are_those_of_the_paper():
 
 def test_padding_is_never_chosen():
     batch = Windows(text(), text(), torch.tensor([[0] * 6 + [-1] * 6, [0] * 12]))
-    _, targets = masked(task(share=1.0), batch)
+    _, targets = masked(task(mask_ratio=1.0), batch)
     assert (targets != NOT_ASKED).sum(1).tolist() == [6, 12]
 
 
@@ -53,7 +53,7 @@ def test_an_evaluation_repeats_exactly():
 
 
 def test_a_window_is_masked_the_same_in_any_batch():
-    one, inputs = task(share=0.5), text()
+    one, inputs = task(mask_ratio=0.5), text()
     seen = []
     one.model.forward = lambda inputs, documents: (
         seen.append(inputs) or torch.zeros(*inputs.shape, 11)
@@ -66,7 +66,7 @@ def test_a_window_is_masked_the_same_in_any_batch():
 
 
 def test_where_windows_overlap_each_token_is_measured_once():
-    one, inputs = task(share=1.0), text()
+    one, inputs = task(mask_ratio=1.0), text()
     targets = inputs.roll(-1, 1)
     targets[1, :8] = NOT_ASKED  # which the window before has asked
     _, asked = one._asked(Windows(inputs, targets))
@@ -75,7 +75,7 @@ def test_where_windows_overlap_each_token_is_measured_once():
 
 
 def test_the_loss_is_of_the_chosen_tokens():
-    one, inputs = task(share=0.5), text()
+    one, inputs = task(mask_ratio=0.5), text()
     logits = torch.randn(2, 12, 11)
     one.model.forward = lambda inputs, documents: logits
     one.test_step(Windows(inputs, inputs), 0)
@@ -103,7 +103,7 @@ def test_a_model_without_a_mask_is_refused():
 
 def test_inputs_are_what_an_evaluation_shows_the_model():
     one, batch, seen = (
-        task(share=0.5),
+        task(mask_ratio=0.5),
         Windows(text(), text(), torch.zeros(2, 12, dtype=torch.long)),
         [],
     )

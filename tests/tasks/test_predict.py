@@ -64,14 +64,14 @@ def test_windows_know_their_documents():
 
 
 def test_memory_makes_windows_in_order_one_text():
-    data, one = Cycle(count=3), task(memory=24)
+    data, one = Cycle(count=3), task(memory_length=24)
     whole = one.model(torch.cat([batch.inputs for batch in data.batches], dim=1))
     parts = [one.logits("val", batch) for batch in data.batches]
     torch.testing.assert_close(torch.cat(parts, dim=1), whole)
 
 
 def test_loops_remember_nothing_of_each_other():
-    data, one = Cycle(last=1), task(memory=12)
+    data, one = Cycle(last=1), task(memory_length=12)
     run = trainer(max_epochs=1)
     first, second = (run.test(one, datamodule=data, verbose=False) for _ in range(2))
     assert first == second
@@ -88,20 +88,20 @@ def test_a_loop_that_broke_off_leaves_nothing_behind():
 
 
 def test_a_batch_of_other_rows_remembers_nothing():
-    one, data = task(memory=12), Cycle()
+    one, data = task(memory_length=12), Cycle()
     one.logits("val", data.batches[0])
     few = Windows(data.batches[1].inputs[:1], data.batches[1].targets[:1])
     torch.testing.assert_close(one.logits("val", few), one.model(few.inputs))
 
 
 def test_what_a_loop_remembers_can_be_carried_on():
-    one, batches = task(memory=12), Cycle().batches
+    one, batches = task(memory_length=12), Cycle().batches
     one.logits("train", batches[0])
-    other = task(memory=12)
+    other = task(memory_length=12)
     other.load_batch_state(copy.deepcopy(one.batch_state()))
     assert torch.equal(other.logits("train", batches[1]), one.logits("train", batches[1]))
     assert not torch.equal(
-        task(memory=12).logits("train", batches[1]), one.logits("train", batches[1])
+        task(memory_length=12).logits("train", batches[1]), one.logits("train", batches[1])
     )
 
 
@@ -111,7 +111,7 @@ def test_a_model_that_sees_what_comes_after_is_refused():
 
 
 def test_a_window_that_the_model_cannot_read_is_told_in_words():
-    one = task(memory=12)
+    one = task(memory_length=12)
     batch = Windows(text(1), text(1), torch.zeros(1, 12, dtype=torch.long))
     one.logits("train", batch)
     with pytest.raises(ZooError, match=r"model\.index: documents that follow"):

@@ -56,7 +56,7 @@ def place(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Toke
 def spacing(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Tensor:
     """How far neighbours are apart under a convention, [1|B, 1|N, P]: 1 for index, 2 / n for symmetric.
 
-    n is the extent or, where coordinates were given as such, the `length` in training. Raises Invalid where it is needed
+    n is the extent or, where coordinates were given as such, the `length` in training. Raises OptionError where it is needed
     and nobody said it.
     """
     if convention == "index":

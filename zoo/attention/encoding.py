@@ -61,7 +61,7 @@ class Dims:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The size of training, one number per axis. Raises Invalid when nobody said it."""
+        """The size of training, one number per axis. Raises OptionError when nobody said it."""
         if self.length is None:
             raise OptionError(
                 "length", "this encoding needs the size of training: Dims(length=...)"

@@ -169,7 +169,7 @@ class SelfAttention(nn.Module):
     def describe_linear(
         self, tokens: Tokens, chain: Chain, context: Context, slots: Tensor | None = None
     ) -> tuple[Tokens, LinearCall]:
-        """The same of kernel elu. Raises Invalid for an encoding that linear attention has no place for."""
+        """The same of kernel elu. Raises OptionError for an encoding that linear attention has no place for."""
         tokens = chain.prepare(tokens)
         states, content, k, v = self._projected(tokens, context)
         queries = tokens

@@ -107,7 +107,7 @@ def elu(x: Tensor) -> Tensor:
 
 
 def refuse(links: Iterable[Encoding], call: AttentionCall) -> None:
-    """Raises Invalid where an encoding does more than to turn queries and keys, or to add to the input."""
+    """Raises OptionError where an encoding does more than to turn queries and keys, or to add to the input."""
     heads = call.q.shape[1]
     call = call.replace(k=repeated(call.k, heads), v=repeated(call.v, heads))
     for link in links:

@@ -108,7 +108,7 @@ class Setting:
 
 
 Make = Callable[[Setting], nn.Module]
-"""A model that takes images [B, 3, L, L] or tokens [B, L] to logits. Raises Invalid where the setting does not allow it."""
+"""A model that takes images [B, 3, L, L] or tokens [B, L] to logits. Raises OptionError where the setting does not allow it."""
 
 Generate = Callable[[nn.Module, Tensor, int], object]
 """Continues a text [1, N] greedily by so many tokens, with a cache."""
@@ -195,5 +195,5 @@ class Measure(Protocol):
         ...
 
     def ready(self, contender: Contender, setting: Setting) -> Ready:
-        """Raises Invalid where the contender does not allow the setting."""
+        """Raises OptionError where the contender does not allow the setting."""
         ...

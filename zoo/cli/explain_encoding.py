@@ -54,7 +54,7 @@ class Sizes:
 
 
 def sized(sizes: Sizes, cls: type[Encoding]) -> Dims:
-    """The sizes of the first layer. Raises Invalid where they do not go together."""
+    """The sizes of the first layer. Raises OptionError where they do not go together."""
     if sizes.length == ():
         raise OptionError("length", "a list of none; give a number, or one along each axis")
     several = len(sizes.length) if isinstance(sizes.length, tuple) else None

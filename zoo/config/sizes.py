@@ -24,12 +24,12 @@ Sides = tuple[int, int]
 
 
 def length(word: int | str, trained: int, key: str) -> int:
-    """In tokens. Raises Invalid for `key` where it would be no whole number."""
+    """In tokens. Raises OptionError for `key` where it would be no whole number."""
     return word if isinstance(word, int) else _times(word, trained, key)
 
 
 def sides(word: int | str, trained: Sides, key: str) -> Sides:
-    """Height and width in pixels. Raises Invalid for `key` where they would be no whole numbers."""
+    """Height and width in pixels. Raises OptionError for `key` where they would be no whole numbers."""
     if isinstance(word, int):
         return word, word
     if found := SHAPE.fullmatch(word):

@@ -92,7 +92,7 @@ class DataModule(L.LightningDataModule):
         return {}
 
     def locate(self) -> None:
-        """Raises DataError, or Invalid, where what `setup` would read is not there or not as it is said to be.
+        """Raises DataError, or OptionError, where what `setup` would read is not there or not as it is said to be.
 
         Reads no more than the first row of each part.
         """
@@ -103,5 +103,5 @@ class DataModule(L.LightningDataModule):
         return
 
     def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:
-        """Batches of files as the model of `samples` has those of val, without `setup`. Raises Invalid where it cannot."""
+        """Batches of files as the model of `samples` has those of val, without `setup`. Raises OptionError where it cannot."""
         raise OptionError("name", f"{self.name} makes its samples itself and reads none from files")

@@ -83,7 +83,7 @@ class Passages(DataModule):
         return Facts(self.length, self.vocabulary, len(names), names)
 
     def locate(self) -> None:
-        """Raises Invalid too, where a table has other classes than are named."""
+        """Raises OptionError too, where a table has other classes than are named."""
         opened = self._opened(streaming=True)
         for part in PARTS:
             table = self._table(opened, part)

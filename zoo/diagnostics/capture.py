@@ -70,7 +70,7 @@ def look(
 
     Of many tokens, as many `queries` are chosen, from the first to the last one evenly, or those in these slots.
 
-    The model computes as in an evaluation, uncompiled, without gradients, and is left as it was. Raises Invalid("layers")
+    The model computes as in an evaluation, uncompiled, without gradients, and is left as it was. Raises OptionError("layers")
     where a layer is not there, and where the model has no attention of ours.
     """
     found: list[Look] = []
@@ -100,7 +100,7 @@ def watch(
 def check(model: nn.Module, layers: Sequence[int] | None) -> dict[SelfAttention, int]:
     """The model's layers with their numbers, those that they have or, where these are not one each, by order.
 
-    Raises Invalid where it has no such `layers`.
+    Raises OptionError where it has no such `layers`.
     """
     known = _attention(model)
     if not known:

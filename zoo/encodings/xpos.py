@@ -70,7 +70,7 @@ class XPos(Rotary):
             self._check(max(last - first, last - self.centre, self.centre - first), dtype)
 
     def _check(self, distance: float, dtype: torch.dtype) -> None:
-        """Raises Invalid for places so far apart that what their factors multiply to would leave the range of its type."""
+        """Raises OptionError for places so far apart that what their factors multiply to would leave the range of its type."""
         fastest = math.log((1 + self.gamma) / self.gamma) / self.span
         most = (math.log(torch.finfo(dtype).max) - 2) / fastest  # room for what is multiplied
         if distance > most:

@@ -60,7 +60,7 @@ def controls(
 ) -> Iterator[Control]:
     """The metrics of `zoo eval`, of `limit` batches where there is one; first with places as they are, then changed.
 
-    Raises Invalid where the data cannot be read as what the model was trained on.
+    Raises OptionError where the data cannot be read as what the model was trained on.
     """
     limits: dict[str, Any] = {} if limit is None else {"limit_test_batches": limit}
     trainer = build_trainer(recipe, logger=False, callbacks=[Tested()], **limits)

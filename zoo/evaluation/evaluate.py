@@ -57,7 +57,7 @@ BY_PLACE = ("positions", "accuracies", "asked")
 def tested(trainer: L.Trainer, task: Task, data: DataModule) -> dict[str, Any]:
     """count, metrics, and of a text how it was cut and, where a task tells them, loss, accuracy and number of tokens by place.
 
-    Raises Invalid where the data cannot be read, and Stopped where a signal comes.
+    Raises OptionError where the data cannot be read, and Stopped where a signal comes.
     """
     adopt(task, data)
     if isinstance(data.samples, TextSpec):
@@ -76,7 +76,7 @@ def tested(trainer: L.Trainer, task: Task, data: DataModule) -> dict[str, Any]:
 
 
 def adopt(task: Task, data: DataModule) -> None:
-    """Raises Invalid where data cannot be read as what the model was trained on."""
+    """Raises OptionError where data cannot be read as what the model was trained on."""
     data.adopt(task.samples)
     known, found = task.samples, data.samples
     if isinstance(known, ImageSpec):
@@ -92,7 +92,7 @@ def adopt(task: Task, data: DataModule) -> None:
 
 
 def _refuse_others(known: Samples, found: Samples, *keys: str) -> None:
-    """Raises Invalid where samples are not such as the model was trained on; their size may be another."""
+    """Raises OptionError where samples are not such as the model was trained on; their size may be another."""
     if type(found) is not type(known):
         raise OptionError("name", f"the model reads {type(known).__name__.lower()}")
     for key in keys:

@@ -65,7 +65,7 @@ def _override(word: str) -> str:
 
 
 def _prompt(recipe: Recipe, model: nn.Module, facts: Any) -> list[int]:
-    """The prompt as tokens. Raises Invalid, with a whole key, where there is nothing to continue, or no way to."""
+    """The prompt as tokens. Raises OptionError, with a whole key, where there is nothing to continue, or no way to."""
     if not isinstance(facts, TextSpec) or not _writes(model):
         raise OptionError(
             "model.name",

@@ -81,7 +81,7 @@ class Slurm:
 
 
 def seconds(time: str) -> int:
-    """A limit of time as sbatch reads it: m, m:s, h:m:s, d-h, d-h:m, d-h:m:s. Raises Invalid."""
+    """A limit of time as sbatch reads it: m, m:s, h:m:s, d-h, d-h:m, d-h:m:s. Raises OptionError."""
     found = TIME.fullmatch(time)
     if found is None:
         raise OptionError(

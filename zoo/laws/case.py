@@ -37,7 +37,7 @@ class Case:
 
     @classmethod
     def of(cls, name: str, choices: Sequence[Choice], axes: int) -> Case:
-        """The member that these encodings are. Raises Invalid for an option that is not known."""
+        """The member that these encodings are. Raises OptionError for an option that is not known."""
         links = {one.name: waiting(one) for one in choices}
 
         def build(dims: Dims) -> Encoding:

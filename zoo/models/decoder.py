@@ -101,7 +101,7 @@ class Decoder(nn.Module):
 
         Tokens see only those of their own number in `documents` int64 [B, N]; -1 is padding, on either side. `index` [N]
         or [B, N] are places that grow within each document; by default the context's tokens are counted on, or each
-        document from 0. With `last` only so many last tokens have their logits made. Raises Invalid where documents follow
+        document from 0. With `last` only so many last tokens have their logits made. Raises OptionError where documents follow
         tokens of a context and `index` is missing.
         """
         x = self.trunk(self.tokens(inputs, documents, index, context), context).x

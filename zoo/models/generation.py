@@ -26,7 +26,7 @@ def continued(
 
     The model takes `context` and `last`, as `Decoder` does. What the context remembers is of inference mode.
 
-    Raises Invalid where the model can go no further.
+    Raises OptionError where the model can go no further.
     """
     device = next(model.parameters()).device
     text = torch.tensor([prompt], device=device)

@@ -183,7 +183,7 @@ class Transformer(nn.Module):
 def recompute(model: nn.Module) -> None:
     """Have the trunk of a model store only what enters its blocks, in training, and compute them again going backward.
 
-    Chen et al. 2016, arXiv:1604.06174. Raises Invalid where the model has no trunk.
+    Chen et al. 2016, arXiv:1604.06174. Raises OptionError where the model has no trunk.
     """
     trunks = [module for module in model.modules() if isinstance(module, Transformer)]
     if not trunks:

@@ -114,7 +114,7 @@ class ViT(nn.Module):
         self._initialise()
 
     def sizes(self, *pixels: int) -> tuple[int, ...]:
-        """The grid of patches of an image or a clip. Raises Invalid where the patch or the tubelet does not divide it."""
+        """The grid of patches of an image or a clip. Raises OptionError where the patch or the tubelet does not divide it."""
         *frames, height, width = pixels
         *tubelet, patch, _ = self.steps
         if height % patch or width % patch:

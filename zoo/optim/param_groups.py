@@ -54,7 +54,7 @@ def groups(
 ) -> list[dict[str, Any]]:
     """An optimiser's groups of parameters for each rule, in their order, given the decay of each name without rules.
 
-    Raises Invalid where a rule counts for no parameter, or where all are frozen.
+    Raises OptionError where a rule counts for no parameter, or where all are frozen.
     """
     named = dict(model.named_parameters())
     matched = {

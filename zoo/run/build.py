@@ -74,7 +74,7 @@ def build_model(recipe: Recipe, samples: Samples | None = None) -> nn.Module:
     """The model as a plain module, with weights drawn from torch's random state. Loads no data.
 
     Encodings draw theirs from streams of their own, so that all other weights are those of a model without any.
-    `samples` are the facts it is built for, where they are known; else they are asked of the data. Raises Invalid where
+    `samples` are the facts it is built for, where they are known; else they are asked of the data. Raises OptionError where
     the model reads samples of another kind.
     """
     facts = build_data(recipe).samples if samples is None else samples
@@ -97,7 +97,7 @@ def build_task(recipe: Recipe, samples: Samples | None = None, device: str = "cp
 
 
 def reader(recipe: Recipe, section: Literal["model", "task"], samples: Samples) -> Any:
-    """The class that a section names. Raises Invalid where it reads samples of another kind than the data's."""
+    """The class that a section names. Raises OptionError where it reads samples of another kind than the data's."""
     name = getattr(recipe, section).name
     cls = registry.find(f"{section}s", name)
     wanted = get_type_hints(cls.__init__).get("samples", object)

@@ -33,7 +33,7 @@ class Sized(NamedTuple):
 
 
 def resolutions(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
-    """By the name that a result has for each. Raises Invalid where one is no whole number of pixels."""
+    """By the name that a result has for each. Raises OptionError where one is no whole number of pixels."""
     found = {}
     for at, word in enumerate(recipe.evaluate.resolutions or ()):
         assert isinstance(trained, ImageSpec)

@@ -93,7 +93,7 @@ def _made(recipe: Recipe, facts: Samples, optim: Any, blame: Blame) -> None:
 
 @contextmanager
 def _counted() -> Iterator[None]:
-    """Raises Invalid where a model has more weights than can be counted."""
+    """Raises OptionError where a model has more weights than can be counted."""
     try:
         yield
     except RuntimeError as error:
@@ -103,7 +103,7 @@ def _counted() -> Iterator[None]:
 
 
 def _remembers(recipe: Recipe, model: nn.Module) -> None:
-    """Raises Invalid where a model remembers the batch before and the data does not go on from it."""
+    """Raises OptionError where a model remembers the batch before and the data does not go on from it."""
     if not getattr(model, "memory", 0) or recipe.data.options.get("streams"):
         return
     told = f"the windows of data {recipe.data.name} do not go on from those of the batch before"

@@ -60,7 +60,7 @@ class Task(L.LightningModule):
             shard(self.model, self.device_mesh["data_parallel"])
 
     def inputs(self, batch: Any) -> tuple[Tensor | None, ...]:
-        """What the model is called with for a batch of an evaluation. Raises Invalid where the task does not tell it."""
+        """What the model is called with for a batch of an evaluation. Raises OptionError where the task does not tell it."""
         raise OptionError(
             "name", f"{type(self).__name__.lower()} does not tell what its model is called with"
         )
@@ -83,7 +83,7 @@ class Task(L.LightningModule):
 
 
 class Optimiser(Protocol):
-    """A member of `zoo/tasks/optim`."""
+    """A member of `zoo/optim`."""
 
     def configure(self, model: nn.Module, steps: int) -> dict[str, Any]:
         """Optimiser and schedule in Lightning's form, for a training of so many steps."""

@@ -118,7 +118,7 @@ def tokens(text: Any, vocabulary: Encoder, length: int) -> NDArray[Any]:
 
 
 def given(paths: Sequence[Path], samples: Samples, length: int, batch_size: int) -> Iterator[Given]:
-    """Batches of files of text, with the vocabulary of `samples`. Raises Invalid where those are no passages."""
+    """Batches of files of text, with the vocabulary of `samples`. Raises OptionError where those are no passages."""
     if not isinstance(samples, TextClassificationSpec):
         raise OptionError("name", "the model was not trained on texts with labels")
     vocabulary = from_plain(samples.vocabulary.plain())

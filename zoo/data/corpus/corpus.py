@@ -136,7 +136,7 @@ class Shares:
 class Corpus:
     """Documents are read, encoded and split when they are first asked for.
 
-    `read` raises DataError. Raised later: DataError where a document cannot be encoded, Invalid where no vocabulary of the
+    `read` raises DataError. Raised later: DataError where a document cannot be encoded, OptionError where no vocabulary of the
     size can be made.
     """
 

@@ -66,7 +66,7 @@ class Reading:
     told: bool = False
 
     def samples(self) -> TextSpec:
-        """Raises Invalid where a part is shorter than a window."""
+        """Raises OptionError where a part is shorter than a window."""
         for part in PARTS:
             self.count(part)
         return TextSpec(self.cutting.length, self.corpus.encoded.vocabulary)

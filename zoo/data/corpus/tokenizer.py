@@ -223,7 +223,7 @@ class Words:
 
 
 def from_plain(plain: Mapping[str, str]) -> Encoder:
-    """The vocabulary that `plain()` was asked of. Raises Invalid where there is none like it."""
+    """The vocabulary that `plain()` was asked of. Raises OptionError where there is none like it."""
     match dict(plain):
         case {"kind": "character", "symbols": symbols}:
             return Characters(symbols)
@@ -265,7 +265,7 @@ class Tokenisation:
             )
 
     def choose(self, texts: Sequence[str], training: Sequence[str]) -> Encoder:
-        """The vocabulary for texts. Raises Invalid where its size is not the one asked for."""
+        """The vocabulary for texts. Raises OptionError where its size is not the one asked for."""
         if self.kind == "byte":
             return Bytes()
         if self.kind == "character":

@@ -189,7 +189,7 @@ class Cutting:
         return self.batch_size * processes if part == "train" else self.batch_size
 
     def places(self, part: str, size: int, processes: int = 1) -> Places:
-        """Where windows lie in the `size` tokens of a part. Raises Invalid where not one fits."""
+        """Where windows lie in the `size` tokens of a part. Raises OptionError where not one fits."""
         rows = self.rows(part, processes) if self.streams else 1
         if size <= rows * self.length:
             told = (

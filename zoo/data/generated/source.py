@@ -42,7 +42,7 @@ class Generated(DataModule):
 
 
 def ordered(least: int, most: int, key: str) -> None:
-    """Raises Invalid for `least` where it is more than the option `key` allows."""
+    """Raises OptionError for `least` where it is more than the option `key` allows."""
     if least > most:
         raise OptionError(
             "least", f"{least} {key} are more than the {most} of the longest; write {most} or less"

@@ -18,7 +18,7 @@ LEAST = 2
 
 
 def refuse_few(classes: int | Sequence[str]) -> None:
-    """Raises Invalid where there are not two classes to tell apart, or two of one name."""
+    """Raises OptionError where there are not two classes to tell apart, or two of one name."""
     count = classes if isinstance(classes, int) else len(classes)
     if count < LEAST:
         named = f" ({', '.join(classes)})" if not isinstance(classes, int) and classes else ""
@@ -38,7 +38,7 @@ def declared(table: Any) -> tuple[str, ...]:
 
 
 def names(table: Any, streaming: bool) -> tuple[str, ...]:
-    """Those that a table declares, or the words that label its rows, sorted. Raises Invalid where it does not tell."""
+    """Those that a table declares, or the words that label its rows, sorted. Raises OptionError where it does not tell."""
     kind = getattr((table.features or {}).get("label"), "dtype", None)
     if found := declared(table):
         return found
@@ -62,7 +62,7 @@ def names(table: Any, streaming: bool) -> tuple[str, ...]:
 def order(own: Sequence[str], known: Sequence[str], count: int, title: str) -> tuple[int, ...]:
     """The class that each number of a table means, where it calls them `own` and a model `known`, or numbers `count` of them.
 
-    Names are empty where there are none. Raises Invalid where the classes are not the same.
+    Names are empty where there are none. Raises OptionError where the classes are not the same.
     """
     if own and (len(own) != count or (known and set(own) != set(known))):
         asked = f"{', '.join(known)}" if known else f"{count} classes"

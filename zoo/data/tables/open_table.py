@@ -106,7 +106,7 @@ def _features(table: Any, path: str) -> Mapping[str, Any]:
 
 
 def classes(table: Any, column: str = "label") -> tuple[str, ...]:
-    """The names of the classes that the labels of a table number. Raises Invalid where they are plain numbers."""
+    """The names of the classes that the labels of a table number. Raises OptionError where they are plain numbers."""
     names = getattr((table.features or {}).get(column), "names", None)
     if names is None:
         raise OptionError(
@@ -198,7 +198,7 @@ class Parts:
         return bool(self._shares())
 
     def streamed(self, streaming: bool, workers: int) -> None:
-        """Raises Invalid where a stream cannot have such parts, or so many workers."""
+        """Raises OptionError where a stream cannot have such parts, or so many workers."""
         if streaming and self.drawn:
             raise OptionError(
                 "stream", "a stream has no shares; name a split for each of val and test"

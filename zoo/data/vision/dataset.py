@@ -128,7 +128,7 @@ def pictures(
 
 
 def refuse_others(samples: Samples, channels: int) -> None:
-    """Raises Invalid where a model reads something other than images with so many channels."""
+    """Raises OptionError where a model reads something other than images with so many channels."""
     if type(samples) is not ImageSpec:
         raise OptionError(
             "name", f"a source of images, the model reads {type(samples).__name__.lower()}"

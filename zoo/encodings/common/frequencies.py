@@ -78,7 +78,7 @@ class Scaling:
             raise OptionError("factor", f"factor {self.factor} is less than 1")
 
     def length(self, dims: Dims) -> int:
-        """The length of training. Raises Invalid when nobody said it, and the rule needs it."""
+        """The length of training. Raises OptionError when nobody said it, and the rule needs it."""
         return self.original or (dims.tokens if self.rule in ("yarn", "llama3") else 0)
 
 

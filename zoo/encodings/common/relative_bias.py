@@ -14,7 +14,7 @@ from zoo.errors import OptionError
 
 
 def check(buckets: int, reach: int, ahead: bool) -> None:
-    """Raises Invalid where no distance is left to share a bucket. Where no keys lie `ahead`, twice as many have their own."""
+    """Raises OptionError where no distance is left to share a bucket. Where no keys lie `ahead`, twice as many have their own."""
     own = buckets // (4 if ahead else 2)
     if reach <= own:
         raise OptionError(
