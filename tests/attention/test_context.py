@@ -181,10 +181,10 @@ def test_keys_are_kept_as_they_settle_and_read_as_they_were():
         tokens(0, 2).with_per_token(spent=torch.ones(1, 2)),
         torch.randn(1, 2, 2, 4).half(),
     )
-    settle = lambda k, tokens: (
-        10 * k.float(),
-        tokens.with_per_token(spent=tokens.per_token["spent"][:, :0]),
-    )
+
+    def settle(k, tokens):
+        return 10 * k.float(), tokens.with_per_token(spent=tokens.per_token["spent"][:, :0])
+
     k, _, keys = cache.keys(0, heads, heads, at, settle)
     assert torch.equal(k, heads)
     assert keys.per_token["spent"].shape == (1, 2)

@@ -109,13 +109,13 @@ def test_a_picture_of_a_clip_has_its_frames_side_by_side():
     assert picture.shape == (3, 2 * cell + GAP, 2 * (4 * cell + GAP))
 
 
-def vit(*overrides, size=8, patch_size=2):
+def vit(*overrides, size=8, patch=2):
     """What a vision transformer of noise shows of two images."""
     words = [
         "model.dim=16",
         "model.heads=2",
         "model.depth=1",
-        f"model.patch_size={patch}",
+        f"model.patch_size={patch_size}",
         "model.encoding=rope_axial",
     ]
     made = build_model(zoo.load_recipe("vit_comrope", [*words, *overrides]))

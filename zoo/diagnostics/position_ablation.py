@@ -24,7 +24,8 @@ Change = Callable[[Tokens], Tensor]
 def changed(model: nn.Module, change: Change) -> Iterator[None]:
     """Within it the model's tokens stand in other places, from before the first layer on; contents and masks stay.
 
-    An encoding that cannot follow raises OptionError when the model is called. Raises OptionError for a model that has no trunk, in
+    An encoding that cannot follow raises OptionError when the model is called. Raises
+    OptionError for a model that has no trunk, in
     front of which its tokens could be moved.
     """
     trunks = [module for module in model.modules() if isinstance(module, Transformer)]

@@ -31,8 +31,11 @@ class TAPE(Encoding):
         super().__init__(dims)
         check_pairs(dims)
         if dims.num_kv_heads != dims.heads:
-            told = f"mixes frames with the weights of each query head, so {dims.heads} heads cannot share {dims.num_kv_heads} keys"
-            raise OptionError("name", f"tape {told}; leave kv_heads out")
+            problem = (
+                f"tape mixes frames with the weights of each query head, so {dims.heads} heads "
+                f"cannot share {dims.num_kv_heads} keys; leave kv_heads out"
+            )
+            raise OptionError("name", problem)
         self.base, self.last = base, dims.depth is not None and dims.layer == dims.depth - 1
         if not self.last:
             heads, ranks = dims.heads, 4 * dims.heads

@@ -1,6 +1,7 @@
-"""The interpreters of an attention call: `reference` defines it, `chunked` takes it in parts, `sdpa` and `flex` compute it fused.
+"""Choose the backend that computes an attention call, and run it.
 
-Which one runs is read off the fields of AttentionCall, never off an encoding.
+`reference` defines the result, `chunked` computes it in parts, `sdpa` and `flex` use fused kernels.
+The choice depends on the fields of the AttentionCall, never on the encoding.
 """
 
 from __future__ import annotations

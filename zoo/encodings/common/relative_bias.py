@@ -14,7 +14,10 @@ from zoo.errors import OptionError
 
 
 def check(buckets: int, reach: int, ahead: bool) -> None:
-    """Raises OptionError where no distance is left to share a bucket. Where no keys lie `ahead`, twice as many have their own."""
+    """Raise OptionError where no distance is left to share a bucket.
+
+    Where no keys lie `ahead`, twice as many have their own.
+    """
     own = buckets // (4 if ahead else 2)
     if reach <= own:
         raise OptionError(
