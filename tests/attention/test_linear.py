@@ -37,7 +37,7 @@ def layer(name="rope", dims=DIMS, causal=True, options=LayerOptions()):
     return made.eval(), Chain.of(zoo.encoding(name, dims)).double().eval()
 
 
-def tokens(x, start=0, document=None, token_shift=0.0):
+def tokens(x, start=0, document=None, shift=0.0):
     return Tokens.at(
         x,
         torch.arange(start, start + x.shape[1])[:, None].double() + shift,

@@ -109,7 +109,7 @@ def test_a_picture_of_a_clip_has_its_frames_side_by_side():
     assert picture.shape == (3, 2 * cell + GAP, 2 * (4 * cell + GAP))
 
 
-def vit(*overrides, size=8, patch=2):
+def vit(*overrides, size=8, patch_size=2):
     """What a vision transformer of noise shows of two images."""
     words = [
         "model.dim=16",

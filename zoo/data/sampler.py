@@ -104,11 +104,11 @@ class ResumableLoader(DataLoader[Any]):
     ) -> None:
         together = together or batch_size * share.processes
         self.order = ResumableSampler(
-            len(samples),
+            len(samples),  # type: ignore[arg-type]
             together,
             share,
             seed if training else None,
-            shuffled,  # type: ignore[arg-type]
+            shuffled,
         )
         super().__init__(
             samples,

@@ -102,7 +102,7 @@ class ViT(nn.Module):
         self.patch_embed = convolution(
             samples.channels,
             dim,
-            kernel_size=self.steps,
+            kernel_size=self.steps,  # type: ignore[arg-type]
             stride=self.steps,  # type: ignore[arg-type]
         )
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if pool == "class" else None

@@ -99,8 +99,8 @@ class Checkpoints(L.Callback):
     def on_save_checkpoint(
         self,
         trainer: L.Trainer,
-        pl_module: Task,
-        checkpoint: dict[str, Any],  # type: ignore[override]
+        pl_module: Task,  # type: ignore[override]
+        checkpoint: dict[str, Any],
     ) -> None:
         checkpoint["zoo"] = self.about(trainer)
         checkpoint["random"] = self.processes.all_gather(

@@ -103,9 +103,9 @@ class Finite(L.Callback):
     def on_train_batch_start(
         self,
         trainer: L.Trainer,
-        pl_module: Task,
+        pl_module: Task,  # type: ignore[override]
         batch: Any,
-        batch_idx: int,  # type: ignore[override]
+        batch_idx: int,
     ) -> None:
         self.steps.append(Began.now(pl_module, batch, batch_idx))
 
