@@ -1,6 +1,6 @@
-"""Pages made from the code and the recipes: `python docs/pages.py` writes them, and a test holds that they are current.
+"""Pages made from code, recipes and recorded files: `python docs/pages.py` writes them, and a test holds that they are current.
 
-Pictures that are missing are drawn; `python docs/pages.py rope fox` draws these anew, `python docs/pages.py all` every one.
+It also draws missing pictures of encodings; `python docs/pages.py rope fox` redraws these, `python docs/pages.py all` every one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import certificates
 import comparison_pages
-import recorded
-import timed
+import conformance_page
+import import_graph
+import recipe_heads
+import speed_page
+
+from torch import Tensor
 
 import zoo
 from zoo import registry
@@ -28,139 +31,138 @@ from zoo.encodings.facts import declared
 
 DOCS = Path(__file__).parent
 PICTURES = DOCS / "images" / "encodings"
-HEAD = """# Encodings
+INDEX = """# Encodings
 
-Made by `python docs/pages.py` from the docstrings, the declared facts and the recipes. `zoo show NAME` tells the same on
-the command line, in sizes of your own, with the time that a layer takes on your machine.
+Made by `python docs/pages.py` from docstrings, declared facts and recipes. `zoo show NAME` prints the same for sizes of your own,
+with the time that a layer takes on your machine.
 
 """
 FACTS = f"""
-Parameters are those of a model of {Sizes().depth} layers, width {Sizes().dim} and {Sizes().heads} heads, trained on 512
-tokens, or on patches 14 by 14 where one axis is not accepted. *Fused* says how attention is computed, under a causal
-mask where there is one axis: with nothing but q, k and v; with factors that ride on q and k; with a bias for each pair
-(FlexAttention on a GPU, chunks of queries elsewhere); or over whole rows of scores, in chunks too. Decoding with a cache is
-exact for all that run under a causal mask.
+*Parameters* are counted for a model of {Sizes().depth} layers, width {Sizes().dim} and {Sizes().heads} heads, with 512 tokens,
+or 14 by 14 patches for encodings that do not accept one axis. *Attention* says what the backend has to compute, under a causal
+mask for text: q, k and v alone; low-rank biases as extra channels; a bias for each pair (FlexAttention on a GPU, chunks of queries
+elsewhere); or whole rows of scores, in chunks. Cached decoding is exact for every encoding that runs under a causal mask.
 
-| encoding | axes | relative | needs a causal mask | layers | coordinates | parameters | fused |
+| encoding | axes | shift-invariant | causal only | modules | coordinates | parameters | attention |
 |---|---|---|---|---|---|---|---|
 """
 READING = """
 ## How to read the pictures
 
-They are measured, not drawn from the formula: tokens are passed through the encoding and a layer whose projections are the
-identity, in float64 and with a fixed seed, and what has something to show is shown.
+The pictures are measured, not drawn from formulas: random tokens pass through the encoding and a layer with identity
+projections, in float64 with a fixed seed.
 
-- *Equal tokens* are all one random vector, of which the score with itself is 1 without an encoding. Whatever their scores and
-  weights differ by is the work of the encoding. A line is a mean over sixteen such vectors, a band the middle 80 % of them.
-- *Bias on scores* is what is left when queries and keys are zero, *of random tokens* where the bias depends on the tokens.
-- *Causal weights* are relative to the largest of their row, so that a row is all yellow where every key weighs the same.
-- *Turn of each pair of channels*: the angles by which one step turns queries and keys, found by turning unit vectors. On
-  an image each pair of channels has an angle for a row and one for a column, a *wave vector*, if the turns commute.
-- *Scores of the centre with all* show an image of 15 by 15 patches; the square is the query.
-- Parameters are those that an encoding starts with. Where they hardly tell, as in tables of small random numbers, all are
-  moved at random, and the picture says so.
+- *Equal tokens* are copies of one random vector whose score with itself is 1 without an encoding. All differences between their
+  scores and weights are the encoding's work. A line is the mean over sixteen such vectors, a band the middle 80 %.
+- *Bias on scores* is what remains when queries and keys are zero, *of random tokens* if the bias depends on the tokens.
+- *Causal weights* are relative to the largest of their row: a row is all yellow if every key weighs the same.
+- *Rotation of each pair of channels*: the angle by which one step rotates queries and keys, found by rotating unit vectors. On
+  an image, commuting rotations give each pair of channels an angle per row and per column, a *wave vector*.
+- *Scores of the centre with all* shows an image of 15 by 15 patches; the square marks the query.
+- Parameters have their initial values. If these show little, as tables of small random numbers do, all are
+  perturbed at random, and the picture says so.
 """
 
 
-def pages() -> dict[Path, str]:
-    """{path: text} of all pages that are made."""
+def write_pages() -> dict[Path, str]:
+    """Return {path: text} of everything this script writes, the pictures of encodings aside."""
     recipes = {name: load(name) for name in recipe_files()}
     names = zoo.encoding_names()
-    found = {DOCS / "encodings.md": index(names), DOCS / "results.md": recorded.results(recipes)}
-    found[DOCS / "overview.md"] = comparison_pages.write_overview()
-    found[DOCS / "conformance.md"] = certificates.conformance(DOCS / "conformance")
-    found |= {
-        DOCS / "speed.md": timed.speed(DOCS / "speed.md"),
-        **comparison_pages.write_question_pages(),
+    pages = {
+        DOCS / "encodings.md": _index(names),
+        DOCS / "results.md": recipe_heads.write_results_page(recipes),
+        DOCS / "overview.md": comparison_pages.write_overview(),
+        DOCS / "conformance.md": conformance_page.write_conformance_page(DOCS / "conformance"),
+        DOCS / "speed.md": speed_page.write_speed_page(DOCS / "speed.md"),
+        import_graph.PICTURE: import_graph.draw_graph(import_graph.read_imports()),
     }
-    return found | {DOCS / "encodings" / f"{name}.md": page(name, recipes) for name in names}
+    pages |= comparison_pages.write_question_pages()
+    pages |= {DOCS / "encodings" / f"{name}.md": _encoding_page(name, recipes) for name in names}
+    return pages
 
 
-def index(names: Sequence[str]) -> str:
-    """All encodings: a line each, their facts, and how their pictures are read."""
-    told = registry.summaries("encodings")
-    lines = [
-        "| encoding | |",
-        "|---|---|",
-        *(f"| {_link(name)} | {_prose(told[name])} |" for name in names),
-    ]
-    return HEAD + "\n".join(lines) + "\n" + FACTS + "\n".join(map(_facts, names)) + "\n" + READING
+def _index(names: Sequence[str]) -> str:
+    """Return docs/encodings.md: a line for each encoding, their facts, and how to read the pictures."""
+    summaries = registry.summaries("encodings")
+    lines = ["| encoding | |", "|---|---|"]
+    lines += [f"| {_link(name)} | {escape_prose(summaries[name])} |" for name in names]
+    return (
+        INDEX + "\n".join(lines) + "\n" + FACTS + "\n".join(map(_facts_row, names)) + "\n" + READING
+    )
 
 
 def _link(name: str) -> str:
     return f"[{name}](encodings/{name}.md)"
 
 
-def _facts(name: str) -> str:
+def _facts_row(name: str) -> str:
     cls = zoo.encoding_class(name)
     dims = sized(Sizes(), cls)
     shared, layers = parameters(alone(cls), dims)
-    told = [
+    cells = [
         _link(name),
         ", ".join(map(str, cls.axes)),
         "yes" if cls.shift_invariant else "no",
         "yes" if cls.causal_only else "no",
-        "one for all" if cls.shared else "one each",
+        "one for all layers" if cls.shared else "one per layer",
         cls.coordinates,
         f"{shared + sum(layers):,}",
         interpreter(alone(cls), dims, "cuda")[1],
     ]
-    return f"| {' | '.join(told)} |"
+    return f"| {' | '.join(cells)} |"
 
 
-def page(name: str, recipes: Mapping[str, Recipe]) -> str:
-    """One encoding: what it does, its options, facts and parameters, and what was recorded with it."""
+def _encoding_page(name: str, recipes: Mapping[str, Recipe]) -> str:
+    """Return the page of one encoding: formula, options, facts, parameters and recipes."""
     cls = zoo.encoding_class(name)
-    formula, _, rest = (inspect.getdoc(cls) or "").partition("\n\n")
-    about = _prose(inspect.getdoc(sys.modules[cls.__module__]) or "")
-    picture = f"[![What {name} does](../images/encodings/{name}.png)](../encodings.md#how-to-read-the-pictures)"
-    lines = [
-        f"# {name}",
-        "",
-        about,
-        "",
-        _code(formula),
-        "",
-        *([_prose(rest), ""] if rest else []),
-        picture,
-        "",
-    ]
-    using = [recipe for recipe, found in recipes.items() if name in _named(found)]
-    parts = (_options(cls), _declared(cls), _parameters(cls), _recipes(sorted(using)))
-    return "\n".join([*lines, *(line for part in parts for line in part)])
+    formula, _, notes = (inspect.getdoc(cls) or "").partition("\n\n")
+    about = inspect.getdoc(sys.modules[cls.__module__]) or ""
+    picture = f"![What {name} does](../images/encodings/{name}.png)"
+
+    lines = [f"# {name}", "", escape_prose(about), "", _indent(formula), ""]
+    if notes:
+        lines += [escape_prose(notes), ""]
+    lines += [f"[{picture}](../encodings.md#how-to-read-the-pictures)", ""]
+
+    lines += [*_options(cls), *_facts(cls), *_parameters(cls)]
+    lines += _recipes(sorted(one for one, found in recipes.items() if name in _encodings_of(found)))
+    return "\n".join(lines)
 
 
-def _named(recipe: Recipe) -> list[str]:
+def _encodings_of(recipe: Recipe) -> list[str]:
     return [entry.name for entry in recipe.model.options["encoding"]]
 
 
 def _options(cls: type[Encoding]) -> Iterator[str]:
     yield from ("## Options", "", "| option | value |", "|---|---|")
-    yield from (f"| `{key}` | {told} |" for key, told in choosable(cls).items())
+    yield from (f"| `{key}` | {value} |" for key, value in choosable(cls).items())
     yield ""
 
 
-def _declared(cls: type[Encoding]) -> Iterator[str]:
+def _facts(cls: type[Encoding]) -> Iterator[str]:
     yield from ("## Facts", "", "| fact | |", "|---|---|")
-    yield from (f"| {key} | {told} |" for key, told in declared(cls).items())
+    yield from (f"| {key} | {value} |" for key, value in declared(cls).items())
     yield ""
 
 
 def _parameters(cls: type[Encoding]) -> Iterator[str]:
-    """Names and shapes in the first layer, and numbers of all."""
+    """Yield names and shapes of the first layer's parameters, their number, and the backends."""
     dims = sized(Sizes(), cls)
-    made = [*Chain.of(zoo.encoding(alone(cls), dims))][-1].named_parameters()
-    rows = [
-        f"| `{name}` | {' x '.join(map(str, value.shape)) or 'one number'} |"
-        for name, value in made
-    ]
+    (*_, link) = Chain.of(zoo.encoding(alone(cls), dims))
+
     yield from ("## Parameters and cost", "")
+    rows = [f"| `{name}` | {_shape(value)} |" for name, value in link.named_parameters()]
     if rows:
         yield from ("| parameter | shape |", "|---|---|", *rows, "")
     yield f"Parameters of a model of {_sizes(dims)}: {counted(alone(cls), dims)}."
-    devices = {device: interpreter(alone(cls), dims, device) for device in ("cpu", "cuda")}
-    how = ", ".join(f"`{how}` on {device} ({why})" for device, (how, why) in devices.items())
-    yield from ("", f"Attention is computed by {how}.", "")
+
+    backends = {device: interpreter(alone(cls), dims, device) for device in ("cpu", "cuda")}
+    used = [f"`{backend}` on {device} ({why})" for device, (backend, why) in backends.items()]
+    yield from ("", f"Attention backend: {', '.join(used)}.", "")
+
+
+def _shape(value: Tensor) -> str:
+    return " x ".join(map(str, value.shape)) or "one number"
 
 
 def _sizes(dims: Dims) -> str:
@@ -173,36 +175,36 @@ def _recipes(names: Sequence[str]) -> Iterator[str]:
     if not names:
         yield from ("None yet.", "")
         return
-    yield from ("| recipe | | recorded | elsewhere |", "|---|---|---|---|")
+    yield from ("| recipe | | recorded | other sizes |", "|---|---|---|---|")
     for name in names:
-        head = recorded.head(recipe_files()[name])
+        head = recipe_heads.read_head(recipe_files()[name])
         yield f"| `{name}` | {head['claim']} | {head['number']} | {head.get('lengths', '')} |"
     yield ""
 
 
-def _code(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
-def _prose(text: str) -> str:
-    """A docstring's text as Markdown: what is not between backticks is taken as it stands, papers are linked."""
+def escape_prose(text: str) -> str:
+    """Return a docstring's text as Markdown: escape markup outside backticks, link arXiv papers."""
     parts = text.split("`")
     parts[::2] = [re.sub(r"([*<])", r"\\\1", part) for part in parts[::2]]
     return re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", "`".join(parts))
 
 
-def pictures(anew: Sequence[str]) -> None:
-    """Draw the pictures that are missing, and those of encodings that are named."""
+def draw_pictures(names: Sequence[str]) -> None:
+    """Draw the pictures of the named encodings (`all` for every one), and those that are missing."""
     PICTURES.mkdir(exist_ok=True)
     for name in zoo.encoding_names():
         path = PICTURES / f"{name}.png"
-        if name in anew or "all" in anew or not path.exists():
+        if name in names or "all" in names or not path.exists():
             draw(alone(zoo.encoding_class(name)), path)
             print(path.relative_to(DOCS))
 
 
 if __name__ == "__main__":
     (DOCS / "encodings").mkdir(exist_ok=True)
-    for path, text in pages().items():
+    for path, text in write_pages().items():
         path.write_text(text, encoding="utf-8")
-    pictures(sys.argv[1:])
+    draw_pictures(sys.argv[1:])

@@ -175,7 +175,7 @@ def test_a_recipe_resolves_builds_and_trains_two_steps(path, tmp_path, monkeypat
 
 
 def test_pages_made_from_the_code_are_current(pages):
-    made = pages.pages()
+    made = pages.write_pages()
     stale = [
         path.name
         for path, text in made.items()
@@ -208,7 +208,7 @@ def test_every_encoding_has_its_picture():
 def test_the_prose_of_a_docstring_is_no_markup(pages):
     told = "a * b < c, `a * b`, arXiv:2104.09864"
     assert (
-        pages._prose(told)
+        pages.escape_prose(told)
         == r"a \* b \< c, `a * b`, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)"
     )
 
@@ -231,7 +231,7 @@ def test_a_head_is_recorded_anew_by_the_names_of_its_numbers(pages):
         "64": {"test/accuracy": 0.98, "test/loss": 1.0},
         "256": {"test/accuracy": 0.5, "test/loss": 2.0},
     }
-    made = importlib.import_module("heads").rewritten(
+    made = importlib.import_module("recipe_heads").replace_numbers(
         head, {"metrics": metrics, "minutes": 1.26}, lengths
     )
     assert made.splitlines()[1:] == [
@@ -245,7 +245,7 @@ def test_a_head_is_recorded_anew_by_the_names_of_its_numbers(pages):
 
 def test_a_head_that_does_not_say_what_its_numbers_are_is_refused(pages):
     head = "# lengths  1.2000 at 64; 256 is past the table"
-    with pytest.raises(SystemExit, match="does not say what it is in"):
-        importlib.import_module("heads").rewritten(
+    with pytest.raises(SystemExit, match="needs its metric"):
+        importlib.import_module("recipe_heads").replace_numbers(
             head, {"metrics": {}, "minutes": 1.0}, {"64": {"test/accuracy": 0.9}}
         )

@@ -1,0 +1,31 @@
+"""MkDocs hooks: list the pages of encodings in the navigation, and generate a page for each recorded comparison."""
+
+from pathlib import Path
+
+from mkdocs.structure.files import File
+
+from zoo.compare.page import html
+from zoo.compare.results import Comparison
+
+
+def on_config(config):
+    docs = Path(config.docs_dir)
+    pages = sorted(path.relative_to(docs).as_posix() for path in docs.glob("encodings/*.md"))
+    config.nav = [_add_pages(entry, pages) for entry in config.nav]
+    return config
+
+
+def _add_pages(entry, pages):
+    """Append the pages of encodings to the section that has their index."""
+    ((title, listed),) = entry.items()
+    if "encodings.md" in listed and isinstance(listed, list):
+        listed = listed + pages
+    return {title: listed}
+
+
+def on_files(files, config):
+    docs = Path(config.docs_dir)
+    for path in sorted(docs.glob("questions/*/*.json")):
+        page = path.relative_to(docs).with_suffix(".html").as_posix()
+        files.append(File.generated(config, page, content=html(Comparison.read(path))))
+    return files

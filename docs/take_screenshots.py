@@ -1,0 +1,46 @@
+"""Take the documentation's screenshots of a diagnosis page (light, dark, phone) or a comparison page.
+
+    make browser
+    python docs/take_screenshots.py diagnosis PAGE [#VIEW]
+    python docs/take_screenshots.py comparison PAGE
+
+PAGE is what `zoo diagnose` or `zoo compare` wrote; VIEW selects a sample and head, as in the page's address bar.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+IMAGES = Path(__file__).parent / "images"
+VIEWS = {
+    "diagnosis-light": {"viewport": {"width": 1280, "height": 1100}, "color_scheme": "light"},
+    "diagnosis-dark": {"viewport": {"width": 1280, "height": 1100}, "color_scheme": "dark"},
+    "diagnosis-narrow": {"viewport": {"width": 360, "height": 1100}, "color_scheme": "light"},
+    "comparison": {"viewport": {"width": 1280, "height": 960}, "color_scheme": "light"},
+}
+SECTIONS = {"diagnosis": "#looks", "comparison": "body"}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def take_screenshots(kind: str, page: str, view: str = "") -> None:
+    section = SECTIONS[kind]
+    with sync_playwright() as playwright:
+        installed = next(filter(None, map(shutil.which, BROWSERS)), None)
+        browser = playwright.chromium.launch(executable_path=installed)
+        for name, options in VIEWS.items():
+            if not name.startswith(kind):
+                continue
+            tab = browser.new_context(**options).new_page()
+            tab.goto(Path(page).resolve().as_uri() + view)
+            tab.wait_for_timeout(500)
+            tab.locator(section).scroll_into_view_if_needed()
+            tab.evaluate("section => document.querySelector(section).scrollIntoView()", section)
+            tab.wait_for_timeout(500)
+            tab.screenshot(path=IMAGES / f"{name}.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    take_screenshots(*sys.argv[1:])
