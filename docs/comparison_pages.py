@@ -50,11 +50,12 @@ OVERVIEW = f"""# All encodings at a glance
 
 {WARNING}
 
-`python docs/pages.py` makes these tables from recorded comparisons of small models, trained for minutes.
-Each number is a mean over three seeds; within a column, only the encoding differs. Use the tables to see what
-has been recorded, not to choose an encoding: run `zoo compare` on your own task instead. Intervals, seeds and
-commands are on the pages about [image resolution](questions/resolution.md),
-[sequence length](questions/length.md) and [small tasks](questions/memory.md).
+`python docs/pages.py` makes these tables from recorded comparisons of small models, trained for
+minutes. Each number is a mean over three seeds; within a column, only the encoding differs. Use the
+tables to see what has been recorded, not to choose an encoding: run `zoo compare` on your own task
+instead. Intervals, seeds and commands are on the pages about [image
+resolution](questions/resolution.md), [sequence length](questions/length.md) and [small
+tasks](questions/memory.md).
 
 """
 

@@ -10,9 +10,10 @@ from zoo.laws.report import figures, matrix, rounded
 
 INTRODUCTION = """# Conformance
 
-Some properties must hold for every encoding: no query sees the future, decoding with a KV cache equals one pass, gradients
-are correct, a compiler captures the graph. zoo calls them *laws*. `zoo verify` checks an encoding against every law that its
-declared facts select, and writes a *certificate* with the measured errors. It works for your own encodings too:
+Some properties must hold for every encoding: no query sees the future, decoding with a KV cache
+equals one pass, gradients are correct, a compiler captures the graph. zoo calls them *laws*.
+`zoo verify` checks an encoding against every law that its declared facts select, and writes a
+*certificate* with the measured errors. It works for your own encodings too:
 
     zoo verify rope                                   facts, laws, errors and their bounds
     zoo verify liere block=4 axes=2                   with options, on two axes
@@ -20,36 +21,42 @@ declared facts select, and writes a *certificate* with the measured errors. It w
     zoo verify gaussian --plugin zoo_example          an encoding of a plug-in
     zoo verify all to=certificates                    every encoding, one file each
 
-The exit code is 1 if a law is broken; the message says which, what was measured, and what would be right. Most laws examine two
-attention layers with residuals in float64, on twelve random tokens, with all parameters away from zero; laws about compilation
-use one layer. Laws cannot detect a wrong formula that obeys them: for that, the tests compare each encoding with a literal
-reference. Nor do they require that positions have an effect where token order may replace them, as in fox, cope and
+The exit code is 1 if a law is broken; the message says which, what was measured, and what would be
+right. Most laws examine two attention layers with residuals in float64, on twelve random tokens,
+with all parameters away from zero; laws about compilation use one layer. Laws cannot detect a wrong
+formula that obeys them: for that, the tests compare each encoding with a literal reference. Nor do
+they require that positions have an effect where token order may replace them, as in fox, cope and
 stick-breaking.
 
 """
 ERRORS = """## Measured errors
 
-The largest error of each kind, relative to 1 + |expected|, over all numbers of axes that an encoding accepts. In float64, reordering a sum
-changes results by about 1e-16; the bound is 1e-9, and 1e-7 for gradients.
+The largest error of each kind, relative to 1 + |expected|, over all numbers of axes that an
+encoding accepts. In float64, reordering a sum changes results by about 1e-16; the bound is 1e-9,
+and 1e-7 for gradients.
 
-- *shift*: the output after all tokens shift by 2.5, and by thousands, for encodings declared shift-invariant.
-- *future*: the output of tokens when later ones change. *decoding*: tokens one by one and in chunks with a cache, against one
-  pass.
-- *sdpa*, *chunks*, *flex*: output and gradients (not for flex) against the reference backend. Empty if the backend cannot
-  compute transforms of whole rows.
+- *shift*: the output after all tokens shift by 2.5, and by thousands, for encodings declared
+  shift-invariant.
+- *future*: the output of tokens when later ones change. *decoding*: tokens one by one and in chunks
+  with a cache, against one pass.
+- *sdpa*, *chunks*, *flex*: output and gradients (not for flex) against the reference backend. Empty
+  if the backend cannot compute transforms of whole rows.
 - *compiled*: output and gradients of the captured graph. *gradient*: against finite differences.
 
 """
 FAR = """## Precision at large positions
 
-The largest error of a score against float64, relative to 1 + |score|. Half of twelve tokens are at the start and half at the given
-position, so pairs are near or that far apart. Queries and keys come from states rounded to the column's dtype, also in the float64
-reference, so the error is the encoding's own. Weights are float32, as under autocast, or rounded too (*weights too*). Positions are
-coordinates as the encoding receives them, even if its convention would keep them small; with several axes, the worst is shown. A star means
-refused: positions past a learned table, or past the range of float16.
+The largest error of a score against float64, relative to 1 + |score|. Half of twelve tokens are at
+the start and half at the given position, so pairs are near or that far apart. Queries and keys come
+from states rounded to the column's dtype, also in the float64 reference, so the error is the
+encoding's own. Weights are float32, as under autocast, or rounded too (*weights too*). Positions
+are coordinates as the encoding receives them, even if its convention would keep them small; with
+several axes, the worst is shown. A star means refused: positions past a learned table, or past the
+range of float16.
 
-Encodings with learned wave vectors (`rope_mixed`, `string`, `liere`, `comrope_ap`, `comrope_ld`, `grape_m`) rotate far tokens by wrong
-angles if the wave vectors are rounded: keep these weights in float32, as autocast does.
+Encodings with learned wave vectors (`rope_mixed`, `string`, `liere`, `comrope_ap`, `comrope_ld`,
+`grape_m`) rotate far tokens by wrong angles if the wave vectors are rounded: keep these weights in
+float32, as autocast does.
 
 """
 

@@ -1,6 +1,7 @@
-"""Pages made from code, recipes and recorded files: `python docs/pages.py` writes them, and a test holds that they are current.
+"""Pages made from code, recipes and recorded files: `python docs/pages.py` writes them.
 
-It also draws missing pictures of encodings; `python docs/pages.py rope fox` redraws these, `python docs/pages.py all` every one.
+A test holds that they are current. Missing pictures of encodings are drawn too; `python docs/pages.py rope
+fox` redraws these, `python docs/pages.py all` every one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import conformance_page
 import import_graph
 import recipe_heads
 import speed_page
-
 from torch import Tensor
 
 import zoo
@@ -33,15 +33,17 @@ DOCS = Path(__file__).parent
 PICTURES = DOCS / "images" / "encodings"
 INDEX = """# Encodings
 
-Made by `python docs/pages.py` from docstrings, declared facts and recipes. `zoo show NAME` prints the same for sizes of your own,
-with the time that a layer takes on your machine.
+Made by `python docs/pages.py` from docstrings, declared facts and recipes. `zoo show NAME` prints
+the same for sizes of your own, with the time that a layer takes on your machine.
 
 """
 FACTS = f"""
-*Parameters* are counted for a model of {Sizes().depth} layers, width {Sizes().dim} and {Sizes().heads} heads, with 512 tokens,
-or 14 by 14 patches for encodings that do not accept one axis. *Attention* says what the backend has to compute, under a causal
-mask for text: q, k and v alone; low-rank biases as extra channels; a bias for each pair (FlexAttention on a GPU, chunks of queries
-elsewhere); or whole rows of scores, in chunks. Cached decoding is exact for every encoding that runs under a causal mask.
+*Parameters* are counted for a model of {Sizes().depth} layers, width {Sizes().dim} and
+{Sizes().heads} heads, with 512 tokens, or 14 by 14 patches for encodings that do not accept one
+axis. *Attention* says what the backend has to compute, under a causal mask for text: q, k and v
+alone; low-rank biases as extra channels; a bias for each pair (FlexAttention on a GPU, chunks of
+queries elsewhere); or whole rows of scores, in chunks. Cached decoding is exact for every encoding
+that runs under a causal mask.
 
 | encoding | axes | shift-invariant | causal only | modules | coordinates | parameters | attention |
 |---|---|---|---|---|---|---|---|
@@ -49,18 +51,22 @@ elsewhere); or whole rows of scores, in chunks. Cached decoding is exact for eve
 READING = """
 ## How to read the pictures
 
-The pictures are measured, not drawn from formulas: random tokens pass through the encoding and a layer with identity
-projections, in float64 with a fixed seed.
+The pictures are measured, not drawn from formulas: random tokens pass through the encoding and a
+layer with identity projections, in float64 with a fixed seed.
 
-- *Equal tokens* are copies of one random vector whose score with itself is 1 without an encoding. All differences between their
-  scores and weights are the encoding's work. A line is the mean over sixteen such vectors, a band the middle 80 %.
-- *Bias on scores* is what remains when queries and keys are zero, *of random tokens* if the bias depends on the tokens.
-- *Causal weights* are relative to the largest of their row: a row is all yellow if every key weighs the same.
-- *Rotation of each pair of channels*: the angle by which one step rotates queries and keys, found by rotating unit vectors. On
-  an image, commuting rotations give each pair of channels an angle per row and per column, a *wave vector*.
+- *Equal tokens* are copies of one random vector whose score with itself is 1 without an encoding.
+  All differences between their scores and weights are the encoding's work. A line is the mean over
+  sixteen such vectors, a band the middle 80 %.
+- *Bias on scores* is what remains when queries and keys are zero, *of random tokens* if the bias
+  depends on the tokens.
+- *Causal weights* are relative to the largest of their row: a row is all yellow if every key weighs
+  the same.
+- *Rotation of each pair of channels*: the angle by which one step rotates queries and keys, found
+  by rotating unit vectors. On an image, commuting rotations give each pair of channels an angle per
+  row and per column, a *wave vector*.
 - *Scores of the centre with all* shows an image of 15 by 15 patches; the square marks the query.
-- Parameters have their initial values. If these show little, as tables of small random numbers do, all are
-  perturbed at random, and the picture says so.
+- Parameters have their initial values. If these show little, as tables of small random numbers do,
+  all are perturbed at random, and the picture says so.
 """
 
 

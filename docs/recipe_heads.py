@@ -23,8 +23,9 @@ from zoo.config import Recipe, recipe_files
 
 RESULTS = """# Recorded results
 
-Made by `python docs/pages.py` from the heads of the recipes: one run each. The recipes differ in more than their encodings, so these
-numbers show that they train and what to expect, not which encoding is better.
+Made by `python docs/pages.py` from the heads of the recipes: one run each. The recipes differ in
+more than their encodings, so these numbers show that they train and what to expect, not which
+encoding is better.
 """
 METRIC = re.compile(r"\b((?:test/)?(?:loss|accuracy|exact)|bits_per_\w+) \d+\.\d+")
 SIZED = re.compile(r"\d+\.\d+( %)? at (\d+)")
