@@ -1,7 +1,8 @@
 """Question pages and the overview, made from recorded comparisons (docs/questions/*/*.json).
 
-`python docs/comparison_pages.py FOLDER resolution/digits` records the comparison in FOLDER under a new name.
-Without arguments it redraws the figures of every recorded comparison. `python docs/pages.py` writes the pages.
+`python docs/comparison_pages.py FOLDER resolution/digits` records the comparison in FOLDER under a
+new name. Without arguments it redraws the figures of every recorded comparison. `python
+docs/pages.py` writes the pages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Draw the packages of zoo and what they import, read off the source with `ast`: docs/images/architecture.svg.
+"""Draw the packages of zoo and their imports, read with `ast`: docs/images/architecture.svg.
 
-Rows are floors: a package stands one row above the highest package that it imports. Arrows that follow from others are
-left out, so an arrow from `run` to `models` and one from `models` to `attention` also say that `run` may import `attention`.
+Rows are floors: a package stands one row above the highest package that it imports. Arrows that
+follow from others are left out, so an arrow from `run` to `models` and one from `models` to
+`attention` also say that `run` may import `attention`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ STYLE = """
 
 
 def read_imports(package: Path = PACKAGE) -> dict[str, set[str]]:
-    """Return {part of zoo: parts that its files import}, for packages and modules at the top of zoo."""
+    """Return {part of zoo: parts that it imports}, for packages and modules at the top."""
     graph: dict[str, set[str]] = {}
     for path in sorted(package.rglob("*.py")):
         part = _part_of(path.relative_to(package).parts[0])
@@ -61,7 +62,7 @@ def _imported_parts(path: Path) -> Iterator[str]:
 
 
 def compute_floors(graph: Graph) -> dict[str, int]:
-    """Return the floor of each part: 0 if it imports nothing, else one more than the highest that it imports."""
+    """Return the floor of each part: 0 without imports, else one above the highest import."""
     floors: dict[str, int] = {}
 
     def visit(part: str, above: tuple[str, ...]) -> int:

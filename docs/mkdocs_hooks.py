@@ -1,4 +1,4 @@
-"""MkDocs hooks: list the pages of encodings in the navigation, and generate a page for each recorded comparison."""
+"""MkDocs hooks: list the pages of encodings, and generate a page for each recorded comparison."""
 
 from pathlib import Path
 

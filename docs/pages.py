@@ -1,7 +1,7 @@
 """Pages made from code, recipes and recorded files: `python docs/pages.py` writes them.
 
-A test holds that they are current. Missing pictures of encodings are drawn too; `python docs/pages.py rope
-fox` redraws these, `python docs/pages.py all` every one.
+A test holds that they are current. Missing pictures of encodings are drawn too; `python
+docs/pages.py rope fox` redraws these, `python docs/pages.py all` every one.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def write_pages() -> dict[Path, str]:
 
 
 def _index(names: Sequence[str]) -> str:
-    """Return docs/encodings.md: a line for each encoding, their facts, and how to read the pictures."""
+    """Return docs/encodings.md: a line for each encoding, their facts, how to read pictures."""
     summaries = registry.summaries("encodings")
     lines = ["| encoding | |", "|---|---|"]
     lines += [f"| {_link(name)} | {escape_prose(summaries[name])} |" for name in names]
@@ -200,7 +200,7 @@ def escape_prose(text: str) -> str:
 
 
 def draw_pictures(names: Sequence[str]) -> None:
-    """Draw the pictures of the named encodings (`all` for every one), and those that are missing."""
+    """Draw the pictures of the named encodings (`all` for every one), and missing ones."""
     PICTURES.mkdir(exist_ok=True)
     for name in zoo.encoding_names():
         path = PICTURES / f"{name}.png"

@@ -1,7 +1,8 @@
-"""Recipe heads: read the comment that opens a recipe, write the page of recorded results, record heads again.
+"""Read the comments that open recipes, write the page of recorded results, record heads again.
 
-`python docs/recipe_heads.py lm_rope flipflop_cope` trains these recipes, one thread each and one per core at a time, and
-replaces the numbers in their heads. Without arguments it trains every recipe whose head has numbers.
+`python docs/recipe_heads.py lm_rope flipflop_cope` trains these recipes, one thread each and one
+per core at a time, and replaces the numbers in their heads. Without arguments it trains every
+recipe whose head has numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ COST = re.compile(r"\d+\.\d+ minutes on one core( of a busy machine)?")
 
 
 def read_head(path: Path) -> dict[str, str]:
-    """Return the lines of a recipe's opening comment by their first word, and its first line as `claim`."""
+    """Return the lines of a recipe's opening comment by their first word, the first as `claim`."""
     text = path.read_text(encoding="utf-8")
     lines = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
     fields = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[1:] if line}

@@ -1,10 +1,11 @@
-"""Take the documentation's screenshots of a diagnosis page (light, dark, phone) or a comparison page.
+"""Take screenshots of a diagnosis page (light, dark, phone) or a comparison page.
 
     make browser
     python docs/take_screenshots.py diagnosis PAGE [#VIEW]
     python docs/take_screenshots.py comparison PAGE
 
-PAGE is what `zoo diagnose` or `zoo compare` wrote; VIEW selects a sample and head, as in the page's address bar.
+PAGE is what `zoo diagnose` or `zoo compare` wrote; VIEW selects a sample and head, as in the page's
+address bar.
 """
 
 import shutil

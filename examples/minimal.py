@@ -3,8 +3,8 @@
     python examples/minimal.py --encoding rope
     python examples/minimal.py --encoding kerple+dape --steps 500
 
-The model reads 16 random letters and must name, at each position, the letter four positions back. On a sequence this
-needs a sense of distance; on a grid 4 wide, which is what encodings of images get, it is the letter one row up.
+The model reads 16 random letters and names, at each position, the letter four positions back. On a
+grid 4 wide, which encodings of images get, this is the letter one row up.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def choose_axes(encoding: list[str]) -> int:
 
 
 def make_batch(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw letters [B, N] and targets [B, N]: the letter WIDTH positions back, -100 where there is none."""
+    """Draw letters [B, N] and targets [B, N]: the letter WIDTH positions back, else -100."""
     letters = torch.randint(LETTERS, (size, LENGTH), generator=generator)
     targets = torch.full_like(letters, -100)
     targets[:, WIDTH:] = letters[:, :-WIDTH]
