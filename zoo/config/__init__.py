@@ -1,14 +1,15 @@
-"""YAML recipes and command-line overrides, checked against signatures, as typed and frozen data."""
+"""YAML recipes and command-line overrides, validated against signatures, as typed and frozen data."""
 
-from zoo.config.folders import find_recipe, recipe_files
-from zoo.config.recipe import Recipe, dumped, from_plain, load
-from zoo.config.sections import (
+from zoo.config.find_recipe import find_recipe, recipe_files
+from zoo.config.recipe import Recipe, from_plain, load
+from zoo.config.schema import (
     DiagnosticsOptions,
     EvaluateOptions,
     GenerateOptions,
     PredictOptions,
     TrainerOptions,
 )
+from zoo.config.yaml import dump
 
 __all__ = [
     "DiagnosticsOptions",
@@ -17,7 +18,7 @@ __all__ = [
     "PredictOptions",
     "Recipe",
     "TrainerOptions",
-    "dumped",
+    "dump",
     "find_recipe",
     "from_plain",
     "load",

@@ -1,4 +1,4 @@
-"""YAML and overrides -> a typed, frozen Recipe, or all of its faults at once."""
+"""Load a recipe: YAML and overrides in, a typed and frozen Recipe out, or all of its issues at once."""
 
 from __future__ import annotations
 
@@ -10,146 +10,202 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
-from zoo.config.check import Check
-from zoo.config.dialect import Dumper
-from zoo.config.extends import Composer
-from zoo.config.folders import find_recipe, is_fragment
-from zoo.config.interpolation import is_open, resolve
-from zoo.config.overrides import Override, parse_all
-from zoo.config.sections import EvaluateOptions, Sections, TrainerOptions
+from zoo.config.compose import Composer, Override, parse_overrides, resolve_interpolations
+from zoo.config.find_recipe import find_recipe, is_fragment
+from zoo.config.schema import EvaluateOptions, Sections, TrainerOptions
 from zoo.config.signature import fields
 from zoo.config.tree import (
     COMMAND_LINE,
-    Node,
-    children,
-    gathered,
-    leaves,
-    plant,
-    told_together,
-    unfrozen,
-    upward,
+    Tree,
+    collect_issues,
+    format_value,
+    is_interpolation,
+    join,
+    list_ancestors,
+    list_children,
+    locate,
+    to_plain,
+    walk,
 )
-from zoo.config.variants import variants
-from zoo.errors import ConfigIssue, RecipeError
+from zoo.config.validate import Validator, validate_changes
+from zoo.config.yaml import dump, read_plain
+from zoo.errors import Fault, RecipeError
 from zoo.registry import Choice
 
-_SECTIONS = fields(Sections)
+SECTIONS = MappingProxyType(fields(Sections))
+OTHERS = ("extends",)  # keys of a file that are no section
+DEFAULT = "by default"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Sections):
-    """Everything a run is made of: `Sections`, its name, and the place of each key that was given."""
+    """Everything a run is made of: `Sections`, its name, and the location of each key that was given."""
 
     name: str
-    places: Mapping[str, str] = field(
+    locations: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType({}), compare=False, repr=False
     )
 
     def plain(self) -> dict[str, Any]:
-        """The sections as dicts, lists and scalars, with every option. `from_plain` gives the recipe back."""
-        return {section: unfrozen(getattr(self, section)) for section in _SECTIONS}
+        """Return the sections as dicts, lists and scalars, with every option. `from_plain` gives the recipe back."""
+        return {section: to_plain(getattr(self, section)) for section in SECTIONS}
 
     def yaml(self) -> str:
-        """`plain` as YAML text."""
-        return dumped(self.plain())
+        """Return `plain` as YAML text."""
+        return dump(self.plain())
 
     @property
     def hash(self) -> str:
-        """Eight hexadecimal digits that tell recipes with different options apart."""
+        """Eight hexadecimal digits that differ between recipes with different options."""
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:8]
 
-    def fault(self, key: str, problem: str, remedy: str = "") -> ConfigIssue:
-        """A fault of a key, placed where the key was given, or else the nearest key above it."""
-        return ConfigIssue(_closest(self.places, key) or self.name, key, problem, remedy)
-
-
-def dumped(plain: Mapping[str, Any]) -> str:
-    """Sections as plain data, as YAML text."""
-    return yaml.dump(dict(plain), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110)
+    def fault(self, key: str, problem: str, remedy: str = "") -> Fault:
+        """Return an issue of a key, located where the key was given, or else the nearest key above it."""
+        return Fault(locate(self.locations, key) or self.name, key, problem, remedy)
 
 
 def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a file or a registered name, changed by overrides. Raises RecipeError with every fault."""
-    faults: list[ConfigIssue] = []
-    changes = parse_all(overrides, faults)
-    with told_together(faults):
+    """Load the recipe of a file or a registered name, changed by overrides.
+
+    Args:
+        path_or_name: A YAML file, with or without its suffix, or the name of a registered recipe.
+        overrides: `key=value` to set a key, `~key` to remove one.
+
+    Raises:
+        RecipeError: With every issue of the files and of the overrides.
+    """
+    issues: list[Fault] = []
+    changes = parse_overrides(overrides, issues)
+    try:
         path = find_recipe(path_or_name)
-        tree = Composer(faults).compose(path)
-    return _recipe(tree, changes, faults, path.stem, is_fragment(path))
+        tree = Composer(issues).compose(path)
+    except RecipeError as error:
+        raise RecipeError(*issues, *error.faults) from None
+    return _build_recipe(tree, changes, issues, path.stem, is_fragment(path))
 
 
 def from_plain(
     data: Mapping[str, Any], overrides: Sequence[str] = (), *, origin: str, name: str
 ) -> Recipe:
-    """The recipe of plain data, such as a checkpoint holds, with `origin` as the place of every key."""
-    faults: list[ConfigIssue] = []
-    changes = parse_all(overrides, faults)
-    with told_together(faults):
-        tree = plant(dict(data), origin)
-    return _recipe(tree, changes, faults, name)
+    """Return the recipe of plain data, such as a checkpoint holds.
+
+    Args:
+        data: The sections, as `Recipe.plain` gives them.
+        overrides: `key=value` to set a key, `~key` to remove one.
+        origin: The location of every key, for messages.
+        name: The name of the recipe.
+
+    Raises:
+        RecipeError: With every issue of the data and of the overrides.
+    """
+    issues: list[Fault] = []
+    changes = parse_overrides(overrides, issues)
+    try:
+        tree = read_plain(dict(data), origin, issues)
+    except RecipeError as error:
+        raise RecipeError(*issues, *error.faults) from None
+    return _build_recipe(tree, changes, issues, name)
 
 
-def _recipe(
-    tree: Node,
-    changes: list[Override],
-    faults: list[ConfigIssue],
-    name: str,
-    fragment: bool = False,
+def _build_recipe(
+    tree: Tree, changes: list[Override], issues: list[Fault], name: str, fragment: bool = False
 ) -> Recipe:
     for change in changes:
-        with gathered(faults):
-            tree = change(tree)
+        with collect_issues(issues):
+            tree = change.apply(tree)
     if fragment:
-        faults.extend(_lacking(tree))
-    told = _keys(faults)
-    tree = _resolved(tree, faults, told)
-    check = Check(told)
-    typed = check.fields(_SECTIONS, children(tree), tree, "")
-    places = check.places | {"": tree.place}
-    untold = {key.partition(".")[0] for key in told}.isdisjoint({"", "trainer"})
-    if untold and isinstance(trainer := typed["trainer"], TrainerOptions):
-        check.faults += [
-            ConfigIssue(_closest(places, key), key, *rest)
-            for key, *rest in trainer.problems("trainer")
-        ]
-    given = children(children(tree).get("evaluate", tree)).get("variants")
-    if given is not None and isinstance(data := typed.get("data"), Choice):
-        found = variants(check, data, given, "evaluate.data_variants")
-        if (
-            isinstance(evaluate := typed["evaluate"], EvaluateOptions)
-            and evaluate.data_variants is not None
-        ):
-            typed["evaluate"] = replace(evaluate, data_variants=found)
-    if faults or check.faults:
-        raise RecipeError(*dict.fromkeys([*faults, *check.faults]))
-    return Recipe(**typed, name=name, places=MappingProxyType(places))
+        issues.extend(_find_absent_sections(tree))
+    reported = _list_reported_keys(issues)
+    tree = _resolve(tree, issues, reported)
+
+    validator = Validator(tree.locations, reported)
+    typed = validator.validate_fields(SECTIONS, tree.data, "", OTHERS)
+    given = {**validator.locations, "": tree.locate("")}
+    trainer, evaluate, data = typed.get("trainer"), typed.get("evaluate"), typed.get("data")
+    if isinstance(trainer, TrainerOptions) and reported.isdisjoint(
+        key for key in reported if key.partition(".")[0] in ("", "trainer")
+    ):
+        for key, *issue in trainer.problems("trainer"):
+            validator.issues.append(Fault(locate(given, key), key, *issue))
+    changes_given = dict(list_children(tree.data.get("evaluate"))).get("variants")
+    if changes_given is not None and isinstance(data, Choice):
+        variants = validate_changes(validator, data, changes_given, "evaluate.variants")
+        if isinstance(evaluate, EvaluateOptions) and evaluate.variants is not None:
+            typed["evaluate"] = replace(evaluate, variants=variants)
+
+    if issues or validator.issues:
+        raise RecipeError(*dict.fromkeys([*issues, *validator.issues]))
+    return Recipe(**typed, name=name, locations=MappingProxyType(given))
 
 
-def _keys(faults: list[ConfigIssue]) -> frozenset[str]:
-    """The keys that are at fault already; the empty one if any key may be, since a file could not be read in full."""
-    keys = {fault.key for fault in faults if fault.key or fault.place != COMMAND_LINE}
+def _list_reported_keys(issues: list[Fault]) -> frozenset[str]:
+    """Return the keys that have an issue already; "" if any key may have one, since a file could not be read in full."""
+    keys = {issue.key for issue in issues if issue.key or issue.place != COMMAND_LINE}
     return frozenset("" if key.partition(".")[0] == "extends" else key for key in keys)
 
 
-def _closest(places: Mapping[str, str], key: str) -> str:
-    return next((places[known] for known in upward(key) if known in places), "")
-
-
-def _lacking(tree: Node) -> Iterator[ConfigIssue]:
-    lacking = [
-        word for word, option in _SECTIONS.items() if option.required and word not in children(tree)
+def _find_absent_sections(tree: Tree) -> Iterator[Fault]:
+    absent = [
+        word for word, option in SECTIONS.items() if option.required and word not in tree.data
     ]
-    if lacking:
-        problem = f"a fragment, which cannot be run alone: it has no {', '.join(lacking)}"
-        yield ConfigIssue(tree.place, "", problem, "name it in the `extends` of a recipe")
+    if absent:
+        problem = f"a fragment, which cannot be run alone: it has no {', '.join(absent)}"
+        yield Fault(tree.locate(""), "", problem, "name it in the `extends` of a recipe")
 
 
-def _resolved(tree: Node, faults: list[ConfigIssue], told: frozenset[str]) -> Node:
-    if not any(is_open(leaf) for _, leaf in leaves(tree)):
+def _resolve(tree: Tree, issues: list[Fault], reported: frozenset[str]) -> Tree:
+    if not any(is_interpolation(value) for _, value in walk(tree.data)):
         return tree
-    complete = unfrozen(Check(told).fields(_SECTIONS, children(tree), tree, ""))
-    resolved, more = resolve(tree, complete, partial="" in told)
-    faults.extend(more)
-    return resolved
+    typed = Validator(tree.locations, reported).validate_fields(SECTIONS, tree.data, "")
+    return resolve_interpolations(tree, to_plain(typed), issues, partial="" in reported)
+
+
+@dataclass(frozen=True)
+class Side:
+    """A value of one of two recipes, as YAML has it, and where it was given; neither where the key is absent."""
+
+    value: Any
+    location: str | None
+
+    def __str__(self) -> str:
+        if self.location is None:
+            return "nothing"
+        return self.value if isinstance(self.value, str) else format_value(self.value)
+
+
+def diff_recipes(one: Recipe, other: Recipe) -> Iterator[tuple[str, Side, Side]]:
+    """Yield each key whose value differs, in the order of sections, with both sides."""
+    left, right = dict(_walk_values(one.plain())), dict(_walk_values(other.plain()))
+    order = {key: number for number, key in enumerate(one.plain())}
+    for key in sorted({**left, **right}, key=lambda key: order[key.partition(".")[0]]):
+        if key not in left or key not in right or left[key] != right[key]:
+            yield key, _get_side(one, left, key), _get_side(other, right, key)
+
+
+def format_sides(one: Side, other: Side) -> list[str]:
+    """Write both values shortened, or whole where they differ only in what shortening leaves out."""
+    short = [str(one), str(other)]
+    return short if short[0] != short[1] else [repr(one.value), repr(other.value)]
+
+
+def _walk_values(plain: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what has no keys below it; a list of scalars is one value."""
+    children = list(list_children(plain))
+    is_nested = isinstance(plain, dict) or any(isinstance(one, dict | list) for _, one in children)
+    if not is_nested or not children:
+        yield key, plain
+        return
+    for part, below in children:
+        yield from _walk_values(below, join(key, part))
+
+
+def _get_side(recipe: Recipe, values: dict[str, Any], key: str) -> Side:
+    if key not in values:
+        return Side(None, None)
+    inside = [known for known in recipe.locations if known == key or known.startswith(f"{key}.")]
+    if inside:
+        return Side(values[key], recipe.locations[inside[0]])
+    if key.rpartition(".")[2] == "name":  # it may be written in short, as the entry or the list
+        above = [known for known in list_ancestors(key) if known in recipe.locations and known]
+        return Side(values[key], recipe.locations[above[0]] if above else DEFAULT)
+    return Side(values[key], DEFAULT)

@@ -1,12 +1,23 @@
-"""The options of a class: its keyword-only arguments. A signature is the one place where a default is written."""
+"""The options of a class: its keyword-only arguments. A signature is the one place where a default is written.
+
+The options of registered members are read from the text of their files, so that a recipe is checked without waiting
+for lightning or datasets. Only what an annotation or a default names is imported, such as a dataclass of options.
+"""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import importlib
+import importlib.util
 import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_type_hints
+
+from zoo.registry import Member, find_member, parse_file, roots
 
 
 @dataclass(frozen=True)
@@ -21,35 +32,6 @@ class Option:
         return self.default is inspect.Parameter.empty
 
 
-def options(cls: type) -> dict[str, Option]:
-    """The keyword-only arguments of a class, in the order of its signature."""
-    if "__dataclass_fields__" in vars(cls):
-        return fields(cls, keyword_only=True)
-    hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
-    parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
-    keywords = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-    return {
-        parameter.name: Option(hints[parameter.name], parameter.default) for parameter in keywords
-    }
-
-
-def fields(cls: type, keyword_only: bool = False) -> dict[str, Option]:
-    """The fields that a dataclass is made with."""
-    hints = get_type_hints(cls, include_extras=True)
-    given = [
-        field
-        for field in dataclasses.fields(cls)
-        if field.init and (field.kw_only or not keyword_only)
-    ]
-    return {field.name: Option(hints[field.name], _default(field)) for field in given}
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-
-
 @dataclass(frozen=True, kw_only=True)
 class EveryEncoding:
     """Options of every encoding, whatever its class; None leaves the fact that the class declares."""
@@ -59,5 +41,115 @@ class EveryEncoding:
 
 
 def extras(kind: str) -> Mapping[str, Option]:
-    """Options that members of a kind have beside their own."""
+    """Return the options that members of a kind have beside their own."""
     return fields(EveryEncoding) if kind == "encodings" else {}
+
+
+def options(cls: type) -> dict[str, Option]:
+    """Return the keyword-only arguments of a class, in the order of its signature."""
+    if "__dataclass_fields__" in vars(cls):
+        return fields(cls, keyword_only=True)
+    hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
+    parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
+    return {
+        parameter.name: Option(hints[parameter.name], parameter.default)
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+
+
+def fields(cls: type, keyword_only: bool = False) -> dict[str, Option]:
+    """Return the fields that a dataclass is made with."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {
+        field.name: Option(hints[field.name], _default(field))
+        for field in dataclasses.fields(cls)
+        if field.init and (field.kw_only or not keyword_only)
+    }
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+
+
+def read_options(kind: str, name: str) -> dict[str, Option]:
+    """Return the options of a registered member without importing its file.
+
+    A member whose `__init__` is not written in its file, such as a dataclass, is imported, and so is one whose
+    annotations cannot be evaluated by themselves.
+
+    Raises:
+        KeyError: No member has this name.
+    """
+    member = find_member(kind, name)
+    try:
+        arguments = _find_init(member)
+        names = ModuleNames(member.module, member.path)
+        return {
+            argument.arg: Option(
+                names.evaluate(argument.annotation, is_annotation=True),
+                inspect.Parameter.empty if default is None else names.evaluate(default),
+            )
+            for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        }
+    except Exception:  # an import tells the truth, or what is wrong with the file
+        return options(member.load())
+
+
+def _find_init(member: Member) -> ast.arguments:
+    """Return the arguments of the `__init__` that a class writes itself. Raises LookupError if it writes none."""
+    tree = parse_file(member.path, member.path.stat().st_mtime_ns)
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == member.class_name:
+            for statement in node.body:
+                if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
+                    return statement.args
+    raise LookupError(f"{member.class_name} has no __init__ of its own")
+
+
+class ModuleNames(dict[str, Any]):
+    """The names of a Python file, each worked out when it is first used: of what the file imports, nothing else is."""
+
+    def __init__(self, module: str, path: Path) -> None:
+        super().__init__()
+        self.module = module
+        self.tree = parse_file(path, path.stat().st_mtime_ns)
+
+    def evaluate(self, expression: ast.expr | None, is_annotation: bool = False) -> Any:
+        """Evaluate an annotation or a default."""
+        if expression is None:
+            raise TypeError("an option without an annotation")
+        if is_annotation and isinstance(expression, ast.Constant) and expression.value is not None:
+            expression = ast.parse(str(expression.value), mode="eval").body  # in quotes
+        return eval(compile(ast.Expression(expression), self.module, "eval"), {}, self)
+
+    def __missing__(self, name: str) -> Any:
+        for node in self.tree.body:
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    if name == (alias.asname or alias.name):
+                        source = "." * node.level + (node.module or "")
+                        self[name] = self.import_name(source, alias.name)
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    if name == (alias.asname or alias.name.partition(".")[0]):
+                        whole = importlib.import_module(alias.name)
+                        self[name] = whole if alias.asname else sys.modules[name]
+            elif isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+                self[name] = getattr(importlib.import_module(self.module), name)
+            elif isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
+                self[name] = self.evaluate(node.value)
+        if name not in self:
+            raise KeyError(name)
+        return self[name]
+
+    def import_name(self, source: str, name: str) -> Any:
+        """Work out a name of another module: in the same way where it is one of zoo's or of a plug-in's."""
+        module = importlib.util.resolve_name(source, self.module.rpartition(".")[0])
+        if module not in sys.modules and module.partition(".")[0] in roots():
+            spec = importlib.util.find_spec(module)
+            if spec is not None and spec.origin is not None:
+                return ModuleNames(module, Path(spec.origin))[name]
+        return getattr(importlib.import_module(module), name)

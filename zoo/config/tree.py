@@ -1,15 +1,17 @@
-"""A recipe before it is typed: a tree of plain values, each of which knows where it was written."""
+"""A recipe before it is typed: plain data, and the location of each of its keys."""
 
 from __future__ import annotations
 
 import dataclasses
 import reprlib
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from zoo.errors import ConfigIssue, RecipeError
+from zoo import registry
+from zoo.errors import Fault, RecipeError
 from zoo.registry import Choice
 
 COMMAND_LINE = "command line"
@@ -20,120 +22,96 @@ Scalar = str | int | float | bool | None
 
 
 @dataclass(frozen=True)
-class Node:
-    """A value and its place, "path:line" or "command line"."""
+class Tree:
+    """Dicts, lists and scalars, and {full key: "path:line" or "command line"}, with "" for the whole."""
 
-    value: dict[str, Node] | list[Node] | Scalar
-    place: str
+    data: Any
+    locations: Mapping[str, str]
+
+    def locate(self, key: str) -> str:
+        """Return the location of a key, or of the nearest key above it."""
+        return locate(self.locations, key)
+
+    def issue(self, key: str, problem: str, remedy: str = "") -> RecipeError:
+        """Return the error of one key."""
+        return RecipeError(Fault(self.locate(key), key, problem, remedy))
+
+
+def locate(locations: Mapping[str, str], key: str) -> str:
+    """Return the location of a key, or of the nearest key above it; empty if there is none."""
+    return next((locations[known] for known in list_ancestors(key) if known in locations), "")
 
 
 def join(key: str, part: str | int) -> str:
-    """The full key of a part: `model` and `dim` give `model.dim`."""
+    """Return the full key of a part: `model` and `dim` give `model.dim`."""
     return f"{key}.{part}" if key else str(part)
 
 
-def upward(key: str) -> Iterator[str]:
-    """A key and those above it: `model.dim`, `model` and the empty key of the whole recipe."""
+def list_ancestors(key: str) -> Iterator[str]:
+    """Yield a key and those above it: `model.dim`, `model` and the empty key of the whole recipe."""
     while key:
         yield key
         key = key.rpartition(".")[0]
     yield ""
 
 
+def list_children(data: object) -> Iterable[tuple[str | int, Any]]:
+    """Return the parts of a mapping or a list with their values; nothing for a scalar."""
+    if isinstance(data, Mapping):
+        return data.items()
+    return enumerate(data) if isinstance(data, list | tuple) else ()
+
+
+def walk(data: object, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every full key with its value, those of containers before those in them."""
+    yield key, data
+    for part, child in list_children(data):
+        yield from walk(child, join(key, part))
+
+
 def is_key(word: object) -> bool:
-    """Whether a word can be a key: printable, no dot (a dot steps into a key), at most 100 characters."""
+    """Return whether a word can be a key: printable, no dot, at most 100 characters."""
     return isinstance(word, str) and 0 < len(word) <= 100 and "." not in word and word.isprintable()
 
 
-def children(node: Node) -> dict[str, Node]:
-    """What a mapping holds; nothing where the node is no mapping."""
-    return node.value if isinstance(node.value, dict) else {}
+def is_interpolation(value: object) -> bool:
+    """Return whether a value waits for another, as `${model.dim}` does."""
+    return isinstance(value, str) and "${" in value
 
 
-def is_text(text: str) -> bool:
-    """Whether a text can be written down: Python's strings may hold halves of characters."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def plain(node: Node) -> Any:
-    """The tree as dicts, lists and scalars."""
-    if isinstance(node.value, dict):
-        return {key: plain(child) for key, child in node.value.items()}
-    if isinstance(node.value, list):
-        return [plain(child) for child in node.value]
-    return node.value
-
-
-def unfrozen(typed: Any) -> Any:
-    """A typed value as dicts, lists and scalars."""
+def to_plain(typed: Any) -> Any:
+    """Turn a typed value into dicts, lists and scalars."""
     if isinstance(typed, Choice):
-        return {"name": typed.name, **unfrozen(typed.options)}
+        return {"name": typed.name, **to_plain(typed.options)}
     if dataclasses.is_dataclass(typed):
-        return {
-            field.name: unfrozen(getattr(typed, field.name))
-            for field in dataclasses.fields(typed)
-            if field.init
-        }
+        fields = [field.name for field in dataclasses.fields(typed) if field.init]
+        return {name: to_plain(getattr(typed, name)) for name in fields}
     if isinstance(typed, Mapping):
-        return {word: unfrozen(each) for word, each in typed.items()}
-    return [unfrozen(each) for each in typed] if isinstance(typed, list | tuple) else typed
+        return {word: to_plain(each) for word, each in typed.items()}
+    return [to_plain(each) for each in typed] if isinstance(typed, list | tuple) else typed
 
 
-def leaves(node: Node, key: str = "") -> Iterator[tuple[str, Node]]:
-    """Every scalar of the tree with its full key."""
-    if isinstance(node.value, dict | list):
-        for part, child in (
-            node.value.items() if isinstance(node.value, dict) else enumerate(node.value)
-        ):
-            yield from leaves(child, join(key, part))
-    else:
-        yield key, node
+def format_value(value: object) -> str:
+    """Write a value as YAML would, shortened."""
+    words = {None: "null", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else reprlib.repr(value)
 
 
-def plant(value: object, place: str) -> Node:
-    """The tree of plain data that stands at one place. Raises RecipeError where the data is not plain or too large."""
-    count = 0
-
-    def grow(value: object, key: str, depth: int) -> Node:
-        nonlocal count
-        count += 1
-        if depth > DEPTH or count > NODES:
-            raise RecipeError(
-                ConfigIssue(place, key, f"deeper than {DEPTH} levels or more than {NODES:,} values")
-            )
-        if isinstance(value, dict) and all(map(is_key, value)):
-            return Node(
-                {word: grow(child, join(key, word), depth + 1) for word, child in value.items()},
-                place,
-            )
-        if isinstance(value, list | tuple):
-            return Node(
-                [grow(child, join(key, i), depth + 1) for i, child in enumerate(value)], place
-            )
-        if isinstance(value, str) and not is_text(value):
-            raise RecipeError(
-                ConfigIssue(place, key, f"not text that can be written down: {reprlib.repr(value)}")
-            )
-        if value is None or type(value) in (str, int, float, bool):
-            return Node(value, place)  # type: ignore[arg-type]
-        raise RecipeError(ConfigIssue(place, key, f"not plain data but {type(value).__name__}"))
-
-    return grow(value, "", 0)
+def suggest(word: str, known: Iterable[str], parent: str = "") -> str:
+    """Return the remedy of an unknown word: the nearest known one as a full key below `parent`, or the known words."""
+    known = [one for one in known if one != word]
+    if not known:
+        return "none is known here"
+    hint = registry.nearest(word, known)
+    if hint.startswith("did you mean ") and parent:
+        return hint.replace("did you mean ", f"did you mean {parent}.", 1)
+    return textwrap.shorten(hint, 110, placeholder=" ...")
 
 
 @contextmanager
-def gathered(faults: list[ConfigIssue]) -> Iterator[None]:
-    """Collect the faults that the block raises, and go on after it."""
+def collect_issues(issues: list[Fault]) -> Iterator[None]:
+    """Collect the issues that the block raises, and go on after it."""
     try:
         yield
     except RecipeError as error:
-        faults.extend(error.faults)
-
-
-@contextmanager
-def told_together(faults: list[ConfigIssue]) -> Iterator[None]:
-    """What ends the block is told together with what was found before."""
-    try:
-        yield
-    except RecipeError as error:
-        raise RecipeError(*faults, *error.faults) from None
+        issues.extend(error.faults)

@@ -1,16 +1,28 @@
-"""The sections of a recipe, in their order, and the options of those that are no choice."""
+"""The sections of a recipe, in their order, and the options of those that name no registered member."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, Literal
 
-from zoo.config.sizes import LENGTH, RESOLUTION
-from zoo.config.tree import join
-from zoo.config.words import value
-from zoo.registry import Between, Choice, Choices, Count
+from zoo.config.tree import format_value, join
+from zoo.errors import Invalid
+from zoo.registry import Between, Choice, Choices, Count, Matches
+
+MULTIPLE = re.compile(r"\d{1,6}(\.\d{1,6})?x")
+SHAPE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})")
+LENGTH = Matches(
+    (MULTIPLE,), "no length", "write a number of tokens, or 2x for twice the length of training"
+)
+RESOLUTION = Matches(
+    (MULTIPLE, SHAPE),
+    "no resolution",
+    "write pixels as 24, height and width as 16x32, or 2x for twice the size of training",
+)
+Sides = tuple[int, int]
 
 SEEDS = Between(0, 2**32 - 1)
 Seed = Annotated[int, SEEDS]
@@ -88,7 +100,7 @@ class TrainerOptions:
                 "leave it out, or choose strategy ddp",
             )
         if isinstance(self.devices, str) and not re.fullmatch(r"auto|\d+(,\d+)*", self.devices):
-            problem = f"expected how many devices, auto, or which ones as '0,1', got {value(self.devices)}"
+            problem = f"expected how many devices, auto, or which ones as '0,1', got {format_value(self.devices)}"
             yield join(key, "devices"), problem, ""
         if self.ema_decay is not None and self.strategy == "fsdp":
             told = f"an average needs all weights in each process, which strategy {self.strategy} does not keep"
@@ -178,3 +190,31 @@ class Sections:
     evaluate: EvaluateOptions = EvaluateOptions()
     generate: GenerateOptions = GenerateOptions()
     predict: PredictOptions = PredictOptions()
+
+
+def parse_length(word: int | str, trained: int, key: str) -> int:
+    """Return a length in tokens. Raises Invalid for `key` where a multiple is no whole number."""
+    return word if isinstance(word, int) else _multiply(word, trained, key)
+
+
+def parse_sides(word: int | str, trained: Sides, key: str) -> Sides:
+    """Return height and width in pixels. Raises Invalid for `key` where a multiple is no whole number."""
+    if isinstance(word, int):
+        return word, word
+    if found := SHAPE.fullmatch(word):
+        return int(found[1]), int(found[2])
+    return _multiply(word, trained[0], key), _multiply(word, trained[1], key)
+
+
+def format_size(size: int | Sides) -> str:
+    """Write a size as the key of a result: 24, or 16x32 where the sides differ."""
+    if isinstance(size, int) or size[0] == size[1]:
+        return str(size if isinstance(size, int) else size[0])
+    return "x".join(map(str, size))
+
+
+def _multiply(word: str, trained: int, key: str) -> int:
+    size = Fraction(word.removesuffix("x")) * trained
+    if size.denominator != 1 or not size:
+        raise Invalid(key, f"{word} of {trained} is {float(size):g}, no whole number of at least 1")
+    return int(size)

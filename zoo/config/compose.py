@@ -1,0 +1,362 @@
+"""Compose a recipe: files over what they extend, then overrides of the command line, then interpolations.
+
+OmegaConf merges, sets dotted keys and resolves `${...}`. What it cannot know is here: the location of every key, the
+rule that a new `name` drops the options of the old one, and the names that may be written in short.
+"""
+
+from __future__ import annotations
+
+import copy
+import reprlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zoo.config.find_recipe import find_extended, list_extendable
+from zoo.config.tree import (
+    COMMAND_LINE,
+    DEPTH,
+    Tree,
+    collect_issues,
+    format_value,
+    is_interpolation,
+    is_key,
+    join,
+    list_children,
+    suggest,
+    walk,
+)
+from zoo.config.yaml import REFERENCE, UNREADABLE, parse, read_file, show_path
+from zoo.errors import Fault, RecipeError
+
+STEPS = 1_000
+
+
+class Composer:
+    """Read each file once, and collect the issues of all of them."""
+
+    def __init__(self, issues: list[Fault]) -> None:
+        self.issues = issues
+        self.trees: dict[Path, Tree] = {}
+
+    def compose(self, path: Path, chain: tuple[Path, ...] = ()) -> Tree:
+        """Merge a file over what it extends. Raises RecipeError if the file itself cannot be read."""
+        if path.resolve() not in self.trees:
+            own = read_file(path, self.issues)
+            sections = dict(own.data)
+            entries = sections.pop("extends", [])
+            tree = Tree({}, {"": own.locate("")})
+            for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+                with collect_issues(self.issues):
+                    key = f"extends.{number}"
+                    tree = merge(tree, self.compose_entry(entry, key, own, (*chain, path)))
+            self.trees[path.resolve()] = merge(tree, replace(own, data=sections))
+        return self.trees[path.resolve()]
+
+    def compose_entry(self, entry: object, key: str, own: Tree, chain: tuple[Path, ...]) -> Tree:
+        """Compose what one entry of `extends` names."""
+        if not isinstance(entry, str):
+            remedy = "write extends: [model/..., data/...]"
+            raise own.issue(key, "expected the name of a fragment or recipe", remedy)
+        path = find_extended(entry, chain[-1])
+        if path is None:
+            problem = f"there is no fragment or recipe {format_value(entry)}"
+            raise own.issue(key, problem, suggest(entry, list_extendable()))
+        if any(path.samefile(other) for other in chain):
+            way = " -> ".join(show_path(each) for each in (*chain, path))
+            raise own.issue(key, f"a recipe that extends itself: {way}")
+        if len(chain) > DEPTH:
+            raise own.issue(key, f"more than {DEPTH} files that extend one another")
+        try:
+            return self.compose(path, chain)
+        except RecipeError as error:
+            (issue,) = error.faults
+            problem = f"{issue.problem} (extended at {own.locate(key)})"
+            raise RecipeError(replace(issue, problem=problem)) from None
+
+
+def merge(base: Tree, top: Tree) -> Tree:
+    """Merge `top` over `base`: mappings key by key, everything else is replaced."""
+    data = _merge_data(base.data, top.data, base, "")
+    # a bare name may have become {name: ...}, which keeps its location
+    names = {join(key, "name"): base.locate(key) for key, value in walk(base.data) if value}
+    return _relocate(data, {**names, **base.locations, **top.locations})
+
+
+def _merge_data(base: Any, top: Any, tree: Tree, key: str) -> Any:
+    """Merge plain data, of which `base` stands at `key` of `tree`."""
+    from omegaconf import OmegaConf
+
+    if not isinstance(top, dict):
+        return top
+    inherited = _inherit(base, top, tree, key)
+    if not isinstance(inherited, dict):
+        return top
+    return OmegaConf.to_container(OmegaConf.merge(inherited, top))
+
+
+def _inherit(base: Any, top: Any, tree: Tree, key: str) -> Any:
+    """Return what `top` inherits of `base`: no options of another name, and nothing of another structure.
+
+    An option that the same command line gives is not inherited, so that the order of overrides does not matter.
+    """
+    if isinstance(top, dict) and isinstance(base, str):
+        base = {"name": base}
+    if not isinstance(base, dict) or not isinstance(top, dict):
+        return base
+    if base.get("name") and top.get("name") and base["name"] != top["name"]:
+        base = {
+            word: child
+            for word, child in base.items()
+            if tree.locate(join(key, word)) == COMMAND_LINE
+        }
+    kept = {}
+    for word, child in base.items():
+        if word in top:
+            child = _inherit(child, top[word], tree, join(key, word))
+            if isinstance(child, dict) != isinstance(top[word], dict):
+                child = None
+        kept[word] = child
+    return kept
+
+
+def _relocate(data: Any, locations: dict[str, str]) -> Tree:
+    """Keep the locations of keys that are still there."""
+    present = {key for key, _ in walk(data)}
+    return Tree(data, {key: where for key, where in locations.items() if key in present})
+
+
+@dataclass(frozen=True)
+class Override:
+    """A key and its new value, None to remove it."""
+
+    parts: tuple[str, ...]
+    value: Tree | None
+
+    def apply(self, tree: Tree) -> Tree:
+        """Return the changed tree. Raises RecipeError where the key cannot be stepped into, or is not there."""
+        if self.value is None:
+            return remove_key(tree, self.parts)
+        return set_key(tree, self.parts, self.value.data)
+
+
+def set_key(tree: Tree, parts: Sequence[str], value: Any) -> Tree:
+    """Set a key to a value of the command line, merged with what the key holds."""
+    from omegaconf import OmegaConf
+
+    data, parent, last = _open_path(tree, parts, create=True)
+    key, above = ".".join(parts), ".".join(parts[:-1])
+    config = OmegaConf.create(data)
+    if above and last == "name":  # like {name: value}, it drops the options of the old name
+        changed = _merge_data(parent, {"name": value}, tree, above)
+        OmegaConf.update(config, above, changed, merge=False)
+    else:
+        changed = _merge_data(parent[last], value, tree, key)
+        OmegaConf.update(config, key, changed, merge=False)
+
+    given = {join(key, part) if part else key: COMMAND_LINE for part, _ in walk(value)}
+    return _relocate(OmegaConf.to_container(config), {**tree.locations, **given})
+
+
+def remove_key(tree: Tree, parts: Sequence[str]) -> Tree:
+    """Remove a key and all below it."""
+    data, parent, last = _open_path(tree, parts, create=False)
+    del parent[last]
+    if isinstance(parent, dict):
+        return _relocate(data, dict(tree.locations))
+
+    # the entries after it move up, and their locations with them
+    locations, above = {}, join(".".join(parts[:-1]), "")
+    for key, location in tree.locations.items():
+        number, dot, below = key.removeprefix(above).partition(".")
+        if not key.startswith(above) or int(number) < last:
+            locations[key] = location
+        elif int(number) > last:
+            locations[f"{above}{int(number) - 1}{dot}{below}"] = location
+    return _relocate(data, locations)
+
+
+def _open_path(tree: Tree, parts: Sequence[str], create: bool) -> tuple[Any, Any, Any]:
+    """Copy the data and step to a key; return the copy, the container of the key, and the key's part in it.
+
+    What stands in short on the way is written out: a bare name as {name}, a lone entry as a list of it. Raises
+    RecipeError where a part cannot be stepped into, or is not there and is not to be created.
+    """
+    data = copy.deepcopy(tree.data)
+    container: Any = {"": data}
+    slot: Any = ""
+    key = ""
+    for part in parts:
+        node = container[slot] = _write_out(container[slot], part)
+        full = join(key, part)
+        if isinstance(node, list):
+            container, slot = node, _find_entry(node, part, key)
+        elif create and isinstance(node, dict):
+            container, slot = node, part
+            node.setdefault(part, None)
+        elif create:
+            problem = f"{key} is {format_value(node)} and has no keys"
+            raise RecipeError(Fault(COMMAND_LINE, full, problem))
+        elif isinstance(node, dict) and part in node:
+            container, slot = node, part
+        else:
+            remedy = suggest(part, node if isinstance(node, dict) else (), key)
+            problem = "cannot be removed, it is not there"
+            raise RecipeError(Fault(COMMAND_LINE, full, problem, remedy))
+        key = full
+    return data, container, slot
+
+
+def _write_out(node: Any, part: str) -> Any:
+    """Write out the container that `part` steps into."""
+    if isinstance(node, str):
+        return [node] if part.isdecimal() else {"name": node}
+    if node is None:
+        return [] if part.isdecimal() else {}
+    if isinstance(node, dict) and part.isdecimal() and "name" in node and part not in node:
+        return [node]
+    return node
+
+
+def _find_entry(items: list[Any], part: str, key: str) -> int:
+    """Return the number of an entry of a list. Raises RecipeError where there is no such entry."""
+    if part.isdecimal() and int(part) < len(items):
+        return int(part)
+    count = {0: "no entry", 1: "1 entry"}.get(len(items), f"{len(items)} entries")
+    remedy = f"did you mean {key}.0.{part}?" if items and not part.isdecimal() else ""
+    problem = f"{key} has {count}, counted from 0"
+    raise RecipeError(Fault(COMMAND_LINE, join(key, part), problem, remedy))
+
+
+def parse_overrides(arguments: Iterable[str], issues: list[Fault]) -> list[Override]:
+    """Parse `a.b=1`, which sets a key, and `~a.b`, which removes one; add what cannot be read to `issues`."""
+    assert not isinstance(arguments, str), "overrides are a sequence of strings"
+    found = []
+    for argument in arguments:
+        with collect_issues(issues):
+            found.append(_parse_override(argument))
+    return found
+
+
+def _parse_override(argument: str) -> Override:
+    def refuse(key: str, problem: str, remedy: str) -> RecipeError:
+        return RecipeError(Fault(COMMAND_LINE, key, f"{reprlib.repr(argument)}: {problem}", remedy))
+
+    key, equals, text = argument.lstrip("+~").partition("=")
+    parts = tuple(key.split("."))
+    removes = argument.startswith("~")
+    if len(parts) > DEPTH or "[" in key or not all(map(is_key, parts)):
+        raise refuse("", "not a key", "write section.key=value")
+    if argument.startswith("+"):
+        right = reprlib.repr(argument.lstrip("+"))[1:-1]
+        raise refuse(key, "keys take no +", f"write {right}")
+    if removes and equals:
+        raise refuse(key, "a removal takes no value", f"write ~{key} or {key}=value")
+    if not removes and not equals:
+        raise refuse("", "not an override", "write key=value, or ~key to remove a key")
+    if parts[0] == "extends":
+        raise refuse("", "extends is read from files only", "override the keys themselves")
+    if removes:
+        return Override(parts, None)
+    if not text.strip():
+        raise refuse(key, "no value", "write null for nothing, '' for an empty text")
+
+    issues: list[Fault] = []
+    value = Tree(None, {})
+    with collect_issues(issues):
+        value = parse(text, lambda line: COMMAND_LINE, issues)
+    if issues:
+        errors = [refuse(key, issue.problem, issue.remedy) for issue in issues]
+        raise RecipeError(*(error.faults[0] for error in errors))
+    return Override(parts, value)
+
+
+def resolve_interpolations(
+    tree: Tree, complete: dict[str, Any], issues: list[Fault], partial: bool = False
+) -> Tree:
+    """Put values of `complete`, the recipe with its defaults, in place of interpolations.
+
+    With new issues, interpolations stay as they are. So they do where the tree is `partial`: what they refer to may be
+    absent because of an earlier issue.
+    """
+    texts = {
+        key: text for key, text in walk(tree.data) if is_interpolation(text) and text != UNREADABLE
+    }
+    problems = {key: _check_references(text, complete, partial) for key, text in texts.items()}
+    found = [Fault(tree.locate(key), key, *one) for key, one in problems.items() if one]
+    issues.extend(found)
+    if found or partial or not texts:
+        return tree
+
+    from omegaconf import OmegaConf
+
+    extra = "interpolated texts"  # no reference can name it
+    config = OmegaConf.create({**complete, extra: list(texts.values())})
+    values = OmegaConf.to_container(config[extra], resolve=True)
+    assert isinstance(values, list)
+    resolved = dict(zip(texts, values, strict=True))
+    for key, value in resolved.items():
+        if any(is_interpolation(part) for _, part in walk(value)):
+            issues.append(Fault(tree.locate(key), key, "makes a new interpolation of its parts"))
+    return replace(tree, data=_replace_values(tree.data, resolved, ""))
+
+
+def _replace_values(data: Any, new: dict[str, Any], key: str) -> Any:
+    if key in new:
+        return new[key]
+    parts = [
+        (part, _replace_values(child, new, join(key, part))) for part, child in list_children(data)
+    ]
+    if isinstance(data, dict):
+        return dict(parts)
+    return [child for _, child in parts] if isinstance(data, list) else data
+
+
+def _check_references(text: str, complete: dict[str, Any], partial: bool) -> tuple[str, str] | None:
+    """Return problem and remedy of an interpolation that cannot be resolved.
+
+    References are followed without resolving them, so that a cycle or a bomb costs nothing. What is wrong with a value
+    further on is reported where that value stands.
+    """
+    waiting: list[tuple[str, tuple[str, ...]]] = [(text, ())]
+    for _ in range(STEPS):
+        if not waiting:
+            return None
+        current, chain = waiting.pop()
+        for key in REFERENCE.findall(current):
+            if key in chain:
+                return f"an interpolation of itself: {' -> '.join((*chain, key))}", "write a value"
+            target = _find_target(key, complete)
+            direct = not chain
+            if target is KeyError:
+                if direct and not partial:
+                    known = [
+                        known for known, value in walk(complete) if not isinstance(value, dict)
+                    ]
+                    problem = f"{format_value(text)} takes the value of {key}, which is no key"
+                    return problem, suggest(key, known)
+            elif target == "???":  # OmegaConf's word for a value that is missing
+                problem = f"{format_value(text)} takes the value of {key}, which is '???'"
+                return problem, "write a value there"
+            elif isinstance(target, str):
+                waiting.append((target, (*chain, key)))
+            elif direct and (
+                isinstance(target, dict) or (isinstance(target, list) and text != f"${{{key}}}")
+            ):
+                return f"{key} is not a single value", "name a key below it"
+        if len(chain) > DEPTH:
+            break
+    return f"{format_value(text)} takes too many steps to resolve", ""
+
+
+def _find_target(key: str, complete: Any) -> Any:
+    """Return what stands at a key; KeyError, the class, where nothing does."""
+    for part in key.split("."):
+        children = dict(list_children(complete))
+        is_entry = isinstance(complete, list) and part.isdecimal()
+        slot = int(part) if is_entry else part
+        if slot not in children:
+            return KeyError
+        complete = children[slot]
+    return complete

@@ -1,0 +1,89 @@
+"""Find recipes and fragments by name or path: in zoo, in plug-ins, or anywhere on disk."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from zoo.config.tree import suggest
+from zoo.config.yaml import show_path
+from zoo.errors import Fault, RecipeError
+from zoo.registry import roots
+
+SUFFIX = ".yaml"
+
+
+def recipe_files() -> dict[str, Path]:
+    """Return {name: file} of every registered recipe, zoo's before those of plug-ins."""
+    found: dict[str, Path] = {}
+    for folder in _list_folders("recipes"):
+        for path in sorted(folder.glob(f"*{SUFFIX}")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def find_recipe(path_or_name: str | Path) -> Path:
+    """Return the file of a registered name, or at a path (with or without .yaml). Raises RecipeError if there is none."""
+    word = str(path_or_name)
+    found = recipe_files().get(word) or _find_file(Path(word))
+    if found is None:
+        raise RecipeError(_explain_absence(word))
+    return found
+
+
+def _explain_absence(word: str) -> Fault:
+    location = word if word.isprintable() and 0 < len(word) < 150 else reprlib.repr(word)
+    if os.path.isdir(word):
+        recipe = os.path.join(word, "recipe" + SUFFIX)
+        nearby = suggest("", _list_yaml_files(Path(word)))
+        remedy = f"did you mean {recipe}?" if os.path.isfile(recipe) else nearby
+        return Fault(location, "", "a folder, not a recipe", remedy)
+    if os.path.islink(word) and not os.path.exists(word):
+        return Fault(location, "", "a symbolic link that leads to no file", "link it to a recipe")
+    problem = "not a regular file" if os.path.exists(word) else "there is no such recipe or file"
+    known = [*recipe_files(), *_list_yaml_files(Path(word).parent)]
+    return Fault(location, "", problem, suggest(word, known))
+
+
+def find_extended(entry: str, file: Path) -> Path | None:
+    """Return what an `extends` in `file` names: a file beside it, a fragment of configs/, or a registered recipe."""
+    for folder in (file.parent, *_list_folders("configs")):
+        if found := _find_file(folder / entry):
+            return found
+    return recipe_files().get(entry)
+
+
+def list_extendable() -> tuple[str, ...]:
+    """Return what can be extended from anywhere: fragments and registered recipes."""
+    fragments: list[str] = []
+    for folder in _list_folders("configs"):
+        paths = sorted(folder.rglob(f"*{SUFFIX}"))
+        fragments += [path.relative_to(folder).with_suffix("").as_posix() for path in paths]
+    return (*fragments, *recipe_files())
+
+
+def is_fragment(path: Path) -> bool:
+    """Return whether a file lies below configs/, so that it cannot be run alone."""
+    folders = _list_folders("configs")
+    return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders)
+
+
+def _list_folders(kind: str) -> Iterator[Path]:
+    """Yield the folder `kind` of each package; in a checkout, zoo's lies beside the package rather than in it."""
+    for package, root in roots().items():
+        if (root / kind).is_dir():
+            yield root / kind
+        elif package == "zoo":
+            yield root.parent / kind
+
+
+def _find_file(path: Path) -> Path | None:
+    return next((found for found in (path, Path(f"{path}{SUFFIX}")) if os.path.isfile(found)), None)
+
+
+def _list_yaml_files(folder: Path) -> list[str]:
+    if not os.path.isdir(folder):
+        return []
+    return sorted(show_path(path) for path in folder.glob(f"*{SUFFIX}"))

@@ -1,0 +1,363 @@
+"""Validate plain data against annotations: typed values, and an issue for everything that does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import textwrap
+import types
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from zoo.config.signature import Option, extras, fields, read_options
+from zoo.config.tree import (
+    format_value,
+    is_interpolation,
+    join,
+    list_ancestors,
+    locate,
+    suggest,
+    to_plain,
+)
+from zoo.errors import Fault, Invalid
+from zoo.registry import Between, Choice, Choices, Matches, find_member, names
+
+# keys of 0.1.0, without the numbers of lists: new word
+RENAMED_KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        "model.coordinates": "position_augmentation",
+        "model.kernel": "attention",
+        "model.key_heads": "kv_heads",
+        "model.patch": "patch_size",
+        "model.tied": "tie_embeddings",
+        "model.scaled": "scale_embeddings",
+        "model.memory": "memory_length",
+        "model.class_place": "cls_position",
+        "model.block.order": "norm_position",
+        "model.block.ratio": "mlp_ratio",
+        "model.block.shift": "token_shift",
+        "model.encoding.buckets": "num_buckets",
+        "model.encoding.reach": "max_distance",
+        "model.encoding.positions": "max_positions",
+        "model.encoding.fraction": "rotary_fraction",
+        "model.encoding.initial": "init_std",
+        "task.smoothing": "label_smoothing",
+        "task.share": "mask_ratio",
+        "optim.warmup": "warmup_ratio",
+        "optim.floor": "min_lr_ratio",
+        "optim.rules": "param_groups",
+        "evaluate.rules": "extrapolation",
+        "evaluate.variants": "data_variants",
+        "trainer.save": "async_checkpoint",
+        "trainer.threads": "num_threads",
+        "trainer.ema": "ema_decay",
+        "diagnostics.every": "every_n_steps",
+        "diagnostics.budget": "max_overhead",
+    }
+)
+RENAMED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("tasks", "classify"): "classification",
+        ("tasks", "predict"): "causal_lm",
+        ("tasks", "fill"): "masked_lm",
+    }
+)
+
+TYPES = MappingProxyType(
+    {
+        int: "a whole number",
+        float: "a finite number",
+        bool: "true or false",
+        str: "a text",
+        type(None): "null",
+    }
+)
+BOOLEANS = MappingProxyType({"yes": "true", "on": "true", "no": "false", "off": "false"})
+
+
+class Validator:
+    """One walk over a recipe. What does not fit is reported and kept as it is, so that the walk goes on.
+
+    What is missing at or below a `reported` key is not reported again.
+    """
+
+    def __init__(
+        self, locations: Mapping[str, str], reported: frozenset[str] = frozenset()
+    ) -> None:
+        self.given = locations
+        self.reported = reported
+        self.issues: list[Fault] = []
+        self.locations: dict[str, str] = {}  # of every key that was validated
+        self.untyped: set[str] = set()  # keys with a wrong type, or that wait for an interpolation
+
+    def validate(self, annotation: Any, value: Any, key: str) -> Any:
+        """Return a value as its annotation has it."""
+        self.locations[key] = locate(self.given, key)
+        origin = get_origin(annotation)
+        if is_interpolation(value):
+            self.untyped.add(key)
+            return value
+        if origin is Annotated:
+            return self.validate_annotated(annotation, value, key)
+        if origin in (Union, types.UnionType):
+            return self.validate_union(annotation, value, key)
+        if dataclasses.is_dataclass(annotation):
+            return self.validate_dataclass(annotation, value, key)
+        if origin in (list, tuple, Sequence):
+            return self.validate_sequence(annotation, value, key)
+        if origin in (dict, Mapping):
+            return self.validate_mapping(annotation, value, key)
+        if not fits(annotation, value):
+            return self.refuse_type(annotation, value, key, _correct(annotation, value))
+        return float(value) if annotation is float else value
+
+    def validate_fields(
+        self,
+        schema: Mapping[str, Option],
+        given: Mapping[str, Any],
+        key: str,
+        others: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Return the typed values of a mapping, with the defaults of what is not given.
+
+        An unknown word is answered with the nearest of the schema and of `others`, which are read elsewhere.
+        """
+        typed = {}
+        for word, value in given.items():
+            if word not in schema:
+                full = join(key, word)
+                new = RENAMED_KEYS.get(re.sub(r"\.\d+(?=\.)", "", full))
+                remedy = suggest(word, [*schema, *others], key)
+                if new is not None and new in schema:
+                    remedy = f"renamed to {join(key, new)}"
+                typed[word] = self.refuse(full, value, "unknown key", remedy)
+        for word, option in schema.items():
+            if word in given:
+                typed[word] = self.validate(option.annotation, given[word], join(key, word))
+            elif option.required:
+                self.refuse_absence(join(key, word), f"expected {describe_type(option.annotation)}")
+            else:
+                typed[word] = type_default(option)
+        return typed
+
+    def refuse(self, key: str, value: Any, problem: str, remedy: str = "") -> Any:
+        """Report an issue, and return the value."""
+        self.issues.append(Fault(locate(self.given, key), key, problem, remedy))
+        return value
+
+    def refuse_absence(self, key: str, remedy: str) -> None:
+        if self.reported.isdisjoint(list_ancestors(key)):
+            self.refuse(key, None, "missing", remedy)
+
+    def refuse_type(self, annotation: Any, value: Any, key: str, remedy: str = "") -> Any:
+        self.untyped.add(key)
+        problem = f"expected {describe_type(annotation)}, got {format_value(value)}"
+        return self.refuse(key, value, problem, remedy)
+
+    def validate_annotated(self, annotation: Any, value: Any, key: str) -> Any:
+        inner, *marks = get_args(annotation)
+        for mark in marks:
+            if isinstance(mark, Choices):
+                return (
+                    self.validate_choice(mark.kind, value, key)
+                    if inner is Choice
+                    else self.validate_choices(mark.kind, value, key)
+                )
+        typed = self.validate(inner, value, key)
+        if key in self.untyped:
+            return typed
+        for mark in marks:
+            if isinstance(mark, Between) and not mark.low <= typed <= mark.high:
+                self.refuse(key, typed, f"must be {mark.explain(typed)}, got {format_value(typed)}")
+            if isinstance(mark, Matches) and not any(p.fullmatch(typed) for p in mark.patterns):
+                self.refuse(key, typed, f"{format_value(typed)} is {mark.problem}", mark.remedy)
+        return typed
+
+    def validate_union(self, annotation: Any, value: Any, key: str) -> Any:
+        """Return the first member that fits; if none does, report the issues of the one that comes closest."""
+        trials = []
+        for member in get_args(annotation):
+            trial = Validator(self.given, self.reported)
+            trials.append((trial, trial.validate(member, value, key)))
+        fitting = [pair for pair in trials if not pair[0].issues]
+        closest = fitting or [pair for pair in trials if key not in pair[0].untyped]
+        if not closest:
+            remedies = (trial.issues[0].remedy for trial, _ in trials if trial.issues[0].remedy)
+            return self.refuse_type(annotation, value, key, next(remedies, ""))
+        trial, typed = closest[0]
+        self.issues += trial.issues
+        self.locations |= trial.locations
+        self.untyped |= trial.untyped
+        return typed
+
+    def validate_sequence(self, annotation: Any, value: Any, key: str) -> Any:
+        members = get_args(annotation)
+        if not isinstance(value, list):
+            trial = Validator(self.given, self.reported)
+            trial.validate(annotation, [value], key)
+            fits_alone = value is not None and not trial.issues
+            remedy = f"write [{format_value(value)}]" if fits_alone else ""
+            return self.refuse_type(annotation, value, key, remedy)
+        if get_origin(annotation) is not tuple or members[-1] is Ellipsis:
+            members = members[:1] * len(value)
+        if len(members) != len(value):
+            return self.refuse_type(annotation, value, key)
+        pairs = enumerate(zip(members, value, strict=True))
+        return tuple(self.validate(member, item, join(key, i)) for i, (member, item) in pairs)
+
+    def validate_mapping(self, annotation: Any, value: Any, key: str) -> Any:
+        if not isinstance(value, dict):
+            return self.refuse_type(annotation, value, key)
+        member = get_args(annotation)[1]
+        return MappingProxyType(
+            {word: self.validate(member, item, join(key, word)) for word, item in value.items()}
+        )
+
+    def validate_dataclass(self, cls: Any, value: Any, key: str) -> Any:
+        if not isinstance(value, dict | None):
+            return self.refuse_type(cls, value, key)
+        before = len(self.issues) + len(self.untyped)
+        typed = self.validate_fields(fields(cls), value or {}, key)
+        if len(self.issues) + len(self.untyped) > before:
+            return typed
+        try:
+            return cls(**typed)
+        except Invalid as error:
+            return self.refuse(join(key, error.key), value, str(error))
+
+    def validate_choices(self, kind: str, value: Any, key: str) -> Any:
+        """Return a tuple of choices; one alone is short for a list of it."""
+        self.locations[key] = locate(self.given, key)
+        if is_interpolation(value):
+            self.untyped.add(key)
+            return value
+        if not isinstance(value, str | dict | list):
+            return self.refuse_type(Annotated[Choice, Choices(kind)], value, key)
+        entries = value if isinstance(value, list) else [value]
+        if not entries:
+            return self.refuse(key, value, f"a list of no {kind}", suggest("", names(kind)))
+        return tuple(
+            self.validate_choice(kind, entry, join(key, i)) for i, entry in enumerate(entries)
+        )
+
+    def validate_choice(self, kind: str, value: Any, key: str) -> Any:
+        """Return a Choice with every option of its class; of an unknown name the options are not validated."""
+        self.locations[key] = locate(self.given, key)
+        if is_interpolation(value):
+            self.untyped.add(key)
+            return value
+        given = {"name": value} if isinstance(value, str) else value
+        if not isinstance(given, dict):
+            return self.refuse_type(Annotated[Choice, Choices(kind)], given, key)
+        own = self.find_options(kind, given.get("name"), join(key, "name"))
+        if own is None:
+            return given
+        extra = extras(kind)
+        assert not {"name", *extra} & own.keys(), (
+            f"{given['name']} takes an option that every member of {kind} has"
+        )
+        rest = {word: each for word, each in given.items() if word != "name"}
+        typed = self.validate_fields({**own, **extra}, rest, key)
+        kept = {word: each for word, each in typed.items() if word in own or each is not None}
+        return Choice(str(given["name"]), MappingProxyType(kept))
+
+    def find_options(self, kind: str, name: Any, key: str) -> Mapping[str, Option] | None:
+        """Return the options of a member; report an issue, and return None, if there is no such member."""
+        self.locations[key] = locate(self.given, key)
+        if is_interpolation(name):
+            self.untyped.add(key)
+            return None
+        if name is None:
+            self.refuse_absence(key, suggest("", names(kind)))
+            return None
+        try:
+            find_member(kind, str(name))
+        except KeyError:
+            remedy = suggest(str(name), names(kind))
+            if new := RENAMED_MEMBERS.get((kind, str(name))):
+                remedy = f"renamed to {new}"
+            self.refuse(key, name, f"there is no {format_value(name)} among {kind}", remedy)
+            return None
+        return read_options(kind, str(name))
+
+
+def validate_changes(
+    validator: Validator, data: Choice, changes: Any, key: str
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return {name: {option: value}}: named changes of the options of the data, typed as these options are."""
+    schema = read_options("data", data.name)
+    found = {}
+    for name, change in changes.items() if isinstance(changes, dict) else ():
+        typed = {}
+        for word, value in change.items() if isinstance(change, dict) else ():
+            full = f"{key}.{name}.{word}"
+            if word in schema:
+                typed[word] = validator.validate(schema[word].annotation, value, full)
+            else:
+                remedy = suggest(word, schema)
+                typed[word] = validator.refuse(full, value, "unknown option of the data", remedy)
+        if not typed and not isinstance(change, str | int | float | list):
+            remedy = "write {option: value} of data, or remove it"
+            validator.refuse(join(key, name), change, "it changes nothing", remedy)
+        found[name] = MappingProxyType(typed)
+    return MappingProxyType(found)
+
+
+def explain_misfit(data: Choice, option: str, value: object) -> str:
+    """Return what is wrong with a typed value of an option of the data; empty where nothing is."""
+    validator = Validator({})
+    annotation = read_options("data", data.name)[option].annotation
+    validator.validate(annotation, to_plain(value), option)
+    return validator.issues[0].problem if validator.issues else ""
+
+
+def type_default(option: Option) -> Any:
+    """Return the default of an option, typed as if it had been written in the recipe."""
+    validator = Validator({})
+    typed = validator.validate(option.annotation, to_plain(option.default), "")
+    assert not validator.issues, f"a default that its own annotation refuses: {validator.issues}"
+    return typed
+
+
+def describe_type(annotation: Any) -> str:
+    """Return an annotation in plain words."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated and isinstance(arguments[1], Choices):
+        known = textwrap.shorten(", ".join(names(arguments[1].kind)), 80, placeholder=" ...")
+        return f"{{name: ..., options}} with a name of {known}"
+    if origin is Annotated:
+        return describe_type(arguments[0])
+    if origin is Literal:
+        known = ", ".join(map(format_value, arguments))
+        return textwrap.shorten(f"one of {known}", 80, placeholder=" ...")
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(describe_type, arguments))
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return f"a list of {len(arguments)} values"
+    if dataclasses.is_dataclass(annotation) or origin is dict or origin is Mapping:
+        return "a mapping"
+    return TYPES.get(annotation) or f"a list [{describe_type(arguments[0])}, ...]"
+
+
+def fits(annotation: Any, value: object) -> bool:
+    """Return whether a scalar has the type of its annotation: true is no number, 1 is a float, 1.0 is no int."""
+    if get_origin(annotation) is Literal:
+        return any(type(value) is type(each) and value == each for each in get_args(annotation))
+    assert annotation in TYPES, f"no recipe can hold {annotation}"
+    if annotation is float:
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+    return type(value) is annotation
+
+
+def _correct(annotation: Any, value: object) -> str:
+    """Return what to write instead of a scalar that does not fit, where it can be guessed."""
+    if get_origin(annotation) is Literal:
+        hint = suggest(str(value), map(str, get_args(annotation)))
+        return hint if hint.startswith("did") else ""
+    if annotation is int and isinstance(value, float) and value.is_integer():
+        return f"write {value:.0f}" if abs(value) < 1e15 else ""
+    if annotation is bool and isinstance(value, str) and value.lower() in BOOLEANS:
+        return f"write {BOOLEANS[value.lower()]}"
+    return "put it in quotes" if annotation is str and isinstance(value, int | float) else ""
