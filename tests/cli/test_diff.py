@@ -5,7 +5,7 @@ import json
 import pytest
 from tiny import TINY
 
-from zoo.config.difference import Side, told
+from zoo.config.recipe import Side, format_sides
 from zoo.run.fit import fit
 
 
@@ -31,8 +31,8 @@ def test_equal_recipes_are_told_equal(zoo, tmp_path):
 
 def test_what_differs_late_is_told_in_whole():
     one, other = Side([1] * 20 + [2], ""), Side([1] * 20 + [3], "")
-    assert told(one, other) == [str([1] * 20 + [2]), str([1] * 20 + [3])]
-    assert told(Side([1] * 20, ""), Side(2, ""))[0].endswith("...]")
+    assert format_sides(one, other) == [str([1] * 20 + [2]), str([1] * 20 + [3])]
+    assert format_sides(Side([1] * 20, ""), Side(2, ""))[0].endswith("...]")
 
 
 def test_overrides_change_both(zoo):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from zoo import load
 from zoo.config import load as recipe
-from zoo.config.variants import misfit
+from zoo.config.validate import explain_misfit
 from zoo.data.vision.augmentation import Augmentation
 from zoo.errors import Stopped
 from zoo.evaluation import report
@@ -148,8 +148,8 @@ def test_variants_change_options_of_the_data(runs, evaluated):
 
 def test_a_variant_may_change_an_option_of_several_words():
     data = Choice("images")
-    assert misfit(data, "augment", Augmentation(flip=0.5)) == ""
-    assert misfit(data, "augment", {"flip": 2}) == "must be from 0 to 1, got 2.0"
+    assert explain_misfit(data, "augment", Augmentation(flip=0.5)) == ""
+    assert explain_misfit(data, "augment", {"flip": 2}) == "must be from 0 to 1, got 2.0"
 
 
 def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):

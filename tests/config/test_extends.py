@@ -42,7 +42,7 @@ def test_entries_are_sought_beside_the_file_that_names_them(made: Made) -> None:
 def test_a_fragment_of_a_plugin_is_found(made: Made) -> None:
     recipe = made("extends: [toy, optim/toy_adam]\noptim: {lr: 2}\n")
     assert recipe.optim.options["lr"] == 2
-    assert recipe.places["optim.name"].endswith("configs/optim/toy_adam.yaml:3")
+    assert recipe.locations["optim.name"].endswith("configs/optim/toy_adam.yaml:3")
 
 
 def test_a_new_name_drops_inherited_options(made: Made) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from zoo.config.interpolation import resolve
-from zoo.config.tree import plain, plant
+from zoo.config.compose import resolve_interpolations
+from zoo.config.tree import Tree
+from zoo.config.yaml import read_plain
+from zoo.errors import ConfigIssue
 
 DATA = {
     "size": 8,
@@ -29,8 +31,14 @@ def resolved(text: str, **more: object) -> Any:
 
 def attempt(text: str, **more: object) -> tuple[Any, list[str]]:
     whole = {"a": text, "data": DATA, **more}
-    tree, faults = resolve(plant(whole, "here"), whole)
-    return plain(tree)["a"], [str(fault) for fault in faults]
+    tree, issues = resolve(whole)
+    return tree.data["a"], [str(issue) for issue in issues]
+
+
+def resolve(whole: dict[str, Any], partial: bool = False) -> tuple[Tree, list[ConfigIssue]]:
+    issues: list[ConfigIssue] = []
+    tree = read_plain(whole, "here", issues)
+    return resolve_interpolations(tree, whole, issues, partial), issues
 
 
 @pytest.mark.parametrize(
@@ -114,11 +122,10 @@ def test_a_number_may_be_the_key_of_a_mapping() -> None:
 
 def test_what_an_earlier_fault_may_have_taken_away_is_not_told() -> None:
     whole = {"a": "${gone}", "b": "${oc.env:HOME}"}
-    tree, (fault,) = resolve(plant(whole, "here"), whole, partial=True)
-    assert plain(tree) == whole
+    tree, (fault,) = resolve(whole, partial=True)
+    assert tree.data["a"] == "${gone}"
     assert fault.key == "b"
-    lone = {"a": "${gone}"}
-    assert resolve(plant(lone, "here"), lone, partial=True) == (plant(lone, "here"), [])
+    assert resolve({"a": "${gone}"}, partial=True) == (Tree({"a": "${gone}"}, {"": "here"}), [])
 
 
 @pytest.mark.parametrize("width", [1, 4])

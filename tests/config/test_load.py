@@ -73,7 +73,7 @@ def test_plain_data_gives_the_recipe_back(made: Made) -> None:
     again = from_plain(recipe.plain(), origin="best.ckpt", name="mine")
     assert again == recipe
     assert again.hash == recipe.hash
-    assert again.places["model.dim"] == "best.ckpt"
+    assert again.locations["model.dim"] == "best.ckpt"
 
 
 def test_plain_is_plain_complete_and_in_order(made: Made) -> None:
@@ -123,7 +123,7 @@ def test_a_recipe_is_frozen(made: Made) -> None:
     with pytest.raises(FrozenInstanceError):
         recipe.seed = 1  # type: ignore[misc]
     assert isinstance(recipe.model.options, MappingProxyType)
-    assert isinstance(recipe.places, MappingProxyType)
+    assert isinstance(recipe.locations, MappingProxyType)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_later_faults_find_the_closest_place(made: Made) -> None:
 
 
 def test_without_places_a_fault_names_the_recipe(made: Made) -> None:
-    recipe = replace(made(WHOLE), places={})
+    recipe = replace(made(WHOLE), locations={})
     assert recipe.fault("model.dim", "bad").place == "mine"
 
 

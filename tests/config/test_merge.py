@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from zoo.config.merge import merge, put, remove
-from zoo.config.source import parse
-from zoo.config.tree import COMMAND_LINE, Node, leaves, plain
+from zoo.config.compose import merge, remove_key, set_key
+from zoo.config.tree import COMMAND_LINE, Tree
+from zoo.config.yaml import parse
 from zoo.errors import RecipeError
 
 
-def tree(text: str, place: str = "file:1") -> Node:
+def tree(text: str, place: str = "file:1") -> Tree:
     return parse(text, lambda line: place, [])
 
 
 def merged(base: str, top: str) -> object:
-    return plain(merge(tree(base), tree(top)))
+    return merge(tree(base), tree(top)).data
 
 
 def changed(text: str, key: str, value: str) -> object:
-    return plain(put(tree(text), key.split("."), tree(value, COMMAND_LINE)))
+    return set_key(tree(text), key.split("."), tree(value).data).data
 
 
 def left(text: str, key: str) -> object:
-    return plain(remove(tree(text), key.split(".")))
+    return remove_key(tree(text), key.split(".")).data
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,8 @@ def test_a_key_is_put_where_it_belongs(text: str, key: str, value: str, result: 
 
 
 def test_a_new_name_keeps_what_was_given_on_the_same_command_line() -> None:
-    given = put(tree("{o: {name: adam, lr: 1}}"), ["o", "momentum"], tree("2", COMMAND_LINE))
-    assert plain(put(given, ["o", "name"], tree("sgd", COMMAND_LINE))) == {
-        "o": {"name": "sgd", "momentum": 2}
-    }
+    given = set_key(tree("{o: {name: adam, lr: 1}}"), ["o", "momentum"], 2)
+    assert set_key(given, ["o", "name"], "sgd").data == {"o": {"name": "sgd", "momentum": 2}}
 
 
 @pytest.mark.parametrize(
@@ -136,6 +134,24 @@ def test_what_has_no_such_key_cannot_be_stepped_into(text: str, key: str, told: 
 
 def test_every_value_keeps_the_place_it_came_from() -> None:
     both = merge(tree("{a: 1, b: {c: 1, d: 2}}", "base:1"), tree("{b: {c: 3}}", "top:2"))
-    last = put(both, ["b", "e"], tree("4", COMMAND_LINE))
-    found = {key: node.place for key, node in leaves(last)}
+    last = set_key(both, ["b", "e"], 4)
+    found = {key: last.locate(key) for key in ("a", "b.c", "b.d", "b.e")}
     assert found == {"a": "base:1", "b.c": "top:2", "b.d": "base:1", "b.e": COMMAND_LINE}
+
+
+def test_a_bare_name_keeps_its_place_beside_options() -> None:
+    both = merge(tree("{o: adam}", "base:1"), tree("{o: {lr: 1}}", "top:2"))
+    assert (both.locate("o.name"), both.locate("o.lr")) == ("base:1", "top:2")
+
+
+def test_entries_after_a_removed_one_keep_their_places() -> None:
+    text = "a:\n- {b: 1}\n- {b: 2}\n- {b: 3,\n   c: 4}\n"
+    left = remove_key(parse(text, str, []), ["a", "0"])
+    assert left.data == {"a": [{"b": 2}, {"b": 3, "c": 4}]}
+    assert [left.locate(key) for key in ("a", "a.0.b", "a.1", "a.1.c")] == ["1", "3", "4", "5"]
+
+
+def test_options_of_a_replaced_list_keep_no_place() -> None:
+    changed = set_key(tree("{e: [{name: rope, base: 9}]}"), ["e"], ["alibi"])
+    assert "e.0.base" not in changed.locations
+    assert changed.locate("e.0.base") == COMMAND_LINE

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from zoo.config.overrides import parse_all
-from zoo.config.tree import COMMAND_LINE, Node, plain
+from zoo.config.compose import parse_overrides
+from zoo.config.tree import COMMAND_LINE, Tree
 from zoo.errors import ConfigIssue
 
 
 def refusal(argument: str) -> str:
     faults: list[ConfigIssue] = []
-    assert parse_all([argument], faults) == []
+    assert parse_overrides([argument], faults) == []
     (fault,) = faults
     assert fault.place == COMMAND_LINE
     assert len(str(fault)) < 200
@@ -33,15 +33,15 @@ def refusal(argument: str) -> str:
     ],
 )
 def test_a_value_is_read_as_yaml(argument: str, parts: tuple[str, ...], value: object) -> None:
-    (override,) = parse_all([argument], [])
+    (override,) = parse_overrides([argument], [])
     assert override.value is not None
-    assert (override.parts, plain(override.value)) == (parts, value)
+    assert (override.parts, override.value.data) == (parts, value)
 
 
 def test_a_removal_has_no_value() -> None:
-    (override,) = parse_all(["~a.b"], [])
+    (override,) = parse_overrides(["~a.b"], [])
     assert (override.parts, override.value) == (("a", "b"), None)
-    assert plain(override(Node({"a": Node({"b": Node(1, "")}, "")}, ""))) == {"a": {}}
+    assert override.apply(Tree({"a": {"b": 1}}, {})).data == {"a": {}}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,7 @@ def test_a_removal_has_no_value() -> None:
         ("++a=1", "a: '++a=1': keys take no +", "write a=1"),
         ("a", "'a': not an override", "write key=value, or ~key to remove a key"),
         ("=1", "'=1': not a key", "write section.key=value"),
+        ("a[0]=1", "'a[0]=1': not a key", "write section.key=value"),
         ("a..b=1", "'a..b=1': not a key", "write section.key=value"),
         ("~", "'~': not a key", "write section.key=value"),
         (".".join("a" * 999) + "=1", "not a key", "write section.key=value"),
@@ -73,10 +74,12 @@ def test_anything_else_is_a_fault_that_shows_the_right_form(
 
 def test_all_bad_arguments_are_told_and_the_good_ones_kept() -> None:
     faults: list[ConfigIssue] = []
-    assert [override.parts for override in parse_all(["+a=1", "b=1", "c"], faults)] == [("b",)]
+    assert [override.parts for override in parse_overrides(["+a=1", "b=1", "c"], faults)] == [
+        ("b",)
+    ]
     assert len(faults) == 2
 
 
 def test_one_string_is_not_taken_for_a_list_of_them() -> None:
     with pytest.raises(AssertionError):
-        parse_all("a=1", [])
+        parse_overrides("a=1", [])

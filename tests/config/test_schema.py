@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from zoo.config.check import Check, default
 from zoo.config.signature import Option, options
-from zoo.config.tree import plant, unfrozen
-from zoo.config.words import nearest
+from zoo.config.tree import suggest, to_plain
+from zoo.config.validate import Validator, type_default
 from zoo.errors import OptionError
 from zoo.registry import Between, Choice, Choices
 
@@ -30,16 +29,16 @@ class Inner:
 
 
 def typed(annotation: Any, value: object) -> Any:
-    check = Check()
-    found = check.value(annotation, plant(value, "here"), "k")
-    assert not check.faults
+    validator = Validator({"": "here"})
+    found = validator.validate(annotation, value, "k")
+    assert not validator.issues
     return found
 
 
 def told(annotation: Any, value: object) -> list[str]:
-    check = Check()
-    check.value(annotation, plant(value, "here"), "k")
-    return [str(fault).removeprefix("here: ") for fault in check.faults]
+    validator = Validator({"": "here"})
+    validator.validate(annotation, value, "k")
+    return [str(issue).removeprefix("here: ") for issue in validator.issues]
 
 
 @pytest.mark.parametrize(
@@ -221,16 +220,16 @@ def test_the_schema_of_a_dataclass_is_its_keyword_only_fields() -> None:
 
 
 def test_defaults_are_typed_like_given_values() -> None:
-    assert default(Option(list[float], [1])) == (1.0,)
-    assert default(Option(Encodings, "toy_liere")) == (Choice("toy_liere", {"block": 2}),)
+    assert type_default(Option(list[float], [1])) == (1.0,)
+    assert type_default(Option(Encodings, "toy_liere")) == (Choice("toy_liere", {"block": 2}),)
     with pytest.raises(AssertionError):
-        default(Option(int, "a"))
+        type_default(Option(int, "a"))
 
 
 def test_typed_values_become_plain_again() -> None:
     value = {"a": (Choice("b", MappingProxyType({"c": (1, 2)})), Inner(0.5))}
-    assert unfrozen(value) == {"a": [{"name": "b", "c": [1, 2]}, {"rate": 0.5, "sizes": [1]}]}
+    assert to_plain(value) == {"a": [{"name": "b", "c": [1, 2]}, {"rate": 0.5, "sizes": [1]}]}
 
 
 def test_where_no_key_is_known_none_is_proposed() -> None:
-    assert nearest("entropy", ()) == "none is known here"
+    assert suggest("entropy", ()) == "none is known here"

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zoo.config.source import parse, read, shown
-from zoo.config.tree import leaves, plain
+from zoo.config.yaml import parse, read_file, show_path
 from zoo.errors import ConfigIssue, RecipeError
 
 
@@ -16,7 +15,7 @@ def parsed(text: str) -> object:
     faults: list[ConfigIssue] = []
     tree = parse(text, str, faults)
     assert not faults
-    return plain(tree)
+    return tree.data
 
 
 def refusal(text: str | bytes) -> list[str]:
@@ -24,7 +23,7 @@ def refusal(text: str | bytes) -> list[str]:
     Path("bad.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     faults: list[ConfigIssue] = []
     try:
-        read(Path("bad.yaml"), faults)
+        read_file(Path("bad.yaml"), faults)
     except RecipeError as error:
         faults += error.faults
     assert all("\n" not in str(fault) and len(str(fault)) < 200 for fault in faults)
@@ -65,10 +64,14 @@ def test_scalars_have_the_types_of_yaml_1_2(text: str, value: object) -> None:
 
 def test_every_value_knows_the_line_of_its_key() -> None:
     tree = parse("a: 1\nb:\n  c: &x\n    - 2\n    - 3\nd: *x\n", str, [])
-    assert {key: node.place for key, node in leaves(tree)} == {
+    assert tree.locations == {
+        "": "1",
         "a": "1",
+        "b": "2",
+        "b.c": "3",
         "b.c.0": "4",
         "b.c.1": "5",
+        "d": "6",
         "d.0": "4",
         "d.1": "5",
     }
@@ -157,12 +160,12 @@ def test_merge_sign_in_quotes_is_a_key() -> None:
 
 def test_a_byte_order_mark_is_no_part_of_a_key() -> None:
     Path("marked.yaml").write_text("seed: 1\n", encoding="utf-8-sig")
-    assert plain(read(Path("marked.yaml"), [])) == {"seed": 1}
+    assert read_file(Path("marked.yaml"), []).data == {"seed": 1}
 
 
 def test_paths_are_shown_as_the_user_knows_them(tmp_path: Path) -> None:
-    assert shown(tmp_path / "a" / "b.yaml") == str(Path("a/b.yaml"))
-    assert shown(tmp_path.parent / "b.yaml") == str(tmp_path.parent / "b.yaml")
+    assert show_path(tmp_path / "a" / "b.yaml") == str(Path("a/b.yaml"))
+    assert show_path(tmp_path.parent / "b.yaml") == str(tmp_path.parent / "b.yaml")
 
 
 def test_a_file_that_cannot_be_opened_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,4 +174,4 @@ def test_a_file_that_cannot_be_opened_is_a_fault(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Path, "open", denied)
     with pytest.raises(RecipeError, match=r"mine\.yaml: cannot be read: Permission denied"):
-        read(Path("mine.yaml"), [])
+        read_file(Path("mine.yaml"), [])

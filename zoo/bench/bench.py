@@ -22,7 +22,7 @@ from zoo.bench.result import Result, machine
 from zoo.bench.runner import Comparison, Pace, groups
 from zoo.cli.encoding_args import asked, lined_up
 from zoo.cli.options import place, typed
-from zoo.config.tree import COMMAND_LINE, gathered
+from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Between, nearest
 from zoo.utils.progress import Ticker
@@ -105,15 +105,15 @@ def _checked(
     """The options. Raises RecipeError with all that is wrong by itself, before what does not go together."""
     faults: list[ConfigIssue] = []
     options = BenchOptions()
-    with gathered(faults):
+    with collect_issues(faults):
         options = BenchOptions(**typed(told, [BenchOptions])[0])
-    with gathered(faults):
+    with collect_issues(faults):
         _check_shape(shape)
-    with gathered(faults):
+    with collect_issues(faults):
         _check_device(device)
-    with gathered(faults):
+    with collect_issues(faults):
         _lengths(lengths)
-    with gathered(faults):
+    with collect_issues(faults):
         asked(names)
     if faults:
         raise RecipeError(*faults)

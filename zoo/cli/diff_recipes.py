@@ -10,7 +10,7 @@ import torch
 
 from zoo import config as recipes
 from zoo.config import Recipe
-from zoo.config.difference import differences, told
+from zoo.config.recipe import diff_recipes, format_sides
 from zoo.data.spec import Samples
 from zoo.errors import DataError, OptionError, RecipeError
 from zoo.run import checkpoint
@@ -31,8 +31,13 @@ def diff(one: str, other: str, overrides: Sequence[str]) -> dict[str, Any]:
     """What `--json` prints; overrides change both."""
     left, right = (_subject(place, overrides) for place in (one, other))
     found = [
-        {"key": key, "values": [a.value, b.value], "places": [a.place, b.place], "told": told(a, b)}
-        for key, a, b in differences(left.recipe, right.recipe)
+        {
+            "key": key,
+            "values": [a.value, b.value],
+            "places": [a.location, b.location],
+            "told": format_sides(a, b),
+        }
+        for key, a, b in diff_recipes(left.recipe, right.recipe)
     ]
     sizes = [_sizes(subject) for subject in (left, right)]
     return {"recipes": [one, other], "equal": not found, "differences": found} | {

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from types import MappingProxyType
+from typing import Any
 
 from zoo.bench.models import every, ours
 from zoo.bench.protocol import Contender, Setting, refusal
-from zoo.config.check import Check
-from zoo.config.choices import choice
-from zoo.config.source import parse
-from zoo.config.tree import COMMAND_LINE, Node, gathered, plain
+from zoo.config.tree import COMMAND_LINE, collect_issues
+from zoo.config.validate import Validator
+from zoo.config.yaml import parse
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Choice
 
@@ -64,9 +64,9 @@ def lined_up(
 def _choices(word: str, key: str, faults: list[ConfigIssue]) -> tuple[Choice, ...]:
     """What a word names, with the options that it gives alone; none where it has faults."""
     found: list[ConfigIssue] = []
-    check, entries = Check(), _entries(word, found)
-    choices = [choice(check, "encodings", entry, "") for entry in entries]
-    found += check.faults
+    validator, entries = Validator({"": COMMAND_LINE}), _entries(word, found)
+    choices = [validator.validate_choice("encodings", entry, "") for entry in entries]
+    found += validator.issues
     names = [] if found else [one.name for one in choices]
     if len(set(names)) < len(names):
         found.append(
@@ -81,18 +81,17 @@ def _choices(word: str, key: str, faults: list[ConfigIssue]) -> tuple[Choice, ..
     return () if found else tuple(map(_given, entries, choices))
 
 
-def _entries(word: str, faults: list[ConfigIssue]) -> list[Node]:
-    """The nodes of a list, or of a list of one."""
+def _entries(word: str, faults: list[ConfigIssue]) -> list[Any]:
+    """Return the entries of a list, or a list of one."""
     if not word.lstrip().startswith(("[", "{")):
-        return [Node(name.strip(), COMMAND_LINE) for name in word.split("+")]
-    node = Node([], COMMAND_LINE)
-    with gathered(faults):
-        node = parse(word, lambda line: COMMAND_LINE, faults)
-    return node.value if isinstance(node.value, list) else [node]
+        return [name.strip() for name in word.split("+")]
+    with collect_issues(faults):
+        data = parse(word, lambda line: COMMAND_LINE, faults).data
+        return data if isinstance(data, list) else [data]
+    return []
 
 
-def _given(entry: Node, choice: Choice) -> Choice:
-    """A choice with the options that its entry gives, not all that there are."""
-    told = plain(entry)
-    keys = [key for key in told if key != "name"] if isinstance(told, dict) else []
+def _given(entry: Any, choice: Choice) -> Choice:
+    """Return a choice with the options that its entry gives, not all that there are."""
+    keys = [key for key in entry if key != "name"] if isinstance(entry, dict) else []
     return Choice(choice.name, MappingProxyType({key: choice.options[key] for key in keys}))

@@ -26,8 +26,8 @@ from zoo.bench.models import alone
 from zoo.bench.timing import rounds
 from zoo.cli.options import typed
 from zoo.config.signature import EveryEncoding, Option, extras, options
-from zoo.config.tree import COMMAND_LINE
-from zoo.config.words import expected, value
+from zoo.config.tree import COMMAND_LINE, format_value
+from zoo.config.validate import describe_type
 from zoo.diagnostics.portrait import draw
 from zoo.encodings.facts import declared
 from zoo.errors import ConfigIssue, OptionError, RecipeError
@@ -178,12 +178,13 @@ def choosable(cls: type[Encoding]) -> dict[str, str]:
     """{option: what is expected, and its default}"""
     known: Mapping[str, Option] = {**options(cls), **extras("encodings")}
     return {
-        key: f"{expected(option.annotation)}; {_default(option)}" for key, option in known.items()
+        key: f"{describe_type(option.annotation)}; {_default(option)}"
+        for key, option in known.items()
     }
 
 
 def _default(option: Option) -> str:
-    return "required" if option.required else f"default {value(option.default)}"
+    return "required" if option.required else f"default {format_value(option.default)}"
 
 
 def users() -> dict[str, list[str]]:

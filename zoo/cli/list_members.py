@@ -22,7 +22,7 @@ def listing(kinds: Sequence[str]) -> str:
 
 def _recipes() -> dict[str, str]:
     """{name: first line of its opening comment}."""
-    from zoo.config.folders import recipe_files
+    from zoo.config import recipe_files
 
     found = {}
     for name, path in recipe_files().items():

@@ -11,12 +11,11 @@ from types import NoneType
 from typing import Any, get_args
 
 from zoo.bench.outputs import others
-from zoo.config.check import Check
-from zoo.config.overrides import parse_all
-from zoo.config.sections import Sections
+from zoo.config.compose import parse_overrides
+from zoo.config.schema import Sections
 from zoo.config.signature import Option, fields, options
-from zoo.config.tree import COMMAND_LINE, Node, children, gathered
-from zoo.config.words import nearest
+from zoo.config.tree import COMMAND_LINE, Tree, collect_issues, suggest
+from zoo.config.validate import Validator
 from zoo.diagnostics.report import Report
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.run import run_dir
@@ -88,7 +87,7 @@ def parted(
     told = [word for word in words if _is_option(word) and word.partition("=")[0] not in sections]
     unknown = [key for key in (word.partition("=")[0] for word in told) if key not in known]
     if unknown:
-        hint = [nearest(key, [*known, *sections, *others]) for key in unknown]
+        hint = [suggest(key, [*known, *sections, *others]) for key in unknown]
         pairs = zip(unknown, hint, strict=True)
         raise RecipeError(
             *(ConfigIssue(COMMAND_LINE, key, "unknown option", remedy) for key, remedy in pairs)
@@ -100,13 +99,14 @@ def typed(words: Sequence[str], classes: Sequence[type]) -> list[dict[str, Any]]
     """The options of each class; a text is taken as it is written. Raises RecipeError with every fault."""
     faults: list[ConfigIssue] = []
     schema = _schema(classes)
-    tree, check = Node({}, COMMAND_LINE), Check()
-    for change in parse_all([_quoted(word, schema) for word in words], faults):
-        with gathered(faults):
-            tree = change(tree)
-    values = check.fields(schema, children(tree), tree, "")
-    if faults or check.faults:
-        raise RecipeError(*faults, *check.faults)
+    tree = Tree({}, {"": COMMAND_LINE})
+    for change in parse_overrides([_quoted(word, schema) for word in words], faults):
+        with collect_issues(faults):
+            tree = change.apply(tree)
+    validator = Validator(tree.locations)
+    values = validator.validate_fields(schema, tree.data, "")
+    if faults or validator.issues:
+        raise RecipeError(*faults, *validator.issues)
     return [{key: values[key] for key in options(cls)} for cls in classes]
 
 

@@ -10,8 +10,8 @@ from itertools import product
 from typing import Any
 
 from zoo.compare.results import Axis
-from zoo.config.overrides import parse_all
-from zoo.config.tree import COMMAND_LINE, gathered, plain
+from zoo.config.compose import parse_overrides
+from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, RecipeError
 
 ENCODINGS, VARY, ENCODING = "encodings", "vary.", "model.encoding"
@@ -44,10 +44,10 @@ def varied(words: Sequence[str], overrides: Sequence[str]) -> list[Varied]:
     """The keys that vary, in the order of the words. Raises RecipeError with all that is wrong with them."""
     faults: list[ConfigIssue] = []
     found: dict[str, Varied] = {}
-    for change in parse_all(words, faults):
+    for change in parse_overrides(words, faults):
         key = ENCODING if change.parts == (ENCODINGS,) else ".".join(change.parts[1:])
-        with gathered(faults):
-            values: Any = None if change.value is None else plain(change.value)
+        with collect_issues(faults):
+            values: Any = None if change.value is None else change.value.data
             _check(".".join(change.parts), key, values, found, overrides)
             found[key] = Varied(key, _values(key, values))
     if not faults and not found:

@@ -13,8 +13,8 @@ from zoo.compare.executors.base import Needs
 from zoo.compare.grid import Combination, Varied, axes, combinations, filed
 from zoo.compare.plan import Plan, Planned
 from zoo.config import Recipe
-from zoo.config.sections import SEEDS
-from zoo.config.tree import COMMAND_LINE, gathered
+from zoo.config.schema import SEEDS
+from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.data.spec import ImageSpec, TextSpec
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.run.build import build_data
@@ -51,7 +51,7 @@ def resolved(asked: Asked, *, here: bool) -> dict[Combination, Recipe]:
     for one in chosen:
         told: list[ConfigIssue] = []
         try:
-            with gathered(told):
+            with collect_issues(told):
                 found[one] = _loaded(asked, one, here=here)
         except DataError as error:
             missing.append(str(error))

@@ -14,9 +14,8 @@ from zoo.compare.grid import ENCODINGS, Combination, Varied, varied
 from zoo.compare.grid import parted as by_axes
 from zoo.compare.planner import Asked, Measure, resolved
 from zoo.config import Recipe
-from zoo.config import tree as trees
-from zoo.config.sections import Seed
-from zoo.config.tree import COMMAND_LINE
+from zoo.config.schema import Seed
+from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, OptionError, RecipeError
 from zoo.registry import Between, Count
 
@@ -47,19 +46,19 @@ def asked_for(
         CompareOptions.engine,
     )
     cls: Any = None
-    with trees.gathered(faults):
+    with collect_issues(faults):
         cls = _engine(chosen)
     classes = (CompareOptions, *([cls] if cls else []))
     overrides = [
         word for word in rest if "." in word.partition("=")[0]
     ]  # at least, where options are wrong
     options, engine = CompareOptions(), cast(Engine, None)
-    with trees.gathered(faults):
+    with collect_issues(faults):
         own, overrides = parted(rest, classes, (ENCODINGS,))
         common, *mine = typed(own, classes)
         options, engine = CompareOptions(**common), _made(cls, *mine)
     keys: list[Varied] = []
-    with trees.gathered(faults):
+    with collect_issues(faults):
         keys = varied(told, overrides)
     flags = [word for plugin in plugins for word in ("--plugin", plugin)]
     command = shlex.join(["zoo", "compare", name, *words, *flags])
@@ -72,7 +71,7 @@ def asked_for(
         command=command,
     )
     found: dict[Combination, Recipe] = {}
-    with trees.gathered(faults):
+    with collect_issues(faults):
         if keys:
             found = resolved(asked, here=engine is None or engine.here)
         else:

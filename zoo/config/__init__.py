@@ -1,6 +1,6 @@
 """YAML recipes and command-line overrides, validated against signatures, as typed and frozen data."""
 
-from zoo.config.find_recipe import find_recipe, recipe_files
+from zoo.config.lookup import find_recipe, recipe_files
 from zoo.config.recipe import Recipe, from_plain, load
 from zoo.config.schema import (
     DiagnosticsOptions,

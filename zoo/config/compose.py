@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zoo.config.find_recipe import find_extended, list_extendable
+from zoo.config.lookup import find_extended, list_extendable
 from zoo.config.tree import (
     COMMAND_LINE,
     DEPTH,
@@ -28,7 +28,7 @@ from zoo.config.tree import (
     walk,
 )
 from zoo.config.yaml import REFERENCE, UNREADABLE, parse, read_file, show_path
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 
 STEPS = 1_000
 
@@ -36,7 +36,7 @@ STEPS = 1_000
 class Composer:
     """Read each file once, and collect the issues of all of them."""
 
-    def __init__(self, issues: list[Fault]) -> None:
+    def __init__(self, issues: list[ConfigIssue]) -> None:
         self.issues = issues
         self.trees: dict[Path, Tree] = {}
 
@@ -170,7 +170,7 @@ def remove_key(tree: Tree, parts: Sequence[str]) -> Tree:
     locations, above = {}, join(".".join(parts[:-1]), "")
     for key, location in tree.locations.items():
         number, dot, below = key.removeprefix(above).partition(".")
-        if not key.startswith(above) or int(number) < last:
+        if not key.startswith(above) or not number.isdecimal() or int(number) < last:
             locations[key] = location
         elif int(number) > last:
             locations[f"{above}{int(number) - 1}{dot}{below}"] = location
@@ -197,13 +197,13 @@ def _open_path(tree: Tree, parts: Sequence[str], create: bool) -> tuple[Any, Any
             node.setdefault(part, None)
         elif create:
             problem = f"{key} is {format_value(node)} and has no keys"
-            raise RecipeError(Fault(COMMAND_LINE, full, problem))
+            raise RecipeError(ConfigIssue(COMMAND_LINE, full, problem))
         elif isinstance(node, dict) and part in node:
             container, slot = node, part
         else:
             remedy = suggest(part, node if isinstance(node, dict) else (), key)
             problem = "cannot be removed, it is not there"
-            raise RecipeError(Fault(COMMAND_LINE, full, problem, remedy))
+            raise RecipeError(ConfigIssue(COMMAND_LINE, full, problem, remedy))
         key = full
     return data, container, slot
 
@@ -226,10 +226,10 @@ def _find_entry(items: list[Any], part: str, key: str) -> int:
     count = {0: "no entry", 1: "1 entry"}.get(len(items), f"{len(items)} entries")
     remedy = f"did you mean {key}.0.{part}?" if items and not part.isdecimal() else ""
     problem = f"{key} has {count}, counted from 0"
-    raise RecipeError(Fault(COMMAND_LINE, join(key, part), problem, remedy))
+    raise RecipeError(ConfigIssue(COMMAND_LINE, join(key, part), problem, remedy))
 
 
-def parse_overrides(arguments: Iterable[str], issues: list[Fault]) -> list[Override]:
+def parse_overrides(arguments: Iterable[str], issues: list[ConfigIssue]) -> list[Override]:
     """Parse `a.b=1`, which sets a key, and `~a.b`, which removes one; add what cannot be read to `issues`."""
     assert not isinstance(arguments, str), "overrides are a sequence of strings"
     found = []
@@ -241,7 +241,9 @@ def parse_overrides(arguments: Iterable[str], issues: list[Fault]) -> list[Overr
 
 def _parse_override(argument: str) -> Override:
     def refuse(key: str, problem: str, remedy: str) -> RecipeError:
-        return RecipeError(Fault(COMMAND_LINE, key, f"{reprlib.repr(argument)}: {problem}", remedy))
+        return RecipeError(
+            ConfigIssue(COMMAND_LINE, key, f"{reprlib.repr(argument)}: {problem}", remedy)
+        )
 
     key, equals, text = argument.lstrip("+~").partition("=")
     parts = tuple(key.split("."))
@@ -262,7 +264,7 @@ def _parse_override(argument: str) -> Override:
     if not text.strip():
         raise refuse(key, "no value", "write null for nothing, '' for an empty text")
 
-    issues: list[Fault] = []
+    issues: list[ConfigIssue] = []
     value = Tree(None, {})
     with collect_issues(issues):
         value = parse(text, lambda line: COMMAND_LINE, issues)
@@ -273,7 +275,7 @@ def _parse_override(argument: str) -> Override:
 
 
 def resolve_interpolations(
-    tree: Tree, complete: dict[str, Any], issues: list[Fault], partial: bool = False
+    tree: Tree, complete: dict[str, Any], issues: list[ConfigIssue], partial: bool = False
 ) -> Tree:
     """Put values of `complete`, the recipe with its defaults, in place of interpolations.
 
@@ -284,7 +286,7 @@ def resolve_interpolations(
         key: text for key, text in walk(tree.data) if is_interpolation(text) and text != UNREADABLE
     }
     problems = {key: _check_references(text, complete, partial) for key, text in texts.items()}
-    found = [Fault(tree.locate(key), key, *one) for key, one in problems.items() if one]
+    found = [ConfigIssue(tree.locate(key), key, *one) for key, one in problems.items() if one]
     issues.extend(found)
     if found or partial or not texts:
         return tree
@@ -298,7 +300,9 @@ def resolve_interpolations(
     resolved = dict(zip(texts, values, strict=True))
     for key, value in resolved.items():
         if any(is_interpolation(part) for _, part in walk(value)):
-            issues.append(Fault(tree.locate(key), key, "makes a new interpolation of its parts"))
+            issues.append(
+                ConfigIssue(tree.locate(key), key, "makes a new interpolation of its parts")
+            )
     return replace(tree, data=_replace_values(tree.data, resolved, ""))
 
 
@@ -326,7 +330,7 @@ def _check_references(text: str, complete: dict[str, Any], partial: bool) -> tup
         current, chain = waiting.pop()
         for key in REFERENCE.findall(current):
             if key in chain:
-                return f"an interpolation of itself: {' -> '.join((*chain, key))}", "write a value"
+                return f"an interpolation of itself: {' -> '.join((*chain, key))}", ""
             target = _find_target(key, complete)
             direct = not chain
             if target is KeyError:

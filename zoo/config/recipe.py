@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from zoo.config.compose import Composer, Override, parse_overrides, resolve_interpolations
-from zoo.config.find_recipe import find_recipe, is_fragment
+from zoo.config.lookup import find_recipe, is_fragment
 from zoo.config.schema import EvaluateOptions, Sections, TrainerOptions
 from zoo.config.signature import fields
 from zoo.config.tree import (
@@ -29,7 +29,7 @@ from zoo.config.tree import (
 )
 from zoo.config.validate import Validator, validate_changes
 from zoo.config.yaml import dump, read_plain
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Choice
 
 SECTIONS = MappingProxyType(fields(Sections))
@@ -59,9 +59,9 @@ class Recipe(Sections):
         """Eight hexadecimal digits that differ between recipes with different options."""
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:8]
 
-    def fault(self, key: str, problem: str, remedy: str = "") -> Fault:
+    def fault(self, key: str, problem: str, remedy: str = "") -> ConfigIssue:
         """Return an issue of a key, located where the key was given, or else the nearest key above it."""
-        return Fault(locate(self.locations, key) or self.name, key, problem, remedy)
+        return ConfigIssue(locate(self.locations, key) or self.name, key, problem, remedy)
 
 
 def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -74,7 +74,7 @@ def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         RecipeError: With every issue of the files and of the overrides.
     """
-    issues: list[Fault] = []
+    issues: list[ConfigIssue] = []
     changes = parse_overrides(overrides, issues)
     try:
         path = find_recipe(path_or_name)
@@ -98,7 +98,7 @@ def from_plain(
     Raises:
         RecipeError: With every issue of the data and of the overrides.
     """
-    issues: list[Fault] = []
+    issues: list[ConfigIssue] = []
     changes = parse_overrides(overrides, issues)
     try:
         tree = read_plain(dict(data), origin, issues)
@@ -108,7 +108,11 @@ def from_plain(
 
 
 def _build_recipe(
-    tree: Tree, changes: list[Override], issues: list[Fault], name: str, fragment: bool = False
+    tree: Tree,
+    changes: list[Override],
+    issues: list[ConfigIssue],
+    name: str,
+    fragment: bool = False,
 ) -> Recipe:
     for change in changes:
         with collect_issues(issues):
@@ -126,34 +130,34 @@ def _build_recipe(
         key for key in reported if key.partition(".")[0] in ("", "trainer")
     ):
         for key, *issue in trainer.problems("trainer"):
-            validator.issues.append(Fault(locate(given, key), key, *issue))
-    changes_given = dict(list_children(tree.data.get("evaluate"))).get("variants")
+            validator.issues.append(ConfigIssue(locate(given, key), key, *issue))
+    changes_given = dict(list_children(tree.data.get("evaluate"))).get("data_variants")
     if changes_given is not None and isinstance(data, Choice):
-        variants = validate_changes(validator, data, changes_given, "evaluate.variants")
-        if isinstance(evaluate, EvaluateOptions) and evaluate.variants is not None:
-            typed["evaluate"] = replace(evaluate, variants=variants)
+        variants = validate_changes(validator, data, changes_given, "evaluate.data_variants")
+        if isinstance(evaluate, EvaluateOptions) and evaluate.data_variants is not None:
+            typed["evaluate"] = replace(evaluate, data_variants=variants)
 
     if issues or validator.issues:
         raise RecipeError(*dict.fromkeys([*issues, *validator.issues]))
     return Recipe(**typed, name=name, locations=MappingProxyType(given))
 
 
-def _list_reported_keys(issues: list[Fault]) -> frozenset[str]:
+def _list_reported_keys(issues: list[ConfigIssue]) -> frozenset[str]:
     """Return the keys that have an issue already; "" if any key may have one, since a file could not be read in full."""
     keys = {issue.key for issue in issues if issue.key or issue.place != COMMAND_LINE}
     return frozenset("" if key.partition(".")[0] == "extends" else key for key in keys)
 
 
-def _find_absent_sections(tree: Tree) -> Iterator[Fault]:
+def _find_absent_sections(tree: Tree) -> Iterator[ConfigIssue]:
     absent = [
         word for word, option in SECTIONS.items() if option.required and word not in tree.data
     ]
     if absent:
         problem = f"a fragment, which cannot be run alone: it has no {', '.join(absent)}"
-        yield Fault(tree.locate(""), "", problem, "name it in the `extends` of a recipe")
+        yield ConfigIssue(tree.locate(""), "", problem, "name it in the `extends` of a recipe")
 
 
-def _resolve(tree: Tree, issues: list[Fault], reported: frozenset[str]) -> Tree:
+def _resolve(tree: Tree, issues: list[ConfigIssue], reported: frozenset[str]) -> Tree:
     if not any(is_interpolation(value) for _, value in walk(tree.data)):
         return tree
     typed = Validator(tree.locations, reported).validate_fields(SECTIONS, tree.data, "")

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Annotated, Literal
 
 from zoo.config.tree import format_value, join
-from zoo.errors import Invalid
+from zoo.errors import OptionError
 from zoo.registry import Between, Choice, Choices, Count, Matches
 
 MULTIPLE = re.compile(r"\d{1,6}(\.\d{1,6})?x")
@@ -193,12 +193,12 @@ class Sections:
 
 
 def parse_length(word: int | str, trained: int, key: str) -> int:
-    """Return a length in tokens. Raises Invalid for `key` where a multiple is no whole number."""
+    """Return a length in tokens. Raises OptionError for `key` where a multiple is no whole number."""
     return word if isinstance(word, int) else _multiply(word, trained, key)
 
 
 def parse_sides(word: int | str, trained: Sides, key: str) -> Sides:
-    """Return height and width in pixels. Raises Invalid for `key` where a multiple is no whole number."""
+    """Return height and width in pixels. Raises OptionError for `key` where a multiple is no whole number."""
     if isinstance(word, int):
         return word, word
     if found := SHAPE.fullmatch(word):
@@ -216,5 +216,7 @@ def format_size(size: int | Sides) -> str:
 def _multiply(word: str, trained: int, key: str) -> int:
     size = Fraction(word.removesuffix("x")) * trained
     if size.denominator != 1 or not size:
-        raise Invalid(key, f"{word} of {trained} is {float(size):g}, no whole number of at least 1")
+        raise OptionError(
+            key, f"{word} of {trained} is {float(size):g}, no whole number of at least 1"
+        )
     return int(size)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zoo import registry
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Choice
 
 COMMAND_LINE = "command line"
@@ -34,7 +34,7 @@ class Tree:
 
     def issue(self, key: str, problem: str, remedy: str = "") -> RecipeError:
         """Return the error of one key."""
-        return RecipeError(Fault(self.locate(key), key, problem, remedy))
+        return RecipeError(ConfigIssue(self.locate(key), key, problem, remedy))
 
 
 def locate(locations: Mapping[str, str], key: str) -> str:
@@ -109,7 +109,7 @@ def suggest(word: str, known: Iterable[str], parent: str = "") -> str:
 
 
 @contextmanager
-def collect_issues(issues: list[Fault]) -> Iterator[None]:
+def collect_issues(issues: list[ConfigIssue]) -> Iterator[None]:
     """Collect the issues that the block raises, and go on after it."""
     try:
         yield

@@ -21,7 +21,7 @@ from zoo.config.tree import (
     suggest,
     to_plain,
 )
-from zoo.errors import Fault, Invalid
+from zoo.errors import ConfigIssue, OptionError
 from zoo.registry import Between, Choice, Choices, Matches, find_member, names
 
 # keys of 0.1.0, without the numbers of lists: new word
@@ -88,7 +88,7 @@ class Validator:
     ) -> None:
         self.given = locations
         self.reported = reported
-        self.issues: list[Fault] = []
+        self.issues: list[ConfigIssue] = []
         self.locations: dict[str, str] = {}  # of every key that was validated
         self.untyped: set[str] = set()  # keys with a wrong type, or that wait for an interpolation
 
@@ -144,7 +144,7 @@ class Validator:
 
     def refuse(self, key: str, value: Any, problem: str, remedy: str = "") -> Any:
         """Report an issue, and return the value."""
-        self.issues.append(Fault(locate(self.given, key), key, problem, remedy))
+        self.issues.append(ConfigIssue(locate(self.given, key), key, problem, remedy))
         return value
 
     def refuse_absence(self, key: str, remedy: str) -> None:
@@ -224,7 +224,7 @@ class Validator:
             return typed
         try:
             return cls(**typed)
-        except Invalid as error:
+        except OptionError as error:
             return self.refuse(join(key, error.key), value, str(error))
 
     def validate_choices(self, kind: str, value: Any, key: str) -> Any:

@@ -26,7 +26,7 @@ from zoo.config.tree import (
     join,
     list_children,
 )
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 
 BYTES = 1 << 20
 TAG = "tag:yaml.org,2002:"
@@ -98,7 +98,7 @@ def show_path(path: Path) -> str:
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
 
 
-def read_file(path: Path, issues: list[Fault]) -> Tree:
+def read_file(path: Path, issues: list[ConfigIssue]) -> Tree:
     """Read the mapping that a file holds; add what is wrong with single keys to `issues`.
 
     Raises:
@@ -107,7 +107,7 @@ def read_file(path: Path, issues: list[Fault]) -> Tree:
     name = show_path(path)
     tree = parse(_read_text(path, name), lambda line: f"{name}:{line}", issues)
     if tree.data is None:
-        raise RecipeError(Fault(name, "", "the file is empty"))
+        raise RecipeError(ConfigIssue(name, "", "the file is empty"))
     if not isinstance(tree.data, dict):
         remedy = "write `model: {name: ...}` and so on"
         raise tree.issue("", "a recipe is a mapping of sections", remedy)
@@ -119,17 +119,17 @@ def _read_text(path: Path, name: str) -> str:
         with path.open("rb") as file:
             data = file.read(BYTES + 1)
     except OSError as error:
-        raise RecipeError(Fault(name, "", f"cannot be read: {error.strerror}")) from None
+        raise RecipeError(ConfigIssue(name, "", f"cannot be read: {error.strerror}")) from None
     if len(data) > BYTES:
-        raise RecipeError(Fault(name, "", "larger than 1 MiB, which no recipe is"))
+        raise RecipeError(ConfigIssue(name, "", "larger than 1 MiB, which no recipe is"))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise RecipeError(Fault(f"{name}:{line}", "", "not UTF-8 text")) from None
+        raise RecipeError(ConfigIssue(f"{name}:{line}", "", "not UTF-8 text")) from None
 
 
-def parse(text: str, locate_line: Callable[[int], str], issues: list[Fault]) -> Tree:
+def parse(text: str, locate_line: Callable[[int], str], issues: list[ConfigIssue]) -> Tree:
     """Parse YAML text whose lines have the locations `locate_line(line)`; add what is wrong with single keys to `issues`.
 
     Raises:
@@ -150,13 +150,13 @@ def parse(text: str, locate_line: Callable[[int], str], issues: list[Fault]) -> 
         problem = "not text: it holds a control character"
     except (ValueError, OverflowError):  # such as "\UFFFFFFFF"
         line, problem = 1, "bad YAML: an escape that names no character"
-    raise RecipeError(Fault(locate_line(line), "", problem))
+    raise RecipeError(ConfigIssue(locate_line(line), "", problem))
 
 
 class _Reader:
     """Turn YAML nodes into plain data and locations."""
 
-    def __init__(self, locate_line: Callable[[int], str], issues: list[Fault]) -> None:
+    def __init__(self, locate_line: Callable[[int], str], issues: list[ConfigIssue]) -> None:
         self.locate_line, self.issues = locate_line, issues
         self.locations: dict[str, str] = {}
         self.count = 0
@@ -173,7 +173,7 @@ class _Reader:
             ]
         value = _convert_scalar(node)
         if problem := check_interpolation(value):
-            self.issues.append(Fault(location, key, *problem))
+            self.issues.append(ConfigIssue(location, key, *problem))
             return UNREADABLE
         return value
 
@@ -184,10 +184,10 @@ class _Reader:
         for word, child in node.value:
             location, full = self.locate(word), join(key, word.value)
             if problem := _check_key(word):
-                self.issues.append(Fault(location, key, *problem))
+                self.issues.append(ConfigIssue(location, key, *problem))
             elif word.value in data:
                 first = f"given twice, first at {self.locations[full]}"
-                self.issues.append(Fault(location, full, first, "keep one of them"))
+                self.issues.append(ConfigIssue(location, full, first, "keep one of them"))
             else:
                 data[word.value] = self.read(child, full, location, inside)
         return data
@@ -207,7 +207,7 @@ class _Reader:
         return self.locate_line(node.start_mark.line + 1)
 
 
-def read_plain(data: object, location: str, issues: list[Fault]) -> Tree:
+def read_plain(data: object, location: str, issues: list[ConfigIssue]) -> Tree:
     """Check plain data, such as a checkpoint holds, all of which has one location. Raises RecipeError if it is not plain."""
     tree = Tree(None, {"": location})
     count = 0
@@ -226,7 +226,7 @@ def read_plain(data: object, location: str, issues: list[Fault]) -> Tree:
         if value is not None and type(value) not in (str, int, float, bool):
             raise tree.issue(key, f"not plain data but {type(value).__name__}")
         if problem := check_interpolation(value):
-            issues.append(Fault(location, key, *problem))
+            issues.append(ConfigIssue(location, key, *problem))
             return UNREADABLE
         return value
 

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.config.sections import DiagnosticsOptions
+from zoo.config.schema import DiagnosticsOptions
 from zoo.diagnostics.capture import Look, check, watch
 from zoo.diagnostics.head_metrics import kinds
 from zoo.errors import OptionError

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from zoo.bench.timing import exhausted
 from zoo.config import Recipe
-from zoo.config.sizes import titled
+from zoo.config.schema import format_size
 from zoo.data.base import DataModule
 from zoo.data.spec import ImageSpec, Samples, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError, RecipeError, Stopped, Told, ZooError
@@ -253,5 +253,5 @@ def _size(samples: Samples) -> int | str:
     return (
         samples.height
         if samples.height == samples.width
-        else titled((samples.height, samples.width))
+        else format_size((samples.height, samples.width))
     )

@@ -21,7 +21,7 @@ from zoo.bench.result import counted
 from zoo.cli.encoding_args import listed
 from zoo.cli.options import typed
 from zoo.config.signature import EveryEncoding
-from zoo.config.tree import COMMAND_LINE, gathered
+from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.encodings.facts import declared
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError, Stopped, ZooError
 from zoo.laws import LAWS, Case, Law
@@ -60,14 +60,14 @@ def examinees(words: Sequence[str]) -> tuple[CheckOptions, list[Law], list[Exami
     faults: list[ConfigIssue] = []
     options = CheckOptions()
     own: dict[str, object] = {}
-    with gathered(faults):
+    with collect_issues(faults):
         options, own = _typed(told, names)
-    with gathered(faults):
+    with collect_issues(faults):
         laws = _laws(options.laws)
     found: list[Examinee] = []
-    with gathered(faults):
+    with collect_issues(faults):
         for choices in _lists(names, own):
-            with gathered(faults):
+            with collect_issues(faults):
                 found += _examinee(choices, options.axes, names == [ALL])
     if not faults and not found:
         faults.append(

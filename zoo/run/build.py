@@ -16,7 +16,7 @@ from torch import nn
 from zoo import api, registry
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.config import Recipe
-from zoo.config.sections import ONCE, OURS, TrainerOptions
+from zoo.config.schema import ONCE, OURS, TrainerOptions
 from zoo.data.base import DataModule
 from zoo.data.spec import Samples, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from zoo.config import Recipe
-from zoo.config.sizes import length, sides, titled
-from zoo.config.variants import misfit
+from zoo.config.schema import format_size, parse_length, parse_sides
+from zoo.config.validate import explain_misfit
 from zoo.data.spec import ImageSpec, Samples
 from zoo.errors import OptionError
 from zoo.run import extrapolation
@@ -37,9 +37,9 @@ def resolutions(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
     found = {}
     for at, word in enumerate(recipe.evaluate.resolutions or ()):
         assert isinstance(trained, ImageSpec)
-        size = sides(word, (trained.height, trained.width), f"resolutions.{at}")
+        size = parse_sides(word, (trained.height, trained.width), f"resolutions.{at}")
         options = {"size": size[0] if size[0] == size[1] else size}
-        found[titled(size)] = Sized(size, options, extrapolation.factors(trained, size))
+        found[format_size(size)] = Sized(size, options, extrapolation.factors(trained, size))
     return found
 
 
@@ -49,10 +49,10 @@ def lengths(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
     stride = {"stride": recipe.evaluate.stride} if recipe.evaluate.stride else {}
     for at, word in enumerate(recipe.evaluate.lengths or ()):
         assert not isinstance(trained, ImageSpec)
-        size = length(word, trained.length, f"lengths.{at}")
+        size = parse_length(word, trained.length, f"lengths.{at}")
         batch = max(1, options["length"] * options["batch_size"] // size)
         changes = {"length": size, "batch_size": batch, **stride}
-        found[titled(size)] = Sized((size,), changes, extrapolation.factors(trained, (size,)))
+        found[format_size(size)] = Sized((size,), changes, extrapolation.factors(trained, (size,)))
     return found
 
 
@@ -128,7 +128,7 @@ def _refused(recipe: Recipe, key: str, changes: Mapping[str, Any]) -> Iterator[O
                 key, f"data {recipe.data.name} has no option {option}, so it cannot vary"
             )
             return
-        if told := misfit(recipe.data, option, value):
+        if told := explain_misfit(recipe.data, option, value):
             yield OptionError(key, told)
             return
     try:

@@ -9,7 +9,7 @@ from zoo.compare.grid import within
 from zoo.compare.results import Comparison
 from zoo.compare.statistics import LEVEL
 from zoo.compare.text import measured, named
-from zoo.config import dumped
+from zoo.config import dump
 from zoo.diagnostics.document.folded import folded
 from zoo.diagnostics.drawing.markup import Markup, breaking, tag
 
@@ -34,7 +34,7 @@ def made(comparison: Comparison) -> Markup:
 
 
 def recipe(comparison: Comparison) -> Markup:
-    lines = dumped(comparison.base).splitlines()
+    lines = dump(comparison.base).splitlines()
     return folded(comparison.recipe, lines, lines)
 
 

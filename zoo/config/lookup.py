@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zoo.config.tree import suggest
 from zoo.config.yaml import show_path
-from zoo.errors import Fault, RecipeError
+from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import roots
 
 SUFFIX = ".yaml"
@@ -33,18 +33,20 @@ def find_recipe(path_or_name: str | Path) -> Path:
     return found
 
 
-def _explain_absence(word: str) -> Fault:
+def _explain_absence(word: str) -> ConfigIssue:
     location = word if word.isprintable() and 0 < len(word) < 150 else reprlib.repr(word)
     if os.path.isdir(word):
         recipe = os.path.join(word, "recipe" + SUFFIX)
         nearby = suggest("", _list_yaml_files(Path(word)))
         remedy = f"did you mean {recipe}?" if os.path.isfile(recipe) else nearby
-        return Fault(location, "", "a folder, not a recipe", remedy)
+        return ConfigIssue(location, "", "a folder, not a recipe", remedy)
     if os.path.islink(word) and not os.path.exists(word):
-        return Fault(location, "", "a symbolic link that leads to no file", "link it to a recipe")
+        return ConfigIssue(
+            location, "", "a symbolic link that leads to no file", "link it to a recipe"
+        )
     problem = "not a regular file" if os.path.exists(word) else "there is no such recipe or file"
     known = [*recipe_files(), *_list_yaml_files(Path(word).parent)]
-    return Fault(location, "", problem, suggest(word, known))
+    return ConfigIssue(location, "", problem, suggest(word, known))
 
 
 def find_extended(entry: str, file: Path) -> Path | None:
