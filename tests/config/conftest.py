@@ -38,7 +38,7 @@ FILES = {
             def __init__(
                 self, size: int, *, dim: int, depth: int = 2,
                 encoding: Annotated[tuple[Choice, ...], Choices("encodings")] = ("toy_learned",),
-                coordinates: Coordinates = Coordinates(), rates: Mapping[str, float] | None = None,
+                position_augmentation: Coordinates = Coordinates(), rates: Mapping[str, float] | None = None,
                 sizes: Sequence[int] = (1, 2), pool: Literal["mean", "class"] = "mean", limit: int | bool | str = 1,
             ) -> None: ...
     ''',

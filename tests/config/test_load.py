@@ -80,8 +80,8 @@ def test_plain_is_plain_complete_and_in_order(made: Made) -> None:
     plain = made(WHOLE).plain()
     assert list(plain) == SECTIONS
     assert plain["diagnostics"] == {
-        "every": 100,
-        "budget": 0.02,
+        "every_n_steps": 100,
+        "max_overhead": 0.02,
         "samples": 4,
         "queries": 16,
         "layers": None,
