@@ -1,4 +1,4 @@
-"""A command as it is run: its plug-ins, its faults in words, its exit code."""
+"""The `zoo` command: parse the arguments, run one command, turn errors into exit codes."""
 
 from __future__ import annotations
 
@@ -11,26 +11,15 @@ from types import MappingProxyType, ModuleType
 from typing import NoReturn
 
 from zoo import __version__, registry
-from zoo.cli import (
-    bench,
-    compare,
-    convert,
-    diagnose,
-    diff,
-    fit,
-    generate,
-    launch,
-    predict,
-    show,
-    verify,
-)
+from zoo.cli import bench, compare, convert, diagnose, diff, fit, generate, launch, predict, show
 from zoo.cli import eval as evaluate
-from zoo.cli import list as listing
+from zoo.cli import list as list_command
+from zoo.cli import verify
+from zoo.cli.help import format_options
 from zoo.errors import ConfigIssue, RecipeError, ZooError
 from zoo.utils import malloc
 
-# {name: module}, in the order of `zoo --help`: SUMMARY, `arguments(parser)`, `run(known)`, and JSON where it answers so too
-VERBS: Mapping[str, ModuleType] = MappingProxyType(
+COMMANDS: Mapping[str, ModuleType] = MappingProxyType(
     {
         "fit": fit,
         "eval": evaluate,
@@ -41,78 +30,92 @@ VERBS: Mapping[str, ModuleType] = MappingProxyType(
         "compare": compare,
         "launch": launch,
         "convert": convert,
-        "check": verify,
-        "list": listing,
+        "verify": verify,
+        "list": list_command,
         "show": show,
         "diff": diff,
     }
 )
+"""The commands in the order of `zoo --help`.
+
+A command is a module with SUMMARY, EXAMPLE, `arguments(parser)` and `run(known)`. OPTIONS names the
+dataclasses of its `key=value` options for `--help`; JSON says that it can print its result as JSON.
+"""
+
+RENAMED_COMMANDS: Mapping[str, str] = MappingProxyType({"check": "verify"})
 
 
 class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are config errors, with a hint."""
+
     def error(self, message: str) -> NoReturn:
+        """Raise RecipeError in place of exiting."""
         raise RecipeError(ConfigIssue("command line", "", message, f"see {self.prog} --help"))
 
 
-def parser() -> argparse.ArgumentParser:
-    made = Parser(
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser of all commands."""
+    parser = Parser(
         prog="zoo",
-        description="Train, compare and understand transformers by how they know position.",
-        epilog="A RECIPE is a YAML file or a registered name; key=value changes one of its keys, ~key removes one.",
+        description="Train, compare and understand transformers with different positional encodings.",
+        epilog=(
+            "A RECIPE is a YAML file or a registered name. key=value sets one of its keys, "
+            "~key removes one."
+        ),
     )
-    made.add_argument("--version", action="version", version=f"zoo {__version__}")
-    verbs = made.add_subparsers(metavar="VERB", required=True, parser_class=Parser)
-    for name, verb in VERBS.items():
-        own = verbs.add_parser(name, help=verb.SUMMARY, description=verb.SUMMARY)
-        own.set_defaults(run=verb.run, json=False)
-        own.add_argument(
-            "--plugin",
-            action="append",
-            metavar="MODULE",
-            help="a package with encodings, recipes, ...",
-        )
-        if getattr(verb, "JSON", False):
-            own.add_argument(
-                "--json", action="store_true", help="print the result as one JSON object"
-            )
-        verb.arguments(own)
-    return made
+    parser.add_argument("--version", action="version", version=f"zoo {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    for name, command in COMMANDS.items():
+        _add_command(commands, name, command)
+    return parser
+
+
+def _add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: ModuleType
+) -> None:
+    """Add one command with the flags that all commands share, its arguments and its help."""
+    parser = commands.add_parser(
+        name,
+        help=command.SUMMARY,
+        description=command.SUMMARY,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=command.run, json=False, parser=parser, command=command)
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        metavar="MODULE",
+        help="a Python package with encodings, recipes or data of your own",
+    )
+    if getattr(command, "JSON", False):
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    command.arguments(parser)
+    if {"-h", "--help"} & set(sys.argv):
+        options = format_options(getattr(command, "OPTIONS", ()))
+        example = getattr(command, "EXAMPLE", "")
+        parser.epilog = "\n\n".join(filter(None, [options, example and f"example:\n    {example}"]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb; returns the exit code. A fault of the user never shows a traceback."""
-    logging.basicConfig(format="%(message)s", stream=sys.stderr)
-    logging.getLogger("zoo").setLevel(logging.DEBUG)
-    for handler in logging.getLogger().handlers:
-        handler.setLevel(logging.INFO)
+    """Run a command and return its exit code. A user's mistake never shows a traceback."""
+    _set_up_logging()
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        known, more = parser().parse_known_args(arguments)
-        known.words = sys.argv[1:] if arguments is None else list(arguments)
-        if any(word.startswith("-") for word in more) or (more and not hasattr(known, "overrides")):
-            raise RecipeError(
-                ConfigIssue("command line", more[0], "unknown argument", "see zoo --help")
-            )
-        if more:  # overrides after a flag
-            known.overrides += more
-        if known.plugin:
-            sys.path.insert(
-                0, os.getcwd()
-            )  # a package beside the user is found like an installed one
-            os.environ[registry.PLUGINS] = ",".join(known.plugin)
+        known = _parse(words)
         malloc.keep()
         known.run(known)
     except ZooError as error:
-        if str(error) and not (isinstance(error, RecipeError) and _repeated()):
+        if str(error) and not (isinstance(error, RecipeError) and _is_secondary_process()):
             print(f"zoo: {error}", file=sys.stderr)
         return error.code
-    except BrokenPipeError:  # as in: zoo list | head
+    except BrokenPipeError:
+        # as in: zoo list | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:  # a full disk, a directory that cannot be written
-        print(
-            f"zoo: {error.filename or 'input or output'}: {error.strerror or error}",
-            file=sys.stderr,
-        )
+    except OSError as error:
+        # a full disk, a directory without write permission
+        where = error.filename or "input or output"
+        print(f"zoo: {where}: {error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("zoo: stopped by SIGINT", file=sys.stderr)
@@ -120,11 +123,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _repeated() -> bool:
-    """Whether this is one of several processes, all of which find the same faults before they know of each other."""
+def _set_up_logging() -> None:
+    """Print messages of level INFO to standard error; DEBUG goes to the log file of a run alone."""
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("zoo").setLevel(logging.DEBUG)
+    for handler in logging.getLogger().handlers:
+        handler.setLevel(logging.INFO)
+
+
+def _parse(words: list[str]) -> argparse.Namespace:
+    """Parse the arguments and make plug-ins known.
+
+    Raises:
+        RecipeError: An argument is unknown; the message names the nearest flag.
+    """
+    parser = build_parser()
+    if words and words[0] in RENAMED_COMMANDS:
+        remedy = f"renamed to {RENAMED_COMMANDS[words[0]]}"
+        raise RecipeError(ConfigIssue("command line", words[0], "unknown command", remedy))
+
+    known, rest = parser.parse_known_args(words)
+    known.words = words
+    flags = [word for word in rest if word.startswith("-")]
+    if flags or (rest and not hasattr(known, "overrides")):
+        raise RecipeError(_describe_unknown(known.parser, (flags or rest)[0]))
+    if rest:
+        # overrides that follow a flag
+        known.overrides += rest
+
+    if known.plugin:
+        # a package in the current folder is found like an installed one
+        sys.path.insert(0, os.getcwd())
+        os.environ[registry.PLUGINS] = ",".join(known.plugin)
+    return known
+
+
+def _describe_unknown(parser: argparse.ArgumentParser, word: str) -> ConfigIssue:
+    """Describe an unknown argument, with the nearest flag of the command."""
+    flag = word.partition("=")[0]
+    flags = list(parser._option_string_actions)
+    hint = registry.nearest(flag, flags) if flag.startswith("-") else f"see {parser.prog} --help"
+    return ConfigIssue("command line", word, "unknown argument", hint)
+
+
+def _is_secondary_process() -> bool:
+    """Tell whether this is one of several processes other than the first.
+
+    All of them find the same config errors before they are connected; only the first prints them.
+    """
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) != "0"
 
 
 def entry() -> NoReturn:
-    """The `zoo` command."""
+    """Run the `zoo` command and exit."""
     sys.exit(main())
