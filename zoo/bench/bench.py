@@ -14,14 +14,15 @@ import torch
 
 from zoo import __version__
 from zoo.bench import outputs
+from zoo.bench.contenders import choose_contenders, list_contenders
 from zoo.bench.measures import Decode, Later, Layer, Memory, Train
+from zoo.bench.outputs import make_folder
 from zoo.bench.peers.installed import contenders as peers
 from zoo.bench.peers.installed import versions
 from zoo.bench.protocol import SHAPES, Contender, Measure, Precision, Setting
 from zoo.bench.result import Result, machine
 from zoo.bench.runner import Comparison, Pace, groups
-from zoo.cli.encoding_args import asked, lined_up
-from zoo.cli.options import place, typed
+from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Between, nearest
@@ -70,8 +71,8 @@ def bench(
     setting = _setting(options, shape, device)
     sizes = _lengths(lengths) or (setting.shape.length,)
     measures = _measures(options, setting)
-    chosen, left_out = lined_up(names, options.against, setting, sizes)
-    folder = place(options.to)
+    chosen, left_out = choose_contenders(names, options.against, setting, sizes)
+    folder = make_folder(options.to)
     if options.peers:
         chosen += peers(setting.shape, [one.name for one in chosen])
     comparison = Comparison(
@@ -106,7 +107,7 @@ def _checked(
     faults: list[ConfigIssue] = []
     options = BenchOptions()
     with collect_issues(faults):
-        options = BenchOptions(**typed(told, [BenchOptions])[0])
+        options = BenchOptions(**parse_options(told, [BenchOptions])[0])
     with collect_issues(faults):
         _check_shape(shape)
     with collect_issues(faults):
@@ -114,7 +115,7 @@ def _checked(
     with collect_issues(faults):
         _lengths(lengths)
     with collect_issues(faults):
-        asked(names)
+        list_contenders(names)
     if faults:
         raise RecipeError(*faults)
     return options

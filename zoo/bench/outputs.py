@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from zoo.bench.plots import draw
 from zoo.bench.result import Result
 from zoo.bench.table import table
-from zoo.errors import DataError
+from zoo.config.tree import COMMAND_LINE
+from zoo.errors import ConfigIssue, DataError, RecipeError
 
 NUMBERS, TABLE, PICTURE = "bench.json", "bench.md", "bench.png"
 NAMES = (NUMBERS, TABLE, PICTURE)
@@ -30,3 +32,26 @@ def others(folder: Path) -> list[str]:
         except DataError:
             return [NUMBERS]
     return found
+
+
+def make_folder(to: str) -> Path:
+    """The folder, made if it is not there. Raises RecipeError where it cannot be written, or holds other files."""
+    folder = Path(to)
+    try:
+        folder.mkdir(exist_ok=True)
+        trial = folder / f".bench-{os.getpid()}"
+        trial.touch()
+        trial.unlink()
+        if found := others(folder):
+            raise _refuse(
+                f"{folder} holds other files, {found[0]} among them", "name a folder of its own"
+            )
+    except OSError as error:
+        raise _refuse(
+            f"{folder} cannot be written, {error.strerror or error}", "name another folder"
+        ) from None
+    return folder
+
+
+def _refuse(problem: str, remedy: str) -> RecipeError:
+    return RecipeError(ConfigIssue(COMMAND_LINE, "to", problem, remedy))

@@ -24,7 +24,7 @@ from zoo.attention.layer import SelfAttention
 from zoo.bench.measures import passing
 from zoo.bench.models import alone
 from zoo.bench.timing import rounds
-from zoo.cli.options import typed
+from zoo.config.command_line import parse_options
 from zoo.config.signature import EveryEncoding, Option, extras, options
 from zoo.config.tree import COMMAND_LINE, format_value
 from zoo.config.validate import describe_type
@@ -125,7 +125,7 @@ class ShowOptions:
 def explained(name: str, words: Sequence[str]) -> str:
     """All there is to say of an encoding. Raises RecipeError where a word is no size and no option, or cannot work."""
     cls = registry.find("encodings", name)
-    asked, sizes, own, facts = typed(words, (ShowOptions, Sizes, cls, EveryEncoding))
+    asked, sizes, own, facts = parse_options(words, (ShowOptions, Sizes, cls, EveryEncoding))
     choices = alone(
         cls, {**own, **{fact: given for fact, given in facts.items() if given is not None}}
     )

@@ -11,10 +11,21 @@ from types import MappingProxyType, ModuleType
 from typing import NoReturn
 
 from zoo import __version__, registry
-from zoo.cli import bench, compare, convert, diagnose, diff, fit, generate, launch, predict, show
+from zoo.cli import (
+    bench,
+    compare,
+    convert,
+    diagnose,
+    diff,
+    fit,
+    generate,
+    launch,
+    predict,
+    show,
+    verify,
+)
 from zoo.cli import eval as evaluate
 from zoo.cli import list as list_command
-from zoo.cli import verify
 from zoo.cli.help import format_options
 from zoo.errors import ConfigIssue, RecipeError, ZooError
 from zoo.utils import malloc
@@ -71,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: ModuleType
+    commands: argparse._SubParsersAction[Parser], name: str, command: ModuleType
 ) -> None:
     """Add one command with the flags that all commands share, its arguments and its help."""
     parser = commands.add_parser(

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
 from zoo import config, registry
-from zoo.cli.options import parted, typed
 from zoo.compare.executors.base import Engine
 from zoo.compare.grid import ENCODINGS, Combination, Varied, varied
 from zoo.compare.grid import parted as by_axes
 from zoo.compare.planner import Asked, Measure, resolved
 from zoo.config import Recipe
+from zoo.config.command_line import parse_options, split_words
 from zoo.config.schema import Seed
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, OptionError, RecipeError
@@ -54,8 +54,8 @@ def asked_for(
     ]  # at least, where options are wrong
     options, engine = CompareOptions(), cast(Engine, None)
     with collect_issues(faults):
-        own, overrides = parted(rest, classes, (ENCODINGS,))
-        common, *mine = typed(own, classes)
+        own, overrides = split_words(rest, classes, (ENCODINGS,))
+        common, *mine = parse_options(own, classes)
         options, engine = CompareOptions(**common), _made(cls, *mine)
     keys: list[Varied] = []
     with collect_issues(faults):

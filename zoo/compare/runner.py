@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, SIGKILL, SIGTERM, SIGUSR2, Signals, signal
 
-from zoo.cli.options import typed
 from zoo.compare import outputs, status
 from zoo.compare.collect import gathered
 from zoo.compare.executors.base import Engine, Handle, Needs, Task
@@ -22,6 +21,7 @@ from zoo.compare.request import asked_for
 from zoo.compare.results import TRAINED, Comparison, State
 from zoo.compare.run_files import MEASURED, cell, files
 from zoo.compare.workspace import place, settled
+from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, RecipeError, Stopped, ZooError
 from zoo.evaluation.evaluate import evaluate, write
@@ -261,7 +261,7 @@ def compare(
 
 def rebuild(folder: Path, words: Sequence[str]) -> Comparison:
     """Table, page and figures anew from what is there. Raises DataError where there is no comparison."""
-    (options,) = typed(words, [RebuildOptions])
+    (options,) = parse_options(words, [RebuildOptions])
     made = Plan.read(folder)
     if options["measure"] is not None:
         made = _remeasured(made, options["measure"])

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo import __version__
-from zoo.cli.options import destination, parted, typed
 from zoo.config import Recipe
+from zoo.config.command_line import parse_options, split_words
 from zoo.config.tree import COMMAND_LINE
 from zoo.data.base import DataModule
 from zoo.data.spec import ImageSpec, Samples, TextClassificationSpec, TextSpec, Windows
@@ -43,6 +43,7 @@ from zoo.diagnostics.token_layout import Layout, layout, pictures, pieces
 from zoo.errors import ConfigIssue, DataError, NonFiniteError, OptionError, RecipeError
 from zoo.evaluation.evaluate import KEPT, UNLESS_SAID, adopt, tested
 from zoo.evaluation.generate import device
+from zoo.evaluation.page_path import choose_page
 from zoo.evaluation.predict import parted as parted_paths
 from zoo.registry import Count
 from zoo.reporting.spec import Curves
@@ -431,15 +432,15 @@ def diagnose(words: Sequence[str]) -> Path:
 def reported(words: Sequence[str]) -> tuple[Report, Path]:
     """The report of the runs that `words` name, and where it goes. Whatever can be wrong is told before long work begins."""
     places, changes = parted_paths(words)
-    told, overrides = parted(changes, [DiagnoseOptions])
-    options = DiagnoseOptions(**typed(told, [DiagnoseOptions])[0])
+    told, overrides = split_words(changes, [DiagnoseOptions])
+    options = DiagnoseOptions(**parse_options(told, [DiagnoseOptions])[0])
     if not places or "" in words:
         problem = "an empty name" if places else "nothing to diagnose"
         raise RecipeError(
             ConfigIssue(COMMAND_LINE, "", problem, "name a run directory or a checkpoint")
         )
     subjects = _subjects([checkpoint.locate(place) for place in places], overrides)
-    path = destination(options.to, [one.path for one in subjects])
+    path = choose_page(options.to, [one.path for one in subjects])
     _check_layers(options, subjects)
     lying = [beside(one.path, one.recipe, one.task.samples) for one in subjects]
     wanted = Wanted(

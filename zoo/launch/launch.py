@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from zoo import registry
-from zoo.cli.options import parted, typed
 from zoo.config import Recipe, load
+from zoo.config.command_line import parse_options, split_words
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, OptionError, RecipeError
 from zoo.launch.job import Engine, Job
@@ -64,8 +64,8 @@ def prepared(
         remedy = registry.nearest(engine, registry.names("engines"))
         raise RecipeError(ConfigIssue(COMMAND_LINE, engine, "there is no such engine", remedy))
     cls = registry.find("engines", engine)
-    told, overrides = parted(words, (LaunchOptions, cls))
-    common, own = typed(told, (LaunchOptions, cls))
+    told, overrides = split_words(words, (LaunchOptions, cls))
+    common, own = parse_options(told, (LaunchOptions, cls))
     try:
         made = cast(Engine, cls(**own))
     except OptionError as error:

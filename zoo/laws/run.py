@@ -18,8 +18,7 @@ import torch
 from zoo import __version__, registry
 from zoo.bench.models import alone, title
 from zoo.bench.result import counted
-from zoo.cli.encoding_args import listed
-from zoo.cli.options import typed
+from zoo.config.command_line import parse_encodings, parse_options
 from zoo.config.signature import EveryEncoding
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.encodings.facts import declared
@@ -61,7 +60,7 @@ def examinees(words: Sequence[str]) -> tuple[CheckOptions, list[Law], list[Exami
     options = CheckOptions()
     own: dict[str, object] = {}
     with collect_issues(faults):
-        options, own = _typed(told, names)
+        options, own = _parse_options(told, names)
     with collect_issues(faults):
         laws = _laws(options.laws)
     found: list[Examinee] = []
@@ -78,11 +77,13 @@ def examinees(words: Sequence[str]) -> tuple[CheckOptions, list[Law], list[Exami
     return options, laws, found
 
 
-def _typed(told: Sequence[str], names: Sequence[str]) -> tuple[CheckOptions, dict[str, object]]:
+def _parse_options(
+    told: Sequence[str], names: Sequence[str]
+) -> tuple[CheckOptions, dict[str, object]]:
     """The options of the verb, and those given to an encoding that stands alone."""
     by_itself = len(names) == 1 and names[0] in registry.names("encodings")
     classes = (registry.find("encodings", names[0]), EveryEncoding) if by_itself else ()
-    options, *own = typed(told, (CheckOptions, *classes))
+    options, *own = parse_options(told, (CheckOptions, *classes))
     given = {word.partition("=")[0] for word in told}
     return CheckOptions(**options), {
         key: value for one in own for key, value in one.items() if key in given
@@ -115,7 +116,7 @@ def _lists(names: Sequence[str], own: dict[str, object]) -> list[list[Choice]]:
         )
     if list(names) == [ALL]:
         return [alone(registry.find("encodings", name)) for name in registry.names("encodings")]
-    found = {title(choices): [*choices] for choices in listed(names)}
+    found = {title(choices): [*choices] for choices in parse_encodings(names)}
     return [_complete(choices, own) if len(choices) == 1 else choices for choices in found.values()]
 
 

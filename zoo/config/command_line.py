@@ -1,0 +1,143 @@
+"""Read what a command takes on the command line: its own `key=value` options, and encodings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from types import MappingProxyType, NoneType
+from typing import Any, get_args
+
+from zoo.config.compose import parse_overrides
+from zoo.config.schema import Sections
+from zoo.config.signature import Option, fields, options
+from zoo.config.tree import COMMAND_LINE, Tree, collect_issues, suggest
+from zoo.config.validate import Validator
+from zoo.config.yaml import parse
+from zoo.errors import ConfigIssue, RecipeError
+from zoo.registry import Choice
+
+
+def split_words(
+    words: Sequence[str], classes: Sequence[type], others: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Separate the options of a command from the overrides of its recipe.
+
+    An override has a dot, names a section, or is no `key=value`.
+
+    Args:
+        words: The arguments of the command.
+        classes: Dataclasses whose fields are the command's options.
+        others: Further keys that the command reads, to be suggested for a misspelt one.
+
+    Raises:
+        RecipeError: Some keys are neither options nor overrides; all of them are named.
+    """
+    known, sections = _collect_options(classes), fields(Sections)
+    own = [word for word in words if _is_option(word) and word.partition("=")[0] not in sections]
+
+    issues = []
+    for key in (word.partition("=")[0] for word in own):
+        if key not in known:
+            remedy = suggest(key, [*known, *sections, *others])
+            issues.append(ConfigIssue(COMMAND_LINE, key, "unknown option", remedy))
+    if issues:
+        raise RecipeError(*issues)
+
+    return own, [word for word in words if word not in own]
+
+
+def parse_options(words: Sequence[str], classes: Sequence[type]) -> list[dict[str, Any]]:
+    """Return the options of each class, validated; a text needs no quotes.
+
+    Raises:
+        RecipeError: Some options are wrong; all issues are reported together.
+    """
+    issues: list[ConfigIssue] = []
+    known = _collect_options(classes)
+    tree = Tree({}, {"": COMMAND_LINE})
+    for override in parse_overrides([_quote_text(word, known) for word in words], issues):
+        with collect_issues(issues):
+            tree = override.apply(tree)
+
+    validator = Validator(tree.locations)
+    values = validator.validate_fields(known, tree.data, "")
+    if issues or validator.issues:
+        raise RecipeError(*issues, *validator.issues)
+    return [{key: values[key] for key in options(cls)} for cls in classes]
+
+
+def parse_encodings(words: Sequence[str], key: str | None = None) -> list[tuple[Choice, ...]]:
+    """Return the encodings that each word names, with the options it gives.
+
+    A word is a name (`rope`), several joined by + (`kerple+dape`), a list (`[alibi,dape]`) or a
+    mapping (`{name: liere, block: 4}`).
+
+    Args:
+        words: The words of the command line.
+        key: The option that held the words, for messages; by default each word itself.
+
+    Raises:
+        RecipeError: A name or an option is unknown; all issues are reported together.
+    """
+    issues: list[ConfigIssue] = []
+    found = [_parse_encoding(word, key or word, issues) for word in words]
+    if issues:
+        raise RecipeError(*issues)
+    return found
+
+
+def _collect_options(classes: Sequence[type]) -> dict[str, Option]:
+    return {key: option for cls in classes for key, option in options(cls).items()}
+
+
+def _is_option(word: str) -> bool:
+    key, equals, _ = word.partition("=")
+    return bool(equals) and key.isidentifier()
+
+
+def _quote_text(word: str, known: dict[str, Option]) -> str:
+    """Write `time=30` as `time="30"` where the option is a text; null stays null if it may be."""
+    key, _, text = word.partition("=")
+    annotation = known[key].annotation if key in known else None
+    accepted = (annotation, *get_args(annotation))
+    if str not in accepted or not text or (text == "null" and NoneType in accepted):
+        return word
+    return f"{key}={json.dumps(text, ensure_ascii=False)}"
+
+
+def _parse_encoding(word: str, key: str, issues: list[ConfigIssue]) -> tuple[Choice, ...]:
+    """Return the encodings of one word; none if it has issues, which are added."""
+    own: list[ConfigIssue] = []
+    entries = _parse_entries(word, own)
+    validator = Validator({"": COMMAND_LINE})
+    choices = [validator.validate_choice("encodings", entry, "") for entry in entries]
+    own += validator.issues
+
+    names = [] if own else [choice.name for choice in choices]
+    if len(set(names)) < len(names):
+        problem = "the list names an encoding twice"
+        own.append(ConfigIssue(COMMAND_LINE, "", problem, "list it once"))
+    if not own and not names:
+        own.append(ConfigIssue(COMMAND_LINE, "", "no encoding", "see zoo list encodings"))
+
+    for issue in dict.fromkeys(own):
+        issues.append(ConfigIssue(COMMAND_LINE, key, issue.problem, issue.remedy))
+    if own:
+        return ()
+    return tuple(_keep_given(*pair) for pair in zip(entries, choices, strict=True))
+
+
+def _parse_entries(word: str, issues: list[ConfigIssue]) -> list[Any]:
+    """Return the entries of a list, or a list of one."""
+    if not word.lstrip().startswith(("[", "{")):
+        return [name.strip() for name in word.split("+")]
+    with collect_issues(issues):
+        data = parse(word, lambda line: COMMAND_LINE, issues).data
+        return data if isinstance(data, list) else [data]
+    return []
+
+
+def _keep_given(entry: Any, choice: Choice) -> Choice:
+    """Return a choice with only the options that its entry gives, not the defaults."""
+    keys = [key for key in entry if key != "name"] if isinstance(entry, dict) else []
+    return Choice(choice.name, MappingProxyType({key: choice.options[key] for key in keys}))
