@@ -36,7 +36,7 @@ class RoPE(Rotary):
         width = round(rotary_fraction * dims.head_dim, 6)
         if width < 2 or width % 2:
             raise OptionError(
-                "fraction",
+                "rotary_fraction",
                 f"{rotary_fraction} of the head size {dims.head_dim} is not an even number of channels",
             )
         self.base, self.width, self.scaling = base, int(width), scaling

@@ -88,7 +88,7 @@ class ViT(nn.Module):
     ) -> None:
         super().__init__()
         if cls_position == "centre" and pool != "class":
-            raise OptionError("class_place", "there is no class token to place; set pool to class")
+            raise OptionError("cls_position", "there is no class token to place; set pool to class")
         clips = isinstance(samples, VideoSpec)
         if tubelet > 1 and not clips:
             raise OptionError(
@@ -119,7 +119,7 @@ class ViT(nn.Module):
         *tubelet, patch, _ = self.steps
         if height % patch or width % patch:
             raise OptionError(
-                "patch", f"patch {patch} does not divide images of {height} x {width}"
+                "patch_size", f"patch_size {patch} does not divide images of {height} x {width}"
             )
         if frames and frames[0] % tubelet[0]:
             raise OptionError(

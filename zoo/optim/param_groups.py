@@ -64,7 +64,7 @@ def groups(
         if not names:
             raise OptionError(f"rules.{at}.match", _unmatched(rules[at], named))
     if all(rule is not None and rule.freeze for rule in (first(name, rules) for name in named)):
-        raise OptionError("rules", "they freeze every parameter; leave something to train")
+        raise OptionError("param_groups", "they freeze every parameter; leave something to train")
     found: dict[tuple[int, float], dict[str, Any]] = {}
     for at, names in matched.items():
         rule = rules[at]

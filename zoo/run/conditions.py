@@ -112,7 +112,7 @@ def misfits(recipe: Recipe, model: nn.Module, trained: Samples) -> Iterator[Opti
     beyond = [sized.factors for sized in sizes(recipe, trained).values() if sized.beyond]
     if evaluate.extrapolation and not beyond:
         yield OptionError(
-            "rules",
+            "extrapolation",
             "there is no size past that of training to try them at; add evaluate.lengths=[2x]",
         )
     for at, rule in enumerate(evaluate.extrapolation if evaluate.extrapolation and beyond else ()):

@@ -108,7 +108,7 @@ def _remembers(recipe: Recipe, model: nn.Module) -> None:
         return
     told = f"the windows of data {recipe.data.name} do not go on from those of the batch before"
     remedy = "set data.streams to true" if "streams" in recipe.data.options else "set it to 0"
-    raise OptionError("memory", f"{told}; {remedy}")
+    raise OptionError("memory_length", f"{told}; {remedy}")
 
 
 def _trainer_faults(recipe: Recipe) -> list[ConfigIssue]:

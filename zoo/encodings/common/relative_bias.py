@@ -21,7 +21,8 @@ def check(buckets: int, reach: int, ahead: bool) -> None:
     own = buckets // (4 if ahead else 2)
     if reach <= own:
         raise OptionError(
-            "reach", f"reach {reach} must be more than {own}, the distances that have a bucket each"
+            "max_distance",
+            f"max_distance {reach} must be more than {own}, the distances that have a bucket each",
         )
 
 
