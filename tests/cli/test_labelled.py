@@ -12,7 +12,7 @@ CALM = """
 extends: [model/mlm_tiny, data/passages, optim/adamw, trainer/default]
 model: {dim: 16, depth: 1, heads: 2, encoding: rope}
 data: {length: 8, val: 0.2, test: 0.2, batch_size: 4}
-task: classify
+task: classification
 trainer: {max_epochs: 1, accelerator: cpu}
 """
 

@@ -155,8 +155,8 @@ RECIPES = {
         2,
         ["data.windows", "contiguous"],
     ),
-    "filling with a decoder": (["task=fill"], 2, ["task.name", "encoder"]),
-    "labels for a decoder": (["task=classify"], 2, ["task", "classify reads images"]),
+    "filling with a decoder": (["task=masked_lm"], 2, ["task.name", "encoder"]),
+    "labels for a decoder": (["task=classification"], 2, ["task", "classify reads images"]),
     "resolutions of text": (
         ["evaluate.resolutions=[16]"],
         2,
@@ -164,7 +164,7 @@ RECIPES = {
     ),
 }
 OTHERS = {
-    "predicting with an encoder": ("mlm_t5", ["task=predict"], ["task.name", "decoder"]),
+    "predicting with an encoder": ("mlm_t5", ["task=causal_lm"], ["task.name", "decoder"]),
     "gates in an encoder": ("mlm_t5", ["model.encoding=fox"], ["model.encoding", "fox", "causal"]),
     "a cut in half flip-flop": ("flipflop_rope", ["data.length=15"], ["data.length", "15", "16"]),
 }
@@ -215,7 +215,7 @@ def test_a_wrong_recipe_of_another_model(case, refused):
 
 
 def test_images_and_text_do_not_mix(refused):
-    refused(2, ["task", "predict reads text", "digits"], "fit", "vit_none", *TINY, "task=predict")
+    refused(2, ["task", "predict reads text", "digits"], "fit", "vit_none", *TINY, "task=causal_lm")
     refused(
         2,
         ["evaluate.lengths", "digits", "length"],

@@ -17,7 +17,7 @@ RECIPE = """
 extends: [model/vit_tiny, data/images, optim/adamw, trainer/default]
 model: {dim: 16, depth: 1, heads: 2, patch: 4, encoding: rope_axial}
 data: {path: made, size: 8, batch_size: 4, val: 0.2, test: 0.2}
-task: classify
+task: classification
 trainer: {max_epochs: 2, accelerator: cpu, log_every_n_steps: 1}
 """
 AUGMENTED = [

@@ -19,7 +19,7 @@ RECIPE = """
 extends: [model/lm_tiny, data/text, optim/adamw, trainer/default]
 model: {dim: 16, depth: 1, heads: 2, encoding: rope}
 data: {files: [song.txt], length: 16, batch_size: 4}
-task: predict
+task: causal_lm
 trainer: {max_epochs: 1, accelerator: cpu}
 """
 
@@ -102,7 +102,7 @@ FILLS = [
 ]
 WAYS = {
     "predict": ["model.memory_length=16", "data.streams=true"],
-    "fill": ["task.name=fill", *FILLS],
+    "fill": ["task.name=masked_lm", *FILLS],
     "stream": [
         "data.name=text_stream",
         "data.path=made",
@@ -112,7 +112,7 @@ WAYS = {
         "model.block.dropout=0.1",
     ],
     "classify": [
-        "task.name=classify",
+        "task.name=classification",
         *FILLS,
         "data.name=passages",
         "data.path=made",

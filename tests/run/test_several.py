@@ -23,14 +23,14 @@ TEXT = """
 extends: [model/lm_tiny, data/text, optim/adamw, trainer/default]
 model: {dim: 16, depth: 1, heads: 2, encoding: rope}
 data: {files: [one.txt, two.txt, three.txt], length: 16, batch_size: 4}
-task: predict
+task: causal_lm
 trainer: {max_epochs: 1, accelerator: cpu}
 """
 ALBUM = """
 extends: [model/vit_tiny, data/images, optim/adamw, trainer/default]
 model: {dim: 16, depth: 1, heads: 2, patch: 4, encoding: rope_axial, block: {drop_path: 0}}
 data: {path: made, size: 8, batch_size: 4, val: 0.2}
-task: classify
+task: classification
 trainer: {max_epochs: 1, accelerator: cpu}
 """
 
@@ -112,7 +112,7 @@ def masked_by_contents(self, batch, draws, others, original=Fill.masked):
     [
         ["data.documents=true"],
         [
-            "task.name=fill",
+            "task.name=masked_lm",
             "model.name=encoder",
             "model.dim=16",
             "model.depth=1",

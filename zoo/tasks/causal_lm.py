@@ -68,7 +68,7 @@ class Predict(Task):
 
     def __init__(self, model: nn.Module, optim: Optimiser, samples: TextSpec) -> None:
         super().__init__()
-        memory = getattr(model, "memory", None)
+        memory = getattr(model, "memory_length", None)
         if not isinstance(memory, int):
             raise OptionError(
                 "name",
