@@ -21,6 +21,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(known: argparse.Namespace) -> None:
+    from zoo import config
+
+    # a wrong recipe is reported before lightning and the data libraries are imported
+    config.load(known.recipe, known.overrides)
     from zoo.run.fit import fit
 
     result = fit(known.recipe, known.overrides, known.run_dir, known.resume, known.words)
