@@ -185,6 +185,9 @@ def _link(choice: Choice, key: str, aside: Aside) -> EncodingFactory:
             with aside(f"{choice.name} {dims.layer}"):
                 return waiting(dims)
         except OptionError as error:
-            raise OptionError(f"{key}.{error.key}", str(error)) from None
+            problem = str(error)
+            if choice.name not in problem:
+                problem = f"{choice.name}: {problem}"
+            raise OptionError(f"{key}.{error.key}", problem) from None
 
     return make
