@@ -21,8 +21,8 @@ HEAVY = {"lightning", "datasets", "torchmetrics", "kornia", "scipy", "matplotlib
             "--run-dri: unknown argument; did you mean --run-dir?",
         ),
         (["fit", "vit_comrope", "--jsn"], "--jsn: unknown argument; did you mean --json?"),
-        (["fit", "vit_comrope", "--xyzzy"], "--xyzzy: unknown argument; see zoo fit --help"),
         (["fti", "vit_comrope"], "fti: unknown command; did you mean fit?"),
+        (["check", "rope"], "check: unknown command; renamed to verify"),
     ],
 )
 def test_an_unknown_word_of_the_command_line_is_answered_with_the_nearest(

@@ -104,3 +104,19 @@ def test_a_chain_without_end_is_refused(told: Told) -> None:
         write(f"f{i}.yaml", f"extends: f{i + 1}\n")
     (fault,) = told("extends: f0\n")
     assert "more than 32 files that extend one another" in fault
+
+
+def test_a_file_that_is_no_recipe_is_refused_with_the_line_that_extends_it(told: Told) -> None:
+    write("empty.yaml", "")
+    write("list.yaml", "- 1\n")
+    assert [line.partition(";")[0] for line in told("seed: 1\nextends: [empty,\n  list]\n")][
+        :2
+    ] == [
+        "empty.yaml: the file is empty (extended at mine.yaml:2)",
+        "list.yaml:1: a recipe is a mapping of sections (extended at mine.yaml:3)",
+    ]
+
+
+def test_extends_is_among_the_words_that_may_have_been_meant(told: Told) -> None:
+    found = told("extend: toy\n")
+    assert found[0] == "mine.yaml:1: extend: unknown key; did you mean extends?"

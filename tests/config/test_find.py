@@ -68,3 +68,8 @@ def test_what_is_no_recipe_is_told_with_the_nearest(word: str, told: str) -> Non
         path.parent.mkdir(exist_ok=True)
         path.write_text("seed: 1")
     assert refusal(word).startswith(told)
+
+
+def test_a_link_that_leads_nowhere_is_not_answered_with_its_own_name() -> None:
+    Path("loop.yaml").symlink_to("loop.yaml")
+    assert refusal("loop.yaml").startswith("loop.yaml: a symbolic link that leads to no file")

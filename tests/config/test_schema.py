@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from zoo.config.signature import Option, options
+from zoo.config.signature import Option, options, read_options
 from zoo.config.tree import suggest, to_plain
 from zoo.config.validate import Validator, type_default
 from zoo.errors import OptionError
-from zoo.registry import Between, Choice, Choices
+from zoo.registry import KINDS, Between, Choice, Choices, find, names
 
 Encodings = Annotated[tuple[Choice, ...], Choices("encodings")]
 
@@ -233,3 +233,9 @@ def test_typed_values_become_plain_again() -> None:
 
 def test_where_no_key_is_known_none_is_proposed() -> None:
     assert suggest("entropy", ()) == "none is known here"
+
+
+def test_options_are_read_from_the_text_of_members_as_python_has_them() -> None:
+    for kind in KINDS:
+        for name in names(kind):
+            assert read_options(kind, name) == options(find(kind, name))

@@ -149,8 +149,9 @@ def _parse(words: list[str]) -> argparse.Namespace:
         RecipeError: An argument is unknown; the message names the nearest flag.
     """
     parser = build_parser()
-    if words and words[0] in RENAMED_COMMANDS:
-        remedy = f"renamed to {RENAMED_COMMANDS[words[0]]}"
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        new = RENAMED_COMMANDS.get(words[0])
+        remedy = f"renamed to {new}" if new else registry.nearest(words[0], COMMANDS)
         raise RecipeError(ConfigIssue("command line", words[0], "unknown command", remedy))
 
     known, rest = parser.parse_known_args(words)
