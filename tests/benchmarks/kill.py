@@ -116,7 +116,7 @@ def main(kills: int, seed: int) -> None:
     length = time.monotonic() - began  # seconds
     while done < kills:
         run, runs, alive = Path(f"run-{runs}"), runs + 1, False
-        more = f"trainer.async_checkpoint={'sync' if runs % 2 else 'async'}"
+        more = f"trainer.async_checkpoint={str(runs % 2 == 0).lower()}"
         while not alive and done < kills:
             alive = not killed(
                 started(run, more), run, draw.uniform(0, length), draw.random() < 0.5

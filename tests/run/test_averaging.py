@@ -133,7 +133,7 @@ def test_an_average_may_begin_late_but_not_be_dropped(averaged, short):
 
 @pytest.mark.parametrize("more", ["trainer.strategy=fsdp", "trainer.precision=bf16-true"])
 def test_what_cannot_be_averaged_is_refused(more, averaged):
-    with pytest.raises(RecipeError, match=r"trainer\.ema: an average"):
+    with pytest.raises(RecipeError, match=r"trainer\.ema_decay: an average"):
         zoo.load_recipe("vit_comrope", [*averaged, more])
 
 

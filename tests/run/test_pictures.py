@@ -15,7 +15,7 @@ from zoo.run.fit import fit
 
 RECIPE = """
 extends: [model/vit_tiny, data/images, optim/adamw, trainer/default]
-model: {dim: 16, depth: 1, heads: 2, patch: 4, encoding: rope_axial}
+model: {dim: 16, depth: 1, heads: 2, patch_size: 4, encoding: rope_axial}
 data: {path: made, size: 8, batch_size: 4, val: 0.2, test: 0.2}
 task: classification
 trainer: {max_epochs: 2, accelerator: cpu, log_every_n_steps: 1}

@@ -145,7 +145,7 @@ def test_a_model_that_cannot_be_looked_at_is_trained_all_the_same(tiny, monkeypa
         ("diagnostics.layers=[-1]", "diagnostics.layers.0: must be at least 0, got -1"),
         ("diagnostics.every_n_steps=0", "diagnostics.every_n_steps: must be at least 1, got 0"),
         ("diagnostics.max_overhead=2", "diagnostics.max_overhead: must be from 0.0001 to 1, got 2"),
-        ("diagnostics.evry=5", "did you mean diagnostics.every_n_steps?"),
+        ("diagnostics.every_n_step=5", "did you mean diagnostics.every_n_steps?"),
     ],
 )
 def test_diagnostics_that_cannot_be_are_refused(given, told, tiny, capfd):

@@ -114,7 +114,7 @@ WAYS = {
     "classify": [
         "task.name=classification",
         *FILLS,
-        "data.name=passages",
+        "data.name=text_classification",
         "data.path=made",
         "data.val=validation",
         "data.batch_size=8",

@@ -28,7 +28,7 @@ trainer: {max_epochs: 1, accelerator: cpu}
 """
 ALBUM = """
 extends: [model/vit_tiny, data/images, optim/adamw, trainer/default]
-model: {dim: 16, depth: 1, heads: 2, patch: 4, encoding: rope_axial, block: {drop_path: 0}}
+model: {dim: 16, depth: 1, heads: 2, patch_size: 4, encoding: rope_axial, block: {drop_path: 0}}
 data: {path: made, size: 8, batch_size: 4, val: 0.2}
 task: classification
 trainer: {max_epochs: 1, accelerator: cpu}
@@ -207,7 +207,7 @@ def test_a_number_that_is_not_finite_in_one_process_stops_all(strategy, tiny, mo
     monkeypatch.setattr(Finite, "on_train_batch_start", spoil)
     assert several([*tiny, f"trainer.strategy={strategy}"], "run") == [3, 3], logs()
     assert (
-        "first: what model.embed gives in process 1; batch, random states and weights are in run/replay.pt"
+        "first: what model.patch_embed gives in process 1; batch, random states and weights are in run/replay.pt"
         in logs()
     )
     kept = checkpoint.read(Path("run/replay.pt"))

@@ -92,7 +92,7 @@ def build_task(recipe: Recipe, samples: Samples | None = None, device: str = "cp
     cls = reader(recipe, "task", facts)
     with torch.device(device):
         model = build_model(recipe, facts)
-    freeze(model, recipe.optim.options.get("rules", ()))
+    freeze(model, recipe.optim.options.get("param_groups", ()))
     return cast(Task, cls(model, optim, facts, **recipe.task.options))
 
 

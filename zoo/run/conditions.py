@@ -97,7 +97,7 @@ def faults(recipe: Recipe, trained: Samples) -> Iterator[OptionError]:
                     recipe, "stride", {key: sized.options[key] for key in (option, "stride")}
                 )
     for name, changes in (evaluate.data_variants or {}).items():
-        yield from _refused(recipe, f"variants.{name}", changes)
+        yield from _refused(recipe, f"data_variants.{name}", changes)
 
 
 def misfits(recipe: Recipe, model: nn.Module, trained: Samples) -> Iterator[OptionError]:
@@ -117,7 +117,7 @@ def misfits(recipe: Recipe, model: nn.Module, trained: Samples) -> Iterator[Opti
         )
     for at, rule in enumerate(evaluate.extrapolation if evaluate.extrapolation and beyond else ()):
         if told := extrapolation.unknown(model, rule, beyond[0]):
-            yield OptionError(f"rules.{at}", told)
+            yield OptionError(f"extrapolation.{at}", told)
 
 
 def _refused(recipe: Recipe, key: str, changes: Mapping[str, Any]) -> Iterator[OptionError]:
