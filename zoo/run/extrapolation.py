@@ -55,7 +55,11 @@ def unknown(model: nn.Module, rule: str, factors: tuple[float, ...]) -> str:
         f"{one.name} with coordinates {one.coordinates}" if _moved(one) else one.name
         for one in links
     )
-    told = nearest(rule, [NONE, *rules]) if rules else "it knows none; leave evaluate.extrapolation out"
+    told = (
+        nearest(rule, [NONE, *rules])
+        if rules
+        else "it knows none; leave evaluate.extrapolation out"
+    )
     return f"the encoding of the model, {own or 'none'}, knows no rule {rule}; {told}"
 
 
