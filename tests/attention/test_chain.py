@@ -58,9 +58,9 @@ class Changing(Encoding):
 
     axes = (2,)
 
-    def __init__(self, unplaced=False, **hooks):
+    def __init__(self, handles_special_tokens=False, **hooks):
         super().__init__(DIMS)
-        self.handles_special_tokens, self.hooks = unplaced, hooks
+        self.handles_special_tokens, self.hooks = handles_special_tokens, hooks
 
     def embed(self, tokens):
         return tokens.replace(x=self.hooks["embed"](tokens.x)) if "embed" in self.hooks else tokens
@@ -77,9 +77,9 @@ class Changing(Encoding):
 class Turning(Encoding):
     axes = (2,)
 
-    def __init__(self, unplaced=False):
+    def __init__(self, handles_special_tokens=False):
         super().__init__(DIMS)
-        self.handles_special_tokens = unplaced
+        self.handles_special_tokens = handles_special_tokens
 
     def transform_query(self, q, tokens):
         return 2 * q
@@ -112,7 +112,7 @@ def test_each_link_sees_its_own_coordinates():
     folded, at, heads = chain(*links), tokens(), torch.zeros(1, 2, N, 8).double()
     folded.transform_query(heads, folded.prepare(folded.embed(at)))
     folded.transform_key(heads, at)
-    folded.update(at, heads)
+    folded.after_attention(at, heads)
     folded.modify(AttentionCall(heads, heads, heads, heads, at, at, False, 1.0))
     index = grid((2, 3), at.x)
     fraction = (index + 0.5) / torch.tensor([2.0, 3.0])
@@ -234,10 +234,10 @@ def test_facts_are_folded():
     first.shift_invariant = second.shift_invariant = True
     second.zero_gradient, second.causal_only, second.shared = ("bias",), True, False
     folded = chain(first, second)
-    assert (folded.relative, folded.causal, folded.shared) == (True, True, False)
+    assert (folded.shift_invariant, folded.causal_only, folded.shared) == (True, True, False)
     assert folded.zero_gradient == ("link1.bias",)
     first.shift_invariant = False
-    assert not chain(first, second).relative
+    assert not chain(first, second).shift_invariant
 
 
 def test_a_chain_of_a_chain_is_itself():
@@ -259,7 +259,7 @@ def test_an_empty_chain_changes_nothing():
     empty = chain()
     assert empty.embed(at) is at
     assert empty.modify(described) is described
-    assert empty.relative
+    assert empty.shift_invariant
 
 
 # tokens without a place

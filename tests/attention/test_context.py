@@ -79,7 +79,7 @@ def test_joining_fills_in_what_one_side_leaves_open():
 
 def test_joined_tokens_have_the_extent_of_now():
     first, second = (
-        tokens(at, 2).replace(extent=torch.tensor([[[size]]])) for at, size in ((0, 2.0), (2, 4.0))
+        tokens(at, 2).replace(grid_size=torch.tensor([[[size]]])) for at, size in ((0, 2.0), (2, 4.0))
     )
     assert first.join(second).grid_size.tolist() == [[[4.0]]]
 
@@ -88,12 +88,12 @@ def test_notes_travel_and_tables_do_not():
     first, second = (
         tokens(at, 2).with_per_token(gate=torch.full((1, 2, 1), float(at))) for at in (0, 2)
     )
-    first = first.replace(tables={"rope": (torch.zeros(1),)})
+    first = first.replace(shared_tables={"rope": (torch.zeros(1),)})
     both = first.join(second)
     assert both.per_token["gate"][0, :, 0].tolist() == [0, 0, 2, 2]
-    assert not both.tables
+    assert not both.shared_tables
     assert both.last(3).per_token["gate"][0, :, 0].tolist() == [0, 2, 2]
-    assert not first.last(1).tables
+    assert not first.last(1).shared_tables
 
 
 def test_the_last_tokens_keep_their_facts():

@@ -169,7 +169,7 @@ def places(count, **options):
 
 
 def test_a_shift_moves_a_whole_grid_uniformly_along_each_axis():
-    index, moved = places(2000, token_shift=1.5)
+    index, moved = places(2000, shift=1.5)
     moves = moved - index
     torch.testing.assert_close(moves, moves[:, :1].expand_as(moves))
     assert moves.abs().max() <= 1.5
@@ -206,11 +206,11 @@ def test_each_row_is_stretched_about_its_own_centre():
 
 
 def test_all_perturbations_spare_frames_and_keep_the_order_of_text():
-    every = Perturbation(jitter=0.2, stretch=2.0, aspect=1.5, token_shift=3.0)
+    every = Perturbation(jitter=0.2, stretch=2.0, aspect=1.5, shift=3.0)
     clip = grid((2, 3, 4), LIKE)
     assert torch.equal(every(clip)[:, 0], clip[:, 0])
     assert (every(clip)[:, 1:] != clip[:, 1:]).all()
-    still = Perturbation(stretch=2.0, aspect=1.5, token_shift=3.0)(torch.arange(20.0)[:, None])
+    still = Perturbation(stretch=2.0, aspect=1.5, shift=3.0)(torch.arange(20.0)[:, None])
     assert (still.diff(dim=0) > 0).all()
 
 
@@ -219,7 +219,7 @@ def test_all_perturbations_spare_frames_and_keep_the_order_of_text():
 
 @pytest.mark.parametrize(
     "options",
-    [{"jitter": 0.3}, {"stretch": 2.0}, {"aspect": 2.0}, {"token_shift": 1.0}],
+    [{"jitter": 0.3}, {"stretch": 2.0}, {"aspect": 2.0}, {"shift": 1.0}],
     ids=lambda options: next(iter(options)),
 )
 def test_samples_draw_alike_unless_each_draws_for_itself(options):
@@ -233,7 +233,7 @@ def test_samples_draw_alike_unless_each_draws_for_itself(options):
 
 def test_a_sample_is_still_moved_and_stretched_as_a_whole():
     index = grid((3, 4), LIKE)
-    moves = Perturbation(token_shift=1.0, per_sample=True)(index, 3) - index
+    moves = Perturbation(shift=1.0, per_sample=True)(index, 3) - index
     torch.testing.assert_close(moves, moves[:, :1].expand_as(moves))
     moved = Perturbation(stretch=2.0, per_sample=True)(index, 3)
     torch.testing.assert_close(moved.mean(1), index.mean(0).expand(3, -1))

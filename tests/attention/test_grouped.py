@@ -72,7 +72,7 @@ def test_keys_and_values_have_the_heads_of_the_groups():
     assert shapes["q_proj.weight"] == shapes["out.weight"] == (32, 32)
     assert shapes["key.weight"] == shapes["value.weight"] == (16, 32)
     assert shapes["key.bias"] == shapes["value.bias"] == (16,)
-    assert shapes["shift.weight"] == (4, 32)
+    assert shapes["token_shift.weight"] == (4, 32)
 
 
 @pytest.mark.parametrize("name", ["rope_mixed", "fox", "transformer_xl"])

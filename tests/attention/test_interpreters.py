@@ -309,13 +309,13 @@ def test_an_unknown_interpreter_is_refused():
             lambda call: call.replace(transform_scores=max),
             "cuda",
             "chunked",
-            "rescore needs whole rows",
+            "transform_scores needs whole rows",
         ),
         (
             lambda call: call.replace(normalize=max, extra_output=max),
             "cpu",
             "chunked",
-            "weigh and readout needs whole rows",
+            "normalize and extra_output needs whole rows",
         ),
     ],
 )

@@ -118,7 +118,7 @@ def test_nothing_is_shifted_across_documents():
 
 def test_shifted_keys_are_mixed_with_those_before_them_before_their_norm():
     layer, at, call = described("none", token_shift=True, qk_norm=True)
-    rates = layer.shift(at.x).sigmoid()[..., :2]  # [B, N, H]
+    rates = layer.token_shift(at.x).sigmoid()[..., :2]  # [B, N, H]
     raw = layer.k_proj(at.x).unflatten(-1, (2, 8))
     before = torch.cat([torch.zeros_like(raw[:, :1]), raw[:, :-1]], 1)
     mixed = rates[..., None] * before + (1 - rates[..., None]) * raw

@@ -166,7 +166,7 @@ def test_queries_may_be_the_last_of_the_keys(causal, document):
     call = described(layer(causal=causal), tokens(states(), document=document))
     call = call.call
     few = call.replace(
-        q=call.q[:, :, -5:], content=call.raw_query[:, :, -5:], queries=call.queries.last(5)
+        q=call.q[:, :, -5:], raw_query=call.raw_query[:, :, -5:], queries=call.queries.last(5)
     )
     call = linear.LinearCall(few, call.features)
     near(
@@ -236,7 +236,7 @@ def test_segments_with_memory_are_one_pass():
 
 def test_only_differences_of_places_count():
     parts, x = layer(), states()
-    near(ran(parts, tokens(x, token_shift=7.5)), ran(parts, tokens(x)))
+    near(ran(parts, tokens(x, shift=7.5)), ran(parts, tokens(x)))
     spread = tokens(x).replace(index=2 * tokens(x).index, pos=2 * tokens(x).pos)
     assert (ran(parts, spread) - ran(parts, tokens(x))).abs().max() > 1e-6
 
@@ -249,7 +249,7 @@ def test_turned_before_their_features_places_themselves_count():
     )
 
     def products(shift, turned_first):
-        moved = chain.embed(tokens(at.x, token_shift=shift))
+        moved = chain.embed(tokens(at.x, shift=shift))
         turn, first = (lambda x: chain.transform_key(x, moved)), turned_first
         one, other = (linear.elu(turn(x)) if first else turn(linear.elu(x)) for x in (q, k))
         return one @ other.mT
@@ -321,7 +321,7 @@ def test_what_has_no_effect_is_refused(options, key):
 def test_bfloat16_stays_close(causal):
     attention, chain = layer(causal=causal)
     parts, x = (attention.float(), chain.float()), states().float().requires_grad_()
-    at = tokens(x, token_shift=5000, document=DOCUMENTS["padded"])
+    at = tokens(x, shift=5000, document=DOCUMENTS["padded"])
     exact = ran(parts, at)
     with torch.autocast("cpu", torch.bfloat16):
         rounded, call = ran(parts, at), described(parts, at)
