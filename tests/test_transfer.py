@@ -54,7 +54,7 @@ def test_a_table_is_that_which_another_size_reads():
 def test_a_clip_that_stands_still_is_read_as_an_image(encoding):
     trained, model = vit(encoding), vit(encoding, CLIPS, tubelet=2)
     report, images = start(model, trained), torch.randn(2, 1, 8, 16)
-    assert report.resampled["embed.weight"] == "[48, 1, 4, 4] to [48, 1, 2, 4, 4]"
+    assert report.resampled["patch_embed.weight"] == "[48, 1, 4, 4] to [48, 1, 2, 4, 4]"
     assert not report.left
     same(model(images[:, :, None].expand(-1, -1, 6, -1, -1)), trained(images))
 
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_left_and_named():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     report, after = start(model, trained), model.state_dict()
     assert report.left == {
-        "registers": "not in the checkpoint",
+        "register_tokens": "not in the checkpoint",
         "head.weight": "[5, 48] there, [7, 48] here",
         "head.bias": "[5] there, [7] here",
         **{

@@ -69,9 +69,9 @@ def test_keys_with_other_heads_than_said_are_refused():
 def test_keys_and_values_have_the_heads_of_the_groups():
     attention, _ = layer("none")
     shapes = {name: tuple(parameter.shape) for name, parameter in attention.named_parameters()}
-    assert shapes["q_proj.weight"] == shapes["out.weight"] == (32, 32)
-    assert shapes["key.weight"] == shapes["value.weight"] == (16, 32)
-    assert shapes["key.bias"] == shapes["value.bias"] == (16,)
+    assert shapes["q_proj.weight"] == shapes["o_proj.weight"] == (32, 32)
+    assert shapes["k_proj.weight"] == shapes["v_proj.weight"] == (16, 32)
+    assert shapes["k_proj.bias"] == shapes["v_proj.bias"] == (16,)
     assert shapes["token_shift.weight"] == (4, 32)
 
 

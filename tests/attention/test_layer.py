@@ -63,7 +63,7 @@ def test_normed_heads_have_unit_size_before_they_turn():
     size = call.raw_query.square().mean(-1)
     torch.testing.assert_close(size, torch.ones_like(size), atol=1e-4, rtol=0)
     torch.testing.assert_close(call.k.square().mean(-1), torch.ones_like(size), atol=1e-4, rtol=0)
-    assert set(dict(layer.named_parameters())) >= {"query_norm.weight", "key_norm.weight"}
+    assert set(dict(layer.named_parameters())) >= {"q_norm.weight", "k_norm.weight"}
 
 
 def test_the_output_is_projected_attention():
@@ -135,9 +135,9 @@ def test_outputs_are_normed_and_then_gated():
         atol=1e-3,
         rtol=0,
     )
-    torch.testing.assert_close(out, layer.o_proj(normed * layer.gate(at.x).sigmoid()))
+    torch.testing.assert_close(out, layer.o_proj(normed * layer.output_gate(at.x).sigmoid()))
 
 
 def test_vectors_can_be_turned_as_the_queries_were():
     _, _, call = described()
-    torch.testing.assert_close(call.turn(call.raw_query), call.q)
+    torch.testing.assert_close(call.transform_query(call.raw_query), call.q)

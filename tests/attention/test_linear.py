@@ -143,7 +143,7 @@ def results(call, leaves, compute):
 def test_sums_are_the_definition(document, dims, causal):
     parts, x = layer(dims=dims, causal=causal), states().requires_grad_()
     call = described(parts, tokens(x, document=document))
-    leaves = [x, *(getattr(parts[0], name).weight for name in ("query", "key", "value"))]
+    leaves = [x, *(getattr(parts[0], name).weight for name in ("q_proj", "k_proj", "v_proj"))]
     right = results(call, leaves, linear.quadratic)
     for size in (1, 4, 7, N, 64):
         compute = (
@@ -163,12 +163,12 @@ def test_without_a_mask_a_document_may_stand_apart():
 @pytest.mark.parametrize("causal", [True, False])
 @documents
 def test_queries_may_be_the_last_of_the_keys(causal, document):
-    call = described(layer(causal=causal), tokens(states(), document=document))
-    call = call.call
+    linear_call = described(layer(causal=causal), tokens(states(), document=document))
+    call = linear_call.call
     few = call.replace(
         q=call.q[:, :, -5:], raw_query=call.raw_query[:, :, -5:], queries=call.queries.last(5)
     )
-    call = linear.LinearCall(few, call.features)
+    call = linear.LinearCall(few, linear_call.features)
     near(
         linear.causal(call, size=4)[0] if causal else linear.whole(call, 4), linear.quadratic(call)
     )

@@ -146,7 +146,7 @@ def entered(chain, count=1):
 def described(made, chain, tokens):
     """The call of the block's attention."""
     return made.attention.describe(
-        tokens.replace(x=made.attention_norm(tokens.x)), chain, Context()
+        tokens.replace(x=made.norm1(tokens.x)), chain, Context()
     )[1]
 
 
@@ -158,7 +158,7 @@ def test_words_and_positions_add_up_to_scores(options):
     made, chain = block(**options), chained("sinusoidal")
     before, after = entered(chain)
     parts = decomposed(made, before, after)
-    read = after if made.post else after.replace(x=made.attention_norm(after.x))
+    read = after if made.post else after.replace(x=made.norm1(after.x))
     expected = scores(made.attention.describe(read, chain, Context())[1])[0]
     torch.testing.assert_close(sum(parts.values()), expected)
     assert all(part.abs().max() > 0.1 for part in parts.values())
@@ -169,7 +169,7 @@ def test_heads_that_share_keys_add_up_too():
     dims = Dims(32, 4, length=LENGTH, depth=1, kv_heads=2)
     made, chain = block(dims), chained("sinusoidal", dims)
     before, after = entered(chain)
-    read = after.replace(x=made.attention_norm(after.x))
+    read = after.replace(x=made.norm1(after.x))
     expected = scores(made.attention.describe(read, chain, Context())[1])[0]
     torch.testing.assert_close(sum(decomposed(made, before, after).values()), expected)
 

@@ -51,7 +51,7 @@ def test_a_token_reads_its_own_tubelet():
     assert changed == [1 * 8 + 1 * 4 + 2]
 
 
-@pytest.mark.parametrize(("shape", "key"), [((5, 8, 16), "tubelet"), ((6, 9, 16), "patch")])
+@pytest.mark.parametrize(("shape", "key"), [((5, 8, 16), "tubelet"), ((6, 9, 16), "patch_size")])
 def test_a_size_that_is_not_divided_is_refused(shape, key):
     with pytest.raises(OptionError, match="does not divide") as error:
         vit()(torch.randn(1, 1, *shape))
@@ -65,7 +65,7 @@ def test_images_have_no_tubelets():
 
 def test_frames_do_not_move_in_training():
     model, clip = (
-        vit(position_augmentation=Perturbation(jitter=0.5, stretch=1.5, token_shift=2.0)),
+        vit(position_augmentation=Perturbation(jitter=0.5, stretch=1.5, shift=2.0)),
         torch.randn(1, 1, 6, 8, 16),
     )
     still, moved = model.eval().tokens(clip).index, model.train().tokens(clip).index
@@ -77,7 +77,7 @@ def test_the_whole_model_is_captured_by_the_compiler():
     model = vit(
         "comrope_ld",
         depth=1,
-        position_augmentation=Perturbation(jitter=0.5, stretch=2.0, token_shift=1.0),
+        position_augmentation=Perturbation(jitter=0.5, stretch=2.0, shift=1.0),
     )
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert compiled(torch.randn(2, 1, 6, 8, 16)).shape == (2, 5)

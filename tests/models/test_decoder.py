@@ -104,9 +104,9 @@ def test_weights_start_as_published():
         SAMPLES, dim=256, depth=8, heads=4, encoding=links("rope"), block=BlockOptions(mlp="swiglu")
     )
     block = model.trunk.blocks[3]
-    for inner in (block.attention.q_proj, block.attention.v_proj, block.mlp.rise, block.mlp.gate):
+    for inner in (block.attn.q_proj, block.attn.v_proj, block.mlp.up_proj, block.mlp.gate_proj):
         assert inner.weight.std().item() == pytest.approx(0.02, rel=0.02)
-    for end in (block.attention.o_proj, block.mlp.fall):
+    for end in (block.attn.o_proj, block.mlp.down_proj):
         assert end.weight.std().item() == pytest.approx(0.02 / 4, rel=0.02)
     assert not any(p.any() for name, p in model.named_parameters() if name.endswith("bias"))
     assert model.words.table.weight.std().item() == pytest.approx(0.02, rel=0.1)

@@ -134,10 +134,10 @@ def test_branches_side_by_side_read_one_norm():
     ).double()
     block, chain, tokens = model.trunk.blocks[0], model.trunk.chains[0], model.tokens(text())
     found = block(chain.embed(tokens), chain, KeyValueCache()).x
-    normed = chain.embed(tokens).replace(x=block.attention_norm(tokens.x))
-    attended = block.attention(normed, chain, KeyValueCache())[0].x
+    normed = chain.embed(tokens).replace(x=block.norm1(tokens.x))
+    attended = block.attn(normed, chain, KeyValueCache())[0].x
     torch.testing.assert_close(found, tokens.x + attended + block.mlp(normed.x))
-    assert not any("mlp_norm" in name for name in model.state_dict())
+    assert not any("norm2" in name for name in model.state_dict())
 
 
 def test_what_rode_along_is_taken_back_in_parallel():
@@ -165,11 +165,11 @@ def test_key_heads_must_divide_the_heads():
 def test_weights_of_another_number_of_key_heads_are_left():
     model, trained = decoder("rope", heads=4, kv_heads=2), decoder("rope", heads=4)
     report = adopt(model, Source(Path("run"), trained.state_dict(), trained))
-    parts = ("key.weight", "value.weight", "value.bias")
+    parts = ("k_proj.weight", "v_proj.weight", "v_proj.bias")
     assert set(report.left) == {
-        f"trunk.blocks.{layer}.attention.{part}" for layer in range(2) for part in parts
+        f"trunk.blocks.{layer}.attn.{part}" for layer in range(2) for part in parts
     }
-    assert report.left["trunk.blocks.0.attention.k_proj.weight"] == "[16, 16] there, [8, 16] here"
+    assert report.left["trunk.blocks.0.attn.k_proj.weight"] == "[16, 16] there, [8, 16] here"
 
 
 def planned(*overrides):

@@ -28,7 +28,7 @@ def test_any_size_that_the_patch_divides(size, encoding):
 
 
 def test_a_size_that_the_patch_does_not_divide_is_refused():
-    with pytest.raises(OptionError, match="patch 4 does not divide images of 18 x 24"):
+    with pytest.raises(OptionError, match="patch_size 4 does not divide images of 18 x 24"):
         vit()(torch.randn(1, 3, 18, 24))
 
 
@@ -45,14 +45,14 @@ def test_class_and_register_tokens_have_no_place():
 
 
 def test_the_class_token_can_stand_at_the_centre():
-    tokens = vit(pool="class", registers=1, class_place="centre").tokens(torch.randn(1, 3, 16, 24))
+    tokens = vit(pool="class", registers=1, cls_position="centre").tokens(torch.randn(1, 3, 16, 24))
     assert tokens.has_position[0, :3].tolist() == [True, False, True]
     assert tokens.index[0, 0].tolist() == [1.5, 2.5]
 
 
 def test_a_place_for_no_class_token_is_refused():
     with pytest.raises(OptionError, match="no class token"):
-        vit(class_place="centre")
+        vit(cls_position="centre")
 
 
 def test_jitter_moves_coordinates_in_training_only():
@@ -87,10 +87,10 @@ def test_an_image_moved_with_its_places_is_the_same_to_mean_pooling():
 
 def test_weights_start_as_published():
     model = vit(dim=256, heads=4, pool="class")
-    query = model.trunk.blocks[0].attention.q_proj.weight
+    query = model.trunk.blocks[0].attn.q_proj.weight
     assert query.abs().max() <= (6 / 512) ** 0.5
     assert query.std().item() == pytest.approx((2 / 512) ** 0.5, rel=0.05)
-    assert model.embed.weight.std().item() == pytest.approx((3 * 4 * 4) ** -0.5, rel=0.15)
+    assert model.patch_embed.weight.std().item() == pytest.approx((3 * 4 * 4) ** -0.5, rel=0.15)
     assert not model.head.weight.any()
     assert not model.cls_token.any()
 

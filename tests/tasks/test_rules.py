@@ -76,15 +76,15 @@ def test_a_schedule_multiplies_each_rate():
     [
         (
             [Rule(match="2.wieght", freeze=True)],
-            "rules.0.match",
+            "param_groups.0.match",
             "a name like 2.wieght; did you mean 2.weight",
         ),
         (
             [Rule(match="2.*", lr=2.0), Rule(match="2.bias", freeze=True)],
-            "rules.1.match",
+            "param_groups.1.match",
             "rules before it match all",
         ),
-        ([Rule(match="[012].*", freeze=True)], "rules", "they freeze every parameter"),
+        ([Rule(match="[012].*", freeze=True)], "param_groups", "they freeze every parameter"),
     ],
 )
 def test_rules_that_do_nothing_or_leave_nothing_are_refused(rules, key, told):

@@ -33,14 +33,14 @@ from torch import Tensor
 
 TELLING = ("patch_embed.proj.weight", "cls_token", "head.weight", "blocks.0.mlp.fc1.weight")
 PARTS = {  # of a block
-    "norm1": "attention_norm",
-    "attn.proj": "attention.out",
-    "norm2": "mlp_norm",
-    "mlp.fc1": "mlp.rise",
-    "mlp.fc2": "mlp.fall",
+    "norm1": "norm1",
+    "attn.proj": "attn.o_proj",
+    "norm2": "norm2",
+    "mlp.fc1": "mlp.up_proj",
+    "mlp.fc2": "mlp.down_proj",
 }
-FACTORS = {"gamma_1": "attention_branch.scale", "gamma_2": "mlp_branch.scale"}
-WHOLE = {"patch_embed.proj": "embed", "norm": "trunk.norm", "head": "head"}
+FACTORS = {"gamma_1": "attn_branch.scale", "gamma_2": "mlp_branch.scale"}
+WHOLE = {"patch_embed.proj": "patch_embed", "norm": "trunk.norm", "head": "head"}
 Shape = tuple[int, ...]
 
 
@@ -125,7 +125,7 @@ def translated(
     weights: Mapping[str, Tensor], of: Sizes, heads: int
 ) -> Iterator[tuple[str, Tensor]]:
     """The names and weights of zoo's model for those of a file whose keys and shapes are those of `layout`."""
-    yield "class_token", weights["cls_token"]
+    yield "cls_token", weights["cls_token"]
     yield from _renamed(weights, WHOLE)
     if of.tokens:
         yield "trunk.encoding.learned.table", weights["pos_embed"][0]
@@ -148,8 +148,8 @@ def _block(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     for kind in ("weight", "bias"):
         parts = weights[f"attn.qkv.{kind}"].chunk(3)
         yield from (
-            (f"attention.{name}.{kind}", part)
-            for name, part in zip(("query", "key", "value"), parts, strict=True)
+            (f"attn.{name}.{kind}", part)
+            for name, part in zip(("q_proj", "k_proj", "v_proj"), parts, strict=True)
         )
 
 

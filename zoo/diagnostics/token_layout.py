@@ -80,7 +80,7 @@ def _grid(tokens: Tokens) -> tuple[int, ...]:
 
 def _extra(model: nn.Module, count: int) -> tuple[str, ...]:
     """Names of the tokens before the grid."""
-    first = ["class"] if count and getattr(model, "class_token", None) is not None else []
+    first = ["class"] if count and getattr(model, "cls_token", None) is not None else []
     registers = count - len(first)
     return (
         *first,

@@ -71,7 +71,7 @@ def _prompt(recipe: Recipe, model: nn.Module, facts: Any) -> list[int]:
             "model.name",
             f"{recipe.model.name} does not write text from left to right; a decoder does",
         )
-    if not recipe.generate.cache and getattr(model, "memory", None):
+    if not recipe.generate.cache and getattr(model, "memory_length", None):
         told = "the model remembers segments, so it cannot read the whole text again for each token; leave it true"
         raise OptionError("generate.cache", told)
     try:
@@ -121,7 +121,7 @@ def _sample(
 def _tokens(
     told: GenerateOptions, model: nn.Module, prompt: list[int], number: int
 ) -> Iterator[int]:
-    memory = getattr(model, "memory", None)
+    memory = getattr(model, "memory_length", None)
     context: Context | None = KeyValueCache() if told.cache else None
     if isinstance(memory, int) and memory:
         context = SegmentMemory(memory)

@@ -63,7 +63,7 @@ class TokenEmbedding(nn.Module):
         """[B, N, D] -> [B, N, V]"""
         return project(x, self.table.weight[: self.count]) if self.head is None else self.head(x)
 
-    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         """Of another vocabulary, the rows of the tokens that both have."""
         if source.extra == self.extra and source.vocabulary.plain() == self.vocabulary.plain():
             return value

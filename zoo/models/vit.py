@@ -158,9 +158,9 @@ class ViT(nn.Module):
         first = 0 if self.register_tokens is None else self.register_tokens.shape[1]
         return self.head(x[:, first:].mean(1))
 
-    def carried(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         """Patches of another size, or of another number of frames, are read by the kernel resampled."""
-        return resized(value, self.steps) if name == "embed.weight" else value
+        return resized(value, self.steps) if name == "patch_embed.weight" else value
 
     def _initialise(self) -> None:
         for module in self.trunk.blocks.modules():

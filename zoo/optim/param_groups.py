@@ -62,7 +62,7 @@ def groups(
     }
     for at, names in matched.items():
         if not names:
-            raise OptionError(f"rules.{at}.match", _unmatched(rules[at], named))
+            raise OptionError(f"param_groups.{at}.match", _unmatched(rules[at], named))
     if all(rule is not None and rule.freeze for rule in (first(name, rules) for name in named)):
         raise OptionError("param_groups", "they freeze every parameter; leave something to train")
     found: dict[tuple[int, float], dict[str, Any]] = {}

@@ -25,7 +25,7 @@ PREFIX = "model."  # of a task's weights those of its model
 class Carries(Protocol):
     """A module that says itself what weights of another size are to it; for any other the shape alone counts."""
 
-    def carried(self, name: str, value: Tensor, source: Any) -> Tensor | None: ...
+    def adapt_parameter(self, name: str, value: Tensor, source: Any) -> Tensor | None: ...
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _carried(model: nn.Module, there: nn.Module, name: str, value: Tensor) -> Te
     for cut in range(len(words) - 1, -1, -1):
         module, origin = (_found(one, words[:cut]) for one in (model, there))
         if isinstance(module, Carries) and type(module) is type(origin):
-            return module.carried(".".join(words[cut:]), value, origin)
+            return module.adapt_parameter(".".join(words[cut:]), value, origin)
     return value
 
 

@@ -104,7 +104,7 @@ def _counted() -> Iterator[None]:
 
 def _remembers(recipe: Recipe, model: nn.Module) -> None:
     """Raises OptionError where a model remembers the batch before and the data does not go on from it."""
-    if not getattr(model, "memory", 0) or recipe.data.options.get("streams"):
+    if not getattr(model, "memory_length", 0) or recipe.data.options.get("streams"):
         return
     told = f"the windows of data {recipe.data.name} do not go on from those of the batch before"
     remedy = "set data.streams to true" if "streams" in recipe.data.options else "set it to 0"
