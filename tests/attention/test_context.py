@@ -79,7 +79,8 @@ def test_joining_fills_in_what_one_side_leaves_open():
 
 def test_joined_tokens_have_the_extent_of_now():
     first, second = (
-        tokens(at, 2).replace(grid_size=torch.tensor([[[size]]])) for at, size in ((0, 2.0), (2, 4.0))
+        tokens(at, 2).replace(grid_size=torch.tensor([[[size]]]))
+        for at, size in ((0, 2.0), (2, 4.0))
     )
     assert first.join(second).grid_size.tolist() == [[[4.0]]]
 

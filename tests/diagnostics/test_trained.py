@@ -145,9 +145,7 @@ def entered(chain, count=1):
 
 def described(made, chain, tokens):
     """The call of the block's attention."""
-    return made.attention.describe(
-        tokens.replace(x=made.norm1(tokens.x)), chain, Context()
-    )[1]
+    return made.attention.describe(tokens.replace(x=made.norm1(tokens.x)), chain, Context())[1]
 
 
 @torch.no_grad()

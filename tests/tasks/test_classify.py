@@ -25,7 +25,16 @@ def test_only_matrices_decay(task):
     decayed, others = ([names[id(p)] for p in group["params"]] for group in optimiser.param_groups)
     assert optimiser.param_groups[1]["weight_decay"] == 0
     assert all(name.endswith("weight") and "norm" not in name for name in decayed)
-    kinds = ("bias", "norm", "cls_token", "register_tokens", "table", "generators", "scales", "scale")
+    kinds = (
+        "bias",
+        "norm",
+        "cls_token",
+        "register_tokens",
+        "table",
+        "generators",
+        "scales",
+        "scale",
+    )
     assert all(any(kind in name for kind in kinds) for name in others)
     assert len(decayed) + len(others) == len(names)
 
