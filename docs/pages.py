@@ -24,7 +24,14 @@ from zoo import registry
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims, Encoding
 from zoo.bench.models import alone
-from zoo.cli.explain_encoding import Sizes, choosable, counted, interpreter, parameters, sized
+from zoo.cli.explain_encoding import (
+    Sizes,
+    choose_dims,
+    count_parameters,
+    describe_options,
+    describe_parameters,
+    find_backend,
+)
 from zoo.config import Recipe, load, recipe_files
 from zoo.diagnostics.portrait import draw
 from zoo.encodings.facts import declared
@@ -103,8 +110,8 @@ def _link(name: str) -> str:
 
 def _facts_row(name: str) -> str:
     cls = zoo.encoding_class(name)
-    dims = sized(Sizes(), cls)
-    shared, layers = parameters(alone(cls), dims)
+    dims = choose_dims(Sizes(), cls)
+    shared, layers = count_parameters(alone(cls), dims)
     cells = [
         _link(name),
         ", ".join(map(str, cls.axes)),
@@ -113,7 +120,7 @@ def _facts_row(name: str) -> str:
         "one for all layers" if cls.shared else "one per layer",
         cls.coordinates,
         f"{shared + sum(layers):,}",
-        interpreter(alone(cls), dims, "cuda")[1],
+        find_backend(alone(cls), dims, "cuda")[1],
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -141,7 +148,7 @@ def _encodings_of(recipe: Recipe) -> list[str]:
 
 def _options(cls: type[Encoding]) -> Iterator[str]:
     yield from ("## Options", "", "| option | value |", "|---|---|")
-    yield from (f"| `{key}` | {value} |" for key, value in choosable(cls).items())
+    yield from (f"| `{key}` | {value} |" for key, value in describe_options(cls).items())
     yield ""
 
 
@@ -153,16 +160,16 @@ def _facts(cls: type[Encoding]) -> Iterator[str]:
 
 def _parameters(cls: type[Encoding]) -> Iterator[str]:
     """Yield names and shapes of the first layer's parameters, their number, and the backends."""
-    dims = sized(Sizes(), cls)
+    dims = choose_dims(Sizes(), cls)
     (*_, link) = Chain.of(zoo.encoding(alone(cls), dims))
 
     yield from ("## Parameters and cost", "")
     rows = [f"| `{name}` | {_shape(value)} |" for name, value in link.named_parameters()]
     if rows:
         yield from ("| parameter | shape |", "|---|---|", *rows, "")
-    yield f"Parameters of a model of {_sizes(dims)}: {counted(alone(cls), dims)}."
+    yield f"Parameters of a model of {_sizes(dims)}: {describe_parameters(alone(cls), dims)}."
 
-    backends = {device: interpreter(alone(cls), dims, device) for device in ("cpu", "cuda")}
+    backends = {device: find_backend(alone(cls), dims, device) for device in ("cpu", "cuda")}
     used = [f"`{backend}` on {device} ({why})" for device, (backend, why) in backends.items()]
     yield from ("", f"Attention backend: {', '.join(used)}.", "")
 

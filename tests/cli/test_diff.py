@@ -53,9 +53,9 @@ def test_the_key_of_a_fragment_is_placed_in_it(zoo):
     _, out, _ = zoo("diff", "lm_rope", "flipflop_rope", "--json")
     sides = {one["key"]: one for one in json.loads(out)["differences"]}
     assert sides["data.length"]["values"] == [128, 64]
-    assert "configs/data/python_docs.yaml:" in sides["data.length"]["places"][0]
-    assert sides["generate.prompt"]["places"][1] == "by default"
-    assert [word is None for word in sides["data.ignore"]["places"]] == [True, False]
+    assert "configs/data/python_docs.yaml:" in sides["data.length"]["locations"][0]
+    assert sides["generate.prompt"]["locations"][1] == "by default"
+    assert [word is None for word in sides["data.ignore"]["locations"]] == [True, False]
 
 
 def test_a_run_and_its_checkpoint_are_recipes_too(zoo, tmp_path):
@@ -65,7 +65,7 @@ def test_a_run_and_its_checkpoint_are_recipes_too(zoo, tmp_path):
     _, out, _ = zoo("diff", "vit_none", "run/best", "--json")
     sides = {one["key"]: one for one in json.loads(out)["differences"]}
     assert sides["model.dim"]["values"][1] == 16
-    assert sides["model.dim"]["places"][1].endswith("best.ckpt")
+    assert sides["model.dim"]["locations"][1].endswith("best.ckpt")
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from zoo import encoding_names
 from zoo.cli import explain_encoding
 
 QUIET = ("picture=null", "seconds=0")
-USERS = cache(explain_encoding.users)
+USERS = cache(explain_encoding.list_users)
 
 
 @pytest.fixture(autouse=True)
 def _recipes_read_once(monkeypatch):
     """Every encoding is shown here: ask only once which recipes name them."""
-    monkeypatch.setattr(explain_encoding, "users", USERS)
+    monkeypatch.setattr(explain_encoding, "list_users", USERS)
 
 
 @pytest.mark.parametrize("name", encoding_names())
@@ -72,7 +72,7 @@ def test_a_list_is_shown_where_one_is_needed(zoo):
         "show", "dape", "dim=16", "heads=2", "length=8", "hidden=3", "picture=null", "seconds=0.01"
     )
     assert code == 0
-    assert "attention on cpu: chunked (rescore needs whole rows of scores)" in out
+    assert "attention on cpu: chunked (transform_scores needs whole rows of scores)" in out
     assert "time: " in out
 
 
@@ -100,7 +100,7 @@ def test_no_picture_where_none_is_wanted(zoo, tmp_path):
         ("rope", ("dim=100",), ["heads: dim 100 is not divisible by heads 8"]),
         ("rope", ("axes=2",), ["rope takes 1 axis, not 2"]),
         ("rope", ("length=[4,4]",), ["rope takes 1 axis, not 2"]),
-        ("rope", ("length=[]",), ["length: a list of none"]),
+        ("rope", ("length=[]",), ["length: an empty list"]),
         ("learned", ("length=[2000,2000]",), ["4,000,000 tokens are more than"]),
         ("rope", ("picture=nowhere/rope.png",), ["picture: there is no folder nowhere"]),
         ("rope", ("picture=.",), ["is a folder"]),

@@ -1,4 +1,4 @@
-"""`zoo diff`: what differs between two recipes, runs or checkpoints once they are resolved."""
+"""Compare two resolved recipes, and the models that they build."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zoo import config as recipes
+from zoo import config
 from zoo.config import Recipe
 from zoo.config.recipe import diff_recipes, format_sides
 from zoo.data.spec import Samples
@@ -17,79 +17,87 @@ from zoo.run import checkpoint
 from zoo.run.build import build_model
 from zoo.run.preflight import tokens
 
-ENDS = ("last", "best")
+CHECKPOINT_NAMES = ("last", "best")
 
 
 class Subject(NamedTuple):
-    """A recipe, and the facts of its data where a checkpoint keeps them."""
+    """A recipe, and the specification of its data where a checkpoint holds one."""
 
     recipe: Recipe
     samples: Samples | None
 
 
-def diff(one: str, other: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """What `--json` prints; overrides change both."""
-    left, right = (_subject(place, overrides) for place in (one, other))
-    found = [
+def compare_recipes(one: str, other: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the differing keys with values and locations, parameters and tokens of both.
+
+    Args:
+        one: A recipe, run directory or checkpoint.
+        other: Another.
+        overrides: Changes of both.
+
+    Raises:
+        RecipeError: One of them is no recipe.
+        CheckpointError: One of them is a damaged checkpoint.
+    """
+    left, right = (_load_subject(name, overrides) for name in (one, other))
+    differences = [
         {
             "key": key,
             "values": [a.value, b.value],
-            "places": [a.location, b.location],
-            "told": format_sides(a, b),
+            "locations": [a.location, b.location],
+            "text": format_sides(a, b),
         }
         for key, a, b in diff_recipes(left.recipe, right.recipe)
     ]
-    sizes = [_sizes(subject) for subject in (left, right)]
-    return {"recipes": [one, other], "equal": not found, "differences": found} | {
-        key: [size[key] for size in sizes] for key in ("parameters", "tokens")
+    result: dict[str, Any] = {
+        "recipes": [one, other],
+        "equal": not differences,
+        "differences": differences,
     }
+    sizes = [_measure_model(subject) for subject in (left, right)]
+    for key in ("parameters", "tokens"):
+        result[key] = [size[key] for size in sizes]
+    return result
 
 
-def table(result: Mapping[str, Any]) -> str:
-    """A line for each key, with where each value is from; then parameters and tokens where they differ."""
+def format_differences(result: Mapping[str, Any]) -> str:
+    """Write a line for each key with its locations, then parameters and tokens if they differ."""
     one, other = result["recipes"]
     if result["equal"]:
         lines = [f"{one} and {other} are equal once resolved"]
     else:
-        rows = [
-            (f"{each['key']}:", *each["told"], *_places(each["places"]))
-            for each in result["differences"]
-        ]
+        rows = [(f"{each['key']}:", *each["text"]) for each in result["differences"]]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = [f"{one} -> {other}"]
-        for key, a, b, *places in rows:
-            told = f"{key.ljust(widths[0])}  {a.rjust(widths[1])} -> {b.ljust(widths[2])}"
-            lines.append(f"{told}  ({' -> '.join(places)})")
-    for key in ("parameters", "tokens"):
+        for (key, a, b), each in zip(rows, result["differences"], strict=True):
+            locations = dict.fromkeys(location or "absent" for location in each["locations"])
+            values = f"{a.rjust(widths[1])} -> {b.ljust(widths[2])}"
+            lines.append(f"{key.ljust(widths[0])}  {values}  ({' -> '.join(locations)})")
+
+    for key, title in (("parameters", "parameters of the model"), ("tokens", "tokens per sample")):
         a, b = (f"{count:,}" if isinstance(count, int) else "unknown" for count in result[key])
-        lines += [
-            f"{key} of the model: {a} -> {b}"
-            if key == "parameters"
-            else f"tokens per sample: {a} -> {b}"
-        ] * (a != b)
+        if a != b:
+            lines.append(f"{title}: {a} -> {b}")
     return "\n".join(lines)
 
 
-def _places(places: Sequence[str | None]) -> list[str]:
-    return [place or "not there" for place in dict.fromkeys(places)]
-
-
-def _subject(place: str, overrides: Sequence[str]) -> Subject:
-    """The recipe of a run directory, of a checkpoint, of a file or of a name. Raises RecipeError or CheckpointError."""
-    path = Path(place)
+def _load_subject(name: str, overrides: Sequence[str]) -> Subject:
+    """Load the recipe of a run directory, checkpoint, file or registered name."""
+    path = Path(name)
     if (path / "recipe.yaml").is_file():
-        return Subject(recipes.load(path / "recipe.yaml", overrides), None)
-    if path.suffix != ".ckpt" and path.name not in ENDS:
-        return Subject(recipes.load(place, overrides), None)
-    found = checkpoint.locate(place)
-    content = checkpoint.read(found)
+        return Subject(config.load(path / "recipe.yaml", overrides), None)
+    if path.suffix != ".ckpt" and path.name not in CHECKPOINT_NAMES:
+        return Subject(config.load(name, overrides), None)
+
+    file = checkpoint.locate(name)
+    content = checkpoint.read(file)
     about = content["zoo"]
-    read = recipes.from_plain(about["recipe"], overrides, origin=str(found), name=about["name"])
-    return Subject(read, checkpoint.recalled(content, found))
+    recipe = config.from_plain(about["recipe"], overrides, origin=str(file), name=about["name"])
+    return Subject(recipe, checkpoint.recalled(content, file))
 
 
-def _sizes(subject: Subject) -> dict[str, int | None]:
-    """Parameters and tokens per sample; None where the model cannot be made, or its data is not there."""
+def _measure_model(subject: Subject) -> dict[str, int | None]:
+    """Count parameters and tokens per sample; None if model or data are not to be had."""
     try:
         with torch.device("meta"):
             model = build_model(subject.recipe, subject.samples)

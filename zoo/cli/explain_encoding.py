@@ -1,4 +1,4 @@
-"""`zoo show ENCODING`: formula, paper, options, facts and recipes; what it costs in given sizes; and its picture."""
+"""Explain an encoding: formula, paper, options, facts, recipes, cost at given sizes, a picture."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from zoo.attention.layer import SelfAttention
 from zoo.bench.measures import passing
 from zoo.bench.models import alone
 from zoo.bench.timing import rounds
+from zoo.config import load, recipe_files
 from zoo.config.command_line import parse_options
 from zoo.config.signature import EveryEncoding, Option, extras, options
 from zoo.config.tree import COMMAND_LINE, format_value
@@ -33,186 +34,112 @@ from zoo.encodings.facts import declared
 from zoo.errors import ConfigIssue, OptionError, RecipeError
 from zoo.registry import Between, Choice
 
-TEXT, SIDE = 512, 14  # tokens along the one axis of a text, and along each of several
-MOST, LONGEST = 2**20, 4096  # tokens that are counted for, and that a layer is timed with
-BATCH, ROUNDS = 2, 3  # samples that a layer is timed with, and rounds at least
+TEXT_LENGTH = 512
+GRID_SIDE = 14
+MAX_TOKENS = 2**20
+"""Above this number of tokens nothing is computed."""
+MAX_TIMED_TOKENS = 4096
+BATCH_SIZE = 2
+MIN_ROUNDS = 3
 Size = Annotated[int, Between(1, 2**16)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Sizes that an encoding is measured in: by default those of a text of 512 tokens, or of 14 along each of several axes."""
+    """Sizes at which an encoding is measured."""
 
     dim: Annotated[int, Between(1, 2**13)] = 512
+    """Width of the model."""
     heads: Size = 8
+    """Query heads."""
     kv_heads: Size | None = None
+    """Key and value heads, where query heads share them."""
     depth: Annotated[int, Between(1, 2**10)] = 6
+    """Layers of the model."""
     length: Size | tuple[Size, ...] | None = None
-    axes: Literal[1, 2, 3] | None = (
-        None  # None: as many as `length` has, or the fewest that the encoding takes
-    )
-
-
-def sized(sizes: Sizes, cls: type[Encoding]) -> Dims:
-    """The sizes of the first layer. Raises OptionError where they do not go together."""
-    if sizes.length == ():
-        raise OptionError("length", "a list of none; give a number, or one along each axis")
-    several = len(sizes.length) if isinstance(sizes.length, tuple) else None
-    axes = sizes.axes or several or min(cls.axes)
-    length = sizes.length or (TEXT if axes == 1 else SIDE)
-    dims = Dims(sizes.dim, sizes.heads, axes, length, 0, sizes.depth, sizes.kv_heads)
-    if dims.tokens > MOST:
-        raise OptionError("length", f"{dims.tokens:,} tokens are more than {MOST:,}")
-    return dims
-
-
-def parameters(choices: Sequence[Choice], dims: Dims) -> tuple[int, list[int]]:
-    """Numbers of parameters: of what all layers share, and of each layer's own."""
-    with torch.device("meta"):
-        layers = [
-            [*_links(choices, replace(dims, layer=layer))] for layer in range(dims.depth or 1)
-        ]
-    shared = sum(_count(link) for link in layers[0] if link.shared)
-    return shared, [sum(_count(link) for link in layer if not link.shared) for layer in layers]
-
-
-def _links(choices: Sequence[Choice], dims: Dims) -> Iterator[Encoding]:
-    return iter(Chain.of(encoding(choices, dims)))
-
-
-def _count(link: Encoding) -> int:
-    return sum(parameter.numel() for parameter in link.parameters())
-
-
-@torch.no_grad()
-def interpreter(choices: Sequence[Choice], dims: Dims, device: str) -> tuple[str, str]:
-    """What computes attention in the first layer on a type of device, and why; one axis is under a causal mask."""
-    few = replace(dims, length=(2,) * dims.axes)
-    chain = Chain.of(encoding(choices, few))
-    x = torch.zeros(1, few.tokens, few.dim)
-    tokens = Tokens.at(x, grid(few.sizes, x), ordered=few.axes == 1)
-    layer = SelfAttention(few, causal=few.axes == 1)
-    return choose(layer.describe(chain.embed(tokens), chain, Context())[1], device)
-
-
-def times(choices: Sequence[Choice], dims: Dims, seconds: float) -> str:
-    """Forward and backward of a layer, relative to one without an encoding: medians of rounds that take turns."""
-    if dims.tokens > LONGEST:
-        return f"not measured with more than {LONGEST:,} tokens"
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dims = replace(dims, depth=max(dims.depth or 0, 2))  # the last layer may have less to do
-    layers = [
-        Attention(dims, one, causal=dims.axes == 1).to(device)
-        for one in (choices, [Choice("none")])
-    ]
-    found = [*rounds([passing(layer, BATCH, device) for layer in layers], ROUNDS, seconds)]
-    ours, plain = (statistics.median(each) for each in zip(*found, strict=True))
-    where = "a GPU" if device == "cuda" else f"a CPU, torch's threads: {torch.get_num_threads()}"
-    told = f"{ours * 1e3:.2f} against {plain * 1e3:.2f} ms, forward and backward of a layer, batch {BATCH}"
-    return f"{ours / plain:.2f} of that without an encoding ({told}, medians of {len(found)} rounds on {where})"
+    """Tokens along each axis; null for 512 of a text, or 14 along each of several axes."""
+    axes: Literal[1, 2, 3] | None = None
+    """Axes of positions; null for as many as `length` has, or the fewest the encoding takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
-    """What `zoo show` does beside telling."""
+    """Options of `zoo show ENCODING` beside sizes and the encoding's own."""
 
-    picture: str | None = ""  # the PNG that is drawn, NAME.png if it is empty
-    seconds: Annotated[float, Between(0)] = (
-        1.0  # for which the time of a layer is measured; 0 for not at all
-    )
+    picture: str | None = ""
+    """The PNG file to draw; empty for NAME.png, null for none."""
+    seconds: Annotated[float, Between(0)] = 1.0
+    """Time to spend on timing a layer; 0 for no timing."""
 
 
-def explained(name: str, words: Sequence[str]) -> str:
-    """All there is to say of an encoding. Raises RecipeError where a word is no size and no option, or cannot work."""
+def explain_encoding(name: str, words: Sequence[str]) -> str:
+    """Return all there is to know about an encoding, and draw its picture.
+
+    Args:
+        name: A registered encoding.
+        words: `key=value` options: ShowOptions, Sizes, or options of the encoding.
+
+    Raises:
+        RecipeError: A word is no option, or has a value that cannot work.
+    """
     cls = registry.find("encodings", name)
-    asked, sizes, own, facts = parse_options(words, (ShowOptions, Sizes, cls, EveryEncoding))
-    choices = alone(
-        cls, {**own, **{fact: given for fact, given in facts.items() if given is not None}}
+    own, size_values, option_values, facts = parse_options(
+        words, (ShowOptions, Sizes, cls, EveryEncoding)
     )
-    path = None if asked["picture"] is None else _place(asked["picture"] or f"{name}.png")
-    with _blamed():
-        dims = sized(Sizes(**sizes), cls)
-        told = costs(choices, dims, asked["seconds"])
-        if path:
-            draw(
-                choices,
-                path,
-                dims if any(word.partition("=")[0] in sizes for word in words) else None,
-            )
-    blocks = [about(name, cls), _block("options", choosable(cls)), _block("facts", declared(cls))]
-    blocks += [
-        "\n".join(["recipes", *(f"  {recipe}" for recipe in users().get(name, ["none yet"]))])
+    given_facts = {fact: value for fact, value in facts.items() if value is not None}
+    choices = alone(cls, {**option_values, **given_facts})
+    picture = None if own["picture"] is None else _check_path(own["picture"] or f"{name}.png")
+
+    with _report_option_errors():
+        dims = choose_dims(Sizes(**size_values), cls)
+        costs = measure_costs(choices, dims, own["seconds"])
+        if picture:
+            has_sizes = any(word.partition("=")[0] in size_values for word in words)
+            draw(choices, picture, dims if has_sizes else None)
+
+    recipes = list_users().get(name, ["none yet"])
+    blocks = [
+        describe_formula(name, cls),
+        _format_block("options", describe_options(cls)),
+        _format_block("facts", declared(cls)),
+        "\n".join(["recipes", *(f"  {recipe}" for recipe in recipes)]),
+        _format_block(f"cost, for {_format_dims(dims)}", costs),
     ]
-    blocks += [_block(f"cost, for {_sizes(dims)}", told)]
-    return "\n\n".join([*blocks, *([f"picture: {path}"] if path else [])])
+    if picture:
+        blocks.append(f"picture: {picture}")
+    return "\n\n".join(blocks)
 
 
-def _place(text: str) -> Path:
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        problem = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise RecipeError(
-            ConfigIssue(
-                COMMAND_LINE, "picture", problem, "name a file in one that exists, or null for none"
-            )
-        )
-    return path
+def choose_dims(sizes: Sizes, cls: type[Encoding]) -> Dims:
+    """Return the sizes of the first layer.
+
+    Raises:
+        OptionError: The sizes do not go together.
+    """
+    if sizes.length == ():
+        raise OptionError("length", "an empty list; give a number, or one for each axis")
+    from_length = len(sizes.length) if isinstance(sizes.length, tuple) else None
+    axes = sizes.axes or from_length or min(cls.axes)
+    length = sizes.length or (TEXT_LENGTH if axes == 1 else GRID_SIDE)
+    dims = Dims(sizes.dim, sizes.heads, axes, length, 0, sizes.depth, sizes.kv_heads)
+    if dims.tokens > MAX_TOKENS:
+        raise OptionError("length", f"{dims.tokens:,} tokens are more than {MAX_TOKENS:,}")
+    return dims
 
 
-@contextmanager
-def _blamed() -> Iterator[None]:
-    try:
-        yield
-    except OptionError as invalid:
-        raise RecipeError(ConfigIssue(COMMAND_LINE, invalid.key, str(invalid))) from None
-
-
-def about(name: str, cls: type[Encoding]) -> str:
-    """What it is and its paper, then its formula."""
-    lines = (inspect.getdoc(cls) or "").splitlines()
-    formula = "\n".join(["formula", *(f"  {line}".rstrip() for line in lines)])
-    return f"{name}: {inspect.getdoc(sys.modules[cls.__module__])}\n\n{formula}"
-
-
-def choosable(cls: type[Encoding]) -> dict[str, str]:
-    """{option: what is expected, and its default}"""
-    known: Mapping[str, Option] = {**options(cls), **extras("encodings")}
-    return {
-        key: f"{describe_type(option.annotation)}; {_default(option)}"
-        for key, option in known.items()
-    }
-
-
-def _default(option: Option) -> str:
-    return "required" if option.required else f"default {format_value(option.default)}"
-
-
-def users() -> dict[str, list[str]]:
-    """{encoding: recipes that name it}"""
-    from zoo.config import load, recipe_files
-
-    found: dict[str, list[str]] = {}
-    for recipe in recipe_files():
-        try:
-            entries = load(recipe).model.options.get("encoding", ())
-        except RecipeError:
-            continue
-        for entry in entries:
-            found.setdefault(entry.name, []).append(recipe)
-    return found
-
-
-def costs(choices: Sequence[Choice], dims: Dims, seconds: float) -> dict[str, str]:
-    """{what: how much}: parameters, how attention is computed, and time if it is given any."""
-    found = {"parameters": counted(choices, dims)}
+def measure_costs(choices: Sequence[Choice], dims: Dims, seconds: float) -> dict[str, str]:
+    """Return parameters, backends and, given some seconds, the time of a layer, as text."""
+    costs = {"parameters": describe_parameters(choices, dims)}
     for device in ("cpu", "cuda"):
-        found[f"attention on {device}"] = "{} ({})".format(*interpreter(choices, dims, device))
-    return found | ({"time": times(choices, dims, seconds)} if seconds else {})
+        costs[f"attention on {device}"] = "{} ({})".format(*find_backend(choices, dims, device))
+    if seconds:
+        costs["time"] = describe_time(choices, dims, seconds)
+    return costs
 
 
-def counted(choices: Sequence[Choice], dims: Dims) -> str:
-    """Parameters in all, and of what."""
-    shared, layers = parameters(choices, dims)
+def describe_parameters(choices: Sequence[Choice], dims: Dims) -> str:
+    """Write the number of parameters, and how many belong to each layer."""
+    shared, layers = count_parameters(choices, dims)
     if not any(layers):
         return f"{shared:,}" + (" (for all layers)" if shared else "")
     each = " to ".join(f"{count:,}" for count in sorted({min(layers), max(layers)}))
@@ -220,10 +147,112 @@ def counted(choices: Sequence[Choice], dims: Dims) -> str:
     return f"{shared + sum(layers):,} ({each} in each of {len(layers)} layers{common})"
 
 
-def _block(title: str, lines: Mapping[str, str]) -> str:
+def count_parameters(choices: Sequence[Choice], dims: Dims) -> tuple[int, list[int]]:
+    """Return the parameters that all layers share, and those of each layer."""
+    with torch.device("meta"):
+        layers = [
+            list(Chain.of(encoding(choices, replace(dims, layer=layer))))
+            for layer in range(dims.depth or 1)
+        ]
+    shared = sum(_count_elements(link) for link in layers[0] if link.shared)
+    own = [sum(_count_elements(link) for link in layer if not link.shared) for layer in layers]
+    return shared, own
+
+
+def _count_elements(link: Encoding) -> int:
+    return sum(parameter.numel() for parameter in link.parameters())
+
+
+@torch.no_grad()
+def find_backend(choices: Sequence[Choice], dims: Dims, device: str) -> tuple[str, str]:
+    """Return the backend of the first layer on a type of device, and why; text is causal."""
+    small = replace(dims, length=(2,) * dims.axes)
+    chain = Chain.of(encoding(choices, small))
+    x = torch.zeros(1, small.tokens, small.dim)
+    tokens = Tokens.at(x, grid(small.sizes, x), ordered=small.axes == 1)
+    layer = SelfAttention(small, causal=small.axes == 1)
+    return choose(layer.describe(chain.embed(tokens), chain, Context())[1], device)
+
+
+def describe_time(choices: Sequence[Choice], dims: Dims, seconds: float) -> str:
+    """Time forward and backward of a layer against one without an encoding, in paired rounds."""
+    if dims.tokens > MAX_TIMED_TOKENS:
+        return f"not measured with more than {MAX_TIMED_TOKENS:,} tokens"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    # the last layer may have less to do, so the timed one is the first of at least two
+    dims = replace(dims, depth=max(dims.depth or 0, 2))
+    layers = [
+        Attention(dims, one, causal=dims.axes == 1).to(device)
+        for one in (choices, [Choice("none")])
+    ]
+    steps = [passing(layer, BATCH_SIZE, device) for layer in layers]
+    times = [*rounds(steps, MIN_ROUNDS, seconds)]
+    own, plain = (statistics.median(each) for each in zip(*times, strict=True))
+
+    machine = "a GPU" if device == "cuda" else f"a CPU, {torch.get_num_threads()} threads"
+    return (
+        f"{own / plain:.2f} of that without an encoding ({own * 1e3:.2f} against "
+        f"{plain * 1e3:.2f} ms, forward and backward of a layer, batch {BATCH_SIZE}, "
+        f"medians of {len(times)} rounds on {machine})"
+    )
+
+
+def describe_formula(name: str, cls: type[Encoding]) -> str:
+    """Write name and paper of an encoding, then its formula."""
+    lines = (inspect.getdoc(cls) or "").splitlines()
+    formula = "\n".join(["formula", *(f"  {line}".rstrip() for line in lines)])
+    return f"{name}: {inspect.getdoc(sys.modules[cls.__module__])}\n\n{formula}"
+
+
+def describe_options(cls: type[Encoding]) -> dict[str, str]:
+    """Return type and default of each option of an encoding, as text."""
+    known: Mapping[str, Option] = {**options(cls), **extras("encodings")}
+    return {
+        key: f"{describe_type(option.annotation)}; {_format_default(option)}"
+        for key, option in known.items()
+    }
+
+
+def _format_default(option: Option) -> str:
+    return "required" if option.required else f"default {format_value(option.default)}"
+
+
+def list_users() -> dict[str, list[str]]:
+    """Return the recipes that name each encoding."""
+    users: dict[str, list[str]] = {}
+    for recipe in recipe_files():
+        try:
+            entries = load(recipe).model.options.get("encoding", ())
+        except RecipeError:
+            continue
+        for entry in entries:
+            users.setdefault(entry.name, []).append(recipe)
+    return users
+
+
+def _check_path(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        problem = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        remedy = "name a file in one that exists, or null for none"
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "picture", problem, remedy))
+    return path
+
+
+@contextmanager
+def _report_option_errors() -> Iterator[None]:
+    """Report an option that cannot work as an error of the command line."""
+    try:
+        yield
+    except OptionError as error:
+        raise RecipeError(ConfigIssue(COMMAND_LINE, error.key, str(error))) from None
+
+
+def _format_block(title: str, lines: Mapping[str, str]) -> str:
     return "\n".join([title, *(f"  {key}: {line}" for key, line in lines.items())])
 
 
-def _sizes(dims: Dims) -> str:
+def _format_dims(dims: Dims) -> str:
     shape = " x ".join(map(str, dims.sizes))
     return f"dim {dims.dim}, {dims.heads} heads, depth {dims.depth}, {shape} tokens"

@@ -1,26 +1,49 @@
-"""`zoo list`."""
+"""`zoo list`: names and summaries of encodings, recipes and the like, read without importing them."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from zoo import registry
+from zoo.config.lookup import recipe_files
 from zoo.errors import ConfigIssue, RecipeError
 
-SUMMARY = "what there is, one line each"
+SUMMARY = "list encodings, recipes, data sources, tasks and models"
+EXAMPLE = "zoo list encodings"
 KINDS = ("encodings", "recipes", "data", "tasks", "models")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", nargs="?", metavar="|".join(KINDS))
+    """Declare the arguments of the command."""
+    parser.add_argument("kind", nargs="?", metavar="|".join(KINDS), help="by default all kinds")
 
 
 def run(known: argparse.Namespace) -> None:
-    from zoo.cli.list_members import listing
-
+    """Print one line for each member."""
     if known.kind not in (None, *KINDS):
-        remedy = registry.nearest(known.kind, KINDS)
-        raise RecipeError(
-            ConfigIssue("command line", known.kind, "there is no such kind to list", remedy)
-        )
-    print(listing([known.kind] if known.kind else KINDS))
+        hint = registry.nearest(known.kind, KINDS)
+        raise RecipeError(ConfigIssue("command line", known.kind, "no such kind to list", hint))
+    print(format_members([known.kind] if known.kind else KINDS))
+
+
+def format_members(kinds: Sequence[str]) -> str:
+    """List the members of each kind, under a heading if there are several kinds."""
+    blocks = []
+    for kind in kinds:
+        entries = _summarize_recipes() if kind == "recipes" else registry.summaries(kind)
+        width = max(map(len, entries), default=0)
+        lines = [f"{name.ljust(width)}  {summary}" for name, summary in sorted(entries.items())]
+        if len(kinds) > 1:
+            lines = [kind, *(f"  {line}" for line in lines)]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _summarize_recipes() -> dict[str, str]:
+    """Return the first line of each recipe's opening comment."""
+    found = {}
+    for name, path in recipe_files().items():
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        found[name] = first.removeprefix("#").strip() if first.startswith("#") else ""
+    return found

@@ -1,18 +1,34 @@
-"""`zoo show`."""
+"""`zoo show`: a recipe resolved, or an encoding explained."""
 
 from __future__ import annotations
 
 import argparse
 
-SUMMARY = "a recipe resolved, or an encoding explained"
+from zoo import registry
+
+SUMMARY = "show a resolved recipe, or explain an encoding"
+EXAMPLE = "zoo show liere dim=768 heads=12 axes=2 length=14"
+OPTIONS = (("", "zoo.cli.explain_encoding:ShowOptions"), ("", "zoo.cli.explain_encoding:Sizes"))
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument("what", metavar="RECIPE|ENCODING")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="overrides of a recipe, or the options below and those of the encoding",
+    )
 
 
 def run(known: argparse.Namespace) -> None:
-    from zoo.cli.show_recipe import show
+    """Print the text."""
+    if known.what in registry.names("encodings"):
+        from zoo.cli.explain_encoding import explain_encoding
 
-    print(show(known.what, known.overrides))
+        print(explain_encoding(known.what, known.overrides))
+    else:
+        from zoo.cli.show_recipe import describe_recipe
+
+        print(describe_recipe(known.what, known.overrides))
