@@ -21,7 +21,7 @@ def faults(tmp_path):
         try:
             zoo.load_recipe(path, [*always, *overrides])
         except RecipeError as error:
-            return {fault.key: fault.problem for fault in error.faults}
+            return {fault.key: fault.problem for fault in error.issues}
         return {}
 
     return found

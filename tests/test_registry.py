@@ -39,7 +39,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 def explain_refusal(kind: str) -> str:
     with pytest.raises(RecipeError) as caught:
         registry.names(kind)
-    (issue,) = caught.value.faults
+    (issue,) = caught.value.issues
     return str(issue)
 
 
@@ -105,7 +105,7 @@ def test_all_files_that_are_no_members_are_reported_together(write: Write) -> No
     write("tasks/two.py", "")
     with pytest.raises(RecipeError) as caught:
         registry.summaries("tasks")
-    assert len(caught.value.faults) == 2
+    assert len(caught.value.issues) == 2
 
 
 def test_support_modules_of_a_plugin_begin_with_an_underscore_or_lie_deeper(write: Write) -> None:

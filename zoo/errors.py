@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class ZooError(Exception):
-    """A failure that is told to the user in plain words, without a traceback."""
+    """A failure that the user reads as one message, without a traceback."""
 
     code = 1
 
@@ -21,28 +21,35 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True)
 class ConfigIssue:
-    """One fault of a recipe or an argument: where it stands, which key, what is wrong and what would be right."""
+    """One issue of a recipe or an argument.
 
-    place: str
+    Attributes:
+        location: Where it was given: `file:line`, "command line" or a file.
+        key: Its full key, such as `model.dim`; empty where no key is concerned.
+        problem: What is wrong.
+        remedy: What would be right, where it is known.
+    """
+
+    location: str
     key: str
     problem: str
     remedy: str = ""
 
     def __str__(self) -> str:
-        told = ": ".join(part for part in (self.place, self.key, self.problem) if part)
-        return f"{told}; {self.remedy}" if self.remedy else told
+        text = ": ".join(part for part in (self.location, self.key, self.problem) if part)
+        return f"{text}; {self.remedy}" if self.remedy else text
 
 
 class RecipeError(ZooError):
-    """A recipe or the arguments are wrong: nothing was started. Carries every fault that was found."""
+    """A recipe or the arguments are wrong, and nothing was started. Carries every issue that was found."""
 
     code = 2
 
-    def __init__(self, *faults: ConfigIssue) -> None:
-        self.faults = faults
-        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+    def __init__(self, *issues: ConfigIssue) -> None:
+        self.issues = issues
+        count = "1 config error" if len(issues) == 1 else f"{len(issues)} config errors"
         super().__init__(
-            "\n".join([f"{count}, nothing was started", *(f"  {fault}" for fault in faults)])
+            "\n".join([f"{count}, nothing was started", *(f"  {issue}" for issue in issues)])
         )
 
 
@@ -59,13 +66,16 @@ class DataError(ZooError):
 
 
 class CheckpointError(ZooError):
-    """A checkpoint is missing, corrupt, unsafe or of another recipe; the message says which and what is still good."""
+    """A checkpoint is missing, corrupt, unsafe, or of another recipe or version.
+
+    The message says which, and which checkpoints are still good.
+    """
 
     code = 5
 
 
-class Told(ZooError):
-    """Another process has said what went wrong; only the exit code is left to say."""
+class AlreadyReported(ZooError):
+    """Another process has reported the failure; this one only has its exit code."""
 
     def __init__(self, code: int) -> None:
         super().__init__("")
@@ -73,7 +83,7 @@ class Told(ZooError):
 
 
 class Stopped(ZooError):
-    """A signal asked the run to stop; its state was saved first. `code` follows the shell: 128 + signal."""
+    """A signal stopped the run after its state was saved. `code` is 128 + signal, as in a shell."""
 
     def __init__(self, signal: int, message: str) -> None:
         super().__init__(message)

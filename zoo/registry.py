@@ -171,7 +171,7 @@ def members(kind: str) -> dict[str, Member]:
         try:
             found.setdefault(path.stem, _read_member(kind, module, path))
         except RecipeError as error:
-            issues.extend(error.faults)
+            issues.extend(error.issues)
 
     if issues:
         raise RecipeError(*issues)

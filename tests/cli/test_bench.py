@@ -119,7 +119,7 @@ def test_all_mistakes_are_told_at_once(zoo):
         "x",
     )
     _, _, error = zoo("bench", *words)
-    assert error.startswith("zoo: 6 faults")
+    assert error.startswith("zoo: 6 config errors")
 
 
 def test_the_command_repeats_it(zoo):

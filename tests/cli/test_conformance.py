@@ -328,7 +328,9 @@ def test_a_mistake_is_told(words, told, zoo):
 
 
 def test_all_mistakes_are_told_at_once(zoo):
-    assert zoo("check", "rop", "laws=[x,y]", "to=no/such/folder")[2].startswith("zoo: 3 faults")
+    assert zoo("check", "rop", "laws=[x,y]", "to=no/such/folder")[2].startswith(
+        "zoo: 3 config errors"
+    )
 
 
 def test_another_file_is_not_replaced(zoo):

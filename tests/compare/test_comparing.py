@@ -208,7 +208,10 @@ def test_faults_of_all_cells_are_told_together_before_anything_is_started(compar
         ),
         (("vit_comrope", "encodings=[none]", "partition=a"), "partition: unknown option"),
         (("vit_comrope", "encoding=[none]"), "encoding: unknown option; did you mean encodings?"),
-        (("vit_comrope", "encodings=[none]", "seeds=0", "jobs=0", "measure=top5"), "zoo: 3 faults"),
+        (
+            ("vit_comrope", "encodings=[none]", "seeds=0", "jobs=0", "measure=top5"),
+            "zoo: 3 config errors",
+        ),
         (("vit_comrope", "encodings=[none]", "seeds=[1,1]"), "a seed stands twice"),
         (("--from", "nowhere"), "nowhere: holds no comparison"),
         (("vit_comrope", "encodings=[none]", "engine=ray", "cpus=0"), "cpus: must be at least 1"),

@@ -157,6 +157,6 @@ def told(made: Callable[..., config.Recipe]) -> Callable[..., list[str]]:
     def faults(text: str, *overrides: str) -> list[str]:
         with pytest.raises(RecipeError) as caught:
             made(text, *overrides)
-        return [str(fault) for fault in caught.value.faults]
+        return [str(fault) for fault in caught.value.issues]
 
     return faults

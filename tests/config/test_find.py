@@ -13,7 +13,7 @@ from zoo.errors import RecipeError
 def refusal(word: str) -> str:
     with pytest.raises(RecipeError) as caught:
         find_recipe(word)
-    (fault,) = caught.value.faults
+    (fault,) = caught.value.issues
     return str(fault)
 
 

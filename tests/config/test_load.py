@@ -227,7 +227,7 @@ def test_what_an_earlier_fault_took_away_is_not_missing(
 def test_a_fragment_is_called_one(plugin: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         load(plugin / "configs/optim/toy_adam.yaml")
-    (fault,) = caught.value.faults
+    (fault,) = caught.value.issues
     assert fault.problem == "a fragment, which cannot be run alone: it has no model, data, task"
 
 
@@ -277,26 +277,27 @@ def test_invalid_values_of_a_dataclass_stand_at_their_key(told: Told) -> None:
 
 def test_later_faults_find_the_closest_place(made: Made) -> None:
     recipe = made(WHOLE, "model.encoding.0.block=4")
-    assert recipe.fault("model.encoding.0.block", "bad", "use 2").place == "command line"
-    assert recipe.fault("model.encoding.0.shared", "bad").place == "mine.yaml:5"
+    assert recipe.make_issue("model.encoding.0.block", "bad", "use 2").location == "command line"
+    assert recipe.make_issue("model.encoding.0.shared", "bad").location == "mine.yaml:5"
     assert (
-        str(recipe.fault("trainer.devices", "too many", "use 1"))
+        str(recipe.make_issue("trainer.devices", "too many", "use 1"))
         == "mine.yaml:9: trainer.devices: too many; use 1"
     )
     assert (
-        made(WHOLE, "~trainer", "trainer.max_steps=1").fault("none", "bad").place == "mine.yaml:1"
+        made(WHOLE, "~trainer", "trainer.max_steps=1").make_issue("none", "bad").location
+        == "mine.yaml:1"
     )
 
 
 def test_without_places_a_fault_names_the_recipe(made: Made) -> None:
     recipe = replace(made(WHOLE), locations={})
-    assert recipe.fault("model.dim", "bad").place == "mine"
+    assert recipe.make_issue("model.dim", "bad").location == "mine"
 
 
 def test_faults_of_a_checkpoint_stand_there() -> None:
     with pytest.raises(RecipeError) as caught:
         from_plain({**load("toy").plain(), "modle": 1}, ["seed=x"], origin="last.ckpt", name="toy")
-    assert [fault.place for fault in caught.value.faults] == ["last.ckpt", "command line"]
+    assert [fault.location for fault in caught.value.issues] == ["last.ckpt", "command line"]
 
 
 @pytest.mark.parametrize("value", [{1: 2}, {"a.b": 1}, object(), {"a": {3}}, "\ud800"])

@@ -112,7 +112,7 @@ def test_what_is_not_there_cannot_be_removed(text: str, key: str, told: str) -> 
     with pytest.raises(RecipeError) as caught:
         left(text, key)
     assert told in str(caught.value)
-    assert caught.value.faults[0].place == COMMAND_LINE
+    assert caught.value.issues[0].location == COMMAND_LINE
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_what_is_not_there_cannot_be_removed(text: str, key: str, told: str) -> 
 def test_what_has_no_such_key_cannot_be_stepped_into(text: str, key: str, told: str) -> None:
     with pytest.raises(RecipeError) as caught:
         changed(text, key, "1")
-    assert str(caught.value.faults[0]) == f"command line: {told}"
+    assert str(caught.value.issues[0]) == f"command line: {told}"
 
 
 def test_every_value_keeps_the_place_it_came_from() -> None:

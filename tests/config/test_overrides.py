@@ -13,7 +13,7 @@ def refusal(argument: str) -> str:
     faults: list[ConfigIssue] = []
     assert parse_overrides([argument], faults) == []
     (fault,) = faults
-    assert fault.place == COMMAND_LINE
+    assert fault.location == COMMAND_LINE
     assert len(str(fault)) < 200
     return str(fault)
 

@@ -49,7 +49,7 @@ def test_old_words_are_answered_with_new_ones() -> None:
     overrides += ["model.block.order=post", "model.encoding=[{name: rope, fraction: 0.5}]"]
     with pytest.raises(RecipeError) as caught:
         load("vit_comrope", overrides)
-    assert {issue.remedy for issue in caught.value.faults} == {
+    assert {issue.remedy for issue in caught.value.issues} == {
         "renamed to masked_lm",
         "renamed to model.patch_size",
         "renamed to optim.warmup_ratio",
@@ -57,4 +57,4 @@ def test_old_words_are_answered_with_new_ones() -> None:
         "renamed to model.block.norm_position",
         "renamed to model.encoding.0.rotary_fraction",
     }
-    assert not [issue for issue in caught.value.faults if re.search("did you mean", issue.remedy)]
+    assert not [issue for issue in caught.value.issues if re.search("did you mean", issue.remedy)]

@@ -25,7 +25,7 @@ def refusal(text: str | bytes) -> list[str]:
     try:
         read_file(Path("bad.yaml"), faults)
     except RecipeError as error:
-        faults += error.faults
+        faults += error.issues
     assert all("\n" not in str(fault) and len(str(fault)) < 200 for fault in faults)
     return list(map(str, faults))
 

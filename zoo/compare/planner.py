@@ -62,7 +62,7 @@ def resolved(asked: Asked, *, here: bool) -> dict[Combination, Recipe]:
             *(
                 fault
                 if len(names) == len(chosen) > 1
-                else replace(fault, place=f"{', '.join(names)}: {fault.place}")
+                else replace(fault, location=f"{', '.join(names)}: {fault.location}")
                 for fault, names in faults.items()
             )
         )
@@ -83,7 +83,7 @@ def _loaded(asked: Asked, one: Combination, *, here: bool) -> Recipe:
     try:
         data.locate()
     except OptionError as error:
-        raise RecipeError(made.fault(f"data.{error.key}", str(error))) from None
+        raise RecipeError(made.make_issue(f"data.{error.key}", str(error))) from None
     if asked.measure == "exact" and not (
         isinstance(data.samples, TextSpec) and data.samples.asks == "answers"
     ):
@@ -95,7 +95,7 @@ def _loaded(asked: Asked, one: Combination, *, here: bool) -> Recipe:
 def _alone(made: Recipe) -> None:
     """Raises RecipeError where a cell would be several processes: of these only the one that starts the others has its lock."""
     faults = [
-        made.fault(
+        made.make_issue(
             f"trainer.{key}", "a cell is one process", "leave it out; cells run beside each other"
         )
         for key, known in (("devices", ("auto", 1)), ("num_nodes", (1,)))

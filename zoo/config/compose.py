@@ -58,20 +58,20 @@ class Composer:
         """Compose what one entry of `extends` names."""
         if not isinstance(entry, str):
             remedy = "write extends: [model/..., data/...]"
-            raise own.issue(key, "expected the name of a fragment or recipe", remedy)
+            raise own.make_error(key, "expected the name of a fragment or recipe", remedy)
         path = find_extended(entry, chain[-1])
         if path is None:
             problem = f"there is no fragment or recipe {format_value(entry)}"
-            raise own.issue(key, problem, suggest(entry, list_extendable()))
+            raise own.make_error(key, problem, suggest(entry, list_extendable()))
         if any(path.samefile(other) for other in chain):
             way = " -> ".join(show_path(each) for each in (*chain, path))
-            raise own.issue(key, f"a recipe that extends itself: {way}")
+            raise own.make_error(key, f"a recipe that extends itself: {way}")
         if len(chain) > DEPTH:
-            raise own.issue(key, f"more than {DEPTH} files that extend one another")
+            raise own.make_error(key, f"more than {DEPTH} files that extend one another")
         try:
             return self.compose(path, chain)
         except RecipeError as error:
-            (issue,) = error.faults
+            (issue,) = error.issues
             problem = f"{issue.problem} (extended at {own.locate(key)})"
             raise RecipeError(replace(issue, problem=problem)) from None
 
@@ -270,7 +270,7 @@ def _parse_override(argument: str) -> Override:
         value = parse(text, lambda line: COMMAND_LINE, issues)
     if issues:
         errors = [refuse(key, issue.problem, issue.remedy) for issue in issues]
-        raise RecipeError(*(error.faults[0] for error in errors))
+        raise RecipeError(*(error.issues[0] for error in errors))
     return Override(parts, value)
 
 

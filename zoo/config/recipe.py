@@ -59,7 +59,7 @@ class Recipe(Sections):
         """Eight hexadecimal digits that differ between recipes with different options."""
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:8]
 
-    def fault(self, key: str, problem: str, remedy: str = "") -> ConfigIssue:
+    def make_issue(self, key: str, problem: str, remedy: str = "") -> ConfigIssue:
         """Return an issue of a key, located where the key was given, or else the nearest key above it."""
         return ConfigIssue(locate(self.locations, key) or self.name, key, problem, remedy)
 
@@ -80,7 +80,7 @@ def load(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         path = find_recipe(path_or_name)
         tree = Composer(issues).compose(path)
     except RecipeError as error:
-        raise RecipeError(*issues, *error.faults) from None
+        raise RecipeError(*issues, *error.issues) from None
     return _build_recipe(tree, changes, issues, path.stem, is_fragment(path))
 
 
@@ -103,7 +103,7 @@ def from_plain(
     try:
         tree = read_plain(dict(data), origin, issues)
     except RecipeError as error:
-        raise RecipeError(*issues, *error.faults) from None
+        raise RecipeError(*issues, *error.issues) from None
     return _build_recipe(tree, changes, issues, name)
 
 
@@ -144,7 +144,7 @@ def _build_recipe(
 
 def _list_reported_keys(issues: list[ConfigIssue]) -> frozenset[str]:
     """Return the keys that have an issue already; "" if any key may have one, since a file could not be read in full."""
-    keys = {issue.key for issue in issues if issue.key or issue.place != COMMAND_LINE}
+    keys = {issue.key for issue in issues if issue.key or issue.location != COMMAND_LINE}
     return frozenset("" if key.partition(".")[0] == "extends" else key for key in keys)
 
 

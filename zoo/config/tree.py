@@ -32,7 +32,7 @@ class Tree:
         """Return the location of a key, or of the nearest key above it."""
         return locate(self.locations, key)
 
-    def issue(self, key: str, problem: str, remedy: str = "") -> RecipeError:
+    def make_error(self, key: str, problem: str, remedy: str = "") -> RecipeError:
         """Return the error of one key."""
         return RecipeError(ConfigIssue(self.locate(key), key, problem, remedy))
 
@@ -114,4 +114,4 @@ def collect_issues(issues: list[ConfigIssue]) -> Iterator[None]:
     try:
         yield
     except RecipeError as error:
-        issues.extend(error.faults)
+        issues.extend(error.issues)

@@ -110,7 +110,7 @@ def read_file(path: Path, issues: list[ConfigIssue]) -> Tree:
         raise RecipeError(ConfigIssue(name, "", "the file is empty"))
     if not isinstance(tree.data, dict):
         remedy = "write `model: {name: ...}` and so on"
-        raise tree.issue("", "a recipe is a mapping of sections", remedy)
+        raise tree.make_error("", "a recipe is a mapping of sections", remedy)
     return tree
 
 
@@ -216,15 +216,15 @@ def read_plain(data: object, location: str, issues: list[ConfigIssue]) -> Tree:
         nonlocal count
         count += 1
         if depth > DEPTH or count > NODES:
-            raise tree.issue(key, f"deeper than {DEPTH} levels or more than {NODES:,} values")
+            raise tree.make_error(key, f"deeper than {DEPTH} levels or more than {NODES:,} values")
         if isinstance(value, dict) and all(map(is_key, value)):
             return {word: check(child, join(key, word), depth + 1) for word, child in value.items()}
         if isinstance(value, list | tuple):
             return [check(child, join(key, i), depth + 1) for i, child in list_children(value)]
         if isinstance(value, str) and not _is_text(value):
-            raise tree.issue(key, f"not text that can be written down: {reprlib.repr(value)}")
+            raise tree.make_error(key, f"not text that can be written down: {reprlib.repr(value)}")
         if value is not None and type(value) not in (str, int, float, bool):
-            raise tree.issue(key, f"not plain data but {type(value).__name__}")
+            raise tree.make_error(key, f"not plain data but {type(value).__name__}")
         if problem := check_interpolation(value):
             issues.append(ConfigIssue(location, key, *problem))
             return UNREADABLE

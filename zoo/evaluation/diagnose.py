@@ -359,7 +359,7 @@ def _blamed(recipe: Recipe, section: str) -> Iterator[None]:
         yield
     except OptionError as error:
         raise RecipeError(
-            recipe.fault(f"{section}.{error.key}" if error.key else section, str(error))
+            recipe.make_issue(f"{section}.{error.key}" if error.key else section, str(error))
         ) from None
 
 
@@ -462,7 +462,7 @@ def _subjects(paths: Sequence[Path], overrides: Sequence[str]) -> list[Subject]:
         _check_weights(path, task)
         if build_trainer(recipe, logger=False).world_size > 1:
             raise RecipeError(
-                recipe.fault(
+                recipe.make_issue(
                     "trainer.devices", "a diagnosis works in one process", "start it in one"
                 )
             )

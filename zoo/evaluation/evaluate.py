@@ -20,7 +20,7 @@ from zoo.config import Recipe
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule
 from zoo.data.spec import ImageSpec, Samples, TextClassificationSpec, TextSpec
-from zoo.errors import OptionError, RecipeError, Stopped, Told, ZooError
+from zoo.errors import OptionError, RecipeError, Stopped, AlreadyReported, ZooError
 from zoo.evaluation import report
 from zoo.run import atomic_io, checkpoint, conditions, extrapolation, run_dir
 from zoo.run.build import build_data, build_trainer
@@ -33,7 +33,7 @@ from zoo.tasks.base import Task
 
 @contextmanager
 def stoppable(trainer: L.Trainer) -> Iterator[None]:
-    """Raises Stopped where SIGINT or SIGTERM came in the block, Told in other processes than the first."""
+    """Raises Stopped where SIGINT or SIGTERM came in the block, AlreadyReported in other processes than the first."""
     try:
         yield
     except SIGTERMException:
@@ -48,7 +48,7 @@ def stoppable(trainer: L.Trainer) -> Iterator[None]:
 
 def _stopped(trainer: L.Trainer, received: Signals) -> ZooError:
     told = f"stopped by {received.name} while testing; nothing was written"
-    return Stopped(received, told) if trainer.is_global_zero else Told(128 + received)
+    return Stopped(received, told) if trainer.is_global_zero else AlreadyReported(128 + received)
 
 
 BY_PLACE = ("positions", "accuracies", "asked")
@@ -215,7 +215,7 @@ def _measured(path: Path, recipe: Recipe, task: Task, processes: Processes) -> d
         result |= tested(trainer, task, data)
     except OptionError as error:
         raise RecipeError(
-            recipe.fault(f"data.{error.key}" if error.key else "data", str(error))
+            recipe.make_issue(f"data.{error.key}" if error.key else "data", str(error))
         ) from None
     known = {"size": _size(data.samples), "trained": _size(task.samples)} | (
         {"shown": data.shown} if data.shown else {}

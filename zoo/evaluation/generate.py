@@ -42,7 +42,7 @@ def generate(place: str, words: Sequence[str], quiet: bool = False) -> dict[str,
     try:
         prompt = _prompt(recipe, task.model, facts)
     except OptionError as error:
-        raise RecipeError(recipe.fault(error.key, str(error))) from None
+        raise RecipeError(recipe.make_issue(error.key, str(error))) from None
     task.to(device(recipe))
     began, samples = time.monotonic(), []
     for number in range(recipe.generate.samples):
@@ -112,7 +112,7 @@ def _sample(
                 break
     except OptionError as error:
         if not count:
-            raise RecipeError(recipe.fault("generate.prompt", str(error))) from None
+            raise RecipeError(recipe.make_issue("generate.prompt", str(error))) from None
         ended = str(error)
     emit(writer.rest() + "\n")
     return {"text": writer.text, "tokens": count, "ended": ended}

@@ -187,7 +187,9 @@ def _speaker(recipe: Recipe, task: Task) -> Classified | Measured:
         return Measured(task)
     told = f"{recipe.task.name} says nothing of a file by itself"
     raise RecipeError(
-        recipe.fault("task.name", told, "zoo eval measures it, zoo generate lets a decoder write")
+        recipe.make_issue(
+            "task.name", told, "zoo eval measures it, zoo generate lets a decoder write"
+        )
     )
 
 
@@ -205,7 +207,7 @@ def _said(
     try:
         batches = build_data(recipe).read(asked.paths, task.samples)
     except OptionError as error:
-        raise RecipeError(recipe.fault(f"data.{error.key}", str(error))) from None
+        raise RecipeError(recipe.make_issue(f"data.{error.key}", str(error))) from None
     task.to(device(recipe))
     width = max((len(str(path)) for path in asked.paths), default=0)
     said: list[dict[str, Any]] = []
@@ -216,7 +218,7 @@ def _said(
                     show(line)
                 said.append(one)
     except OptionError as error:  # a size or a length that the model cannot follow
-        raise RecipeError(recipe.fault(f"model.{error.key}", str(error))) from None
+        raise RecipeError(recipe.make_issue(f"model.{error.key}", str(error))) from None
     return said, faults
 
 

@@ -86,7 +86,7 @@ def _found_right(name: str, overrides: Sequence[str], common: dict[str, Any]) ->
     recipe = load(name, overrides)
     if common["devices"] is None and "," in str(recipe.trainer.devices):
         raise RecipeError(
-            recipe.fault(
+            recipe.make_issue(
                 "trainer.devices", "which ones is for the cluster to say", "write devices=COUNT"
             )
         )

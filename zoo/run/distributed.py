@@ -18,7 +18,7 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning.pytorch.strategies import ParallelStrategy
 from torch import distributed
 
-from zoo.errors import Told, ZooError
+from zoo.errors import AlreadyReported, ZooError
 
 PATIENCE = 300  # seconds for a process to save and end, once it is asked to
 
@@ -49,7 +49,7 @@ def under_slurm() -> bool:
 def start(count: int, words: Sequence[str]) -> None:
     """Run `zoo WORDS` in so many processes on this machine, and wait for them.
 
-    Signals are passed on to all. Raises Told with the exit code of one that failed, which ends the others.
+    Signals are passed on to all. Raises AlreadyReported with the exit code of one that failed, which ends the others.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -73,9 +73,9 @@ def start(count: int, words: Sequence[str]) -> None:
         try:
             elastic_launch(config, sys.executable)("-m", "zoo", *words)
         except ChildFailedError as error:
-            raise Told(_told(failure.exitcode for failure in error.failures.values())) from None
+            raise AlreadyReported(_told(failure.exitcode for failure in error.failures.values())) from None
         except SignalException as error:
-            raise Told(128 + error.sigval) from None
+            raise AlreadyReported(128 + error.sigval) from None
 
 
 def _told(codes: Iterable[int]) -> int:
@@ -160,7 +160,7 @@ class Processes:
                 failure = error
         made, code = self.broadcast((value, failure.code if failure else None))
         if code is not None:
-            raise failure or Told(code)
+            raise failure or AlreadyReported(code)
         return made  # type: ignore[return-value]
 
 

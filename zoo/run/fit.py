@@ -246,7 +246,7 @@ def _locate(recipe: Recipe) -> None:
     try:
         build_data(recipe).locate()
     except OptionError as error:
-        raise RecipeError(recipe.fault(f"data.{error.key}", str(error))) from None
+        raise RecipeError(recipe.make_issue(f"data.{error.key}", str(error))) from None
 
 
 def _prepared(

@@ -70,7 +70,7 @@ def _check(unchanged: Callable[[], Recipe], about: Mapping[str, Any], path: Path
     try:
         unchanged()
     except RecipeError as error:
-        fault = error.faults[0]
+        fault = error.issues[0]
         other = "" if about.get("version") == __version__ else f"{_versions(about)}; "
         told = f"{path}: its recipe cannot be read, {fault.key}: {fault.problem}; {other}"
         raise CheckpointError(f"{told}if that comes from a plug-in, add --plugin MODULE") from None

@@ -114,7 +114,7 @@ def check(recipe: Recipe) -> None:
         remedy = "pip install {}, or leave it out"
         raise RecipeError(
             *(
-                recipe.fault("trainer.logger", f"{name} is not installed", remedy.format(name))
+                recipe.make_issue("trainer.logger", f"{name} is not installed", remedy.format(name))
                 for name in absent
             )
         )

@@ -61,7 +61,7 @@ class Blame:
 
     def note(self, section: str, error: OptionError) -> None:
         self.faults.append(
-            self.recipe.fault(f"{section}.{error.key}" if error.key else section, str(error))
+            self.recipe.make_issue(f"{section}.{error.key}" if error.key else section, str(error))
         )
 
 
@@ -117,7 +117,7 @@ def _trainer_faults(recipe: Recipe) -> list[ConfigIssue]:
             warnings.simplefilter("ignore")
             build_trainer(recipe, logger=False)
     except Exception as error:  # Lightning refuses in several kinds
-        return [recipe.fault("trainer", str(error).splitlines()[0][:200])]
+        return [recipe.make_issue("trainer", str(error).splitlines()[0][:200])]
     return []
 
 

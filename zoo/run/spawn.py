@@ -19,14 +19,14 @@ log = logging.getLogger("zoo")
 def together(recipe: Recipe, words: Sequence[str]) -> Processes | None:
     """The processes that the recipe or a launcher asks for, this one among them, of which only the first speaks.
 
-    None where `zoo WORDS` was started in several, and all of it is done. Raises Told where they failed.
+    None where `zoo WORDS` was started in several, and all of it is done. Raises AlreadyReported where they failed.
     """
     trainer = build_trainer(recipe, logger=False)
     if distributed.surroundings() is None and trainer.world_size > 1:
         if recipe.trainer.num_nodes > 1:
             told = f"{recipe.trainer.num_nodes} nodes, and nothing here says which of them this is"
             raise RecipeError(
-                recipe.fault(
+                recipe.make_issue(
                     "trainer.num_nodes", told, "start it with torchrun or SLURM: zoo launch"
                 )
             )

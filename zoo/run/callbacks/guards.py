@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from zoo.errors import NonFiniteError, Stopped, Told, ZooError
+from zoo.errors import NonFiniteError, Stopped, AlreadyReported, ZooError
 from zoo.run.atomic_io import kept, publish, serialised
 from zoo.run.callbacks import nan_replay
 from zoo.run.callbacks.checkpointing import Checkpoints
@@ -86,7 +86,7 @@ class Signals(L.Callback):
             self.checkpoints.storage.drain()
             trainer.strategy.barrier()  # a launcher may kill those that are left once one has ended
             told = f"stopped by {name} at step {trainer.global_step}; saved {path}; the same command with --resume auto goes on"
-        raise Stopped(received, told) if self.checkpoints.processes.first else Told(128 + received)
+        raise Stopped(received, told) if self.checkpoints.processes.first else AlreadyReported(128 + received)
 
 
 class Finite(L.Callback):
@@ -135,7 +135,7 @@ class Finite(L.Callback):
         what += f", the gradient of {broken} is not finite" if broken else ""
         where = self._recorded(trainer, pl_module)
         if not processes.first:
-            raise Told(NonFiniteError.code)
+            raise AlreadyReported(NonFiniteError.code)
         raise NonFiniteError(
             f"step {trainer.global_step}: {what}; stopped before the optimiser used it; {where}; {self._good()}"
         )
@@ -151,7 +151,7 @@ class Finite(L.Callback):
         if not found:
             return
         if not self.checkpoints.processes.first:
-            raise Told(NonFiniteError.code)
+            raise AlreadyReported(NonFiniteError.code)
         raise NonFiniteError(
             f"step {trainer.global_step}: {found[0]} is not finite after it; {self._good()}"
         )
