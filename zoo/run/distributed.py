@@ -73,7 +73,9 @@ def start(count: int, words: Sequence[str]) -> None:
         try:
             elastic_launch(config, sys.executable)("-m", "zoo", *words)
         except ChildFailedError as error:
-            raise AlreadyReported(_told(failure.exitcode for failure in error.failures.values())) from None
+            raise AlreadyReported(
+                _told(failure.exitcode for failure in error.failures.values())
+            ) from None
         except SignalException as error:
             raise AlreadyReported(128 + error.sigval) from None
 

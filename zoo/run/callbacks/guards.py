@@ -86,7 +86,11 @@ class Signals(L.Callback):
             self.checkpoints.storage.drain()
             trainer.strategy.barrier()  # a launcher may kill those that are left once one has ended
             told = f"stopped by {name} at step {trainer.global_step}; saved {path}; the same command with --resume auto goes on"
-        raise Stopped(received, told) if self.checkpoints.processes.first else AlreadyReported(128 + received)
+        raise (
+            Stopped(received, told)
+            if self.checkpoints.processes.first
+            else AlreadyReported(128 + received)
+        )
 
 
 class Finite(L.Callback):
