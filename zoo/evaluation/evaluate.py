@@ -20,7 +20,7 @@ from zoo.config import Recipe
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule
 from zoo.data.spec import ImageSpec, Samples, TextClassificationSpec, TextSpec
-from zoo.errors import OptionError, RecipeError, Stopped, AlreadyReported, ZooError
+from zoo.errors import AlreadyReported, OptionError, RecipeError, Stopped, ZooError
 from zoo.evaluation import report
 from zoo.run import atomic_io, checkpoint, conditions, extrapolation, run_dir
 from zoo.run.build import build_data, build_trainer

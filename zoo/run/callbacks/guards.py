@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from zoo.errors import NonFiniteError, Stopped, AlreadyReported, ZooError
+from zoo.errors import AlreadyReported, NonFiniteError, Stopped, ZooError
 from zoo.run.atomic_io import kept, publish, serialised
 from zoo.run.callbacks import nan_replay
 from zoo.run.callbacks.checkpointing import Checkpoints
