@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import zoo
 from zoo.attention import Block, chain
-from zoo.attention.backends import attend as attending
+from zoo.attention.backends.dispatch import attend as attending
 from zoo.attention.backends import chunked, fused
 from zoo.attention.call import AttentionCall, Span
 from zoo.attention.encoding import Encoding
