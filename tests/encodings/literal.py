@@ -88,20 +88,20 @@ def alibi(encoding: Encoding) -> Bias:
     return lambda h, i, j: -slope(h, encoding.dims.heads) * (i - j).abs()
 
 
-def bucket(distance: int, causal: bool, buckets: int = 32, reach: int = 128) -> int:
+def bucket(distance: int, causal: bool, num_buckets: int = 32, max_distance: int = 128) -> int:
     """Of i - j."""
-    half = buckets if causal else buckets // 2
+    half = num_buckets if causal else num_buckets // 2
     base = half if not causal and distance < 0 else 0
     d = max(distance, 0) if causal else abs(distance)
     exact = half // 2
     if d < exact:
         return base + d
-    part = torch.tensor(d / exact).log() / math.log(reach / exact) * (half - exact)  # in float32
+    part = torch.tensor(d / exact).log() / math.log(max_distance / exact) * (half - exact)  # in float32
     return base + min(half - 1, exact + math.floor(part))
 
 
-def t5(encoding: Encoding, causal: bool, buckets: int = 32, reach: int = 128) -> Bias:
-    return lambda h, i, j: encoding.table[bucket(int(i - j), causal, buckets, reach), h]
+def t5(encoding: Encoding, causal: bool, num_buckets: int = 32, max_distance: int = 128) -> Bias:
+    return lambda h, i, j: encoding.table[bucket(int(i - j), causal, num_buckets, max_distance), h]
 
 
 def kerple_log(encoding: Encoding) -> Bias:
@@ -132,24 +132,24 @@ def fire(encoding: Encoding, threshold: float = 512) -> Bias:
 # relative vectors
 
 
-def clipped(call: Call, i: int, j: int, reach: int) -> int:
-    return max(-reach, min(reach, int(call.pos[j] - call.pos[i]))) + reach
+def clipped(call: Call, i: int, j: int, max_distance: int) -> int:
+    return max(-max_distance, min(max_distance, int(call.pos[j] - call.pos[i]))) + max_distance
 
 
-def shaw(encoding: Encoding, call: Call, reach: int = 16) -> Tensor:
+def shaw(encoding: Encoding, call: Call, max_distance: int = 16) -> Tensor:
     def score(b: int, h: int, i: int, j: int) -> Tensor:
-        key = call.k[b, h, j] + encoding.key[clipped(call, i, j, reach)]
+        key = call.k[b, h, j] + encoding.key[clipped(call, i, j, max_distance)]
         return call.query(b, h, i) @ key / math.sqrt(len(key))
 
     return all_pairs(call, score)
 
 
-def shaw_readout(encoding: Encoding, call: Call, weights: Tensor, reach: int = 16) -> Tensor:
+def shaw_readout(encoding: Encoding, call: Call, weights: Tensor, max_distance: int = 16) -> Tensor:
     """[B, H, N, K], to be added to the output."""
     out = torch.zeros_like(call.q)
     for b, h, i, j in product(*map(range, weights.shape)):
         out[b, h, i] += (
-            weights[b, h, i, j] * encoding.value[clipped(call, i + call.shift, j, reach)]
+            weights[b, h, i, j] * encoding.value[clipped(call, i + call.shift, j, max_distance)]
         )
     return out
 
@@ -164,7 +164,7 @@ def transformer_xl(encoding: Encoding, call: Call, base: float = 10000.0) -> Ten
     def score(b: int, h: int, i: int, j: int) -> Tensor:
         q, k = call.query(b, h, i), call.k[b, h, j]
         r = place(call.pos[i] - call.pos[j])[h * size : (h + 1) * size]
-        return ((q + encoding.raw_query[h]) @ k + (q + encoding.place[h]) @ r) / math.sqrt(size)
+        return ((q + encoding.content[h]) @ k + (q + encoding.place[h]) @ r) / math.sqrt(size)
 
     return all_pairs(call, score)
 

@@ -12,7 +12,7 @@ import zoo
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
-from zoo.data.spec import ImageSpec
+from zoo.data.spec import ImageSpec, VideoSpec
 from zoo.run import extrapolation
 from zoo.run.build import build_task
 
@@ -156,7 +156,7 @@ def test_a_grid_is_interpolated_along_the_axes_that_grew(name):
 
 def test_factors_are_those_of_the_axes_of_the_model():
     assert extrapolation.factors(ImageSpec(1, 16, 8, 10), (32, 8)) == (2.0, 1.0)
-    assert extrapolation.factors(zoo.samples.Clips(1, 16, 8, 10, frames=4), (32, 8)) == (
+    assert extrapolation.factors(VideoSpec(1, 16, 8, 10, frames=4), (32, 8)) == (
         1.0,
         2.0,
         1.0,

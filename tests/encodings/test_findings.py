@@ -136,7 +136,7 @@ def test_the_waves_of_generators_are_those_that_tables_turn_by(name):
     torch.manual_seed(1)
     encoding = zoo.encoding(name, Dims(64, 2, axes=2, length=(2, 3)), block=8).double()
     with torch.no_grad():
-        still, moved = encoding.prepare(
+        still, moved = encoding.compute_rotation(
             torch.tensor([[[0.0, 0.0], [0.3, 0.2]]], dtype=torch.float64)
         )[0][0].unbind(1)
         angles = (

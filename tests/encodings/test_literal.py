@@ -324,7 +324,7 @@ def packed(names, heads=4, head=8):
 
 def merged(layer, heads):
     return nn.functional.linear(
-        heads.transpose(1, 2).flatten(2), layer.layer.out.weight, layer.layer.out.bias
+        heads.transpose(1, 2).flatten(2), layer.layer.o_proj.weight, layer.layer.o_proj.bias
     )
 
 

@@ -293,14 +293,14 @@ class Growing(XPos):
     """Queries and keys have changed places: far keys count more."""
 
     def compute_rotation(self, pos):
-        return tuple(reversed(super().prepare(pos)))
+        return tuple(reversed(super().compute_rotation(pos)))
 
 
 class Still(HeadScale):
     """The biases before it keep their size."""
 
     def modify(self, call):
-        return super().modify(call).replace(biases=call.biases, low_rank_biases=call.factors)
+        return super().modify(call).replace(biases=call.biases, low_rank_biases=call.low_rank_biases)
 
 
 class Sines(FoPE):
@@ -309,7 +309,7 @@ class Sines(FoPE):
     def rotate(self, x, *tables):
         clipped = x.shape[-1] // 2 - tables[0].shape[-2]
         ones = torch.ones(*tables[0].shape[:-2], clipped, 2, dtype=x.dtype)
-        return super().turn(x, torch.cat([tables[0], ones], dim=-2))
+        return super().rotate(x, torch.cat([tables[0], ones], dim=-2))
 
 
 def _scores(cls, call: Call, *before: str):
@@ -341,7 +341,7 @@ class OwnMiddle(XPos):
 
     def compute_rotation(self, pos):
         self.centre = float(pos.mean())
-        return super().prepare(pos)
+        return super().compute_rotation(pos)
 
 
 def test_a_middle_that_passes_do_not_share_is_caught_by_the_law_of_decoding():

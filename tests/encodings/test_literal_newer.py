@@ -81,15 +81,15 @@ def shared_heads(name):
     encoding = moved(zoo.encoding(name, Dims(32, 4, length=16, kv_heads=2)))
     call = called()
     tokens = encoding.prepare(Tokens.at(call.x, call.pos[:, None], ordered=True))
-    call = encoding.modify(
+    modified = encoding.modify(
         AttentionCall(call.q, call.k, call.v, call.q, tokens, tokens, True, 8**-0.5)
     )
-    return encoding, call, call
+    return encoding, call, modified
 
 
 def test_query_heads_turn_as_their_key_head():
-    encoding, call, call = shared_heads("selective_rope")
-    visible = (call.q @ call.k.mT * call.scale).masked_fill(~call.visible, float("-inf"))
+    encoding, call, modified = shared_heads("selective_rope")
+    visible = (modified.q @ modified.k.mT * modified.scale).masked_fill(~call.visible, float("-inf"))
     near(visible, newer.selective_rope(encoding, call))
 
 
@@ -183,10 +183,10 @@ def test_fox_is_a_path_that_does_not_depend_on_the_query():
     gates = Tokens.at(first.x, first.pos[:, None], ordered=True).with_per_token(
         log_forget=forget[None]
     )
-    call = fox.modify(
+    modified = fox.modify(
         AttentionCall(first.q, first.k, first.v, first.q, gates, gates, True, 8**-0.5)
     )
-    expected = (first.q @ first.k.mT * call.scale + call.added()).masked_fill(
+    expected = (first.q @ first.k.mT * modified.scale + modified.added()).masked_fill(
         ~call.visible, float("-inf")
     )
     near(scores(encoding, first), expected)
@@ -221,7 +221,7 @@ def test_sizes_that_do_not_fit_are_refused(name, options, message):
 @pytest.mark.parametrize("name", ["carope", "pope", "grape_m_contextual"])
 def test_what_stands_for_a_query_turns_as_queries_do(name):
     chain, call = moved(zoo.encoding([name, "transformer_xl"], dims())), called()
-    link, bias = dict(chain.named_children())[name], chain.transformer_xl.raw_query
+    link, bias = dict(chain.named_children())[name], chain.transformer_xl.content
 
     def instead() -> torch.Tensor:
         heads = bias[:, None].expand_as(call.q)

@@ -162,7 +162,7 @@ def decoded(attention, x, counts, document=None):
 def test_kept_keys_have_passed_all_tokens_after_them(options):
     attention, x = layer(**options), torch.randn(1, 7, 16, dtype=torch.float64)
     kept = decoded(attention, x, [3, 1, 1, 2])[1]._layers[0]
-    raw = attention.layer.key(x).unflatten(-1, (2, 8))  # [1, M, H, K]
+    raw = attention.layer.k_proj(x).unflatten(-1, (2, 8))  # [1, M, H, K]
     for head in range(2):
         matrices = literal_path.matrices(attention.encoding, x[0], head, 8)
         for j in range(7):

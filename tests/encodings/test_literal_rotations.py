@@ -83,8 +83,8 @@ def stacked(count):
     ]
     layers = [moved(SelfAttention(chain.dims, causal=True), 0) for chain in chains]
     for layer in layers:
-        layer.query.weight /= 1000
-        layer.key.weight /= 1000
+        layer.q_proj.weight /= 1000
+        layer.k_proj.weight /= 1000
     return layers, chains
 
 
@@ -96,7 +96,7 @@ def test_tape_carries_frames_from_layer_to_layer(count):
     for layer, chain in zip(layers, chains, strict=True):
         after, riders = layer(tokens, chain, Context())
         after = after.replace(x=tokens.x + after.x)
-        tokens = after if riders is None else chain.update(after, riders)
+        tokens = after if riders is None else chain.after_attention(after, riders)
     links = [next(iter(chain)) for chain in chains]
     near(tokens.x, torch.stack([rotations.tape(layers, links, one, pos) for one in x]))
 

@@ -190,7 +190,7 @@ class NotOrthogonal(String):
     """Q applied as (I - S)(I - S)^T."""
 
     def compute_rotation(self, pos):
-        basis, *turns = super().prepare(pos)
+        basis, *turns = super().compute_rotation(pos)
         return basis + 0.1 * basis.mT, *turns
 
 
@@ -206,7 +206,7 @@ class Transposed(String):
     """The inverse basis, which no law can tell from the basis."""
 
     def compute_rotation(self, pos):
-        basis, *turns = super().prepare(pos)
+        basis, *turns = super().compute_rotation(pos)
         return basis.mT, *turns
 
 

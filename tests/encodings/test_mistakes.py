@@ -102,7 +102,7 @@ def test_no_projection_stands_before_the_vectors_of_transformer_xl():
     seen = zoo.scores(encoding, zeros(), k, POS, causal=True)[0, 1]
     angles = 3 * torch.tensor([10000 ** (-2 * t / 16) for t in range(8)], dtype=torch.float64)
     far = (encoding.project.weight @ torch.cat([angles.sin(), angles.cos()])).view(2, 8)[1]
-    near(seen[5, 2], (encoding.raw_query[1] @ k[0, 1, 2] + encoding.place[1] @ far) / math.sqrt(8))
+    near(seen[5, 2], (encoding.content[1] @ k[0, 1, 2] + encoding.place[1] @ far) / math.sqrt(8))
 
 
 def test_tupe_divides_by_the_root_of_twice_the_head_and_normalises():

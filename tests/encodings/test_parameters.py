@@ -33,7 +33,7 @@ TUPE = {
     "table": (LENGTH, WIDTH),
     "norm.weight": (WIDTH,),
     "norm.bias": (WIDTH,),
-    "q_proj.weight": (WIDTH, WIDTH),
+    "query.weight": (WIDTH, WIDTH),
     "query.bias": (WIDTH,),
     "key.weight": (WIDTH, WIDTH),
     "key.bias": (WIDTH,),
@@ -156,7 +156,7 @@ def test_what_is_zero_at_first(name, parameters):
         ("shaw", "value", 0.02),
         ("transformer_xl", "project.weight", 0.02),
         ("tupe", "table", 0.02),
-        ("tupe", "q_proj.weight", 0.02),
+        ("tupe", "query.weight", 0.02),
         ("tupe", "key.weight", 0.02),
         ("fox", "gate.weight", 0.02),
         ("tape", "read.weight", 0.02),
@@ -224,7 +224,7 @@ def test_norms_start_at_one():
 
 def test_transformer_xl_starts_near_plain_content():
     encoding = made("transformer_xl")
-    assert encoding.raw_query.abs().max() < 0.1
+    assert encoding.content.abs().max() < 0.1
     assert encoding.place.abs().max() < 0.1
 
 

@@ -75,7 +75,7 @@ def test_phases_start_anywhere_in_a_turn_or_at_zero():
     assert (phase <= 0).all()
     assert -2 * math.pi <= phase.min() < -6.2
     assert abs(phase.mean() + math.pi) < 5 * 2 * math.pi / math.sqrt(12 * phase.numel())
-    assert not made("pope", initial=0.0).phase.any()
+    assert not made("pope", init_std=0.0).phase.any()
 
 
 @torch.no_grad()

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 import zoo
 from zoo.attention import Block, chain
-from zoo.attention.backends.dispatch import attend as attending
-from zoo.attention.backends import chunked, fused
+from zoo.attention.backends import chunked, dispatch, fused
 from zoo.attention.call import AttentionCall, Span
 from zoo.attention.encoding import Encoding
 from zoo.attention.tokens import Tokens, pick, precise
@@ -92,7 +91,7 @@ class NextToken(Encoding):
 
 class Detached(RoPEMixed):
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        return tuple(table.detach() for table in super().prepare(pos))
+        return tuple(table.detach() for table in super().compute_rotation(pos))
 
 
 class Doubled(torch.autograd.Function):
@@ -111,12 +110,12 @@ class Untrue(RoPEMixed):
     """A backward of its own, which is wrong."""
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        return tuple(Doubled.apply(table) for table in super().prepare(pos))
+        return tuple(Doubled.apply(table) for table in super().compute_rotation(pos))
 
 
 class DroppedByZero(RoPEMixed):
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        return tuple(table.detach() + 0 * self.frequencies.sum() for table in super().prepare(pos))
+        return tuple(table.detach() + 0 * self.frequencies.sum() for table in super().compute_rotation(pos))
 
 
 class InfiniteAtFirst(Encoding):
@@ -215,7 +214,7 @@ class OfTheWhole(Encoding):
 
 class FirstSampleOnly(RoPE):
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        return super().prepare(pos[:1])
+        return super().compute_rotation(pos[:1])
 
 
 class ByGridShape(Encoding):
@@ -303,7 +302,7 @@ class EvenlyBlind(Encoding):
 class AcrossDocuments(Forget):
     """Gates that also read the last token but one, whatever document they are of."""
 
-    def annotate(self, tokens: Tokens) -> Tokens:
+    def prepare(self, tokens: Tokens) -> Tokens:
         before = F.pad(tokens.x, (0, 0, 2, 0))[:, :-2]
         return (
             super().prepare(tokens).with_per_token(kept=F.logsigmoid(self.gate(tokens.x + before)))
@@ -327,7 +326,7 @@ class EndsEarly(RoPE):
     """A table of places that ends, and whose last row is read past that."""
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        return super().prepare(pos.clamp(max=64))
+        return super().compute_rotation(pos.clamp(max=64))
 
 
 class NumberedFromHere(Encoding):
@@ -474,7 +473,7 @@ def test_riders_of_chunks_are_compared(monkeypatch):
         )
         return torch.cat([out, 1.5 * riders], dim=-1)
 
-    monkeypatch.setattr(attending, "chunked", spoiled)
+    monkeypatch.setattr(dispatch, "chunked", spoiled)
     with pytest.raises(LawBroken, match="in chunks, against the whole: off by"):
         backends.reference_and_chunks_agree(member(Carried))
 
@@ -506,7 +505,7 @@ def test_riders_left_behind_are_caught(monkeypatch):
 
 class SwappedAxes(RoPEAxial):
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        return super().prepare(pos.flip(-1))
+        return super().compute_rotation(pos.flip(-1))
 
 
 @pytest.mark.parametrize(

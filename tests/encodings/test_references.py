@@ -272,10 +272,10 @@ def test_comrope_scales_are_standard_normal():
     assert distance(scales, normal(1)) < chance(scales)
 
 
-@pytest.mark.parametrize("options", [{}, {"initial": 0.5}])
+@pytest.mark.parametrize("options", [{}, {"init_std": 0.5}])
 def test_liere_generators_are_uniform(options):
     values = zoo.encoding("liere", Dims(128, 4, 2, (3, 4)), **options).generators
-    top = options.get("initial", 2 * math.pi)
+    top = options.get("init_std", 2 * math.pi)
     assert distance(values, lambda x: (x / top).clamp(0, 1)) < chance(values)
 
 
