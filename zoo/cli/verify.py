@@ -1,4 +1,4 @@
-"""`zoo check`."""
+"""`zoo verify`."""
 
 from __future__ import annotations
 

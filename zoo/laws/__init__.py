@@ -6,17 +6,7 @@ from zoo.laws.law import Law, LawBroken, Recorder
 
 __all__ = ["LAWS", "Case", "Law", "LawBroken", "Recorder"]
 
-_THEMES = (
-    shapes,
-    gradients,
-    backends,
-    causality,
-    equivariance,
-    numerics,
-    numerics,
-    packing,
-    packing,
-)
+_THEMES = (shapes, gradients, backends, causality, equivariance, numerics, packing)
 LAWS: tuple[Law, ...] = tuple(
     one for theme in _THEMES for one in vars(theme).values() if isinstance(one, Law)
 )

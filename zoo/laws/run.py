@@ -1,4 +1,4 @@
-"""`zoo check ENCODING|all`: any encoding put through the laws, and what was seen of it as a certificate."""
+"""`zoo verify ENCODING|all`: any encoding put through the laws, and what was seen of it as a certificate."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Axes = Literal[1, 2, 3]
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """What `zoo check` tries, beside the options of the encoding."""
+    """What `zoo verify` tries, beside the options of the encoding."""
 
     axes: Axes | tuple[Axes, ...] | None = None  # None: each number that is accepted
     laws: tuple[str, ...] | None = None  # None: all of them, and how scores are rounded
@@ -177,7 +177,7 @@ def conform(words: Sequence[str], plugins: Sequence[str]) -> Conformance:
     options, laws, asked = examinees(words)
     paths = _paths(options.to, [one.name for one in asked])
     command = shlex.join(
-        ["zoo", "check", *words, *(word for plugin in plugins for word in ("--plugin", plugin))]
+        ["zoo", "verify", *words, *(word for plugin in plugins for word in ("--plugin", plugin))]
     )
     found, tell = list[Certificate](), Ticker()
     with stopping() as received:

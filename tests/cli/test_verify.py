@@ -1,4 +1,4 @@
-"""`zoo check`: certificates of encodings, of a plug-in's too, and planted faults that turn them red."""
+"""`zoo verify`: certificates of encodings, of a plug-in's too, and planted faults that turn them red."""
 
 import json
 import re
@@ -29,28 +29,28 @@ from zoo.registry import register
 """
 FAULTY = {
     "leaking": """class Leaking(Encoding):
-    def terms(self, terms):
-        return terms.replace(transform_scores=lambda scores, visible, span: scores * scores.mean(-1, keepdim=True))
+    def modify(self, call):
+        return call.replace(transform_scores=lambda scores, visible, span: scores * scores.mean(-1, keepdim=True))
 """,
     "claiming": """class Claiming(LieRE):
-    relative = True
+    shift_invariant = True
     axes = (2,)
 """,
     "touching": """class Touching(Encoding):
-    def terms(self, terms):
-        terms.k.mul_(1.1)
-        return terms
+    def modify(self, call):
+        call.k.mul_(1.1)
+        return call
 """,
     "halving": """class Halving(RoPE):
     def transform_query(self, q, tokens):
         ladder = self.base ** (-torch.arange(0, self.dims.head_dim, 2, dtype=tokens.pos.dtype)[None] / self.dims.head_dim)
-        return self.turn(q, circle(precise(tokens.pos[:, None] @ ladder)))
+        return self.rotate(q, circle(precise(tokens.pos[:, None] @ ladder)))
 
     transform_key = transform_query
 """,
     "idle": """class Idle(RoPEMixed):
-    def prepare(self, pos):
-        return tuple(table.detach() for table in super().prepare(pos))
+    def compute_rotation(self, pos):
+        return tuple(table.detach() for table in super().compute_rotation(pos))
 """,
     "unmade": """class Unmade(Encoding):
     def __init__(self, dims):
@@ -58,8 +58,8 @@ FAULTY = {
         self.rate = nn.Parameter(dims.rate)
 """,
     "failing": """class Failing(Encoding):
-    def terms(self, terms):
-        return terms.add_bias(lambda b, h, i, j: i @ j)
+    def modify(self, call):
+        return call.add_bias(lambda b, h, i, j: i @ j)
 """,
     "raising": """class Raising(Encoding):
     def __init__(self, dims):
@@ -67,8 +67,8 @@ FAULTY = {
         if dims.kv_heads:
             raise TypeError("of heads")
 
-    def terms(self, terms):
-        raise TypeError("of terms")
+    def modify(self, call):
+        raise TypeError("of calls")
 """,
     "halved": """class Halved(Encoding):
     def transform_query(self, q, tokens):
@@ -93,12 +93,12 @@ def faulty(tmp_path_factory):
 
 @pytest.fixture
 def broken(zoo, faulty, monkeypatch):
-    """What `zoo check` of a faulty encoding says: the laws that are broken, what else is kept, and its message."""
+    """What `zoo verify` of a faulty encoding says: the laws that are broken, what else is kept, and its message."""
     monkeypatch.syspath_prepend(faulty)
 
     def check(name, *words, laws=QUICK):
         code, out, told = zoo(
-            "check", name, f"laws=[{','.join(laws)}]", *words, "--plugin", "faulty_zoo", "--json"
+            "verify", name, f"laws=[{','.join(laws)}]", *words, "--plugin", "faulty_zoo", "--json"
         )
         assert code == 1
         (found,) = json.loads(out)["certificates"]
@@ -162,7 +162,7 @@ def test_an_error_of_the_encoding_breaks_a_law_and_names_its_line(broken):
 
 def test_whatever_an_encoding_raises_is_told_of_all_laws(zoo, faulty, monkeypatch):
     monkeypatch.syspath_prepend(faulty)
-    code, out, told = zoo("check", "raising", "none", "--plugin", "faulty_zoo", "--json")
+    code, out, told = zoo("verify", "raising", "none", "--plugin", "faulty_zoo", "--json")
     assert code == 1
     assert "Traceback" not in told
     raising, none = json.loads(out)["certificates"]
@@ -173,20 +173,20 @@ def test_whatever_an_encoding_raises_is_told_of_all_laws(zoo, faulty, monkeypatc
     )
     assert not raising["partial"]
     assert all(
-        one["broken"] and one["why"] == "TypeError: of terms" for one in raising["roundings"]
+        one["broken"] and one["why"] == "TypeError: of calls" for one in raising["roundings"]
     )
     assert not any(one["broken"] for one in none["roundings"])
     assert (
         "shared_key_heads_equal_repeated_ones: TypeError in raising.py, line 18: of heads" in told
     )
-    assert told.count("raising: rounding: TypeError: of terms") == 1
+    assert told.count("raising: rounding: TypeError: of calls") == 1
 
 
 def test_half_precision_that_fails_is_no_refusal(zoo, faulty, monkeypatch):
     """All laws are kept, for none of them is in float16."""
     monkeypatch.syspath_prepend(faulty)
     monkeypatch.setattr("zoo.laws.run.LAWS", LAWS[:1])
-    code, out, told = zoo("check", "halved", "--plugin", "faulty_zoo", "to=found")
+    code, out, told = zoo("verify", "halved", "--plugin", "faulty_zoo", "to=found")
     assert code == 1
     assert re.search(r"^\| +100 \| +\d[^X|]+\| +X \| +\d[^X|]+\| +X \| +\d", out, re.MULTILINE)
     assert "halved: rounding: RuntimeError: no kernel for Half" in told
@@ -194,7 +194,7 @@ def test_half_precision_that_fails_is_no_refusal(zoo, faulty, monkeypatch):
 
 
 def test_a_law_that_needs_more_axes_is_not_tried(zoo):
-    _, out, _ = zoo("check", "liere", "axes=1", "laws=[shifts_are_seen]")
+    _, out, _ = zoo("verify", "liere", "axes=1", "laws=[shifts_are_seen]")
     assert re.search(
         r"\| shifts_are_seen +\| does not apply \|.*\| not tried: needs 3 axes \|", out
     )
@@ -202,7 +202,7 @@ def test_a_law_that_needs_more_axes_is_not_tried(zoo):
 
 def test_what_cannot_be_made_is_told(zoo, faulty, monkeypatch):
     monkeypatch.syspath_prepend(faulty)
-    code, _, told = zoo("check", "unmade", "--plugin", "faulty_zoo")
+    code, _, told = zoo("verify", "unmade", "--plugin", "faulty_zoo")
     assert code == 2
     assert (
         "unmade: it cannot be made, AttributeError: 'Dims' object has no attribute 'rate'" in told
@@ -212,7 +212,7 @@ def test_what_cannot_be_made_is_told(zoo, faulty, monkeypatch):
 def test_an_example_of_a_plug_in_gets_its_certificate(zoo, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs" / "plugin")
     code, out, told = zoo(
-        "check", "gaussian", "--plugin", "zoo_example", "axes=1", "to=certificates"
+        "verify", "gaussian", "--plugin", "zoo_example", "axes=1", "to=certificates"
     )
     assert code == 0, told
     assert out.startswith("# gaussian, on 1 axis\n\ngaussian declares\n  module: one per layer")
@@ -225,13 +225,13 @@ def test_an_example_of_a_plug_in_gets_its_certificate(zoo, monkeypatch):
         f"laws kept {len(LAWS) - 1}, broken 0, not applying 1; {out.rpartition('; ')[2]}"
     )
     kept = Certificate.read(Path("certificates/gaussian.json"))
-    assert kept.command == "zoo check gaussian axes=1 to=certificates --plugin zoo_example"
-    assert [one.law for one in kept.panels] == [law.name for law in LAWS]
+    assert kept.command == "zoo verify gaussian axes=1 to=certificates --plugin zoo_example"
+    assert [one.law for one in kept.findings] == [law.name for law in LAWS]
 
 
 def test_it_finds_the_same_again(zoo):
     words = (
-        "check",
+        "verify",
         "kerple+dape",
         "laws=[gradients_are_slopes,decoding_equals_one_pass]",
         "--json",
@@ -243,9 +243,9 @@ def test_it_finds_the_same_again(zoo):
 
 def test_options_of_the_encoding_and_lists_are_understood(zoo):
     laws = "laws=[shapes_are_kept]"
-    assert "liere(block=4), on 2 axes" in zoo("check", "liere", "block=4", "axes=2", laws)[1]
-    assert "# alibi+dape, on 1 axis" in zoo("check", "dape", laws)[1]
-    code, out, _ = zoo("check", "rope", "{name: liere, block: 4}", laws)
+    assert "liere(block=4), on 2 axes" in zoo("verify", "liere", "block=4", "axes=2", laws)[1]
+    assert "# alibi+dape, on 1 axis" in zoo("verify", "dape", laws)[1]
+    code, out, _ = zoo("verify", "rope", "{name: liere, block: 4}", laws)
     assert code == 0
     assert re.search(r"\| liere\(block=4\) \|  \+ \|", out)
 
@@ -253,7 +253,7 @@ def test_options_of_the_encoding_and_lists_are_understood(zoo):
 def test_all_are_in_the_matrix(zoo):
     import zoo as package
 
-    code, out, _ = zoo("check", "all", "laws=[undeclared_axes_are_refused,shifts_are_seen]")
+    code, out, _ = zoo("verify", "all", "laws=[undeclared_axes_are_refused,shifts_are_seen]")
     assert code == 0
     rows = dict(re.findall(r"^\| ([\w+]+) +\| +([+X.]) \| +[+X.] \|$", out, re.MULTILINE))
     assert len(rows) == len(package.encoding_names())
@@ -271,7 +271,7 @@ def test_a_signal_before_anything_is_seen_is_told(zoo, monkeypatch):
     monkeypatch.setattr(
         Ticker, "__call__", lambda self, text: raise_signal(SIGINT) if text else None
     )
-    code, out, told = zoo("check", "rope", "laws=[shapes_are_kept]")
+    code, out, told = zoo("verify", "rope", "laws=[shapes_are_kept]")
     assert (code, out) == (130, "")
     assert "stopped by SIGINT; 0 of 1 encoding checked" in told
 
@@ -281,7 +281,7 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
         Ticker, "__call__", lambda self, text: raise_signal(SIGINT) if "alibi (2" in text else None
     )
     code, out, told = zoo(
-        "check",
+        "verify",
         "none",
         "alibi",
         "rope",
@@ -313,7 +313,7 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
             "liere(coordinates=symmetric): coordinates: laws place tokens at coordinates",
         ),
         (["rope", "alibi", "base=3"], "base: unknown key"),
-        (["rope+rope"], "an encoding stands twice in a list"),
+        (["rope+rope"], "the list names an encoding twice"),
         (
             ["rope", "to=no/such/folder"],
             "to: no/such/folder cannot be written, No such file or directory",
@@ -322,19 +322,18 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
     ids=str,
 )
 def test_a_mistake_is_told(words, told, zoo):
-    code, out, error = zoo("check", *words)
+    code, out, error = zoo("verify", *words)
     assert (code, out) == (2, "")
     assert told in error
 
 
 def test_all_mistakes_are_told_at_once(zoo):
-    assert zoo("check", "rop", "laws=[x,y]", "to=no/such/folder")[2].startswith(
-        "zoo: 3 config errors"
-    )
+    answer = zoo("verify", "rop", "laws=[x,y]", "to=no/such/folder")[2]
+    assert answer.startswith("zoo: 3 config errors")
 
 
 def test_another_file_is_not_replaced(zoo):
     Path("rope.json").write_text("{}")
-    code, _, told = zoo("check", "rope", "laws=[shapes_are_kept]", "to=.")
+    code, _, told = zoo("verify", "rope", "laws=[shapes_are_kept]", "to=.")
     assert code == 2
     assert "rope.json is there already and is no certificate" in told
