@@ -96,7 +96,9 @@ def bucket(distance: int, causal: bool, num_buckets: int = 32, max_distance: int
     exact = half // 2
     if d < exact:
         return base + d
-    part = torch.tensor(d / exact).log() / math.log(max_distance / exact) * (half - exact)  # in float32
+    part = (
+        torch.tensor(d / exact).log() / math.log(max_distance / exact) * (half - exact)
+    )  # in float32
     return base + min(half - 1, exact + math.floor(part))
 
 

@@ -75,7 +75,8 @@ def test_a_text_has_nothing_for_a_grid(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "sizes"), [("shaw", "max_distance", (3, 5)), ("cope", "max_positions", (3, 5))]
+    ("name", "option", "sizes"),
+    [("shaw", "max_distance", (3, 5)), ("cope", "max_positions", (3, 5))],
 )
 def test_a_longer_table_goes_on_with_its_last_rows(name, option, sizes):
     short, long = (made(name, TEXT, **{option: size}) for size in sizes)

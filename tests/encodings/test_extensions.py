@@ -156,11 +156,7 @@ def test_a_grid_is_interpolated_along_the_axes_that_grew(name):
 
 def test_factors_are_those_of_the_axes_of_the_model():
     assert extrapolation.factors(ImageSpec(1, 16, 8, 10), (32, 8)) == (2.0, 1.0)
-    assert extrapolation.factors(VideoSpec(1, 16, 8, 10, frames=4), (32, 8)) == (
-        1.0,
-        2.0,
-        1.0,
-    )
+    assert extrapolation.factors(VideoSpec(1, 16, 8, 10, frames=4), (32, 8)) == (1.0, 2.0, 1.0)
     assert extrapolation.factors(language.SAMPLES, (48,)) == (4.0,)
 
 

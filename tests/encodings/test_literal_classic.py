@@ -300,7 +300,9 @@ class Still(HeadScale):
     """The biases before it keep their size."""
 
     def modify(self, call):
-        return super().modify(call).replace(biases=call.biases, low_rank_biases=call.low_rank_biases)
+        return (
+            super().modify(call).replace(biases=call.biases, low_rank_biases=call.low_rank_biases)
+        )
 
 
 class Sines(FoPE):

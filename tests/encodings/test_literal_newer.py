@@ -89,7 +89,9 @@ def shared_heads(name):
 
 def test_query_heads_turn_as_their_key_head():
     encoding, call, modified = shared_heads("selective_rope")
-    visible = (modified.q @ modified.k.mT * modified.scale).masked_fill(~call.visible, float("-inf"))
+    visible = (modified.q @ modified.k.mT * modified.scale).masked_fill(
+        ~call.visible, float("-inf")
+    )
     near(visible, newer.selective_rope(encoding, call))
 
 

@@ -115,7 +115,9 @@ class Untrue(RoPEMixed):
 
 class DroppedByZero(RoPEMixed):
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        return tuple(table.detach() + 0 * self.frequencies.sum() for table in super().compute_rotation(pos))
+        return tuple(
+            table.detach() + 0 * self.frequencies.sum() for table in super().compute_rotation(pos)
+        )
 
 
 class InfiniteAtFirst(Encoding):
