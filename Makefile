@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: fit test check browser docs clean
+.PHONY: fit test check browser docs notebooks clean
 
 fit: .venv/installed
 	$(BIN)/zoo fit recipes/vit_comrope.yaml
@@ -21,6 +21,9 @@ docs: .venv/docs
 	$(BIN)/python docs/pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
+notebooks: .venv/notebooks
+	$(BIN)/python examples/execute.py
+
 clean:
 	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache
 
@@ -37,4 +40,8 @@ clean:
 
 .venv/docs: .venv/installed
 	$(BIN)/python -m pip install --quiet --no-compile --upgrade-strategy only-if-needed -c constraints.txt -e '.[dev,docs]'
+	touch $@
+
+.venv/notebooks: .venv/installed
+	$(BIN)/python -m pip install --quiet --no-compile --upgrade-strategy only-if-needed -c constraints.txt -e '.[dev,notebooks]'
 	touch $@

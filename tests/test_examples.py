@@ -1,6 +1,7 @@
 """The examples run."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -30,3 +31,14 @@ def test_rope_learns_the_task(minimal):
 
 def test_the_training_loop_is_short():
     assert len((ROOT / "examples" / "minimal.py").read_text().splitlines()) < 120
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_a_notebook_is_stored_with_its_outputs(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
+
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert not [output for output in outputs if output["output_type"] == "error"]
