@@ -9,7 +9,7 @@ from tiny import LETTERS
 from zoo.run.fit import fit
 
 CALM = """
-extends: [model/mlm_tiny, data/passages, optim/adamw, trainer/default]
+extends: [model/mlm_tiny, data/text_classification, optim/adamw, trainer/default]
 model: {dim: 16, depth: 1, heads: 2, encoding: rope}
 data: {length: 8, val: 0.2, test: 0.2, batch_size: 4}
 task: classification
