@@ -1,0 +1,85 @@
+"""Imports go down only: the floors of the package, and the libraries that each may use."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "zoo"
+FLOORS = [
+    {"errors"},
+    {"registry", "utils"},
+    {"reporting", "data"},
+    {"config", "attention"},
+    {"models", "encodings"},
+    {"api", "tasks", "optim"},
+    {"diagnostics"},
+    {"run", "bench"},
+    {"evaluation", "laws", "launch", "convert"},
+    {"compare"},
+    {"cli"},
+    {"__main__"},
+]
+"""The parts of the package from the bottom up. A part imports itself and parts of lower floors."""
+LIGHTNING = {"tasks", "data", "diagnostics", "run", "evaluation"}
+ONLY_TORCH = {"attention", "encodings", "api"}
+FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
+
+
+def find_floor(part):
+    return next(number for number, parts in enumerate(FLOORS) if part in parts)
+
+
+def find_part(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def list_imports(path):
+    """Yield the modules that a file imports, those for type checking included."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from names if node.module == "zoo" else [node.module]
+
+
+def test_every_part_has_a_floor():
+    parts = {find_part(path) for path in FILES}
+    assert parts == set().union(*FLOORS)
+    assert len(FLOORS) <= 12  # eleven, and the entry point
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down(path):
+    own = find_part(path)
+    for module in list_imports(path):
+        words = module.split(".")
+        if words[0] != "zoo" or len(words) == 1 or words[1] in (own, "__version__"):
+            continue
+        assert find_floor(words[1]) < find_floor(own), f"{own} imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_libraries_stay_where_they_belong(path):
+    part, tops = find_part(path), {module.partition(".")[0] for module in list_imports(path)}
+    assert "lightning" not in tops or part in LIGHTNING
+    assert not tops & {"omegaconf", "yaml"} or part == "config"
+    assert not tops & {"altair", "vl_convert", "jinja2", "markupsafe"} or part in (
+        "reporting",
+        "compare",
+        "diagnostics",
+    )
+    assert not tops & {"numpy", "torchmetrics", "scipy", "PIL"} or part not in ONLY_TORCH
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_branch_asks_which_encoding(path):
+    if find_part(path) not in ("attention", "models", "api", "laws"):
+        return
+    names = {file.stem for file in (PACKAGE / "encodings").glob("*.py")} - {"none", "__init__"}
+    text = path.read_text(encoding="utf-8")
+    constants = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+    assert not {node.value for node in constants if isinstance(node.value, str)} & names
+    assert "hasattr" not in text
