@@ -19,13 +19,13 @@ from typing import Any
 
 from PIL import Image
 
-from zoo.bench.table import grid
-from zoo.compare.figures import draw
+from zoo.compare.figures import save_figures
 from zoo.compare.outputs import RESULTS
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.results import TRAINED, Comparison
 from zoo.compare.table import conditions, costs
 from zoo.compare.text import capital, decimals, named, number, question, spread
+from zoo.reporting.tables import format_markdown
 
 QUESTIONS = Path(__file__).parent / "questions"
 MARK = "## Recorded\n"
@@ -208,7 +208,7 @@ def _condition_table(comparison: Comparison) -> str:
     for name, first in standings[0].items():
         cells = [_condition_cell(comparison, found[name]) for found in standings]
         rows.append([name, *cells, ", ".join(first.variant.marks)])
-    return grid(head, rows, (head[0], head[-1]))
+    return format_markdown(head, rows, (head[0], head[-1]))
 
 
 def _condition_cell(comparison: Comparison, standing: Standing) -> str:
@@ -229,7 +229,7 @@ def record_comparison(folder: Path, to: Path) -> None:
 def redraw_figures(path: Path) -> None:
     """Draw the figures of one recorded comparison beside its numbers."""
     with tempfile.TemporaryDirectory() as folder:
-        for drawn in draw(Comparison.read(path), Path(folder)):
+        for drawn in save_figures(Comparison.read(path), Path(folder)):
             if drawn.stem in FIGURES:
                 _save_with_palette(drawn, path.with_name(f"{path.stem}_{drawn.name}"))
 

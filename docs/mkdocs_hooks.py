@@ -4,7 +4,7 @@ from pathlib import Path
 
 from mkdocs.structure.files import File
 
-from zoo.compare.page import html
+from zoo.compare.page.comparison_page import render
 from zoo.compare.results import Comparison
 
 
@@ -27,5 +27,5 @@ def on_files(files, config):
     docs = Path(config.docs_dir)
     for path in sorted(docs.glob("questions/*/*.json")):
         page = path.relative_to(docs).with_suffix(".html").as_posix()
-        files.append(File.generated(config, page, content=html(Comparison.read(path))))
+        files.append(File.generated(config, page, content=render(Comparison.read(path))))
     return files

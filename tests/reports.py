@@ -5,7 +5,7 @@ import math
 import torch
 
 from zoo.diagnostics.report import Attended, Control, Measure, Report, Run, Sample
-from zoo.reporting.spec import Curves, Map, Mosaic, Numbers, Points
+from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Points
 
 HOSTILE = (
     "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> "
@@ -171,7 +171,7 @@ def encodings(heads=4):
                 for n, label in enumerate(labels)
             },
         ),
-        Map(
+        Heatmap(
             title="Bias around a patch",
             x="columns away",
             y="rows away",
@@ -182,10 +182,10 @@ def encodings(heads=4):
             mark=(0, 0),
             corner=(-7, -7),
         ),
-        Map(
+        Heatmap(
             title="Table", x="channel", y="place", says="", values=table, unit="value", signed=True
         ),
-        Mosaic(
+        HeatmapGrid(
             title="Bias by head",
             x="columns away",
             y="rows away",
@@ -196,7 +196,7 @@ def encodings(heads=4):
             mark=(0, 0),
             corner=(-7, -7),
         ),
-        Numbers(
+        Bars(
             title="Mean gate",
             x="head",
             y="share kept",
@@ -232,7 +232,7 @@ def profiles(layers, axes, unit):
         for layer in range(layers)
     ]
     return tuple(
-        Mosaic(
+        HeatmapGrid(
             title=f"layer {layer}",
             x="columns to the right",
             y="rows down",

@@ -11,8 +11,9 @@ from PIL import Image
 from zoo.bench.outputs import others, write
 from zoo.bench.protocol import SHAPES
 from zoo.bench.result import Result, Row, spread
-from zoo.bench.table import grid, pooled, table
+from zoo.bench.table import pooled, table
 from zoo.errors import DataError
+from zoo.reporting.tables import format_markdown
 
 ROW = Row(
     measure="train",
@@ -97,7 +98,8 @@ def test_plans_are_told_below_the_numbers():
 
 def test_a_grid_is_as_wide_as_its_words():
     assert (
-        grid(["model", "ms"], [["a", "1.0"]]) == "| model |  ms |\n| ----- | --: |\n| a     | 1.0 |"
+        format_markdown(["model", "ms"], [["a", "1.0"]])
+        == "| model |  ms |\n| ----- | --: |\n| a     | 1.0 |"
     )
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 import reports
 
-from zoo.diagnostics.page import writing
+from zoo.diagnostics.page.diagnosis_page import render
 
 pytestmark = pytest.mark.browser
 PIXELS = "canvas => canvas.toDataURL()"
@@ -16,7 +16,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     made = reports.every() | {"large": reports.large(), "written": reports.written()}
     for name, report in made.items():
-        (folder / f"{name}.html").write_text(writing.html(report))
+        (folder / f"{name}.html").write_text(render(report))
     return folder
 
 
@@ -186,9 +186,9 @@ def test_a_table_of_heads_is_read_by_keys_and_leads_to_the_viewer(visit):
 
 def test_numbers_under_the_pointer(visit):
     tab = visit("image")
-    tab.locator("#training svg.plot").first.hover()
+    tab.locator("#training .drawing svg").first.hover()
     assert "train: " in tab.locator("#tip").inner_text()
-    tab.locator("#encoding svg.map image").first.hover()
+    tab.locator("#encoding svg image").first.hover()
     tab.evaluate(reports.SETTLED)
     assert tab.locator("#tip").inner_text() == "0, 0: 1"
 

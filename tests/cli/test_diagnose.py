@@ -14,7 +14,7 @@ from zoo.diagnostics.metrics import rollout
 from zoo.diagnostics.token_layout import layout
 from zoo.evaluation.diagnose import looked, reported
 from zoo.evaluation.evaluate import evaluate
-from zoo.reporting.spec import Curves, Mosaic
+from zoo.reporting.panel import Curves, HeatmapGrid
 from zoo.run import atomic_io
 from zoo.run.fit import fit
 from zoo.run.load import load
@@ -97,7 +97,7 @@ def test_distances_are_in_patches_of_images_and_tokens_of_texts(family, reports)
 def test_offsets_are_those_of_the_grid(reports):
     image, text = reports["digits"].profiles[0], reports["encoder"].profiles[0]
     time, frame = reports["clips"].profiles
-    assert isinstance(image, Mosaic)
+    assert isinstance(image, HeatmapGrid)
     assert isinstance(time, Curves)
     assert (image.values.shape, image.mark, image.corner) == ((2, 7, 7), (0, 0), (-3, -3))
     assert (time.places.tolist(), frame.values.shape) == ([-1, 0, 1], (2, 7, 7))

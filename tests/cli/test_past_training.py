@@ -15,9 +15,8 @@ from zoo.config import load as recipe
 from zoo.config.validate import explain_misfit
 from zoo.data.vision.augmentation import Augmentation
 from zoo.errors import Stopped
-from zoo.evaluation import report
 from zoo.evaluation.evaluate import KEPT
-from zoo.evaluation.report import _means
+from zoo.evaluation.size_figure import _average, plot_by_size
 from zoo.models.decoder import Decoder
 from zoo.registry import Choice
 from zoo.run.build import build_data
@@ -243,7 +242,7 @@ def test_what_was_measured_before_a_signal_is_kept(runs, zoo, beyond):
 
 
 def test_a_figure_that_fails_loses_no_number(runs, zoo, monkeypatch):
-    monkeypatch.setattr("zoo.evaluation.report.draw", lambda *arguments: 1 / 0)
+    monkeypatch.setattr("zoo.evaluation.size_figure.save_figure", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         zoo("eval", runs / "rope", "evaluate.lengths=[3x]")
     kept = json.loads((runs / "rope" / KEPT).read_text())
@@ -253,11 +252,10 @@ def test_a_figure_that_fails_loses_no_number(runs, zoo, monkeypatch):
 
 def points(result, kind, trained):
     """{label: [(size, value)]} that a figure of sizes has."""
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    report._by_size(axes, "", result, kind, "test/accuracy", trained)
-    return {line.get_label(): [*zip(*line.get_data(), strict=True)] for line in axes.lines}
+    chart = plot_by_size("", result, kind, "test/accuracy", trained)
+    return {
+        line.label: [*zip(line.x.tolist(), line.y.tolist(), strict=True)] for line in chart.lines
+    }
 
 
 def test_sliding_windows_and_others_are_no_curve():
@@ -269,8 +267,8 @@ def test_sliding_windows_and_others_are_no_curve():
     slid = plain | {
         "lengths": {"32": found(0.5, "sliding by 4, the last 4 asked"), "64": {"refused": "no"}}
     }
-    assert points(alike, "lengths", 16)["_child0"] == [(16.0, 0.9), (32.0, 0.5)]
-    assert points(slid, "lengths", 16)["_child0"] == [(32.0, 0.5)]
+    assert points(alike, "lengths", 16)["as it is"] == [(16.0, 0.9), (32.0, 0.5)]
+    assert points(slid, "lengths", 16)["as it is"] == [(32.0, 0.5)]
 
 
 def test_training_on_images_that_are_no_squares_is_no_place_among_squares():
@@ -358,6 +356,6 @@ def test_what_cannot_be_asked_is_told(case, runs, zoo):
 
 
 def test_points_of_a_curve_weigh_each_token_the_same():
-    points = [*_means([0.0, 1.0] * 25, [1, 3] * 25, trained=40)]
+    points = [*_average([0.0, 1.0] * 25, [1, 3] * 25, trained=40)]
     assert [round(value, 6) for _, value in points] == [0.75] * 25
     assert [place for place, _ in points[:2]] == [0.5, 2.5]

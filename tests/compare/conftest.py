@@ -7,7 +7,6 @@ import traceback
 import warnings
 
 import kornia.augmentation
-import matplotlib.figure
 import pytest
 import sklearn.datasets
 import torch
@@ -18,13 +17,7 @@ from zoo.compare import runner
 from zoo.compare import status as state
 from zoo.compare.executors.base import Task
 
-IMPORTED = (
-    kornia.augmentation,
-    matplotlib.figure,
-    sklearn.datasets,
-    torch.utils.tensorboard,
-    runner,
-)
+IMPORTED = (kornia.augmentation, sklearn.datasets, torch.utils.tensorboard, runner)
 
 
 class Forked:

@@ -14,12 +14,12 @@ from zoo.compare.text import (
     at,
     decimals,
     listed,
-    number,
     question,
     size,
     summary,
     unfinished,
 )
+from zoo.reporting.numbers import format_fixed
 
 
 def made(better="high", **values):
@@ -51,10 +51,12 @@ def test_the_best_is_named_with_its_interval_and_who_lies_within_the_spread():
     # means 0.90, 0.89, 0.80; differences of b to a: -0.03, 0.01, -0.01, whose interval holds 0; of c: -0.1 of each seed
     found = made(a=[0.89, 0.90, 0.91], b=[0.86, 0.91, 0.90], c=[0.79, 0.80, 0.81])
     assert answer(found, TRAINED) == (
-        "At 16 pixels a is best: test accuracy 0.900 (0.875 to 0.925); b lies within the spread of seeds, c does not."
+        "At 16 pixels a has the highest mean: test accuracy 0.900 (0.875 to 0.925); "
+        "b lies within the spread of seeds, c does not."
     )
     assert (
-        summary(found) == "At 16 pixels a has the best mean, but b lies within the spread of seeds."
+        summary(found)
+        == "At 16 pixels a has the highest mean, but b lies within the spread of seeds."
     )
 
 
@@ -63,13 +65,15 @@ def test_differences_are_those_of_seeds_and_not_of_means():
     found = made(a=[0.5, 0.7, 0.9], b=[0.49, 0.691, 0.891])
     (_, second) = ranking(found, TRAINED)
     assert second.verdict == "beyond"
-    assert summary(found) == "At 16 pixels a is best, by more than the spread of seeds."
+    assert (
+        summary(found) == "At 16 pixels a has the highest mean, by more than the spread of seeds."
+    )
 
 
 def test_a_lower_loss_is_better():
     found = made("low", a=[2.0, 2.1], b=[1.0, 1.1], c=[3.0, 3.1])
     assert [one.variant.name for one in ranking(found, TRAINED)] == ["b", "a", "c"]
-    assert "b is best: test accuracy 1.050" in answer(found, TRAINED)
+    assert "b has the lowest mean: test accuracy 1.050" in answer(found, TRAINED)
 
 
 def test_who_is_equal_in_every_seed_is_as_good_and_of_one_mean_others_lie_within():
@@ -81,31 +85,32 @@ def test_who_is_equal_in_every_seed_is_as_good_and_of_one_mean_others_lie_within
     ]
     assert (
         summary(found)
-        == "At 16 pixels a and c have the best mean, but b lies within the spread of seeds."
+        == "At 16 pixels a and c share the highest mean, but b lies within the spread of seeds."
     )
-    assert "a and c are best alike: test accuracy 0.55" in answer(found, TRAINED)
+    assert "a and c share the highest mean: test accuracy 0.55" in answer(found, TRAINED)
     assert "b lies within the spread of seeds." in answer(found, TRAINED)
 
 
 def test_of_equal_variants_none_is_named_above_another():
     found = made(a=[1.0, 1.0], b=[1.0, 1.0], c=[0.40, 0.41])
     assert (
-        summary(found) == "At 16 pixels a and b are best alike, by more than the spread of seeds."
+        summary(found)
+        == "At 16 pixels a and b share the highest mean, by more than the spread of seeds."
     )
     both = made(a=[1.0, 1.0], b=[1.0, 1.0])
     assert summary(both) == "At 16 pixels a and b are alike, to the last digit of each seed."
     assert answer(both, TRAINED) == (
-        "At 16 pixels a and b are best alike: test accuracy 1.000 (1.000 to 1.000); no other is measured there."
+        "At 16 pixels a and b share the highest mean: test accuracy 1.000 (1.000 to 1.000); no other is measured there."
     )
 
 
 def test_one_seed_cannot_tell():
     found = made(a=[0.9], b=[0.5])
     assert answer(found, TRAINED) == (
-        "At 16 pixels a is best: test accuracy 0.900; with one seed each, nothing tells a difference from chance."
+        "At 16 pixels a has the highest value: test accuracy 0.900; with one seed each, nothing tells a difference from chance."
     )
     assert summary(found) == (
-        "At 16 pixels a has the best value. With one seed each, nothing tells a difference from chance."
+        "At 16 pixels a has the highest value. With one seed each, nothing tells a difference from chance."
     )
 
 
@@ -127,8 +132,8 @@ def test_neighbouring_places_with_one_answer_share_a_sentence():
     near, far = [0.9, 0.91, 0.92], [0.5, 0.51, 0.52]
     found = made(a={TRAINED: near, "24": near, "32": far}, b={TRAINED: far, "24": far, "32": near})
     assert summary(found) == (
-        "At 16 and 24 pixels a is best, by more than the spread of seeds. "
-        "At 32 pixels b is best, by more than the spread of seeds."
+        "At 16 and 24 pixels a has the highest mean, by more than the spread of seeds. "
+        "At 32 pixels b has the highest mean, by more than the spread of seeds."
     )
     assert [one.variant.name for one in ranking(found, "32")] == ["b", "a"]
 
@@ -149,7 +154,7 @@ def test_what_is_no_number_is_left_out_and_told(odd):
 def test_what_was_refused_is_told_with_its_reason():
     told = answers(comparisons.texts())
     assert list(told) == [TRAINED, "256", "512", "1024"]
-    assert told["1024"].startswith("At 1024 tokens alibi is best: test loss 1.2")
+    assert told["1024"].startswith("At 1024 tokens alibi has the lowest mean: test loss 1.2")
     assert told["1024"].endswith("No value of learned (refused: the table has 128 places).")
 
 
@@ -251,9 +256,9 @@ def test_numbers_have_the_decimals_that_tell_them_apart():
     assert decimals(made(a=[0.9911], b=[0.9913])) == 4
     assert decimals(made(a=[1234.5], b=[1300.0])) == 0
     assert decimals(made(a=[0.00012], b=[0.0002])) == 6
-    assert number(-0.0211, 3, sign=True) == "\u22120.021"
-    assert number(0.0211, 3, sign=True) == "+0.021"
-    assert number(float("nan"), 3) == number(None, 3) == "\u2013"
+    assert format_fixed(-0.0211, 3, sign=True) == "\u22120.021"
+    assert format_fixed(0.0211, 3, sign=True) == "+0.021"
+    assert format_fixed(float("nan"), 3) == format_fixed(None, 3) == "\u2013"
 
 
 def test_of_many_names_the_rest_is_counted():

@@ -1,5 +1,6 @@
 """Figures of a comparison: which are drawn, and that no name and no number breaks them."""
 
+import math
 from dataclasses import replace
 
 import comparisons
@@ -9,12 +10,12 @@ from PIL import Image
 
 from zoo.compare import figures
 from zoo.compare.charts import by_cost, by_position, by_size, in_training
-from zoo.compare.figures import draw, multiples
+from zoo.compare.figures import draw_charts, draw_lines_apart, save_figures
 from zoo.compare.results import TRAINED
 
 
 def test_figures_are_written_whole(tmp_path):
-    made = draw(comparisons.texts(), tmp_path)
+    made = save_figures(comparisons.texts(), tmp_path)
     assert [path.name for path in made] == [
         "ranking.png",
         "sizes.png",
@@ -34,35 +35,44 @@ def test_many_lines_have_a_drawing_each_the_best_first():
         replace(one, name=f"{one.name} {number}") for number in range(4) for one in found.variants
     )
     (chart,) = by_size(replace(found, variants=many))
-    every = multiples(found, chart).axes
-    drawn = [axes for axes in every if axes.axison]
-    assert [axes.get_title() for axes in drawn] == [line.label for line in reversed(chart.lines)]
-    assert drawn[0].get_title().startswith("alibi")
-    for axes, line in zip(drawn, reversed(chart.lines), strict=True):
-        assert (
-            len(axes.lines) == len(many) + 2
-        )  # all lines in grey, the one, and where training ended
-        torch.testing.assert_close(torch.tensor(axes.lines[-2].get_ydata()), line.y, equal_nan=True)
-        assert axes.get_ylim() == drawn[0].get_ylim()
+    spec = draw_lines_apart(found, chart).to_dict(validate=False)
+    drawn = spec["concat"]
+    fronts = [one["layer"][1] for one in drawn]  # over all lines in grey
+    titles = [front["title"]["text"] for front in fronts]
+    assert titles == [line.label for line in reversed(chart.lines)]
+    assert titles[0].startswith("alibi")
+    for front, line in zip(fronts, reversed(chart.lines), strict=True):
+        rows = spec["datasets"][mark(front, "line")["data"]["name"]]
+        values = [math.nan if row["y"] is None else row["y"] for row in rows]
+        torch.testing.assert_close(torch.tensor(values).double(), line.y, equal_nan=True)
+        assert mark(front, "line")["encoding"]["y"] == mark(fronts[0], "line")["encoding"]["y"]
+    backs = [one["layer"][0] for one in drawn]
+    rows = spec["datasets"][mark(backs[0], "line")["data"]["name"]]
+    assert len({row["series"] for row in rows}) == len(many)
 
 
-def test_no_group_of_a_grid_is_left_out_where_lines_are_many(tmp_path, monkeypatch):
+def mark(chart, kind):
+    """The layer of a chart with this kind of mark."""
+    return next(one for one in chart["layer"] if one["mark"]["type"] == kind)
+
+
+def test_no_group_of_a_grid_is_left_out_where_lines_are_many(monkeypatch):
     drawn = []
-    monkeypatch.setattr(figures, "MANY", 1)
+    monkeypatch.setattr(figures, "MAX_LINES", 1)
     monkeypatch.setattr(
         figures,
-        "multiples",
-        lambda comparison, chart: drawn.append(chart) or multiples(comparison, chart),
+        "draw_lines_apart",
+        lambda comparison, chart: drawn.append(chart) or draw_lines_apart(comparison, chart),
     )
-    draw(comparisons.grid(), tmp_path)
+    draw_charts(comparisons.grid(), by_size(comparisons.grid()))
     assert not drawn
-    draw(comparisons.texts(), tmp_path)
+    draw_charts(comparisons.texts(), by_size(comparisons.texts()))
     assert drawn
 
 
 @pytest.mark.parametrize("made", [comparisons.hostile, comparisons.grid, comparisons.empty])
 def test_no_name_and_no_number_breaks_a_figure(made, tmp_path):
-    assert all(path.is_file() for path in draw(made(), tmp_path))
+    assert all(path.is_file() for path in save_figures(made(), tmp_path))
 
 
 def test_curves_by_size_have_means_and_gaps():
@@ -72,8 +82,8 @@ def test_curves_by_size_have_means_and_gaps():
     assert lines["learned"].y.isfinite().tolist() == [True, False, False, False]
     values = [cell.metrics["512"]["test/loss"] for cell in comparisons.texts().variants[0].cells]
     assert lines["alibi"].y[2] == pytest.approx(sum(values) / 3)
-    assert chart.mark == (128, "training")
-    assert chart.across.log
+    assert chart.rule == (128, "training")
+    assert chart.x_scale.log
 
 
 def test_losses_by_place_are_means_of_neighbours():
@@ -106,5 +116,5 @@ def test_costs_are_drawn_where_variants_differ_in_them():
 
 def test_groups_share_a_scale():
     charts = in_training(comparisons.grid())
-    assert [one.panel.title for one in charts] == ["rope", "alibi", "none"]
-    assert len({one.up for one in charts}) == 1
+    assert [one.title for one in charts] == ["rope", "alibi", "none"]
+    assert len({(one.y_scale.low, one.y_scale.high) for one in charts}) == 1

@@ -19,7 +19,7 @@ def cells(text, title):
 def test_variants_stand_in_their_order_with_interval_difference_and_verdict():
     found = cells(table(comparisons.images()), "At 24 pixels")
     assert next(iter(found)) == "comrope_ld"
-    assert found["comrope_ld"][2] == "best"
+    assert found["comrope_ld"][2] == "highest mean"
     assert [*found][-1] == "none"
     assert found["none"][2] == "beyond"
     assert found["none"][1].startswith("\N{MINUS SIGN}0.")

@@ -11,17 +11,21 @@ import reports
 import torch
 from elements import Reader
 
-from zoo.diagnostics.document.document import held
-from zoo.diagnostics.drawing import digits
-from zoo.diagnostics.drawing.curves import thinned
-from zoo.diagnostics.drawing.figures import draw
-from zoo.diagnostics.drawing.markup import Markup, breaking
-from zoo.diagnostics.page import heat, looks, opening, sections, writing
-from zoo.diagnostics.page.fewer import chosen
-from zoo.diagnostics.page.gallery import gallery
-from zoo.diagnostics.page.plain import plain, text
+from zoo.diagnostics.page import diagnosis_page, head_tables, report_json, viewer_data
+from zoo.diagnostics.page.panel_gallery import build_figures
+from zoo.diagnostics.page.report_json import to_dict
+from zoo.diagnostics.page.viewer_data import choose_queries
 from zoo.diagnostics.report import Control, Measure
-from zoo.reporting.spec import Curves, Map
+from zoo.reporting import numbers
+from zoo.reporting.charts import thin_line
+from zoo.reporting.html import Markup, break_words, render_part, to_script_json
+from zoo.reporting.panel import Curves, Heatmap
+from zoo.reporting.render import draw_for_page
+
+
+def draw(panel):
+    """A panel as HTML."""
+    return render_part("reporting/templates/figures.html", "drawing", draw_for_page(panel))
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +35,7 @@ def made():
 
 @pytest.fixture(scope="module")
 def pages(made):
-    return {name: writing.html(report) for name, report in made.items()}
+    return {name: diagnosis_page.render(report) for name, report in made.items()}
 
 
 @pytest.mark.parametrize("name", ["image", "text", "clip", "pair", "hostile"])
@@ -89,7 +93,7 @@ def test_hostile_words_stay_words(pages):
 
 
 def test_data_for_the_script_are_json_that_ends_no_element():
-    text = held({"words": reports.HOSTILE})
+    text = to_script_json({"words": reports.HOSTILE})
     assert json.loads(text)["words"] == reports.HOSTILE
     assert text.isascii()
     assert not set(text) & set("<>&")
@@ -97,7 +101,7 @@ def test_data_for_the_script_are_json_that_ends_no_element():
 
 def test_weights_reach_the_script_within_half_a_level(made):
     report = made["image"]
-    (told,) = json.loads(held(looks.data(report)))["runs"]
+    (told,) = json.loads(to_script_json(viewer_data.collect(report)))["runs"]
     exact = report.runs[0].attended.weights
     largest = exact.amax(-1).max()
     torch.testing.assert_close(
@@ -117,7 +121,7 @@ def decoded(told, shape):
 
 
 def test_json_has_the_weights_as_bytes(made):
-    seen, told = made["text"].runs[0].attended, plain(made["text"])["runs"][0]["attended"]
+    seen, told = made["text"].runs[0].attended, to_dict(made["text"])["runs"][0]["attended"]
     for name in ("weights", "rollout"):
         exact, found = getattr(seen, name), told[name]
         assert found["shape"] == list(exact.shape)
@@ -133,20 +137,22 @@ def test_of_many_samples_the_first_are_shown_and_the_page_says_so():
         few, samples=samples, weights=few.weights.expand(2_000, -1, -1, -1, -1), rollout=None
     )
     report = reports.report(reports.run("lm", many, "tokens"))
-    (told,) = looks.data(report)["runs"]
+    (told,) = viewer_data.collect(report)["runs"]
     assert (len(told["samples"]), told["of"]) == (32, 30)
-    text = writing.html(report)
+    text = diagnosis_page.render(report)
     assert "measured on 2,000 samples, of which the first 32 are shown" in text
     assert len(text) < 3_000_000
-    assert "samples, of which" not in writing.html(reports.report(reports.run("lm", few, "tokens")))
+    assert "samples, of which" not in diagnosis_page.render(
+        reports.report(reports.run("lm", few, "tokens"))
+    )
 
 
 def test_json_has_the_numbers(tmp_path, made):
     report = made["pair"]
-    writing.write(report, tmp_path / "report.html")
+    diagnosis_page.write(report, tmp_path / "report.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]
     told = json.loads((tmp_path / "report.json").read_text())
-    assert told == plain(report)
+    assert told == to_dict(report)
     run = told["runs"][1]
     assert run["metrics"]["test/accuracy"] == pytest.approx(0.93222)
     assert run["controls"][-1]["refused"] == "places of a causal model ascend"
@@ -204,39 +210,39 @@ def test_sections_come_in_their_order_and_empty_ones_not_at_all(pages, made):
     def keys(text):
         return [e["attributes"]["id"] for e in Reader(text).named("section")]
 
-    assert keys(pages["image"]) == [section.key for section in sections.SECTIONS]
+    assert keys(pages["image"]) == [one.key for one in diagnosis_page.build_sections(made["image"])]
     (run,) = made["image"].runs
     bare = replace(run, attended=None, extrapolation=(), controls=(), measures=())
-    text = writing.html(reports.report(bare))
+    text = diagnosis_page.render(reports.report(bare))
     assert keys(text) == ["profiles", "encoding", "training", "recipe"]
     assert 'href="#looks"' not in text
 
 
 def test_a_large_model_makes_a_page_under_three_megabytes():
     report = reports.large()
-    assert len(writing.html(report).encode()) < 3_000_000
-    (told,) = looks.data(report)["runs"]
+    assert len(diagnosis_page.render(report).encode()) < 3_000_000
+    (told,) = viewer_data.collect(report)["runs"]
     assert told["of"] == 197
     assert len(told["queries"]) == 13  # the class token, and three rows of four patches
-    assert len(plain(report)["runs"][0]["attended"]["queries"]) == 13
-    assert len(text(report)) < 3_000_000
+    assert len(to_dict(report)["runs"][0]["attended"]["queries"]) == 13
+    assert len(report_json.to_json(report)) < 3_000_000
 
 
 def test_queries_that_are_left_lie_evenly():
     seen = reports.attended((6, 6), ("class",), (reports.Sample(title="one"),), layers=1, heads=1)
-    assert chosen(seen, 37 * 10) == [
+    assert choose_queries(seen, 37 * 10) == [
         0,
         *(1 + 6 * row + column for row in (1, 3, 5) for column in (1, 3, 5)),
     ]
-    assert chosen(seen, 1) == [0]
-    assert chosen(seen, 10**6) == list(range(37))
+    assert choose_queries(seen, 1) == [0]
+    assert choose_queries(seen, 10**6) == list(range(37))
     sparse = tuple(1 + 6 * row + column for row in (0, 2, 4) for column in (0, 2, 4))
     some = replace(seen, queries=sparse, weights=seen.weights[..., sparse, :])
-    assert [some.queries[place] for place in chosen(some, 37 * 4)] == [
+    assert [some.queries[place] for place in choose_queries(some, 37 * 4)] == [
         sparse[place] for place in (0, 2, 6, 8)
     ]
     line = replace(seen, queries=tuple(range(1, 30)), weights=seen.weights[..., 1:30, :])
-    assert chosen(line, 37 * 3) == [0, 14, 28]
+    assert choose_queries(line, 37 * 3) == [0, 14, 28]
 
 
 def test_controls_that_change_nothing_are_said_to(made):
@@ -244,17 +250,20 @@ def test_controls_that_change_nothing_are_said_to(made):
     same = tuple(
         replace(control, metrics={"test/loss": 0.5}, refused="") for control in run.controls
     )
-    text = writing.html(reports.report(replace(run, controls=same)))
-    assert "0.5 wherever tokens are placed." in text
+    text = diagnosis_page.render(reports.report(replace(run, controls=same)))
+    assert "0.5 whatever the positions." in text
     assert text.count("<small>\u00b10</small>") == 4
 
 
 @pytest.mark.parametrize(
     ("after", "told"),
     [
-        (3.40002, "3.4 wherever tokens are placed, but for less than 0.00005."),
-        (3.4002, "3.4 with places as they are, 3.4002 with them reversed, which changes most."),
-        (5.0, "3.4 with places as they are, 5 with them reversed, which changes most."),
+        (3.40002, "3.4 whatever the positions, up to differences below 0.00005."),
+        (
+            3.4002,
+            "3.4 with positions as they are, 3.4002 with positions reversed: the largest change.",
+        ),
+        (5.0, "3.4 with positions as they are, 5 with positions reversed: the largest change."),
     ],
     ids=["rounding", "little", "much"],
 )
@@ -263,14 +272,21 @@ def test_numbers_that_are_compared_differ(made, after, told):
         Control(name=name, metrics={"test/loss": loss})
         for name, loss in (("as they are", 3.4), ("reversed", after))
     ]
-    text = writing.html(reports.report(replace(made["image"].runs[0], controls=tuple(pair))))
+    text = diagnosis_page.render(
+        reports.report(replace(made["image"].runs[0], controls=tuple(pair)))
+    )
     assert f"<figcaption>{told}</figcaption>" in text
 
 
 def test_names_go_on_in_the_next_line_between_their_words():
-    assert breaking("test/bits_per_<b>") == "test/<wbr>bits_<wbr>per_<wbr>&lt;b&gt;"
-    assert breaking("end/") == "end/"
-    assert breaking(Markup("<a_b>")) == "<a_b>"
+    assert break_words("test/bits_per_<b>") == "test/<wbr>bits_<wbr>per_<wbr>&lt;b&gt;"
+    assert break_words("end/") == "end/"
+    assert break_words(Markup("<a_b>")) == "<a_b>"
+
+
+def opening(report):
+    """The header of a page."""
+    return diagnosis_page.render(report).split("<main>")[1].split("</header>")[0]
 
 
 def test_what_is_long_stands_under_the_table_of_runs(made):
@@ -279,34 +295,28 @@ def test_what_is_long_stands_under_the_table_of_runs(made):
         replace(run, facts={"verdict": words})
         for run, words in zip(made["pair"].runs, told, strict=True)
     ]
-    table, under = opening.opening(reports.report(*runs)).split("</table>")
+    table, under = opening(reports.report(*runs)).split("</table>")
     assert "verdict" not in table
     assert all(words in under for words in told)
-    alike = opening.opening(
-        reports.report(*(replace(run, facts={"verdict": told[0]}) for run in runs))
-    )
-    assert alike.count(told[0]) == 1
+    alike = [replace(run, facts={"verdict": told[0]}) for run in runs]
+    assert opening(reports.report(*alike)).count(told[0]) == 1
 
 
 def test_a_heading_says_what_the_title_says(made):
-    for report in (
-        made["image"],
-        made["pair"],
-        reports.report(*[reports.run(name, None, "tokens") for name in "abc"]),
-    ):
-        (heading,) = Reader(opening.opening(report)).named("h1")
-        assert heading["text"] == opening.title(report)
+    three = reports.report(*[reports.run(name, None, "tokens") for name in "abc"])
+    for report in (made["image"], made["pair"], three):
+        (heading,) = Reader(opening(report)).named("h1")
+        assert heading["text"] == diagnosis_page.join_names(report)
 
 
 def test_noise_is_not_coloured():
-    def levels(*numbers):
+    def levels(*values):
         measure = Measure(
-            name="one", title="One", unit="nats", says="It is.", values=torch.tensor([numbers])
+            name="one", title="One", unit="nats", says="It is.", values=torch.tensor([values])
         )
-        return re.findall(
-            r'class="w(\d+)(?: strong)?"[^>]*><span>([^<]*)',
-            heat.tables({"run": measure}, {"run": [0]}),
-        )
+        (table,) = head_tables.build_figure({"run": measure}, {"run": [0]}).tables
+        ((_, cells),) = table.rows
+        return [(cell.classes.split()[0].removeprefix("w"), cell.text) for cell in cells]
 
     (low, _), (high, _) = levels(3.19, 3.20)
     assert int(high) - int(low) <= 1
@@ -315,26 +325,28 @@ def test_noise_is_not_coloured():
 
 
 def test_lines_of_runs_share_a_drawing_where_their_units_agree():
+    def charts(*panels):
+        figures = build_figures({f"run {n}": (panel,) for n, panel in enumerate(panels)})
+        return [panel.drawing for figure in figures for panel in figure.panels]
+
     first, other = (reports.training(shift)[0] for shift in (0.0, 0.1))
-    both = gallery({"one": (first,), "two": (other,)})
-    assert both.count("<svg") == 1
-    assert both.count("data-label=") == 2
-    apart = gallery({"one": (first,), "two": (replace(other, y="loss, bits"),)})
-    assert apart.count("<svg") == 2
+    (both,) = charts(first, other)
+    assert [label for _, label in both.legend] == ["run 0", "run 1"]
+    assert len(charts(first, replace(other, y="loss, bits"))) == 2
 
 
 def test_a_long_line_keeps_its_peaks():
     steps = torch.arange(10_000.0)
     values = torch.sin(steps / 700)
     values[4321], values[777] = 50.0, torch.nan
-    x, _ = thinned(steps, values)
+    x, _ = thin_line(steps, values)
     assert len(x) < 600
     assert 4321.0 in x.tolist()
     assert (x[0], x[-1]) == (0, 9999)
 
 
 def test_a_wide_map_is_drawn_in_part_and_says_so():
-    wide = Map(
+    wide = Heatmap(
         title="one", x="key", y="query", values=torch.rand(600, 600), unit="weight", signed=False
     )
     text = draw(wide)
@@ -345,7 +357,7 @@ def test_a_wide_map_is_drawn_in_part_and_says_so():
 def test_measures_in_other_units_are_not_on_one_scale():
     runs = [reports.run(unit, None, unit) for unit in ("patches", "tokens")]
     figures = (
-        writing.html(reports.report(*runs))
+        diagnosis_page.render(reports.report(*runs))
         .split('id="measures"')[1]
         .split("</section>")[0]
         .count("<figure")
@@ -354,13 +366,13 @@ def test_measures_in_other_units_are_not_on_one_scale():
 
 
 def test_even_attention_is_told_of_each_run_by_its_own():
+    def caption(*measures):
+        named = dict(zip("ab", measures, strict=True))
+        return head_tables.build_figure(named, {"a": [0], "b": [0]}).caption
+
     one = replace(reports.measures(1, 2, "tokens")[0], even=2.4849)
-    assert (
-        sections.measured({"a": one, "b": one}, {"a": [0], "b": [0]}).count("Spread evenly: 2.48.")
-        == 1
-    )
-    told = sections.measured({"a": one, "b": replace(one, even=0.5)}, {"a": [0], "b": [0]})
-    assert "Spread evenly: 2.48 in a, 0.50 in b." in told
+    assert caption(one, one).count("Evenly spread attention: 2.48.") == 1
+    assert "Evenly spread attention: 2.48 in a, 0.50 in b." in caption(one, replace(one, even=0.5))
 
 
 def test_a_line_is_broken_where_there_is_no_number():
@@ -368,7 +380,7 @@ def test_a_line_is_broken_where_there_is_no_number():
     text = draw(
         Curves(title="one", x="step", y="loss", places=torch.arange(4), lines={"one": line})
     )
-    (path,) = re.findall(r'd="([^"]*)" class="line', text)
+    (path,) = re.findall(r'd="([^"]*)" stroke="var\(--s0\)"', text)
     assert path.count("M") == 2
 
 
@@ -387,15 +399,15 @@ def test_a_line_is_broken_where_there_is_no_number():
     ids=str,
 )
 def test_numbers_are_short_but_say_something(number, value, short):
-    assert (digits.value(number), digits.short(number)) == (value, short)
+    assert (numbers.format_number(number), numbers.format_short(number)) == (value, short)
 
 
 def test_a_page_that_cannot_be_written_spoils_none(made, tmp_path, monkeypatch):
     page = tmp_path / "page.html"
     page.write_text("as it was")
-    monkeypatch.setattr(writing.plain, "text", lambda report: "\ud800")  # no UTF-8
+    monkeypatch.setattr(diagnosis_page.report_json, "to_json", lambda report: "\ud800")  # no UTF-8
     with pytest.raises(UnicodeEncodeError):
-        writing.write(made["image"], page)
+        diagnosis_page.write(made["image"], page)
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [
         ("page.html", "as it was")
     ]

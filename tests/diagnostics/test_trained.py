@@ -14,7 +14,7 @@ from zoo.attention.kv_cache import Context
 from zoo.attention.tokens import Tokens
 from zoo.diagnostics.encoding_panels import correlations, decomposed, panels
 from zoo.models.transformer import Block, BlockOptions
-from zoo.reporting.spec import Panel
+from zoo.reporting.panel import Panel
 
 LENGTH = 10
 TEXT, IMAGE = Dims(32, 2, length=LENGTH, depth=1), Dims(32, 2, axes=2, length=(3, 4), depth=1)

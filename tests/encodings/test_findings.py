@@ -14,7 +14,7 @@ from zoo.attention.layer import SelfAttention
 from zoo.encodings.common.panels import commutators
 from zoo.laws import Case
 from zoo.laws.case import document, unplaced
-from zoo.reporting.spec import Curves, Map, Mosaic, Numbers, Points
+from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Points
 
 FIRST = 7  # tokens that are cached before the queries of a call come
 
@@ -46,7 +46,7 @@ def calls(member, dtype):
 
 def tensors(panel):
     """Values, and places beside them."""
-    if isinstance(panel, Numbers):
+    if isinstance(panel, Bars):
         return [torch.tensor(list(panel.values.values()))]
     if isinstance(panel, Curves):
         return [panel.places, *panel.lines.values(), *(panel.band or ())]
@@ -82,7 +82,7 @@ def test_findings_are_finite_panels_that_say_something_and_change_nothing(member
         titles = [panel.title for panel in panels]
         assert len(set(titles)) == len(titles)
         for panel in panels:
-            assert type(panel) in (Curves, Map, Mosaic, Numbers, Points)
+            assert type(panel) in (Curves, Heatmap, HeatmapGrid, Bars, Points)
             assert ": " in panel.title
             assert panel.x
             assert panel.y

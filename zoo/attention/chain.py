@@ -13,7 +13,7 @@ from zoo.attention.call import AttentionCall, Span, TransformScores, times
 from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.tokens import Tokens, pick
 from zoo.errors import OptionError
-from zoo.reporting.spec import Panel
+from zoo.reporting.panel import Panel
 
 
 def placed(link: Encoding, tokens: Tokens) -> Tokens:

@@ -13,7 +13,7 @@ from zoo.attention.call import AttentionCall
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 from zoo.registry import Choices
-from zoo.reporting.spec import Panel
+from zoo.reporting.panel import Panel
 
 
 @dataclass(frozen=True)

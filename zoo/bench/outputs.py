@@ -6,7 +6,6 @@ import json
 import os
 from pathlib import Path
 
-from zoo.bench.plots import draw
 from zoo.bench.result import Result
 from zoo.bench.table import table
 from zoo.config.tree import COMMAND_LINE
@@ -18,9 +17,11 @@ NAMES = (NUMBERS, TABLE, PICTURE)
 
 def write(result: Result, folder: Path) -> None:
     """Numbers, table and picture; those of a result before it are replaced."""
+    from zoo.bench.plots import save_figure
+
     (folder / NUMBERS).write_text(json.dumps(result.plain(), indent=1) + "\n", encoding="utf-8")
     (folder / TABLE).write_text(table(result) + "\n", encoding="utf-8")
-    draw(result, folder / PICTURE)
+    save_figure(result, folder / PICTURE)
 
 
 def others(folder: Path) -> list[str]:

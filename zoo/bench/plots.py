@@ -1,23 +1,25 @@
-"""A result as a picture: bars of ratios where there is one length, else curves over lengths."""
+"""A benchmark result as a figure: bars of ratios for one length, curves over several lengths."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil, log
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import Any
+
+import altair as alt
+import torch
 
 from zoo.bench.result import Result, Row, spread, told
 from zoo.bench.table import MB, lengths, of, pooled
+from zoo.reporting import charts, render
+from zoo.reporting.charts import Chart, Style, clean, label_expression
+from zoo.reporting.palette import LIGHT
+from zoo.reporting.panel import Line, LineChart
+from zoo.reporting.scale import Scale, fit_scale
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-# Okabe and Ito's colours, which colour-blind people tell apart, without yellow, which is faint on white
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-OURS, PEERS, REFERENCE, GREY, FAINT = "#0072B2", "#D55E00", "#4d4d4d", "#888888", "#dddddd"
-NARROW = 4.0  # times the least, which an axis over lengths shows at least
+MIN_RATIO = 4.0  # of the ends of a vertical axis over lengths, so that a few percent look small
+STYLE = Style(width=330, height=240)
 TITLES: Mapping[str, str] = {
     "train": "step",
     "memory": "peak memory",
@@ -27,162 +29,143 @@ TITLES: Mapping[str, str] = {
 }
 
 
-def draw(result: Result, path: Path) -> None:
-    """Write a PNG with a panel for each measure that has values."""
-    from matplotlib.figure import Figure
-
+def save_figure(result: Result, path: Path) -> None:
+    """Write a PNG with a chart for each measure that has values."""
     rows = pooled(result.rows)
-    panels = [
-        (found, lengths(found, measure)) for measure in TITLES if (found := of(rows, measure))
-    ] or [([], [])]
-    most = max((len(found) for found, places in panels if len(places) < 2), default=0)
-    columns, down = min(len(panels), 2), ceil(len(panels) / 2)
-    size = (1.0 + 5.2 * columns, down * max(3.8, 1.6 + 0.24 * most))
-    figure = Figure(figsize=size, layout="constrained", dpi=130)
-    places_for = figure.subplots(down, columns, squeeze=False).flatten()
-    for spare in places_for[len(panels) :]:
-        spare.remove()
-    for axes, (found, places) in zip(places_for, panels, strict=False):
-        if len(places) > 1:
-            _curves(axes, result, found, places, _coloured(result, panels[0][0]))
-        else:
-            _bars(axes, result, found)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(_title(result), fontsize=9, x=0.01, ha="left")
-    figure.savefig(path)
+    panels = []
+    for measure in TITLES:
+        if found := of(rows, measure):
+            several = len(lengths(found, measure)) > 1
+            panels.append(_draw_curves(result, found) if several else _draw_bars(result, found))
+    chart = alt.concat(*panels or [_draw_bars(result, [])], columns=2, spacing=30)
+    chart = chart.resolve_scale(color="independent").properties(title=_build_title(result))
+    render.save_figure(chart, path)
 
 
-def _title(result: Result) -> str:
+def _build_title(result: Result) -> alt.Title:
     shape = result.shape
-    sizes = f"width {shape['dim']}, {shape['depth']} layers, batch {shape['batch']}, {shape['precision']}"
     partial = "PARTIAL  " if result.partial else ""
+    sizes = f"width {shape['dim']}, {shape['depth']} layers, batch {shape['batch']}"
     where = f"{told(result.machine)}; torch {result.machine['torch']}, zoo {result.zoo}"
-    return f"{partial}{shape['name']}: {sizes}\n{where}"
-
-
-def _bars(axes: Axes, result: Result, rows: Sequence[Row]) -> None:
-    """Ratios to the reference, sorted, the least on top, with their quartiles."""
-    some = [row for row in rows if row.ratios][::-1]
-    middles = [median(row.ratios) for row in some]
-    around = [
-        spread(row.ratios) or (middle, middle) for row, middle in zip(some, middles, strict=True)
-    ]
-    below = [middle - low for middle, (low, _) in zip(middles, around, strict=True)]
-    above = [high - middle for middle, (_, high) in zip(middles, around, strict=True)]
-    axes.barh(
-        [row.name for row in some], middles, color=[_bar(row, result) for row in some], height=0.72
+    return alt.Title(
+        clean(f"{partial}{shape['name']}: {sizes}, {shape['precision']}"),
+        subtitle=clean(where),
+        anchor="start",
+        fontSize=13,
+        offset=14,
     )
-    axes.errorbar(
-        middles,
-        range(len(some)),
-        xerr=[below, above],
-        fmt="none",
-        ecolor=REFERENCE,
-        elinewidth=1,
-        capsize=2,
+
+
+def _draw_bars(result: Result, rows: Sequence[Row]) -> Chart:
+    """Draw ratios to the reference, the least on top, with their quartiles."""
+    shown = [row for row in rows if row.ratios]
+    title, x = "nothing to compare", f"relative to {result.against}"
+    if shown:
+        unit = "pixels" if result.shape["kind"] == "image" else "tokens"
+        title = f"{TITLES[shown[0].measure]}, {shown[0].length:,} {unit}"
+        x = f"{TITLES[shown[0].measure]}, {x}"
+    data: list[dict[str, Any]] = []
+    for number, row in enumerate(shown):
+        middle = median(row.ratios)
+        low, high = spread(row.ratios) or (middle, middle)
+        bar = {"row": str(number), "ratio": middle, "low": low, "high": high, "zero": 0.0}
+        data.append(bar | {"text": f"{middle:.2f}", "colour": _choose_colour(row, result)})
+
+    most = max((one["high"] for one in data), default=1.0)
+    scale = alt.Scale(domain=[0, 1.12 * max(most, 1.0)], nice=False)
+    labels = label_expression([row.name for row in shown])
+    axis = alt.Axis(labelExpr=labels, ticks=False, domain=False, labelLimit=240)
+    y = alt.Y("row:N", sort=None, title=None, axis=axis)
+    base = charts.start_chart(data).encode(y=y)
+    bars = base.mark_bar(size=13).encode(
+        x=alt.X("ratio:Q", title=clean(x), scale=scale, axis=alt.Axis(grid=False)),
+        x2="zero",
+        color=alt.Color("colour:N", scale=None),
     )
-    for place, (middle, (_, high)) in enumerate(zip(middles, around, strict=True)):
-        axes.annotate(
-            f"{middle:.2f}",
-            (high, place),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-        )
-    axes.axvline(1, color=GREY, linestyle="--", linewidth=1)
-    axes.margins(x=0.12, y=0.02)
-    axes.tick_params(axis="y", labelsize=8, length=0)
-    axes.set_xlabel(f"{TITLES[some[0].measure] if some else ''}, relative to {result.against}")
-    axes.set_title(_subtitle(result, some), loc="left", fontsize=10)
+    quartiles = base.mark_rule(color=LIGHT.ink).encode(x="low:Q", x2="high")
+    texts = base.mark_text(align="left", dx=5, fontSize=9).encode(x="high:Q", text="text:N")
+    one = charts.start_chart([{"one": 1.0}])
+    line = one.mark_rule(color=LIGHT.faint, strokeDash=[4, 3]).encode(x="one:Q")
+    heading = alt.Title(clean(title), anchor="start", frame="group", fontSize=12)
+    height = 18 * max(len(shown), 3)
+    return alt.layer(bars, line, quartiles, texts).properties(
+        width=STYLE.width, height=height, title=heading
+    )
 
 
-def _subtitle(result: Result, rows: Sequence[Row]) -> str:
-    if not rows:
-        return "nothing to compare"
-    unit = "pixels" if result.shape["kind"] == "image" else "tokens"
-    return f"{TITLES[rows[0].measure]}, {rows[0].length:,} {unit}"
+def _choose_colour(row: Row, result: Result) -> str:
+    if row.peer:
+        return LIGHT.series[1]
+    return LIGHT.quiet if row.name == result.against else LIGHT.series[0]
 
 
-def _bar(row: Row, result: Result) -> str:
-    return PEERS if row.peer else REFERENCE if row.name == result.against else OURS
-
-
-def _curves(
-    axes: Axes,
-    result: Result,
-    rows: Sequence[Row],
-    places: Sequence[int],
-    colours: Mapping[str, str],
-) -> None:
-    """Each model's time or memory over lengths; those with a colour are named at their end, others stand in grey."""
-    from matplotlib.ticker import LogLocator
-
-    memory = rows[0].unit == "bytes"
-    found: dict[str, list[tuple[int, float]]] = {}
+def _draw_curves(result: Result, rows: Sequence[Row]) -> Chart:
+    """Draw time or memory over lengths; of many models some have a colour, the others are grey."""
+    is_memory = rows[0].unit == "bytes"
+    factor = 1 / MB if is_memory else 1e3
+    points: dict[str, list[tuple[float, float]]] = {}
     for row in sorted(rows, key=lambda row: row.length):
-        found.setdefault(row.name, []).append(
-            (row.length, median(row.values) * (1 / MB if memory else 1e3))
+        points.setdefault(row.name, []).append((row.length, median(row.values) * factor))
+
+    coloured = _choose_models(result, rows)
+    grey = [name for name in points if name not in coloured]
+    x_scale, y_scale = _fit_scales(points)
+    title = f"{TITLES[rows[0].measure]}, over lengths"
+    panel = LineChart(
+        title=title if len(points) > 1 else f"{title}: {next(iter(points))}",
+        x="pixels along a side" if result.shape["kind"] == "image" else "tokens",
+        y=("peak, MB" if is_memory else "ms") + (f"; {len(grey)} others in grey" if grey else ""),
+        lines=tuple(_build_line(name, points[name]) for name in coloured if name in points),
+        x_scale=x_scale,
+        y_scale=y_scale,
+    )
+    layers = [charts.draw_panel(panel, STYLE)]
+    if grey:
+        lines = [_build_line(name, points[name], colour=0, shades=1) for name in grey]
+        pale = Style(
+            palette=LIGHT.with_series(LIGHT.rule),
+            width=STYLE.width,
+            height=STYLE.height,
+            has_legend=False,
         )
-    for name, points in found.items():
-        colour = colours.get(name, FAINT)
-        axes.plot(
-            *zip(*points, strict=True),
-            color=colour,
-            marker="o",
-            markersize=3,
-            linewidth=1.4,
-            zorder=2 + (name in colours),
+        behind = LineChart(
+            title=panel.title,
+            x=panel.x,
+            y=panel.y,
+            lines=tuple(lines),
+            x_scale=x_scale,
+            y_scale=y_scale,
         )
-    axes.set(xscale="log", yscale="log")
-    low, high = axes.get_ylim()
-    room = max(1.0, (NARROW * low / high) ** 0.5)  # so that a few percent do not look like a cliff
-    axes.set_ylim(low / room, high * room)
-    axes.set_title(f"{TITLES[rows[0].measure]}, over lengths", loc="left", fontsize=10)
-    axes.set_xlabel("pixels along a side" if result.shape["kind"] == "image" else "tokens")
-    axes.set_ylabel("MB at most" if memory else "ms")
-    axes.set_xticks(places, [f"{place:,}" for place in places])
-    axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:,g}")  # plain numbers, whose fonts every machine has
-    axes.minorticks_off()
-    ends = sorted((points[-1][1], name) for name, points in found.items() if name in colours)
-    _named(axes, ends, colours, rest=len(found) - len(ends))
+        layers.insert(0, charts.draw_panel(behind, pale))
+    return alt.layer(*layers).resolve_scale(color="independent")
 
 
-def _named(
-    axes: Axes, ends: Sequence[tuple[float, str]], colours: Mapping[str, str], rest: int
-) -> None:
-    """Names beside the right edge, at the height of the last value, apart where these lie too close."""
-    low, high = axes.get_ylim()
-    shares = [log(value / low) / log(high / low) for value, _ in ends]
-    for index in range(1, len(shares)):
-        shares[index] = max(shares[index], shares[index - 1] + 0.055)
-    for (_, name), share in zip(ends, shares, strict=True):
-        axes.annotate(
-            name,
-            (1.01, share),
-            xycoords="axes fraction",
-            fontsize=8,
-            va="center",
-            color=colours[name],
-        )
-    if rest:
-        axes.annotate(
-            f"{rest} others in grey",
-            (0.02, 0.97),
-            xycoords="axes fraction",
-            fontsize=8,
-            va="top",
-            color=GREY,
-        )
+def _build_line(
+    name: str,
+    points: Sequence[tuple[float, float]],
+    colour: int | None = None,
+    shades: int | None = None,
+) -> Line:
+    x, y = zip(*points, strict=True)
+    return Line(name, torch.tensor(x), torch.tensor(y), colour=colour, shades=shades)
 
 
-def _coloured(result: Result, rows: Sequence[Row]) -> dict[str, str]:
-    """A colour for each model where there are few; else for the reference and some from the quickest to the slowest."""
-    longest = max((row.length for row in rows), default=0)
-    order = [row.name for row in of(rows, rows[0].measure, longest)] if rows else []
+def _fit_scales(points: Mapping[str, Sequence[tuple[float, float]]]) -> tuple[Scale, Scale]:
+    every = [point for line in points.values() for point in line]
+    x = sorted({x for x, _ in every})
+    fitted = fit_scale([torch.tensor([y for _, y in every])], log=True).widen()
+    margin = max(1.0, (MIN_RATIO * fitted.low / fitted.high) ** 0.5)
+    y_scale = Scale(fitted.low / margin, fitted.high * margin, log=True)
+    return Scale(x[0], x[-1], log=True, ticks=tuple(x)), y_scale
+
+
+def _choose_models(result: Result, rows: Sequence[Row]) -> list[str]:
+    """Choose the models with a colour: all, or the reference and some from quick to slow."""
+    longest = max(row.length for row in rows)
+    order = [row.name for row in of(rows, rows[0].measure, longest)]
     others = [name for name in order if name != result.against]
-    if len(others) >= len(COLOURS):
-        share = (len(others) - 1) / (len(COLOURS) - 2)
-        others = [others[round(number * share)] for number in range(len(COLOURS) - 1)]
-    return dict(zip([result.against, *others], COLOURS, strict=False))
+    room = len(LIGHT.series) - 1
+    if len(others) > room:
+        share = (len(others) - 1) / (room - 1)
+        others = [others[round(number * share)] for number in range(room)]
+    return [result.against, *others]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from zoo.bench.result import Result, Row, counted, spread, told
+from zoo.reporting.tables import format_markdown
 
 MB = 2**20
 
@@ -80,7 +81,7 @@ def _trained(result: Result, rows: Sequence[Row]) -> Iterator[str]:
         head = ["model", "parameters", "step ms", "ratio", f"{unit}/s", "peak MB", "ratio"]
         lines = [_training(times.get(name), weights.get(name)) for name in {**times, **weights}]
         if lines:
-            yield f"## Training, {_length(result, length)}\n\n{grid(*_filled(head, lines))}"
+            yield f"## Training, {_length(result, length)}\n\n{format_markdown(*_filled(head, lines))}"
             yield from _plans([{**weights, **times}[name] for name in {**times, **weights}])
 
 
@@ -132,7 +133,8 @@ def _decoded(result: Result, rows: Sequence[Row]) -> Iterator[str]:
         rate = f"{row.per_second:,.1f}" if row and row.per_second else ""
         line = [name, rate, _ratio(row), *map(_milliseconds, later)]
         lines.append(line + ([_over(later[-1], later[0])] if len(at) > 1 else []))
-    yield f"## Decoding, {options['tokens']} tokens after {options['prompt']}, greedily, one sample\n\n{grid(head, lines)}"
+    title = f"{options['tokens']} tokens after {options['prompt']}, greedily, one sample"
+    yield f"## Decoding, {title}\n\n{format_markdown(head, lines)}"
 
 
 def _over(one: Row | None, other: Row | None) -> str:
@@ -146,7 +148,7 @@ def _layers(result: Result, rows: Sequence[Row]) -> Iterator[str]:
             for row in of(rows, "layer", length)
         ]
         title = f"## One attention layer, forward and backward, {_length(result, length)}"
-        yield f"{title}\n\n{grid(['model', 'parameters', 'ms', 'ratio'], lines)}"
+        yield f"{title}\n\n{format_markdown(['model', 'parameters', 'ms', 'ratio'], lines)}"
 
 
 def _rivals(rows: Sequence[Row]) -> Iterator[str]:
@@ -162,7 +164,7 @@ def _rivals(rows: Sequence[Row]) -> Iterator[str]:
             values = [_value(own), _value(row), _spread(row.rival_ratios)]
             lines.append([row.name, row.measure, f"{row.length:,}", *values])
     if lines:
-        yield f"## Against peers\n\n{grid(['model', 'measure', 'length', 'zoo', 'peer', 'peer / zoo'], lines)}"
+        yield f"## Against peers\n\n{format_markdown(['model', 'measure', 'length', 'zoo', 'peer', 'peer / zoo'], lines)}"
 
 
 def _value(row: Row) -> str:
@@ -205,29 +207,3 @@ def _spread(ratios: Sequence[float]) -> str:
         return ""
     around = spread(ratios)
     return f"{median(ratios):.2f}" + (f" ({around[0]:.2f} to {around[1]:.2f})" if around else "")
-
-
-def grid(
-    head: Sequence[str], lines: Sequence[Sequence[str]], text: Sequence[str] = ("model", "measure")
-) -> str:
-    """A table in Markdown; numbers stand to the right, columns of `text` to the left."""
-    head, lines = [*map(_cell, head)], [[*map(_cell, line)] for line in lines]
-    widths = [max(2, *map(len, column)) for column in zip(head, *lines, strict=True)]
-    words = [index for index, name in enumerate(head) if name in text]
-    rule = [
-        "-" * width if i in words else "-" * (width - 1) + ":" for i, width in enumerate(widths)
-    ]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = [
-            cell.ljust(w) if i in words else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(cells, widths, strict=True))
-        ]
-        return f"| {' | '.join(padded)} |"
-
-    return "\n".join([line(head), f"| {' | '.join(rule)} |", *map(line, lines)])
-
-
-def _cell(word: str) -> str:
-    """Of which nothing ends it."""
-    return word.replace("|", r"\|")

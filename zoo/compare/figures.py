@@ -3,276 +3,200 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from zoo.compare.charts import Chart, by_cost, by_position, by_size, in_training
+import altair as alt
+
+from zoo.compare.charts import by_cost, by_position, by_size, in_training
 from zoo.compare.ranking import Standing, ranking, window
 from zoo.compare.results import Comparison
-from zoo.compare.text import capital, decimals, measured, named, number, question
-from zoo.diagnostics.drawing.axes import colour
-from zoo.diagnostics.drawing.colours import LEVELS
-from zoo.diagnostics.drawing.scales import Scale
-from zoo.reporting.spec import Points
+from zoo.compare.text import capital, decimals, measured, name_extreme, named, question
+from zoo.reporting import charts, numbers, render
+from zoo.reporting.charts import Chart, Style, clean, label_expression
+from zoo.reporting.panel import LineChart, Points
+from zoo.reporting.scale import Scale
 from zoo.run import atomic_io
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+MAX_LINES = 12  # in one chart; more have a chart each
+PER_ROW = {"ranking": 4, "small": 7, "charts": 3}  # charts side by side
+MAX_TITLE, MAX_NAME = 90, 40  # characters of the title of a figure, and of a name
+STYLE = Style(width=330, height=220)
+SMALL = Style(width=110, height=85)
+SIGNS = {"parameters": "\u2020", "attention": "\u2021"}  # beside the names of flagged variants
+OTHER_SIGN = "*"
 
-GREY, LINE, BLUE = "#6b6f76", "#d8d6ce", "#0b6aa8"
-LONGEST, WHOLE = 40, 90  # letters of a name, and of the title of a figure
 
+def save_figures(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write the ranking, and what there is of curves by size and position, training and costs.
 
-def framed(
-    comparison: Comparison, count: int, abreast: int, size: tuple[float, float], more: str = ""
-) -> tuple[Figure, list[Axes]]:
-    """A figure under the question and what is said after it, with so many drawings of a size in inches, in rows of so many;
-    the others are hidden.
+    Raises:
+        ZooError: A file cannot be written.
     """
-    from matplotlib.figure import Figure
-
-    columns = min(count, abreast)
-    rows = -(-count // columns)
-    figure = Figure(
-        figsize=(size[0] * columns + 1, size[1] * rows + 0.6), layout="constrained", dpi=150
-    )
-    figure.suptitle(plain(f"{question(comparison)}{more}", WHOLE), fontsize=12)
-    every = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes in every[count:]:
-        axes.set_axis_off()
-    return figure, every[:count]
-
-
-def scaled(axes: Axes, chart: Chart) -> None:
-    """The ends, steps and marks of a chart's axes."""
-    if chart.up:
-        axes.set_ylim(chart.up.low, chart.up.high)
-    if chart.mark:
-        axes.axvline(chart.mark[0], color=GREY, linestyle=":", linewidth=1)
-    if chart.across and chart.across.log:
-        axes.set_xscale("log", base=2)
-    if chart.across:
-        axes.set_xticks(chart.across.marks, [f"{mark:g}" for mark in chart.across.marks])
-        axes.minorticks_off()
-
-
-def finish(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color=LINE, linewidth=0.5)
-    axes.set_axisbelow(True)
-
-
-def plain(text: str, longest: int = LONGEST) -> str:
-    """Short enough, and no formula."""
-    short = text if len(text) <= longest else f"{text[: longest - 1]}\u2026"
-    return "".join(letter for letter in short if letter.isprintable()).replace("$", r"\$")
-
-
-MANY = 12  # lines that are still drawn in one
-ABREAST_MULTIPLES, SIZE = 7, (1.7, 1.35)  # drawings of so many inches
-
-
-def multiples(comparison: Comparison, chart: Chart) -> Figure:
-    """The lines of a chart, the last and best one first."""
-    lines = tuple(reversed(chart.lines))
-    figure, every = framed(comparison, len(lines), ABREAST_MULTIPLES, SIZE, f" {chart.panel.title}")
-    figure.supxlabel(chart.panel.x, fontsize=8, color=GREY)
-    figure.supylabel(plain(chart.panel.y), fontsize=8, color=GREY)
-    for position, (axes, line) in enumerate(zip(every, lines, strict=True)):
-        for other in lines:
-            axes.plot(other.x.tolist(), other.y.tolist(), color=LINE, linewidth=0.6)
-        lone = "o" if int(line.y.isfinite().sum()) == 1 else ""
-        axes.plot(
-            line.x.tolist(), line.y.tolist(), color=BLUE, linewidth=1.6, marker=lone, markersize=3
-        )
-        scaled(axes, chart)
-        axes.set_title(plain(line.label), fontsize=8, pad=3)
-        _outer(
-            axes,
-            left=position % ABREAST_MULTIPLES == 0,
-            below=position + ABREAST_MULTIPLES >= len(lines),
-        )
-    return figure
-
-
-def _outer(axes: Axes, *, left: bool, below: bool) -> None:
-    """Numbers stand where no drawing follows."""
-    axes.tick_params(labelsize=6, length=2, labelleft=left, labelbottom=below)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(GREY)
-
-
-ABREAST_RANKED = 4
-SEEN = "filled: the best mean; open: within the spread of seeds of it; small dots: seeds; bars: 95 % intervals"
-ALONE = "one seed each, which cannot tell a difference from chance"
-SIGNS = {"parameters": "\u2020", "attention": "\u2021"}
-OTHER = "*"  # the sign of any other flag
-
-
-def ranked(comparison: Comparison) -> Figure:
-    height = max(2.0, 0.9 + 0.3 * len(comparison.variants))
-    figure, every = framed(comparison, len(comparison.places), ABREAST_RANKED, (4.2, height))
-    places = decimals(comparison)
-    for axes, place in zip(every, comparison.places, strict=True):
-        standings = ranking(comparison, place)
-        seen = window(standings)
-        for row, one in enumerate(standings):
-            _standing(axes, one, row, seen, places)
-        axes.set_yticks(
-            range(len(standings)), [plain(_label(one)) for one in standings], fontsize=8
-        )
-        axes.set_ylim(len(standings) - 0.5, -0.5)
-        axes.set_xlim(seen.low, seen.high)
-        better = "\u2192" if comparison.better == "high" else "\u2190"
-        axes.set(
-            title=plain(capital(named(comparison, place))),
-            xlabel=plain(f"{measured(comparison)}, better {better}"),
-        )
-        finish(axes)
-    said = [SEEN if len(comparison.seeds) > 1 else ALONE, *_signs(comparison)]
-    figure.supxlabel(plain("; ".join(said), 3 * WHOLE), fontsize=8, color=GREY)
-    return figure
-
-
-def _label(one: Standing) -> str:
-    signs = dict.fromkeys(SIGNS.get(what, OTHER) for what in one.variant.marks)
-    return " ".join([one.variant.name, *signs])
-
-
-def _signs(comparison: Comparison) -> list[str]:
-    """What the signs beside names say, of those that are there."""
-    found = dict.fromkeys(what for variant in comparison.variants for what in variant.marks)
-    told = [f"{what} {SIGNS.get(what, OTHER)}" for what in found]
-    return [f"not as in most: {', '.join(told)}"] if told else []
-
-
-def _standing(axes: Axes, one: Standing, row: int, seen: Scale, places: int) -> None:
-    paint = BLUE if one.verdict in ("best", "within") else GREY
-    if one.mean is None:
-        _note(axes, row, "; ".join(one.lacking), 0.5)
-        return
-    if not seen.low <= one.mean.mean <= seen.high:
-        below = one.mean.mean < seen.low
-        value = number(one.mean.mean, places)
-        _note(axes, row, f"\u25c2 {value}" if below else f"{value} \u25b8", 0.02 if below else 0.98)
-        return
-    if one.mean.low is not None and one.mean.high is not None:
-        ends = [one.mean.low, one.mean.high]
-        axes.plot(ends, [row, row], color=paint, alpha=0.4, linewidth=4, solid_capstyle="round")
-        axes.plot(
-            list(one.values.values()),
-            [row + 0.28] * len(one.values),
-            ".",
-            color=paint,
-            markersize=3,
-        )
-    inside = "white" if one.verdict == "within" else paint
-    axes.plot([one.mean.mean], [row], "o", color=paint, markerfacecolor=inside, markersize=6)
-
-
-def _note(axes: Axes, row: int, words: str, share: float) -> None:
-    """Words at a share of the width."""
-    side = "left" if share < 0.5 else "right" if share > 0.5 else "center"
-    axes.text(
-        share,
-        row,
-        plain(words),
-        transform=axes.get_yaxis_transform(),
-        ha=side,
-        va="center",
-        fontsize=7,
-        color=GREY,
-    )
-
-
-ABREAST = 3
-BESIDE = 9  # names in a row of a legend
-FEW = 12  # points that are marked on their line
-COLOURS = (BLUE, "#c8500a", "#11835f", "#9a4a86", "#a67a00", "#4a9ccd", "#6b6f76", "#7a4a1f")
-STYLES = ("-", "--", ":")
-
-
-def draw(comparison: Comparison, folder: Path) -> list[Path]:
-    """The ranking, and what else there is of curves by size and place, training and costs. Raises ZooError as `write`."""
-    charts = {
+    found: dict[str, Sequence[LineChart | Points]] = {
         "sizes": by_size(comparison),
         "positions": by_position(comparison),
         "training": in_training(comparison),
+        "costs": by_cost(comparison),
     }
-    figures = {"ranking": ranked(comparison)}
-    figures |= {name: _lines(comparison, found) for name, found in charts.items() if found}
-    if points := by_cost(comparison):
-        figures["costs"] = _several(comparison, points)
-    return [_written(figure, folder / f"{name}.png") for name, figure in figures.items()]
+    figures: dict[str, Chart] = {"ranking": draw_ranking(comparison)}
+    figures |= {name: draw_charts(comparison, one) for name, one in found.items() if one}
+    paths = [folder / f"{name}.png" for name in figures]
+    for path, figure in zip(paths, figures.values(), strict=True):
+        atomic_io.write(io.BytesIO(render.to_png(figure)), path)
+    return paths
 
 
-def _written(figure: Figure, path: Path) -> Path:
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    atomic_io.write(file, path)
-    return path
+def draw_charts(comparison: Comparison, panels: Sequence[LineChart | Points]) -> Chart:
+    """Draw all charts, or each line of the last one alone if its lines are too many."""
+    last = panels[-1]
+    if isinstance(last, LineChart) and len(comparison.axes) < 2 and len(last.lines) > MAX_LINES:
+        return draw_lines_apart(comparison, last)
+    drawn = [charts.draw_panel(_shorten_names(panel), STYLE) for panel in panels]
+    columns = 2 if len(drawn) == 4 else PER_ROW["charts"]
+    return _arrange(comparison, drawn, columns)
 
 
-def _lines(comparison: Comparison, found: Sequence[Chart]) -> Figure:
-    """All charts, or the last of them where its lines are too many to be told apart; all groups of a grid."""
-    crowded = len(comparison.axes) < 2 and len(found[-1].lines) > MANY
-    return multiples(comparison, found[-1]) if crowded else _several(comparison, found)
+def draw_lines_apart(comparison: Comparison, panel: LineChart) -> Chart:
+    """Draw a small chart for each line, over all others in grey, the last and best one first."""
+    drawn = []
+    for line in reversed(panel.lines):
+        behind = [replace(one, band=None, colour=0, shades=1) for one in panel.lines]
+        grey = STYLE.palette.with_series(STYLE.palette.rule)
+        bare = replace(panel, x="", y="", title=shorten(line.label))
+        backdrop = replace(bare, lines=tuple(behind), rule=None)
+        chosen = replace(line, band=None, colour=0, shades=1)
+        rule = (panel.rule[0], "") if panel.rule else None
+        front = replace(bare, lines=(chosen,), rule=rule)
+        style = replace(SMALL, palette=grey, has_legend=False)
+        back_chart = charts.draw_panel(_fix_scales(backdrop), style)
+        front_chart = charts.draw_panel(_fix_scales(front, panel), SMALL)
+        drawn.append(alt.layer(back_chart, front_chart).resolve_scale(color="independent"))
+    subtitle = f"{panel.title}: {panel.y} against {panel.x}"
+    return _arrange(comparison, drawn, PER_ROW["small"], subtitle)
 
 
-def _several(comparison: Comparison, found: Sequence[Chart | Points]) -> Figure:
-    figure, every = framed(comparison, len(found), 2 if len(found) == 4 else ABREAST, (5.0, 3.6))
-    labels = dict.fromkeys(
-        line.label for one in found if isinstance(one, Chart) for line in one.lines
+def draw_ranking(comparison: Comparison) -> Chart:
+    """Draw means, intervals and seeds of all variants, a chart for each condition."""
+    drawn = [_draw_condition(comparison, condition) for condition in comparison.places]
+    seeds = f"filled: the {name_extreme(comparison)}; open: within the spread of seeds of it; "
+    several = f"{seeds}small dots: seeds; bars: 95 % intervals"
+    one = "one seed each, which cannot tell a difference from chance"
+    marks = dict.fromkeys(what for variant in comparison.variants for what in variant.marks)
+    signs = ", ".join(f"{what} {SIGNS.get(what, OTHER_SIGN)}" for what in marks)
+    notes = [several if len(comparison.seeds) > 1 else one]
+    notes += [f"not as in most: {signs}"] if signs else []
+    return _arrange(comparison, drawn, PER_ROW["ranking"], "; ".join(notes))
+
+
+def shorten(text: str, longest: int = MAX_NAME) -> str:
+    """Cut a text, and leave out what cannot be printed."""
+    short = text if len(text) <= longest else f"{text[: longest - 1]}\u2026"
+    return "".join(letter for letter in short if letter.isprintable())
+
+
+def _arrange(
+    comparison: Comparison, drawn: Sequence[Chart], columns: int, subtitle: str = ""
+) -> Chart:
+    """Arrange charts in rows under the question of the comparison."""
+    title = alt.Title(
+        clean(shorten(question(comparison), MAX_TITLE)),
+        subtitle=clean(shorten(subtitle, 3 * MAX_TITLE)),
+        anchor="start",
+        fontSize=15,
+        color=STYLE.palette.ink,
+        subtitleColor=STYLE.palette.quiet,
+        offset=14,
     )
-    many = len(labels) > len(COLOURS)  # colours of neighbours look alike
-    styles = {
-        label: STYLES[number % len(STYLES)] if many else "-" for number, label in enumerate(labels)
-    }
-    for axes, one in zip(every, found, strict=True):
-        _curves(axes, one, styles) if isinstance(one, Chart) else _points(axes, one)
-        finish(axes)
-    named = {
-        label: handle
-        for axes in every
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    wide = (
-        {"loc": "outside lower center", "ncols": BESIDE}
-        if len(named) > MANY
-        else {"loc": "outside right center"}
+    grid = alt.concat(*drawn, columns=min(columns, len(drawn)), spacing=28)
+    return grid.resolve_scale(color="independent", strokeDash="independent").properties(title=title)
+
+
+def _shorten_names(panel: LineChart | Points) -> LineChart | Points:
+    if isinstance(panel, Points):
+        return replace(panel, groups={shorten(name): xy for name, xy in panel.groups.items()})
+    lines = tuple(replace(line, label=shorten(line.label)) for line in panel.lines)
+    return replace(panel, title=shorten(panel.title), lines=lines)
+
+
+def _fix_scales(panel: LineChart, whole: LineChart | None = None) -> LineChart:
+    x_scale, y_scale = charts.fit_scales(whole or panel)
+    return replace(panel, x_scale=x_scale, y_scale=y_scale)
+
+
+def _draw_condition(comparison: Comparison, condition: str) -> Chart:
+    standings = ranking(comparison, condition)
+    seen, places = window(standings), decimals(comparison)
+    rows = [_describe(one, number, seen, places) for number, one in enumerate(standings)]
+    seeds = [
+        {"row": row["row"], "seed": value, "colour": row["colour"]}
+        for row, one in zip(rows, standings, strict=True)
+        for value in (one.values.values() if row["interval"] else ())
+        if seen.low <= value <= seen.high
+    ]
+    arrow = "\u2192" if comparison.better == "high" else "\u2190"
+    x_name = shorten(f"{measured(comparison)}, better {arrow}")
+    labels = label_expression([shorten(_label(one)) for one in standings])
+    y = alt.Y(
+        "row:N",
+        sort=None,
+        title=None,
+        axis=alt.Axis(labelExpr=labels, ticks=False, domain=False, labelLimit=220),
     )
-    figure.legend(named.values(), named.keys(), frameon=False, fontsize=8, **wide)
-    return figure
+
+    def x(field: str) -> alt.X:
+        found = charts.x_axis(field, x_name, seen, STYLE)
+        found["axis"]["gridColor"] = STYLE.palette.rule
+        return found
+
+    colour = alt.Color("colour:N", scale=None)
+    base = charts.start_chart(rows).encode(y=y)
+    inside = base.transform_filter("isValid(datum.mean)")
+    interval = inside.mark_rule(strokeWidth=4, opacity=0.4, strokeCap="round")
+    mean = inside.mark_point(filled=True, size=60, opacity=1, strokeWidth=1.6)
+    dots = charts.start_chart(seeds).mark_circle(size=9, opacity=1, yOffset=7)
+    notes = base.mark_text(fontSize=9, color=STYLE.palette.quiet)
+    layers = [
+        interval.encode(x=x("low"), x2="high", color=colour),
+        mean.encode(
+            x=x("mean"),
+            fill=alt.Fill("fill:N", scale=None),
+            stroke=alt.Stroke("colour:N", scale=None),
+        ),
+        notes.encode(x=alt.value(110), text="note:N"),
+    ]
+    if seeds:
+        layers.insert(2, dots.encode(x=x("seed"), y=y, color=colour))
+    title = shorten(capital(named(comparison, condition)))
+    heading = alt.Title(title, anchor="start", frame="group", fontSize=12)
+    return alt.layer(*layers).properties(width=220, height=24 * len(rows), title=heading)
 
 
-def _curves(axes: Axes, chart: Chart, styles: Mapping[str, str]) -> None:
-    for line in chart.lines:
-        paint = _colour(line.look)
-        look: dict[str, Any] = {"linestyle": styles[line.label], "linewidth": 1.5, "color": paint}
-        look |= {"marker": "o", "markersize": 4} if len(line.x) <= FEW else {}
-        axes.plot(line.x.tolist(), line.y.tolist(), label=plain(line.label), **look)
-        if line.band:
-            low, high = (end.tolist() for end in line.band)
-            axes.fill_between(line.x.tolist(), low, high, color=paint, alpha=0.15, linewidth=0)
-    scaled(axes, chart)
-    axes.set(title=plain(chart.panel.title), xlabel=chart.panel.x, ylabel=plain(chart.panel.y))
+def _describe(one: Standing, number: int, seen: Scale, places: int) -> dict[str, Any]:
+    """Return the row of one variant: numbers within the chart, or a note in their place."""
+    palette = STYLE.palette
+    colour = palette.series[0] if one.verdict in ("best", "within") else palette.faint
+    row: dict[str, Any] = {"row": str(number), "colour": colour, "fill": colour, "note": ""}
+    row |= {"mean": None, "low": None, "high": None, "interval": False}
+    if one.mean is None:
+        return row | {"note": shorten("; ".join(one.lacking))}
+    value = numbers.format_fixed(one.mean.mean, places)
+    if one.mean.mean < seen.low:
+        return row | {"note": f"\u25c2 {value}"}
+    if one.mean.mean > seen.high:
+        return row | {"note": f"{value} \u25b8"}
+
+    row["mean"] = one.mean.mean
+    if one.verdict == "within":
+        row["fill"] = "#ffffff"
+    if one.mean.low is not None and one.mean.high is not None:
+        row["interval"] = True
+        row |= {"low": max(one.mean.low, seen.low), "high": min(one.mean.high, seen.high)}
+    return row
 
 
-def _points(axes: Axes, panel: Points) -> None:
-    for position, (label, (x, y)) in enumerate(panel.groups.items()):
-        look = colour(position, len(panel.groups))
-        axes.plot(x.tolist(), y.tolist(), "o", label=plain(label), color=_colour(look))
-    axes.set(title=panel.title, xlabel=panel.x, ylabel=plain(panel.y))
-
-
-def _colour(look: str) -> Any:
-    """Of a class of colours of the page."""
-    from matplotlib import colormaps
-
-    return (
-        COLOURS[int(look[1:])]
-        if look[0] == "s"
-        else colormaps["viridis_r"](int(look[1:]) / (LEVELS - 1))
-    )
+def _label(one: Standing) -> str:
+    signs = dict.fromkeys(SIGNS.get(what, OTHER_SIGN) for what in one.variant.marks)
+    return " ".join([one.variant.name, *signs])

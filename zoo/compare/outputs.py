@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 
 from zoo.compare import status
-from zoo.compare.figures import draw
-from zoo.compare.page import html
 from zoo.compare.results import Comparison
 from zoo.compare.table import table
 from zoo.run import atomic_io
@@ -26,8 +24,11 @@ def write(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def _written(comparison: Comparison, folder: Path) -> list[Path]:
+    from zoo.compare.figures import save_figures
+    from zoo.compare.page.comparison_page import render
+
     numbers = json.dumps(comparison.plain(), indent=1, ensure_ascii=False, allow_nan=False)
-    written = {RESULTS: numbers + "\n", TABLE: table(comparison) + "\n", PAGE: html(comparison)}
+    written = {RESULTS: numbers + "\n", TABLE: table(comparison) + "\n", PAGE: render(comparison)}
     for name, text in written.items():
         atomic_io.write(io.BytesIO(text.encode()), folder / name)
-    return [*(folder / name for name in written), *draw(comparison, folder)]
+    return [*(folder / name for name in written), *save_figures(comparison, folder)]

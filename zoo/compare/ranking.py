@@ -10,7 +10,7 @@ from typing import Literal
 
 from zoo.compare.results import Cell, Comparison, Variant
 from zoo.compare.statistics import Estimate, apart, difference, estimate
-from zoo.diagnostics.drawing.scales import Scale
+from zoo.reporting.scale import Scale
 
 Verdict = Literal["best", "within", "beyond", "unsure", "missing"]
 

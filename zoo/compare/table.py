@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from zoo.bench.result import told
-from zoo.bench.table import grid
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.results import TRAINED, Cell, Comparison, Variant
 from zoo.compare.text import (
@@ -16,15 +15,17 @@ from zoo.compare.text import (
     decimals,
     listed,
     measured,
-    number,
+    name_extreme,
     question,
     spread,
     unfinished,
 )
+from zoo.reporting.numbers import format_fixed
+from zoo.reporting.tables import format_markdown
 
 MB = 2**20
 TEXT = ("variant", "attention", "spread of seeds", "mind")  # columns that are no numbers
-VERDICTS = {"best": "best", "within": "within", "beyond": "beyond", "unsure": "?", "missing": ""}
+VERDICTS = {"within": "within", "beyond": "beyond", "unsure": "?", "missing": ""}
 
 
 def table(comparison: Comparison) -> str:
@@ -57,21 +58,22 @@ def _place(comparison: Comparison, place: str) -> str:
     standings = [one for one in ranking(comparison, place) if one.mean is not None]
     if not standings:
         return ""
-    head = ["variant", measured(comparison), "to the best", "spread of seeds", "seeds", "mind"]
+    head = ["variant", measured(comparison), "to the first", "spread of seeds", "seeds", "mind"]
     lines = [_line(comparison, place, one) for one in standings]
     kept = [
         column for column in range(len(head)) if column < 2 or any(line[column] for line in lines)
     ]
     rows = [[line[column] for column in kept] for line in lines]
-    return f"## {capital(at(comparison, [place]))}\n\n{grid([head[column] for column in kept], rows, TEXT)}"
+    return f"## {capital(at(comparison, [place]))}\n\n{format_markdown([head[column] for column in kept], rows, TEXT)}"
 
 
 def _line(comparison: Comparison, place: str, one: Standing) -> list[str]:
     places = decimals(comparison)
     assert one.mean is not None
     behind = "" if one.behind is None else spread(one.behind, places, sign=True)
+    verdict = name_extreme(comparison) if one.verdict == "best" else VERDICTS[one.verdict]
     seeds, mind = str(one.mean.count), ", ".join(one.variant.marks)
-    return [one.variant.name, spread(one.mean, places), behind, VERDICTS[one.verdict], seeds, mind]
+    return [one.variant.name, spread(one.mean, places), behind, verdict, seeds, mind]
 
 
 def costs(comparison: Comparison) -> str:
@@ -91,7 +93,7 @@ def costs(comparison: Comparison) -> str:
         for variant in comparison.variants
         if any(cell.parameters for cell in variant.cells)
     ]
-    return f"## What it costs\n\n{grid(head, lines, TEXT)}" if lines else ""
+    return f"## What it costs\n\n{format_markdown(head, lines, TEXT)}" if lines else ""
 
 
 def _cost(variant: Variant) -> list[str]:
@@ -105,9 +107,9 @@ def _cost(variant: Variant) -> list[str]:
         f"{known.parameters:,}",
         ", ".join(known.interpreters),
         "" if steps is None else f"{steps:,}",
-        number(None if step is None else step * 1e3, 1),
-        number(minutes, 2),
-        number(None if memory is None else memory / MB, 0),
+        format_fixed(None if step is None else step * 1e3, 1),
+        format_fixed(minutes, 2),
+        format_fixed(None if memory is None else memory / MB, 0),
         f"{sum(cell.state == 'done' for cell in variant.cells)} of {len(variant.cells)}",
     ]
 

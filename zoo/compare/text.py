@@ -1,16 +1,16 @@
-"""The question of a comparison, and sentences that answer it: which variant is best, and whether seeds can tell."""
+"""The question of a comparison and sentences that answer it: who is first, and can seeds tell."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from math import floor, isfinite, log10
+from math import floor, log10
 
 from zoo.compare.ranking import Standing, ranking, values
 from zoo.compare.results import BY, TRAINED, Comparison, Kind
 from zoo.compare.statistics import Estimate
-from zoo.diagnostics.drawing import digits
+from zoo.reporting.numbers import format_fixed
 
 UNITS: Mapping[Kind | None, str] = {"resolutions": "pixels", "lengths": "tokens"}
 MOST = 6  # decimals
@@ -82,22 +82,21 @@ def decimals(comparison: Comparison) -> int:
     return min(max(needed, 0), MOST)
 
 
-def number(value: float | None, places: int, *, sign: bool = False) -> str:
-    """With so many decimals, or as few as a large number needs; a dash where there is none."""
-    if value is None or not isfinite(value):
-        return digits.NOTHING if value is None else digits.value(value)
-    if abs(value) >= 1e5:
-        return digits.value(value)
-    words = f"{value:+.{places}f}" if sign else f"{value:.{places}f}"
-    return words.replace("-", digits.MINUS)
-
-
 def spread(found: Estimate, places: int, *, sign: bool = False) -> str:
     """A mean with its interval where it has one: 0.912 (0.905 to 0.919)."""
-    mean = number(found.mean, places, sign=sign)
+    mean = format_fixed(found.mean, places, sign=sign)
     if found.low is None:
         return mean
-    return f"{mean} ({number(found.low, places, sign=sign)} to {number(found.high, places, sign=sign)})"
+    return f"{mean} ({format_fixed(found.low, places, sign=sign)} to {format_fixed(found.high, places, sign=sign)})"
+
+
+def name_extreme(comparison: Comparison) -> str:
+    """Name what the first variant of a ranking has: highest mean, or lowest mean of a loss."""
+    return f"{_extreme(comparison)} {'mean' if len(comparison.seeds) > 1 else 'value'}"
+
+
+def _extreme(comparison: Comparison) -> str:
+    return "highest" if comparison.better == "high" else "lowest"
 
 
 def capital(sentence: str) -> str:
@@ -122,7 +121,7 @@ def question(comparison: Comparison) -> str:
 
 def summary(comparison: Comparison) -> str:
     """One sentence for all neighbouring places that have the same answer."""
-    told = [(place, _short(ranking(comparison, place))) for place in comparison.places]
+    told = [(place, _short(comparison, ranking(comparison, place))) for place in comparison.places]
     groups = [
         (words, [place for place, _ in group])
         for words, group in groupby(told, key=lambda pair: pair[1])
@@ -140,7 +139,7 @@ def answers(comparison: Comparison) -> dict[str, str]:
 
 
 def answer(comparison: Comparison, place: str) -> str:
-    """Which is best at a place, which lie within the spread of seeds, which have no value, and what is unfair."""
+    """Which has the highest mean at a place, which lie within the spread of seeds, which have no value, and what is unfair."""
     standings = ranking(comparison, place)
     where, there = at(comparison, [place]), [one for one in standings if one.mean]
     if not there:
@@ -148,33 +147,37 @@ def answer(comparison: Comparison, place: str) -> str:
     best = _names(there, "best")
     assert there[0].mean
     reached = f"{measured(comparison)} {spread(there[0].mean, decimals(comparison))}"
-    first = f"{where} {listed(best)} {_is(best)} best{_alike(best)}: {reached}; {_others(there)}"
+    first = f"{where} {_lead(comparison, best, there)}: {reached}; {_others(there)}"
     return sentences([first, *_missing(standings), *_unfair(there)])
 
 
-def _short(standings: Sequence[Standing]) -> str:
+def _lead(comparison: Comparison, best: Sequence[str], there: Sequence[Standing]) -> str:
+    """Say who has the highest mean: a has the highest mean, a and b share the highest mean."""
+    verb = "has" if len(best) == 1 else "share"
+    what = "value" if _single(there) else "mean"
+    return f"{listed(best)} {verb} the {_extreme(comparison)} {what}"
+
+
+def _short(comparison: Comparison, standings: Sequence[Standing]) -> str:
     """Without numbers."""
     there = [one for one in standings if one.mean]
     if not there:
         waited = any(cell.state in WAITED for one in standings for cell in one.variant.cells)
         return "nothing is measured yet" if waited else "nothing is measured"
     best, near = _names(there, "best"), _names(there, "within")
-    names, have = listed(best), "has" if len(best) == 1 else "have"
     if len(there) == len(best):
-        return (
-            f"{names} alone is measured"
-            if len(best) == 1
-            else f"{names} are alike, to the last digit of each seed"
-        )
+        names = listed(best)
+        if len(best) == 1:
+            return f"{names} alone is measured"
+        return f"{names} are alike, to the last digit of each seed"
+    lead = _lead(comparison, best, there)
     if _names(there, "unsure"):
-        return f"{names} {have} the best {'value' if _single(there) else 'mean'}; {_unsure(there)}"
+        return f"{lead}; {_unsure(there)}"
     if not near:
-        return f"{names} {_is(best)} best{_alike(best)}, by more than the spread of seeds"
+        return f"{lead}, by more than the spread of seeds"
     if 1 < len(near) == len(there) - len(best):
-        return f"{names} {have} the best mean, but the others lie within the spread of seeds"
-    return (
-        f"{names} {have} the best mean, but {listed(near)} {_lie(near)} within the spread of seeds"
-    )
+        return f"{lead}, but the others lie within the spread of seeds"
+    return f"{lead}, but {listed(near)} {_lie(near)} within the spread of seeds"
 
 
 def _others(there: Sequence[Standing]) -> str:
@@ -221,10 +224,6 @@ def _single(there: Sequence[Standing]) -> bool:
 
 def _names(standings: Sequence[Standing], verdict: str) -> list[str]:
     return [one.variant.name for one in standings if one.verdict == verdict]
-
-
-def _alike(best: Sequence[str]) -> str:
-    return "" if len(best) == 1 else " alike"
 
 
 def _is(names: Sequence[str]) -> str:

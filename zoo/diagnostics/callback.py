@@ -21,7 +21,7 @@ from zoo.config.schema import DiagnosticsOptions
 from zoo.diagnostics.capture import Look, check, watch
 from zoo.diagnostics.head_metrics import kinds
 from zoo.errors import OptionError
-from zoo.reporting.spec import Numbers
+from zoo.reporting.panel import Bars
 from zoo.tasks.base import Task
 
 
@@ -271,7 +271,7 @@ def numbers(look: Look) -> dict[str, float]:
     found = {kind.name: kind.of(look) for kind in kinds(look)}
     told = {name: float(value.nanmean()) for name, value in found.items()}
     for panel in look.chain.panels(look.call):
-        if isinstance(panel, Numbers):
+        if isinstance(panel, Bars):
             values = [*panel.values.values()]
             told[panel.title.replace(": ", "/").replace(" ", "_").lower()] = sum(values) / max(
                 len(values), 1

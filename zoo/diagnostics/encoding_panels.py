@@ -17,7 +17,7 @@ from zoo.diagnostics.capture import Look, look, resting
 from zoo.diagnostics.portrait import panels as seen
 from zoo.diagnostics.portrait.probe import Probe
 from zoo.models.transformer import Block, Transformer
-from zoo.reporting.spec import Mosaic, Panel, Points
+from zoo.reporting.panel import HeatmapGrid, Panel, Points
 
 MOST = {1: (128,), 2: (15, 15), 3: (1, 15, 15)}  # tokens by the number of axes: of clips one frame
 PARTS = (
@@ -51,7 +51,7 @@ def correlations(
     parts = decomposed(block, before, after)
     values = torch.stack([part.mean(0).cpu() for part in parts.values()])
     return (
-        Mosaic(
+        HeatmapGrid(
             title="Correlations of word and position",
             x="key's place",
             y="query's place",

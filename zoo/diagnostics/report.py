@@ -14,7 +14,7 @@ from zoo.attention.backends.reference import mask
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import Look
 from zoo.diagnostics.head_metrics import kinds
-from zoo.reporting.spec import Curves, Mosaic, Panel, named
+from zoo.reporting.panel import Curves, HeatmapGrid, Panel, named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,10 +228,10 @@ def _curves(look: Look, axes: slice, title: str, x: str) -> Curves:
     )
 
 
-def _mosaic(look: Look, axes: slice, title: str) -> Mosaic:
+def _mosaic(look: Look, axes: slice, title: str) -> HeatmapGrid:
     (rows, columns), values = _profile(look, axes)
     turned = torch.flip(values, (1, 2))  # a key further right has a smaller offset
-    return Mosaic(
+    return HeatmapGrid(
         title=title,
         x="patches to the right of the query",
         y="patches below the query",

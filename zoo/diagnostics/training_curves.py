@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.diagnostics.head_metrics import Kind, named
-from zoo.reporting.spec import Curves
+from zoo.reporting.panel import Curves
 
 MOST, BINS = 400, 48  # points of a curve; of one whose points are single tokens' losses
 NONE = float("nan")

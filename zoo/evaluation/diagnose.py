@@ -46,7 +46,7 @@ from zoo.evaluation.generate import device
 from zoo.evaluation.page_path import choose_page
 from zoo.evaluation.predict import parted as parted_paths
 from zoo.registry import Count
-from zoo.reporting.spec import Curves
+from zoo.reporting.panel import Curves
 from zoo.run import atomic_io, checkpoint, loggers, run_dir
 from zoo.run.build import build_data, build_trainer
 from zoo.run.callbacks.progress import Tested
@@ -422,10 +422,10 @@ class DiagnoseOptions:
 
 def diagnose(words: Sequence[str]) -> Path:
     """Write the page of one or several runs, and the same numbers as JSON beside it; returns the page's path."""
-    from zoo.diagnostics.page import writing
+    from zoo.diagnostics.page import diagnosis_page
 
     report, path = reported(words)
-    writing.write(report, path)
+    diagnosis_page.write(report, path)
     return path
 
 

@@ -21,7 +21,6 @@ from zoo.config.schema import format_size
 from zoo.data.base import DataModule
 from zoo.data.spec import ImageSpec, Samples, TextClassificationSpec, TextSpec
 from zoo.errors import AlreadyReported, OptionError, RecipeError, Stopped, ZooError
-from zoo.evaluation import report
 from zoo.run import atomic_io, checkpoint, conditions, extrapolation, run_dir
 from zoo.run.build import build_data, build_trainer
 from zoo.run.callbacks.progress import Tested
@@ -235,9 +234,11 @@ def _measured(path: Path, recipe: Recipe, task: Task, processes: Processes) -> d
         told = f"stopped by {Signals(stopped.code - 128).name} while testing; what was measured before stands in {run / KEPT}"
         raise Stopped(stopped.code - 128, told) from None
     if processes.first and found:
+        from zoo.evaluation.size_figure import save_figure
+
         result |= found | known
         write(result, run / KEPT)  # whatever becomes of the figure
-        result["figure"] = str(report.draw(recipe, result, run, result["trained"]))
+        result["figure"] = str(save_figure(recipe, result, run, result["trained"]))
         write(result, run / KEPT)
     return result
 

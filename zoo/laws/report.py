@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from zoo.bench.result import counted
-from zoo.bench.table import grid
 from zoo.laws import LAWS
 from zoo.laws.certificate import PLACES, WAYS, Certificate, Finding, Rounding
+from zoo.reporting.tables import format_markdown
 
 ROUNDED = "Largest error of scores against float64, relative to 1 + |score|, of tokens at place 0 and at place"
 SAID = {"kept": "kept", "broken": "BROKEN", "exempt": "does not apply"}
@@ -53,7 +53,7 @@ def _certificate(one: Certificate) -> Iterator[str]:
         [str(numbers[finding.law]), finding.law, *_seen(finding, one.axes)]
         for finding in one.findings
     ]
-    yield grid(
+    yield format_markdown(
         ["", "law", "outcome", "seen", "bound", "remark"],
         lines,
         ("law", "outcome", "bound", "remark"),
@@ -65,7 +65,7 @@ def _certificate(one: Certificate) -> Iterator[str]:
         why = sorted(
             {rounding.why for rounding in one.roundings if rounding.why and not rounding.broken}
         )
-        yield f"{ROUNDED} ...\n\n{grid(['place', *map(_way, WAYS)], places)}"
+        yield f"{ROUNDED} ...\n\n{format_markdown(['place', *map(_way, WAYS)], places)}"
         yield from ([f"*: {'; '.join(why)}"] if why else [])
     yield from _sums([one])
 
@@ -104,7 +104,7 @@ def matrix(certificates: Sequence[Certificate]) -> str:
         lines.append([each.name, *(signs.get(law.name, "") for law in met)])
     legend = "\n".join(f"{numbers[law.name]:>2}. `{law.name}`: {law.says}" for law in met)
     read = f"{SIGNS['kept']} kept, {SIGNS['broken']} broken, {SIGNS['exempt']} does not apply"
-    return f"{grid(['encoding', *(numbers[law.name] for law in met)], lines, ('encoding',))}\n\n{read}\n\n{legend}"
+    return f"{format_markdown(['encoding', *(numbers[law.name] for law in met)], lines, ('encoding',))}\n\n{read}\n\n{legend}"
 
 
 def figures(certificates: Sequence[Certificate]) -> Iterator[str]:
@@ -117,7 +117,7 @@ def figures(certificates: Sequence[Certificate]) -> Iterator[str]:
         values = (found.get(law) for law in columns.values())
         lines.append([each.name, *(f"{value.value:.0e}" if value else "" for value in values)])
     if columns:
-        yield grid(["encoding", *columns], lines, ("encoding",))
+        yield format_markdown(["encoding", *columns], lines, ("encoding",))
 
 
 def rounded(certificates: Sequence[Certificate], place: int) -> Iterator[str]:
@@ -125,7 +125,7 @@ def rounded(certificates: Sequence[Certificate], place: int) -> Iterator[str]:
     some = [one for one in certificates if one.roundings]
     if some:
         lines = [[one.name, *(_error(_at(one, way, place)) for way in WAYS)] for one in some]
-        yield grid(["encoding", *map(_way, WAYS)], lines, ("encoding",))
+        yield format_markdown(["encoding", *map(_way, WAYS)], lines, ("encoding",))
 
 
 def _at(one: Certificate, way: tuple[str, str], place: int) -> Rounding | None:

@@ -12,10 +12,9 @@ from zoo.api import encoding, encoding_class
 from zoo.attention import Dims
 from zoo.attention.chain import Chain
 from zoo.diagnostics.portrait import image, text
-from zoo.diagnostics.portrait.painting import paint
 from zoo.diagnostics.portrait.probe import SEED, Probe, probe
 from zoo.registry import Choice
-from zoo.reporting.spec import Panel
+from zoo.reporting.panel import Panel
 
 SHOWN = {
     1: (64,),
@@ -28,10 +27,32 @@ MOST = 4  # panels for one number of axes
 
 @torch.no_grad()
 def draw(choices: Sequence[Choice], path: Path, dims: Dims | None = None) -> None:
-    """Write a PNG of a list of encodings in these sizes; by default of a text and of an image, as far as they are accepted."""
+    """Write a PNG of what encodings do, in these sizes or in those of a text and of an image.
+
+    Args:
+        choices: Names and options of the encodings.
+        path: The PNG file.
+        dims: Sizes; by default a text and an image, as far as the encodings accept them.
+    """
+    import altair as alt
+
+    from zoo.reporting import charts, render
+
     probes = [probed(choices, sizes) for sizes in ([dims] if dims else _usual(choices))]
     shown = [panel for one in probes for panel in islice(panels(one), MOST)]
-    paint(" + ".join(choice.name for choice in choices), _state(probes), shown, path)
+    style = charts.Style(width=300, height=200)
+    title = alt.Title(
+        charts.clean(" + ".join(choice.name for choice in choices)),
+        subtitle=_state(probes),
+        anchor="start",
+        fontSize=18,
+        offset=8,
+        color=style.palette.ink,
+        subtitleColor=style.palette.quiet,
+    )
+    drawn = [charts.draw_panel(panel, style) for panel in shown]
+    figure = alt.concat(*drawn, columns=2, spacing=30).resolve_scale(color="independent")
+    render.save_figure(figure.properties(title=title), path, scale=1.5)
 
 
 def _state(probes: Sequence[Probe]) -> str:

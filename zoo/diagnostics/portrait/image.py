@@ -11,7 +11,7 @@ from zoo.diagnostics.metrics import gram
 from zoo.diagnostics.portrait.measures import nothing
 from zoo.diagnostics.portrait.probe import Probe, added_to_scores
 from zoo.diagnostics.portrait.turning import angles, commute, turns, waves
-from zoo.reporting.spec import Map, Mosaic, Panel, Points, distinct, named, same
+from zoo.reporting.panel import Heatmap, HeatmapGrid, Panel, Points, distinct, named, same
 
 ADDED, ROW, COLUMN = "added by position", "row of patches", "column of patches"
 SHOWN = 4  # maps of a mosaic
@@ -58,7 +58,7 @@ def _input(probe: Probe) -> Iterator[Panel]:
     if nothing(added):
         return
     channels = torch.linspace(0, added.shape[1] - 1, SHOWN).long()
-    yield Mosaic(
+    yield HeatmapGrid(
         title="Added to an image, by channel",
         x=COLUMN,
         y=ROW,
@@ -77,7 +77,7 @@ def _products(probe: Probe, patch: tuple[int, int]) -> Iterator[Panel]:
     products = (
         gram(added).unflatten(-1, probe.sizes[-2:]).unflatten(0, probe.sizes[-2:])
     )  # [row, column, row, column]
-    yield Map(
+    yield Heatmap(
         title="Products of what is added to an image",
         x=COLUMN,
         y=ROW,
@@ -89,8 +89,8 @@ def _products(probe: Probe, patch: tuple[int, int]) -> Iterator[Panel]:
     )
 
 
-def _field(title: str, fields: Tensor, patch: tuple[int, int], says: str) -> Map:
-    return Map(
+def _field(title: str, fields: Tensor, patch: tuple[int, int], says: str) -> Heatmap:
+    return Heatmap(
         title=title,
         x=COLUMN,
         y=ROW,
@@ -102,10 +102,10 @@ def _field(title: str, fields: Tensor, patch: tuple[int, int], says: str) -> Map
     )
 
 
-def _heads(title: str, maps: Tensor, patch: tuple[int, int]) -> Mosaic:
+def _heads(title: str, maps: Tensor, patch: tuple[int, int]) -> HeatmapGrid:
     heads = torch.linspace(0, len(maps) - 1, min(SHOWN, len(maps))).long()
     labels = tuple(f"head {head + 1}" for head in heads)
-    return Mosaic(
+    return HeatmapGrid(
         title=title,
         x=COLUMN,
         y=ROW,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from zoo.reporting.spec import distinct, same
+from zoo.reporting.panel import distinct, same
 
 
 def nothing(values: Tensor) -> bool:

@@ -14,7 +14,7 @@ from zoo.diagnostics.metrics import gram
 from zoo.diagnostics.portrait.measures import middle, nothing
 from zoo.diagnostics.portrait.probe import Probe, added_to_scores, shares
 from zoo.diagnostics.portrait.turning import angles, turns
-from zoo.reporting.spec import Curves, Map, Panel, Points, distinct, named, same
+from zoo.reporting.panel import Curves, Heatmap, Panel, Points, distinct, named, same
 
 ADDED = "added by position"
 CONTENT_BIAS = (
@@ -82,7 +82,7 @@ def _products(probe: Probe) -> Iterator[Panel]:
     """PE(i).PE(j) of what is added to the input."""
     added = probe.entered(torch.zeros_like(probe.noise()))[0]  # [N, D]
     if not nothing(added):
-        yield Map(
+        yield Heatmap(
             title="Products of what is added to the input",
             x="place",
             y="place",
@@ -106,9 +106,9 @@ def _output(probe: Probe) -> Iterator[Panel]:
         yield _channels(f"Added to the output{head}, random tokens", shown, OUTPUT)
 
 
-def _channels(title: str, values: Tensor, says: str) -> Map:
+def _channels(title: str, values: Tensor, says: str) -> Heatmap:
     """Vectors [N, channels] along a text."""
-    return Map(
+    return Heatmap(
         title=title,
         x="place, in tokens",
         y="channel",
@@ -165,14 +165,14 @@ def _spectrum(probe: Probe) -> Iterator[Panel]:
     )
 
 
-def _weights(title: str, call: AttentionCall, says: str) -> Map:
+def _weights(title: str, call: AttentionCall, says: str) -> Heatmap:
     return _map(title, shares(call)[0], "weight / largest of its row", says, signed=False)
 
 
-def _map(title: str, heads: Tensor, unit: str, says: str, signed: bool = True) -> Map:
+def _map(title: str, heads: Tensor, unit: str, says: str, signed: bool = True) -> Heatmap:
     """Pairs [H, N, N] of one head."""
     shown, head = middle(heads)
-    return Map(
+    return Heatmap(
         title=f"{title}{head}",
         x="key's place",
         y="query's place",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from zoo.attention import AttentionCall, Encoding, Tokens, precise
 from zoo.attention.coordinates import spacing
-from zoo.reporting.spec import Curves, Map, Mosaic, Numbers, Panel, Points, distinct, named
+from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Panel, Points, distinct, named
 
 Panels = Iterable[Panel]
 
@@ -28,10 +28,10 @@ def outside(values: Tensor) -> Tensor:
     return precise(values.detach().cpu())
 
 
-def per_head(title: str, y: str, values: Tensor, says: str, *, kind: str = "head") -> Numbers:
+def per_head(title: str, y: str, values: Tensor, says: str, *, kind: str = "head") -> Bars:
     """A number for each of [H]."""
     numbers = {head: float(value) for head, value in named(outside(values), kind).items()}
-    return Numbers(title=title, x=kind, y=y, says=says, values=numbers)
+    return Bars(title=title, x=kind, y=y, says=says, values=numbers)
 
 
 def curves(title: str, x: str, y: str, places: Tensor, lines: Tensor, says: str) -> Curves:
@@ -122,9 +122,9 @@ def sizes(title: str, table: Tensor, grid: Sequence[int], says: str) -> Panel:
         )
     x, y = "column of patches", "row of patches"
     if len(grid) == 2:
-        return Map(title=title, x=x, y=y, says=says, values=norms, unit=unit, signed=False)
+        return Heatmap(title=title, x=x, y=y, says=says, values=norms, unit=unit, signed=False)
     labels = tuple(f"frame {frame + 1}" for frame in range(len(norms)))
-    return Mosaic(title=title, x=x, y=y, says=says, values=norms, labels=labels, unit=unit)
+    return HeatmapGrid(title=title, x=x, y=y, says=says, values=norms, labels=labels, unit=unit)
 
 
 FREQUENCIES = (

@@ -1,0 +1,218 @@
+"""The page of `zoo compare`: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from markupsafe import Markup
+
+from zoo.compare.charts import by_cost, by_position, by_size, in_training
+from zoo.compare.grid import within
+from zoo.compare.page import number_tables, ranking_table
+from zoo.compare.ranking import lacking
+from zoo.compare.results import TRAINED, Comparison, Variant
+from zoo.compare.statistics import LEVEL
+from zoo.compare.text import answer, at, capital, measured, named, question, summary, unfinished
+from zoo.config import dump
+from zoo.reporting import numbers
+from zoo.reporting.html import Section, break_words, render_page
+from zoo.reporting.panel import LineChart, Points
+from zoo.reporting.render import draw_for_page
+
+FOLDER = "compare/page"
+BEGIN, END = "\x01", "\x02"  # around names in sentences: characters that no name keeps
+
+
+def render(comparison: Comparison) -> str:
+    """Return the page as HTML: it opens from a file, and no request goes out from it."""
+    marked = _mark_names(comparison)
+    return render_page(
+        f"{FOLDER}/comparison.html",
+        styles=(f"{FOLDER}/comparison.css",),
+        scripts=(f"{FOLDER}/comparison.js",),
+        data={},
+        kind="comparison",
+        title=question(comparison),
+        comparison=comparison,
+        unfinished=unfinished(comparison),
+        summary=_emphasize_names(summary(marked)),
+        answers=[_emphasize_names(answer(marked, one)) for one in comparison.places],
+        conditions=[at(comparison, [one]) for one in comparison.places],
+        reading=explain_ranking(comparison),
+        ranking=ranking_table.build_table(comparison),
+        flags=list_flags(comparison),
+        sections=[section for section in build_sections(comparison) if section.content],
+    )
+
+
+def build_sections(comparison: Comparison) -> list[Section]:
+    """Return what stands below the first screen, in its order."""
+    several = len(comparison.seeds) > 1
+    bands = "Bands are 95 % intervals over seeds." if several else "One seed each: no intervals."
+    cut = f" The texts were cut into {comparison.windows}." if comparison.windows else ""
+    spread = "Means of the seeds, with bands from the lowest to the highest."
+    return [
+        Section(
+            "numbers",
+            "All numbers",
+            "Means with their 95 % intervals over seeds; below them the difference to the highest "
+            "or lowest mean, seed by seed. A heading sorts.",
+            number_tables.build_variants_table(comparison),
+        ),
+        Section(
+            "sizes",
+            "By size",
+            "The same models at other sizes than those they were trained at.",
+            _draw_charts(f"{bands} The dotted line is the training size.", by_size(comparison)),
+        ),
+        Section(
+            "positions",
+            "By position in the window",
+            "Where in a window the loss is made.",
+            _draw_charts(
+                f"Means over all seeds and over neighbouring tokens.{cut}", by_position(comparison)
+            ),
+        ),
+        Section(
+            "training",
+            "Training",
+            "The monitored metric at each validation.",
+            _draw_charts(spread if several else "One seed each.", in_training(comparison)),
+        ),
+        Section(
+            "costs",
+            "What it costs",
+            "What was reached, against what it took.",
+            _draw_charts(
+                f"Means {at(comparison, [TRAINED])}, against what differs between variants; hover "
+                "a point for its name.",
+                by_cost(comparison),
+            ),
+        ),
+        Section(
+            "cells",
+            "Cells",
+            "One training run each, with its run directory beside this page.",
+            number_tables.build_cells_table(comparison),
+        ),
+        Section(
+            "made",
+            "How it was made",
+            "The command repeats the comparison, and continues an unfinished one.",
+            [(title, text) for title, text in _list_facts(comparison) if text],
+        ),
+        Section(
+            "recipe",
+            "Base recipe",
+            "What all cells share; each run directory has the recipe of its own.",
+            dump(comparison.base).splitlines(),
+        ),
+    ]
+
+
+def explain_ranking(comparison: Comparison) -> str:
+    """Explain how the ranking is read."""
+    direction = "higher" if comparison.better == "high" else "lower"
+    text = f"{capital(measured(comparison))}, {direction} is better."
+    if len(comparison.seeds) < 2:
+        return (
+            f"{text} A dot is one seed: there is no interval, and one seed cannot tell a "
+            "difference from chance."
+        )
+    flags = " Under a name: how the variant differs from most others."
+    return (
+        f"{text} A small dot is one seed, the large one their mean, the bar its 95 % interval. "
+        "Within spread: the interval of the differences to the first, seed by seed, holds 0. "
+        "An arrow: further off than is drawn."
+        f"{flags if any(one.marks for one in comparison.variants) else ''}"
+    )
+
+
+def list_flags(comparison: Comparison) -> dict[str, str]:
+    """Return {variant: what is unfair or missing}."""
+    found = {one.name: _describe_flags(comparison, one) for one in comparison.variants}
+    return {name: "; ".join(texts) for name, texts in found.items() if texts}
+
+
+def _describe_flags(comparison: Comparison, variant: Variant) -> list[str]:
+    missing: dict[str, list[str]] = {}
+    for condition in comparison.places:
+        for why in lacking(variant, condition, comparison.measure):
+            if "failed" not in why:  # the flags say so already
+                missing.setdefault(why, []).append(condition)
+    texts = [flag.words for flag in variant.unfair]
+    for why, conditions in missing.items():
+        everywhere = len(conditions) == len(comparison.places)
+        texts.append(why if everywhere else f"{at(comparison, conditions)} {why}")
+    return texts
+
+
+def _draw_charts(
+    caption: str, panels: tuple[LineChart, ...] | tuple[Points, ...]
+) -> dict[str, Any] | None:
+    if not panels:
+        return None
+    drawn = [{"title": one.title, "drawing": draw_for_page(one)} for one in panels]
+    return {"caption": caption, "panels": drawn}
+
+
+def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    yield "recipe", comparison.recipe
+    for axis in comparison.axes:
+        yield axis.key, ", ".join(axis.values)
+    yield "seeds", ", ".join(map(str, comparison.seeds))
+    direction = "higher" if comparison.better == "high" else "lower"
+    yield "measure", f"{measured(comparison)}, {direction} is better"
+    yield "conditions", ", ".join(named(comparison, one) for one in comparison.places)
+    yield "windows", comparison.windows
+    yield from ((key, _join_values(value)) for key, value in comparison.machine.items())
+    yield "made", f"{comparison.made}, zoo {comparison.zoo}"
+    yield "held equal", _describe_controls(comparison)
+    yield (
+        "intervals",
+        f"Student's, {LEVEL:.0%}, over seeds; those of differences over the seeds that both have. "
+        "They are not widened for how many variants are compared with the first: of 32 that are "
+        "truly equal one in seven would seem worse.",
+    )
+
+
+def _describe_controls(comparison: Comparison) -> str:
+    """Say what all cells of a seed have in common."""
+    text = "of each seed, the order of samples"
+    if not any(within(axis.key, "data") for axis in comparison.axes):
+        text += ", the test samples"
+    if comparison.shared:
+        text += f" and the initial values of the {comparison.shared} weights that all variants have"
+    if any(cell.differs for variant in comparison.variants for cell in variant.cells):
+        text += ", except where a cell says otherwise"
+    return text
+
+
+def _join_values(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_join_values(one)}" for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_join_values, value))
+    return str(value)
+
+
+def _mark_names(comparison: Comparison) -> Comparison:
+    """Put characters around the names of variants, by which sentences set them off."""
+    variants = tuple(
+        replace(one, name=f"{BEGIN}{numbers.UNPRINTABLE.sub('', one.name)}{END}")
+        for one in comparison.variants
+    )
+    return replace(comparison, variants=variants)
+
+
+def _emphasize_names(sentence: str) -> Markup:
+    parts = re.split(f"{BEGIN}(.*?){END}", sentence, flags=re.DOTALL)
+    bold = Markup("<b>{}</b>")
+    texts = [
+        bold.format(break_words(part)) if number % 2 else break_words(part)
+        for number, part in enumerate(parts)
+    ]
+    return Markup("").join(texts)

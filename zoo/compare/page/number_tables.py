@@ -1,0 +1,135 @@
+"""Tables that a click on a heading sorts: all numbers of each variant, and all cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+
+from zoo.compare.charts import mean_of
+from zoo.compare.page.ranking_table import describe_flags
+from zoo.compare.ranking import Standing, ranking
+from zoo.compare.results import Cell, Comparison, Variant
+from zoo.compare.text import decimals, listed, measured, name_extreme, named, spread
+from zoo.reporting import numbers
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a cell of a table shows, and the number or word it is sorted by.
+
+    Args:
+        text: The text.
+        key: What it is sorted by; None comes last.
+        kind: What the template shows it as: "", "name", "run", "value" or "missing".
+        notes: Small lines below the text.
+        classes: CSS classes.
+        flag: Flags of a variant, in a word each and in full.
+    """
+
+    text: str
+    key: float | str | None
+    kind: str = ""
+    notes: tuple[str, ...] = ()
+    classes: str = ""
+    flag: tuple[str, str] = ("", "")
+
+    @property
+    def sort_kind(self) -> str:
+        if self.key is None:
+            return "none"
+        return "word" if isinstance(self.key, str) else "number"
+
+
+@dataclass(frozen=True)
+class SortableTable:
+    """Headings and rows; `descending` are columns whose largest numbers come first."""
+
+    heads: list[str]
+    rows: list[list[Entry]]
+    descending: frozenset[int] = field(default_factory=frozenset)
+
+
+def build_variants_table(comparison: Comparison) -> SortableTable:
+    """Return a row for each variant, in the order of the first condition."""
+    columns = [
+        {one.variant.name: one for one in ranking(comparison, condition)}
+        for condition in comparison.places
+    ]
+    axes = comparison.axes if len(comparison.axes) > 1 else ()
+    title = " \u00d7 ".join(axis.title for axis in comparison.axes)
+    measures = [f"{measured(comparison)}, {named(comparison, one)}" for one in comparison.places]
+    costs = ["parameters", "step, ms", "memory, MiB", "interpreter", "seeds done"]
+    rows = []
+    for name, standing in columns[0].items():
+        variant = standing.variant
+        row = [Entry(name, name, "name", flag=describe_flags(variant))]
+        row += [_build_word(variant.values.get(axis.key, "")) for axis in axes]
+        row += [_build_value(comparison, column[name]) for column in columns]
+        rows.append(row + _build_costs(variant))
+    start = 1 + len(axes)
+    first = range(start, start + len(measures)) if comparison.better == "high" else ()
+    heads = [title, *(axis.title for axis in axes), *measures, *costs]
+    return SortableTable(heads, rows, frozenset(first))
+
+
+def build_cells_table(comparison: Comparison) -> SortableTable:
+    """Return a row for each cell."""
+    heads = ["variant", "seed", "state", "steps", "minutes", "run directory"]
+    cells = [(variant, cell) for variant in comparison.variants for cell in variant.cells]
+    return SortableTable(heads, [_build_cell_row(*pair) for pair in cells])
+
+
+def _build_cell_row(variant: Variant, cell: Cell) -> list[Entry]:
+    differs = f"did not start as the others: {listed(cell.differs)}" if cell.differs else ""
+    notes = tuple(filter(None, [cell.fault, differs]))
+    return [
+        Entry(variant.name, variant.name, "name"),
+        Entry(str(cell.seed), cell.seed),
+        Entry(cell.state, cell.state, classes=f"state {cell.state}"),
+        _build_count(cell.steps),
+        _build_count(cell.minutes, decimals=1),
+        Entry(cell.run, cell.run, "run", notes, "run"),
+    ]
+
+
+def _build_word(text: str) -> Entry:
+    return Entry(text, text)
+
+
+def _build_value(comparison: Comparison, standing: Standing) -> Entry:
+    """Return the mean with its interval, its difference to the first and its verdict."""
+    if standing.mean is None:
+        text = "; ".join(standing.lacking) or numbers.NOTHING
+        return Entry(text, None, "missing", classes="missing")
+    places = decimals(comparison)
+    verdicts: Mapping[str, str] = {"best": name_extreme(comparison), "within": "within spread"}
+    behind = spread(standing.behind, places, sign=True) if standing.behind else ""
+    notes = tuple(filter(None, [behind, verdicts.get(standing.verdict, "")]))
+    text = spread(standing.mean, places)
+    return Entry(text, standing.mean.mean, "value", notes, standing.verdict)
+
+
+def _build_costs(variant: Variant) -> list[Entry]:
+    parameters = mean_of(variant, lambda cell: cell.parameters)
+    seconds = mean_of(variant, lambda cell: cell.step_seconds)
+    memory = mean_of(variant, lambda cell: cell.memory)
+    names = list(dict.fromkeys(name for cell in variant.cells for name in cell.interpreters))
+    done = sum(cell.state == "done" for cell in variant.cells)
+    milliseconds = None if seconds is None else seconds * 1e3
+    step = Entry(numbers.NOTHING, None)
+    if milliseconds is not None:
+        step = Entry(numbers.format_number(milliseconds, 3), milliseconds)
+    return [
+        _build_count(parameters),
+        step,
+        _build_count(None if memory is None else memory / 2**20),
+        _build_word(listed(names) if names else numbers.NOTHING),
+        Entry(f"{done} of {len(variant.cells)}", done),
+    ]
+
+
+def _build_count(value: float | None, decimals: int = 0) -> Entry:
+    if value is None or not isfinite(value):
+        return Entry(numbers.NOTHING, None)
+    return Entry(numbers.format_fixed(value, decimals), value)

@@ -1,0 +1,162 @@
+"""The page of `zoo diagnose`: one HTML file that needs nothing else, and its numbers as JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo.diagnostics.page import panel_gallery, report_json, viewer_data
+from zoo.diagnostics.page.head_tables import build_measure_figures
+from zoo.diagnostics.page.position_controls import build_control_tables
+from zoo.diagnostics.report import Report, Run
+from zoo.reporting import numbers
+from zoo.reporting.html import Section, render_page
+from zoo.reporting.panel import Panel
+
+FOLDER = "diagnostics/page"
+LONG = 60  # characters of a fact that takes a line of its own
+ROW = 200  # characters of a row of a table, of all its cells
+
+
+def write(report: Report, path: Path) -> None:
+    """Write the page to `path` and its numbers beside it, to the file that ends in .json.
+
+    Files that stood there are replaced only once both are complete.
+    """
+    texts = {path: render(report), path.with_suffix(".json"): report_json.to_json(report)}
+    fresh = {one: one.with_name(f".{one.name}-{os.getpid()}") for one in texts}
+    try:
+        for one, text in texts.items():
+            fresh[one].write_text(text, encoding="utf-8", newline="\n")
+        for one in texts:
+            fresh[one].replace(one)
+    finally:
+        for one in fresh.values():
+            one.unlink(missing_ok=True)
+
+
+def render(report: Report) -> str:
+    """Return the page as HTML."""
+    return render_page(
+        f"{FOLDER}/diagnosis.html",
+        styles=(f"{FOLDER}/diagnosis.css",),
+        scripts=tuple(
+            f"{FOLDER}/{name}.js" for name in ("head_tables", "attention_viewer", "diagnosis")
+        ),
+        data=viewer_data.collect(report),
+        kind="report",
+        title=join_names(report),
+        report=report,
+        sections=[section for section in build_sections(report) if section.content],
+        runs_table=build_runs_table(report.runs) if len(report.runs) > 1 else None,
+        long=LONG,
+    )
+
+
+def join_names(report: Report) -> str:
+    """Return the names of all runs as one title."""
+    *first, last = (run.name for run in report.runs)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def build_sections(report: Report) -> list[Section]:
+    """Return the sections in their order, each with what it shows."""
+
+    def gallery(pick: Callable[[Run], Sequence[Panel]]) -> list[panel_gallery.Figure]:
+        return panel_gallery.build_figures({run.name: pick(run) for run in report.runs})
+
+    return [
+        Section(
+            "controls",
+            "Does the model use position at all?",
+            "The same test, with the positions of the tokens changed and all else as it was. The "
+            "less that changes a number, the less the model relies on positions.",
+            build_control_tables(report),
+        ),
+        Section(
+            "looks",
+            "Where heads look",
+            "The weights with which one token, the query, gathers from the others.",
+            viewer_data.describe(report),
+        ),
+        Section(
+            "measures",
+            "Measures by layer and head",
+            "Rows are layers, the first on top; columns are heads.",
+            build_measure_figures(report),
+        ),
+        Section(
+            "profiles",
+            "Weight against offset",
+            "How much heads attend to what lies how far away, whatever stands there.",
+            gallery(lambda run: run.profiles),
+        ),
+        Section(
+            "encoding",
+            "The encoding",
+            "What it has learned, and what it does to the scores.",
+            gallery(lambda run: run.encodings),
+        ),
+        Section("training", "Training", "As it was logged.", gallery(lambda run: run.training)),
+        Section(
+            "extrapolation",
+            "Beyond the training size",
+            "The same model at other sizes.",
+            gallery(lambda run: run.extrapolation),
+        ),
+        Section("recipe", "Recipe", "Fitting it again repeats the run.", find_recipes(report)),
+    ]
+
+
+def find_recipes(report: Report) -> dict[str, Any] | None:
+    """Return the lines of each run's recipe, and those that all runs share."""
+    texts = {run.name: run.recipe.splitlines() for run in report.runs if run.recipe}
+    if not texts:
+        return None
+    return {"texts": texts, "shared": set.intersection(*map(set, texts.values()))}
+
+
+@dataclass(frozen=True)
+class RunsTable:
+    """Facts of several runs, with a column for each.
+
+    Args:
+        metrics: Texts of each metric, one for each run.
+        facts: Texts of each short fact, one for each run.
+        statements: Long facts, which stand below the table: {fact: {run: text}}; one that all
+            runs share stands once, under no run.
+    """
+
+    metrics: dict[str, list[str]]
+    facts: dict[str, list[str]]
+    statements: dict[str, dict[str, str]]
+
+
+def build_runs_table(runs: Sequence[Run]) -> RunsTable:
+    """Collect the metrics and facts of runs, by their names."""
+    metrics = [
+        {name: numbers.format_number(number) for name, number in run.metrics.items()}
+        for run in runs
+    ]
+    keys = dict.fromkeys(key for run in runs for key in run.facts)
+    limit = ROW // len(runs)
+    long = [key for key in keys if any(len(run.facts.get(key, "")) > limit for run in runs)]
+    facts = [{key: text for key, text in run.facts.items() if key not in long} for run in runs]
+    checkpoints = {"checkpoint": [run.checkpoint for run in runs]}
+    statements = {key: _merge_statements(key, runs) for key in long}
+    return RunsTable(_fill_rows(metrics), _fill_rows(facts) | checkpoints, statements)
+
+
+def _fill_rows(columns: Sequence[dict[str, str]]) -> dict[str, list[str]]:
+    keys = dict.fromkeys(key for column in columns for key in column)
+    return {key: [column.get(key, numbers.NOTHING) for column in columns] for key in keys}
+
+
+def _merge_statements(key: str, runs: Sequence[Run]) -> dict[str, str]:
+    texts = {run.name: run.facts[key] for run in runs if key in run.facts}
+    if len(texts) == len(runs) and len(set(texts.values())) == 1:
+        return {"": runs[0].facts[key]}
+    return texts

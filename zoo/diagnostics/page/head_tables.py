@@ -1,0 +1,139 @@
+"""Tables of one number for each head in each layer, coloured by how large it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from zoo.diagnostics.report import Measure, Report, Run
+from zoo.reporting import numbers
+from zoo.reporting.palette import LETTERS, LEVELS
+from zoo.reporting.scale import Scale
+
+MANY_HEADS, CROWD = 8, 16  # from which numbers fit into wide tables only, or into none
+LEAST_END = 1e-3  # that the strongest colour stands for: smaller numbers are rounding
+ZERO = 1e-5  # smaller numbers are 0 up to rounding
+
+
+@dataclass(frozen=True)
+class HeadCell:
+    """A number as text, in full for the pointer, and the classes of its colour."""
+
+    text: str
+    value: str
+    classes: str
+
+
+@dataclass(frozen=True)
+class HeadTable:
+    """One measure of one run: a row of cells for each layer."""
+
+    run: str
+    size: str
+    rows: list[tuple[int, list[HeadCell]]]
+
+
+@dataclass(frozen=True)
+class MeasureFigure:
+    """One measure of all runs that have it, on one colour scale."""
+
+    title: str
+    caption: str
+    unit: str
+    scale: tuple[str, str, str, str]
+    tables: list[HeadTable]
+
+
+def build_measure_figures(report: Report) -> list[MeasureFigure]:
+    """Return a figure for each measure and unit, with a table for each run that has it."""
+    found: dict[tuple[str, str], dict[str, Measure]] = {}
+    for run in report.runs:
+        for measure in run.measures:
+            found.setdefault((measure.name, measure.unit), {})[run.name] = measure
+    layers = {run.name: _number_layers(run) for run in report.runs}
+    return [build_figure(measures, layers) for measures in found.values()]
+
+
+def build_figure(
+    measures: Mapping[str, Measure], layers: Mapping[str, Sequence[int]]
+) -> MeasureFigure:
+    """Return the figure of one measure of runs; `layers` are the numbers of the rows."""
+    first = next(iter(measures.values()))
+    scale, ramp = choose_scale([measure.values for measure in measures.values()])
+    tables = [
+        _build_table(measure, layers[run], run if len(measures) > 1 else "", scale, ramp)
+        for run, measure in measures.items()
+    ]
+    ends = (numbers.format_number(scale.low, 3), numbers.format_number(scale.high, 3))
+    caption = f"{first.says or f'{first.title} of each head.'}{_describe_even(measures)}"
+    return MeasureFigure(first.title, caption, first.unit, (*ends, first.unit, ramp), tables)
+
+
+def choose_scale(values: Sequence[Tensor]) -> tuple[Scale, str]:
+    """Choose the range of the colours and their ramp.
+
+    The range lies around 0 if there are both signs, else from the least to the largest number if
+    these are apart.
+    """
+    joined = torch.cat([_round(one).flatten() for one in values])
+    joined = joined[joined.isfinite()]
+    if not joined.numel():
+        return Scale(0.0, 1.0), "weights"
+
+    low, high = float(joined.min()), float(joined.max())
+    if low < 0 < high:
+        largest = max(-low, high, LEAST_END)
+        return Scale(-largest, largest), "signed"
+    if low >= 0 and (low < 0.5 * high or low == high):
+        low, high = 0.0, max(high, LEAST_END)
+    return Scale(low, high).cover(), "weights"
+
+
+def _number_layers(run: Run) -> Sequence[int]:
+    if run.attended is not None:
+        return run.attended.layers
+    return range(max((len(measure.values) for measure in run.measures), default=0))
+
+
+def _build_table(
+    measure: Measure, layers: Sequence[int], run: str, scale: Scale, ramp: str
+) -> HeadTable:
+    heads = measure.values.shape[1]
+    size = "crowd" if heads > CROWD else "many" if heads > MANY_HEADS else ""
+    values = _round(measure.values).tolist()
+    rows = [
+        (layer, [_build_cell(number, scale, ramp, bool(size)) for number in row])
+        for layer, row in zip(layers, values, strict=True)
+    ]
+    return HeadTable(run, size, rows)
+
+
+def _build_cell(number: float, scale: Scale, ramp: str, tight: bool) -> HeadCell:
+    if number != number:
+        return HeadCell(numbers.NOTHING, numbers.NOTHING, "nothing")
+    level = round((LEVELS - 1) * min(max(scale(number), 0.0), 1.0))
+    strong = level > 9 if ramp == "weights" else abs(level - LEVELS // 2) > 4
+    text = numbers.format_short(number)
+    if tight and abs(number) < 1:
+        text = text.replace("0.", ".", 1)
+    classes = f"{LETTERS[ramp]}{level}{' strong' if strong else ''}"
+    return HeadCell(text, numbers.format_number(number, 3), classes)
+
+
+def _round(values: Tensor) -> Tensor:
+    values = values.double()
+    return values.where(~(values.abs() < ZERO), 0.0)
+
+
+def _describe_even(measures: Mapping[str, Measure]) -> str:
+    """Say what evenly spread attention has in each run, once if all runs have the same."""
+    found = {run: f"{one.even:.2f}" for run, one in measures.items() if one.even is not None}
+    if not found:
+        return ""
+    if len(found) == len(measures) and len(set(found.values())) == 1:
+        return f" Evenly spread attention: {found.popitem()[1]}."
+    texts = ", ".join(f"{number} in {run}" for run, number in found.items())
+    return f" Evenly spread attention: {texts}."

@@ -1,0 +1,141 @@
+"""Pages as one HTML file that needs no network, rendered from Jinja templates."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from zoo.reporting import numbers, palette
+
+POLICY = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'; "
+    "base-uri 'none'; form-action 'none'"
+)
+SHARED = "reporting/templates"
+SHARED_SCRIPTS = (f"{SHARED}/document.js", f"{SHARED}/figures.js")
+START_SCRIPT = f"{SHARED}/start.js"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a page; without content it is left out.
+
+    Args:
+        key: Its address in the page, by which the template knows it too.
+        title: Heading, also in the list of contents.
+        lead: How to read it.
+        content: What the template shows.
+    """
+
+    key: str
+    title: str
+    lead: str
+    content: Any
+
+
+def render_page(
+    template: str, *, styles: tuple[str, ...], scripts: tuple[str, ...], data: Any, **context: Any
+) -> str:
+    """Render a page: no request goes out from it, and nothing that it shows is run.
+
+    Args:
+        template: File of the page's template, relative to the package. It extends document.html.
+        styles: Style sheets of the page, beside the shared one.
+        scripts: Scripts of the page, beside the shared ones.
+        data: JSON data that the scripts read from the element "data".
+        context: Variables of the template.
+
+    Returns:
+        The HTML.
+    """
+    script = _join_scripts(scripts)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    sheets = (f"{SHARED}/document.css", *styles)
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            policy=POLICY.format(digest),
+            style=Markup("\n".join(map(read_file, sheets))),
+            script=Markup(script),
+            data=Markup(to_script_json(data)),
+            light=palette.css_variables(palette.LIGHT),
+            dark=palette.css_variables(palette.DARK),
+            filters=_filters(),
+            levels={ramp: range(palette.LEVELS) for ramp in palette.LETTERS.values()},
+            **context,
+        )
+    )
+
+
+def render_part(template: str, macro: str, *arguments: Any) -> Markup:
+    """Render a macro of a template."""
+    module = _environment().get_template(template).module
+    found: Markup = getattr(module, macro)(*arguments)
+    return found
+
+
+def to_script_json(data: Any) -> str:
+    """Encode data as JSON that may stand in a script element: nothing in it ends the element."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.translate({ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"})
+
+
+def read_file(name: str) -> str:
+    """Read a file of the package, for example reporting/templates/document.css."""
+    return files("zoo").joinpath(name).read_text(encoding="utf-8")
+
+
+def break_words(text: str) -> Markup:
+    """Allow a line break after each / and _ of a name."""
+    if isinstance(text, Markup):
+        return text
+    escaped = str(escape(_clean(text)))
+    return Markup(re.sub("([/_])(?=.)", r"\1<wbr>", escaped, flags=re.DOTALL))
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(read_file),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_clean,
+    )
+    environment.filters |= {
+        "breaking": break_words,
+        "number": numbers.format_number,
+        "short": numbers.format_short,
+    }
+    return environment
+
+
+def _clean(value: Any) -> Any:
+    """Replace characters that HTML or UTF-8 cannot hold in whatever a template shows."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return "" if value is None else value
+    return numbers.UNPRINTABLE.sub("\ufffd", value)
+
+
+def _join_scripts(own: tuple[str, ...]) -> str:
+    """Join scripts in one block, so that their names stay within it."""
+    parts = map(read_file, (*SHARED_SCRIPTS, *own, START_SCRIPT))
+    return '"use strict";\n{\n' + "\n".join(parts) + "}\n"
+
+
+def _filters() -> dict[str, dict[str, str]]:
+    """Return the SVG filters that colour the grey pictures of heat maps, by name."""
+    return {
+        f"{ramp}-{theme}": palette.filter_tables(colours.ramps[ramp])
+        for ramp in palette.LETTERS
+        for theme, colours in (("light", palette.LIGHT), ("dark", palette.DARK))
+    }

@@ -1,0 +1,69 @@
+"""Numbers and names as text for readers: as many digits as say something."""
+
+from __future__ import annotations
+
+import math
+import re
+
+MINUS = "\u2212"
+NOTHING = "\u2013"  # in place of a number that does not exist
+SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+# what HTML, XML or UTF-8 cannot hold
+UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
+
+def is_finite(number: float) -> bool:
+    return math.isfinite(number)
+
+
+def format_number(number: float, digits: int = 4) -> str:
+    """Format a number with up to `digits` significant digits: 0.9722, 12 340, 3.1x10^-5."""
+    if not math.isfinite(number):
+        return _format_infinite(number)
+    size = abs(number)
+    if size >= 1e7 or 0 < size < 1e-3:
+        mantissa, exponent = f"{number:.2e}".split("e")
+        text = f"{float(mantissa):g}\u00d710{str(int(exponent)).translate(SUPERSCRIPTS)}"
+        return text.replace("-", MINUS)
+    if size >= 10 ** (digits - 1):
+        return f"{number:,.0f}".replace(",", "\u202f").replace("-", MINUS)
+    return f"{number:.{digits}g}".replace("-", MINUS)
+
+
+def format_pair(one: float, other: float) -> tuple[str, str]:
+    """Format two numbers with as many digits as it takes to tell them apart."""
+    for digits in range(4, 9):
+        texts = format_number(one, digits), format_number(other, digits)
+        if texts[0] != texts[1]:
+            break
+    return texts
+
+
+def format_short(number: float) -> str:
+    """Format a number in four or five characters, for the cells of a table."""
+    if not math.isfinite(number):
+        return _format_infinite(number)
+    size = abs(number)
+    for least, unit in ((1e6, "M"), (1e3, "k")):
+        if size >= 0.9995 * least:
+            decimals = 1 if size < 10 * least else 0
+            return f"{number / least:.{decimals}f}{unit}".replace("-", MINUS)
+    if 0 < size < 0.001:
+        return f"{number:.0e}".replace("e-0", "e-").replace("-", MINUS)
+    decimals = 0 if size >= 9.95 or size == 0 else 1 if size >= 0.995 else 2 if size >= 0.1 else 3
+    return f"{number:.{decimals}f}".replace("-", MINUS)
+
+
+def format_fixed(number: float | None, decimals: int, *, sign: bool = False) -> str:
+    """Format a number with a fixed number of decimals; large ones with fewer, none as a dash."""
+    if number is None:
+        return NOTHING
+    if not math.isfinite(number) or abs(number) >= 1e5:
+        return format_number(number)
+    return format(number, f"{'+' if sign else ''}.{decimals}f").replace("-", MINUS)
+
+
+def _format_infinite(number: float) -> str:
+    if math.isnan(number):
+        return NOTHING
+    return "\u221e" if number > 0 else f"{MINUS}\u221e"

@@ -1,0 +1,139 @@
+"""The one palette of pages and figures, readable on light and dark paper and without colour vision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+LEVELS = 17  # colours of a ramp in a table, odd so that 0 has a colour of its own
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Colours of one theme, as hexadecimal numbers or as CSS variables.
+
+    Args:
+        ink: Text of titles.
+        quiet: Text of labels.
+        faint: Marks in the background.
+        rule: Lines of a grid.
+        paper: Background.
+        series: Colours of lines and points, told apart by name.
+        ramps: Colours from the lowest to the highest value, by the name of the ramp.
+    """
+
+    ink: str
+    quiet: str
+    faint: str
+    rule: str
+    paper: str
+    series: tuple[str, ...]
+    ramps: dict[str, tuple[str, ...]]
+
+    def colour(self, number: int, count: int) -> str:
+        """Return the colour of one of `count` things; colours of many lie on a ramp."""
+        if count <= len(self.series):
+            return self.series[number]
+        return self.level("weights", round(4 + 12 * number / (count - 1)))
+
+    def level(self, ramp: str, level: int) -> str:
+        """Return one of the `LEVELS` colours of a ramp."""
+        return mix(self.ramps[ramp], level / (LEVELS - 1))
+
+    def with_series(self, *series: str) -> Palette:
+        """Return the same palette with other colours of lines and points."""
+        return replace(self, series=series)
+
+
+class VariablePalette(Palette):
+    """Colours as CSS variables, which follow the theme of the page."""
+
+    def level(self, ramp: str, level: int) -> str:
+        return f"var(--{LETTERS[ramp]}{level})"
+
+
+LETTERS = {"weights": "w", "signed": "d"}  # of the CSS variables of the levels of a ramp
+
+# from dark blue to yellow (Nunez, Anderton and Renslow 2018), alike on light and dark paper
+CIVIDIS = (
+    "#00204d",
+    "#123570",
+    "#3b496c",
+    "#575d6d",
+    "#707173",
+    "#8a8678",
+    "#a59c74",
+    "#c3b369",
+    "#e1cc55",
+    "#ffea46",
+)
+
+LIGHT = Palette(
+    ink="#1e2126",
+    quiet="#5c626b",
+    faint="#8b919a",
+    rule="#e6e4dc",
+    paper="#fffefb",
+    series=("#0b6aa8", "#c8500a", "#11835f", "#9a4a86", "#a67a00", "#4a9ccd", "#6b6f76", "#7a4a1f"),
+    ramps={
+        "weights": ("#f6f5ee", "#dfe9cb", "#a9d5bf", "#62b3bd", "#3287b1", "#2c5a9a", "#1b2a63"),
+        "signed": ("#1f4e8c", "#5f93c4", "#b5cfe3", "#f5f4f0", "#f1c9a0", "#dd8a45", "#9a4708"),
+        "cividis": CIVIDIS,
+    },
+)
+
+DARK = Palette(
+    ink="#e7e8ea",
+    quiet="#a9afb8",
+    faint="#7d848e",
+    rule="#31353c",
+    paper="#16181c",
+    series=("#5cb0ea", "#ff9554", "#3fcf9f", "#e2a0d0", "#f0c24b", "#9fd4f7", "#b3b8c0", "#cfa27a"),
+    ramps={
+        "weights": ("#22262e", "#273b5b", "#2f5b86", "#3e87a3", "#6cb4a6", "#b5d88f", "#f4f3a1"),
+        "signed": ("#8cc2f5", "#3f7fc0", "#294a6d", "#24282f", "#6b4526", "#c47a35", "#ffbd80"),
+        "cividis": CIVIDIS,
+    },
+)
+
+VARIABLES = VariablePalette(
+    ink="var(--ink)",
+    quiet="var(--quiet)",
+    faint="var(--faint)",
+    rule="var(--rule)",
+    paper="var(--paper)",
+    series=tuple(f"var(--s{number})" for number in range(len(LIGHT.series))),
+    ramps={},
+)
+
+
+def mix(colours: Sequence[str], share: float) -> str:
+    """Return the colour at a share, 0 to 1, of the way along a ramp."""
+    position = share * (len(colours) - 1)
+    first = min(int(position), len(colours) - 2)
+    near, far = channels(colours[first]), channels(colours[first + 1])
+    mixed = [round(a + (b - a) * (position - first)) for a, b in zip(near, far, strict=True)]
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
+
+
+def channels(colour: str) -> tuple[int, int, int]:
+    """Return red, green and blue, 0 to 255, of a colour like #0b6aa8."""
+    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    return red, green, blue
+
+
+def css_variables(palette: Palette) -> dict[str, str]:
+    """Return {name: value} of the CSS variables of a theme."""
+    found = {name: getattr(palette, name) for name in ("ink", "quiet", "faint", "rule", "paper")}
+    found |= {f"s{number}": colour for number, colour in enumerate(palette.series)}
+    found |= {name: ",".join(ramp) for name, ramp in palette.ramps.items()}
+    for ramp, letter in LETTERS.items():
+        found |= {f"{letter}{level}": palette.level(ramp, level) for level in range(LEVELS)}
+    return found
+
+
+def filter_tables(ramp: Sequence[str]) -> dict[str, str]:
+    """Return the tables of an SVG filter that gives grey levels the colours of a ramp."""
+    columns = zip(*map(channels, ramp), strict=True)
+    tables = [" ".join(f"{channel / 255:.3f}" for channel in column) for column in columns]
+    return dict(zip("RGB", tables, strict=True))

@@ -1,0 +1,158 @@
+"""Charts as SVG in a page and as PNG files, rendered offline by vl-convert."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import vl_convert
+from markupsafe import Markup, escape
+
+from zoo.reporting import charts, numbers
+from zoo.reporting.charts import Chart, Style
+from zoo.reporting.palette import LIGHT, VARIABLES, Palette
+from zoo.reporting.panel import Curves, Heatmap, HeatmapGrid, LineChart, Panel, Points
+
+PAGE = Style(VARIABLES, 400, 232, is_page=True)
+FONT = "Liberation Sans"  # comes with vl-convert, so that files are the same on all machines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """A chart in a page, with the parts that the page's own HTML shows.
+
+    Args:
+        svg: The chart, in the colours of the page.
+        legend: Colour and name of each series; empty for one series.
+        scale: Text of the lower and the upper end, the unit and the ramp of a colour scale.
+        data: JSON by which the page's script reads numbers off the chart.
+        axes: Names of the horizontal and the vertical axis where the chart does not show them.
+    """
+
+    svg: Markup
+    legend: Sequence[tuple[str, str]] = ()
+    scale: tuple[str, str, str, str] | None = None
+    data: str = "{}"
+    axes: tuple[str, str] | None = None
+
+
+def draw_for_page(panel: Panel) -> Drawing:
+    """Draw a panel for a page: without its title and its sentence, which the page shows."""
+    if isinstance(panel, Curves):
+        panel = panel.to_line_chart()
+    svg = _to_svg(charts.draw_panel(panel, PAGE), panel.title)
+    match panel:
+        case LineChart():
+            return _describe_lines(svg, panel)
+        case Points():
+            return _describe_points(svg, panel)
+        case Heatmap():
+            return _describe_map(svg, panel, panel.signed, charts.step_between_values(panel.values))
+        case HeatmapGrid():
+            return _describe_map(svg, panel, charts.has_negative(panel.values), 1)
+    return Drawing(svg=svg)
+
+
+def save_figure(chart: Chart, path: Path, *, scale: float = 2.0) -> None:
+    """Write a chart as a PNG file of few colours."""
+    path.write_bytes(to_png(chart, scale=scale))
+
+
+def to_png(chart: Chart, *, scale: float = 2.0) -> bytes:
+    """Render a chart on white paper as a PNG of few colours."""
+    from PIL import Image
+
+    rendered = vl_convert.vegalite_to_png(_to_spec(chart, LIGHT, "#ffffff"), scale=scale)
+    image, file = Image.open(BytesIO(rendered)).convert("RGB"), BytesIO()
+    image.quantize(dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def _describe_lines(svg: Markup, panel: LineChart) -> Drawing:
+    colours = charts.line_colours(panel.lines, VARIABLES)
+    legend = [(one, line.label) for one, line in zip(colours, panel.lines, strict=True)]
+    drawn = [number for number, line in enumerate(panel.lines) if line.y.isfinite().any()]
+    dots: list[int] = []
+    for number in drawn:
+        if charts.is_marked(panel, number):
+            dots += [number] * int(panel.lines[number].y.isfinite().sum())
+    x_scale, y_scale = charts.fit_scales(panel)
+    data = {
+        "series": legend,
+        "lines": drawn if panel.connected else [],
+        "dots": dots,
+        "bands": [number for number, line in enumerate(panel.lines) if line.band],
+        "x": [x_scale.low, x_scale.high, x_scale.log],
+        "y": [y_scale.low, y_scale.high, y_scale.log],
+    }
+    return Drawing(svg=svg, legend=legend if len(legend) > 1 else (), data=json.dumps(data))
+
+
+def _describe_points(svg: Markup, panel: Points) -> Drawing:
+    names = list(panel.groups)
+    legend = [(VARIABLES.colour(n, len(names)), name) for n, name in enumerate(names)]
+    dots = [number for number, _ in charts.points_of_groups(panel)]
+    data = {"series": legend, "lines": [], "dots": dots, "bands": []}
+    return Drawing(svg=svg, legend=legend if len(legend) > 1 else (), data=json.dumps(data))
+
+
+def _describe_map(svg: Markup, panel: Heatmap | HeatmapGrid, signed: bool, every: int) -> Drawing:
+    low, high = charts.find_ends(panel.values, signed)
+    unit = panel.unit if every == 1 else f"{panel.unit}; one of {every} rows and columns is drawn"
+    texts = (numbers.format_number(low, 3), numbers.format_number(high, 3))
+    data = {"ends": [low, high], "corner": panel.corner, "every": every}
+    return Drawing(
+        svg=svg,
+        scale=(*texts, unit, "signed" if signed else "weights"),
+        data=json.dumps(data),
+        axes=(panel.x, panel.y) if isinstance(panel, HeatmapGrid) else None,
+    )
+
+
+def _to_svg(chart: Chart, title: str) -> Markup:
+    """Render a chart whose size and colours the page decides."""
+    svg = vl_convert.vegalite_to_svg(_to_spec(chart, VARIABLES, None))
+    sides = re.search(r'viewBox="0 0 (\S+) (\S+)"', svg)
+    assert sides
+    box = f"0 0 {max(float(sides[1]), PAGE.width):g} {sides[2]}"  # letters are alike in all charts
+    head = f'<svg viewBox="{box}" role="img" aria-label="{escape(charts.clean(title))}">'
+    body = svg[svg.index(">") + 1 :]
+    body = re.sub(r' (?:aria-hidden|pointer-events|opacity)="(?:true|none|1)"', "", body)
+    body = re.sub(r' font-(?:family|size)="[^"]*"', "", body)  # the page has its own
+    body = re.sub(
+        r'<path class="(?:back|fore)ground" d="(?:M0,0h0v0h0Z)?"(?: display="none")?/>', "", body
+    )
+    body = body.replace("xlink:href", "href")
+    return Markup(head + body)
+
+
+def _to_spec(chart: Chart, palette: Palette, background: str | None) -> dict[str, Any]:
+    """Return the Vega-Lite specification of a chart with the settings that all charts share."""
+    texts = {"labelColor": palette.quiet, "titleColor": palette.quiet, "titleFontWeight": "normal"}
+    axis = texts | {
+        "labelFontSize": 12 if background is None else 10,
+        "titleFontSize": 11,
+        "titlePadding": 8,
+        "gridColor": palette.rule,
+        "domainColor": palette.faint,
+        "tickColor": palette.faint,
+        "tickSize": 4,
+        "aria": False,
+    }
+    found = (
+        chart.configure(font=FONT, background=background or alt.Undefined, padding=6)
+        .configure_view(stroke=None)
+        .configure_axis(**axis)
+        .configure_legend(**texts, labelFontSize=10, titleFontSize=10, aria=False)
+        .configure_mark(aria=False)
+        .to_dict(validate=False)
+    )
+    if background is None:
+        found["background"] = None
+    return found

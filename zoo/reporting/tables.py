@@ -1,0 +1,50 @@
+"""Tables as padded text, for terminals and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+
+def format_table(
+    rows: Sequence[Sequence[str]], *, left: Collection[int] = (), gap: str = "  "
+) -> str:
+    """Pad the cells of a table so that its columns are aligned.
+
+    Args:
+        rows: Texts of the cells, row by row; all rows have the same number.
+        left: Columns that are aligned to the left; the others are aligned to the right.
+        gap: What stands between columns.
+
+    Returns:
+        The lines, without spaces at their ends.
+    """
+    if not rows:
+        return ""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append(gap.join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def format_markdown(
+    head: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[str] = ("model", "measure")
+) -> str:
+    """Format a Markdown table whose columns are aligned, so that a terminal shows it as well.
+
+    Args:
+        head: Names of the columns.
+        rows: Texts of the cells.
+        text: Names of columns that are aligned to the left; numbers are aligned to the right.
+    """
+    escaped = [[cell.replace("|", r"\|") for cell in row] for row in (head, *rows)]
+    left = {number for number, name in enumerate(head) if name in text}
+    widths = [max(2, *map(len, column)) for column in zip(*escaped, strict=True)]
+    rule = ["-" * (width - 1) + ("-" if n in left else ":") for n, width in enumerate(widths)]
+    table = format_table([escaped[0], rule, *escaped[1:]], left=left, gap=" | ")
+    last = len(table.splitlines()[1])
+    return "\n".join(f"| {line.ljust(last)} |" for line in table.splitlines())
