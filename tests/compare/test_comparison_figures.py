@@ -35,19 +35,18 @@ def test_many_lines_have_a_drawing_each_the_best_first():
         replace(one, name=f"{one.name} {number}") for number in range(4) for one in found.variants
     )
     (chart,) = by_size(replace(found, variants=many))
-    spec = draw_lines_apart(found, chart).to_dict(validate=False)
-    drawn = spec["concat"]
+    drawn = draw_lines_apart(found, chart).to_dict(validate=False)["concat"]
     fronts = [one["layer"][1] for one in drawn]  # over all lines in grey
     titles = [front["title"]["text"] for front in fronts]
     assert titles == [line.label for line in reversed(chart.lines)]
     assert titles[0].startswith("alibi")
     for front, line in zip(fronts, reversed(chart.lines), strict=True):
-        rows = spec["datasets"][mark(front, "line")["data"]["name"]]
+        rows = mark(front, "line")["data"]["values"]
         values = [math.nan if row["y"] is None else row["y"] for row in rows]
         torch.testing.assert_close(torch.tensor(values).double(), line.y, equal_nan=True)
         assert mark(front, "line")["encoding"]["y"] == mark(fronts[0], "line")["encoding"]["y"]
     backs = [one["layer"][0] for one in drawn]
-    rows = spec["datasets"][mark(backs[0], "line")["data"]["name"]]
+    rows = mark(backs[0], "line")["data"]["values"]
     assert len({row["series"] for row in rows}) == len(many)
 
 

@@ -33,7 +33,7 @@ def test_rotations_show_their_frequencies():
 
 
 def test_channels_that_do_not_turn_are_counted():
-    panel = shown("rope", fraction=0.5)["Turn of each pair of channels"]
+    panel = shown("rope", rotary_fraction=0.5)["Turn of each pair of channels"]
     assert panel.with_per_token == "4 of 8 pairs stay"
     assert panel.groups["all heads"][1].isnan().sum() == 4
 
@@ -111,7 +111,8 @@ def test_a_clip_is_shown_by_one_frame():
 def test_a_picture_is_a_small_file_of_few_colours(names, tmp_path):
     draw([Choice(name) for name in names], tmp_path / "picture.png")
     with Image.open(tmp_path / "picture.png") as picture:
-        assert (picture.mode, picture.width) == ("P", 960)
+        assert picture.mode == "P"
+        assert 800 < picture.width < 1300
         assert len(picture.getcolors()) > 20
     assert (tmp_path / "picture.png").stat().st_size < 60_000
 
