@@ -33,35 +33,35 @@ def test_what_fits_has_no_fault(model, faults):
 
 
 def test_a_task_that_reads_other_samples_is_told(faults):
-    assert faults("vit_tiny", "digits", "predict") == {
+    assert faults("vit_tiny", "digits", "causal_lm") == {
         "task.name": "task predict reads text, data digits yields images"
     }
-    assert faults("lm_tiny", "flipflop", "classify") == {
+    assert faults("lm_tiny", "flipflop", "classification") == {
         "task.name": "task classify reads images or passages, data flipflop yields text"
     }
 
 
 def test_texts_with_labels_are_classified_and_neither_filled_nor_predicted(faults):
-    assert faults("mlm_tiny", "marked", "classify") == {}
-    assert faults("mlm_tiny", "marked", "fill") == {
-        "task.name": "task fill reads text, data marked yields passages"
+    assert faults("mlm_tiny", "marker_offset", "classification") == {}
+    assert faults("mlm_tiny", "marker_offset", "masked_lm") == {
+        "task.name": "task fill reads text, data marker_offset yields passages"
     }
-    assert faults("lm_tiny", "marked", "predict") == {
-        "task.name": "task predict reads text, data marked yields passages",
-        "model.name": "model decoder reads text, data marked yields passages",
+    assert faults("lm_tiny", "marker_offset", "causal_lm") == {
+        "task.name": "task predict reads text, data marker_offset yields passages",
+        "model.name": "model decoder reads text, data marker_offset yields passages",
     }
 
 
 def test_a_model_and_a_task_that_read_other_samples_are_told_at_once(faults):
-    assert faults("lm_tiny", "digits", "predict") == {
+    assert faults("lm_tiny", "digits", "causal_lm") == {
         "task.name": "task predict reads text, data digits yields images",
         "model.name": "model decoder reads text, data digits yields images",
     }
 
 
 def test_a_task_that_wants_another_model_is_told(faults):
-    assert "choose model decoder" in faults("mlm_tiny", "flipflop", "predict")["task.name"]
-    assert "choose model encoder" in faults("lm_tiny", "flipflop", "fill")["task.name"]
+    assert "choose model decoder" in faults("mlm_tiny", "flipflop", "causal_lm")["task.name"]
+    assert "choose model encoder" in faults("lm_tiny", "flipflop", "masked_lm")["task.name"]
 
 
 def test_places_by_a_length_that_is_not_known_are_told(faults):

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 
-def weights(*, dim, depth, heads, patch, classes, mixed=True, side=0, seed=0):
+def weights(*, dim, depth, heads, patch_size, classes, mixed=True, side=0, seed=0):
     """Drawn so that every one of them tells in the logits; `side` makes a table of positions for side x side patches."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -24,7 +24,7 @@ def weights(*, dim, depth, heads, patch, classes, mixed=True, side=0, seed=0):
 
     found = {
         "cls_token": draw(1, 1, dim, std=1.0),
-        **layer("patch_embed.proj", dim, 3, patch, patch),
+        **layer("patch_embed.proj", dim, 3, patch_size, patch_size),
     }
     for block in (f"blocks.{number}" for number in range(depth)):
         found |= (

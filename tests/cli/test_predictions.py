@@ -13,7 +13,7 @@ from pictures import coded, parquet
 from PIL import Image
 from tiny import LETTERS, TINY, language
 
-from zoo.data.digits import Digits
+from zoo.data.digits import Digits, scanned
 from zoo.data.vision.decode import Decoding
 from zoo.run.fit import fit
 from zoo.run.load import load
@@ -89,13 +89,11 @@ def photos(tmp_path):
 
 
 def drawn(folder, numbers):
-    """Files of scikit-learn's digits, in this order."""
-    from sklearn.datasets import load_digits
-
-    raw = load_digits()
+    """Files of the digits, in this order."""
+    images, _ = scanned()
     folder.mkdir()
     for at, number in enumerate(numbers):
-        Image.fromarray(np.round(raw.images[number] * 255 / 16).astype(np.uint8)).save(
+        Image.fromarray((images[number, 0] * 255).round().byte().numpy()).save(
             folder / f"{at:04}.png"
         )
 

@@ -8,7 +8,6 @@ import warnings
 
 import kornia.augmentation
 import pytest
-import sklearn.datasets
 import torch
 import torch.utils.tensorboard
 
@@ -17,7 +16,7 @@ from zoo.compare import runner
 from zoo.compare import status as state
 from zoo.compare.executors.base import Task
 
-IMPORTED = (kornia.augmentation, sklearn.datasets, torch.utils.tensorboard, runner)
+IMPORTED = (kornia.augmentation, torch.utils.tensorboard, runner)
 
 
 class Forked:

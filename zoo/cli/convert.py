@@ -1,4 +1,4 @@
-"""`zoo convert`."""
+"""Convert published weights: `zoo convert`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from pathlib import Path
 
 from zoo.reporting.json import as_json
 
-SUMMARY = "published weights as a checkpoint of a recipe"
+SUMMARY = "convert published weights to a checkpoint of a recipe"
+EXAMPLE = "zoo convert rope_vit.pth vit_s16_rope_mixed_imagenet data.path=FOLDER to=rope_vit.ckpt"
+OPTIONS = (("", "zoo.convert.convert:ConvertOptions"),)
 JSON = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("recipe", metavar="RECIPE")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument(
-        "--to", type=Path, metavar="OUT", help="the checkpoint to write; else FILE as .ckpt"
-    )
 
 
 def run(known: argparse.Namespace) -> None:
+    """Write the checkpoint and print where it is."""
     from zoo.convert.convert import convert
 
-    result = convert(known.file, known.recipe, known.overrides, known.to)
+    result = convert(known.file, known.recipe, known.overrides)
     print(as_json(result) if known.json else "{checkpoint}: {weights} weights".format(**result))

@@ -59,6 +59,8 @@ RENAMED_KEYS: Mapping[str, str] = MappingProxyType(
 )
 RENAMED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
     {
+        ("data", "marked"): "marker_offset",
+        ("data", "passages"): "text_classification",
         ("tasks", "classify"): "classification",
         ("tasks", "predict"): "causal_lm",
         ("tasks", "fill"): "masked_lm",

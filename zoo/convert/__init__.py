@@ -1,1 +1,1 @@
-"""Layouts of published weights, and what each of their keys is here."""
+"""Convert published weights: their layouts, and the name of each weight here."""

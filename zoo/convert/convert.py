@@ -1,9 +1,9 @@
-"""`zoo convert`: published weights as a checkpoint, which is evaluated, loaded and started from like any other."""
+"""Convert published weights to a zoo checkpoint, which works like any other: eval, load, init_from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,167 +11,172 @@ import torch
 from torch import Tensor, nn
 
 from zoo.config import Recipe
+from zoo.config.command_line import parse_options, split_words
 from zoo.convert import ropevit
 from zoo.errors import CheckpointError, ConfigIssue, RecipeError
 from zoo.run import atomic_io, checkpoint
 from zoo.run.build import build_task
 from zoo.run.load import load_recipe
 
-SHOWN = 20  # faults of a kind
+MAX_LISTED = 20
+"""Issues of one kind that a message lists."""
+WRONG_LAYOUT = "not RoPE-ViT in timm's layout"
 
 
-def convert(file: Path, name: str, overrides: Sequence[str], to: Path | None) -> dict[str, Any]:
-    """Write the weights of a file as a checkpoint of a recipe; returns what `--json` prints. Raises CheckpointError."""
-    target = to or file.with_suffix(".ckpt")
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions:
+    """Options of `zoo convert`."""
+
+    to: str | None = None
+    """Checkpoint to write; null: the name of the file with the ending .ckpt."""
+
+
+def convert(file: Path, name: str, words: Sequence[str]) -> dict[str, Any]:
+    """Write published weights as a checkpoint of a recipe.
+
+    Args:
+        file: The published weights: a file of `torch.save` or of safetensors.
+        name: The recipe whose model has these weights.
+        words: Options of the command and overrides of the recipe, `key=value`.
+
+    Returns:
+        The recipe, the checkpoint and the number of weights; `zoo convert --json` prints it.
+
+    Raises:
+        RecipeError: The recipe is wrong, or the checkpoint exists already.
+        CheckpointError: The file is unreadable, or its weights are not those of the recipe.
+    """
+    own, overrides = split_words(words, [ConvertOptions])
+    options = ConvertOptions(**parse_options(own, [ConvertOptions])[0])
+    target = Path(options.to) if options.to else file.with_suffix(".ckpt")
     if target.exists():
-        raise RecipeError(
-            ConfigIssue("command line", "--to", f"{target} exists already", "name another file")
-        )
-    weights = _published(file)
+        issue = ConfigIssue("command line", "to", f"{target} exists already", "name another file")
+        raise RecipeError(issue)
+
+    published = read_published(file)
+    sizes = ropevit.read_sizes(published)
+    _refuse(file, WRONG_LAYOUT, _compare_layout(published, ropevit.layout(sizes)))
+
     recipe = load_recipe(name, overrides)
-    sizes = ropevit.sizes(weights)
-    _refuse(file, "not RoPE-ViT as timm has it", _strange(weights, ropevit.layout(sizes)))
-    _refuse(file, f"not the weights of recipe {recipe.name}", _unlike(recipe, sizes))
+    wrong_recipe = f"not the weights of recipe {recipe.name}"
+    _refuse(file, wrong_recipe, _compare_recipe(recipe, sizes))
+
     task = build_task(recipe)
-    own = dict(ropevit.translated(weights, sizes, recipe.model.options["heads"]))
-    _refuse(file, f"not the weights of recipe {recipe.name}", _other(task.model, own))
-    task.model.load_state_dict(own)
+    weights = dict(ropevit.rename_weights(published, sizes, recipe.model.options["heads"]))
+    _refuse(file, wrong_recipe, _compare_model(task.model, weights))
+    task.model.load_state_dict(weights)
+
     content = {"zoo": checkpoint.about(recipe, task.samples), "state_dict": task.state_dict()}
     atomic_io.publish(atomic_io.serialised(content), target)
-    return {"recipe": recipe.name, "checkpoint": str(target), "weights": len(weights)}
+    return {"recipe": recipe.name, "checkpoint": str(target), "weights": len(published)}
 
 
-def _published(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file, by name, among them those that tell the sizes of the model."""
-    found = ropevit.inner(_safe(file) if file.suffix == ".safetensors" else _pickled(file))
-    weights = {key: value for key, value in found.items() if isinstance(value, Tensor)}
-    ranks = dict(zip(ropevit.TELLING, (4, 3, 2, 2), strict=True))
-    lacking = [key for key in ropevit.TELLING if key not in weights]
-    wrong = [key for key, rank in ranks.items() if key in weights and weights[key].dim() != rank]
-    if lacking or wrong or len(weights) < len(found):
-        others = [key for key in found if key not in weights]
-        faults = [f"missing: {key}" for key in lacking] + [
-            f"of another rank: {key}" for key in wrong
-        ]
-        _refuse(
-            file, "not RoPE-ViT as timm has it", [*faults, *(f"no tensor: {key}" for key in others)]
-        )
+def read_published(file: Path) -> dict[str, Tensor]:
+    """Read the tensors of a file by name.
+
+    Raises:
+        CheckpointError: The file is unreadable, or lacks a tensor that tells the model's sizes.
+    """
+    is_safetensors = file.suffix == ".safetensors"
+    content = ropevit.unwrap(_read_safetensors(file) if is_safetensors else _read_pickle(file))
+    weights = {key: value for key, value in content.items() if isinstance(value, Tensor)}
+
+    issues = []
+    for key, rank in ropevit.SIZED_WEIGHTS.items():
+        if key not in weights:
+            issues.append(f"missing: {key}")
+        elif weights[key].dim() != rank:
+            issues.append(f"wrong number of dimensions: {key} has {weights[key].dim()}, not {rank}")
+    issues += [f"not a tensor: {key}" for key in content if key not in weights]
+    _refuse(file, WRONG_LAYOUT, issues)
     return weights
 
 
-def _pickled(file: Path) -> Mapping[str, object]:
+def _read_pickle(file: Path) -> Mapping[str, object]:
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{file}: no such file") from None
-    except Exception as error:  # of several kinds
-        told = str(error).strip().partition("\n")[0][:120]
-        raise CheckpointError(
-            f"{file}: unreadable as plain data and tensors, nothing of it was run: {told}"
-        ) from None
+    except Exception as error:
+        # torch raises errors of several kinds
+        cause = str(error).strip().partition("\n")[0][:120]
+        problem = "unreadable as plain data and tensors, no code in it was run"
+        raise CheckpointError(f"{file}: {problem}: {cause}") from None
     if not isinstance(content, Mapping):
-        raise CheckpointError(
-            f"{file}: it holds no weights by name, but a {type(content).__name__}"
-        )
+        problem = f"expected a mapping of names to weights, got {type(content).__name__}"
+        raise CheckpointError(f"{file}: {problem}")
     return content
 
 
-def _safe(file: Path) -> Mapping[str, object]:
+def _read_safetensors(file: Path) -> Mapping[str, object]:
     try:
         from safetensors.torch import load_file
     except ImportError:
-        raise CheckpointError(
-            f"{file}: the package safetensors reads it; pip install safetensors"
-        ) from None
+        remedy = "reading it needs the package safetensors; pip install safetensors"
+        raise CheckpointError(f"{file}: {remedy}") from None
     try:
         return load_file(file)
     except FileNotFoundError:
         raise CheckpointError(f"{file}: no such file") from None
-    except Exception as error:  # of a class that is not public
+    except Exception as error:
+        # its error class is not public
         raise CheckpointError(f"{file}: unreadable: {str(error)[:120]}") from None
 
 
-def _refuse(file: Path, told: str, faults: Sequence[str]) -> None:
-    """Raises CheckpointError with all faults, if there are any."""
-    more = [f"and {len(faults) - SHOWN} more"] if len(faults) > SHOWN else []
-    if faults:
-        raise CheckpointError("\n  ".join([f"{file}: {told}", *faults[:SHOWN], *more]))
+def _refuse(file: Path, problem: str, issues: Sequence[str]) -> None:
+    """Raise CheckpointError with all issues, if there are any."""
+    rest = len(issues) - MAX_LISTED
+    more = [f"and {rest} more"] if rest > 0 else []
+    if issues:
+        raise CheckpointError("\n  ".join([f"{file}: {problem}", *issues[:MAX_LISTED], *more]))
 
 
-def _strange(weights: Mapping[str, Tensor], layout: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Keys that a file lacks, those that are not known, and those of another shape."""
-    faults = [
-        f"missing: {key} {list(shape)}" for key, shape in layout.items() if key not in weights
-    ]
-    faults += [
-        f"unknown: {key} {list(value.shape)}" for key, value in weights.items() if key not in layout
-    ]
+def _compare_layout(
+    weights: Mapping[str, Tensor], layout: Mapping[str, tuple[int, ...]]
+) -> list[str]:
+    """List missing keys, unknown keys and wrong shapes."""
+    issues = []
     for key, shape in layout.items():
-        if key in weights and weights[key].shape != shape:
-            faults.append(f"misshapen: {key} is {list(weights[key].shape)}, not {list(shape)}")
-    return faults
+        if key not in weights:
+            issues.append(f"missing: {key} {list(shape)}")
+        elif weights[key].shape != shape:
+            found = list(weights[key].shape)
+            issues.append(f"wrong shape: {key} is {found}, expected {list(shape)}")
+    unknown = [key for key in weights if key not in layout]
+    return issues + [f"unknown: {key} {list(weights[key].shape)}" for key in unknown]
 
 
-def _unlike(recipe: Recipe, sizes: ropevit.Sizes) -> list[str]:
-    """Options of the recipe that are not those of the file, with what would be right."""
+def _compare_recipe(recipe: Recipe, sizes: ropevit.Architecture) -> list[str]:
+    """List options of the recipe that differ from the file, each with the override that fits."""
     if recipe.model.name != "vit":
         return [f"model.name is {recipe.model.name}; RoPE-ViT is a vit"]
     options = recipe.model.options
     given = {f"model.{key}": value for key, value in options.items()}
     given |= {f"model.block.{key}": value for key, value in asdict(options["block"]).items()}
     given["model.encoding"] = [choice.name for choice in options["encoding"]]
-    wanted = dict(_wanted(sizes))
-    found = [
-        f"{key} is {_word(given[key])}, not {_word(right)}: {key}={_word(right)}"
-        for key, right in wanted.items()
-        if given[key] != right
-    ]
+
+    issues = []
+    for key, right in ropevit.list_options(sizes).items():
+        if given[key] != right:
+            value = _format(right)
+            issues.append(f"{key} is {_format(given[key])}, expected {value}: {key}={value}")
     if given["model.block.layer_scale"] is None:
-        found.append("model.block.layer_scale is null: model.block.layer_scale=1e-5")
-    return found
+        issues.append("model.block.layer_scale is null: model.block.layer_scale=1e-5")
+    return issues
 
 
-def _wanted(sizes: ropevit.Sizes) -> Iterator[tuple[str, object]]:
-    yield from ((f"model.{key}", getattr(sizes, key)) for key in ("dim", "depth", "patch"))
-    if sizes.heads is not None:
-        yield "model.heads", sizes.heads
-    yield (
-        "model.encoding",
-        [*(["learned"] if sizes.tokens else []), "rope_mixed" if sizes.mixed else "rope_axial"],
-    )
-    yield from {"model.pool": "class", "model.cls_position": "none", "model.registers": 0}.items()
-    yield from {
-        "model.block.norm": "layer",
-        "model.block.norm_position": "pre",
-        "model.block.mlp": "gelu",
-    }.items()
-    yield "model.block.mlp_ratio", sizes.hidden / sizes.dim
-    yield "model.block.key_bias", True
-    yield from (
-        (f"model.block.{key}", False) for key in ("qk_norm", "output_norm", "output_gate", "shift")
-    )
-
-
-def _word(value: object) -> str:
+def _format(value: object) -> str:
     text = f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
     return text.lower() if isinstance(value, bool) else text
 
 
-def _other(model: nn.Module, own: Mapping[str, Tensor]) -> list[str]:
-    """Weights that a model has and a file does not give, or the other way round, and those of another shape."""
-    asked = {key: value.shape for key, value in model.state_dict().items()}
-    faults = [
-        f"{key}: the recipe's model has it, the file does not give it"
-        for key in asked
-        if key not in own
-    ]
-    faults += [
-        f"{key}: the file gives it, the recipe's model does not have it"
-        for key in own
-        if key not in asked
-    ]
-    both = [key for key in asked if key in own and own[key].shape != asked[key]]
-    return faults + [
-        f"{key}: {list(own[key].shape)} in the file, {list(asked[key])} by the recipe"
-        for key in both
-    ]
+def _compare_model(model: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
+    """List weights that only the model or only the file has, and those of different shapes."""
+    expected = {key: value.shape for key, value in model.state_dict().items()}
+    issues = [f"{key}: not in the file" for key in expected if key not in weights]
+    issues += [f"{key}: not in the recipe's model" for key in weights if key not in expected]
+    for key in expected:
+        if key in weights and weights[key].shape != expected[key]:
+            found = list(weights[key].shape)
+            issues.append(f"{key}: {found} in the file, {list(expected[key])} by the recipe")
+    return issues

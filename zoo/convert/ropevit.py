@@ -1,27 +1,30 @@
-"""Published weights of RoPE-ViT (Heo et al. 2024, arXiv:2403.13298), in the layout of timm.
+"""Published weights of RoPE-ViT (Heo et al. 2024, arXiv:2403.13298) in timm's layout.
 
-With D width, H heads, K = D / H, p patch, C channels, F hidden size, N = h w patches of training, row by row:
+With D width, H heads, K = D / H, p patch size, C channels, F hidden size, N = h w training patches,
+row by row:
 
-    patch_embed.proj.weight, .bias               [D, C, p, p], [D]
-    cls_token                                    [1, 1, D]              neither turned nor given a row of pos_embed
-    pos_embed                                    [1, N, D]              only with APE; other grids read it bicubically
-    rope.freqs                                   [2, depth, H, K/2]     only of RoPE-Mixed; see below
-    blocks.i.norm1.weight, .bias                 [D], [D]               layer norms, eps 1e-6
-    blocks.i.attn.qkv.weight, .bias              [3D, D], [3D]          queries, keys, values; keys have a bias
-    blocks.i.attn.proj.weight, .bias             [D, D], [D]
-    blocks.i.gamma_1, .gamma_2                   [D], [D]               factors on the branches of attention and perceptron
-    blocks.i.norm2.weight, .bias                 [D], [D]
-    blocks.i.mlp.fc1.weight, .bias               [F, D], [F]            then an exact GELU
-    blocks.i.mlp.fc2.weight, .bias               [D, F], [D]
-    norm.weight, .bias                           [D], [D]
-    head.weight, .bias                           [classes, D], [classes]    of the class token, normed
+    patch_embed.proj.weight, .bias      [D, C, p, p], [D]
+    cls_token                           [1, 1, D]         not rotated, no row of pos_embed
+    pos_embed                           [1, N, D]         with APE only; bicubic for other grids
+    rope.freqs                          [2, depth, H, K/2]    RoPE-Mixed only, see below
+    blocks.i.norm1.weight, .bias        [D], [D]          layer norms, eps 1e-6
+    blocks.i.attn.qkv.weight, .bias     [3D, D], [3D]     queries, keys, values; keys have a bias
+    blocks.i.attn.proj.weight, .bias    [D, D], [D]
+    blocks.i.gamma_1, .gamma_2          [D], [D]          layer scale of attention and of the MLP
+    blocks.i.norm2.weight, .bias        [D], [D]
+    blocks.i.mlp.fc1.weight, .bias      [F, D], [F]       followed by an exact GELU
+    blocks.i.mlp.fc2.weight, .bias      [D, F], [D]
+    norm.weight, .bias                  [D], [D]
+    head.weight, .bias                  [classes, D], [classes]    applied to the normed CLS token
 
-In layer l and head h, channels (2j, 2j + 1) of the query and the key at row r and column c, whole numbers from 0 on, turn by
-c freqs[0, l, h, j] + r freqs[1, l, h, j]: the column comes first. Axial models have no such key; half of their pairs turn by
-c 100^(-4j/K), the rest by r 100^(-4j/K).
+In layer l and head h, channels (2j, 2j + 1) of the query and the key at row r and column c, whole
+numbers from 0, are rotated by c freqs[0, l, h, j] + r freqs[1, l, h, j]: the column comes first.
+Axial models have no such key; half of their pairs are rotated by c 100^(-4j/K), the others by
+r 100^(-4j/K).
 
-The layout of the authors (github.com/naver-ai/rope-vit) differs in `freqs` [2, depth, H K/2] for `rope.freqs`, in the
-coordinates `freqs_t_x` and `freqs_t_y` of the patches, which are not needed, and in that all stands under `model`.
+The authors' own layout (github.com/naver-ai/rope-vit) has `freqs` [2, depth, H K/2] in place of
+`rope.freqs`, patch coordinates `freqs_t_x` and `freqs_t_y`, which are not needed, and everything
+under the key `model`.
 """
 
 from __future__ import annotations
@@ -31,130 +34,160 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-TELLING = ("patch_embed.proj.weight", "cls_token", "head.weight", "blocks.0.mlp.fc1.weight")
-PARTS = {  # of a block
+SIZED_WEIGHTS = {
+    "patch_embed.proj.weight": 4,
+    "cls_token": 3,
+    "head.weight": 2,
+    "blocks.0.mlp.fc1.weight": 2,
+}
+"""Weights whose shapes tell the sizes of the model, and their numbers of dimensions."""
+BLOCK_LAYERS = {
     "norm1": "norm1",
     "attn.proj": "attn.o_proj",
     "norm2": "norm2",
     "mlp.fc1": "mlp.up_proj",
     "mlp.fc2": "mlp.down_proj",
 }
-FACTORS = {"gamma_1": "attn_branch.scale", "gamma_2": "mlp_branch.scale"}
-WHOLE = {"patch_embed.proj": "patch_embed", "norm": "trunk.norm", "head": "head"}
-Shape = tuple[int, ...]
+LAYER_SCALES = {"gamma_1": "attn_branch.scale", "gamma_2": "mlp_branch.scale"}
+MODEL_LAYERS = {"patch_embed.proj": "patch_embed", "norm": "trunk.norm", "head": "head"}
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What a file tells of its model. `tokens` 0 is no table of positions; axial models do not tell their heads."""
+class Architecture:
+    """The sizes of a published model, as its weights tell them."""
 
     dim: int
     depth: int
-    patch: int
+    patch_size: int
     channels: int
     classes: int
     hidden: int
-    tokens: int
+    positions: int
+    """Rows of `pos_embed`, 0 without APE."""
     mixed: bool
+    """RoPE-Mixed, else axial."""
     heads: int | None
+    """None where the weights do not tell: of axial models and in the authors' layout."""
 
 
-def inner(content: Mapping[str, object]) -> Mapping[str, object]:
-    """The weights, also where they stand under `model`, without the coordinates of patches."""
+def unwrap(content: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the weights of either layout under timm's names."""
     weights = content.get("model", content)
     weights = weights if isinstance(weights, Mapping) else content
-    known = {"freqs": "rope.freqs"}
-    return {
-        known.get(key, key): value
-        for key, value in weights.items()
-        if key not in ("freqs_t_x", "freqs_t_y")
-    }
+    unused = ("freqs_t_x", "freqs_t_y")
+    renamed = {"freqs": "rope.freqs"}
+    return {renamed.get(key, key): value for key, value in weights.items() if key not in unused}
 
 
-def sizes(weights: Mapping[str, Tensor]) -> Sizes:
-    """The sizes of a model that has the keys of TELLING, each of the right rank."""
+def read_sizes(weights: Mapping[str, Tensor]) -> Architecture:
+    """Read the sizes of a model that has the keys of SIZED_WEIGHTS, each of the right rank."""
     kernel, frequencies = weights["patch_embed.proj.weight"], weights.get("rope.freqs")
-    return Sizes(
+    numbers = [key.split(".")[1] for key in weights if key.startswith("blocks.")]
+    tells_heads = frequencies is not None and frequencies.dim() == 4
+    return Architecture(
         dim=kernel.shape[0],
-        depth=1
-        + max(
-            int(key.split(".")[1])
-            for key in weights
-            if key.startswith("blocks.") and _numbered(key)
-        ),
-        patch=kernel.shape[-1],
+        depth=1 + max(int(number) for number in numbers if number.isdecimal()),
+        patch_size=kernel.shape[-1],
         channels=kernel.shape[1],
         classes=weights["head.weight"].shape[0],
         hidden=weights["blocks.0.mlp.fc1.weight"].shape[0],
-        tokens=weights["pos_embed"].shape[-2] if "pos_embed" in weights else 0,
+        positions=weights["pos_embed"].shape[-2] if "pos_embed" in weights else 0,
         mixed=frequencies is not None,
-        heads=frequencies.shape[2] if frequencies is not None and frequencies.dim() == 4 else None,
+        heads=frequencies.shape[2] if frequencies is not None and tells_heads else None,
     )
 
 
-def _numbered(key: str) -> bool:
-    return key.split(".")[1].isdecimal()
+def layout(sizes: Architecture) -> dict[str, tuple[int, ...]]:
+    """Return the keys and shapes of a file with these sizes."""
+    dim, hidden, depth, heads = sizes.dim, sizes.hidden, sizes.depth, sizes.heads
+    shapes: dict[str, tuple[int, ...]] = {"cls_token": (1, 1, dim)}
+    if sizes.positions:
+        shapes["pos_embed"] = (1, sizes.positions, dim)
+    if sizes.mixed and heads is None:
+        shapes["rope.freqs"] = (2, depth, dim // 2)
+    elif sizes.mixed and heads is not None:
+        shapes["rope.freqs"] = (2, depth, heads, dim // heads // 2)
 
-
-def layout(of: Sizes) -> dict[str, Shape]:
-    """The keys that a file of these sizes has, with their shapes; frequencies as the file has them."""
-    dim, hidden, classes = of.dim, of.hidden, of.classes
-    found: dict[str, Shape] = {"cls_token": (1, 1, dim)}
-    if of.tokens:
-        found["pos_embed"] = (1, of.tokens, dim)
-    if of.mixed:
-        heads = of.heads
-        found["rope.freqs"] = (
-            (2, of.depth, dim // 2) if heads is None else (2, of.depth, heads, dim // heads // 2)
-        )
-    found |= _layer("patch_embed.proj", dim, of.channels, of.patch, of.patch)
-    for number in range(of.depth):
+    patch = (sizes.channels, sizes.patch_size, sizes.patch_size)
+    layers = {"patch_embed.proj": (dim, *patch), "norm": (dim,), "head": (sizes.classes, dim)}
+    for number in range(depth):
         block = f"blocks.{number}"
-        found |= {f"{block}.{name}": (dim,) for name in FACTORS}
-        found |= _layer(f"{block}.norm1", dim) | _layer(f"{block}.norm2", dim)
-        found |= _layer(f"{block}.attn.qkv", 3 * dim, dim) | _layer(f"{block}.attn.proj", dim, dim)
-        found |= _layer(f"{block}.mlp.fc1", hidden, dim) | _layer(f"{block}.mlp.fc2", dim, hidden)
-    return found | _layer("norm", dim) | _layer("head", classes, dim)
-
-
-def _layer(name: str, *shape: int) -> dict[str, Shape]:
-    return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-
-
-def translated(
-    weights: Mapping[str, Tensor], of: Sizes, heads: int
-) -> Iterator[tuple[str, Tensor]]:
-    """The names and weights of zoo's model for those of a file whose keys and shapes are those of `layout`."""
-    yield "cls_token", weights["cls_token"]
-    yield from _renamed(weights, WHOLE)
-    if of.tokens:
-        yield "trunk.encoding.learned.table", weights["pos_embed"][0]
-    if of.mixed:
-        turned = weights["rope.freqs"].reshape(2, of.depth, heads, -1).flip(0)  # (row, column)
-        for number in range(of.depth):
-            yield f"trunk.encoding.rope_mixed.{number}.frequencies", turned[:, number]
-    for number in range(of.depth):
-        block = {
-            key.removeprefix(prefix): value
-            for key, value in weights.items()
-            if key.startswith(prefix := f"blocks.{number}.")
+        shapes |= {f"{block}.{name}": (dim,) for name in LAYER_SCALES}
+        layers |= {
+            f"{block}.norm1": (dim,),
+            f"{block}.norm2": (dim,),
+            f"{block}.attn.qkv": (3 * dim, dim),
+            f"{block}.attn.proj": (dim, dim),
+            f"{block}.mlp.fc1": (hidden, dim),
+            f"{block}.mlp.fc2": (dim, hidden),
         }
-        yield from ((f"trunk.blocks.{number}.{name}", value) for name, value in _block(block))
+    for name, shape in layers.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return shapes
 
 
-def _block(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    yield from ((name, weights[key]) for key, name in FACTORS.items())
-    yield from _renamed(weights, PARTS)
+def list_options(sizes: Architecture) -> dict[str, object]:
+    """Return the recipe options that a model of these sizes needs."""
+    options: dict[str, object] = {
+        "model.dim": sizes.dim,
+        "model.depth": sizes.depth,
+        "model.patch_size": sizes.patch_size,
+    }
+    if sizes.heads is not None:
+        options["model.heads"] = sizes.heads
+    table = ["learned"] if sizes.positions else []
+    return options | {
+        "model.encoding": [*table, "rope_mixed" if sizes.mixed else "rope_axial"],
+        "model.pool": "class",
+        "model.cls_position": "none",
+        "model.registers": 0,
+        "model.block.norm": "layer",
+        "model.block.norm_position": "pre",
+        "model.block.mlp": "gelu",
+        "model.block.mlp_ratio": sizes.hidden / sizes.dim,
+        "model.block.key_bias": True,
+        "model.block.qk_norm": False,
+        "model.block.output_norm": False,
+        "model.block.output_gate": False,
+        "model.block.token_shift": False,
+    }
+
+
+def rename_weights(
+    weights: Mapping[str, Tensor], sizes: Architecture, heads: int
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield names and weights of zoo's ViT for weights whose keys and shapes are those of `layout`."""
+    yield "cls_token", weights["cls_token"]
+    yield from _rename_layers(weights, MODEL_LAYERS)
+    if sizes.positions:
+        yield "trunk.encoding.learned.table", weights["pos_embed"][0]
+    if sizes.mixed:
+        # zoo's axes are (row, column), [2, depth, H, K/2]
+        frequencies = weights["rope.freqs"].reshape(2, sizes.depth, heads, -1).flip(0)
+        for number in range(sizes.depth):
+            yield f"trunk.encoding.rope_mixed.{number}.frequencies", frequencies[:, number]
+    for number in range(sizes.depth):
+        prefix = f"blocks.{number}."
+        own = {key: value for key, value in weights.items() if key.startswith(prefix)}
+        block = {key.removeprefix(prefix): value for key, value in own.items()}
+        for name, value in _rename_block(block):
+            yield f"trunk.{prefix}{name}", value
+
+
+def _rename_block(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    for key, name in LAYER_SCALES.items():
+        yield name, weights[key]
+    yield from _rename_layers(weights, BLOCK_LAYERS)
     for kind in ("weight", "bias"):
-        parts = weights[f"attn.qkv.{kind}"].chunk(3)
-        yield from (
-            (f"attn.{name}.{kind}", part)
-            for name, part in zip(("q_proj", "k_proj", "v_proj"), parts, strict=True)
-        )
+        query, key, value = weights[f"attn.qkv.{kind}"].chunk(3)
+        yield f"attn.q_proj.{kind}", query
+        yield f"attn.k_proj.{kind}", key
+        yield f"attn.v_proj.{kind}", value
 
 
-def _renamed(
+def _rename_layers(
     weights: Mapping[str, Tensor], names: Mapping[str, str]
 ) -> Iterator[tuple[str, Tensor]]:
     for key, name in names.items():
-        yield from ((f"{name}.{kind}", weights[f"{key}.{kind}"]) for kind in ("weight", "bias"))
+        for kind in ("weight", "bias"):
+            yield f"{name}.{kind}", weights[f"{key}.{kind}"]

@@ -1,11 +1,10 @@
-"""Handwritten digits: the 1,797 images of 8 x 8 that come with scikit-learn (Alpaydin and Kaynak 1998). No download."""
+"""Handwritten digits: 1,797 images of 8 x 8 pixels (Alpaydin and Kaynak 1998) that come with zoo. No download."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Annotated
 
@@ -29,12 +28,8 @@ SIDE = 8  # pixels
 
 @cache
 def scanned() -> tuple[Tensor, Tensor]:
-    """Images [1797, 1, 8, 8], black 0 and white 1, and labels [1797], read once: not to be changed in place.
-
-    The file is read without importing scikit-learn, which takes longer than the rest of a short run.
-    """
-    place = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
-    table = np.loadtxt(str(place), delimiter=",")
+    """Read images [1797, 1, 8, 8], black 0 and white 1, and labels [1797]; not to be changed in place."""
+    table = np.loadtxt(Path(__file__).with_suffix(".csv.gz"), delimiter=",")
     images = torch.from_numpy(table[:, :-1]).float().view(COUNT, 1, SIDE, SIDE) / 16
     return images, torch.from_numpy(table[:, -1]).long()
 

@@ -1,4 +1,4 @@
-"""Clips of scikit-learn's handwritten digits, each moving about a larger frame and bouncing off its edges. No download."""
+"""Clips of handwritten digits, each moving about a larger frame and bouncing off its edges. No download."""
 
 from __future__ import annotations
 
