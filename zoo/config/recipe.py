@@ -27,7 +27,7 @@ from zoo.config.tree import (
     to_plain,
     walk,
 )
-from zoo.config.validate import Validator, validate_changes
+from zoo.config.validate import Validator, validate_variants
 from zoo.config.yaml import dump, read_plain
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Choice
@@ -126,16 +126,15 @@ def _build_recipe(
     typed = validator.validate_fields(SECTIONS, tree.data, "", OTHERS)
     given = {**validator.locations, "": tree.locate("")}
     trainer, evaluate, data = typed.get("trainer"), typed.get("evaluate"), typed.get("data")
-    if isinstance(trainer, TrainerOptions) and reported.isdisjoint(
-        key for key in reported if key.partition(".")[0] in ("", "trainer")
-    ):
+    sections_at_fault = {key.partition(".")[0] for key in reported}
+    if isinstance(trainer, TrainerOptions) and sections_at_fault.isdisjoint({"", "trainer"}):
         for key, *issue in trainer.problems("trainer"):
             validator.issues.append(ConfigIssue(locate(given, key), key, *issue))
-    changes_given = dict(list_children(tree.data.get("evaluate"))).get("data_variants")
-    if changes_given is not None and isinstance(data, Choice):
-        variants = validate_changes(validator, data, changes_given, "evaluate.data_variants")
-        if isinstance(evaluate, EvaluateOptions) and evaluate.data_variants is not None:
-            typed["evaluate"] = replace(evaluate, data_variants=variants)
+    variants = dict(list_children(tree.data.get("evaluate"))).get("data_variants")
+    if variants is not None and isinstance(data, Choice):
+        typed_variants = validate_variants(validator, data, variants, "evaluate.data_variants")
+        if isinstance(evaluate, EvaluateOptions):
+            typed["evaluate"] = replace(evaluate, data_variants=typed_variants)
 
     if issues or validator.issues:
         raise RecipeError(*dict.fromkeys([*issues, *validator.issues]))

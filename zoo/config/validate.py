@@ -80,9 +80,11 @@ BOOLEANS = MappingProxyType({"yes": "true", "on": "true", "no": "false", "off": 
 
 
 class Validator:
-    """One walk over a recipe. What does not fit is reported and kept as it is, so that the walk goes on.
+    """One walk over a recipe, which goes on after an issue and keeps the value as it is.
 
-    What is missing at or below a `reported` key is not reported again.
+    Args:
+        locations: Where each key was given.
+        reported: Keys with an issue already; nothing is missing at or below them.
     """
 
     def __init__(
@@ -121,10 +123,11 @@ class Validator:
         given: Mapping[str, Any],
         key: str,
         others: Sequence[str] = (),
+        partial: bool = False,
     ) -> dict[str, Any]:
-        """Return the typed values of a mapping, with the defaults of what is not given.
+        """Return the typed values of a mapping, and unless it is `partial` the defaults of the rest.
 
-        An unknown word is answered with the nearest of the schema and of `others`, which are read elsewhere.
+        `others` are words that are read elsewhere, and may be what an unknown word means.
         """
         typed = {}
         for word, value in given.items():
@@ -138,6 +141,8 @@ class Validator:
         for word, option in schema.items():
             if word in given:
                 typed[word] = self.validate(option.annotation, given[word], join(key, word))
+            elif partial:
+                continue
             elif option.required:
                 self.refuse_absence(join(key, word), f"expected {describe_type(option.annotation)}")
             else:
@@ -160,13 +165,10 @@ class Validator:
 
     def validate_annotated(self, annotation: Any, value: Any, key: str) -> Any:
         inner, *marks = get_args(annotation)
-        for mark in marks:
-            if isinstance(mark, Choices):
-                return (
-                    self.validate_choice(mark.kind, value, key)
-                    if inner is Choice
-                    else self.validate_choices(mark.kind, value, key)
-                )
+        if isinstance(marks[0], Choices):
+            if inner is Choice:
+                return self.validate_choice(marks[0].kind, value, key)
+            return self.validate_choices(marks[0].kind, value, key)
         typed = self.validate(inner, value, key)
         if key in self.untyped:
             return typed
@@ -231,25 +233,17 @@ class Validator:
 
     def validate_choices(self, kind: str, value: Any, key: str) -> Any:
         """Return a tuple of choices; one alone is short for a list of it."""
-        self.locations[key] = locate(self.given, key)
-        if is_interpolation(value):
-            self.untyped.add(key)
-            return value
+        annotation = Annotated[Choice, Choices(kind)]
         if not isinstance(value, str | dict | list):
-            return self.refuse_type(Annotated[Choice, Choices(kind)], value, key)
+            return self.refuse_type(annotation, value, key)
         entries = value if isinstance(value, list) else [value]
         if not entries:
             return self.refuse(key, value, f"a list of no {kind}", suggest("", names(kind)))
-        return tuple(
-            self.validate_choice(kind, entry, join(key, i)) for i, entry in enumerate(entries)
-        )
+        pairs = enumerate(entries)
+        return tuple(self.validate(annotation, entry, join(key, i)) for i, entry in pairs)
 
     def validate_choice(self, kind: str, value: Any, key: str) -> Any:
-        """Return a Choice with every option of its class; of an unknown name the options are not validated."""
-        self.locations[key] = locate(self.given, key)
-        if is_interpolation(value):
-            self.untyped.add(key)
-            return value
+        """Return a Choice with every option of its class, if there is such a class."""
         given = {"name": value} if isinstance(value, str) else value
         if not isinstance(given, dict):
             return self.refuse_type(Annotated[Choice, Choices(kind)], given, key)
@@ -285,24 +279,19 @@ class Validator:
         return read_options(kind, str(name))
 
 
-def validate_changes(
-    validator: Validator, data: Choice, changes: Any, key: str
+def validate_variants(
+    validator: Validator, data: Choice, variants: Any, key: str
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Return {name: {option: value}}: named changes of the options of the data, typed as these options are."""
+    """Return {name: {option: value}}, changes of the options of the data, typed as they are."""
     schema = read_options("data", data.name)
     found = {}
-    for name, change in changes.items() if isinstance(changes, dict) else ():
-        typed = {}
-        for word, value in change.items() if isinstance(change, dict) else ():
-            full = f"{key}.{name}.{word}"
-            if word in schema:
-                typed[word] = validator.validate(schema[word].annotation, value, full)
-            else:
-                remedy = suggest(word, schema)
-                typed[word] = validator.refuse(full, value, "unknown option of the data", remedy)
-        if not typed and not isinstance(change, str | int | float | list):
+    for name, change in variants.items() if isinstance(variants, dict) else ():
+        full = join(key, name)
+        given = change if isinstance(change, dict) else {}
+        if not given and not isinstance(change, str | int | float | list):
             remedy = "write {option: value} of data, or remove it"
-            validator.refuse(join(key, name), change, "it changes nothing", remedy)
+            validator.refuse(full, change, "it changes nothing", remedy)
+        typed = validator.validate_fields(schema, given, full, partial=True)
         found[name] = MappingProxyType(typed)
     return MappingProxyType(found)
 
