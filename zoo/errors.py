@@ -12,7 +12,7 @@ class ZooError(Exception):
 
 
 class OptionError(ValueError):
-    """An option has a value that cannot work. `key` names the option, relative to whoever raises."""
+    """An option has a value that cannot work; `key` names it, relative to whoever raises."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class ConfigIssue:
 
 
 class RecipeError(ZooError):
-    """A recipe or the arguments are wrong, and nothing was started. Carries every issue that was found."""
+    """A recipe or the arguments are wrong and nothing was started; carries every issue found."""
 
     code = 2
 
@@ -54,7 +54,7 @@ class RecipeError(ZooError):
 
 
 class NonFiniteError(ZooError):
-    """A loss, gradient or weight became infinite or NaN; training stopped before the optimiser used it."""
+    """A loss, gradient or weight became non-finite; training stopped before the optimiser step."""
 
     code = 3
 

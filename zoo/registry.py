@@ -1,8 +1,9 @@
-"""Find registered members by name. A name is a file: `zoo/encodings/rope.py` is the encoding `rope`.
+"""Find registered members by name: `zoo/encodings/rope.py` is the encoding `rope`.
 
-A file of a kind's folder that marks one class with `@register` is a member of that kind. Plug-in packages mirror the
-same folders (`my_zoo/encodings/mine.py`); they come from the entry point group `zoo.plugins` or from `zoo --plugin`,
-never from a recipe. Listing names reads the text of the files; only `find` imports one.
+A file of a kind's folder that marks one class with `@register` is a member of that kind. Plug-in
+packages mirror the same folders (`my_zoo/encodings/mine.py`); they come from the entry point group
+`zoo.plugins` or from `zoo --plugin`, never from a recipe. Listing names reads the text of the
+files; only `find` imports one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from zoo.errors import ConfigIssue, RecipeError
 
 @dataclass(frozen=True)
 class Kind:
-    """The folders of a kind, and zoo's own modules in them that support members and register nothing.
+    """The folders of a kind, and zoo's own modules in them that register nothing.
 
     Support modules of a plug-in begin with an underscore, or lie in a folder of their own.
     """
@@ -64,14 +65,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices:
-    """Marks an option, as `Annotated[..., Choices(kind)]`, that a recipe fills with a list of members of `kind`."""
+    """Marks an option that holds members of a kind: `Annotated[..., Choices(kind)]`."""
 
     kind: str
 
 
 @dataclass(frozen=True)
 class Between:
-    """Bounds of an option, both included, as `Annotated[int, Between(1)]`: a recipe outside them is refused."""
+    """Marks the bounds of an option, both included: `Annotated[int, Between(1)]`."""
 
     low: float
     high: float = float("inf")
@@ -98,7 +99,7 @@ Count = Annotated[int, Between(1, COUNTED)]
 
 @dataclass(frozen=True)
 class Matches:
-    """What a text looks like: one of `patterns`. Any other is refused, as `problem` says, with a `remedy`."""
+    """Marks the patterns of a text, and problem and remedy to report for any other text."""
 
     patterns: tuple[re.Pattern[str], ...]
     problem: str
@@ -112,7 +113,7 @@ def register(cls: Class) -> Class:
 
 
 def roots() -> dict[str, Path]:
-    """Packages that hold members, zoo first: {import name: folder}."""
+    """Return {import name: folder} of the packages that hold members, zoo first."""
     found = {"zoo": Path(__file__).parent}
     for package in [*INSTALLED, *filter(None, os.environ.get(PLUGINS, "").split(","))]:
         try:
@@ -162,7 +163,7 @@ def members(kind: str) -> dict[str, Member]:
     """Return {name: member} of a kind; where a plug-in uses a name of zoo's, zoo's member stays.
 
     Raises:
-        RecipeError: Files in the kind's folders that register nothing, several classes, or another name.
+        RecipeError: Files that register nothing, several classes, or under another name.
     """
     found: dict[str, Member] = {}
     issues: list[ConfigIssue] = []
@@ -197,7 +198,7 @@ def find(kind: str, name: str) -> Any:
 
 
 def _list_modules(kind: str) -> Iterator[tuple[str, Path]]:
-    """Yield (module, path) of each file that must register a member, zoo's before those of plug-ins."""
+    """Yield (module, path) of each file that must register a member, zoo's before plug-ins'."""
     for package, root in roots().items():
         for folder in KINDS[kind].folders:
             prefix = f"{package}.{folder.replace('/', '.')}"
@@ -210,7 +211,7 @@ def _list_modules(kind: str) -> Iterator[tuple[str, Path]]:
 
 
 def _read_member(kind: str, module: str, path: Path) -> Member:
-    """Describe the member that a file registers. Raises RecipeError naming the file where it is none."""
+    """Describe the member that a file registers. Raises RecipeError if it registers none."""
 
     def refuse(problem: str, remedy: str, line: int | None = None) -> RecipeError:
         return RecipeError(
@@ -258,7 +259,7 @@ def parse_file(path: Path, modified: int) -> ast.Module:
 
 
 def _list_register_names(tree: ast.Module) -> set[str]:
-    """Return every way in which a file may write `register`: imported, under another name, or through its module."""
+    """Return the ways a file may write `register`: imported, renamed, or through its module."""
     marks = {"zoo.registry.register"}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
@@ -288,7 +289,7 @@ def _list_names_given(node: ast.ClassDef) -> Iterator[tuple[int, object]]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint that ends a message: the nearest known word, or the known words."""
+    """Return a remedy: the nearest known word, or the known words."""
     known = tuple(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if close:

@@ -1,4 +1,4 @@
-"""YAML recipes and command-line overrides, validated against signatures, as typed and frozen data."""
+"""Recipes: YAML and command-line overrides, composed and validated to typed, frozen data."""
 
 from zoo.config.lookup import find_recipe, recipe_files
 from zoo.config.recipe import Recipe, from_plain, load

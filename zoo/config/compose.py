@@ -1,7 +1,8 @@
-"""Compose a recipe: files over what they extend, then overrides of the command line, then interpolations.
+"""Compose a recipe: files over what they extend, then overrides, then interpolations.
 
-OmegaConf merges, sets dotted keys and resolves `${...}`. What it cannot know is here: the location of every key, the
-rule that a new `name` drops the options of the old one, and the names that may be written in short.
+OmegaConf merges, sets dotted keys and resolves `${...}`. What it cannot know is here: the location
+of every key, the rule that a new `name` drops the options of the old one, and the shorthands of
+names and lists.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Composer:
         self.trees: dict[Path, Tree] = {}
 
     def compose(self, path: Path, chain: tuple[Path, ...] = ()) -> Tree:
-        """Merge a file over what it extends. Raises RecipeError if the file itself cannot be read."""
+        """Merge a file over what it extends. Raises RecipeError if the file cannot be read."""
         if path.resolve() not in self.trees:
             own = read_file(path, self.issues)
             sections = dict(own.data)
@@ -97,9 +98,9 @@ def _merge_data(base: Any, top: Any, tree: Tree, key: str) -> Any:
 
 
 def _inherit(base: Any, top: Any, tree: Tree, key: str) -> Any:
-    """Return what `top` inherits of `base`: no options of another name, and nothing of another structure.
+    """Return what `top` inherits of `base`: neither options of another name nor another structure.
 
-    An option that the same command line gives is not inherited, so that the order of overrides does not matter.
+    Options of the same command line stay, so that the order of overrides does not matter.
     """
     if isinstance(top, dict) and isinstance(base, str):
         base = {"name": base}
@@ -135,7 +136,7 @@ class Override:
     value: Tree | None
 
     def apply(self, tree: Tree) -> Tree:
-        """Return the changed tree. Raises RecipeError where the key cannot be stepped into, or is not there."""
+        """Return the changed tree. Raises RecipeError if there can be no such key, or is none."""
         if self.value is None:
             return remove_key(tree, self.parts)
         return set_key(tree, self.parts, self.value.data)
@@ -178,10 +179,13 @@ def remove_key(tree: Tree, parts: Sequence[str]) -> Tree:
 
 
 def _open_path(tree: Tree, parts: Sequence[str], create: bool) -> tuple[Any, Any, Any]:
-    """Copy the data and step to a key; return the copy, the container of the key, and the key's part in it.
+    """Copy the data and step to a key, writing out shorthands on the way.
 
-    What stands in short on the way is written out: a bare name as {name}, a lone entry as a list of it. Raises
-    RecipeError where a part cannot be stepped into, or is not there and is not to be created.
+    Returns:
+        The copy, the container of the key, and the key's own part in it.
+
+    Raises:
+        RecipeError: A part cannot be stepped into, or is not there and not to be created.
     """
     data = copy.deepcopy(tree.data)
     container: Any = {"": data}
@@ -230,7 +234,7 @@ def _find_entry(items: list[Any], part: str, key: str) -> int:
 
 
 def parse_overrides(arguments: Iterable[str], issues: list[ConfigIssue]) -> list[Override]:
-    """Parse `a.b=1`, which sets a key, and `~a.b`, which removes one; add what cannot be read to `issues`."""
+    """Parse `a.b=1`, which sets a key, and `~a.b`, which removes one; add others to `issues`."""
     assert not isinstance(arguments, str), "overrides are a sequence of strings"
     found = []
     for argument in arguments:
@@ -279,8 +283,8 @@ def resolve_interpolations(
 ) -> Tree:
     """Put values of `complete`, the recipe with its defaults, in place of interpolations.
 
-    With new issues, interpolations stay as they are. So they do where the tree is `partial`: what they refer to may be
-    absent because of an earlier issue.
+    If there are new issues, interpolations stay as they are. So they do if the tree is `partial`:
+    what they refer to may be absent because of an earlier issue.
     """
     texts = {
         key: text for key, text in walk(tree.data) if is_interpolation(text) and text != UNREADABLE
@@ -320,8 +324,8 @@ def _replace_values(data: Any, new: dict[str, Any], key: str) -> Any:
 def _check_references(text: str, complete: dict[str, Any], partial: bool) -> tuple[str, str] | None:
     """Return problem and remedy of an interpolation that cannot be resolved.
 
-    References are followed without resolving them, so that a cycle or a bomb costs nothing. What is wrong with a value
-    further on is reported where that value stands.
+    References are followed without resolving them, so that a cycle or a bomb costs nothing. What
+    is wrong with a value further on is reported at that value.
     """
     waiting: list[tuple[str, tuple[str, ...]]] = [(text, ())]
     for _ in range(STEPS):
@@ -357,10 +361,9 @@ def _check_references(text: str, complete: dict[str, Any], partial: bool) -> tup
 def _find_target(key: str, complete: Any) -> Any:
     """Return what stands at a key; KeyError, the class, where nothing does."""
     for part in key.split("."):
-        children = dict(list_children(complete))
         is_entry = isinstance(complete, list) and part.isdecimal()
-        slot = int(part) if is_entry else part
-        if slot not in children:
+        try:
+            complete = complete[int(part) if is_entry else part]
+        except (LookupError, TypeError):
             return KeyError
-        complete = children[slot]
     return complete

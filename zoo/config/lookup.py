@@ -25,7 +25,11 @@ def recipe_files() -> dict[str, Path]:
 
 
 def find_recipe(path_or_name: str | Path) -> Path:
-    """Return the file of a registered name, or at a path (with or without .yaml). Raises RecipeError if there is none."""
+    """Return the file of a registered name, or of a path with or without .yaml.
+
+    Raises:
+        RecipeError: There is no such file; the message names the nearest recipe.
+    """
     word = str(path_or_name)
     found = recipe_files().get(word) or _find_file(Path(word))
     if found is None:
@@ -50,7 +54,10 @@ def _explain_absence(word: str) -> ConfigIssue:
 
 
 def find_extended(entry: str, file: Path) -> Path | None:
-    """Return what an `extends` in `file` names: a file beside it, a fragment of configs/, or a registered recipe."""
+    """Return what `extends` in `file` names.
+
+    That is a file beside it, a fragment of configs/, or a registered recipe, in this order.
+    """
     for folder in (file.parent, *_list_folders("configs")):
         if found := _find_file(folder / entry):
             return found
@@ -73,7 +80,7 @@ def is_fragment(path: Path) -> bool:
 
 
 def _list_folders(kind: str) -> Iterator[Path]:
-    """Yield the folder `kind` of each package; in a checkout, zoo's lies beside the package rather than in it."""
+    """Yield the folder `kind` of each package; a checkout of zoo has it beside the package."""
     for package, root in roots().items():
         if (root / kind).is_dir():
             yield root / kind

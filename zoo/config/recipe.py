@@ -1,4 +1,4 @@
-"""Load a recipe: YAML and overrides in, a typed and frozen Recipe out, or all of its issues at once."""
+"""Load a recipe: YAML and overrides in; a typed, frozen Recipe out, or all issues at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DEFAULT = "by default"
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Sections):
-    """Everything a run is made of: `Sections`, its name, and the location of each key that was given."""
+    """Everything a run is made of: its sections, its name, and the location of each given key."""
 
     name: str
     locations: Mapping[str, str] = field(
@@ -47,7 +47,7 @@ class Recipe(Sections):
     )
 
     def plain(self) -> dict[str, Any]:
-        """Return the sections as dicts, lists and scalars, with every option. `from_plain` gives the recipe back."""
+        """Return the sections as dicts, lists and scalars, which `from_plain` reads back."""
         return {section: to_plain(getattr(self, section)) for section in SECTIONS}
 
     def yaml(self) -> str:
@@ -60,7 +60,7 @@ class Recipe(Sections):
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:8]
 
     def make_issue(self, key: str, problem: str, remedy: str = "") -> ConfigIssue:
-        """Return an issue of a key, located where the key was given, or else the nearest key above it."""
+        """Return an issue of a key, located where it or the nearest key above it was given."""
         return ConfigIssue(locate(self.locations, key) or self.name, key, problem, remedy)
 
 
@@ -128,7 +128,7 @@ def _build_recipe(
     trainer, evaluate, data = typed.get("trainer"), typed.get("evaluate"), typed.get("data")
     sections_at_fault = {key.partition(".")[0] for key in reported}
     if isinstance(trainer, TrainerOptions) and sections_at_fault.isdisjoint({"", "trainer"}):
-        for key, *issue in trainer.problems("trainer"):
+        for key, *issue in trainer.find_problems("trainer"):
             validator.issues.append(ConfigIssue(locate(given, key), key, *issue))
     variants = dict(list_children(tree.data.get("evaluate"))).get("data_variants")
     if variants is not None and isinstance(data, Choice):
@@ -142,7 +142,7 @@ def _build_recipe(
 
 
 def _list_reported_keys(issues: list[ConfigIssue]) -> frozenset[str]:
-    """Return the keys that have an issue already; "" if any key may have one, since a file could not be read in full."""
+    """Return the keys that have an issue; "" if any key may have one, as a file was not read."""
     keys = {issue.key for issue in issues if issue.key or issue.location != COMMAND_LINE}
     return frozenset("" if key.partition(".")[0] == "extends" else key for key in keys)
 
@@ -165,7 +165,7 @@ def _resolve(tree: Tree, issues: list[ConfigIssue], reported: frozenset[str]) ->
 
 @dataclass(frozen=True)
 class Side:
-    """A value of one of two recipes, as YAML has it, and where it was given; neither where the key is absent."""
+    """A value of one of two recipes and where it was given; neither if the key is absent."""
 
     value: Any
     location: str | None
@@ -186,7 +186,7 @@ def diff_recipes(one: Recipe, other: Recipe) -> Iterator[tuple[str, Side, Side]]
 
 
 def format_sides(one: Side, other: Side) -> list[str]:
-    """Write both values shortened, or whole where they differ only in what shortening leaves out."""
+    """Write both values shortened, or whole if they look equal when shortened."""
     short = [str(one), str(other)]
     return short if short[0] != short[1] else [repr(one.value), repr(other.value)]
 

@@ -1,4 +1,4 @@
-"""The sections of a recipe, in their order, and the options of those that name no registered member."""
+"""Sections of a recipe, in their order, and the options that belong to no registered member."""
 
 from __future__ import annotations
 
@@ -39,13 +39,9 @@ Precision = Literal[
 Scalar = int | float | bool | str | None
 Plain = Scalar | tuple[Scalar, ...] | Mapping[str, Scalar]
 Tracker = Literal["tensorboard", "wandb", "mlflow"]
-COARSE = (
-    "16-true",
-    "bf16-true",
-    "transformer-engine",
-    "transformer-engine-float16",
-)  # weights themselves are rounded
-# not Lightning's, or not as it has them
+# the weights themselves are rounded
+COARSE = ("16-true", "bf16-true", "transformer-engine", "transformer-engine-float16")
+# options that Lightning does not have, or has in another form
 OURS = (
     "logger",
     "fast_dev_run",
@@ -56,62 +52,70 @@ OURS = (
     "num_threads",
 )
 LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
-ONCE = dict.fromkeys((*LIMITS, "max_epochs", "max_steps", "log_every_n_steps"), 1)  # fast_dev_run
+# what fast_dev_run sets
+ONCE = dict.fromkeys((*LIMITS, "max_epochs", "max_steps", "log_every_n_steps"), 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerOptions:
-    """How long, on what and how precisely to train. The names are Lightning's, but for those of `OURS`."""
+    """How long, on what and how precisely to train. The names are Lightning's, except `OURS`."""
 
     max_epochs: Count | None = None
+    """Epochs to train; give this, max_steps, or both."""
     max_steps: Count | None = None
+    """Optimiser steps to train."""
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"] = "auto"
+    """The hardware to train on."""
     devices: Count | str = "auto"
+    """How many devices of a node to use, auto for all, or which ones, as '0,1'."""
     num_nodes: Count = 1
-    strategy: Literal["auto", "ddp", "fsdp"] = "auto"  # auto: ddp where there are several processes
+    """How many machines train together."""
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    """How processes share the work; auto is ddp if there are several."""
     precision: Precision = "32-true"
+    """The precision of weights and of computation."""
     gradient_clip_val: Annotated[float, Between(0)] | None = 1.0
+    """The largest norm of all gradients together; null does not clip."""
     accumulate_grad_batches: Count = 1
+    """Batches whose gradients are added up before a step."""
     log_every_n_steps: Count = 10
+    """Steps between two logged values of the training loss."""
     deterministic: bool = False
-    overfit_batches: Count | None = None  # train on the same few first batches in every epoch
-    fast_dev_run: bool = False  # one batch each of training, validation and test
-    logger: Tracker | tuple[Tracker, ...] = ("tensorboard",)  # besides metrics.csv
+    """Use deterministic kernels only."""
+    overfit_batches: Count | None = None
+    """Train on the same few first batches in every epoch."""
+    fast_dev_run: bool = False
+    """Run one batch each of training, validation and test."""
+    logger: Tracker | tuple[Tracker, ...] = ("tensorboard",)
+    """Trackers to log to besides metrics.csv."""
     compile: bool = False
-    activation_checkpointing: bool = (
-        False  # blocks are computed again in the backward pass, in place of being stored
-    )
-    ema_decay: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = (
-        None  # decay of an average of weights, which is evaluated
-    )
-    async_checkpoint: bool = False  # write checkpoints in the background
-    num_threads: Count | None = (
-        None  # of each process, on the CPU: sums are rounded otherwise by more or fewer; None: torch's
-    )
+    """Compile the blocks of the model with torch.compile."""
+    activation_checkpointing: bool = False
+    """Compute blocks again in the backward pass instead of storing their activations."""
+    ema_decay: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = None
+    """Decay of an exponential moving average of the weights, which is then evaluated."""
+    async_checkpoint: bool = False
+    """Write checkpoints in the background."""
+    num_threads: Count | None = None
+    """CPU threads of each process; sums are rounded differently by more or fewer. null: torch's."""
 
-    def problems(self, key: str) -> Iterator[tuple[str, str, str]]:
-        """Key, problem and remedy of what no single type tells."""
+    def find_problems(self, key: str) -> Iterator[tuple[str, str, str]]:
+        """Yield key, problem and remedy of options that do not fit together."""
         if self.max_epochs is None and self.max_steps is None:
             yield key, "neither max_epochs nor max_steps is given", "say how long to train"
         if self.compile and self.strategy == "fsdp":
-            yield (
-                join(key, "compile"),
-                "blocks in shards are not compiled",
-                "leave it out, or choose strategy ddp",
-            )
+            remedy = "leave it out, or choose strategy ddp"
+            yield join(key, "compile"), "sharded blocks cannot be compiled", remedy
         if isinstance(self.devices, str) and not re.fullmatch(r"auto|\d+(,\d+)*", self.devices):
-            problem = f"expected how many devices, auto, or which ones as '0,1', got {format_value(self.devices)}"
-            yield join(key, "devices"), problem, ""
+            expected = "expected how many devices, auto, or which ones as '0,1'"
+            yield join(key, "devices"), f"{expected}, got {format_value(self.devices)}", ""
         if self.ema_decay is not None and self.strategy == "fsdp":
-            told = f"an average needs all weights in each process, which strategy {self.strategy} does not keep"
-            yield join(key, "ema_decay"), told, "choose strategy ddp, or leave ema_decay out"
+            problem = "an average needs all weights in each process, and fsdp shards them"
+            yield join(key, "ema_decay"), problem, "choose strategy ddp, or leave ema_decay out"
         if self.ema_decay is not None and self.precision in COARSE:
-            told = f"an average moves in steps that precision {self.precision} rounds away"
-            yield (
-                join(key, "ema_decay"),
-                told,
-                "choose bf16-mixed or 16-mixed, or leave ema_decay out",
-            )
+            problem = f"an average moves in steps that precision {self.precision} rounds away"
+            remedy = "choose bf16-mixed or 16-mixed, or leave ema_decay out"
+            yield join(key, "ema_decay"), problem, remedy
 
     @property
     def trackers(self) -> tuple[str, ...]:
@@ -121,66 +125,76 @@ class TrainerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosticsOptions:
-    """What is measured of the attention while training: `queries` of `samples` of the validation, each `every` steps.
-
-    Looks that would take more than the share `budget` of the time are put off. `every` null: there are none.
-    """
+    """What is measured of the attention while training."""
 
     every_n_steps: Count | None = 100
+    """Steps between two measurements; null measures nothing."""
     max_overhead: Annotated[float, Between(1e-4, 1)] = 0.02
+    """The largest share of the time; measurements that would exceed it are put off."""
     samples: Count = 4
+    """Validation samples to measure."""
     queries: Count = 16
-    layers: tuple[Annotated[int, Between(0)], ...] | None = None  # by number, from 0; None: all
+    """Queries of each sample to measure."""
+    layers: tuple[Annotated[int, Between(0)], ...] | None = None
+    """Numbers of the layers to measure, from 0; null for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """What a model is evaluated at besides what it was trained at.
-
-    Sizes are numbers, resolutions also HxW, and either multiples Nx of the size of training. `variants` are named changes
-    of the options of the data. At sizes past that of training each of `rules` is tried that an encoding of the model
-    knows; none is the encoding as it is.
-    """
+    """Conditions to evaluate a model under, besides those of training."""
 
     resolutions: tuple[Count | Annotated[str, RESOLUTION], ...] | None = None
+    """Image sizes in pixels: 24, 16x32 for height and width, or 2x the size of training."""
     lengths: tuple[Count | Annotated[str, LENGTH], ...] | None = None
-    stride: Count | None = (
-        None  # tokens from window to window, of which the last so many are asked; None: the length
-    )
+    """Lengths in tokens: 512, or 2x the length of training."""
+    stride: Count | None = None
+    """Tokens from window to window, and scored at the end of each; null: the length."""
     data_variants: Mapping[str, Mapping[str, Plain]] | None = None
+    """{name: {option: value}}: named changes of the options of the data."""
     extrapolation: tuple[str, ...] | None = None
+    """Rules of the encoding to try beyond the size of training; none is the encoding as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions:
-    """What `zoo generate` writes, and how it draws tokens. Temperature 0 takes the likeliest."""
+    """What `zoo generate` writes, and how it samples tokens."""
 
     prompt: str = ""
+    """The text to continue."""
     tokens: Count = 200
+    """Tokens to generate."""
     temperature: Annotated[float, Between(0)] = 1.0
+    """Divides the logits; 0 takes the likeliest token."""
     top_k: Count | None = None
+    """Sample from this many of the likeliest tokens; null for all."""
     top_p: Annotated[float, Between(1e-6, 1)] = 1.0
+    """Sample from the likeliest tokens that have this probability together."""
     stop: str | None = None
+    """Stop after this text."""
     samples: Count = 1
+    """Texts to generate."""
     seed: Seed = 0
+    """Seed of the sampling."""
     cache: bool = True
+    """Keep keys and values of earlier tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
-    """What `zoo predict` tells of each file that has a class: at most so many classes, the likeliest first."""
+    """What `zoo predict` reports of each file."""
 
     top: Count = 5
+    """Classes to report at most, the likeliest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sections:
-    """What a recipe holds beside `extends`."""
+    """The sections of a recipe; `extends` is read before them."""
 
     seed: Seed = 0
-    init_from: str | None = (
-        None  # a checkpoint, of this recipe or another, whose weights are the first ones
-    )
+    """Seed of weights, order and augmentation."""
+    init_from: str | None = None
+    """A checkpoint, of this recipe or another, that the weights start from."""
     model: Annotated[Choice, Choices("models")]
     data: Annotated[Choice, Choices("data")]
     task: Annotated[Choice, Choices("tasks")]
@@ -193,12 +207,12 @@ class Sections:
 
 
 def parse_length(word: int | str, trained: int, key: str) -> int:
-    """Return a length in tokens. Raises OptionError for `key` where a multiple is no whole number."""
+    """Return a length in tokens. Raises OptionError for `key` if it is no whole number."""
     return word if isinstance(word, int) else _multiply(word, trained, key)
 
 
 def parse_sides(word: int | str, trained: Sides, key: str) -> Sides:
-    """Return height and width in pixels. Raises OptionError for `key` where a multiple is no whole number."""
+    """Return height and width in pixels. Raises OptionError for `key` if one is no whole number."""
     if isinstance(word, int):
         return word, word
     if found := SHAPE.fullmatch(word):

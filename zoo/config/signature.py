@@ -1,7 +1,8 @@
-"""The options of a class: its keyword-only arguments. A signature is the one place where a default is written.
+"""Options of a class: its keyword-only arguments, the one place where a default is written.
 
-The options of registered members are read from the text of their files, so that a recipe is checked without waiting
-for lightning or datasets. Only what an annotation or a default names is imported, such as a dataclass of options.
+The options of registered members are read from the text of their files, so that validating a recipe
+does not import lightning or datasets. Only what an annotation or a default names is imported, such
+as a dataclass of options.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class EveryEncoding:
-    """Options of every encoding, whatever its class; None leaves the fact that the class declares."""
+    """Options of every encoding; None leaves the fact that its class declares."""
 
     shared: bool | None = None
     coordinates: Literal["index", "fraction", "growing", "symmetric", "interpolated"] | None = None
@@ -77,7 +78,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def read_options(kind: str, name: str) -> dict[str, Option]:
     """Return the options of a registered member without importing its file.
 
-    A member whose `__init__` is not written in its file, such as a dataclass, is imported, and so is one whose
+    A member is imported after all if its class writes no `__init__`, as a dataclass, or if its
     annotations cannot be evaluated by themselves.
 
     Raises:
@@ -99,7 +100,7 @@ def read_options(kind: str, name: str) -> dict[str, Option]:
 
 
 def _find_init(member: Member) -> ast.arguments:
-    """Return the arguments of the `__init__` that a class writes itself. Raises LookupError if it writes none."""
+    """Return the arguments of a class's own `__init__`. Raises LookupError if it has none."""
     tree = parse_file(member.path, member.path.stat().st_mtime_ns)
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == member.class_name:
@@ -110,7 +111,7 @@ def _find_init(member: Member) -> ast.arguments:
 
 
 class ModuleNames(dict[str, Any]):
-    """The names of a Python file, each worked out when it is first used: of what the file imports, nothing else is."""
+    """The names of a Python file, each evaluated or imported when it is first used."""
 
     def __init__(self, module: str, path: Path) -> None:
         super().__init__()
@@ -146,7 +147,7 @@ class ModuleNames(dict[str, Any]):
         return self[name]
 
     def import_name(self, source: str, name: str) -> Any:
-        """Work out a name of another module: in the same way where it is one of zoo's or of a plug-in's."""
+        """Return a name of another module, which is not imported if it is zoo's or a plug-in's."""
         module = importlib.util.resolve_name(source, self.module.rpartition(".")[0])
         if module not in sys.modules and module.partition(".")[0] in roots():
             spec = importlib.util.find_spec(module)

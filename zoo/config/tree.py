@@ -23,7 +23,7 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class Tree:
-    """Dicts, lists and scalars, and {full key: "path:line" or "command line"}, with "" for the whole."""
+    """Plain data, and {full key: "path:line" or "command line"}, with "" for the whole."""
 
     data: Any
     locations: Mapping[str, str]
@@ -48,7 +48,7 @@ def join(key: str, part: str | int) -> str:
 
 
 def list_ancestors(key: str) -> Iterator[str]:
-    """Yield a key and those above it: `model.dim`, `model` and the empty key of the whole recipe."""
+    """Yield a key and those above it: `model.dim`, `model` and the empty key of the whole."""
     while key:
         yield key
         key = key.rpartition(".")[0]
@@ -98,7 +98,7 @@ def format_value(value: object) -> str:
 
 
 def suggest(word: str, known: Iterable[str], parent: str = "") -> str:
-    """Return the remedy of an unknown word: the nearest known one as a full key below `parent`, or the known words."""
+    """Return a remedy: the nearest known word as a key below `parent`, or the known words."""
     known = [one for one in known if one != word]
     if not known:
         return "none is known here"

@@ -1,4 +1,4 @@
-"""Validate plain data against annotations: typed values, and an issue for everything that does not fit."""
+"""Validate plain data against annotations: typed values, and an issue for each misfit."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Validator:
         others: Sequence[str] = (),
         partial: bool = False,
     ) -> dict[str, Any]:
-        """Return the typed values of a mapping, and unless it is `partial` the defaults of the rest.
+        """Return the typed values of a mapping, with the defaults of the rest unless `partial`.
 
         `others` are words that are read elsewhere, and may be what an unknown word means.
         """
@@ -180,7 +180,7 @@ class Validator:
         return typed
 
     def validate_union(self, annotation: Any, value: Any, key: str) -> Any:
-        """Return the first member that fits; if none does, report the issues of the one that comes closest."""
+        """Return the first member that fits; otherwise report the issues of the closest one."""
         trials = []
         for member in get_args(annotation):
             trial = Validator(self.given, self.reported)
@@ -260,7 +260,7 @@ class Validator:
         return Choice(str(given["name"]), MappingProxyType(kept))
 
     def find_options(self, kind: str, name: Any, key: str) -> Mapping[str, Option] | None:
-        """Return the options of a member; report an issue, and return None, if there is no such member."""
+        """Return the options of a member; None, with an issue, if there is no such member."""
         self.locations[key] = locate(self.given, key)
         if is_interpolation(name):
             self.untyped.add(key)
@@ -333,12 +333,14 @@ def describe_type(annotation: Any) -> str:
 
 
 def fits(annotation: Any, value: object) -> bool:
-    """Return whether a scalar has the type of its annotation: true is no number, 1 is a float, 1.0 is no int."""
+    """Return whether a scalar has a type: true is no number, 1 is a float, 1.0 is no int."""
     if get_origin(annotation) is Literal:
         return any(type(value) is type(each) and value == each for each in get_args(annotation))
     assert annotation in TYPES, f"no recipe can hold {annotation}"
     if annotation is float:
-        return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return abs(value) <= sys.float_info.max
     return type(value) is annotation
 
 

@@ -1,7 +1,7 @@
-"""Read YAML with the line of every key, and write it. A recipe is plain data: nothing can construct an object.
+"""Read YAML with the line of every key, as plain data that can construct no object; write YAML.
 
-OmegaConf's own reader is not used: it follows YAML 1.1, in which 010 is 8, 1:30 is 90 and yes is true, keeps no lines,
-and overwrites a key that is given twice. Here plain scalars are those of YAML 1.2, and 1e-3 is a number.
+OmegaConf's own reader is not used: it follows YAML 1.1, in which 010 is 8, 1:30 is 90 and yes is
+true, and keeps no lines. Here plain scalars are those of YAML 1.2, and 1e-3 is a number.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """Write what `Loader` reads back the same; quote what other YAML readers would misread (yes, 010)."""
+    """Write what `Loader` reads back; quote what other readers would misread (yes, 010)."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -130,7 +130,12 @@ def _read_text(path: Path, name: str) -> str:
 
 
 def parse(text: str, locate_line: Callable[[int], str], issues: list[ConfigIssue]) -> Tree:
-    """Parse YAML text whose lines have the locations `locate_line(line)`; add what is wrong with single keys to `issues`.
+    """Parse YAML text; add what is wrong with single keys to `issues`.
+
+    Args:
+        text: The YAML.
+        locate_line: Returns the location of a line, counted from 1.
+        issues: Takes further issues.
 
     Raises:
         RecipeError: The text cannot be read as YAML.
@@ -208,7 +213,11 @@ class _Reader:
 
 
 def read_plain(data: object, location: str, issues: list[ConfigIssue]) -> Tree:
-    """Check plain data, such as a checkpoint holds, all of which has one location. Raises RecipeError if it is not plain."""
+    """Check the plain data of a checkpoint, which has one location for all keys.
+
+    Raises:
+        RecipeError: It holds something else than dicts, lists and scalars, or too much.
+    """
     tree = Tree(None, {"": location})
     count = 0
 
