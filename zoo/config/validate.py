@@ -35,6 +35,7 @@ RENAMED_KEYS: Mapping[str, str] = MappingProxyType(
         "model.scaled": "scale_embeddings",
         "model.memory": "memory_length",
         "model.class_place": "cls_position",
+        "model.class_token": "cls_token",
         "model.block.order": "norm_position",
         "model.block.ratio": "mlp_ratio",
         "model.block.shift": "token_shift",
