@@ -14,18 +14,18 @@ from torch import Tensor, nn
 
 from zoo import registry
 from zoo.attention.backends import dispatch, reference
-from zoo.attention.call import AttentionCall, repeated
+from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import CONVENTIONS, grid
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.attention.kv_cache import Context
 from zoo.attention.layer import SelfAttention
-from zoo.attention.tokens import Tokens, precise
+from zoo.attention.tokens import Tokens, upcast
 from zoo.errors import OptionError
-from zoo.models.embedding import lengths, places
+from zoo.models.embedding import document_lengths, document_positions
 from zoo.registry import Between, Choice
 
-Named = str | Mapping[str, Any] | Choice
+EncodingSpec = str | Mapping[str, Any] | Choice
 
 
 def encoding_names() -> tuple[str, ...]:
@@ -41,7 +41,7 @@ def encoding_class(name: str) -> type[Encoding]:
         raise OptionError("name", error.args[0]) from None
 
 
-def encoding(name: Named | Sequence[Named], dims: Dims, **options: Any) -> Encoding:
+def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options: Any) -> Encoding:
     """An encoding for these sizes; a list of names or {name: ..., option: ...} makes a Chain of them.
 
     Every encoding also takes `shared` (one module for all layers) and `coordinates` (a convention), in place of the
@@ -49,7 +49,7 @@ def encoding(name: Named | Sequence[Named], dims: Dims, **options: Any) -> Encod
     """
     if isinstance(name, str | Mapping | Choice):
         choice = _choice(name)
-        return waiting(Choice(choice.name, {**choice.options, **options}))(dims)
+        return make_factory(Choice(choice.name, {**choice.options, **options}))(dims)
     if options:
         raise OptionError(
             "name",
@@ -61,10 +61,10 @@ def encoding(name: Named | Sequence[Named], dims: Dims, **options: Any) -> Encod
         raise OptionError(
             "name", f"{', '.join(sorted(twice))} stands twice in the list; list it once"
         )
-    return Chain(dims, {one.name: waiting(one)(dims) for one in choices})
+    return Chain(dims, {one.name: make_factory(one)(dims) for one in choices})
 
 
-def _choice(entry: Named) -> Choice:
+def _choice(entry: EncodingSpec) -> Choice:
     if isinstance(entry, Choice):
         return entry
     if isinstance(entry, str):
@@ -73,7 +73,7 @@ def _choice(entry: Named) -> Choice:
     return Choice(options.pop("name"), {**options.pop("options", {}), **options})
 
 
-def waiting(entry: Named) -> EncodingFactory:
+def make_factory(entry: EncodingSpec) -> EncodingFactory:
     """An encoding whose name and options are known to be right, and which waits for its sizes."""
     choice = _choice(entry)
     cls, options = encoding_class(choice.name), dict(choice.options)
@@ -222,7 +222,7 @@ def _describe_call(
     tokens = chain.prepare(chain.embed(tokens).replace(x=x))
     queries = tokens.last(q.shape[2])
     turned, k = chain.transform_query(q, queries), chain.transform_key(k, tokens)
-    k, v = (repeated(one, q.shape[1]) for one in (k, k if v is None else v))
+    k, v = (repeat_kv_heads(one, q.shape[1]) for one in (k, k if v is None else v))
     call = AttentionCall(turned, k, v, q, queries, tokens, causal, q.shape[-1] ** -0.5)
     return chain.modify(call.replace(transform_query=lambda x: chain.transform_query(x, queries)))
 
@@ -258,7 +258,11 @@ class Attention(nn.Module):
     """
 
     def __init__(
-        self, dims: Dims, encoding: Named | Sequence[Named] | Encoding, *, causal: bool = False
+        self,
+        dims: Dims,
+        encoding: EncodingSpec | Sequence[EncodingSpec] | Encoding,
+        *,
+        causal: bool = False,
     ) -> None:
         super().__init__()
         dims = replace(dims, depth=dims.depth or dims.layer + 1)
@@ -310,9 +314,9 @@ class Attention(nn.Module):
             )
         if document is not None and dims.axes == 1:
             document = document if document.dim() == 2 else document[None]
-            index = places(document)[..., None].to(precise(x).dtype)
+            index = document_positions(document)[..., None].to(upcast(x).dtype)
             return Tokens.at(x, index, placed, document).replace(
-                grid_size=lengths(document)[..., None].to(index.dtype)
+                grid_size=document_lengths(document)[..., None].to(index.dtype)
             )
         sizes = (seen + count,) if dims.axes == 1 else dims.sizes
         pos = grid(sizes, x)[seen:]

@@ -128,11 +128,11 @@ def test_links_are_folded_in_order():
 
 
 def test_a_later_link_reads_the_biases_before_it():
-    double = Changing(modify=lambda t: t.add_bias(t.bias()) if t.biases else t)
+    double = Changing(modify=lambda t: t.add_bias(t.bias_function()) if t.biases else t)
     one = Changing(modify=lambda t: t.add_bias(lambda b, h, i, j: 1.0 + 0 * (i + j)))
     after, before = chain(one, double).modify(make_call()), chain(double, one).modify(make_call())
-    assert (after.grid(after.bias()) == 2).all()
-    assert (before.grid(before.bias()) == 1).all()
+    assert (after.evaluate(after.bias_function()) == 2).all()
+    assert (before.evaluate(before.bias_function()) == 1).all()
 
 
 def test_a_link_may_absorb_the_biases_before_it():
@@ -141,7 +141,7 @@ def test_a_link_may_absorb_the_biases_before_it():
         modify=lambda t: t.replace(
             biases=(),
             low_rank_biases=(),
-            transform_scores=lambda s, _, span, a=t: s + 5 * a.added(span),
+            transform_scores=lambda s, _, span, a=t: s + 5 * a.sum_biases(span),
         )
     )
     described, bare = chain(one, absorbing).modify(make_call()), make_call()
@@ -326,7 +326,7 @@ def test_nothing_is_read_out_of_unplaced_pairs():
     )
     described = chain(reading).modify(make_call(PLACED))
     shares = weights(described)
-    described.extra_output(shares, described.whole)
+    described.extra_output(shares, described.full_span)
     assert torch.equal(seen[0], shares * BOTH)
 
 
@@ -336,7 +336,7 @@ def test_a_link_confines_only_what_it_added(before, after):
     both = chain(
         Changing(handles_special_tokens=True, modify=before), Changing(modify=after)
     ).modify(described)
-    added = after(described).grid(after(described).bias())
+    added = after(described).evaluate(after(described).bias_function())
     torch.testing.assert_close(
         scores(both), scores(before(described)) + torch.where(BOTH, added, 0)
     )
@@ -370,7 +370,7 @@ class Tripled(Encoding):
     """Takes the biases before it up and triples the whole."""
 
     def modify(self, call):
-        bias = call.added()
+        bias = call.sum_biases()
         rescore = lambda scores, visible, span: 3 * (scores if bias is None else scores + bias)  # noqa: E731
         return call.replace(biases=(), low_rank_biases=(), transform_scores=rescore)
 

@@ -108,7 +108,7 @@ def test_gradients_are_those_of_the_parameters_that_were_called_with(name):
 
 def test_a_pass_that_failed_leaves_nothing_to_the_next(monkeypatch):
     model, x = layer("kerple"), torch.randn(2, TOKENS, 32).double().requires_grad_()
-    loss, calls, mix = model(x).square().sum(), [], chunking.mix
+    loss, calls, mix = model(x).square().sum(), [], chunking.apply_weights
 
     def failing(*args):
         calls.append(args)
@@ -116,7 +116,7 @@ def test_a_pass_that_failed_leaves_nothing_to_the_next(monkeypatch):
             raise MemoryError
         return mix(*args)
 
-    monkeypatch.setattr(chunking, "mix", failing)
+    monkeypatch.setattr(chunking, "apply_weights", failing)
     with pytest.raises(MemoryError):
         torch.autograd.grad(loss, x, retain_graph=True)
     expected = torch.autograd.grad(model(x).square().sum(), x)[0]

@@ -145,24 +145,24 @@ def _cut(at, begin, count):
 
 def test_a_context_without_memory_returns_what_it_is_given():
     at, heads = tokens(0, 3), torch.zeros(1, 2, 3, 4)
-    assert Context().states(0, at) is at
-    assert Context().keys(0, heads, heads, at) == (heads, heads, at)
+    assert Context().extend_states(0, at) is at
+    assert Context().extend(0, heads, heads, at) == (heads, heads, at)
 
 
 def test_a_cache_grows_and_keeps_layers_apart():
     cache, at, heads = KeyValueCache(), tokens(0, 3), torch.randn(1, 2, 3, 4)
-    cache.keys(0, heads, 2 * heads, at)
-    k, v, keys = cache.keys(0, 3 * heads, heads, tokens(3, 3))
+    cache.extend(0, heads, 2 * heads, at)
+    k, v, keys = cache.extend(0, 3 * heads, heads, tokens(3, 3))
     assert torch.equal(k, torch.cat([heads, 3 * heads], 2))
     assert torch.equal(v, torch.cat([2 * heads, heads], 2))
     assert keys.pos[0, :, 0].tolist() == [0, 1, 2, 3, 4, 5]
-    assert cache.keys(1, heads, heads, at)[0].shape == heads.shape
+    assert cache.extend(1, heads, heads, at)[0].shape == heads.shape
 
 
 def test_a_cache_remembers_no_states():
-    assert KeyValueCache().keys(0, torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4), tokens(0, 3))[
-        2
-    ].x.shape == (1, 3, 0)
+    assert KeyValueCache().extend(
+        0, torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4), tokens(0, 3)
+    )[2].x.shape == (1, 3, 0)
 
 
 def test_a_cached_key_is_never_touched_again():
@@ -186,10 +186,10 @@ def test_keys_are_kept_as_they_settle_and_read_as_they_were():
     def settle(k, tokens):
         return 10 * k.float(), tokens.with_per_token(spent=tokens.per_token["spent"][:, :0])
 
-    k, _, keys = cache.keys(0, heads, heads, at, settle)
+    k, _, keys = cache.extend(0, heads, heads, at, settle)
     assert torch.equal(k, heads)
     assert keys.per_token["spent"].shape == (1, 2)
-    k, _, keys = cache.keys(
+    k, _, keys = cache.extend(
         0, heads, heads, tokens(2, 2).with_per_token(spent=torch.ones(1, 2)), settle
     )
     assert torch.equal(k, torch.cat([(10 * heads.float()).half(), heads], 2))
@@ -289,16 +289,16 @@ def test_gradients_pass_a_cache_that_was_filled_without():
 
 def test_a_memory_forgets_beyond_its_length():
     memory = SegmentMemory(3)
-    assert len(memory.states(0, tokens(0, 2))) == 2
-    assert memory.states(0, tokens(2, 2)).pos[0, :, 0].tolist() == [0, 1, 2, 3]
-    assert memory.states(0, tokens(4, 2)).pos[0, :, 0].tolist() == [1, 2, 3, 4, 5]
-    assert len(memory.states(1, tokens(0, 2))) == 2
+    assert len(memory.extend_states(0, tokens(0, 2))) == 2
+    assert memory.extend_states(0, tokens(2, 2)).pos[0, :, 0].tolist() == [0, 1, 2, 3]
+    assert memory.extend_states(0, tokens(4, 2)).pos[0, :, 0].tolist() == [1, 2, 3, 4, 5]
+    assert len(memory.extend_states(1, tokens(0, 2))) == 2
 
 
 def test_a_memory_of_nothing_remembers_nothing():
     memory = SegmentMemory(0)
-    memory.states(0, tokens(0, 2))
-    assert len(memory.states(0, tokens(2, 2))) == 2
+    memory.extend_states(0, tokens(0, 2))
+    assert len(memory.extend_states(0, tokens(2, 2))) == 2
 
 
 def test_a_window_of_memory_is_a_band():
@@ -332,10 +332,10 @@ def test_documents_stay_apart_in_memory(context):
 
 def test_a_memory_goes_on_from_its_state():
     first, second = SegmentMemory(4), SegmentMemory(4)
-    first.states(0, tokens(0, 6).with_per_token(kept=torch.ones(1, 6)))
+    first.extend_states(0, tokens(0, 6).with_per_token(kept=torch.ones(1, 6)))
     second.load_state_dict(first.state_dict())
     later = tokens(6, 3).with_per_token(kept=torch.zeros(1, 3))
-    one, other = first.states(0, later), second.states(0, later)
+    one, other = first.extend_states(0, later), second.extend_states(0, later)
     assert torch.equal(one.x, other.x)
     assert torch.equal(one.per_token["kept"], other.per_token["kept"])
     assert first.seen == second.seen == 9

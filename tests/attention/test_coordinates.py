@@ -7,7 +7,13 @@ import math
 import pytest
 import torch
 
-from zoo.attention.coordinates import CONVENTIONS, Perturbation, grid, jitter, place
+from zoo.attention.coordinates import (
+    CONVENTIONS,
+    PositionAugmentation,
+    apply_convention,
+    grid,
+    jitter,
+)
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 
@@ -20,7 +26,7 @@ def placed(sizes, convention, length=None):
     tokens = Tokens.at(torch.zeros(1, len(index), 2).double(), index).replace(
         grid_size=torch.tensor([[sizes]]).double()
     )
-    return place(tokens, convention, length).pos[0]
+    return apply_convention(tokens, convention, length).pos[0]
 
 
 def test_grids_are_row_major_in_array_order():
@@ -84,13 +90,16 @@ def test_samples_may_have_extents_of_their_own():
     tokens = Tokens.at(torch.zeros(2, 2, 2), index.expand(2, -1, -1)).replace(
         grid_size=torch.tensor([[[2.0]], [[4.0]]])
     )
-    assert place(tokens, "fraction", None).pos[..., 0].tolist() == [[0.25, 0.75], [0.125, 0.375]]
+    assert apply_convention(tokens, "fraction", None).pos[..., 0].tolist() == [
+        [0.25, 0.75],
+        [0.125, 0.375],
+    ]
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_given_coordinates_are_left_alone(convention):
     tokens = Tokens.at(torch.zeros(1, 3, 2), torch.rand(3, 1))
-    assert place(tokens, convention, None) is tokens
+    assert apply_convention(tokens, convention, None) is tokens
 
 
 def test_conventions_do_not_pile_up():
@@ -98,9 +107,9 @@ def test_conventions_do_not_pile_up():
     tokens = Tokens.at(torch.zeros(1, 4, 2).double(), index).replace(
         grid_size=torch.tensor([[[4.0]]]).double()
     )
-    again = place(place(tokens, "fraction", None), "fraction", None)
-    torch.testing.assert_close(again.pos, place(tokens, "fraction", None).pos)
-    assert torch.equal(place(again, "index", None).pos[0], index)
+    again = apply_convention(apply_convention(tokens, "fraction", None), "fraction", None)
+    torch.testing.assert_close(again.pos, apply_convention(tokens, "fraction", None).pos)
+    assert torch.equal(apply_convention(again, "index", None).pos[0], index)
 
 
 # jitter
@@ -148,15 +157,15 @@ def test_jitter_moves_indices_by_its_draw():
 
 
 def test_a_perturbation_spares_frames():
-    draws = Perturbation(jitter=1.0)(torch.zeros(50, 3))
+    draws = PositionAugmentation(jitter=1.0)(torch.zeros(50, 3))
     assert (draws[:, 0] == 0).all()
     assert (draws[:, 1:] != 0).all()
-    assert (Perturbation(jitter=1.0)(torch.zeros(50, 2)) != 0).all()
+    assert (PositionAugmentation(jitter=1.0)(torch.zeros(50, 2)) != 0).all()
 
 
 def test_no_perturbation_returns_the_index_itself():
     index = torch.zeros(50, 2)
-    assert Perturbation()(index) is index
+    assert PositionAugmentation()(index) is index
 
 
 # shift and stretch
@@ -164,7 +173,7 @@ def test_no_perturbation_returns_the_index_itself():
 
 def places(count, **options):
     """Indices [count, 12, 2] of a grid of 3 x 4, each as one pass sees it."""
-    perturbation, index = Perturbation(**options), grid((3, 4), LIKE)
+    perturbation, index = PositionAugmentation(**options), grid((3, 4), LIKE)
     return index, torch.stack([perturbation(index) for _ in range(count)])
 
 
@@ -201,16 +210,16 @@ def test_an_aspect_has_a_factor_for_each_axis():
 
 def test_each_row_is_stretched_about_its_own_centre():
     index = torch.stack([torch.arange(4.0), torch.arange(4.0) + 10])[..., None]  # [B, N, 1]
-    moved = Perturbation(stretch=2.0)(index)
+    moved = PositionAugmentation(stretch=2.0)(index)
     assert moved.mean(1).flatten().tolist() == pytest.approx([1.5, 11.5])
 
 
 def test_all_perturbations_spare_frames_and_keep_the_order_of_text():
-    every = Perturbation(jitter=0.2, stretch=2.0, aspect=1.5, shift=3.0)
+    every = PositionAugmentation(jitter=0.2, stretch=2.0, aspect=1.5, shift=3.0)
     clip = grid((2, 3, 4), LIKE)
     assert torch.equal(every(clip)[:, 0], clip[:, 0])
     assert (every(clip)[:, 1:] != clip[:, 1:]).all()
-    still = Perturbation(stretch=2.0, aspect=1.5, shift=3.0)(torch.arange(20.0)[:, None])
+    still = PositionAugmentation(stretch=2.0, aspect=1.5, shift=3.0)(torch.arange(20.0)[:, None])
     assert (still.diff(dim=0) > 0).all()
 
 
@@ -224,8 +233,8 @@ def test_all_perturbations_spare_frames_and_keep_the_order_of_text():
 )
 def test_samples_draw_alike_unless_each_draws_for_itself(options):
     index = grid((3, 4), LIKE)
-    assert Perturbation(**options)(index, 4).shape == index.shape
-    moved = Perturbation(**options, per_sample=True)(index, 4)
+    assert PositionAugmentation(**options)(index, 4).shape == index.shape
+    moved = PositionAugmentation(**options, per_sample=True)(index, 4)
     assert moved.shape == (4, *index.shape)
     for sample in range(1, 4):
         assert (moved[sample] != moved[0]).any()
@@ -233,12 +242,12 @@ def test_samples_draw_alike_unless_each_draws_for_itself(options):
 
 def test_a_sample_is_still_moved_and_stretched_as_a_whole():
     index = grid((3, 4), LIKE)
-    moves = Perturbation(shift=1.0, per_sample=True)(index, 3) - index
+    moves = PositionAugmentation(shift=1.0, per_sample=True)(index, 3) - index
     torch.testing.assert_close(moves, moves[:, :1].expand_as(moves))
-    moved = Perturbation(stretch=2.0, per_sample=True)(index, 3)
+    moved = PositionAugmentation(stretch=2.0, per_sample=True)(index, 3)
     torch.testing.assert_close(moved.mean(1), index.mean(0).expand(3, -1))
 
 
 def test_samples_that_draw_nothing_are_refused():
     with pytest.raises(OptionError, match="set jitter, stretch, aspect or shift"):
-        Perturbation(per_sample=True)
+        PositionAugmentation(per_sample=True)

@@ -5,9 +5,9 @@ import torch
 from largest import Largest
 
 import zoo
-from zoo.attention.backends.chunked import chunked
-from zoo.attention.backends.dispatch import choose
-from zoo.attention.backends.fused import sdpa
+from zoo.attention.backends.chunked import attend_chunked
+from zoo.attention.backends.dispatch import choose_backend
+from zoo.attention.backends.fused import attend_sdpa
 from zoo.attention.call import AttentionCall
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.tokens import Tokens
@@ -25,21 +25,21 @@ def sloped(call):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_keys_are_made_wider_for_many_queries_alone(device):
-    assert choose(sloped(make_call(n=9)), device)[0] == "sdpa"
+    assert choose_backend(sloped(make_call(n=9)), device)[0] == "sdpa"
     assert (
-        choose(sloped(make_call()), device)[0]
-        == choose(make_call(value=16), device)[0]
+        choose_backend(sloped(make_call()), device)[0]
+        == choose_backend(make_call(value=16), device)[0]
         == "chunked"
     )
-    assert choose(make_call(), device)[0] == ("chunked" if device == "cpu" else "sdpa")
+    assert choose_backend(make_call(), device)[0] == ("chunked" if device == "cpu" else "sdpa")
     assert (
-        choose(sloped(make_call(dtype=torch.bfloat16)), device)[0] == "sdpa"
+        choose_backend(sloped(make_call(dtype=torch.bfloat16)), device)[0] == "sdpa"
     )  # they would be copied all the same
 
 
 def test_a_query_alone_is_computed_as_any_other():
     call = make_call()
-    torch.testing.assert_close(chunked(call), sdpa(call))
+    torch.testing.assert_close(attend_chunked(call), attend_sdpa(call))
 
 
 @torch.no_grad()

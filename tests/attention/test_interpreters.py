@@ -7,7 +7,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from zoo.attention.backends import fused
-from zoo.attention.backends.dispatch import attend, choose
+from zoo.attention.backends.dispatch import attend, choose_backend
 from zoo.attention.backends.reference import scores, weights
 from zoo.attention.call import AttentionCall, Lookup
 from zoo.attention.tokens import Tokens
@@ -111,7 +111,7 @@ def test_flex_adds_up_all_that_it_is_given():
 def test_dense_is_the_definition(rewrite):
     call = rewrite(make_call(4, causal=True, document=DOCUMENT))
     out, riders = attend(call, "reference")
-    bias = call.bias()
+    bias = call.bias_function()
     for b, h, i in torch.cartesian_prod(torch.arange(B), torch.arange(H), torch.arange(4)).tolist():
         seen = [j for j in range(i + 7) if DOCUMENT[b, i + 6] == DOCUMENT[b, j] >= 0]
         expected = torch.zeros(V + 5).double()
@@ -240,7 +240,7 @@ def test_rescoring_sees_biases_and_what_is_visible():
             transform_scores=lambda values, visible, span: seen.append((values, visible)) or values
         )
     )
-    bias = call.grid(call.bias())
+    bias = call.evaluate(call.bias_function())
     torch.testing.assert_close(
         seen[0][0], call.q @ call.k.mT * call.scale + bias, atol=EXACT, rtol=EXACT
     )
@@ -320,7 +320,7 @@ def test_an_unknown_interpreter_is_refused():
     ],
 )
 def test_the_choice_is_read_off_the_fields(rewrite, device, name, reason):
-    chosen, why = choose(rewrite(make_call()), device)
+    chosen, why = choose_backend(rewrite(make_call()), device)
     assert chosen == name
     assert reason in why
 

@@ -104,16 +104,20 @@ def test_the_definition_is_the_formula(causal):
             project(at.x)[0, :, 8 * head : 8 * head + 8]
             for project in (attention.q_proj, attention.k_proj, attention.v_proj)
         )
-        near(linear.quadratic(call)[0, head], literal(*own, at.pos[0, :, 0], seen))
+        near(linear.attend_quadratic(call)[0, head], literal(*own, at.pos[0, :, 0], seen))
 
 
 def test_features_are_positive_where_their_formula_rounds_to_nothing():
     x = torch.tensor([-30.0, -1.0, 0.0, 2.0], requires_grad=True)
-    near(linear.elu(x).double(), torch.tensor([math.exp(-30), math.exp(-1), 1, 3]).double(), 1e-6)
-    assert linear.elu(x)[0] > 0
-    linear.elu(x).sum().backward()
+    near(
+        linear.feature_map(x).double(),
+        torch.tensor([math.exp(-30), math.exp(-1), 1, 3]).double(),
+        1e-6,
+    )
+    assert linear.feature_map(x)[0] > 0
+    linear.feature_map(x).sum().backward()
     near(x.grad, torch.tensor([math.exp(-30), math.exp(-1), 1, 1]), 1e-6)
-    assert linear.elu(x.bfloat16()).dtype == torch.float32
+    assert linear.feature_map(x.bfloat16()).dtype == torch.float32
 
 
 def test_turned_weights_may_be_negative_and_plain_ones_are_shares():
@@ -144,12 +148,12 @@ def test_sums_are_the_definition(document, dims, causal):
     parts, x = layer(dims=dims, causal=causal), states().requires_grad_()
     call = described(parts, tokens(x, document=document))
     leaves = [x, *(getattr(parts[0], name).weight for name in ("q_proj", "k_proj", "v_proj"))]
-    right = results(call, leaves, linear.quadratic)
+    right = results(call, leaves, linear.attend_quadratic)
     for size in (1, 4, 7, N, 64):
         compute = (
-            (lambda call, n=size: linear.causal(call, size=n)[0])
+            (lambda call, n=size: linear.attend_causal(call, size=n)[0])
             if causal
-            else (lambda call, n=size: linear.whole(call, n))
+            else (lambda call, n=size: linear.attend_bidirectional(call, n))
         )
         for one, other in zip(results(call, leaves, compute), right, strict=True):
             near(one, other)
@@ -157,7 +161,7 @@ def test_sums_are_the_definition(document, dims, causal):
 
 def test_without_a_mask_a_document_may_stand_apart():
     call = described(layer(causal=False), tokens(states(), document=APART))
-    near(linear.whole(call, 4), linear.quadratic(call))
+    near(linear.attend_bidirectional(call, 4), linear.attend_quadratic(call))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -170,7 +174,8 @@ def test_queries_may_be_the_last_of_the_keys(causal, document):
     )
     call = linear.LinearCall(few, linear_call.features)
     near(
-        linear.causal(call, size=4)[0] if causal else linear.whole(call, 4), linear.quadratic(call)
+        linear.attend_causal(call, size=4)[0] if causal else linear.attend_bidirectional(call, 4),
+        linear.attend_quadratic(call),
     )
 
 
@@ -178,7 +183,10 @@ def test_queries_may_be_the_last_of_the_keys(causal, document):
 def test_a_row_that_sees_nothing_is_zero(causal):
     parts, x = layer(causal=causal), states().requires_grad_()
     call = described(parts, tokens(x, document=DOCUMENTS["padded"]))
-    for out in (linear.quadratic(call), linear.causal(call)[0] if causal else linear.whole(call)):
+    for out in (
+        linear.attend_quadratic(call),
+        linear.attend_causal(call)[0] if causal else linear.attend_bidirectional(call),
+    ):
         padding = (DOCUMENTS["padded"] < 0)[:, None].expand(-1, 4, -1)
         assert not out[padding].any()
         (gradient,) = torch.autograd.grad(out.square().sum(), x, retain_graph=True)
@@ -207,7 +215,7 @@ def test_a_state_does_not_grow():
     parts, cache = layer("rope", SHARED), KeyValueCache()
     ran(parts, tokens(states()), cache)
     ran(parts, tokens(states(), N), cache)
-    state = cache.state(0)
+    state = cache.linear_state(0)
     assert not cache._layers
     assert (state.products.numel(), state.sums.numel()) == (2 * 2 * 8 * 8, 2 * 2 * 8)
 
@@ -218,7 +226,7 @@ def test_a_copied_context_leaves_the_first_as_it_is():
     copied, later = cache.copy(), tokens(x[:, 9:], 9)
     once = ran(parts, later, copied)
     near(ran(parts, later, cache), once)
-    cache.take(copied)
+    cache.restore(copied)
     assert cache.seen == N
 
 
@@ -251,7 +259,9 @@ def test_turned_before_their_features_places_themselves_count():
     def products(shift, turned_first):
         moved = chain.embed(tokens(at.x, shift=shift))
         turn, first = (lambda x: chain.transform_key(x, moved)), turned_first
-        one, other = (linear.elu(turn(x)) if first else turn(linear.elu(x)) for x in (q, k))
+        one, other = (
+            linear.feature_map(turn(x)) if first else turn(linear.feature_map(x)) for x in (q, k)
+        )
         return one @ other.mT
 
     near(products(7.5, turned_first=False), products(0.0, turned_first=False))

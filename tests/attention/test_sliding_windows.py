@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import zoo
-from zoo.attention.backends.dispatch import attend, choose
-from zoo.attention.backends.reference import mask
+from zoo.attention.backends.dispatch import attend, choose_backend
+from zoo.attention.backends.reference import attention_mask
 from zoo.attention.call import AttentionCall
 from zoo.attention.chain import Chain
 from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
@@ -27,7 +27,7 @@ def make_call(window, n=N, m=N, causal=True, **facts):
 
 def seen(call):
     """{query: keys} of the first sample."""
-    return {i: row.nonzero()[:, 0].tolist() for i, row in enumerate(mask(call)[0, 0])}
+    return {i: row.nonzero()[:, 0].tolist() for i, row in enumerate(attention_mask(call)[0, 0])}
 
 
 def near(actual, expected):
@@ -97,18 +97,22 @@ def test_a_window_ends_with_its_document():
 
 
 def test_a_window_as_wide_as_the_text_leaves_the_fused_mask_on():
-    assert not make_call(N).windowed
-    assert make_call(N - 1).windowed
-    assert choose(make_call(N)) == choose(make_call(None)) == ("sdpa", "nothing but q, k and v")
+    assert not make_call(N).has_window
+    assert make_call(N - 1).has_window
+    assert (
+        choose_backend(make_call(N))
+        == choose_backend(make_call(None))
+        == ("sdpa", "nothing but q, k and v")
+    )
 
 
 def test_the_interpreter_is_told_by_the_device():
-    assert choose(make_call(3), "cpu") == ("sdpa", "a window, as a mask")
-    assert choose(make_call(3), "cuda") == ("flex", "a window, as blocks")
+    assert choose_backend(make_call(3), "cpu") == ("sdpa", "a window, as a mask")
+    assert choose_backend(make_call(3), "cuda") == ("flex", "a window, as blocks")
     wide = make_call(3).add_low_rank_bias(
         torch.zeros(1, 1, N, 40).double(), torch.zeros(1, 1, N, 40).double()
     )
-    assert choose(wide, "cuda")[0] == "chunked"
+    assert choose_backend(wide, "cuda")[0] == "chunked"
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -176,9 +180,11 @@ def published(queries, memory, length):
 def test_a_window_of_the_memory_is_the_same_length_for_all(queries, memory):
     length = max(memory, 5)
     call = make_call(length, queries, memory + queries)
-    assert torch.equal(mask(call)[0, 0].expand(queries, -1), published(queries, memory, length))
+    assert torch.equal(
+        attention_mask(call)[0, 0].expand(queries, -1), published(queries, memory, length)
+    )
     if memory == length:
-        assert (mask(call).sum(-1) == memory).all()
+        assert (attention_mask(call).sum(-1) == memory).all()
 
 
 def test_segments_whose_memory_is_the_window_are_one_pass():

@@ -22,7 +22,7 @@ from zoo.attention.kv_cache import KeyValueCache
 from zoo.data.corpus.tokenizer import Bytes
 from zoo.data.spec import TextSpec
 from zoo.models.decoder import Decoder
-from zoo.models.generation import continued
+from zoo.models.generation import sample_tokens
 
 DIM, HEADS, DEPTH, LENGTH, PROMPT = 512, 8, 6, 1024, 512
 CONTEXTS = (256, 4096)
@@ -43,7 +43,9 @@ def ours(model: Decoder, prompt: torch.Tensor) -> Run:
     """What generates so many tokens."""
     given = prompt[0].tolist()
     return lambda count: list(
-        islice(continued(model, given, KeyValueCache(), torch.Generator(), temperature=0), count)
+        islice(
+            sample_tokens(model, given, KeyValueCache(), torch.Generator(), temperature=0), count
+        )
     )
 
 

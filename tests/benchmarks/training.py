@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from zoo.models.transformer import recompute
+from zoo.models.transformer import enable_activation_checkpointing
 from zoo.run.build import build_data, build_task
 from zoo.run.load import load_recipe
 
@@ -68,7 +68,7 @@ def row(pipe: Connection, words: list[str], again: bool, precision: str, compile
     )
     optimiser = task.optim.configure(task.model, 1000)["optimizer"]
     if again:
-        recompute(task.model)
+        enable_activation_checkpointing(task.model)
     if compiled:
         task.model.compile()
     held = 0.0

@@ -11,7 +11,7 @@ from tiny import language
 from untrained import made
 
 from zoo.run import atomic_io
-from zoo.tasks.causal_lm import Predict
+from zoo.tasks.causal_lm import CausalLM
 
 CPU = "trainer.accelerator=cpu"
 
@@ -30,7 +30,7 @@ def run(tmp_path_factory):
 @pytest.mark.parametrize("verb", ["eval", "diagnose"])
 def test_a_signal_while_testing_stops_with_its_code(verb, number, run, zoo, monkeypatch):
     monkeypatch.setattr(
-        Predict, "on_test_batch_start", lambda *given: signal.raise_signal(number), raising=False
+        CausalLM, "on_test_batch_start", lambda *given: signal.raise_signal(number), raising=False
     )
     code, out, told = zoo(verb, run, CPU)
     assert (code, out) == (128 + number, "")
@@ -40,7 +40,7 @@ def test_a_signal_while_testing_stops_with_its_code(verb, number, run, zoo, monk
 
 def test_a_signal_at_the_last_moment_of_testing_stops_too(run, zoo, monkeypatch):
     monkeypatch.setattr(
-        Predict, "on_test_end", lambda *given: signal.raise_signal(signal.SIGTERM), raising=False
+        CausalLM, "on_test_end", lambda *given: signal.raise_signal(signal.SIGTERM), raising=False
     )
     assert zoo("eval", run, CPU)[0] == 143
 

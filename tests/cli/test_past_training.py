@@ -128,7 +128,7 @@ def test_sliding_windows_are_each_window_by_itself(runs, evaluated):
     assert found["test/accuracy"] == pytest.approx((right.sum() / count.sum()).item())
     assert found["positions"] == pytest.approx((nats / count).tolist(), rel=1e-4)
     assert found["accuracies"] == pytest.approx((right / count).tolist())
-    assert found["asked"] == count.tolist()
+    assert found["target_counts"] == count.tolist()
 
 
 def test_variants_change_options_of_the_data(runs, evaluated):

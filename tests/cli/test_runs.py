@@ -17,7 +17,7 @@ from tiny import TINY
 
 import zoo as package
 from zoo.cli import main
-from zoo.tasks.classification import Classify
+from zoo.tasks.classification import Classification
 
 
 @pytest.fixture(scope="module")
@@ -161,14 +161,14 @@ def test_checkpoints_that_are_missing_or_of_another_recipe(trained, zoo, tmp_pat
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_optimiser(zoo, monkeypatch):
-    step = Classify.training_step
+    step = Classification.training_step
 
     def broken(self, batch, batch_idx):
         return step(self, batch, batch_idx) * (
             float("nan") if self.trainer.global_step == 7 else 1.0
         )
 
-    monkeypatch.setattr(Classify, "training_step", broken)
+    monkeypatch.setattr(Classification, "training_step", broken)
     code, _, told = zoo("fit", "vit_comrope", *TINY, "trainer.max_epochs=2")
     assert code == 3
     assert "step 7" in told
@@ -213,7 +213,7 @@ def test_an_evaluation_that_takes_long_says_how_far_it_is(trained, zoo, monkeypa
 
 def test_an_interrupt_saves_and_stops(zoo, monkeypatch):
     monkeypatch.setattr(
-        Classify, "on_train_batch_start", lambda *given: signal.raise_signal(signal.SIGINT)
+        Classification, "on_train_batch_start", lambda *given: signal.raise_signal(signal.SIGINT)
     )
     code, _, told = zoo("fit", "vit_comrope", *TINY, "--run-dir", "run")
     assert code == 130

@@ -17,7 +17,7 @@ HEAD = """import torch
 from torch import nn
 
 from zoo.attention import Dims, Encoding
-from zoo.attention.tokens import precise
+from zoo.attention.tokens import upcast
 from zoo.encodings.liere import LieRE
 from zoo.encodings.common.rotation import circle
 from zoo.encodings.rope import RoPE
@@ -44,7 +44,7 @@ FAULTY = {
     "halving": """class Halving(RoPE):
     def transform_query(self, q, tokens):
         ladder = self.base ** (-torch.arange(0, self.dims.head_dim, 2, dtype=tokens.pos.dtype)[None] / self.dims.head_dim)
-        return self.rotate(q, circle(precise(tokens.pos[:, None] @ ladder)))
+        return self.rotate(q, circle(upcast(tokens.pos[:, None] @ ladder)))
 
     transform_key = transform_query
 """,

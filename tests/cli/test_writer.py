@@ -5,12 +5,12 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from zoo.data.corpus.tokenizer import Bytes, Characters, Subwords, train
-from zoo.models.generation import Writer
+from zoo.models.generation import TextStreamer
 
 
 def written(writer, tokens):
     """The pieces given for each token, and the rest."""
-    return [writer.take(token) for token in tokens] + [writer.rest()]
+    return [writer.put(token) for token in tokens] + [writer.end()]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -30,12 +30,12 @@ def test_pieces_make_up_what_the_tokens_say(seed):
         0xFF,
     ]  # pieces of characters of all lengths
     tokens = [int(token) for token in draws.choice(pool, 60)]
-    assert "".join(written(Writer(Bytes()), tokens)) == Bytes().decode(tokens)
+    assert "".join(written(TextStreamer(Bytes()), tokens)) == Bytes().decode(tokens)
 
 
 def test_a_character_is_given_when_its_last_byte_has_come():
     text = "a\u00e9\u20ac\U0001f600"
-    assert written(Writer(Bytes()), text.encode()) == [
+    assert written(TextStreamer(Bytes()), text.encode()) == [
         "a",
         "",
         "\u00e9",
@@ -52,20 +52,20 @@ def test_a_character_is_given_when_its_last_byte_has_come():
 
 def test_a_broken_character_does_not_break_the_next():
     tokens = "\u20ac".encode()[:2] + "\U0001f600".encode()
-    assert "".join(written(Writer(Bytes()), tokens)) == "\ufffd\U0001f600"
+    assert "".join(written(TextStreamer(Bytes()), tokens)) == "\ufffd\U0001f600"
 
 
 def test_a_vocabulary_may_have_the_replacement_character():
     vocabulary = Characters("ab\ufffd")
     assert (
-        "".join(written(Writer(vocabulary), [2, 0, 2, 2, 2, 2, 2]))
+        "".join(written(TextStreamer(vocabulary), [2, 0, 2, 2, 2, 2, 2]))
         == "\ufffda\ufffd\ufffd\ufffd\ufffd\ufffd"
     )
 
 
 def test_subwords_of_bytes_are_given_whole():
     vocabulary, text = train(["abab" * 50], 258), "ab\U0001f600ab"
-    pieces = written(Writer(vocabulary), vocabulary.encode(text))
+    pieces = written(TextStreamer(vocabulary), vocabulary.encode(text))
     assert "".join(pieces) == text
     assert not any("\ufffd" in piece for piece in pieces)
 
@@ -88,14 +88,14 @@ def spaced(decoder, *words):
 )
 def test_spaces_between_words_are_kept(vocabulary):
     tokens = [1, 2, 0, 2, 2] + [1, 0, 2] * 8
-    pieces = written(Writer(vocabulary, prompt=[0]), tokens)
+    pieces = written(TextStreamer(vocabulary, prompt=[0]), tokens)
     assert "one" + "".join(pieces) == vocabulary.decode([0, *tokens])
     assert pieces[:2] == [" two", "s"]
 
 
 def test_text_ends_before_the_stop_and_what_may_begin_one_waits():
-    writer = Writer(Characters("abc"), stop="aab")
-    assert [writer.take(token) for token in (2, 0, 0, 0, 2, 0, 0, 1)] == [
+    writer = TextStreamer(Characters("abc"), stop="aab")
+    assert [writer.put(token) for token in (2, 0, 0, 0, 2, 0, 0, 1)] == [
         "c",
         "",
         "",
@@ -106,13 +106,13 @@ def test_text_ends_before_the_stop_and_what_may_begin_one_waits():
         "",
     ]
     assert writer.stopped
-    assert (writer.rest(), writer.text) == ("", "caaac")
+    assert (writer.end(), writer.text) == ("", "caaac")
 
 
 def test_what_waited_for_a_stop_that_did_not_come_is_given_at_the_end():
-    assert written(Writer(Characters("abc"), stop="abc"), [2, 0, 1]) == ["c", "", "", "ab"]
+    assert written(TextStreamer(Characters("abc"), stop="abc"), [2, 0, 1]) == ["c", "", "", "ab"]
 
 
 def test_nothing_is_read_after_the_stop():
-    writer = Writer(Bytes(), stop="!")
+    writer = TextStreamer(Bytes(), stop="!")
     assert "".join(written(writer, b"a!b\xe2")) == writer.text == "a"

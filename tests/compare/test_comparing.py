@@ -16,7 +16,7 @@ from zoo.compare.workspace import place
 from zoo.evaluation.evaluate import evaluate
 from zoo.run.callbacks.manifest import START
 from zoo.run.fit import fit
-from zoo.tasks.classification import Classify
+from zoo.tasks.classification import Classification
 
 BASE = [
     "vit_comrope",
@@ -152,7 +152,7 @@ def test_a_comparison_grows_by_encodings_and_seeds(compared):
 
 
 def test_a_cell_that_fails_does_not_stop_the_rest_and_is_tried_again(compared, monkeypatch):
-    step = Classify.training_step
+    step = Classification.training_step
 
     def broken(self, batch, batch_idx):
         return step(self, batch, batch_idx) * (
@@ -161,7 +161,7 @@ def test_a_cell_that_fails_does_not_stop_the_rest_and_is_tried_again(compared, m
 
     words = (*BASE, "encodings=[none,rope_mixed]", "seeds=1", "jobs=1", "to=c")
     with monkeypatch.context() as patch:
-        patch.setattr(Classify, "training_step", broken)
+        patch.setattr(Classification, "training_step", broken)
         code, out, told = compared(*words)
     assert code == 1
     assert states("c") == {("none", 0): "done", ("rope_mixed", 0): "failed"}

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import zoo
-from zoo.attention.backends.reference import mix
+from zoo.attention.backends.reference import apply_weights
 from zoo.attention.encoding import Dims
 from zoo.attention.layer import SelfAttention
 from zoo.diagnostics.capture import Look, check, look, resting, spread
@@ -54,8 +54,8 @@ def outputs(model, *inputs):
 def rebuilt(seen: Look):
     """The layer's output from the weights that were seen, for the chosen queries."""
     with torch.no_grad():
-        out = mix(seen.call, seen.weights)[..., : seen.call.v.shape[-1]]
-        return seen.attention.joined(out, seen.call.queries.x)
+        out = apply_weights(seen.call, seen.weights)[..., : seen.call.v.shape[-1]]
+        return seen.attention.merge_heads(out, seen.call.queries.x)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

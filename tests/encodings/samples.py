@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from zoo.attention.call import AttentionCall, Span
 from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.tokens import Tokens, precise
+from zoo.attention.tokens import Tokens, upcast
 
 
 class Slope(Encoding):
@@ -22,7 +22,7 @@ class Slope(Encoding):
         self.register_buffer("slopes", 0.5 ** torch.arange(1, dims.heads + 1))
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        slopes = precise(self.slopes)
+        slopes = upcast(self.slopes)
         if not call.causal or self.dims.axes > 1:
             return call.add_bias(lambda b, h, i, j: -slopes[h] * call.offset(b, i, j).abs().sum(-1))
         places = call.queries.pos, call.keys.pos
@@ -41,12 +41,12 @@ class Forget(Encoding):
         self.gate = nn.Linear(dims.dim, dims.heads)
 
     def prepare(self, tokens: Tokens) -> Tokens:
-        return tokens.with_per_token(kept=F.logsigmoid(precise(self.gate(tokens.x))))  # [B, N, H]
+        return tokens.with_per_token(kept=F.logsigmoid(upcast(self.gate(tokens.x))))  # [B, N, H]
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         sums = call.keys.per_token["kept"].cumsum(1).mT[..., None]  # [B, H, M, 1]
         one = sums.new_ones(1, 1, 1, 1)
-        return call.add_low_rank_bias(call.rows(sums), one).add_low_rank_bias(one, -sums)
+        return call.add_low_rank_bias(call.select_queries(sums), one).add_low_rank_bias(one, -sums)
 
 
 class Breaking(Encoding):
@@ -60,14 +60,14 @@ class Breaking(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         def weigh(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
-            before = visible & call.grid(lambda b, h, i, j: j < call.slot(i), span)
+            before = visible & call.evaluate(lambda b, h, i, j: j < call.key_index(i), span)
             z = scores.masked_fill(~before, 0)
             passed = F.softplus(z) * before
             after = passed.flip(-1).cumsum(-1).flip(-1)  # over keys from j on
             return torch.exp(z - after) * before
 
         def readout(weights: Tensor, span: Span) -> Tensor:
-            return (1 - weights.sum(-1, keepdim=True)) * precise(self.remainder)[:, None]
+            return (1 - weights.sum(-1, keepdim=True)) * upcast(self.remainder)[:, None]
 
         return call.replace(normalize=weigh, extra_output=readout)
 
@@ -87,10 +87,10 @@ class Vectors(Encoding):
             return call.offset(b, i, j)[..., 0].round().long().clamp(-4, 4) + 4
 
         def readout(weights: Tensor, span: Span) -> Tensor:
-            read = precise(self.read)[call.grid(bucket, span)[:, 0]]  # [1|B, n, m, K]
+            read = upcast(self.read)[call.evaluate(bucket, span)[:, 0]]  # [1|B, n, m, K]
             return torch.einsum("bhnm,bnmk->bhnk", weights, read.expand(len(weights), -1, -1, -1))
 
-        products = precise(call.raw_query) @ precise(self.sought).T * call.scale  # [B, H, N, 9]
+        products = upcast(call.raw_query) @ upcast(self.sought).T * call.scale  # [B, H, N, 9]
         biased = call.add_bias(lambda b, h, i, j: products[b, h, i, bucket(b, h, i, j)])
         return biased.replace(extra_output=readout)
 
@@ -107,7 +107,7 @@ class Mixing(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         def rescore(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
-            return scores + torch.einsum("bgnm,hg->bhnm", scores, precise(self.net.weight)).tanh()
+            return scores + torch.einsum("bgnm,hg->bhnm", scores, upcast(self.net.weight)).tanh()
 
         return call.replace(transform_scores=rescore)
 

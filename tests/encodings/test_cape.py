@@ -9,7 +9,7 @@ import torch
 
 import zoo
 from zoo.attention.chain import Chain
-from zoo.attention.coordinates import grid, place, spacing
+from zoo.attention.coordinates import apply_convention, grid, spacing
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
@@ -28,7 +28,7 @@ def moved(axes=1, batch=BATCH, document=None, **options):
     """Positions [B, N, P] that training makes of those of evaluation, and these."""
     still = {"global_shift": 0.0, "local_shift": 0.0, "scale": 1.0}
     encoding = zoo.encoding("cape", Dims(8, 2, axes), **{**still, **options})
-    before = place(tokens(axes, batch, document), encoding.coordinates, None)
+    before = apply_convention(tokens(axes, batch, document), encoding.coordinates, None)
     return encoding._augmented(before.pos, before), before.pos
 
 
@@ -135,5 +135,5 @@ def test_an_image_whose_grid_is_not_known_takes_that_of_training():
 @pytest.mark.parametrize("convention", ["index", "fraction", "growing", "symmetric"])
 def test_neighbours_are_one_spacing_apart(convention):
     some = tokens(2)
-    pos, step = place(some, convention, (6, 6)).pos, spacing(some, convention, (6, 6))
+    pos, step = apply_convention(some, convention, (6, 6)).pos, spacing(some, convention, (6, 6))
     torch.testing.assert_close(pos[:, 5] - pos[:, 0], step[:, 0])  # one row and one column on

@@ -188,7 +188,7 @@ def test_fox_is_a_path_that_does_not_depend_on_the_query():
     modified = fox.modify(
         AttentionCall(first.q, first.k, first.v, first.q, gates, gates, True, 8**-0.5)
     )
-    expected = (first.q @ first.k.mT * modified.scale + modified.added()).masked_fill(
+    expected = (first.q @ first.k.mT * modified.scale + modified.sum_biases()).masked_fill(
         ~call.visible, float("-inf")
     )
     near(scores(encoding, first), expected)

@@ -216,7 +216,7 @@ def test_kept_keys_do_not_wear_in_half_precision():
     once = encoding.update_cached_keys(k := torch.randn(1, 2, 100, 8).bfloat16(), tokens)[0]
     for t in range(100):
         step = encoding.prepare(Tokens.at(tokens.x[:, t : t + 1], torch.tensor([[float(t)]])))
-        read, _, _ = cache.keys(
+        read, _, _ = cache.extend(
             0, k[:, :, t : t + 1], k[:, :, t : t + 1], step, encoding.update_cached_keys
         )
     assert read.dtype == torch.bfloat16

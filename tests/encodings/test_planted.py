@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import zoo
-from zoo.attention import Block, chain
+from zoo.attention import BlockBias, chain
 from zoo.attention.backends import chunked, dispatch, fused
 from zoo.attention.call import AttentionCall, Span
 from zoo.attention.encoding import Encoding
-from zoo.attention.tokens import Tokens, pick, precise
+from zoo.attention.tokens import Tokens, pick, upcast
 from zoo.encodings.common.rotation import circle
 from zoo.encodings.liere import LieRE
 from zoo.encodings.rope import RoPE
@@ -82,7 +82,7 @@ class NextToken(Encoding):
     def modify(self, call: AttentionCall) -> AttentionCall:
         def ahead(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return (
-                call.k[b, h, (call.slot(i) + 1).clamp(max=call.k.shape[2] - 1), 0]
+                call.k[b, h, (call.key_index(i) + 1).clamp(max=call.k.shape[2] - 1), 0]
                 * call.offset(b, i, j)[..., 0]
             )
 
@@ -177,7 +177,7 @@ class FirstRows(Encoding):
             n, m = span.size
             return -0.1 * (torch.arange(n)[:, None] - torch.arange(m)).abs().double()[None, None]
 
-        return call.add_bias(Block(block))
+        return call.add_bias(BlockBias(block))
 
 
 class SecondRows(FirstRows):
@@ -193,7 +193,7 @@ class TwiceAsFar(Encoding):
     """Another slope where tokens are known to be one place apart."""
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        slope = 0.2 if call.consecutive else 0.1
+        slope = 0.2 if call.is_consecutive else 0.1
         return call.add_bias(lambda b, h, i, j: -slope * call.distance(b, i, j))
 
 
@@ -234,7 +234,7 @@ class RoundedAngles(RoPE):
             -torch.arange(0, self.dims.head_dim, 2, dtype=tokens.pos.dtype)[None]
             / self.dims.head_dim
         )
-        return self.rotate(q, circle(precise(tokens.pos[:, None] @ ladder)))
+        return self.rotate(q, circle(upcast(tokens.pos[:, None] @ ladder)))
 
     transform_key = transform_query
 
@@ -470,12 +470,12 @@ def test_a_compiler_that_is_switched_off_captures_nothing(monkeypatch):
 
 def test_riders_of_chunks_are_compared(monkeypatch):
     def spoiled(call: AttentionCall) -> Tensor:
-        out, riders = chunked.chunked(call).split(
+        out, riders = chunked.attend_chunked(call).split(
             [call.v.shape[-1], 0 if call.extra_values is None else 4], dim=-1
         )
         return torch.cat([out, 1.5 * riders], dim=-1)
 
-    monkeypatch.setattr(dispatch, "chunked", spoiled)
+    monkeypatch.setattr(dispatch, "attend_chunked", spoiled)
     with pytest.raises(LawBroken, match="in chunks, against the whole: off by"):
         backends.reference_and_chunks_agree(member(Carried))
 

@@ -29,7 +29,7 @@ class GatesAhead(CoPE):
 
         def rescore(scores, visible, span):
             counts = scores.sigmoid().flip(-1).cumsum(-1).flip(-1)
-            return scores + span.of_rows(z).gather(-1, counts.long())
+            return scores + span.slice_queries(z).gather(-1, counts.long())
 
         return call.replace(transform_scores=rescore)
 
@@ -50,7 +50,7 @@ class StickTooLong(StickBreaking):
 
     def modify(self, call):
         def weigh(scores, visible, span):
-            seen = visible & call.grid(lambda b, h, i, j: j < call.slot(i), span)
+            seen = visible & call.evaluate(lambda b, h, i, j: j < call.key_index(i), span)
             passed = F.softplus(scores.masked_fill(~seen, 0)) * seen
             return (
                 torch.exp(
@@ -69,7 +69,7 @@ class CountsOfOthers(CoPE):
         def rescore(scores, visible, span):
             return (
                 scores * (1 + 0.1 * scores.sigmoid().cumsum(-1))
-                + span.of_rows(call.raw_query) @ self.table.mT[:, :1]
+                + span.slice_queries(call.raw_query) @ self.table.mT[:, :1]
             )
 
         return call.replace(transform_scores=rescore)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import zoo
-from zoo.attention.backends.reference import mix
+from zoo.attention.backends.reference import apply_weights
 from zoo.diagnostics.callback import attended, numbers
 from zoo.diagnostics.capture import look
 
@@ -77,6 +77,6 @@ def test_what_is_seen_of_a_layer_on_a_gpu_is_what_it_computes(name):
     assert all(math.isfinite(value) for value in numbers(seen).values())
     assert attended(seen).dtype == torch.uint8
     with torch.no_grad():
-        out = mix(seen.call, seen.weights)[..., : seen.call.v.shape[-1]]
-        rebuilt = seen.attention.joined(out, seen.call.queries.x)
+        out = apply_weights(seen.call, seen.weights)[..., : seen.call.v.shape[-1]]
+        rebuilt = seen.attention.merge_heads(out, seen.call.queries.x)
         torch.testing.assert_close(rebuilt, layer(x)[:, seen.slots], atol=2e-3, rtol=2e-3)

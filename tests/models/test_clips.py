@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import zoo
-from zoo.attention.coordinates import Perturbation
+from zoo.attention.coordinates import PositionAugmentation
 from zoo.data.spec import ImageSpec, VideoSpec
 from zoo.errors import OptionError
 from zoo.models.vit import ViT
@@ -65,7 +65,7 @@ def test_images_have_no_tubelets():
 
 def test_frames_do_not_move_in_training():
     model, clip = (
-        vit(position_augmentation=Perturbation(jitter=0.5, stretch=1.5, shift=2.0)),
+        vit(position_augmentation=PositionAugmentation(jitter=0.5, stretch=1.5, shift=2.0)),
         torch.randn(1, 1, 6, 8, 16),
     )
     still, moved = model.eval().tokens(clip).index, model.train().tokens(clip).index
@@ -77,7 +77,7 @@ def test_the_whole_model_is_captured_by_the_compiler():
     model = vit(
         "comrope_ld",
         depth=1,
-        position_augmentation=Perturbation(jitter=0.5, stretch=2.0, shift=1.0),
+        position_augmentation=PositionAugmentation(jitter=0.5, stretch=2.0, shift=1.0),
     )
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert compiled(torch.randn(2, 1, 6, 8, 16)).shape == (2, 5)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from language import SAMPLES, decoder, links, text
 
-from zoo.attention.coordinates import Perturbation
+from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.errors import OptionError
 from zoo.models.decoder import Decoder
@@ -116,14 +116,14 @@ def test_encodings_keep_the_weights_that_they_start_from():
     torch.manual_seed(1)
     model = Decoder(SAMPLES, dim=16, depth=1, heads=2, encoding=links("learned"))
     table = model.trunk.encoding["learned"].table.clone()
-    from zoo.models.embedding import initialise
+    from zoo.models.embedding import init_weights
 
-    initialise(model.trunk)
+    init_weights(model.trunk)
     assert torch.equal(model.trunk.encoding["learned"].table, table)
 
 
 def test_jitter_moves_places_in_training_only():
-    model = decoder("rope", position_augmentation=Perturbation(jitter=1.0))
+    model = decoder("rope", position_augmentation=PositionAugmentation(jitter=1.0))
     assert torch.equal(model.tokens(text()).index[0, :, 0], torch.arange(12.0))
     moved = model.train().tokens(text())
     assert 0.1 < (moved.index[0, :, 0] - torch.arange(12)).abs().max() <= 0.5

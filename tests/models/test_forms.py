@@ -11,13 +11,13 @@ import torch
 from language import decoder, encoder, lively, text
 
 import zoo
-from zoo.api import waiting
+from zoo.api import make_factory
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.config.signature import options
 from zoo.data.spec import ImageSpec
 from zoo.errors import OptionError
 from zoo.models.decoder import Decoder
-from zoo.models.generation import continued
+from zoo.models.generation import sample_tokens
 from zoo.models.transformer import BlockOptions
 from zoo.models.vit import ViT
 from zoo.registry import Choice
@@ -54,7 +54,7 @@ def test_a_cache_writes_the_same_text(form):
 
     def tokens(context):
         return list(
-            islice(continued(model, [3, 1, 4], context, torch.Generator().manual_seed(0)), 12)
+            islice(sample_tokens(model, [3, 1, 4], context, torch.Generator().manual_seed(0)), 12)
         )
 
     assert tokens(KeyValueCache()) == tokens(None)
@@ -86,7 +86,7 @@ def test_future_tokens_change_nothing(form):
 
 @pytest.mark.parametrize("form", FORMS[:2], ids=["kv_heads", "kernel"])
 def test_images_have_them_too(form):
-    links = {"rope_axial": waiting(Choice("rope_axial"))}
+    links = {"rope_axial": make_factory(Choice("rope_axial"))}
     model = lively(
         ViT(
             IMAGES,

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from zoo.api import waiting
+from zoo.api import make_factory
 from zoo.attention.encoding import Dims
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
-from zoo.models.transformer import Block, BlockOptions, Transformer, recompute
+from zoo.models.transformer import Block, BlockOptions, Transformer, enable_activation_checkpointing
 from zoo.registry import Choice
 
 CHAINS = [
@@ -24,7 +24,7 @@ CHAINS = [
 
 def trunk(names, **block):
     torch.manual_seed(0)
-    links = {name: waiting(Choice(name)) for name in names}
+    links = {name: make_factory(Choice(name)) for name in names}
     options = BlockOptions(dropout=0.2, drop_path=0.2, **block)
     return (
         Transformer(Dims(16, 2, length=12, depth=3), links, options, causal=True).double().train()
@@ -54,7 +54,7 @@ def equal(one, two):
 def test_gradients_are_those_of_stored_blocks(names):
     model = trunk(names)
     stored, keys = gradients(model), list(model.state_dict())
-    recompute(model)
+    enable_activation_checkpointing(model)
     assert equal(gradients(model), stored)
     assert list(model.state_dict()) == keys
 
@@ -65,7 +65,7 @@ def test_gradients_are_those_of_stored_blocks(names):
 def test_what_a_block_remembers_is_as_it_was_the_first_time(context):
     model = trunk(["tape"], token_shift=context is KeyValueCache)
     stored = gradients(model, context(), segments=3)
-    recompute(model)
+    enable_activation_checkpointing(model)
     assert equal(gradients(model, context(), segments=3), stored)
 
 
@@ -75,7 +75,7 @@ def test_memory_holds_the_same_after_a_pass():
         memory = SegmentMemory(6)
         gradients(model, memory, segments=2)
         kept.append(memory.state_dict())
-        recompute(model)
+        enable_activation_checkpointing(model)
     assert kept[0]["seen"] == kept[1]["seen"] == 12
     for layer, tokens in kept[0]["layers"].items():
         assert torch.equal(tokens["x"], kept[1]["layers"][layer]["x"])
@@ -88,7 +88,7 @@ def test_each_block_is_computed_twice_in_training_alone(monkeypatch):
         Block, "forward", lambda self, *given: (calls.append(self), forward(self, *given))[1]
     )
     model = trunk(["rope"])
-    recompute(model)
+    enable_activation_checkpointing(model)
     gradients(model)
     assert len(calls) == 6
     gradients(model.eval())
@@ -98,11 +98,11 @@ def test_each_block_is_computed_twice_in_training_alone(monkeypatch):
 def test_a_compiled_model_has_the_same_gradients():
     model = trunk(["rope"])
     stored = gradients(model)
-    recompute(model)
+    enable_activation_checkpointing(model)
     model.compile(backend="aot_eager", fullgraph=True)
     assert equal(gradients(model), stored)
 
 
 def test_a_model_without_a_trunk_is_told():
     with pytest.raises(OptionError, match="the model has no trunk"):
-        recompute(torch.nn.Linear(2, 2))
+        enable_activation_checkpointing(torch.nn.Linear(2, 2))

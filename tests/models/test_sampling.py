@@ -8,7 +8,7 @@ from language import decoder
 
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.errors import OptionError
-from zoo.models.generation import continued, drawn, shares
+from zoo.models.generation import sample_token, sample_tokens, sampling_probabilities
 
 CHAINS = [
     ("none",),
@@ -33,7 +33,8 @@ PROMPT = [3, 1, 4, 1, 5]
 def tokens(model, context=None, seed=0, count=25, **options):
     return list(
         islice(
-            continued(model, PROMPT, context, torch.Generator().manual_seed(seed), **options), count
+            sample_tokens(model, PROMPT, context, torch.Generator().manual_seed(seed), **options),
+            count,
         )
     )
 
@@ -92,36 +93,43 @@ def test_a_model_that_can_go_no_further_says_so():
 
 def test_shares_are_those_of_the_logits():
     logits = torch.tensor([1.0, 3.0, 2.0, -1.0])
-    torch.testing.assert_close(shares(logits, 1.0, None, 1.0), logits.softmax(0))
-    torch.testing.assert_close(shares(logits, 0.5, None, 1.0), (2 * logits).softmax(0))
+    torch.testing.assert_close(sampling_probabilities(logits, 1.0, None, 1.0), logits.softmax(0))
+    torch.testing.assert_close(
+        sampling_probabilities(logits, 0.5, None, 1.0), (2 * logits).softmax(0)
+    )
 
 
 def test_the_likeliest_few_keep_their_proportions():
     logits = torch.tensor([0.1, 0.5, 0.15, 0.25]).double().log()
     torch.testing.assert_close(
-        shares(logits, 1.0, 2, 1.0), torch.tensor([0, 2 / 3, 0, 1 / 3]).double()
+        sampling_probabilities(logits, 1.0, 2, 1.0), torch.tensor([0, 2 / 3, 0, 1 / 3]).double()
     )
     torch.testing.assert_close(
-        shares(logits, 1.0, None, 0.74), torch.tensor([0, 2 / 3, 0, 1 / 3]).double()
+        sampling_probabilities(logits, 1.0, None, 0.74), torch.tensor([0, 2 / 3, 0, 1 / 3]).double()
     )
-    torch.testing.assert_close(shares(logits, 1.0, None, 0.76)[0], torch.tensor(0.0).double())
-    torch.testing.assert_close(shares(logits, 1.0, None, 0.76)[2], torch.tensor(1 / 6).double())
-    torch.testing.assert_close(shares(logits, 1.0, 9, 1.0), logits.exp())
+    torch.testing.assert_close(
+        sampling_probabilities(logits, 1.0, None, 0.76)[0], torch.tensor(0.0).double()
+    )
+    torch.testing.assert_close(
+        sampling_probabilities(logits, 1.0, None, 0.76)[2], torch.tensor(1 / 6).double()
+    )
+    torch.testing.assert_close(sampling_probabilities(logits, 1.0, 9, 1.0), logits.exp())
 
 
 def test_of_equals_the_first_is_the_likeliest():
     logits = torch.tensor([0.0, 1.0, 1.0, 1.0])
     assert (
-        shares(logits, 1.0, 1, 1.0).tolist()
-        == shares(logits, 1.0, None, 1e-6).tolist()
+        sampling_probabilities(logits, 1.0, 1, 1.0).tolist()
+        == sampling_probabilities(logits, 1.0, None, 1e-6).tolist()
         == [0, 1, 0, 0]
     )
-    assert drawn(logits, generator(), 0, None, 1.0) == 1
+    assert sample_token(logits, generator(), 0, None, 1.0) == 1
 
 
 def test_draws_come_as_often_as_their_shares():
     logits, source = torch.tensor([0.2, 0.3, 0.5]).log(), generator()
     found = (
-        torch.tensor([drawn(logits, source, 1.0, None, 1.0) for _ in range(4000)]).bincount() / 4000
+        torch.tensor([sample_token(logits, source, 1.0, None, 1.0) for _ in range(4000)]).bincount()
+        / 4000
     )
     torch.testing.assert_close(found, torch.tensor([0.2, 0.3, 0.5]), atol=0.03, rtol=0)

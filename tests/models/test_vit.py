@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import zoo
-from zoo.attention.coordinates import Perturbation
+from zoo.attention.coordinates import PositionAugmentation
 from zoo.data.spec import ImageSpec
 from zoo.errors import OptionError
 from zoo.models.transformer import BlockOptions
@@ -56,7 +56,7 @@ def test_a_place_for_no_class_token_is_refused():
 
 
 def test_jitter_moves_coordinates_in_training_only():
-    model = vit(position_augmentation=Perturbation(jitter=1.0))
+    model = vit(position_augmentation=PositionAugmentation(jitter=1.0))
     images = torch.randn(1, 3, 16, 24)
     still = model.eval().tokens(images).index
     moved = model.train().tokens(images).index
@@ -66,7 +66,9 @@ def test_jitter_moves_coordinates_in_training_only():
 
 def test_jitter_of_each_sample_places_no_class_token():
     model = vit(
-        "rope_mixed", pool="class", position_augmentation=Perturbation(jitter=1.0, per_sample=True)
+        "rope_mixed",
+        pool="class",
+        position_augmentation=PositionAugmentation(jitter=1.0, per_sample=True),
     )
     tokens = model.train().tokens(torch.randn(2, 3, 16, 24))
     assert (tokens.index[0, 1:] != tokens.index[1, 1:]).all()
@@ -142,7 +144,7 @@ def test_the_whole_model_is_captured_by_the_compiler():
         depth=1,
         pool="class",
         registers=1,
-        position_augmentation=Perturbation(jitter=0.5),
+        position_augmentation=PositionAugmentation(jitter=0.5),
     ).eval()
     model.head.weight.data.normal_()
     images = torch.randn(2, 3, 16, 24)

@@ -15,7 +15,7 @@ from zoo.run.build import build_data, build_trainer
 from zoo.run.callbacks.ema import LIVE, Average
 from zoo.run.callbacks.guards import Signals
 from zoo.run.fit import fit
-from zoo.tasks.classification import Classify
+from zoo.tasks.classification import Classification
 
 DECAY = 0.7
 SHORT = [
@@ -47,7 +47,7 @@ def whole(tmp_path_factory):
         seen.append(self.model.head.weight.detach().clone())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Classify, "on_train_batch_end", note)
+        patch.setattr(Classification, "on_train_batch_end", note)
         result = fit("vit_comrope", [*SHORT, f"trainer.ema_decay={DECAY}"], folder, "never")
     return result, folder, seen
 

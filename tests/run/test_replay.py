@@ -11,7 +11,7 @@ from zoo.errors import NonFiniteError
 from zoo.run import checkpoint
 from zoo.run.fit import fit
 from zoo.run.rng import restore_random
-from zoo.tasks.classification import Classify
+from zoo.tasks.classification import Classification
 
 STEP = 7  # of 18, in the second epoch
 PLACE = "model.trunk.blocks.1.attn.o_proj"
@@ -39,7 +39,7 @@ def planted(task, change):
 
 def broken_run(overrides, monkeypatch, change):
     """The message, and the contents of the replay, of a run with a fault in one step."""
-    step = Classify.training_step
+    step = Classification.training_step
 
     def training_step(self, batch, batch_idx):
         if self.trainer.global_step < STEP:
@@ -47,7 +47,7 @@ def broken_run(overrides, monkeypatch, change):
         with planted(self, change):
             return step(self, batch, batch_idx)
 
-    monkeypatch.setattr(Classify, "training_step", training_step)
+    monkeypatch.setattr(Classification, "training_step", training_step)
     with pytest.raises(NonFiniteError) as stopped:
         fit("vit_comrope", overrides, Path("run"), "never")
     return str(stopped.value), checkpoint.read(Path("run/replay.pt"))
@@ -93,13 +93,13 @@ def test_no_weight_that_is_not_finite_is_in_any_file(tiny, monkeypatch, weights)
 
 def test_a_replay_takes_the_step_again(tiny, monkeypatch):
     losses = []
-    step = Classify.training_step
+    step = Classification.training_step
 
     def noted(self, batch, batch_idx):
         losses.append(step(self, batch, batch_idx))
         return losses[-1] * (torch.nan if self.trainer.global_step == STEP else 1.0)
 
-    monkeypatch.setattr(Classify, "training_step", noted)
+    monkeypatch.setattr(Classification, "training_step", noted)
     with pytest.raises(
         NonFiniteError, match="first: the loss, though what every module gives is finite"
     ):

@@ -11,7 +11,7 @@ from zoo.run import checkpoint
 from zoo.run.callbacks.checkpointing import Checkpoints
 from zoo.run.callbacks.guards import Signals
 from zoo.run.fit import fit
-from zoo.tasks.classification import Classify
+from zoo.tasks.classification import Classification
 
 LAST = [
     "trainer.max_epochs=null",
@@ -105,7 +105,7 @@ def test_what_is_no_number_is_never_the_best(first, tiny, monkeypatch):
 
 
 def test_weights_that_are_not_finite_are_not_saved(tiny, monkeypatch):
-    step = Classify.optimizer_step
+    step = Classification.optimizer_step
 
     def optimizer_step(self, *given, **more):
         step(self, *given, **more)
@@ -113,7 +113,7 @@ def test_weights_that_are_not_finite_are_not_saved(tiny, monkeypatch):
             with torch.no_grad():
                 next(iter(self.model.parameters())).fill_(float("nan"))
 
-    monkeypatch.setattr(Classify, "optimizer_step", optimizer_step)
+    monkeypatch.setattr(Classification, "optimizer_step", optimizer_step)
     with pytest.raises(
         NonFiniteError, match=r"step 12: .* is not finite after it; .*last\.ckpt"
     ) as stopped:

@@ -16,7 +16,7 @@ from zoo.run import checkpoint
 from zoo.run.callbacks.guards import Finite, Signals
 from zoo.run.fit import fit
 from zoo.tasks import base  # noqa: F401  before processes are forked, each of which would import it
-from zoo.tasks.masked_lm import Fill
+from zoo.tasks.masked_lm import MaskedLM
 
 STILL = ["model.position_augmentation.jitter=0", "model.block.dropout=0", "model.block.drop_path=0"]
 TEXT = """
@@ -100,7 +100,7 @@ def test_two_processes_are_one_with_the_joined_batch(launcher, strategy, still, 
     assert first["metrics"] == pytest.approx(whole["metrics"], abs=1e-6)
 
 
-def masked_by_contents(self, batch, draws, others, original=Fill.masked):
+def masked_by_contents(self, batch, draws, others, original=MaskedLM.masked):
     mixed = batch.inputs * 0.37 + torch.arange(batch.inputs.shape[1]) * 0.61
     return original(
         self, batch, torch.stack([mixed % 1, mixed * 7 % 1]), (batch.inputs + 1) % self.mask
@@ -131,7 +131,7 @@ def test_gradients_are_those_of_the_joined_batch(options, text, monkeypatch):
         torch.save(found, f"gradients-{trainer.world_size}-{trainer.global_step}.pt")
 
     monkeypatch.setattr(Finite, "on_before_optimizer_step", write)
-    monkeypatch.setattr(Fill, "masked", masked_by_contents)
+    monkeypatch.setattr(MaskedLM, "masked", masked_by_contents)
     fit(text, [*options, "data.batch_size=8"], Path("one"), "never")
     assert several(options, "two", recipe=text) == [0, 0], logs()
     for step in range(2):

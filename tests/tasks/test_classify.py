@@ -41,11 +41,11 @@ def test_only_matrices_decay(task):
 
 def test_the_rate_rises_linearly_and_falls_along_a_cosine():
     optim = AdamW(lr=1.0, warmup_ratio=0.1, min_lr_ratio=0.01)
-    assert [optim.factor(step, 100) for step in (0, 4, 9, 10)] == pytest.approx(
+    assert [optim.lr_factor(step, 100) for step in (0, 4, 9, 10)] == pytest.approx(
         [0.1, 0.5, 1.0, 1.0]
     )
-    assert optim.factor(55, 100) == pytest.approx(0.01 + 0.99 / 2)
-    assert optim.factor(100, 100) == optim.factor(500, 100) == pytest.approx(0.01)
+    assert optim.lr_factor(55, 100) == pytest.approx(0.01 + 0.99 / 2)
+    assert optim.lr_factor(100, 100) == optim.lr_factor(500, 100) == pytest.approx(0.01)
 
 
 def test_measures_are_those_of_the_whole_set(task):

@@ -10,13 +10,13 @@ from windows import OPTIM, Cycle, trainer
 
 from zoo.data.spec import Windows
 from zoo.errors import OptionError
-from zoo.tasks.masked_lm import Fill
-from zoo.tasks.metrics import NOT_ASKED
+from zoo.tasks.masked_lm import MaskedLM
+from zoo.tasks.metrics import IGNORE_INDEX
 
 
 def task(**options):
     torch.manual_seed(0)
-    return Fill(encoder("rope"), OPTIM, SAMPLES, **options)
+    return MaskedLM(encoder("rope"), OPTIM, SAMPLES, **options)
 
 
 def masked(one, batch):
@@ -28,7 +28,7 @@ def masked(one, batch):
 def test_shares_are_those_of_the_paper():
     inputs = text(400, 100)
     hidden, targets = masked(task(), Windows(inputs, inputs))
-    chosen = targets != NOT_ASKED
+    chosen = targets != IGNORE_INDEX
     assert torch.equal(targets[chosen], inputs[chosen])
     assert torch.equal(hidden[~chosen], inputs[~chosen])
     assert chosen.float().mean().item() == pytest.approx(0.15, abs=0.01)
@@ -40,7 +40,7 @@ def test_shares_are_those_of_the_paper():
 def test_padding_is_never_chosen():
     batch = Windows(text(), text(), torch.tensor([[0] * 6 + [-1] * 6, [0] * 12]))
     _, targets = masked(task(mask_ratio=1.0), batch)
-    assert (targets != NOT_ASKED).sum(1).tolist() == [6, 12]
+    assert (targets != IGNORE_INDEX).sum(1).tolist() == [6, 12]
 
 
 def test_an_evaluation_repeats_exactly():
@@ -68,9 +68,9 @@ def test_a_window_is_masked_the_same_in_any_batch():
 def test_where_windows_overlap_each_token_is_measured_once():
     one, inputs = task(mask_ratio=1.0), text()
     targets = inputs.roll(-1, 1)
-    targets[1, :8] = NOT_ASKED  # which the window before has asked
+    targets[1, :8] = IGNORE_INDEX  # which the window before has asked
     _, asked = one._asked(Windows(inputs, targets))
-    assert (asked != NOT_ASKED).sum(1).tolist() == [12, 4]
+    assert (asked != IGNORE_INDEX).sum(1).tolist() == [12, 4]
     assert torch.equal(asked[1, 8:], inputs[1, 8:])
 
 
@@ -98,7 +98,7 @@ def test_training_learns_the_cycle():
 
 def test_a_model_without_a_mask_is_refused():
     with pytest.raises(OptionError, match="choose model encoder"):
-        Fill(decoder("rope"), OPTIM, SAMPLES)
+        MaskedLM(decoder("rope"), OPTIM, SAMPLES)
 
 
 def test_inputs_are_what_an_evaluation_shows_the_model():

@@ -11,12 +11,12 @@ from windows import OPTIM, Cycle, trainer
 
 from zoo.data.spec import Windows
 from zoo.errors import OptionError, ZooError
-from zoo.tasks.causal_lm import Predict
+from zoo.tasks.causal_lm import CausalLM
 
 
 def task(**options):
     torch.manual_seed(0)
-    return Predict(decoder("rope", **options), OPTIM, SAMPLES)
+    return CausalLM(decoder("rope", **options), OPTIM, SAMPLES)
 
 
 def test_measures_are_those_of_the_whole_set():
@@ -36,7 +36,7 @@ def test_measures_are_those_of_the_whole_set():
 def test_answers_are_counted_as_a_whole_where_windows_ask_for_one():
     data, one = (
         Cycle(),
-        Predict(decoder("rope"), OPTIM, dataclasses.replace(SAMPLES, asks="answers")),
+        CausalLM(decoder("rope"), OPTIM, dataclasses.replace(SAMPLES, asks="answers")),
     )
     said = [one.model.eval()(batch.inputs).argmax(-1) for batch in data.batches]
     data.batches[1] = Windows(data.batches[1].inputs, said[1])  # whatever the model says
@@ -107,7 +107,7 @@ def test_what_a_loop_remembers_can_be_carried_on():
 
 def test_a_model_that_sees_what_comes_after_is_refused():
     with pytest.raises(OptionError, match="choose model decoder"):
-        Predict(encoder("rope"), OPTIM, SAMPLES)
+        CausalLM(encoder("rope"), OPTIM, SAMPLES)
 
 
 def test_a_window_that_the_model_cannot_read_is_told_in_words():

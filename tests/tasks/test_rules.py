@@ -7,7 +7,7 @@ from torch import nn
 import zoo
 from zoo.errors import OptionError, RecipeError
 from zoo.optim.adamw import AdamW
-from zoo.optim.param_groups import Rule, freeze
+from zoo.optim.param_groups import ParamGroup, freeze
 from zoo.run.build import build_task
 
 
@@ -39,34 +39,38 @@ def test_without_rules_there_are_two_groups():
 
 
 def test_a_factor_is_on_the_rate_and_leaves_the_decay():
-    *usual, weight, bias = groups(Rule(match="2.*", lr=0.1))
+    *usual, weight, bias = groups(ParamGroup(match="2.*", lr=0.1))
     assert usual == [(["0.weight"], 0.5, 0.1), (["0.bias", "1.weight", "1.bias"], 0.0, 0.1)]
     assert weight == (["2.weight"], 0.5, pytest.approx(0.01))
     assert bias == (["2.bias"], 0.0, pytest.approx(0.01))
 
 
 def test_the_first_rule_that_matches_counts_alone():
-    *_, first, second = groups(Rule(match="*.bias", weight_decay=0.2), Rule(match="2.*", lr=3.0))
+    *_, first, second = groups(
+        ParamGroup(match="*.bias", weight_decay=0.2), ParamGroup(match="2.*", lr=3.0)
+    )
     assert first == (["0.bias", "1.bias", "2.bias"], 0.2, 0.1)
     assert second == (["2.weight"], 0.5, pytest.approx(0.3))
 
 
 def test_what_is_frozen_is_in_no_group():
-    *usual, ruled = groups(Rule(match="0.*", freeze=True), Rule(match="*.weight", weight_decay=0.1))
+    *usual, ruled = groups(
+        ParamGroup(match="0.*", freeze=True), ParamGroup(match="*.weight", weight_decay=0.1)
+    )
     assert usual == [([], 0.5, 0.1), (["1.bias", "2.bias"], 0.0, 0.1)]
     assert ruled == (["1.weight", "2.weight"], 0.1, 0.1)
 
 
 def test_what_is_frozen_takes_no_gradient_before_anything_asks():
     made = model()
-    freeze(made, (Rule(match="2.bias", lr=0.1), Rule(match="2.*", freeze=True)))
+    freeze(made, (ParamGroup(match="2.bias", lr=0.1), ParamGroup(match="2.*", freeze=True)))
     assert [name for name, p in made.named_parameters() if not p.requires_grad] == ["2.weight"]
 
 
 def test_a_schedule_multiplies_each_rate():
-    found = AdamW(lr=0.1, warmup_ratio=0.5, param_groups=(Rule(match="2.*", lr=0.1),)).configure(
-        model(), 10
-    )
+    found = AdamW(
+        lr=0.1, warmup_ratio=0.5, param_groups=(ParamGroup(match="2.*", lr=0.1),)
+    ).configure(model(), 10)
     rates = [group["lr"] for group in found["optimizer"].param_groups]
     assert rates == pytest.approx([0.02, 0.02, 0.002, 0.002])
 
@@ -75,16 +79,16 @@ def test_a_schedule_multiplies_each_rate():
     ("rules", "key", "told"),
     [
         (
-            [Rule(match="2.wieght", freeze=True)],
+            [ParamGroup(match="2.wieght", freeze=True)],
             "param_groups.0.match",
             "a name like 2.wieght; did you mean 2.weight",
         ),
         (
-            [Rule(match="2.*", lr=2.0), Rule(match="2.bias", freeze=True)],
+            [ParamGroup(match="2.*", lr=2.0), ParamGroup(match="2.bias", freeze=True)],
             "param_groups.1.match",
             "rules before it match all",
         ),
-        ([Rule(match="[012].*", freeze=True)], "param_groups", "they freeze every parameter"),
+        ([ParamGroup(match="[012].*", freeze=True)], "param_groups", "they freeze every parameter"),
     ],
 )
 def test_rules_that_do_nothing_or_leave_nothing_are_refused(rules, key, told):
@@ -96,7 +100,7 @@ def test_rules_that_do_nothing_or_leave_nothing_are_refused(rules, key, told):
 @pytest.mark.parametrize("options", [{"freeze": True, "lr": 0.1}, {}])
 def test_a_rule_that_says_two_things_or_nothing_is_refused(options):
     with pytest.raises(OptionError):
-        Rule(match="*", **options)
+        ParamGroup(match="*", **options)
 
 
 def test_a_recipe_tells_a_rule_that_matches_nothing_where_it_stands():

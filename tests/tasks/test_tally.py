@@ -8,13 +8,13 @@ import torch
 from several import run
 from torch.nn import functional as F
 
-from zoo.tasks.metrics import NOT_ASKED, Tally, mean_loss
+from zoo.tasks.metrics import IGNORE_INDEX, TokenMetrics, mean_loss
 
 
 def asked():
     """Logits [3, 6, 5] and targets, of which some are not asked."""
     targets = torch.randint(5, (3, 6))
-    targets[0, 2:] = targets[:, 4] = NOT_ASKED
+    targets[0, 2:] = targets[:, 4] = IGNORE_INDEX
     return torch.randn(3, 6, 5), targets
 
 
@@ -26,7 +26,7 @@ def test_the_loss_is_the_mean_of_what_is_asked():
 
 def test_nothing_asked_costs_nothing():
     logits = torch.randn(2, 3, 5, requires_grad=True)
-    loss = mean_loss(logits, torch.full((2, 3), NOT_ASKED))
+    loss = mean_loss(logits, torch.full((2, 3), IGNORE_INDEX))
     loss.backward()
     assert loss.item() == 0
     assert not logits.grad.any()
@@ -35,7 +35,7 @@ def test_nothing_asked_costs_nothing():
 def test_half_precision_is_lost_by_neither():
     logits, targets = asked()
     logits = (100 * logits).bfloat16()
-    tally = Tally(6)
+    tally = TokenMetrics(6)
     tally.update(logits, targets)
     expected = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten()).item()
     assert mean_loss(logits, targets).item() == pytest.approx(expected)
@@ -45,10 +45,10 @@ def test_half_precision_is_lost_by_neither():
 def _counts_a_width_of_its_own(rank):
     """A process of two, whose windows are as long as its rank says."""
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
-    tally = Tally(2)
+    tally = TokenMetrics(2)
     tally.widen(6)
     tally.update(torch.zeros(1, 3 + rank, 5), torch.zeros(1, 3 + rank, dtype=torch.long))
-    return 0 if tally.compute().asked.tolist() == [2, 2, 2, 1, 0, 0] else 7
+    return 0 if tally.compute().targets.tolist() == [2, 2, 2, 1, 0, 0] else 7
 
 
 def test_processes_that_meet_windows_of_other_lengths_add_up(tmp_path, monkeypatch):
@@ -58,7 +58,7 @@ def test_processes_that_meet_windows_of_other_lengths_add_up(tmp_path, monkeypat
 
 def test_each_token_weighs_the_same_whatever_its_batch():
     logits, targets = asked()
-    tally = Tally(6)
+    tally = TokenMetrics(6)
     for rows in ([0], [1, 2]):
         tally.update(logits[rows], targets[rows])
     measures = tally.compute().measures()
@@ -74,7 +74,7 @@ def test_a_window_is_right_where_all_that_it_asks_is():
         [[-100, 1, 2], [-100, 1, 2], [3, -100, -100], [-100, -100, -100], [0, 1, 2]]
     )
     said = torch.tensor([[0, 1, 2], [0, 1, 3], [3, 0, 0], [0, 0, 0], [4, 1, 2]])
-    tally = Tally(3)
+    tally = TokenMetrics(3)
     for rows in (slice(0, 2), slice(2, 5)):
         tally.update(F.one_hot(said[rows], 5).float(), targets[rows])
     assert tally.compute().whole()["exact"].item() == pytest.approx(2 / 4)  # one asks nothing
@@ -82,7 +82,7 @@ def test_a_window_is_right_where_all_that_it_asks_is():
 
 def test_bits_are_told_by_the_unit():
     logits, targets = asked()
-    tally, sized = Tally(6), Tally(6)
+    tally, sized = TokenMetrics(6), TokenMetrics(6)
     tally.update(logits, targets)
     sized.update(logits, targets, torch.full((3, 6), 4))
     nats = tally.compute().measures()["loss"].item()
@@ -98,7 +98,7 @@ def test_bits_are_told_by_the_unit():
 
 def test_the_loss_by_place_widens_with_the_window():
     logits, targets = asked()
-    tally = Tally(2)
+    tally = TokenMetrics(2)
     tally.update(logits[:, :2], targets[:, :2])
     tally.update(logits, targets)
     found = tally.compute().positions()
@@ -110,7 +110,7 @@ def test_the_loss_by_place_widens_with_the_window():
 
 def test_the_accuracy_by_place_is_that_of_what_is_asked_there():
     logits, targets = asked()
-    tally = Tally(2)
+    tally = TokenMetrics(2)
     tally.update(logits[:1], targets[:1])
     tally.update(logits[1:], targets[1:])
     found = tally.compute().accuracies()
@@ -120,9 +120,9 @@ def test_the_accuracy_by_place_is_that_of_what_is_asked_there():
 
 
 def test_a_tally_starts_anew():
-    tally = Tally(6)
+    tally = TokenMetrics(6)
     tally.update(*asked())
     tally.reset()
-    assert tally.asked.tolist() == [0] * 6
-    assert tally.right.tolist() == [0] * 6
+    assert tally.targets.tolist() == [0] * 6
+    assert tally.correct.tolist() == [0] * 6
     assert tally.bytes == 0

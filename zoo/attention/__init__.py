@@ -1,19 +1,26 @@
 """Attention as data: the protocol that encodings are written in."""
 
-from zoo.attention.call import AttentionCall, Block, Lookup, Span, repeated, tabled
+from zoo.attention.call import (
+    AttentionCall,
+    BlockBias,
+    Lookup,
+    Span,
+    bias_from_table,
+    repeat_kv_heads,
+)
 from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.tokens import Tokens, precise, unrounded
+from zoo.attention.tokens import Tokens, disable_autocast, upcast
 
 __all__ = [
     "AttentionCall",
-    "Block",
+    "BlockBias",
     "Dims",
     "Encoding",
     "Lookup",
     "Span",
     "Tokens",
-    "precise",
-    "repeated",
-    "tabled",
-    "unrounded",
+    "bias_from_table",
+    "disable_autocast",
+    "repeat_kv_heads",
+    "upcast",
 ]

@@ -15,18 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention.tokens import Tokens, changed, pick, precise, unrounded
+from zoo.attention.tokens import Tokens, disable_autocast, pick, replace_fields, upcast
 
 Sums = dict[int, Tensor]
 """What the parts of a tensor have added up, for each backward pass, so that one that failed leaves nothing to the next."""
 
 
-def plain(tensor: Tensor, part: slice) -> Tensor:
+def slice_tokens(tensor: Tensor, part: slice) -> Tensor:
     """Tokens of a tensor [.., .., M, X]."""
     return tensor[:, :, part]
 
 
-class Collecting:
+class AccumulatingSlicer:
     """`plain`, for tensors that are there as long as this is."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Collecting:
 
     def __call__(self, tensor: Tensor, part: slice) -> Tensor:
         if not tensor.requires_grad or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return plain(tensor, part)
+            return slice_tokens(tensor, part)
         if id(tensor) not in self._known:
             sums: Sums = {}
             self._known[id(tensor)] = tensor, _Whole.apply(tensor, sums), sums  # type: ignore[no-untyped-call]
@@ -61,7 +61,7 @@ class _Part(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, whole: Tensor, part: slice, sums: Sums) -> Tensor:
         ctx.shape, ctx.part, ctx.sums = whole.shape, part, sums
-        return plain(whole, part)
+        return slice_tokens(whole, part)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
@@ -70,7 +70,7 @@ class _Part(torch.autograd.Function):
             return zeros.slice_scatter(gradient, 2, ctx.part.start, ctx.part.stop), None, None
         if _pass() not in ctx.sums:
             ctx.sums[_pass()] = gradient.new_zeros(ctx.shape)
-        plain(ctx.sums[_pass()], ctx.part).add_(gradient)
+        slice_tokens(ctx.sums[_pass()], ctx.part).add_(gradient)
         return None, None, None
 
 
@@ -86,20 +86,20 @@ Index = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 class Span:
     """The pairs of the queries `rows` with the keys `columns`, n and m of them."""
 
-    rows: slice
-    columns: slice
+    queries: slice
+    keys: slice
     batch: int
     heads: int
     device: torch.device
-    cut: Callable[[Tensor, slice], Tensor] = plain
+    slicer: Callable[[Tensor, slice], Tensor] = slice_tokens
 
-    def of_rows(self, queries: Tensor) -> Tensor:
+    def slice_queries(self, queries: Tensor) -> Tensor:
         """Of a tensor [1|B, 1|H, 1|N, ..] over queries, what the rows have."""
-        return queries if queries.shape[2] == 1 else self.cut(queries, self.rows)
+        return queries if queries.shape[2] == 1 else self.slicer(queries, self.queries)
 
-    def of_columns(self, keys: Tensor) -> Tensor:
+    def slice_keys(self, keys: Tensor) -> Tensor:
         """Of a tensor [1|B, 1|H, 1|M, ..] over keys, what the columns have."""
-        return keys if keys.shape[2] == 1 else self.cut(keys, self.columns)
+        return keys if keys.shape[2] == 1 else self.slicer(keys, self.keys)
 
     @property
     def indices(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -107,8 +107,8 @@ class Span:
         ends = (
             (0, self.batch),
             (0, self.heads),
-            (self.rows.start, self.rows.stop),
-            (self.columns.start, self.columns.stop),
+            (self.queries.start, self.queries.stop),
+            (self.keys.start, self.keys.stop),
         )
         b, h, i, j = (torch.arange(*each, device=self.device) for each in ends)
         return b[:, None, None, None], h[:, None, None], i[:, None], j
@@ -116,7 +116,7 @@ class Span:
     @property
     def size(self) -> tuple[int, int]:
         """n and m."""
-        return self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
+        return self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
 
 
 @dataclass(frozen=True)
@@ -127,18 +127,18 @@ class Lookup:
     column: Index  # to integers from 0 to R - 1
 
     def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return row(self.table, b, h, i, self.column(b, h, i, j))
+        return index_table(self.table, b, h, i, self.column(b, h, i, j))
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockBias:
     """What is cheaper made for all pairs of a span at once: span -> [1|B, 1|H, n, m], and `index` if it can be made singly."""
 
     function: Callable[[Span], Tensor]
     index: Index | None = None
 
 
-Bias = Index | Lookup | Block
+Bias = Index | Lookup | BlockBias
 
 TransformQuery = Callable[[Tensor], Tensor]
 """[1|B, H, N, K] -> [1|B, H, N, K]"""
@@ -153,35 +153,35 @@ ExtraOutput = Callable[[Tensor, Span], Tensor]
 """(weights [B, H, n, m], their span) -> [B, H, n, V], added to the output."""
 
 
-def tabled(table: Tensor) -> Block:
+def bias_from_table(table: Tensor) -> BlockBias:
     """What was made for all pairs already, [1|B, 1|H, N, M]."""
-    return Block(
-        lambda span: table[:, :, span.rows, span.columns], Lookup(table, lambda b, h, i, j: j)
+    return BlockBias(
+        lambda span: table[:, :, span.queries, span.keys], Lookup(table, lambda b, h, i, j: j)
     )
 
 
-def at(bias: Bias, span: Span) -> Tensor:
+def evaluate_bias(bias: Bias, span: Span) -> Tensor:
     """A bias for the pairs of a span, [1|B, 1|H, n, m]."""
-    if isinstance(bias, Block):
+    if isinstance(bias, BlockBias):
         return bias.function(span)
     if isinstance(bias, Lookup):
-        columns, table = at(bias.column, span), span.of_rows(bias.table)
+        columns, table = evaluate_bias(bias.column, span), span.slice_queries(bias.table)
         shape = torch.broadcast_shapes(columns.shape[:3], table.shape[:3])
         return table.expand(*shape, -1).gather(-1, columns.expand(*shape, -1))
     values = bias(*span.indices)
     return values.expand(torch.broadcast_shapes(values.shape, (1, 1, *span.size)))
 
 
-def times(bias: Bias, by: Index) -> Block:
+def multiply_bias(bias: Bias, by: Index) -> BlockBias:
     """A bias times another function of pairs."""
-    single = bias.index if isinstance(bias, Block) else bias
-    return Block(
-        lambda span: at(bias, span) * at(by, span),
+    single = bias.index if isinstance(bias, BlockBias) else bias
+    return BlockBias(
+        lambda span: evaluate_bias(bias, span) * evaluate_bias(by, span),
         None if single is None else lambda b, h, i, j: single(b, h, i, j) * by(b, h, i, j),
     )
 
 
-def row(table: Tensor, b: Tensor, h: Tensor, n: Tensor, *columns: Tensor) -> Tensor:
+def index_table(table: Tensor, b: Tensor, h: Tensor, n: Tensor, *columns: Tensor) -> Tensor:
     """table[b, h, n] or table[b, h, n, columns], where an axis of size 1 stands for all."""
     batch, heads, rows, _ = table.shape
     return table[
@@ -189,7 +189,7 @@ def row(table: Tensor, b: Tensor, h: Tensor, n: Tensor, *columns: Tensor) -> Ten
     ]
 
 
-def repeated(heads: Tensor, count: int) -> Tensor:
+def repeat_kv_heads(heads: Tensor, count: int) -> Tensor:
     """Key heads [B, G, M, ..] as [B, H, M, ..] for `count` query heads: query head h reads key head h // (H / G)."""
     return (
         heads
@@ -230,7 +230,7 @@ class AttentionCall:
     )
 
     def replace(self, **changes: object) -> AttentionCall:
-        return changed(self, changes)
+        return replace_fields(self, changes)
 
     def add_bias(self, bias: Bias) -> AttentionCall:
         """The same call with a bias added to its scores: a function of pairs one by one, or of blocks of them."""
@@ -241,7 +241,7 @@ class AttentionCall:
         return self.replace(low_rank_biases=(*self.low_rank_biases, (left, right)))
 
     @property
-    def ordered(self) -> bool:
+    def is_ordered(self) -> bool:
         """Whether no visible key lies ahead of its query: the offset of a pair is its distance."""
         return (
             self.causal
@@ -251,12 +251,12 @@ class AttentionCall:
         )
 
     @property
-    def consecutive(self) -> bool:
+    def is_consecutive(self) -> bool:
         """Whether no visible key lies ahead of its query, and the offset of a pair is the difference of its slots."""
-        return self.ordered and self.keys.consecutive
+        return self.is_ordered and self.keys.consecutive
 
     @property
-    def last(self) -> slice | Tensor:
+    def query_slice(self) -> slice | Tensor:
         """Which slots of the keys the queries stand at: the last N, unless others were chosen."""
         return (
             slice(self.k.shape[2] - self.q.shape[2], None)
@@ -265,11 +265,11 @@ class AttentionCall:
         )
 
     @property
-    def square(self) -> bool:
+    def is_square(self) -> bool:
         """Whether every key is a query."""
         return self.query_index is None and self.k.shape[2] == self.q.shape[2]
 
-    def slot(self, i: Tensor) -> Tensor:
+    def key_index(self, i: Tensor) -> Tensor:
         """The slot among the keys of query i."""
         return (
             i + (self.k.shape[2] - self.q.shape[2])
@@ -277,11 +277,11 @@ class AttentionCall:
             else self.query_index[i]
         )
 
-    def rows(self, columns: Tensor) -> Tensor:
+    def select_queries(self, columns: Tensor) -> Tensor:
         """Of a tensor [1|B, H, M, ..] over keys, what the queries have: [1|B, H, N, ..]."""
-        return columns[:, :, self.last]
+        return columns[:, :, self.query_slice]
 
-    def run(self, rows: Tensor) -> Tensor:
+    def scatter_queries(self, rows: Tensor) -> Tensor:
         """Rows [B, H, N, X] of the queries as a run of tokens that ends with the last key: 0 where none was chosen."""
         if self.query_index is None:
             return rows
@@ -290,7 +290,7 @@ class AttentionCall:
             2, self.query_index, rows
         )
 
-    def chosen(self, run: Tensor) -> Tensor:
+    def gather_queries(self, run: Tensor) -> Tensor:
         """Of what was made of a `run`, the rows of the queries."""
         return run if self.query_index is None else run[:, :, self.query_index]
 
@@ -305,8 +305,8 @@ class AttentionCall:
         """
         rules: list[Index] = []
         if self.causal and (self.q.shape[2] > 1 or self.query_index is not None):
-            rules.append(lambda b, h, i, j: j <= self.slot(i))
-        if self.windowed:
+            rules.append(lambda b, h, i, j: j <= self.key_index(i))
+        if self.has_window:
             rules.append(lambda b, h, i, j: self._near(b, i, j))
         queries, keys = self.queries.document, self.keys.document
         if queries is not None and keys is not None:
@@ -320,12 +320,12 @@ class AttentionCall:
         return lambda b, h, i, j: reduce(and_, (rule(b, h, i, j) for rule in rules))
 
     @property
-    def windowed(self) -> bool:
+    def has_window(self) -> bool:
         """Whether the window leaves out any slot."""
         return self.window is not None and self.window < self.k.shape[2]
 
     def _near(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        near = (self.slot(i) - j).abs() < (self.window or 0)
+        near = (self.key_index(i) - j).abs() < (self.window or 0)
         for placed, n in ((self.queries.has_position, i), (self.keys.has_position, j)):
             near = near if placed is None else near | ~pick(placed, b, n)
         return near
@@ -335,7 +335,7 @@ class AttentionCall:
         return self.offset(b, i, j)[..., 0].abs()
 
     @property
-    def whole(self) -> Span:
+    def full_span(self) -> Span:
         """All pairs."""
         return self.span(slice(0, self.q.shape[2]), slice(0, self.k.shape[2]))
 
@@ -343,30 +343,30 @@ class AttentionCall:
         """The pairs of some queries and some keys."""
         return Span(rows, columns, self.q.shape[0], self.q.shape[1], self.q.device)
 
-    def bias(self) -> Index | None:
+    def bias_function(self) -> Index | None:
         """The sum of biases and factors as one index function."""
-        biases = (self._single(one) if isinstance(one, Block) else one for one in self.biases)
+        biases = (self._single(one) if isinstance(one, BlockBias) else one for one in self.biases)
         parts = [*biases, *(_expanded(left, right) for left, right in self.low_rank_biases)]
         if not parts:
             return None
         return lambda b, h, i, j: sum(part(b, h, i, j) for part in parts)  # type: ignore[return-value]
 
-    def _single(self, block: Block) -> Index:
-        return block.index or Lookup(block.function(self.whole), lambda b, h, i, j: j)
+    def _single(self, block: BlockBias) -> Index:
+        return block.index or Lookup(block.function(self.full_span), lambda b, h, i, j: j)
 
-    def grid(self, bias: Bias, span: Span | None = None) -> Tensor:
+    def evaluate(self, bias: Bias, span: Span | None = None) -> Tensor:
         """A function of pairs evaluated for those of a span, or for all: [1|B, 1|H, N, M]."""
-        return at(bias, span or self.whole)
+        return evaluate_bias(bias, span or self.full_span)
 
-    def added(self, span: Span | None = None) -> Tensor | None:
+    def sum_biases(self, span: Span | None = None) -> Tensor | None:
         """The sum of biases and factors for the pairs of a span, or for all, [1|B, 1|H, N, M]."""
         if not self.biases and not self.low_rank_biases:
             return None
-        span = span or self.whole
-        with unrounded(self.q.device):
-            parts = [at(bias, span) for bias in self.biases]
+        span = span or self.full_span
+        with disable_autocast(self.q.device):
+            parts = [evaluate_bias(bias, span) for bias in self.biases]
             parts += [
-                precise(span.of_rows(left)) @ precise(span.of_columns(right)).mT
+                upcast(span.slice_queries(left)) @ upcast(span.slice_keys(right)).mT
                 for left, right in self.low_rank_biases
             ]
             return sum(parts[1:], parts[0])
@@ -374,5 +374,5 @@ class AttentionCall:
 
 def _expanded(left: Tensor, right: Tensor) -> Index:
     """A factor as an index function."""
-    left, right = precise(left), precise(right)
-    return lambda b, h, i, j: (row(left, b, h, i) * row(right, b, h, j)).sum(-1)
+    left, right = upcast(left), upcast(right)
+    return lambda b, h, i, j: (index_table(left, b, h, i) * index_table(right, b, h, j)).sum(-1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import coordinates
-from zoo.attention.call import AttentionCall, Span, TransformScores, times
+from zoo.attention.call import AttentionCall, Span, TransformScores, multiply_bias
 from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.tokens import Tokens, pick
 from zoo.errors import OptionError
@@ -18,7 +18,7 @@ from zoo.reporting.panel import Panel
 
 def placed(link: Encoding, tokens: Tokens) -> Tokens:
     """The tokens as a link sees them: coordinates under its convention; what has no place stands at the origin."""
-    seen = coordinates.place(tokens, link.coordinates, link.dims.length)  # type: ignore[arg-type]
+    seen = coordinates.apply_convention(tokens, link.coordinates, link.dims.length)  # type: ignore[arg-type]
     if tokens.has_position is None:
         return seen
     return seen.replace(pos=torch.where(tokens.has_position[..., None], seen.pos, 0.0))
@@ -56,9 +56,9 @@ def confined(old: AttentionCall, new: AttentionCall) -> AttentionCall:
         absorbed = _without(old, new)
 
         def confined(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
-            bias = absorbed.added(span)
+            bias = absorbed.sum_biases(span)
             left = scores if bias is None else scores + bias
-            return torch.where(new.grid(both, span), rescore(scores, visible, span), left)
+            return torch.where(new.evaluate(both, span), rescore(scores, visible, span), left)
 
         return confined
 
@@ -71,14 +71,14 @@ def confined(old: AttentionCall, new: AttentionCall) -> AttentionCall:
     known = _parts(old)
     readout = new.extra_output
     changes: dict[str, object] = {
-        "biases": tuple(b if id(b) in known else times(b, both) for b in new.biases),
+        "biases": tuple(b if id(b) in known else multiply_bias(b, both) for b in new.biases),
         "low_rank_biases": tuple(f if id(f) in known else factored(f) for f in new.low_rank_biases),
     }
     if new.transform_scores is not None and new.transform_scores is not old.transform_scores:
         changes["transform_scores"] = rescored(new.transform_scores)
     if readout is not None and readout is not old.extra_output:
         changes["extra_output"] = lambda weights, span: readout(
-            weights * new.grid(both, span), span
+            weights * new.evaluate(both, span), span
         )
     return new.replace(**changes)
 

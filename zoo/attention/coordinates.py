@@ -24,7 +24,7 @@ def grid(sizes: Sequence[int], like: Tensor) -> Tensor:
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, -2)
 
 
-def place(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Tokens:
+def apply_convention(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Tokens:
     """The same tokens with `pos` under a convention. With n the extent of an axis now and n0 its `length` in training:
 
     index i, fraction (i + 1/2) / n, growing linspace(0, n / n0, n) at i, symmetric 2 (i + 1/2) / n - 1, interpolated
@@ -71,7 +71,10 @@ def spacing(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Te
     zero, one = (
         tokens.replace(index=torch.full_like(tokens.index, n), grid_size=extent) for n in (0.0, 1.0)
     )
-    return place(one, convention, length).pos - place(zero, convention, length).pos
+    return (
+        apply_convention(one, convention, length).pos
+        - apply_convention(zero, convention, length).pos
+    )
 
 
 def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
@@ -108,7 +111,7 @@ def shift(index: Tensor, most: float, each: bool = False) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Perturbation:
+class PositionAugmentation:
     """What training does to coordinates: jitter, then aspect, then stretch, then shift.
 
     `jitter` is sigma, in patches, for each token by itself (ComRoPE). `stretch` is the largest factor by which a grid grows
@@ -126,20 +129,20 @@ class Perturbation:
     per_sample: bool = False
 
     def __post_init__(self) -> None:
-        if self.per_sample and self.still:
+        if self.per_sample and self.is_identity:
             raise OptionError(
                 "per_sample",
                 "nothing is drawn for any sample; set jitter, stretch, aspect or shift",
             )
 
     @property
-    def still(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether it leaves all as it is."""
         return not self.jitter and self.stretch == self.aspect == 1 and not self.shift
 
     def __call__(self, index: Tensor, samples: int = 1) -> Tensor:
         """Indices [N, P] or [1|B, N, P], moved; those of each of the samples, [B, N, P], where they draw for themselves."""
-        if self.still:
+        if self.is_identity:
             return index
         if self.per_sample:
             index = index.expand(samples, *index.shape[-2:])

@@ -167,5 +167,5 @@ class Encoding(nn.Module):
 
 
 EncodingFactory = Callable[[Dims], Encoding]
-Links = Annotated[Mapping[str, EncodingFactory], Choices("encodings")]
+EncodingFactories = Annotated[Mapping[str, EncodingFactory], Choices("encodings")]
 """Encodings of a model, by name, each waiting for the sizes of its layer. A recipe gives them as a list of choices."""

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention.linear import State
-from zoo.attention.tokens import Tokens, joined
+from zoo.attention.linear import LinearState
+from zoo.attention.tokens import Tokens, concat
 from zoo.errors import OptionError
 
 
 @dataclass
-class Room:
+class Buffer:
     """A tensor whose first `written` rows along an axis are somebody's; the others are free."""
 
     tensor: Tensor
@@ -24,7 +24,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Growing:
+class GrowingTensor:
     """Rows `begin` to `end` along one axis of a room.
 
     What has been written is never written again, so several of these may share a room: the one that ends where the room's
@@ -32,52 +32,52 @@ class Growing:
     place, since autograd may have kept what it would be beside.
     """
 
-    room: Room
+    buffer: Buffer
     axis: int
     begin: int
     end: int
 
     @classmethod
-    def of(cls, rows: Tensor, axis: int) -> Growing:
+    def of(cls, rows: Tensor, axis: int) -> GrowingTensor:
         """Rows as they are, without room for more."""
         count = rows.shape[axis]
-        return cls(Room(rows, count), axis, 0, count)
+        return cls(Buffer(rows, count), axis, 0, count)
 
     def __len__(self) -> int:
         return self.end - self.begin
 
     @property
     def rows(self) -> Tensor:
-        return self.room.tensor.narrow(self.axis, self.begin, len(self))
+        return self.buffer.tensor.narrow(self.axis, self.begin, len(self))
 
-    def last(self, count: int) -> Growing:
+    def last(self, count: int) -> GrowingTensor:
         """The last `count` rows, or all if there are fewer."""
-        return Growing(self.room, self.axis, max(self.end - count, self.begin), self.end)
+        return GrowingTensor(self.buffer, self.axis, max(self.end - count, self.begin), self.end)
 
-    def append(self, rows: Tensor) -> Growing:
+    def append(self, rows: Tensor) -> GrowingTensor:
         """These rows followed by others, in the wider of their dtypes and batches (1|B)."""
         if torch.is_grad_enabled():
-            return Growing.of(joined(self.rows, rows, self.axis), self.axis)
+            return GrowingTensor.of(concat(self.rows, rows, self.axis), self.axis)
         if not self._takes(rows):
             return self._moved(rows).append(rows)
         count = rows.shape[self.axis]
-        self.room.written += (
+        self.buffer.written += (
             count  # said before it is so: another thread may have forked from here too
         )
-        self.room.tensor.narrow(self.axis, self.end, count).copy_(rows)
-        return Growing(self.room, self.axis, self.begin, self.end + count)
+        self.buffer.tensor.narrow(self.axis, self.end, count).copy_(rows)
+        return GrowingTensor(self.buffer, self.axis, self.begin, self.end + count)
 
     def _takes(self, rows: Tensor) -> bool:
         """Whether the room is ours to write to, and wide enough."""
-        tensor = self.room.tensor
+        tensor = self.buffer.tensor
         free = (
-            self.room.written == self.end
+            self.buffer.written == self.end
             and self.end + rows.shape[self.axis] <= tensor.shape[self.axis]
         )
         wide = tensor.shape[0] >= rows.shape[0] and _wider(tensor, rows) == tensor.dtype
         return free and wide and (torch.is_inference_mode_enabled() or not tensor.is_inference())
 
-    def _moved(self, rows: Tensor) -> Growing:
+    def _moved(self, rows: Tensor) -> GrowingTensor:
         """The same rows at the beginning of a room for twice as many as there are with those to come."""
         old = self.rows
         shape = list(old.shape)
@@ -87,14 +87,14 @@ class Growing:
         )
         tensor = old.new_empty(shape, dtype=_wider(old, rows))
         tensor.narrow(self.axis, 0, len(self)).copy_(old)
-        return Growing(Room(tensor, len(self)), self.axis, 0, len(self))
+        return GrowingTensor(Buffer(tensor, len(self)), self.axis, 0, len(self))
 
 
 def _wider(one: Tensor, other: Tensor) -> torch.dtype:
     return one.dtype if one.dtype == other.dtype else torch.promote_types(one.dtype, other.dtype)
 
 
-Settle = Callable[[Tensor, Tokens], tuple[Tensor, Tokens]]
+UpdateKeys = Callable[[Tensor, Tokens], tuple[Tensor, Tokens]]
 """Keys [B, G, M, K] and their tokens, as they are to be remembered."""
 
 
@@ -107,21 +107,21 @@ class Context:
 
     seen = 0
 
-    def states(self, layer: int, tokens: Tokens) -> Tokens:
+    def extend_states(self, layer: int, tokens: Tokens) -> Tokens:
         """The tokens that keys and values are projected from."""
         return tokens
 
-    def before(self, layer: int, heads: Tensor, tokens: Tokens) -> Tensor:
+    def previous_heads(self, layer: int, heads: Tensor, tokens: Tokens) -> Tensor:
         """Heads [B, G, M, ..] of the token before each, 0 where there is none in its document."""
         return _before(heads, tokens)
 
-    def keys(
+    def extend(
         self,
         layer: int,
         k: Tensor,
         v: Tensor,
         tokens: Tokens,
-        settle: Settle = _as_they_are,
+        update_keys: UpdateKeys = _as_they_are,
         window: int | None = None,
     ) -> tuple[Tensor, Tensor, Tokens]:
         """All keys and values [B, G, M, ..] to attend to, given this pass's own, and their tokens.
@@ -130,11 +130,11 @@ class Context:
         """
         return k, v, tokens
 
-    def state(self, layer: int) -> State | None:
+    def linear_state(self, layer: int) -> LinearState | None:
         """What the keys of earlier passes came to, in linear attention."""
         return None
 
-    def remember(self, layer: int, state: State, tokens: Tokens) -> None:
+    def store_linear_state(self, layer: int, state: LinearState, tokens: Tokens) -> None:
         """Take in what the keys came to with those of this pass's tokens, in linear attention."""
 
     def copy(self) -> Context:
@@ -145,46 +145,46 @@ class Context:
         )
         return made
 
-    def take(self, other: Context) -> None:
+    def restore(self, other: Context) -> None:
         """Remember what a copy of this context remembers."""
         vars(self).update(vars(other))
 
 
 @dataclass(frozen=True)
-class Kept:
+class LayerCache:
     """Keys, values and their tokens, to which more can be appended in place."""
 
-    k: Growing  # [B, G, M, K]
-    v: Growing  # [B, G, M, V]
+    k: GrowingTensor  # [B, G, M, K]
+    v: GrowingTensor  # [B, G, M, V]
     tokens: Tokens
-    facts: Mapping[str, Growing] = field(default_factory=dict)  # of the tokens, what has room
+    facts: Mapping[str, GrowingTensor] = field(default_factory=dict)  # of the tokens, what has room
 
     @classmethod
-    def of(cls, k: Tensor, v: Tensor, tokens: Tokens) -> Kept:
-        return cls(Growing.of(k, 2), Growing.of(v, 2), tokens)
+    def of(cls, k: Tensor, v: Tensor, tokens: Tokens) -> LayerCache:
+        return cls(GrowingTensor.of(k, 2), GrowingTensor.of(v, 2), tokens)
 
-    def followed(self, k: Tensor, v: Tensor, tokens: Tokens) -> Kept:
+    def followed(self, k: Tensor, v: Tensor, tokens: Tokens) -> LayerCache:
         """The same and those of later tokens."""
-        facts: dict[str, Growing] = {}
+        facts: dict[str, GrowingTensor] = {}
 
         def join(name: str, first: Tensor, second: Tensor) -> Tensor:
             if not first.numel():
-                return joined(first, second)
-            facts[name] = self.facts.get(name, Growing.of(first, 1)).append(second)
+                return concat(first, second)
+            facts[name] = self.facts.get(name, GrowingTensor.of(first, 1)).append(second)
             return facts[name].rows
 
-        return Kept(self.k.append(k), self.v.append(v), self.tokens.join(tokens, join), facts)
+        return LayerCache(self.k.append(k), self.v.append(v), self.tokens.join(tokens, join), facts)
 
-    def settled(self, k: Tensor, tokens: Tokens) -> Kept:
+    def settled(self, k: Tensor, tokens: Tokens) -> LayerCache:
         """The same with keys and tokens as an encoding leaves them."""
-        return replace(self, k=Growing.of(k, 2), tokens=tokens, facts={})
+        return replace(self, k=GrowingTensor.of(k, 2), tokens=tokens, facts={})
 
-    def last(self, count: int) -> Kept:
+    def last(self, count: int) -> LayerCache:
         """What is of the last `count` tokens."""
         if count == len(self.tokens):
             return self
         facts = {name: fact.last(count) for name, fact in self.facts.items()}
-        return Kept(self.k.last(count), self.v.last(count), self.tokens.last(count), facts)
+        return LayerCache(self.k.last(count), self.v.last(count), self.tokens.last(count), facts)
 
 
 class KeyValueCache(Context):
@@ -197,12 +197,12 @@ class KeyValueCache(Context):
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
-        self._states: dict[int, State] = {}
-        self._layers: dict[int, Kept] = {}
+        self._states: dict[int, LinearState] = {}
+        self._layers: dict[int, LayerCache] = {}
         self._last: dict[int, tuple[Tensor, Tokens]] = {}
 
-    def before(self, layer: int, heads: Tensor, tokens: Tokens) -> Tensor:
-        count, tokens = heads.shape[2], tokens.bare()
+    def previous_heads(self, layer: int, heads: Tensor, tokens: Tokens) -> Tensor:
+        count, tokens = heads.shape[2], tokens.drop_states()
         last = heads[:, :, -1:], tokens.last(1)
         if layer in self._last:
             old_heads, old_tokens = self._last[layer]
@@ -210,16 +210,16 @@ class KeyValueCache(Context):
         self._last[layer] = last
         return _before(heads, tokens)[:, :, -count:]
 
-    def keys(
+    def extend(
         self,
         layer: int,
         k: Tensor,
         v: Tensor,
         tokens: Tokens,
-        settle: Settle = _as_they_are,
+        update_keys: UpdateKeys = _as_they_are,
         window: int | None = None,
     ) -> tuple[Tensor, Tensor, Tokens]:
-        seen, tokens, dtype = self._counts.get(layer, 0), tokens.bare(), k.dtype
+        seen, tokens, dtype = self._counts.get(layer, 0), tokens.drop_states(), k.dtype
         self._count(layer, tokens)
         if layer in self._layers:
             before = self._layers[layer]
@@ -234,19 +234,19 @@ class KeyValueCache(Context):
                 )
             kept = before.followed(k, v, tokens)
         else:
-            kept = Kept.of(k, v, tokens)
+            kept = LayerCache.of(k, v, tokens)
         k, tokens = kept.k.rows, kept.tokens
-        settled, told = settle(k, tokens)
+        settled, told = update_keys(k, tokens)
         changed = settled is not k or told is not tokens
         self._layers[layer] = (kept.settled(settled, told) if changed else kept).last(
             _in_sight(tokens, window)
         )
         return k.to(dtype), kept.v.rows, tokens
 
-    def state(self, layer: int) -> State | None:
+    def linear_state(self, layer: int) -> LinearState | None:
         return self._states.get(layer)
 
-    def remember(self, layer: int, state: State, tokens: Tokens) -> None:
+    def store_linear_state(self, layer: int, state: LinearState, tokens: Tokens) -> None:
         self._count(layer, tokens)
         self._states[layer] = state
 
@@ -261,7 +261,7 @@ class SegmentMemory(Context):
         self.length = length
         self._layers: dict[int, Tokens] = {}
 
-    def states(self, layer: int, tokens: Tokens) -> Tokens:
+    def extend_states(self, layer: int, tokens: Tokens) -> Tokens:
         joined = self._layers[layer].join(tokens) if layer in self._layers else tokens
         if self.length:
             self._layers[layer] = joined.last(min(self.length, len(joined))).detach()

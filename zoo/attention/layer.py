@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import linear
-from zoo.attention.backends.dispatch import attend, choose
-from zoo.attention.call import AttentionCall, repeated
+from zoo.attention.backends.dispatch import attend, choose_backend
+from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims
 from zoo.attention.kv_cache import Context
 from zoo.attention.linear import LinearCall
-from zoo.attention.tokens import Tokens, unrounded
+from zoo.attention.tokens import Tokens, disable_autocast
 from zoo.errors import OptionError
 
 FEW, LARGE = (
@@ -137,7 +137,7 @@ class SelfAttention(nn.Module):
         self.output_norm = _norm(dims, options.output_norm)
 
     def describe(
-        self, tokens: Tokens, chain: Chain, context: Context, slots: Tensor | None = None
+        self, tokens: Tokens, chain: Chain, context: Context, query_index: Tensor | None = None
     ) -> tuple[Tokens, AttentionCall]:
         """The attention call for tokens with states [B, N, D], not yet computed, and the tokens with what was noted.
 
@@ -146,12 +146,15 @@ class SelfAttention(nn.Module):
         tokens = chain.prepare(tokens)
         states, content, k, v = self._projected(tokens, context)
         queries = tokens
-        if slots is not None:
-            content, queries = content[:, :, slots], tokens.take(slots)
+        if query_index is not None:
+            content, queries = content[:, :, query_index], tokens.select(query_index)
         q, k = chain.transform_query(content, queries), chain.transform_key(k, states)
         window = None if self.window is None else self.window + chain.lookback
-        k, v, keys = context.keys(self.dims.layer, k, v, states, chain.update_cached_keys, window)
-        k, v = repeated(k, self.dims.heads), repeated(v, self.dims.heads)  # [B, H, M, K]
+        k, v, keys = context.extend(self.dims.layer, k, v, states, chain.update_cached_keys, window)
+        k, v = (
+            repeat_kv_heads(k, self.dims.heads),
+            repeat_kv_heads(v, self.dims.heads),
+        )  # [B, H, M, K]
         scale = self.dims.head_dim**-0.5
         call = AttentionCall(
             q,
@@ -164,24 +167,24 @@ class SelfAttention(nn.Module):
             scale,
             transform_query=lambda x: chain.transform_query(x, queries),
         )
-        return tokens, chain.modify(call.replace(window=self.window, query_index=slots))
+        return tokens, chain.modify(call.replace(window=self.window, query_index=query_index))
 
     def describe_linear(
-        self, tokens: Tokens, chain: Chain, context: Context, slots: Tensor | None = None
+        self, tokens: Tokens, chain: Chain, context: Context, query_index: Tensor | None = None
     ) -> tuple[Tokens, LinearCall]:
         """The same of kernel elu. Raises OptionError for an encoding that linear attention has no place for."""
         tokens = chain.prepare(tokens)
         states, content, k, v = self._projected(tokens, context)
         queries = tokens
-        if slots is not None:
-            content, queries = content[:, :, slots], tokens.take(slots)
-        with unrounded(v.device):
-            content, features = linear.elu(content), linear.elu(k)
+        if query_index is not None:
+            content, queries = content[:, :, query_index], tokens.select(query_index)
+        with disable_autocast(v.device):
+            content, features = linear.feature_map(content), linear.feature_map(k)
             q, k = chain.transform_query(content, queries), chain.transform_key(features, states)
         call = AttentionCall(
-            q, k, v, content, queries, states, self.causal, scale=1.0, query_index=slots
+            q, k, v, content, queries, states, self.causal, scale=1.0, query_index=query_index
         )
-        linear.refuse(chain, call)
+        linear.check_supported(chain, call)
         return tokens, LinearCall(call, features)
 
     def plan(self, tokens: Tokens, chain: Chain, device: str) -> tuple[str, str]:
@@ -189,7 +192,7 @@ class SelfAttention(nn.Module):
         if self.linear:
             self.describe_linear(tokens, chain, Context())
             return "sums", f"over keys, in chunks of {linear.CHUNK}" if self.causal else "over keys"
-        able = choose(self.describe(tokens, chain, Context())[1], device)
+        able = choose_backend(self.describe(tokens, chain, Context())[1], device)
         return able if self.backend == "auto" else (self.backend, "as the recipe says")
 
     def forward(
@@ -202,9 +205,9 @@ class SelfAttention(nn.Module):
         else:
             tokens, call = self.describe(tokens, chain, context)
             out, riders = attend(call, self.backend)
-        return tokens.replace(x=self.joined(out, tokens.x)), riders
+        return tokens.replace(x=self.merge_heads(out, tokens.x)), riders
 
-    def joined(self, out: Tensor, x: Tensor) -> Tensor:
+    def merge_heads(self, out: Tensor, x: Tensor) -> Tensor:
         """Heads' outputs [B, H, N, V] for tokens with states x [B, N, D] as one, [B, N, D]."""
         out = self.output_norm(out).transpose(1, 2).flatten(2)
         if self.output_gate is not None:
@@ -215,14 +218,14 @@ class SelfAttention(nn.Module):
         """Tokens with what was noted, and the output [B, H, N, V] of linear attention."""
         tokens, call = self.describe_linear(tokens, chain, context)
         if not self.causal:
-            return tokens, linear.whole(call)
-        out, state = linear.causal(call, context.state(self.dims.layer))
-        context.remember(self.dims.layer, state, tokens)
+            return tokens, linear.attend_bidirectional(call)
+        out, state = linear.attend_causal(call, context.linear_state(self.dims.layer))
+        context.store_linear_state(self.dims.layer, state, tokens)
         return tokens, out
 
     def _projected(self, tokens: Tokens, context: Context) -> tuple[Tokens, Tensor, Tensor, Tensor]:
         """The tokens that keys come from, queries [B, H, N, K], keys and values [B, G, M, K], before anything turns them."""
-        states = context.states(self.dims.layer, tokens)
+        states = context.extend_states(self.dims.layer, tokens)
         content = self.q_norm(self._heads(self.q_proj(tokens.x)))
         k, v = self._heads(self.k_proj(states.x)), self._heads(self.v_proj(states.x))
         if self.token_shift is not None:
@@ -237,7 +240,7 @@ class SelfAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """a_t of the token before and 1 - a_t of the token itself, for keys and values, a rate per key head."""
         own = k, v
-        before = context.before(self.dims.layer, torch.cat(own, dim=-1), states).split(
+        before = context.previous_heads(self.dims.layer, torch.cat(own, dim=-1), states).split(
             [k.shape[-1], v.shape[-1]], -1
         )
         shares = rates(states.x).sigmoid().mT[..., None].chunk(2, dim=1)  # [B, G, M, 1]

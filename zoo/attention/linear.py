@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.attention.backends.reference import mask
-from zoo.attention.call import AttentionCall, repeated
+from zoo.attention.backends.reference import attention_mask
+from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.encoding import Encoding
-from zoo.attention.tokens import precise, unrounded
+from zoo.attention.tokens import disable_autocast, upcast
 from zoo.errors import OptionError
 
 
-def continued(document: Tensor, before: Tensor | None) -> Tensor:
+def fill_padding(document: Tensor, before: Tensor | None) -> Tensor:
     """Documents [1|B, N] where padding belongs to the one before it, so that what follows it goes on."""
     slots = torch.arange(document.shape[1], device=document.device)
     last = torch.where(document >= 0, slots, -1).cummax(1).values
@@ -30,7 +30,7 @@ def continued(document: Tensor, before: Tensor | None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Runs:
+class ChunkMasks:
     """Who belongs together, of T chunks of C tokens whose documents are contiguous."""
 
     size: int  # C
@@ -40,7 +40,7 @@ class Runs:
     kept: Tensor  # bool [1|B, 1, 1, T, 1, 1] whether a chunk ends with the document that the one before ended with
 
 
-def runs_of(document: Tensor, before: Tensor, size: int, least: int = 0) -> Runs:
+def make_chunk_masks(document: Tensor, before: Tensor, size: int, least: int = 0) -> ChunkMasks:
     """Of documents [1|B, N] after a last one [1|B]; keys are at least `least` tokens before their queries."""
     document = document.expand(max(len(document), len(before)), -1)
     missing = document[:, -1:].expand(-1, -document.shape[1] % size)
@@ -54,11 +54,11 @@ def runs_of(document: Tensor, before: Tensor, size: int, least: int = 0) -> Runs
         (document == last)[..., None],
         (last == earlier)[..., None],
     )
-    return Runs(size, *(one[:, None, None] for one in found))
+    return ChunkMasks(size, *(one[:, None, None] for one in found))
 
 
-def running(
-    q: Tensor, k: Tensor, v: Tensor, runs: Runs, state: Tensor | None = None
+def scan_chunks(
+    q: Tensor, k: Tensor, v: Tensor, runs: ChunkMasks, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """sum_n (q_i.k_n) v_n over the keys of each query's document so far, and sum_n k_n v_n^T of the last document."""
     count, missing = q.shape[-2], -q.shape[-2] % runs.size
@@ -92,7 +92,7 @@ class LinearCall:
 
 
 @dataclass(frozen=True)
-class State:
+class LinearState:
     """What the keys of the last document came to so far."""
 
     products: Tensor  # [B, G, 1, K, V] sum of turned features times values
@@ -100,16 +100,16 @@ class State:
     document: Tensor  # int [1|B]
 
 
-def elu(x: Tensor) -> Tensor:
+def feature_map(x: Tensor) -> Tensor:
     """elu(x) + 1 in at least float32: positive, also where exp(x) - 1 would be rounded to -1."""
-    x = precise(x)
+    x = upcast(x)
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
 
 
-def refuse(links: Iterable[Encoding], call: AttentionCall) -> None:
+def check_supported(links: Iterable[Encoding], call: AttentionCall) -> None:
     """Raises OptionError where an encoding does more than to turn queries and keys, or to add to the input."""
     heads = call.q.shape[1]
-    call = call.replace(k=repeated(call.k, heads), v=repeated(call.v, heads))
+    call = call.replace(k=repeat_kv_heads(call.k, heads), v=repeat_kv_heads(call.v, heads))
     for link in links:
         new, changed = link.modify(call), []
         if new is not call:
@@ -133,23 +133,27 @@ def refuse(links: Iterable[Encoding], call: AttentionCall) -> None:
 
 def weights(linear: LinearCall) -> Tensor:
     """The definition: what each query reads of each key, [B, H, N, M]. A row that sees nothing is zero."""
-    call, visible, heads = linear.call, mask(linear.call), linear.call.q.shape[1]
-    with unrounded(call.q.device):
-        turned = (call.q @ repeated(call.k, heads).mT).masked_fill(~visible, 0)
-        plain = (call.raw_query @ repeated(linear.features, heads).mT).masked_fill(~visible, 0)
+    call, visible, heads = linear.call, attention_mask(linear.call), linear.call.q.shape[1]
+    with disable_autocast(call.q.device):
+        turned = (call.q @ repeat_kv_heads(call.k, heads).mT).masked_fill(~visible, 0)
+        plain = (call.raw_query @ repeat_kv_heads(linear.features, heads).mT).masked_fill(
+            ~visible, 0
+        )
         return _shared(turned, plain.sum(-1, keepdim=True))
 
 
-def quadratic(linear: LinearCall) -> Tensor:
+def attend_quadratic(linear: LinearCall) -> Tensor:
     """Output [B, H, N, V] by the definition."""
     mixed = weights(linear)
-    with unrounded(mixed.device):
-        return (mixed @ precise(repeated(linear.call.v, mixed.shape[1]))).to(linear.call.v.dtype)
+    with disable_autocast(mixed.device):
+        return (mixed @ upcast(repeat_kv_heads(linear.call.v, mixed.shape[1]))).to(
+            linear.call.v.dtype
+        )
 
 
-def causal(
-    linear: LinearCall, past: State | None = None, size: int = CHUNK
-) -> tuple[Tensor, State]:
+def attend_causal(
+    linear: LinearCall, past: LinearState | None = None, size: int = CHUNK
+) -> tuple[Tensor, LinearState]:
     """Output [B, H, N, V] under a causal mask and what it all came to, given what keys before these came to.
 
     Pairs within chunks of `size` tokens, sums for what came before: time and memory grow with M alone.
@@ -160,42 +164,42 @@ def causal(
         if keys.document is None
         else keys.document
     )
-    document = continued(given, None if past is None else past.document)
-    with unrounded(v.device):
+    document = fill_padding(given, None if past is None else past.document)
+    with disable_autocast(v.device):
         q, k, plain_q, plain_k, values = _seen(linear, given >= 0)
-        runs = runs_of(
+        runs = make_chunk_masks(
             document, document[:, 0] if past is None else past.document, min(size, len(keys))
         )
-        out, products = running(q, k, values, runs, None if past is None else past.products)
-        norms, sums = running(
+        out, products = scan_chunks(q, k, values, runs, None if past is None else past.products)
+        norms, sums = scan_chunks(
             plain_q,
             plain_k,
             torch.ones_like(values[..., :1]),
             runs,
             None if past is None else past.sums,
         )
-        return _read(out, norms, linear.call), State(products, sums, document[:, -1])
+        return _read(out, norms, linear.call), LinearState(products, sums, document[:, -1])
 
 
-def whole(linear: LinearCall, size: int = CHUNK) -> Tensor:
+def attend_bidirectional(linear: LinearCall, size: int = CHUNK) -> Tensor:
     """Output [B, H, N, V] without a mask, where the tokens of a document may stand apart."""
     call, document = linear.call, linear.call.keys.document
-    with unrounded(call.v.device):
+    with disable_autocast(call.v.device):
         q, k, plain_q, plain_k, v = _seen(linear, None if document is None else document >= 0)
         one = torch.ones_like(v[..., :1])
         if document is None:
             return _read(q @ (k.mT @ v), plain_q @ (plain_k.mT @ one), call)
         order = document.argsort(stable=True)  # [1|B, M]
         document, size = document.gather(1, order), min(size, document.shape[1])
-        behind = runs_of(document, document[:, 0], size)
-        ahead = runs_of(document.flip(1), document[:, -1], size, least=1)
+        behind = make_chunk_masks(document, document[:, 0], size)
+        ahead = make_chunk_masks(document.flip(1), document[:, -1], size, least=1)
 
         def summed(*heads: Tensor) -> Tensor:
             q, k, v = (
                 torch.take_along_dim(one, order[:, None, None, :, None], -2) for one in heads
             )
-            out = running(q, k, v, behind)[0]
-            out = out + running(q.flip(-2), k.flip(-2), v.flip(-2), ahead)[0].flip(-2)
+            out = scan_chunks(q, k, v, behind)[0]
+            out = out + scan_chunks(q.flip(-2), k.flip(-2), v.flip(-2), ahead)[0].flip(-2)
             return torch.take_along_dim(out, order.argsort()[:, None, None, :, None], -2)
 
         return _read(summed(q, k, v), summed(plain_q, plain_k, one), call)
@@ -213,12 +217,12 @@ def _seen(linear: LinearCall, real: Tensor | None) -> tuple[Tensor, ...]:
         q, k, plain_q, plain_k = (
             one * real[:, None, None, :, None] for one in (q, k, plain_q, plain_k)
         )
-    return q, k, plain_q, plain_k, precise(call.v)[:, :, None]
+    return q, k, plain_q, plain_k, upcast(call.v)[:, :, None]
 
 
 def _read(out: Tensor, norms: Tensor, call: AttentionCall) -> Tensor:
     """[B, H, N, V] of sums for all M tokens, [B, G, H / G, M, ..]."""
-    return _shared(out, norms)[..., call.last, :].flatten(1, 2).to(call.v.dtype)
+    return _shared(out, norms)[..., call.query_slice, :].flatten(1, 2).to(call.v.dtype)
 
 
 def _shared(sums: Tensor, norms: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class Tokens:
 
         Coordinates are computed in the wider of their own dtype and that of x, and at least in float32.
         """
-        pos = precise(pos if pos.dim() == 3 else pos[None])
+        pos = upcast(pos if pos.dim() == 3 else pos[None])
         pos = pos.to(torch.promote_types(pos.dtype, x.dtype))
         has_position, document = (
             m if m is None or m.dim() == 2 else m[None] for m in (has_position, document)
@@ -67,7 +67,7 @@ class Tokens:
         return self.x.shape[1]
 
     def replace(self, **changes: object) -> Tokens:
-        return changed(self, changes)
+        return replace_fields(self, changes)
 
     def with_per_token(self, **notes: Tensor) -> Tokens:
         """The same tokens with facts [1|B, N, ...] added that travel into caches."""
@@ -77,14 +77,14 @@ class Tokens:
         """The last `count` tokens."""
         if count == len(self):
             return self
-        return self._each(lambda one: one[:, max(one.shape[1] - count, 0) :])
+        return self._map(lambda one: one[:, max(one.shape[1] - count, 0) :])
 
-    def take(self, slots: Tensor) -> Tokens:
+    def select(self, indices: Tensor) -> Tokens:
         """The tokens at these slots [n], each of which every note covers."""
-        return self._each(lambda one: one[:, slots]).replace(consecutive=False)
+        return self._map(lambda one: one[:, indices]).replace(consecutive=False)
 
     def join(
-        self, later: Tokens, join: Join = lambda name, first, second: joined(first, second)
+        self, later: Tokens, join: Join = lambda name, first, second: concat(first, second)
     ) -> Tokens:
         """These tokens followed by `later` ones, which must carry the same notes. `join` makes one fact out of two."""
         same = self.pos is self.index and later.pos is later.index
@@ -122,13 +122,13 @@ class Tokens:
 
     def detach(self) -> Tokens:
         """The same tokens, with no gradient to what they came from."""
-        return self._each(Tensor.detach)
+        return self._map(Tensor.detach)
 
-    def bare(self) -> Tokens:
+    def drop_states(self) -> Tokens:
         """The same tokens without their states: what a cache of keys remembers of them."""
         return self.replace(x=self.x[..., :0])
 
-    def _each(self, change) -> Tokens:  # type: ignore[no-untyped-def]
+    def _map(self, change) -> Tokens:  # type: ignore[no-untyped-def]
         """`change` applied to whatever has a token axis; tables, which belong to exactly these tokens, are left out."""
         index = change(self.index)
         return Tokens(
@@ -146,7 +146,7 @@ class Tokens:
         )
 
 
-def changed(data: Data, changes: Mapping[str, object]) -> Data:
+def replace_fields(data: Data, changes: Mapping[str, object]) -> Data:
     """What `dataclasses.replace` gives of plain data, in a quarter of the time: a step makes fifty of these."""
     assert changes.keys() <= vars(data).keys(), f"no such field among {sorted(changes)}"
     made = object.__new__(type(data))
@@ -154,7 +154,7 @@ def changed(data: Data, changes: Mapping[str, object]) -> Data:
     return made
 
 
-def joined(first: Tensor, second: Tensor, axis: int = 1) -> Tensor:
+def concat(first: Tensor, second: Tensor, axis: int = 1) -> Tensor:
     """Rows [1|B, .., n, ..] followed by others."""
     if first.shape[0] != second.shape[0]:
         batch = max(first.shape[0], second.shape[0])
@@ -162,12 +162,12 @@ def joined(first: Tensor, second: Tensor, axis: int = 1) -> Tensor:
     return torch.cat([first, second], dim=axis)
 
 
-def precise(tensor: Tensor) -> Tensor:
+def upcast(tensor: Tensor) -> Tensor:
     """At least float32: what angles, exponentials and sums are computed in."""
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
-def unrounded(device: torch.device) -> AbstractContextManager[Any]:
+def disable_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """A context without autocast, for what must not be rounded to half precision."""
     kind = "cpu" if device.type == "meta" else device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from zoo import registry
-from zoo.api import Attention, waiting
-from zoo.attention.coordinates import Perturbation
+from zoo.api import Attention, make_factory
+from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.layer import SelfAttention
 from zoo.bench.protocol import Contender, Setting
 from zoo.data.spec import ImageSpec, TextSpec
 from zoo.models.decoder import Decoder
-from zoo.models.generation import continued
+from zoo.models.generation import sample_tokens
 from zoo.models.vit import ViT
 from zoo.registry import Choice
 
@@ -104,21 +104,21 @@ def _vit(setting: Setting, choices: Sequence[Choice]) -> ViT:
         heads=shape.heads,
         patch_size=shape.patch,
         pool="class",
-        encoding={one.name: waiting(one) for one in choices},
+        encoding={one.name: make_factory(one) for one in choices},
         position_augmentation=_perturbation(setting),
     )
 
 
-def _perturbation(setting: Setting) -> Perturbation:
+def _perturbation(setting: Setting) -> PositionAugmentation:
     """What is done to places in training."""
-    return Perturbation(jitter=setting.jitter, per_sample=setting.jitter > 0)
+    return PositionAugmentation(jitter=setting.jitter, per_sample=setting.jitter > 0)
 
 
 def _decoder(setting: Setting, choices: Sequence[Choice]) -> Decoder:
     """A text has no end that is known before it is read: places are counted, whatever an encoding does elsewhere."""
     shape = setting.shape
     counted = {
-        one.name: waiting(Choice(one.name, {"coordinates": "index", **one.options}))
+        one.name: make_factory(Choice(one.name, {"coordinates": "index", **one.options}))
         for one in choices
     }
     return Decoder(
@@ -132,7 +132,9 @@ def _decoder(setting: Setting, choices: Sequence[Choice]) -> Decoder:
 
 
 def _followed(model: nn.Module, prompt: Tensor) -> Iterator[int]:
-    return continued(model, prompt[0].tolist(), KeyValueCache(), torch.Generator(), temperature=0)
+    return sample_tokens(
+        model, prompt[0].tolist(), KeyValueCache(), torch.Generator(), temperature=0
+    )
 
 
 def _generated(model: nn.Module, prompt: Tensor, count: int) -> list[int]:

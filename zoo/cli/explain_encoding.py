@@ -16,7 +16,7 @@ import torch
 from zoo import registry
 from zoo.api import Attention, encoding
 from zoo.attention import Dims, Encoding, Tokens
-from zoo.attention.backends.dispatch import choose
+from zoo.attention.backends.dispatch import choose_backend
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.kv_cache import Context
@@ -171,7 +171,7 @@ def find_backend(choices: Sequence[Choice], dims: Dims, device: str) -> tuple[st
     x = torch.zeros(1, small.tokens, small.dim)
     tokens = Tokens.at(x, grid(small.sizes, x), ordered=small.axes == 1)
     layer = SelfAttention(small, causal=small.axes == 1)
-    return choose(layer.describe(chain.embed(tokens), chain, Context())[1], device)
+    return choose_backend(layer.describe(chain.embed(tokens), chain, Context())[1], device)
 
 
 def describe_time(choices: Sequence[Choice], dims: Dims, seconds: float) -> str:

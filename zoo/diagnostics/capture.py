@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Tokens, linear
-from zoo.attention.backends.reference import scores, weighed
+from zoo.attention.backends.reference import normalize_scores, scores
 from zoo.attention.chain import Chain
 from zoo.attention.kv_cache import Context
 from zoo.attention.layer import SelfAttention
@@ -170,4 +170,4 @@ def _look(
         return Look(number, attention, chain, summed.call, chosen, shares, None)
     call = attention.describe(tokens, chain, Context(), chosen)[1]
     values = scores(call)
-    return Look(number, attention, chain, call, chosen, weighed(call, values), values)
+    return Look(number, attention, chain, call, chosen, normalize_scores(call, values), values)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Tokens, precise, repeated
+from zoo.attention import AttentionCall, Tokens, repeat_kv_heads, upcast
 from zoo.attention.chain import Chain
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import Look, look, resting
@@ -85,13 +85,13 @@ def decomposed(block: Block, before: Tokens, after: Tokens) -> dict[str, Tensor]
         one.weight.unflatten(0, (-1, dims.head_dim)) for one in (layer.q_proj, layer.k_proj)
     )  # [H, K, D], [G, K, D]
     return metrics.correlations(
-        through(word), through(position), query, repeated(key[None], dims.heads)[0]
+        through(word), through(position), query, repeat_kv_heads(key[None], dims.heads)[0]
     )
 
 
 def _linear(norm: nn.Module | None, whole: Tensor) -> Callable[[Tensor], Tensor]:
     """What a norm multiplies parts of [B, N, D] by, where the whole has the size that it has; its own bias is left out."""
-    whole = precise(whole)
+    whole = upcast(whole)
     if isinstance(norm, nn.LayerNorm):
         centred = whole - whole.mean(-1, keepdim=True)
         size = (centred.square().mean(-1, keepdim=True) + norm.eps).rsqrt() * norm.weight

@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import Tensor
 
-from zoo.attention.backends.reference import mask
+from zoo.attention.backends.reference import attention_mask
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import Look
 
@@ -163,7 +163,7 @@ def _mean(measure: Callable[[Look], Tensor]) -> Callable[[Look], Tensor]:
 
 def _total(look: Look) -> Tensor:
     """[B, H, N], NaN for padding, which sees nothing."""
-    return metrics.total(look.weights).masked_fill(~mask(look.call).any(-1), float("nan"))
+    return metrics.total(look.weights).masked_fill(~attention_mask(look.call).any(-1), float("nan"))
 
 
 def _largest(look: Look) -> Tensor:

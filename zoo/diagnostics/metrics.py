@@ -8,7 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from zoo.attention import precise
+from zoo.attention import upcast
 
 
 def rollout(layers: Sequence[Tensor], residual: float = 0.5) -> Tensor:
@@ -19,7 +19,7 @@ def rollout(layers: Sequence[Tensor], residual: float = 0.5) -> Tensor:
     """
     found: Tensor | None = None
     for weights in layers:
-        mixed = (1 - residual) * precise(weights).abs().mean(1)
+        mixed = (1 - residual) * upcast(weights).abs().mean(1)
         mixed = mixed + residual * torch.eye(
             mixed.shape[-1], dtype=mixed.dtype, device=mixed.device
         )
@@ -35,7 +35,7 @@ def effective_rank(weights: Tensor) -> Tensor:
 
     From 1, all queries look alike, to the smaller of N and M; NaN for a head without any weight.
     """
-    weights = precise(weights)
+    weights = upcast(weights)
     known = weights.isfinite().all((-2, -1), keepdim=True)
     values = torch.linalg.svdvals(weights.where(known, 0))  # of zeros, NaN comes below
     return torch.special.entr(values / values.sum(-1, keepdim=True)).sum(-1).exp()
@@ -46,7 +46,7 @@ def largest(scores: Tensor) -> Tensor:
 
     Where it grows, training becomes unstable (Dehghani et al. 2023, arXiv:2302.05442).
     """
-    scores = precise(scores)
+    scores = upcast(scores)
     found = scores.masked_fill(~scores.isfinite(), float("-inf")).amax((-2, -1))
     return found.masked_fill(found.isinf(), float("nan"))
 
@@ -57,7 +57,7 @@ def similarity(weights: Tensor) -> Tensor:
     Row by row, so that each query counts alike: in the cosine of whole matrices those with sharp rows would count most.
     Queries for which either head has no weight are left out; NaN where none is left.
     """
-    rows = precise(weights).transpose(1, 2)  # [B, N, H, M]
+    rows = upcast(weights).transpose(1, 2)  # [B, N, H, M]
     unit = rows / rows.norm(dim=-1, keepdim=True)
     return (unit @ unit.mT).nanmean(1)
 
@@ -98,7 +98,7 @@ def near(offsets: Tensor, window: float, placed: Tensor | None = None) -> Tensor
 
 def gram(table: Tensor) -> Tensor:
     """PE(i).PE(j), [N, N], of a table [N, D]."""
-    table = precise(table)
+    table = upcast(table)
     return table @ table.mT
 
 
@@ -110,9 +110,9 @@ def correlations(word: Tensor, position: Tensor, query: Tensor, key: Tensor) -> 
     [B, N, D] are what is added up before the projections query [H, K, D] and key [H, K, D]; rows are queries. The parts
     add up to the scores where the layer projects that sum itself, with no norm or bias between.
     """
-    parts = {"word": precise(word), "position": precise(position).expand(len(word), -1, -1)}
+    parts = {"word": upcast(word), "position": upcast(position).expand(len(word), -1, -1)}
     queries, keys = (
-        {name: torch.einsum("bnd,hkd->bhnk", part, precise(weight)) for name, part in parts.items()}
+        {name: torch.einsum("bnd,hkd->bhnk", part, upcast(weight)) for name, part in parts.items()}
         for weight in (query, key)
     )
     scale = query.shape[1] ** -0.5 / len(word)
@@ -124,7 +124,7 @@ def correlations(word: Tensor, position: Tensor, query: Tensor, key: Tensor) -> 
 
 def shares(weights: Tensor) -> Tensor:
     """|w_j| / sum_j |w_j| along each row, [B, H, N, M]; NaN along a row without any weight."""
-    sizes = precise(weights).abs()
+    sizes = upcast(weights).abs()
     return sizes / sizes.sum(-1, keepdim=True)
 
 
@@ -133,7 +133,7 @@ def total(weights: Tensor) -> Tensor:
 
     Signs count: it is what comes of a value of 1 that all keys share.
     """
-    return precise(weights).sum(-1)
+    return upcast(weights).sum(-1)
 
 
 def entropy(weights: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ def mass(weights: Tensor, where: Tensor) -> Tensor:
 
 def offsets(queries: Tensor, keys: Tensor) -> Tensor:
     """Place of the query less place of the key, [1|B, N, M, P], from indices [1|B, N, P] and [1|B, M, P]."""
-    return precise(queries)[:, :, None] - precise(keys)[:, None]
+    return upcast(queries)[:, :, None] - upcast(keys)[:, None]
 
 
 def distance(weights: Tensor, offsets: Tensor, placed: Tensor | None = None) -> Tensor:
@@ -158,13 +158,13 @@ def distance(weights: Tensor, offsets: Tensor, placed: Tensor | None = None) -> 
     Shares s are of keys that have a place alone, `placed` bool [1|B, M]; NaN where these have no weight. Offsets o are
     [1|B, N, M, P]. Queries without a place are the caller's to leave out.
     """
-    far = precise(offsets).norm(dim=-1, keepdim=True)
+    far = upcast(offsets).norm(dim=-1, keepdim=True)
     return _expected(weights, far, placed)[..., 0]
 
 
 def distance_by_axis(weights: Tensor, offsets: Tensor, placed: Tensor | None = None) -> Tensor:
     """sum_j s_j |o_jp| along each axis p, [B, H, N, P]; the rest is as in `distance`."""
-    return _expected(weights, precise(offsets).abs(), placed)
+    return _expected(weights, upcast(offsets).abs(), placed)
 
 
 def _expected(weights: Tensor, values: Tensor, placed: Tensor | None) -> Tensor:
@@ -194,7 +194,7 @@ def profile(
     reach = torch.cat([met.abs(), met.new_zeros(1, met.shape[-1])]).amax(0).long()  # [P]
     sizes = (2 * reach + 1).tolist()
     bins = _flat(met.long() + reach, sizes)
-    found = precise(weights).movedim(1, -1)[counted]  # [pairs, H]
+    found = upcast(weights).movedim(1, -1)[counted]  # [pairs, H]
     cells = torch.Size(sizes).numel()
     sums = found.new_zeros(cells, found.shape[-1]).index_add_(0, bins, found)
     values = (sums.mT / torch.bincount(bins, minlength=cells)).unflatten(-1, sizes)
@@ -255,7 +255,7 @@ def _matched(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 def _centred(scores: Tensor, counted: Tensor) -> Tensor:
     """Scores less the mean of their row over the pairs that count, 0 for the others."""
-    scores = precise(scores)
+    scores = upcast(scores)
     # less the largest first, so that a constant row becomes exactly 0
     highest = scores.masked_fill(~counted, float("-inf")).amax(-1, keepdim=True)
     values = (scores - highest).masked_fill(~counted, 0)

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from zoo.attention.backends.reference import mask
+from zoo.attention.backends.reference import attention_mask
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import Look
 from zoo.diagnostics.head_metrics import kinds
@@ -136,7 +136,7 @@ def _alone(looks: Sequence[Look]) -> Iterator[Measure]:
 
 def _even(look: Look) -> Look:
     """The same with all that a query may see at the same weight."""
-    visible = mask(look.call).expand(look.weights.shape).to(look.weights.dtype)
+    visible = attention_mask(look.call).expand(look.weights.shape).to(look.weights.dtype)
     return replace(look, weights=visible)
 
 
@@ -211,7 +211,7 @@ def _profile(look: Look, axes: slice) -> tuple[tuple[Tensor, ...], Tensor]:
     offsets = metrics.offsets(queries.index, keys.index)[..., axes]
     near = (offsets.abs() <= FARTHEST).all(-1)[:, None]
     where = metrics.both(*look.grid) & near
-    places, values = metrics.profile(look.weights, offsets, mask(look.call), where)
+    places, values = metrics.profile(look.weights, offsets, attention_mask(look.call), where)
     return tuple(one.float().cpu() for one in places), values.float().cpu()
 
 

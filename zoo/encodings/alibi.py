@@ -34,7 +34,7 @@ class ALiBi(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         slopes = head_slopes(self.dims.heads, call.keys.pos)
-        if not call.ordered:
+        if not call.is_ordered:
             distance = self._distance(call)
             return call.add_bias(lambda b, h, i, j: -slopes[h] * distance(b, h, i, j))
         here = call.keys.pos[:, -1:]  # distances from the end are small where they matter

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, precise
+from zoo.attention import Dims, upcast
 from zoo.encodings.common.frequencies import per_axis
 from zoo.encodings.common.rotation import Rotary
 from zoo.encodings.common.skew import skew, spectrum
@@ -42,14 +42,14 @@ class ComRoPELD(Rotary):
         return per_axis(value, source.dims, self.dims) if name == "scales" else value
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        scales = precise(self.scales)[:, :, None]  # [P, G, 1, m]
+        scales = upcast(self.scales)[:, :, None]  # [P, G, 1, m]
         times = sum(
             pos[:, None, :, a, None] * scales[a] for a in range(len(scales))
         )  # [1|B, G, N, m]
         return prepare(skew(self.generators), times)  # type: ignore[arg-type]
 
     def waves(self, like: Tensor) -> Tensor:
-        return (precise(self.scales)[..., None] * spectrum(skew(self.generators))[0]).flatten(
+        return (upcast(self.scales)[..., None] * spectrum(skew(self.generators))[0]).flatten(
             -2
         )  # [P, G, K/2]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, Span, precise
+from zoo.attention import AttentionCall, Dims, Encoding, Span, upcast
 from zoo.attention.backends import reference
 from zoo.encodings.common.panels import Panels, pair_means, per_head, row_means
 from zoo.registry import Between, register
@@ -36,14 +36,15 @@ class CoPE(Encoding):
         )
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        z = precise(call.raw_query @ self.table.mT.to(call.raw_query.dtype))  # [B, H, N, positions]
+        z = upcast(call.raw_query @ self.table.mT.to(call.raw_query.dtype))  # [B, H, N, positions]
 
         def rescore(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
             counts = self._counts(call, scores, visible, span)[1].clamp(
                 max=len(self.table) - 1
             )  # [B, H, n, m]
             below, above = (
-                span.of_rows(z).gather(-1, edge.long()) for edge in (counts.floor(), counts.ceil())
+                span.slice_queries(z).gather(-1, edge.long())
+                for edge in (counts.floor(), counts.ceil())
             )
             return scores + below.lerp(above, counts - counts.floor())
 
@@ -51,10 +52,10 @@ class CoPE(Encoding):
 
     def panels(self, call: AttentionCall) -> Panels:
         visible, scores = (
-            reference.mask(call),
+            reference.attention_mask(call),
             reference.scores(call.replace(transform_scores=None)),
         )
-        gates, counts = self._counts(call, scores, visible, call.whole)
+        gates, counts = self._counts(call, scores, visible, call.full_span)
         told = "How much of a place a token that is seen counts for: near 1 a head counts tokens, near 0 it skips most."
         yield per_head("Gates", "mean gate, 0 to 1", pair_means(gates, visible), told)
         told = "What a query has counted at the first key that it sees: far below the number of keys, a head counts few things."
@@ -67,6 +68,6 @@ class CoPE(Encoding):
         self, call: AttentionCall, scores: Tensor, visible: Tensor, span: Span
     ) -> tuple[Tensor, Tensor]:
         """Gates, and their sums from each key to the query, [B, H, N, M]."""
-        past = call.grid(lambda b, h, i, j: j <= call.slot(i), span)
+        past = call.evaluate(lambda b, h, i, j: j <= call.key_index(i), span)
         gates = scores.sigmoid() * (visible & past)
         return gates, gates.flip(-1).cumsum(-1).flip(-1)

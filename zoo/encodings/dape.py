@@ -39,7 +39,7 @@ class DAPE(Encoding):
         first, second = held(self.net[0]), held(self.net[2])
 
         def rescore(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
-            bias: Tensor = call.added(span)  # type: ignore[assignment]
+            bias: Tensor = call.sum_biases(span)  # type: ignore[assignment]
             pairs = torch.cat([scores, bias.expand_as(scores)], dim=1).movedim(
                 1, -1
             )  # [B, N, M, 2H]

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Block, Dims, Encoding, Span, precise
+from zoo.attention import AttentionCall, BlockBias, Dims, Encoding, Span, upcast
 from zoo.encodings.common.layers import held
 from zoo.encodings.common.panels import Panels, curves, per_head
 from zoo.registry import Between, register
@@ -41,18 +41,20 @@ class FIRE(Encoding):
         self.threshold_scale = nn.Parameter(torch.ones(()))
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        of_share, c = self._of_share(), precise(self.c)
+        of_share, c = self._of_share(), upcast(self.c)
         reach = (
             c * torch.maximum(call.queries.pos[:, None], self._tau())
         ).abs().log1p() + 1e-6  # [1|B, 1, N, 1]
 
         def block(span: Span) -> Tensor:
-            distance = call.grid(lambda b, h, i, j: call.distance(b, i, j), span)  # [1|B, 1, n, m]
-            return of_share((c * distance).abs().log1p() / span.of_rows(reach))[:, 0].movedim(
+            distance = call.evaluate(
+                lambda b, h, i, j: call.distance(b, i, j), span
+            )  # [1|B, 1, n, m]
+            return of_share((c * distance).abs().log1p() / span.slice_queries(reach))[:, 0].movedim(
                 -1, 1
             )  # [1|B, H, n, m]
 
-        return call.add_bias(Block(block))
+        return call.add_bias(BlockBias(block))
 
     def panels(self, call: AttentionCall) -> Panels:
         shares = torch.linspace(0, 1, 65, device=self.c.device)
@@ -66,7 +68,7 @@ class FIRE(Encoding):
         told = "Nearer to the start than so many tokens, a share is one of them and not of what a query looks back on."
         yield per_head("Threshold", "tokens", self._tau()[None], told)
         told = "How fast distances are squeezed by the logarithm: near 0 not at all."
-        yield per_head("Squeeze", "c, per token", precise(self.c)[None], told)
+        yield per_head("Squeeze", "c, per token", upcast(self.c)[None], told)
 
     def _of_share(self) -> Callable[[Tensor], Tensor]:
         """f [.., H] of shares [..]."""
@@ -74,4 +76,4 @@ class FIRE(Encoding):
         return lambda shares: second(first(shares[..., None]).relu())
 
     def _tau(self) -> Tensor:
-        return (precise(self.threshold_scale) * self.threshold).abs()
+        return (upcast(self.threshold_scale) * self.threshold).abs()

@@ -37,4 +37,4 @@ class FoX(Encoding):
         sums = call.keys.per_token["log_forget"].cumsum(1).mT[..., None]  # [B, H, M, 1]
         sums = sums - sums[:, :, -1:]  # from the end: small where it matters
         one = sums.new_ones(1, 1, 1, 1)
-        return call.add_low_rank_bias(call.rows(sums), one).add_low_rank_bias(one, -sums)
+        return call.add_low_rank_bias(call.select_queries(sums), one).add_low_rank_bias(one, -sums)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import AttentionCall, Dims, Encoding, precise
+from zoo.attention import AttentionCall, Dims, Encoding, upcast
 from zoo.encodings.alibi import head_slopes
 from zoo.encodings.common.panels import Panels, spread
 from zoo.errors import OptionError
@@ -46,7 +46,7 @@ class GRAPEA(Encoding):
             )
         keyed = self.by == "key"
         slopes = self._slopes(call.k if keyed else call.q)  # [B, H, M or N, 1]
-        if not call.ordered:
+        if not call.is_ordered:
             gates = slopes[..., 0]
             return call.add_bias(
                 lambda b, h, i, j: -gates[b, h, j if keyed else i] * call.distance(b, i, j)
@@ -73,9 +73,7 @@ class GRAPEA(Encoding):
 
     def _slopes(self, heads: Tensor) -> Tensor:
         """[B, H, M, 1] of heads [B, H, M, K]"""
-        gate = F.normalize(precise(self.gate), dim=-1, eps=1e-6)[:, None]  # [H, 1, K]
-        chosen = F.softplus(
-            (precise(heads) * gate).sum(-1, keepdim=True) * self.dims.head_dim**-0.5
-        )
-        rates = F.softplus(precise(self.rate)) * head_slopes(self.dims.heads, chosen)
+        gate = F.normalize(upcast(self.gate), dim=-1, eps=1e-6)[:, None]  # [H, 1, K]
+        chosen = F.softplus((upcast(heads) * gate).sum(-1, keepdim=True) * self.dims.head_dim**-0.5)
+        rates = F.softplus(upcast(self.rate)) * head_slopes(self.dims.heads, chosen)
         return rates[:, None, None] * chosen

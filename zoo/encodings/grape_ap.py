@@ -7,8 +7,8 @@ from typing import Annotated
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import AttentionCall, Dims, Encoding, Tokens, tabled, unrounded
-from zoo.attention.backends.reference import mask
+from zoo.attention import AttentionCall, Dims, Encoding, Tokens, bias_from_table, disable_autocast
+from zoo.attention.backends.reference import attention_mask
 from zoo.encodings.alibi import head_slopes
 from zoo.encodings.common.layers import linear
 from zoo.encodings.common.panels import Panels, pair_means, per_head
@@ -43,12 +43,15 @@ class GRAPEAP(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         sums = self._sums(call)  # [B, H, N, M]
-        return call.add_bias(tabled(sums))
+        return call.add_bias(bias_from_table(sums))
 
     def panels(self, call: AttentionCall) -> Panels:
         told = "What a token on the way takes off a score, on average: heads near 0 look far."
         yield per_head(
-            "Steps of paths", "score per token", -pair_means(self._logs(call), mask(call)), told
+            "Steps of paths",
+            "score per token",
+            -pair_means(self._logs(call), attention_mask(call)),
+            told,
         )
 
     def _sums(self, call: AttentionCall) -> Tensor:
@@ -57,10 +60,10 @@ class GRAPEAP(Encoding):
 
     def _logs(self, call: AttentionCall) -> Tensor:
         """What each token up to the query adds to the scores of those before it, [B, H, N, M]."""
-        with unrounded(call.q.device):
+        with disable_autocast(call.q.device):
             path = call.keys.per_token["path"].transpose(1, 2)  # [B, H, M, size]
             angles = call.keys.pos[:, None].expand(-1, -1, -1, self.size // 2)
             edges = turn(F.rms_norm(path, (self.size,), eps=1e-6), circle(angles))
-            logs = F.logsigmoid(call.rows(path) @ edges.mT / self.size)
+            logs = F.logsigmoid(call.select_queries(path) @ edges.mT / self.size)
             slopes = head_slopes(self.dims.heads, logs)[:, None, None]
-            return logs * slopes * call.grid(lambda b, h, i, j: j <= call.slot(i))
+            return logs * slopes * call.evaluate(lambda b, h, i, j: j <= call.key_index(i))

@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, precise
+from zoo.attention import Dims, upcast
 from zoo.encodings.common.frequencies import angles, check_pairs, ladders
 from zoo.encodings.common.rotation import Rotary, turn, turning
 from zoo.encodings.common.skew import skew, spectrum
@@ -66,12 +66,12 @@ class GRAPEM(Rotary):
 
     def waves(self, like: Tensor) -> Tensor:
         if self.planes is None:
-            return precise(self.log_frequencies).exp()[None, None]
+            return upcast(self.log_frequencies).exp()[None, None]
         return spectrum(self._generator())[0].flatten(1)[None]  # [1, G, K/2]
 
     def _generator(self) -> Tensor:
         """[G, 1, K, K]"""
-        return skew(precise(self.first).mT @ precise(self.second))[:, None]
+        return skew(upcast(self.first).mT @ upcast(self.second))[:, None]
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return turn(x, *tables) if self.planes is None else turn_by_exponential(x, *tables)

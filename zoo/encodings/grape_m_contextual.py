@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import AttentionCall, Dims, Tokens, precise
+from zoo.attention import AttentionCall, Dims, Tokens, upcast
 from zoo.encodings.common.frequencies import check_pairs, ladders
 from zoo.encodings.common.layers import linear
 from zoo.encodings.common.panels import Panels, spread
@@ -51,5 +51,5 @@ class GRAPEMContextual(Summed):
 
     def steps(self, tokens: Tokens) -> Tensor:
         return (
-            tokens.per_token["pace"][..., None] * precise(self.log_frequencies).exp()
+            tokens.per_token["pace"][..., None] * upcast(self.log_frequencies).exp()
         )  # [B, M, 1, K/2]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, precise
-from zoo.attention.call import times
+from zoo.attention import AttentionCall, Dims, Encoding, upcast
+from zoo.attention.call import multiply_bias
 from zoo.encodings.common.panels import Panels, per_head
 from zoo.errors import OptionError
 from zoo.registry import register
@@ -33,13 +33,13 @@ class HeadScale(Encoding):
                 "encoding",
                 "head_scale cannot follow a link that rescores whole rows; list it first",
             )
-        scale = precise(self.scale)
+        scale = upcast(self.scale)
         sizes = scale[:, None, None]  # [H, 1, 1]
         return call.replace(
             q=(call.q * sizes).to(call.q.dtype),
-            biases=tuple(times(bias, lambda b, h, i, j: scale[h]) for bias in call.biases),
+            biases=tuple(multiply_bias(bias, lambda b, h, i, j: scale[h]) for bias in call.biases),
             low_rank_biases=tuple(
-                (precise(left) * sizes, right) for left, right in call.low_rank_biases
+                (upcast(left) * sizes, right) for left, right in call.low_rank_biases
             ),
         )
 

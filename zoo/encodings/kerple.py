@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, precise
+from zoo.attention import AttentionCall, Dims, Encoding, upcast
 from zoo.encodings.common.panels import Panels, per_head
 from zoo.registry import register
 
@@ -54,8 +54,8 @@ class KERPLE(Encoding):
     def _rate_and_shape(self) -> tuple[Tensor, Tensor]:
         """a and p, [H] each"""
         scale = (
-            precise(self.log_scale).exp()
+            upcast(self.log_scale).exp()
             if self.kind == "log"
-            else 2 * precise(self.exponent).sigmoid()
+            else 2 * upcast(self.exponent).sigmoid()
         )
-        return precise(self.log_rate).exp(), scale
+        return upcast(self.log_rate).exp(), scale

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, precise
+from zoo.attention import AttentionCall, Dims, upcast
 from zoo.encodings.common.frequencies import per_axis
 from zoo.encodings.common.matrix_exp import exponential, turn_blocks
 from zoo.encodings.common.panels import Panels, seen_angles, seen_commutators, seen_departures
@@ -61,7 +61,7 @@ class LieRE(Rotary):
 
     def _skew(self) -> Tensor:
         """[P, G, m, b, b]"""
-        return antisymmetric(precise(self.generators), self.block)
+        return antisymmetric(upcast(self.generators), self.block)
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return turn_blocks(x, *tables)

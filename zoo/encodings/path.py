@@ -13,10 +13,10 @@ from zoo.attention import (
     Dims,
     Encoding,
     Tokens,
-    precise,
-    repeated,
-    tabled,
-    unrounded,
+    bias_from_table,
+    disable_autocast,
+    repeat_kv_heads,
+    upcast,
 )
 from zoo.encodings.common.householder import added, settled
 from zoo.encodings.common.layers import convolved, linear, normal
@@ -62,8 +62,8 @@ class PaTH(Encoding):
     def update_cached_keys(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
         direction, strength = tokens.per_token["path_direction"], tokens.per_token["path_strength"]
         rest = direction[:, max(direction.shape[1] - self.lookback, 0) :]
-        with unrounded(k.device):
-            k = settled(precise(k), *self._reflections(tokens, len(k)))
+        with disable_autocast(k.device):
+            k = settled(upcast(k), *self._reflections(tokens, len(k)))
         return k, tokens.with_per_token(path_direction=rest, path_strength=strength[:, :0])
 
     def panels(self, call: AttentionCall) -> Panels:
@@ -78,14 +78,15 @@ class PaTH(Encoding):
         )
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        with unrounded(call.q.device):
+        with disable_autocast(call.q.device):
             w, beta = (
-                repeated(one, self.dims.heads) for one in self._reflections(call.keys, len(call.q))
+                repeat_kv_heads(one, self.dims.heads)
+                for one in self._reflections(call.keys, len(call.q))
             )
             table = (
-                added(call.run(precise(call.q)), precise(call.k), w, beta) * call.scale
+                added(call.scatter_queries(upcast(call.q)), upcast(call.k), w, beta) * call.scale
             )  # [B, H, .., M]
-        return call.add_bias(tabled(call.chosen(table)))
+        return call.add_bias(bias_from_table(call.gather_queries(table)))
 
     def _reflections(self, tokens: Tokens, batch: int) -> tuple[Tensor, Tensor]:
         """w [B, G, n, K] and beta [B, G, n] of the tokens that keys have not passed through yet, the last n."""

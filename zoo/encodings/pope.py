@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import AttentionCall, Dims, Tokens, precise
+from zoo.attention import AttentionCall, Dims, Tokens, upcast
 from zoo.encodings.common.panels import Panels, pairs
 from zoo.encodings.common.rotation import Rotary, circle
 from zoo.registry import Between, register
@@ -43,7 +43,7 @@ class PoPE(Rotary):
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         angles = pos[:, None] * self.waves(pos)[0]  # [1|B, 1, N, K]
-        keys = angles + precise(self.phase)[:, None]  # [1|B, G, N, K]
+        keys = angles + upcast(self.phase)[:, None]  # [1|B, G, N, K]
         return circle(angles), circle(keys)
 
     def waves(self, like: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class PoPE(Rotary):
 
 def _polar(x: Tensor, table: Tensor) -> Tensor:
     """Heads [B, H, N, K] as lengths at the angles of a table [1|B, 1|H, N, K, 2]: [B, H, N, 2K]."""
-    lengths = F.softplus(precise(x))
+    lengths = F.softplus(upcast(x))
     return (
         torch.stack([lengths * side for side in table.unbind(-1)], dim=-1).flatten(-2).to(x.dtype)
     )

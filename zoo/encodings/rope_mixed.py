@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, precise
+from zoo.attention import Dims, upcast
 from zoo.encodings.common.frequencies import angles, check_pairs, ladders, per_axis
 from zoo.encodings.common.rotation import Rotary, turning
 from zoo.registry import Between, register
@@ -41,7 +41,7 @@ class RoPEMixed(Rotary):
         return turning(angles(pos, self.waves(pos)))
 
     def waves(self, like: Tensor) -> Tensor:
-        return precise(self.frequencies)
+        return upcast(self.frequencies)
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return per_axis(value, source.dims, self.dims)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 
-from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Tokens, unrounded
+from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Tokens, disable_autocast
 from zoo.encodings.common.panels import Panels, per_head
 from zoo.encodings.common.relative_bias import steps
 from zoo.errors import OptionError
@@ -35,7 +35,7 @@ class Sandwich(Encoding):
         waves = 10000 ** (
             -torch.arange(2, self.width + 2, 2, device=here.device, dtype=here.dtype) / self.width
         )
-        if call.consecutive:
+        if call.is_consecutive:
             offsets = torch.arange(len(call.keys), device=here.device, dtype=here.dtype)
             waned = (offsets[:, None] * waves).cos().sum(-1) - self.width / 2  # [M]
             return call.add_bias(
@@ -48,7 +48,7 @@ class Sandwich(Encoding):
 
         slopes = self._slopes(here)[:, None, None]
         one = here.new_ones(1, 1, 1, 1)
-        with unrounded(here.device):
+        with disable_autocast(here.device):
             left, right = (features(tokens) for tokens in (call.queries, call.keys))
             return call.add_low_rank_bias(slopes * left, right).add_low_rank_bias(
                 -slopes[None] * self.width / 2, one

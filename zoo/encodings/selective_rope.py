@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import AttentionCall, Dims, Tokens, precise
+from zoo.attention import AttentionCall, Dims, Tokens, upcast
 from zoo.encodings.common.frequencies import check_pairs
 from zoo.encodings.common.layers import convolved, linear
 from zoo.encodings.common.panels import Panels, spread
@@ -49,7 +49,7 @@ class SelectiveRoPE(Summed):
         self.gate = nn.Linear(dims.dim, dims.num_kv_heads) if gate else None
 
     def prepare(self, tokens: Tokens) -> Tokens:
-        x = F.normalize(precise(tokens.x).unflatten(-1, (self.dims.heads, -1)), dim=-1).flatten(-2)
+        x = F.normalize(upcast(tokens.x).unflatten(-1, (self.dims.heads, -1)), dim=-1).flatten(-2)
         tokens = tokens.with_per_token(
             selected=linear(self.out, linear(self.into, x))
         )  # [B, N, G K/2]

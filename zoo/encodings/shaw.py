@@ -7,7 +7,7 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Span, precise
+from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Span, upcast
 from zoo.encodings.common.panels import Panels, curves
 from zoo.registry import Between, register
 
@@ -50,18 +50,18 @@ class Shaw(Encoding):
             ).long()
 
         products = (
-            precise(call.raw_query @ self.key.mT.to(call.raw_query.dtype)) * call.scale
+            upcast(call.raw_query @ self.key.mT.to(call.raw_query.dtype)) * call.scale
         )  # [B, H, N, 2 reach + 1]
         biased, value = call.add_bias(Lookup(products, column)), self.value
         if value is None:
             return biased
 
         def readout(weights: Tensor, span: Span) -> Tensor:
-            columns = call.grid(column, span).expand(weights.shape)
+            columns = call.evaluate(column, span).expand(weights.shape)
             shares = weights.new_zeros(*weights.shape[:3], len(value)).scatter_add(
                 -1, columns, weights
             )
-            return shares @ precise(value)
+            return shares @ upcast(value)
 
         return biased.replace(extra_output=readout)
 
@@ -70,6 +70,6 @@ class Shaw(Encoding):
         told = "How large the learned vector of each offset is: a peak tells where a layer looks for place, a flat one not."
         for what, table in {"Keys": self.key, "Values": self.value}.items():
             if table is not None:
-                norms = precise(table).norm(dim=-1).flip(0)[None]  # rows go by key - query
+                norms = upcast(table).norm(dim=-1).flip(0)[None]  # rows go by key - query
                 x = "query's place - key's place, in tokens"
                 yield curves(f"{what} of offsets", x, "norm of the vector", offsets, norms, told)

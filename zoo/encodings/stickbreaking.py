@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import AttentionCall, Dims, Encoding, Span, precise
+from zoo.attention import AttentionCall, Dims, Encoding, Span, upcast
 from zoo.attention.backends.reference import weights
 from zoo.encodings.common.panels import Panels, spread
 from zoo.registry import register
@@ -31,14 +31,16 @@ class StickBreaking(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         def weigh(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
-            seen = visible & call.grid(lambda b, h, i, j: j < call.slot(i) + self.last, span)
+            seen = visible & call.evaluate(
+                lambda b, h, i, j: j < call.key_index(i) + self.last, span
+            )
             z = scores.masked_fill(~seen, 0)
             passed = F.softplus(z) * seen
             left = passed.flip(-1).cumsum(-1).flip(-1) - passed  # by the keys nearer than j
             logs = -F.softplus(-z) - left
             return logs.clamp(min=LEAST).exp() * seen
 
-        spared = precise(self.remainder)[:, None]  # [H, 1, K]
+        spared = upcast(self.remainder)[:, None]  # [H, 1, K]
 
         def readout(weights: Tensor, span: Span) -> Tensor:
             return remainder(weights) * spared

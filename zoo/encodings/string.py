@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, precise
+from zoo.attention import Dims, upcast
 from zoo.encodings.common.frequencies import angles, check_pairs, ladders, per_axis
 from zoo.encodings.common.rotation import Rotary, turn, turning
 from zoo.encodings.common.skew import antisymmetric, cayley, fourier, rebased, sines
@@ -59,15 +59,15 @@ class String(Rotary):
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         turns = turning(angles(pos, self.waves(pos)))
         if self.kind == "cayley":
-            return cayley(antisymmetric(precise(self.skew), self.dims.head_dim)), *turns
-        return fourier(self.dims.head_dim, precise(self.circulants)).expand(
+            return cayley(antisymmetric(upcast(self.skew), self.dims.head_dim)), *turns
+        return fourier(self.dims.head_dim, upcast(self.circulants)).expand(
             self.dims.num_kv_heads, -1, -1
         ), *turns
 
     def waves(self, like: Tensor) -> Tensor:
         if self.kind == "cayley":
-            return precise(self.frequencies)
-        columns = precise(self.circulants)
+            return upcast(self.frequencies)
+        columns = upcast(self.circulants)
         return (
             columns @ sines(fourier(self.dims.head_dim, columns)) * (2 * self.dims.head_dim) ** 0.5
         )

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, Lookup, precise
+from zoo.attention import AttentionCall, Dims, Encoding, Lookup, upcast
 from zoo.attention.call import Index
 from zoo.encodings.common.frequencies import per_axis
 from zoo.encodings.common.panels import AXES, Panels, curves
@@ -63,7 +63,7 @@ class T5(Encoding):
             )
 
     def _tables(self) -> Tensor:
-        return precise(self.table).view(self.dims.axes, self.num_buckets, -1)  # [P, buckets, H]
+        return upcast(self.table).view(self.dims.axes, self.num_buckets, -1)  # [P, buckets, H]
 
     def _column(self, call: AttentionCall, axis: int) -> Index:
         (first, buckets), offset = self._buckets(call), along(call, axis)

@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, precise, unrounded
+from zoo.attention import AttentionCall, Dims, Encoding, disable_autocast, upcast
 from zoo.encodings.common.layers import normal
 from zoo.encodings.common.panels import Panels, per_head
 from zoo.encodings.common.relative_bias import by_step
@@ -40,11 +40,11 @@ class TransformerXL(Encoding):
         weight = self.project.weight.unflatten(0, (self.dims.heads, -1)).to(
             call.raw_query.dtype
         )  # [H, K, D]
-        if call.consecutive:
+        if call.is_consecutive:
             return call.add_bias(
-                by_step(call, precise(sought) * call.scale, self._projected(call, weight))
+                by_step(call, upcast(sought) * call.scale, self._projected(call, weight))
             )
-        sine, cosine = precise(sought @ weight).mul(call.scale).chunk(2, dim=-1)
+        sine, cosine = upcast(sought @ weight).mul(call.scale).chunk(2, dim=-1)
         here = call.keys.pos[:, -1:]  # angles from the end are small where they matter
         rows, columns = (
             self._angles((one.pos - here)[:, None]) for one in (call.queries, call.keys)
@@ -70,8 +70,8 @@ class TransformerXL(Encoding):
         angles = self._angles(
             torch.arange(len(call.keys), device=pos.device, dtype=pos.dtype)[:, None]
         )
-        with unrounded(pos.device):
-            return precise(weight) @ torch.cat([angles.sin(), angles.cos()], dim=-1).mT
+        with disable_autocast(pos.device):
+            return upcast(weight) @ torch.cat([angles.sin(), angles.cos()], dim=-1).mT
 
     def _angles(self, places: Tensor) -> Tensor:
         even = torch.arange(0, self.dims.dim, 2, device=places.device, dtype=places.dtype)
@@ -83,6 +83,6 @@ class TransformerXL(Encoding):
             yield per_head(
                 f"Bias towards {what}",
                 "norm of the vector",
-                precise(bias).norm(dim=-1),
+                upcast(bias).norm(dim=-1),
                 told.format(what),
             )

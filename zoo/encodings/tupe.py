@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import AttentionCall, Dims, Encoding, Tokens, precise
+from zoo.attention import AttentionCall, Dims, Encoding, Tokens, upcast
 from zoo.encodings.common.layers import linear, normal
 from zoo.encodings.common.learned_table import ROWS, resized, rows
 from zoo.encodings.common.panels import Panels, per_head, sizes
@@ -49,10 +49,10 @@ class TUPE(Encoding):
     def embed(self, tokens: Tokens) -> Tokens:
         norm, read = (
             self.norm,
-            precise(rows(self.table, tokens, self.dims.sizes, self.stretch)),
+            upcast(rows(self.table, tokens, self.dims.sizes, self.stretch)),
         )  # [1|B, N, D]
         found = F.layer_norm(
-            read, norm.normalized_shape, precise(norm.weight), precise(norm.bias), norm.eps
+            read, norm.normalized_shape, upcast(norm.weight), upcast(norm.bias), norm.eps
         )
         return tokens.with_per_token(
             place_query=self._heads(self.query, found), place_key=self._heads(self.key, found)
@@ -63,7 +63,7 @@ class TUPE(Encoding):
         rows, columns = (
             _placed(one)[:, None, :, None] for one in (call.queries, call.keys)
         )  # [1|B, 1, N, 1]
-        first, second = precise(self.reset)[:, None, :, None, None]  # [1, H, 1, 1]
+        first, second = upcast(self.reset)[:, None, :, None, None]  # [1, H, 1, 1]
         left = (
             call.queries.per_token["place_query"].transpose(1, 2) * call.scale * rows
         )  # [1|B, H, N, K]

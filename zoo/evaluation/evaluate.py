@@ -50,7 +50,7 @@ def _stopped(trainer: L.Trainer, received: Signals) -> ZooError:
     return Stopped(received, told) if trainer.is_global_zero else AlreadyReported(128 + received)
 
 
-BY_PLACE = ("positions", "accuracies", "asked")
+BY_PLACE = ("positions", "accuracies", "target_counts")
 
 
 def tested(trainer: L.Trainer, task: Task, data: DataModule) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def tested(trainer: L.Trainer, task: Task, data: DataModule) -> dict[str, Any]:
     """
     adopt(task, data)
     if isinstance(data.samples, TextSpec):
-        task.longest = data.samples.length
+        task.longest_test_window = data.samples.length
     with stoppable(trainer):
         (metrics,) = trainer.test(task, datamodule=data, verbose=False)
     told = {

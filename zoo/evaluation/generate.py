@@ -19,7 +19,7 @@ from zoo.config import GenerateOptions, Recipe
 from zoo.data.spec import TextSpec, Vocabulary
 from zoo.errors import OptionError, RecipeError
 from zoo.evaluation.evaluate import UNLESS_SAID
-from zoo.models.generation import Writer, continued
+from zoo.models.generation import TextStreamer, sample_tokens
 from zoo.run import checkpoint
 from zoo.run.load import restore
 
@@ -98,13 +98,13 @@ def _sample(
 ) -> dict[str, Any]:
     """One continuation; `ended` says why it ends."""
     told, count, ended = recipe.generate, 0, "tokens"
-    writer = Writer(vocabulary, told.stop, prompt)
+    writer = TextStreamer(vocabulary, told.stop, prompt)
     emit = (lambda text: None) if quiet else _print
     head = f"--- {number + 1} of {told.samples}\n{told.prompt}" if told.samples > 1 else told.prompt
     try:
         for token in islice(_tokens(told, model, prompt, number), told.tokens):
             emit(
-                writer.take(token) if count else head + writer.take(token)
+                writer.put(token) if count else head + writer.put(token)
             )  # a refused prompt writes nothing
             count += 1
             if writer.stopped:
@@ -114,7 +114,7 @@ def _sample(
         if not count:
             raise RecipeError(recipe.make_issue("generate.prompt", str(error))) from None
         ended = str(error)
-    emit(writer.rest() + "\n")
+    emit(writer.end() + "\n")
     return {"text": writer.text, "tokens": count, "ended": ended}
 
 
@@ -127,7 +127,7 @@ def _tokens(
         context = SegmentMemory(memory)
     generator = torch.Generator().manual_seed(told.seed + number)
     sampling = {"temperature": told.temperature, "top_k": told.top_k, "top_p": told.top_p}
-    return continued(model, prompt, context, generator, **sampling)  # type: ignore[arg-type]
+    return sample_tokens(model, prompt, context, generator, **sampling)  # type: ignore[arg-type]
 
 
 def _print(text: str) -> None:

@@ -26,14 +26,14 @@ from zoo.run.build import build_data
 from zoo.run.callbacks.progress import QUIET, clock
 from zoo.run.load import restore
 from zoo.tasks.base import Task
-from zoo.tasks.causal_lm import Predict
-from zoo.tasks.classification import Classify
+from zoo.tasks.causal_lm import CausalLM
+from zoo.tasks.classification import Classification
 
 
 class Classified:
     """The `top` likeliest classes of each file, by their names where the data of training had them."""
 
-    def __init__(self, task: Classify, top: int) -> None:
+    def __init__(self, task: Classification, top: int) -> None:
         assert isinstance(task.samples, ImageSpec | TextClassificationSpec)
         self.task, self.top = task, min(top, task.samples.classes)
         self.labels: Sequence[str | int] = task.samples.names or range(task.samples.classes)
@@ -59,7 +59,7 @@ class Classified:
 class Measured:
     """The loss of each text in nats for each token, its perplexity, and bits per character or byte."""
 
-    def __init__(self, task: Predict) -> None:
+    def __init__(self, task: CausalLM) -> None:
         self.task = task
 
     def say(self, batches: Iterable[Given]) -> Iterator[dict[str, Any]]:
@@ -71,7 +71,7 @@ class Measured:
             counts = self.task.test_tally.compute()
             measures = {**counts.measures(), **counts.bits(self.task.unit)}
             found = {name: float(value) for name, value in measures.items()}
-            yield {"path": str(path), "tokens": int(counts.asked.sum()), **found}
+            yield {"path": str(path), "tokens": int(counts.targets.sum()), **found}
 
     def lines(self, one: dict[str, Any], width: int, first: bool) -> list[str]:
         """The path, then its numbers below their names."""
@@ -181,9 +181,9 @@ def _override(word: str) -> str:
 
 
 def _speaker(recipe: Recipe, task: Task) -> Classified | Measured:
-    if isinstance(task, Classify):
+    if isinstance(task, Classification):
         return Classified(task, recipe.predict.top)
-    if isinstance(task, Predict):
+    if isinstance(task, CausalLM):
         return Measured(task)
     told = f"{recipe.task.name} says nothing of a file by itself"
     raise RecipeError(

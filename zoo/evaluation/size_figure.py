@@ -110,7 +110,7 @@ def plot_by_position(result: Result, key: str, metric: str, trained: int) -> Lin
     lines = {"as it is" if shown == longest else f"as it is, windows of {longest}": plain}
     lines |= {rule: sizes.get(str(shown), {}) for rule, sizes in rules.items()}
     points = {
-        name: [*_average(one.get(key, ()), one.get("asked", ()), trained)]
+        name: [*_average(one.get(key, ()), one.get("target_counts", ()), trained)]
         for name, one in lines.items()
     }
     told = f", {plain['windows']}" if plain.get("windows") else ""

@@ -13,7 +13,7 @@ from torch.nn.attention import flex_attention
 from zoo.api import Attention
 from zoo.attention.backends import chunked
 from zoo.attention.backends.dispatch import attend
-from zoo.attention.backends.reference import mix, weights
+from zoo.attention.backends.reference import apply_weights, weights
 from zoo.errors import OptionError
 from zoo.laws.case import TOKENS, Case, document, unplaced
 from zoo.laws.law import LawBroken, Recorder, grows, law, require
@@ -138,6 +138,6 @@ def chosen_queries_are_rows_of_the_whole(member: Case, seen: Recorder) -> None:
         )
         seen.near(weights(chosen), weights(whole)[:, :, slots], "weights of chosen queries")
         expected = attend(whole)[0][:, :, slots]
-        mixed = mix(chosen, weights(chosen))[..., : expected.shape[-1]]
+        mixed = apply_weights(chosen, weights(chosen))[..., : expected.shape[-1]]
         seen.near(mixed, expected, "the output of chosen queries")
         seen.near(attend(chosen)[0], expected, "the output of chosen queries")

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from zoo.api import waiting
+from zoo.api import make_factory
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims, Encoding
@@ -38,7 +38,7 @@ class Case:
     @classmethod
     def of(cls, name: str, choices: Sequence[Choice], axes: int) -> Case:
         """The member that these encodings are. Raises OptionError for an option that is not known."""
-        links = {one.name: waiting(one) for one in choices}
+        links = {one.name: make_factory(one) for one in choices}
 
         def build(dims: Dims) -> Encoding:
             made = {one: link(dims) for one, link in links.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from zoo.attention.backends.dispatch import attend
-from zoo.attention.backends.reference import mask, weights
+from zoo.attention.backends.reference import attention_mask, weights
 from zoo.laws.case import Case, document, unplaced
 from zoo.laws.law import EXACT, LawBroken, Recorder, law, require
 from zoo.laws.test_model import Stack
@@ -62,7 +62,7 @@ def weights_are_shares_of_what_is_visible(member: Case, seen: Recorder) -> None:
             require(
                 (shares >= 0).all(), f"a weight is {float(shares.min()):.1e}, less than nothing"
             )
-            hidden = shares.masked_select(~mask(call))
+            hidden = shares.masked_select(~attention_mask(call))
             require((hidden == 0).all(), "a key that its query may not see has a weight")
             most = float(shares.sum(-1).max())
             require(most <= 1 + EXACT, f"the weights of a query add up to {most:.9g}, more than 1")
@@ -79,7 +79,7 @@ def a_masked_row_gives_nothing(member: Case, seen: Recorder) -> None:
             rest = (
                 torch.zeros_like(out)
                 if call.extra_output is None
-                else call.extra_output(weights(call), call.whole)
+                else call.extra_output(weights(call), call.full_span)
             )
             seen.near(
                 out[:, :, padding], rest[:, :, padding], "the output of a query that sees nothing"

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.coordinates import Perturbation
-from zoo.attention.encoding import Dims, Links
+from zoo.attention.coordinates import PositionAugmentation
+from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.kv_cache import Context
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import TextSpec
 from zoo.errors import OptionError
-from zoo.models.embedding import TokenEmbedding, initialise, places
+from zoo.models.embedding import TokenEmbedding, document_positions, init_weights
 from zoo.models.transformer import BlockOptions, Transformer
 from zoo.registry import Between, Count, register
 
@@ -37,8 +37,8 @@ class Decoder(nn.Module):
         depth: Count,
         heads: Count,
         kv_heads: Count | None = None,
-        encoding: Links,
-        position_augmentation: Perturbation = Perturbation(),
+        encoding: EncodingFactories,
+        position_augmentation: PositionAugmentation = PositionAugmentation(),
         block: BlockOptions = BlockOptions(),
         tie_embeddings: bool = True,
         scale_embeddings: bool = False,
@@ -64,7 +64,7 @@ class Decoder(nn.Module):
                 placed = f"{link.name} places tokens by the final length ({link.coordinates} coordinates)"
                 remedy = "which a causal model does not know; add coordinates: index to its entry"
                 raise OptionError("encoding", f"{placed}, {remedy}")
-        initialise(self.trunk)
+        init_weights(self.trunk)
 
     def tokens(
         self,
@@ -82,7 +82,7 @@ class Decoder(nn.Module):
         consecutive = index is None and documents is None
         if index is None:
             later = torch.arange(seen, seen + count, device=inputs.device)
-            index = later if documents is None else places(documents)
+            index = later if documents is None else document_positions(documents)
         x = self.words.read(inputs)
         index = index[..., None].to(torch.promote_types(x.dtype, torch.float32))  # [1|B, N, 1]
         moved = self.perturbation(index, len(x)) if self.training else index

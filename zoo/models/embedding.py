@@ -13,7 +13,7 @@ from zoo.data.spec import Vocabulary
 from zoo.models.transformer import Block, Transformer
 
 
-def places(documents: Tensor) -> Tensor:
+def document_positions(documents: Tensor) -> Tensor:
     """[B, N] -> [B, N]: each token's place, counted from 0 within its run of equal document numbers."""
     slots = torch.arange(documents.shape[1], device=documents.device)
     fresh = torch.ones_like(documents, dtype=torch.bool)
@@ -21,12 +21,12 @@ def places(documents: Tensor) -> Tensor:
     return slots - torch.where(fresh, slots, 0).cummax(1).values
 
 
-def lengths(documents: Tensor) -> Tensor:
+def document_lengths(documents: Tensor) -> Tensor:
     """[B, N] -> [B, N]: how many tokens each token's document has."""
     return (documents[:, None] == documents[..., None]).sum(-1)
 
 
-DEVIATION = 0.02
+INIT_STD = 0.02
 
 
 class TokenEmbedding(nn.Module):
@@ -50,10 +50,10 @@ class TokenEmbedding(nn.Module):
         self.vocabulary, self.extra = vocabulary, extra
         self.count, self.scale = len(vocabulary), dim**0.5 if scale_embeddings else 1.0
         self.table = nn.Embedding(self.count + extra, dim)
-        nn.init.normal_(self.table.weight, std=dim**-0.5 if scale_embeddings else DEVIATION)
+        nn.init.normal_(self.table.weight, std=dim**-0.5 if scale_embeddings else INIT_STD)
         self.head = None if tie_embeddings else Projection(dim, self.count, bias=False)
         if self.head is not None:
-            nn.init.normal_(self.head.weight, std=DEVIATION)
+            nn.init.normal_(self.head.weight, std=INIT_STD)
 
     def read(self, inputs: Tensor) -> Tensor:
         """int64 [B, N] -> [B, N, D]"""
@@ -88,7 +88,7 @@ def _pieces(vocabulary: Vocabulary) -> dict[str, int]:
     }
 
 
-def initialise(trunk: Transformer) -> None:
+def init_weights(trunk: Transformer) -> None:
     """Draw the linear layers of the blocks as GPT-2 does (Radford et al. 2019): N(0, 0.02), no biases.
 
     Those that end a residual branch are drawn smaller by the square root of the number of branches.
@@ -100,7 +100,7 @@ def initialise(trunk: Transformer) -> None:
         for module in block.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(
-                    module.weight, std=DEVIATION * (branches**-0.5 if module in ends else 1)
+                    module.weight, std=INIT_STD * (branches**-0.5 if module in ends else 1)
                 )
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)

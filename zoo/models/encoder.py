@@ -8,11 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention.coordinates import Perturbation
-from zoo.attention.encoding import Dims, Links
+from zoo.attention.coordinates import PositionAugmentation
+from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import TextClassificationSpec, TextSpec
-from zoo.models.embedding import DEVIATION, TokenEmbedding, initialise, lengths, places
+from zoo.models.embedding import (
+    INIT_STD,
+    TokenEmbedding,
+    document_lengths,
+    document_positions,
+    init_weights,
+)
 from zoo.models.transformer import BlockOptions, Transformer
 from zoo.registry import Count, register
 
@@ -37,8 +43,8 @@ class Encoder(nn.Module):
         depth: Count,
         heads: Count,
         kv_heads: Count | None = None,
-        encoding: Links,
-        position_augmentation: Perturbation = Perturbation(),
+        encoding: EncodingFactories,
+        position_augmentation: PositionAugmentation = PositionAugmentation(),
         block: BlockOptions = BlockOptions(),
         tie_embeddings: bool = True,
         scale_embeddings: bool = False,
@@ -62,12 +68,12 @@ class Encoder(nn.Module):
         self.head = (
             nn.Linear(dim, samples.classes) if isinstance(samples, TextClassificationSpec) else None
         )
-        self.cls_token = nn.Parameter(torch.randn(1, 1, dim) * DEVIATION) if cls_token else None
+        self.cls_token = nn.Parameter(torch.randn(1, 1, dim) * INIT_STD) if cls_token else None
         dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth, kv_heads=kv_heads)
         self.trunk = Transformer(
             dims, encoding, block, backend=backend, window=window, attention=attention
         )
-        initialise(self.trunk)
+        init_weights(self.trunk)
         if self.head is not None:
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
@@ -78,12 +84,12 @@ class Encoder(nn.Module):
         slots = (
             torch.arange(inputs.shape[1], device=x.device)
             if documents is None
-            else places(documents)
+            else document_positions(documents)
         )
         index = slots[..., None].to(torch.promote_types(x.dtype, torch.float32))  # [1|B, N, 1]
         extent = index.new_full((1, 1, 1), inputs.shape[1])
         if documents is not None:
-            extent = lengths(documents)[..., None].to(index.dtype)  # [B, N, 1]
+            extent = document_lengths(documents)[..., None].to(index.dtype)  # [B, N, 1]
         if self.training:
             index = self.perturbation(index, len(x))
         placed = None

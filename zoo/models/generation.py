@@ -12,7 +12,7 @@ from zoo.data.spec import Vocabulary
 
 
 @torch.inference_mode()
-def continued(
+def sample_tokens(
     model: nn.Module,
     prompt: Sequence[int],
     context: Context | None,
@@ -32,24 +32,30 @@ def continued(
     text = torch.tensor([prompt], device=device)
     logits = model(text, context=context, last=1)
     while True:
-        token = drawn(logits[0, -1], generator, temperature, top_k, top_p)
+        token = sample_token(logits[0, -1], generator, temperature, top_k, top_p)
         yield token
         new = torch.tensor([[token]], device=device)
         text = new if context is not None else torch.cat([text, new], dim=1)
         logits = model(text, context=context, last=1)
 
 
-def drawn(
+def sample_token(
     logits: Tensor, generator: torch.Generator, temperature: float, top_k: int | None, top_p: float
 ) -> int:
     """A token drawn from logits [V] in float64 on the CPU, so that rounding elsewhere hardly ever changes a text."""
     logits = logits.double().cpu()
     if temperature == 0:
         return int(logits.argmax())
-    return int(torch.multinomial(shares(logits, temperature, top_k, top_p), 1, generator=generator))
+    return int(
+        torch.multinomial(
+            sampling_probabilities(logits, temperature, top_k, top_p), 1, generator=generator
+        )
+    )
 
 
-def shares(logits: Tensor, temperature: float, top_k: int | None, top_p: float) -> Tensor:
+def sampling_probabilities(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float
+) -> Tensor:
     """Probabilities [V]: the `top_k` likeliest tokens, of which the fewest that together have a share of `top_p`."""
     logits, order = logits.sort(
         descending=True, stable=True
@@ -70,7 +76,7 @@ BEFORE = (
 )
 
 
-class Writer:
+class TextStreamer:
     """Takes tokens that follow a `prompt` and gives text, up to the first `stop`.
 
     What may yet turn out to begin a `stop` is held back.
@@ -86,14 +92,14 @@ class Writer:
         self._tokens: list[int] = []  # not yet in the text
         self._given = 0
 
-    def take(self, token: int) -> str:
+    def put(self, token: int) -> str:
         """The text that one more token makes sure."""
         self._tokens.append(token)
         unfinished = self._decoded(len(self._tokens)).endswith(UNFINISHED)
         self._read(max(len(self._tokens) - HELD, 0) if unfinished else len(self._tokens))
         return self._up_to(len(self.text) - self._held())
 
-    def rest(self) -> str:
+    def end(self) -> str:
         """What was held back, at the end."""
         self._read(len(self._tokens))
         return self._up_to(len(self.text))

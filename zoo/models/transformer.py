@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from zoo.attention.chain import Chain
-from zoo.attention.encoding import Dims, Encoding, Links
+from zoo.attention.encoding import Dims, Encoding, EncodingFactories
 from zoo.attention.kv_cache import Context
 from zoo.attention.layer import LayerOptions, Projection, SelfAttention
 from zoo.attention.tokens import Tokens
@@ -134,7 +134,7 @@ class Transformer(nn.Module):
     def __init__(
         self,
         dims: Dims,
-        links: Links,
+        links: EncodingFactories,
         options: BlockOptions,
         *,
         causal: bool = False,
@@ -166,21 +166,21 @@ class Transformer(nn.Module):
             Block(at, options, causal=causal, backend=backend, window=window, attention=attention)
             for at in layers
         )
-        self.recompute = False
+        self.activation_checkpointing = False
         self.norm = nn.Identity() if options.norm_position == "post" else norm(dims.dim, options)
 
     def forward(self, tokens: Tokens, context: Context | None = None) -> Tokens:
         context = context or Context()
         tokens = self.chains[0].embed(tokens)
         for block, chain in zip(self.blocks, self.chains, strict=True):
-            if self.recompute and self.training:
+            if self.activation_checkpointing and self.training:
                 tokens = _recomputed(block, tokens, chain, context)
             else:
                 tokens = block(tokens, chain, context)
         return tokens.replace(x=self.norm(tokens.x))
 
 
-def recompute(model: nn.Module) -> None:
+def enable_activation_checkpointing(model: nn.Module) -> None:
     """Have the trunk of a model store only what enters its blocks, in training, and compute them again going backward.
 
     Chen et al. 2016, arXiv:1604.06174. Raises OptionError where the model has no trunk.
@@ -192,7 +192,7 @@ def recompute(model: nn.Module) -> None:
             "the model has no trunk whose blocks could be computed again; leave it out",
         )
     for trunk in trunks:
-        trunk.recompute = True
+        trunk.activation_checkpointing = True
 
 
 def _recomputed(block: nn.Module, tokens: Tokens, chain: Chain, context: Context) -> Tokens:
@@ -207,5 +207,5 @@ def _recomputed(block: nn.Module, tokens: Tokens, chain: Chain, context: Context
     given, after = checkpoint(
         run, tokens.x, use_reentrant=False
     )  # another name: `run` reads `tokens` later
-    context.take(after)
+    context.restore(after)
     return given

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import coordinates as grids
-from zoo.attention.coordinates import Perturbation
-from zoo.attention.encoding import Dims, Links
+from zoo.attention.coordinates import PositionAugmentation
+from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import ImageSpec, VideoSpec
 from zoo.errors import OptionError
@@ -21,7 +21,7 @@ from zoo.models.transformer import BlockOptions, Transformer
 from zoo.registry import Between, Count, register
 
 
-def resized(kernel: Tensor, steps: tuple[int, ...]) -> Tensor:
+def resample_kernel(kernel: Tensor, steps: tuple[int, ...]) -> Tensor:
     """A kernel [D, C, (T,) p, p] as one that reads patches of `steps` pixels, ((tubelet,) patch, patch).
 
     A kernel of frames reads the middle one alone (central frame initialisation, Arnab et al. 2021, arXiv:2103.15691, 3.4),
@@ -29,7 +29,7 @@ def resized(kernel: Tensor, steps: tuple[int, ...]) -> Tensor:
     """
     if kernel.shape[2:] == steps:
         return kernel
-    kernel = _stretched(kernel, steps[-1])
+    kernel = _resize_kernel(kernel, steps[-1])
     if kernel.shape[2:] == steps:
         return kernel
     if kernel.dim() == 5:
@@ -41,7 +41,7 @@ def resized(kernel: Tensor, steps: tuple[int, ...]) -> Tensor:
     return frames
 
 
-def _stretched(kernel: Tensor, patch: int) -> Tensor:
+def _resize_kernel(kernel: Tensor, patch: int) -> Tensor:
     """The kernel [..., p, p] whose products with resized patches are nearest to those with the patches as they were.
 
     The pseudo-inverse of bilinear resizing (FlexiViT, Beyer et al. 2022, arXiv:2212.08013); exact for larger patches.
@@ -76,8 +76,8 @@ class ViT(nn.Module):
         heads: Count,
         kv_heads: Count | None = None,
         patch_size: Count,
-        encoding: Links,
-        position_augmentation: Perturbation = Perturbation(),
+        encoding: EncodingFactories,
+        position_augmentation: PositionAugmentation = PositionAugmentation(),
         block: BlockOptions = BlockOptions(),
         pool: Literal["mean", "class"] = "mean",
         cls_position: Literal["none", "centre"] = "none",
@@ -160,7 +160,7 @@ class ViT(nn.Module):
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         """Patches of another size, or of another number of frames, are read by the kernel resampled."""
-        return resized(value, self.steps) if name == "patch_embed.weight" else value
+        return resample_kernel(value, self.steps) if name == "patch_embed.weight" else value
 
     def _initialise(self) -> None:
         for module in self.trunk.blocks.modules():

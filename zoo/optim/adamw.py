@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 from torch import nn
 
-from zoo.optim.param_groups import Rule, first, groups
+from zoo.optim.param_groups import ParamGroup, build_param_groups, find_group
 from zoo.registry import Between, register
 
 Share = Annotated[float, Between(0, 0.9999)]
@@ -32,7 +32,7 @@ class AdamW:
         beta2: Share = 0.999,
         warmup_ratio: Share = 0.05,
         min_lr_ratio: Annotated[float, Between(0, 1)] = 0.01,
-        param_groups: tuple[Rule, ...] = (),
+        param_groups: tuple[ParamGroup, ...] = (),
     ) -> None:
         self.lr, self.weight_decay, self.betas = lr, weight_decay, (beta1, beta2)
         self.warmup, self.floor, self.rules = warmup_ratio, min_lr_ratio, param_groups
@@ -47,21 +47,21 @@ class AdamW:
         decays = {
             name: self.weight_decay * (id(p) in matrices) for name, p in model.named_parameters()
         }
-        free = [p for name, p in model.named_parameters() if first(name, self.rules) is None]
+        free = [p for name, p in model.named_parameters() if find_group(name, self.rules) is None]
         decayed = [p for p in free if id(p) in matrices]
         others = [p for p in free if id(p) not in matrices]
         usual = [
             {"params": decayed, "weight_decay": self.weight_decay},
             {"params": others, "weight_decay": 0.0},
         ]
-        ruled = groups(model, self.rules, self.lr, decays) if self.rules else []
+        ruled = build_param_groups(model, self.rules, self.lr, decays) if self.rules else []
         optimiser = torch.optim.AdamW([*usual, *ruled], lr=self.lr, betas=self.betas)
         schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimiser, lambda step: self.factor(step, steps)
+            optimiser, lambda step: self.lr_factor(step, steps)
         )
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def factor(self, step: int, steps: int) -> float:
+    def lr_factor(self, step: int, steps: int) -> float:
         """Share of `lr` at a step: rising linearly to 1, then falling along a cosine to `floor`."""
         rise = round(self.warmup * steps)
         if step < rise:

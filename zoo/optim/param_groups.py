@@ -14,7 +14,7 @@ from zoo.registry import Between, nearest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class ParamGroup:
     """Of the parameters whose names match a shell pattern: a factor on the rate, the decay, or that they stay as they are.
 
     What is None stays as it would be without the rule. Of several rules the first that matches a name counts, alone.
@@ -37,20 +37,20 @@ class Rule:
             )
 
 
-def freeze(model: nn.Module, rules: Sequence[Rule]) -> None:
+def freeze(model: nn.Module, rules: Sequence[ParamGroup]) -> None:
     """Have the parameters that rules freeze take no gradient, before anything asks which ones do."""
     for name, parameter in model.named_parameters():
-        rule = first(name, rules)
+        rule = find_group(name, rules)
         parameter.requires_grad_(rule is None or not rule.freeze)
 
 
-def first(name: str, rules: Sequence[Rule]) -> Rule | None:
+def find_group(name: str, rules: Sequence[ParamGroup]) -> ParamGroup | None:
     """The rule that counts for a name."""
     return next((rule for rule in rules if fnmatchcase(name, rule.match)), None)
 
 
-def groups(
-    model: nn.Module, rules: Sequence[Rule], lr: float, decays: dict[str, float]
+def build_param_groups(
+    model: nn.Module, rules: Sequence[ParamGroup], lr: float, decays: dict[str, float]
 ) -> list[dict[str, Any]]:
     """An optimiser's groups of parameters for each rule, in their order, given the decay of each name without rules.
 
@@ -58,12 +58,15 @@ def groups(
     """
     named = dict(model.named_parameters())
     matched = {
-        at: [name for name in named if first(name, rules) is rule] for at, rule in enumerate(rules)
+        at: [name for name in named if find_group(name, rules) is rule]
+        for at, rule in enumerate(rules)
     }
     for at, names in matched.items():
         if not names:
             raise OptionError(f"param_groups.{at}.match", _unmatched(rules[at], named))
-    if all(rule is not None and rule.freeze for rule in (first(name, rules) for name in named)):
+    if all(
+        rule is not None and rule.freeze for rule in (find_group(name, rules) for name in named)
+    ):
         raise OptionError("param_groups", "they freeze every parameter; leave something to train")
     found: dict[tuple[int, float], dict[str, Any]] = {}
     for at, names in matched.items():
@@ -76,7 +79,7 @@ def groups(
     return list(found.values())
 
 
-def _unmatched(rule: Rule, names: dict[str, nn.Parameter]) -> str:
+def _unmatched(rule: ParamGroup, names: dict[str, nn.Parameter]) -> str:
     if any(fnmatchcase(name, rule.match) for name in names):
         return (
             f"rules before it match all that {rule.match} matches, and the first counts; move it up"

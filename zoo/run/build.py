@@ -178,7 +178,7 @@ def _links(choices: tuple[Choice, ...], key: str, aside: Aside) -> dict[str, Enc
 def _link(choice: Choice, key: str, aside: Aside) -> EncodingFactory:
     """An encoding that waits for its sizes, and whose faults name its place in the recipe."""
 
-    waiting = api.waiting(choice)
+    waiting = api.make_factory(choice)
 
     def make(dims: Dims) -> Encoding:
         try:

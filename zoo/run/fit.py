@@ -16,7 +16,7 @@ from zoo.config import Recipe, from_plain
 from zoo.data.base import DataModule
 from zoo.diagnostics.callback import Probe
 from zoo.errors import OptionError, RecipeError, ZooError
-from zoo.models.transformer import recompute
+from zoo.models.transformer import enable_activation_checkpointing
 from zoo.run import atomic_io, checkpoint, init_from, loggers, resume, run_dir
 from zoo.run import resume as resumption
 from zoo.run import run_dir as folder
@@ -165,7 +165,7 @@ def _probes(recipe: Recipe, processes: Processes) -> list[Probe]:
 def _modify(model: nn.Module, recipe: Recipe) -> None:
     """How it is computed, in place: names of weights stay."""
     if recipe.trainer.activation_checkpointing:
-        recompute(model)
+        enable_activation_checkpointing(model)
     if recipe.trainer.compile:
         model.compile()
 

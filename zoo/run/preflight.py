@@ -16,7 +16,7 @@ from zoo.config import Recipe
 from zoo.data.spec import Samples
 from zoo.diagnostics import capture
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
-from zoo.models.transformer import recompute
+from zoo.models.transformer import enable_activation_checkpointing
 from zoo.run import conditions
 from zoo.run.build import build_data, build_model, build_trainer, reader, sample
 
@@ -79,7 +79,7 @@ def _made(recipe: Recipe, facts: Samples, optim: Any, blame: Blame) -> None:
                 optim.configure(model, 1)
         with blame.on("trainer"):
             if recipe.trainer.activation_checkpointing:
-                recompute(model)
+                enable_activation_checkpointing(model)
         with blame.on("diagnostics"):
             if recipe.diagnostics.layers:
                 capture.check(model, recipe.diagnostics.layers)

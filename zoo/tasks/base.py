@@ -50,7 +50,7 @@ class Task(L.LightningModule):
     mode: str  # max or min
     model: nn.Module
     samples: Samples
-    longest: int = (
+    longest_test_window: int = (
         0  # tokens of a window of the data of a test, which may be others than those of training
     )
 
@@ -73,7 +73,7 @@ class Task(L.LightningModule):
         """Go on from what `batch_state` gave."""
         return
 
-    def over_processes(self, number: Tensor) -> Tensor:
+    def average_over_processes(self, number: Tensor) -> Tensor:
         """The mean of a number that each process has of its own part of a batch."""
         if not distributed.is_initialized():
             return number
@@ -82,7 +82,7 @@ class Task(L.LightningModule):
         return total / distributed.get_world_size()
 
 
-class Optimiser(Protocol):
+class Optimizer(Protocol):
     """A member of `zoo/optim`."""
 
     def configure(self, model: nn.Module, steps: int) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from zoo.attention.kv_cache import SegmentMemory
 from zoo.data.spec import TextSpec, Windows
 from zoo.errors import OptionError, ZooError
 from zoo.registry import register
-from zoo.tasks.base import Optimiser, Task
-from zoo.tasks.metrics import Counts, Tally, mean_loss
+from zoo.tasks.base import Optimizer, Task
+from zoo.tasks.metrics import TokenCounts, TokenMetrics, mean_loss
 
 
-class Memory:
+class LoopMemory:
     """What a loop remembers of the windows before, each row its own; `length` 0 remembers nothing."""
 
     def __init__(self, length: int) -> None:
@@ -52,7 +52,7 @@ class Memory:
 
 
 @register
-class Predict(Task):
+class CausalLM(Task):
     """Trains a causal model of text on windows with targets.
 
     Logs train/loss, and for val and test: loss in nats for each token asked, perplexity, accuracy, and
@@ -66,7 +66,7 @@ class Predict(Task):
 
     monitor, mode = "val/loss", "min"
 
-    def __init__(self, model: nn.Module, optim: Optimiser, samples: TextSpec) -> None:
+    def __init__(self, model: nn.Module, optim: Optimizer, samples: TextSpec) -> None:
         super().__init__()
         memory = getattr(model, "memory_length", None)
         if not isinstance(memory, int):
@@ -76,11 +76,11 @@ class Predict(Task):
             )
         self.model, self.optim, self.samples = model, optim, samples
         self.unit, self.answers = samples.vocabulary.unit, samples.asks == "answers"
-        self.val_tally, self.test_tally = Tally(samples.length), Tally(samples.length)
-        self.memories = {part: Memory(memory) for part in ("train", "val", "test")}
+        self.val_tally, self.test_tally = TokenMetrics(samples.length), TokenMetrics(samples.length)
+        self.memories = {part: LoopMemory(memory) for part in ("train", "val", "test")}
         self.positions: list[float | None] = []
         self.accuracies: list[float | None] = []
-        self.asked: list[int] = []
+        self.target_counts: list[int] = []
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         return self.model(inputs, documents)
@@ -103,7 +103,7 @@ class Predict(Task):
             OptionError
         ) as error:  # a window that the model cannot read, after the recipe was found right
             raise ZooError(f"model.{error.key}: {error}") from None
-        loss = mean_loss(logits, batch.targets, self.over_processes)
+        loss = mean_loss(logits, batch.targets, self.average_over_processes)
         self.log("train/loss", loss, batch_size=len(batch.inputs), sync_dist=True)
         return loss
 
@@ -120,20 +120,20 @@ class Predict(Task):
     def on_test_epoch_start(self) -> None:
         self.memories["test"].forget()
         self.test_tally.reset()
-        self.test_tally.widen(self.longest)
+        self.test_tally.widen(self.longest_test_window)
 
     def test_step(self, batch: Windows, batch_idx: int) -> None:
         self.test_tally.update(self.logits("test", batch), batch.targets, batch.bytes)
 
     def on_test_epoch_end(self) -> None:
         counts = self._conclude("test", self.test_tally)
-        self.positions, self.accuracies, self.asked = (
+        self.positions, self.accuracies, self.target_counts = (
             counts.positions(),
             counts.accuracies(),
-            counts.asked.tolist(),
+            counts.targets.tolist(),
         )
 
-    def _conclude(self, part: str, tally: Tally) -> Counts:
+    def _conclude(self, part: str, tally: TokenMetrics) -> TokenCounts:
         counts = tally.compute()  # the same in every process
         measures = (
             counts.measures() | counts.bits(self.unit) | (counts.whole() if self.answers else {})

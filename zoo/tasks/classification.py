@@ -11,11 +11,11 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from zoo.data.spec import ImageSpec, TextClassificationSpec
 from zoo.registry import Between, register
-from zoo.tasks.base import Optimiser, Task
+from zoo.tasks.base import Optimizer, Task
 
 
 @register
-class Classify(Task):
+class Classification(Task):
     """Trains a model [B, ...] -> [B, classes] on (inputs, labels), with labels smoothed by `smoothing` in training.
 
     Labels are numbers [B], or in training also shares [B, classes] of mixed images.
@@ -27,7 +27,7 @@ class Classify(Task):
     def __init__(
         self,
         model: nn.Module,
-        optim: Optimiser,
+        optim: Optimizer,
         samples: ImageSpec | TextClassificationSpec,
         *,
         label_smoothing: Annotated[float, Between(0, 0.99)] = 0.0,

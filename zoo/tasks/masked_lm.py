@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from zoo.data.spec import TextSpec, Windows
 from zoo.errors import OptionError
 from zoo.registry import Between, register
-from zoo.tasks.base import Optimiser, Task
-from zoo.tasks.metrics import NOT_ASKED, Tally, mean_loss
+from zoo.tasks.base import Optimizer, Task
+from zoo.tasks.metrics import IGNORE_INDEX, TokenMetrics, mean_loss
 
 HIDDEN, SWAPPED = 0.8, 0.1  # of the chosen tokens; the rest is left as it is
 
 
 @register
-class Fill(Task):
+class MaskedLM(Task):
     """Trains a bidirectional model of text to tell the tokens that were chosen, each with probability `share`.
 
     Of those, 80 % are replaced by the mask and 10 % by any token. The data's own targets are not looked at. Logs
@@ -34,7 +34,7 @@ class Fill(Task):
     def __init__(
         self,
         model: nn.Module,
-        optim: Optimiser,
+        optim: Optimizer,
         samples: TextSpec,
         *,
         mask_ratio: Annotated[float, Between(0.001, 1)] = 0.15,
@@ -52,7 +52,7 @@ class Fill(Task):
             mask_ratio,
             mask,
         )
-        self.val_tally, self.test_tally = Tally(samples.length), Tally(samples.length)
+        self.val_tally, self.test_tally = TokenMetrics(samples.length), TokenMetrics(samples.length)
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         return self.model(inputs, documents)
@@ -64,7 +64,7 @@ class Fill(Task):
         draws = torch.rand(2, *batch.inputs.shape, device=batch.inputs.device)
         others = torch.randint_like(batch.inputs, self.mask)
         inputs, targets = self.masked(batch, draws, others)
-        loss = mean_loss(self(inputs, batch.documents), targets, self.over_processes)
+        loss = mean_loss(self(inputs, batch.documents), targets, self.average_over_processes)
         self.log("train/loss", loss, batch_size=len(inputs), sync_dist=True)
         return loss
 
@@ -73,7 +73,7 @@ class Fill(Task):
 
     def on_test_epoch_start(self) -> None:
         self.test_tally.reset()
-        self.test_tally.widen(self.longest)
+        self.test_tally.widen(self.longest_test_window)
 
     def validation_step(self, batch: Windows, batch_idx: int) -> None:
         self._measure(self.val_tally, batch)
@@ -98,10 +98,10 @@ class Fill(Task):
             torch.where(draws[1] < HIDDEN + SWAPPED, others, batch.inputs),
         )
         return torch.where(chosen, changed, batch.inputs), torch.where(
-            chosen, batch.inputs, NOT_ASKED
+            chosen, batch.inputs, IGNORE_INDEX
         )
 
-    def _measure(self, tally: Tally, batch: Windows) -> None:
+    def _measure(self, tally: TokenMetrics, batch: Windows) -> None:
         inputs, targets = self._asked(batch)
         tally.update(self(inputs, batch.documents), targets)
 
@@ -117,7 +117,7 @@ class Fill(Task):
             batch, torch.stack(draws, dim=1).to(device), torch.stack(others).to(device)
         )
         if batch.documents is None:
-            targets = torch.where(batch.targets == NOT_ASKED, NOT_ASKED, targets)
+            targets = torch.where(batch.targets == IGNORE_INDEX, IGNORE_INDEX, targets)
         return inputs, targets
 
     def _draws(self, window: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
@@ -129,7 +129,7 @@ class Fill(Task):
         )
         return torch.from_numpy(draws), torch.from_numpy(others)
 
-    def _conclude(self, part: str, tally: Tally) -> None:
+    def _conclude(self, part: str, tally: TokenMetrics) -> None:
         measures = tally.compute().measures()  # the same in every process
         self.log_dict({f"{part}/{name}": value for name, value in measures.items()}, sync_dist=True)
 

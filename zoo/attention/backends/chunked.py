@@ -8,23 +8,23 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from zoo.attention.backends.reference import attend_reference, carried, mix, weights
-from zoo.attention.call import AttentionCall, Collecting, Span
-from zoo.attention.tokens import precise
+from zoo.attention.backends.reference import apply_weights, attend_reference, concat_values, weights
+from zoo.attention.call import AccumulatingSlicer, AttentionCall, Span
+from zoo.attention.tokens import upcast
 
 LEAST = 16  # rows of a chunk at least
 ROOM = {"cpu": 2**22}  # bytes that the scores of a chunk may take: what a cache holds
 AMPLE = 2**28  # the same of any other device
 
 
-def chunked(call: AttentionCall) -> Tensor:
+def attend_chunked(call: AttentionCall) -> Tensor:
     """[B, H, N, V + E], so many queries at a time as there is room for."""
     count, rows, dtype = call.q.shape[2], _rows(call), call.v.dtype
     if count <= rows:
         return attend_reference(call)
-    call, cut = _prepared(call), Collecting()
+    call, cut = _prepared(call), AccumulatingSlicer()
     spans = [
-        replace(_span(call, first, min(first + rows, count)), cut=cut)
+        replace(_span(call, first, min(first + rows, count)), slicer=cut)
         for first in range(0, count, rows)
     ]
     return torch.cat([_computed(call, span) for span in spans], dim=2).to(dtype)
@@ -32,13 +32,13 @@ def chunked(call: AttentionCall) -> Tensor:
 
 def _prepared(call: AttentionCall) -> AttentionCall:
     """The same call, its keys and values lying head by head: matrix products would copy them for each chunk."""
-    q, k, v = (precise(one).contiguous() for one in (call.q, call.k, carried(call)))
+    q, k, v = (upcast(one).contiguous() for one in (call.q, call.k, concat_values(call)))
     return call.replace(q=q, k=k, v=v, extra_values=None)
 
 
 def _computed(call: AttentionCall, span: Span) -> Tensor:
     def chunk() -> Tensor:
-        return mix(call, weights(call, span), span)
+        return apply_weights(call, weights(call, span), span)
 
     if not torch.is_grad_enabled():
         return chunk()

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from zoo.attention.backends.reference import carried
+from zoo.attention.backends.reference import concat_values
 from zoo.attention.call import AttentionCall
-from zoo.attention.tokens import precise
+from zoo.attention.tokens import upcast
 
 _PRODUCTS = (
     (0, 0),
@@ -21,22 +21,24 @@ _PRODUCTS = (
 )  # parts of a split factor whose products matter
 
 
-def sdpa(call: AttentionCall) -> Tensor:
+def attend_sdpa(call: AttentionCall) -> Tensor:
     """PyTorch's fused attention: slim factors as further channels of q and k, biases and large factors as a mask."""
-    q, k, v = call.q, call.k, carried(call)
-    bias = call.replace(low_rank_biases=() if slim(call) else call.low_rank_biases).added()
-    if slim(call):
+    q, k, v = call.q, call.k, concat_values(call)
+    bias = call.replace(
+        low_rank_biases=() if fits_in_channels(call) else call.low_rank_biases
+    ).sum_biases()
+    if fits_in_channels(call):
         left, right = _channels(call)
         q, k = torch.cat([q, *left], dim=-1), torch.cat([k, *right], dim=-1)
-    visible, square = call.visible, call.square
+    visible, square = call.visible, call.is_square
     diagonal = (
         call.causal
         and square
         and bias is None
         and call.queries.document is None
-        and not call.windowed
+        and not call.has_window
     )
-    blocked = None if visible is None or diagonal else call.grid(visible)
+    blocked = None if visible is None or diagonal else call.evaluate(visible)
     if bias is not None:
         values = bias.to(q.dtype)
         blocked = values if blocked is None else values.masked_fill(~blocked, float("-inf"))
@@ -51,17 +53,17 @@ def sdpa(call: AttentionCall) -> Tensor:
     return out[..., : v.shape[-1]]
 
 
-def flex(call: AttentionCall) -> Tensor:
+def attend_flex(call: AttentionCall) -> Tensor:
     """FlexAttention: biases as a score modification, visibility as a block mask. Compiled where there is a kernel.
 
     A compiler keeps what it made for a shape and for the code of a bias, and makes it no second time.
     """
-    q, v, own = call.q, carried(call), call.q.is_cuda and not torch.compiler.is_compiling()
+    q, v, own = call.q, concat_values(call), call.q.is_cuda and not torch.compiler.is_compiling()
     attention = torch.compile(flex_attention) if own else flex_attention
     blocks = (
         torch.compile(create_block_mask) if own else create_block_mask
     )  # which then never holds all pairs
-    bias, visible, block_mask = call.bias(), call.visible, None
+    bias, visible, block_mask = call.bias_function(), call.visible, None
     if visible is not None:
         sizes = (_masks(call), None, q.shape[2], call.k.shape[2])
         block_mask = blocks(visible, *sizes, device=q.device.type)
@@ -82,7 +84,7 @@ def _masks(call: AttentionCall) -> int | None:
     return count if count > 1 else None
 
 
-def slim(call: AttentionCall) -> bool:
+def fits_in_channels(call: AttentionCall) -> bool:
     """Whether the factors are narrow enough to be cheaper as channels than as a mask."""
     if not call.low_rank_biases or call.q.dtype == torch.float16:  # positions overflow float16
         return False
@@ -102,7 +104,7 @@ def _channels(call: AttentionCall) -> tuple[list[Tensor], list[Tensor]]:
     for left, right in call.low_rank_biases:
         if right.shape[2] == 1:
             continue
-        for a, b in _split(precise(left) / call.scale, precise(right), call.q.dtype):
+        for a, b in _split(upcast(left) / call.scale, upcast(right), call.q.dtype):
             lefts.append(a.expand(*call.q.shape[:3], -1))
             rights.append(b.expand(*call.k.shape[:3], -1))
     return lefts, rights

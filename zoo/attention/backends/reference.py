@@ -7,25 +7,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.attention.call import AttentionCall, Span
-from zoo.attention.tokens import precise, unrounded
+from zoo.attention.tokens import disable_autocast, upcast
 
 
 def attend_reference(call: AttentionCall) -> Tensor:
     """All scores at once, [B, H, N, V + E]."""
-    return mix(call, weights(call))
+    return apply_weights(call, weights(call))
 
 
 def scores(call: AttentionCall, span: Span | None = None) -> Tensor:
     """Scores [B, H, n, m] as they enter the normalisation, in at least float32; -inf where a pair may not attend."""
-    span = span or call.whole
-    with unrounded(call.q.device):
+    span = span or call.full_span
+    with disable_autocast(call.q.device):
         values = _products(
-            precise(span.of_rows(call.q)) * call.scale, precise(span.of_columns(call.k))
+            upcast(span.slice_queries(call.q)) * call.scale, upcast(span.slice_keys(call.k))
         )
-        bias, shut = call.added(span), _shut(call, span)
+        bias, shut = call.sum_biases(span), _shut(call, span)
         if call.transform_scores is not None:
             values = call.transform_scores(
-                values if bias is None else values + bias, mask(call, span), span
+                values if bias is None else values + bias, attention_mask(call, span), span
             )
             bias = None
         parts = [
@@ -41,33 +41,33 @@ def _products(q: Tensor, k: Tensor) -> Tensor:
 
 def weights(call: AttentionCall, span: Span | None = None) -> Tensor:
     """Attention weights [B, H, n, m] in at least float32; a row that may attend to nothing is zero."""
-    return weighed(call, scores(call, span), span)
+    return normalize_scores(call, scores(call, span), span)
 
 
-def weighed(call: AttentionCall, values: Tensor, span: Span | None = None) -> Tensor:
+def normalize_scores(call: AttentionCall, values: Tensor, span: Span | None = None) -> Tensor:
     """The weights that scores [B, H, n, m] of the call come to."""
-    with unrounded(call.q.device):
+    with disable_autocast(call.q.device):
         if call.normalize is not None:
-            return call.normalize(values, mask(call, span), span or call.whole)
+            return call.normalize(values, attention_mask(call, span), span or call.full_span)
         if call.keys.document is None:  # each token sees itself
             return values.softmax(-1)
-        blind = ~mask(call, span).any(-1, keepdim=True)
+        blind = ~attention_mask(call, span).any(-1, keepdim=True)
         return values.masked_fill(blind, 0).softmax(-1).masked_fill(blind, 0)
 
 
-def mix(call: AttentionCall, weights: Tensor, span: Span | None = None) -> Tensor:
+def apply_weights(call: AttentionCall, weights: Tensor, span: Span | None = None) -> Tensor:
     """What given weights [B, H, n, m] make of values and riders, [B, H, n, V + E]."""
-    span = span or call.whole
-    mixed = carried(call)
-    with unrounded(call.q.device):
-        out = weights @ precise(span.of_columns(mixed))
+    span = span or call.full_span
+    mixed = concat_values(call)
+    with disable_autocast(call.q.device):
+        out = weights @ upcast(span.slice_keys(mixed))
         if call.extra_output is not None:
             read = call.extra_output(weights, span)
             out = out + F.pad(read, (0, mixed.shape[-1] - read.shape[-1]))
     return out.to(mixed.dtype)
 
 
-def carried(call: AttentionCall) -> Tensor:
+def concat_values(call: AttentionCall) -> Tensor:
     """Values and what rides along with them, [B, H, M, V + E]."""
     return (
         call.v
@@ -76,9 +76,9 @@ def carried(call: AttentionCall) -> Tensor:
     )
 
 
-def mask(call: AttentionCall, span: Span | None = None) -> Tensor:
+def attention_mask(call: AttentionCall, span: Span | None = None) -> Tensor:
     """bool [1|B, 1, n, m]: which keys a query may attend to."""
-    span = span or call.whole
+    span = span or call.full_span
     visible = _visible(call, span)
     return call.q.new_ones((1, 1, *span.size), dtype=torch.bool) if visible is None else visible
 
@@ -88,9 +88,9 @@ def _shut(call: AttentionCall, span: Span) -> Tensor | None:
     visible = _visible(call, span)
     if visible is None:
         return None
-    return precise(call.q).new_zeros(visible.shape).masked_fill(~visible, float("-inf"))
+    return upcast(call.q).new_zeros(visible.shape).masked_fill(~visible, float("-inf"))
 
 
 def _visible(call: AttentionCall, span: Span) -> Tensor | None:
     """The same; None for all."""
-    return None if call.visible is None else call.grid(call.visible, span)
+    return None if call.visible is None else call.evaluate(call.visible, span)

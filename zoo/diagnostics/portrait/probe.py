@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Tokens
-from zoo.attention.backends.reference import mask, scores, weights
+from zoo.attention.backends.reference import attention_mask, scores, weights
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Encoding
@@ -124,14 +124,16 @@ def effect(probe: Probe) -> float:
 
 def added_to_scores(call: AttentionCall, alike: float) -> Tensor:
     """Scores [B, H, N, M] less what equal tokens have without any encoding; NaN where a pair may not attend."""
-    return (scores(call) - alike).round(decimals=12).masked_fill(~mask(call), float("nan"))
+    return (
+        (scores(call) - alike).round(decimals=12).masked_fill(~attention_mask(call), float("nan"))
+    )
 
 
 def shares(call: AttentionCall) -> Tensor:
     """Weights [B, H, N, M], each row relative to its largest; NaN where a pair may not attend."""
     found = weights(call)
     largest = found.amax(-1, keepdim=True)
-    return (found / largest.where(largest > 0, 1)).masked_fill(~mask(call), float("nan"))
+    return (found / largest.where(largest > 0, 1)).masked_fill(~attention_mask(call), float("nan"))
 
 
 def _seeded(seed: int = SEED) -> torch.Generator:

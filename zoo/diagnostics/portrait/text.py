@@ -99,7 +99,7 @@ def _output(probe: Probe) -> Iterator[Panel]:
     out = (
         torch.zeros(1, 1, 1)
         if call.extra_output is None
-        else call.extra_output(weights(call), call.whole)[0]
+        else call.extra_output(weights(call), call.full_span)[0]
     )  # [H, N, V]
     if not nothing(out):
         shown, head = middle(out)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import precise, unrounded
+from zoo.attention import disable_autocast, upcast
 
 
 def convolved(x: Tensor, weights: Tensor, document: Tensor | None) -> Tensor:
@@ -15,10 +15,10 @@ def convolved(x: Tensor, weights: Tensor, document: Tensor | None) -> Tensor:
 
     In at least float32. `document` int [1|B, M] ends where x ends; None where all tokens are of one.
     """
-    x, n = precise(x), x.shape[1]
-    out = precise(weights[0]) * x
+    x, n = upcast(x), x.shape[1]
+    out = upcast(weights[0]) * x
     for step in range(1, len(weights)):
-        before = precise(weights[step]) * _later(x, step)
+        before = upcast(weights[step]) * _later(x, step)
         if document is not None:
             own = document[:, -n:]
             before = before * (_later(own, step) == own)[..., None]
@@ -40,11 +40,11 @@ def linear(layer: nn.Module, x: Tensor) -> Tensor:
 def held(layer: nn.Module) -> Callable[[Tensor], Tensor]:
     """The map of an nn.Linear with the parameters that it has now, for what is computed again when others may stand there."""
     assert isinstance(layer, nn.Linear)
-    weight, bias = precise(layer.weight), None if layer.bias is None else precise(layer.bias)
+    weight, bias = upcast(layer.weight), None if layer.bias is None else upcast(layer.bias)
 
     def mapped(x: Tensor) -> Tensor:
-        with unrounded(x.device):
-            return F.linear(precise(x), weight, bias)
+        with disable_autocast(x.device):
+            return F.linear(upcast(x), weight, bias)
 
     return mapped
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention import precise
+from zoo.attention import upcast
 
 SMALL = 8  # rows up to which elements are faster: at 8 a third of the time of batches, at 16 two and a half times
 
@@ -75,7 +75,7 @@ class _Turn(torch.autograd.Function):
 
 def _columns(x: Tensor, rotations: Tensor) -> Tensor:
     """Heads [B, H, N, K] as [B, b, N, H, m]: elements outermost, then tokens before heads, as projections lie."""
-    blocks = precise(x).to(rotations.dtype).unflatten(-1, rotations.shape[3:5])
+    blocks = upcast(x).to(rotations.dtype).unflatten(-1, rotations.shape[3:5])
     return blocks.permute(0, 4, 2, 1, 3).contiguous()
 
 

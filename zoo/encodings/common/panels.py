@@ -9,7 +9,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from zoo.attention import AttentionCall, Encoding, Tokens, precise
+from zoo.attention import AttentionCall, Encoding, Tokens, upcast
 from zoo.attention.coordinates import spacing
 from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Panel, Points, distinct, named
 
@@ -25,7 +25,7 @@ SHARES = {"a tenth lies below": 0.1, "half lies below": 0.5, "nine tenths lie be
 
 def outside(values: Tensor) -> Tensor:
     """The same values on the CPU, in at least float32, with no gradient to where they came from."""
-    return precise(values.detach().cpu())
+    return upcast(values.detach().cpu())
 
 
 def per_head(title: str, y: str, values: Tensor, says: str, *, kind: str = "head") -> Bars:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from zoo.attention import AttentionCall, Block, Span
+from zoo.attention import AttentionCall, BlockBias, Span
 from zoo.attention.call import Index
 from zoo.attention.tokens import pick
 from zoo.errors import OptionError
@@ -49,18 +49,18 @@ def bucket(offset: Tensor, buckets: int, reach: int, ahead: bool) -> Tensor:
 
 def steps(call: AttentionCall) -> Index:
     """The same for consecutive tokens, as whole numbers: 0 for keys ahead, which a causal mask hides."""
-    return lambda b, h, i, j: (call.slot(i) - j).clamp(min=0)
+    return lambda b, h, i, j: (call.key_index(i) - j).clamp(min=0)
 
 
-def by_step(call: AttentionCall, queries: Tensor, offsets: Tensor) -> Block:
+def by_step(call: AttentionCall, queries: Tensor, offsets: Tensor) -> BlockBias:
     """Queries [1|B, 1|H, N, K] times a column of [1|H, K, M] for each offset from 0 on, where tokens are consecutive."""
     column = steps(call)
 
     def block(span: Span) -> Tensor:
-        products = span.of_rows(queries) @ offsets[..., : span.columns.stop]
-        return products.gather(-1, call.grid(column, span).expand(*products.shape[:3], -1))
+        products = span.slice_queries(queries) @ offsets[..., : span.keys.stop]
+        return products.gather(-1, call.evaluate(column, span).expand(*products.shape[:3], -1))
 
-    return Block(block)
+    return BlockBias(block)
 
 
 def along(call: AttentionCall, axis: int) -> Index:

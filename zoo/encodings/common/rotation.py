@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention import AttentionCall, Encoding, Tokens, precise, unrounded
+from zoo.attention import AttentionCall, Encoding, Tokens, disable_autocast, upcast
 from zoo.encodings.common.panels import Panels, pairs, real, seen_waves
 from zoo.errors import OptionError
 
@@ -98,12 +98,12 @@ def _products(x: Tensor, gradient: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
-    first, second = precise(x).unflatten(-1, (-1, 2)).unbind(-1)
+    first, second = upcast(x).unflatten(-1, (-1, 2)).unbind(-1)
     return first, second
 
 
 def _complex(x: Tensor) -> Tensor:
-    pairs = precise(x).unflatten(-1, (-1, 2))
+    pairs = upcast(x).unflatten(-1, (-1, 2))
     aligned = (
         pairs.stride(-1) == 1
         and pairs.storage_offset() % 2 == 0
@@ -166,7 +166,7 @@ class Rotary(Encoding):
         """The same tokens with this encoding's tables; those that are there are kept if asked."""
         if keep and self.name in tokens.shared_tables:
             return tokens
-        with unrounded(tokens.pos.device):
+        with disable_autocast(tokens.pos.device):
             return tokens.replace(
                 shared_tables={**tokens.shared_tables, self.name: self.compute_rotation(tokens.pos)}
             )
@@ -198,7 +198,7 @@ class Summed(Encoding):
                 "encoding",
                 f"{self.name} turns pairs of channels, and a link before it has made heads wider",
             )
-        with unrounded(call.q.device):
+        with disable_autocast(call.q.device):
             steps = self.steps(call.keys)
             sums = steps.cumsum(1) if self.inclusive else steps.cumsum(1) - steps
             columns = circle(
@@ -208,7 +208,7 @@ class Summed(Encoding):
             columns = columns.repeat_interleave(
                 call.k.shape[1] // columns.shape[1], dim=1
             )  # [B, 1|H, M, K/2, 2]
-        rows, before = call.rows(columns), call.transform_query
+        rows, before = call.select_queries(columns), call.transform_query
 
         def turned(x: Tensor) -> Tensor:
             return turn(before(x).expand(len(rows), -1, -1, -1), rows)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from zoo.attention import precise
+from zoo.attention import upcast
 
 WIDTH = 16  # channels of a product: of 8 the overhead is larger, of 64 most are products with zeros
 
@@ -87,7 +87,7 @@ SINGULAR = (
 
 def skew(generators: Tensor) -> Tensor:
     """G - G^T of matrices [..., b, b], in at least float32."""
-    matrices = precise(generators)
+    matrices = upcast(generators)
     return matrices - matrices.mT
 
 

@@ -108,7 +108,7 @@ def _alone(task: Task) -> Iterator[None]:
     try:
         yield
     finally:
-        del task.log, task.log_dict, task.over_processes
+        del task.log, task.log_dict, task.average_over_processes
 
 
 def _ignore(*told: Any, **more: Any) -> None:

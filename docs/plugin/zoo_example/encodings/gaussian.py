@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, precise
+from zoo.attention import AttentionCall, Dims, Encoding, upcast
 from zoo.encodings.common.panels import Panels, per_head
 from zoo.registry import Between, register
 
@@ -29,9 +29,9 @@ class Gaussian(Encoding):
         self.log_width = nn.Parameter(math.log(width) + torch.linspace(0, math.log(2), dims.heads))
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        rate = (-2 * precise(self.log_width)).exp() / 2  # [H]
+        rate = (-2 * upcast(self.log_width)).exp() / 2  # [H]
         return call.add_bias(lambda b, h, i, j: -rate[h] * call.offset(b, i, j).square().sum(-1))
 
     def panels(self, call: AttentionCall) -> Panels:
         told = "How far a head looks: at this distance a score has lost 1/2, at twice as far four times that."
-        return [per_head("Widths", "width, in tokens", precise(self.log_width).exp(), told)]
+        return [per_head("Widths", "width, in tokens", upcast(self.log_width).exp(), told)]
