@@ -10,7 +10,7 @@ import pytest
 from tiny import ROOT
 
 Zoo = Callable[..., tuple[int, str, str]]
-HEAVY = {"lightning", "datasets", "torchmetrics", "kornia", "scipy", "matplotlib"}
+HEAVY = {"lightning", "datasets", "torchmetrics", "kornia", "scipy", "altair"}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Figures of a comparison: which are drawn, and that no name and no number breaks them."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -41,12 +42,12 @@ def test_many_lines_have_a_drawing_each_the_best_first():
     assert titles == [line.label for line in reversed(chart.lines)]
     assert titles[0].startswith("alibi")
     for front, line in zip(fronts, reversed(chart.lines), strict=True):
-        rows = mark(front, "line")["data"]["values"]
+        rows = json.loads(mark(front, "line")["data"]["values"])
         values = [math.nan if row["y"] is None else row["y"] for row in rows]
         torch.testing.assert_close(torch.tensor(values).double(), line.y, equal_nan=True)
         assert mark(front, "line")["encoding"]["y"] == mark(fronts[0], "line")["encoding"]["y"]
     backs = [one["layer"][0] for one in drawn]
-    rows = mark(backs[0], "line")["data"]["values"]
+    rows = json.loads(mark(backs[0], "line")["data"]["values"])
     assert len({row["series"] for row in rows}) == len(many)
 
 

@@ -78,7 +78,7 @@ def draw_lines(panel: LineChart, style: Style) -> Chart:
         if line.band:
             rows = _rows(x=line.x, low=line.band[0], high=line.band[1])
             band = start_chart(rows).mark_area(color=colour, opacity=0.16, clip=True)
-            layers.append(band.encode(x=x, y=y_axis("low", y_scale, style), y2="high:Q"))
+            layers.append(band.encode(x=x, y=y_axis("low", y_scale, style), y2=alt.Y2("high")))
 
     drawn = [
         (number, *thin_line(line.x.double(), line.y.double()))
@@ -151,8 +151,8 @@ def draw_bars(panel: Bars, style: Style) -> Chart:
     bars = base.mark_bar(color=style.palette.series[0], size=12, cornerRadius=1)
     texts = base.mark_text(align="left", dx=6, color=style.palette.quiet)
     chart = alt.layer(
-        bars.encode(x=length, x2="end:Q"),
-        texts.encode(x=alt.X("at:Q", scale=domain, axis=None), text="text:N"),
+        bars.encode(x=length, x2=alt.X2("end")),
+        texts.encode(x=alt.X("at:Q", scale=domain, axis=None), text=alt.Text("text:N")),
     )
     style = replace(style, height=BAR_STEP * max(len(rows), 1))
     return _finish(chart, panel, style, fit="fit-x")
@@ -204,7 +204,9 @@ def draw_heatmap_grid(panel: HeatmapGrid, style: Style) -> Chart:
 
 def start_chart(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
     """Return a chart of rows, without marks yet."""
-    return alt.Chart(alt.Data(values=rows))  # type: ignore[no-untyped-call]
+    # as one string: Altair copies its data again and again
+    data = alt.Data(values=json.dumps(rows), format=alt.DataFormat(type="json"))  # type: ignore[no-untyped-call]
+    return alt.Chart(data)
 
 
 def fit_scales(panel: LineChart) -> tuple[Scale, Scale]:
@@ -339,12 +341,14 @@ def _image_chart(
     box = {"x": x_scale.low, "x2": x_scale.high, "y": y_scale.low, "y2": y_scale.high}
     picture = start_chart([box | {"url": encode_image(values, ends, ramp)}])
     layers = [
-        picture.mark_image(aspect=False, smooth=False).encode(x, y, x2="x2", y2="y2", url="url:N")
+        picture.mark_image(aspect=False, smooth=False).encode(
+            x, y, x2=alt.X2("x2"), y2=alt.Y2("y2"), url=alt.Url("url:N")
+        )
     ]
     if panel.mark:
         row, column = panel.mark
         cell = {"x": column - 0.5, "x2": column + 0.5, "y": row - 0.5, "y2": row + 0.5}
-        frame = start_chart([cell]).encode(x, y, x2="x2", y2="y2")
+        frame = start_chart([cell]).encode(x, y, x2=alt.X2("x2"), y2=alt.Y2("y2"))
         layers.append(frame.mark_rect(filled=False, stroke="#fff", strokeWidth=3))
         layers.append(frame.mark_rect(filled=False, stroke="#111", strokeWidth=1.2))
     return alt.layer(*layers)
@@ -384,7 +388,7 @@ def _draw_rule(panel: LineChart, x_scale: Scale, style: Style) -> list[alt.Chart
         baseline="top",
         color=style.palette.quiet,
     )
-    return [rule, text.encode(x=x, y=alt.value(2), text="name:N")]
+    return [rule, text.encode(x=x, y=alt.value(2), text=alt.Text("name:N"))]
 
 
 def _colour_encoding(

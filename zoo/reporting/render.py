@@ -10,7 +10,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import vl_convert
 from markupsafe import Markup, escape
 
@@ -77,7 +76,7 @@ def to_png(chart: Chart, *, scale: float = 2.0) -> bytes:
 def _describe_lines(svg: Markup, panel: LineChart) -> Drawing:
     colours = charts.line_colours(panel.lines, VARIABLES)
     legend = [(one, line.label) for one, line in zip(colours, panel.lines, strict=True)]
-    drawn = [number for number, line in enumerate(panel.lines) if line.y.isfinite().any()]
+    drawn = [number for number, line in enumerate(panel.lines) if len(line.x)]
     dots: list[int] = []
     for number in drawn:
         if charts.is_marked(panel, number):
@@ -145,14 +144,14 @@ def _to_spec(chart: Chart, palette: Palette, background: str | None) -> dict[str
         "tickSize": 4,
         "aria": False,
     }
-    found = (
-        chart.configure(font=FONT, background=background or alt.Undefined, padding=6)
-        .configure_view(stroke=None)
-        .configure_axis(**axis)
-        .configure_legend(**texts, labelFontSize=10, titleFontSize=10, aria=False)
-        .configure_mark(aria=False)
-        .to_dict(validate=False)
-    )
-    if background is None:
-        found["background"] = None
+    found: dict[str, Any] = chart.to_dict(validate=False)
+    found["background"] = background
+    found["padding"] = 6
+    found["config"] = {
+        "font": FONT,
+        "view": {"stroke": None},
+        "axis": axis,
+        "legend": texts | {"labelFontSize": 10, "titleFontSize": 10, "aria": False},
+        "mark": {"aria": False},
+    }
     return found

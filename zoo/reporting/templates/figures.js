@@ -3,7 +3,7 @@ const invert = ([low, high, log], end) => (place) => {
   const share = place / end;
   return log ? low * (high / low) ** share : low + (high - low) * share;
 };
-const vertices = (path) => path.getAttribute("d").match(/-?[\d.]+,-?[\d.]+/g)?.map((pair) => pair.split(",").map(Number)) ?? [];
+const vertices = (path) => path.getAttribute("d")?.match(/-?[\d.]+,-?[\d.]+/g)?.map((pair) => pair.split(",").map(Number)) ?? [];
 const toLocal = (event, element) => new DOMPoint(event.clientX, event.clientY).matrixTransform(element.getScreenCTM().inverse());
 const readLines = (drawing, chart) => {
   const svg = find("svg", drawing), paths = all(".mark-line path", svg);
