@@ -28,7 +28,7 @@ def test_options_are_part_of_the_name():
 
 def test_a_refusal_says_why():
     assert refusal(named("rope"), [IMAGE]).startswith("rope takes 1 axis, not 2")
-    assert refusal(named("none"), [IMAGE.at(33)]) == "patch 8 does not divide images of 33 x 33"
+    assert refusal(named("none"), [IMAGE.at(33)]) == "patch_size 8 does not divide images of 33 x 33"
 
 
 def test_what_torch_cannot_count_is_a_refusal():

@@ -140,8 +140,8 @@ def test_a_comparison_grows_by_encodings_and_seeds(compared):
     ]
     assert set(states("c").values()) == {"done"}
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert {cell.recipe["trainer"]["threads"] for cell in Plan.read(Path("c")).cells} == {threads}
-    assert "threads:" not in out
+    assert {cell.recipe["trainer"]["num_threads"] for cell in Plan.read(Path("c")).cells} == {threads}
+    assert "num_threads:" not in out
 
     code, _, told = compared(*base, "encodings=[none,rope_mixed]", "seeds=2", "to=c")
     assert code == 2
@@ -177,7 +177,7 @@ def test_a_cell_that_fails_does_not_stop_the_rest_and_is_tried_again(compared, m
 def test_faults_of_all_cells_are_told_together_before_anything_is_started(compared):
     words = (
         "encodings=[rope_axial,rop,fox,{name: liere, blok: 4}]",
-        "vary.task.smoothing=[0,0.5]",
+        "vary.task.label_smoothing=[0,0.5]",
         "optim.lr=fast",
         "jobs=0",
     )
@@ -188,10 +188,10 @@ def test_faults_of_all_cells_are_told_together_before_anything_is_started(compar
     code, _, told = compared(*BASE, *words[:2])
     assert code == 2
     assert (
-        "rop smoothing=0, rop smoothing=0.5: command line: model.encoding.0.name: there is no 'rop' among encodings"
+        "rop label_smoothing=0, rop label_smoothing=0.5: command line: model.encoding.0.name: there is no 'rop' among encodings"
         in told
     )
-    assert "fox smoothing=0, fox smoothing=0.5: " in told
+    assert "fox label_smoothing=0, fox label_smoothing=0.5: " in told
     assert "fox takes 1 axis, not 2" in told
     assert "model.encoding.0.blok: unknown key; did you mean model.encoding.0.block?" in told
     assert not list(Path().iterdir())

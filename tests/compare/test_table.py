@@ -64,7 +64,7 @@ def test_a_comparison_of_which_nothing_is_done_is_a_table_too():
 def plan(**more):
     recipe = {
         "seed": 0,
-        "trainer": {"max_epochs": 3, "threads": 1},
+        "trainer": {"max_epochs": 3, "num_threads": 1},
         "model": {"encoding": [{"name": "none"}]},
     }
     known = {
@@ -99,7 +99,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
 
 
 def test_threads_that_were_not_asked_for_are_no_part_of_a_plan():
-    other = plan(cells=changed("trainer", threads=2))
+    other = plan(cells=changed("trainer", num_threads=2))
     assert other.hash == plan().hash
     assert replace(other, chosen=False).hash != replace(plan(), chosen=False).hash
 
