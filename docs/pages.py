@@ -23,7 +23,7 @@ import zoo
 from zoo import registry
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims, Encoding
-from zoo.bench.models import alone
+from zoo.bench.models import build_shortest_chain
 from zoo.cli.explain_encoding import (
     Sizes,
     choose_dims,
@@ -111,7 +111,7 @@ def _link(name: str) -> str:
 def _facts_row(name: str) -> str:
     cls = zoo.encoding_class(name)
     dims = choose_dims(Sizes(), cls)
-    shared, layers = count_parameters(alone(cls), dims)
+    shared, layers = count_parameters(build_shortest_chain(cls), dims)
     cells = [
         _link(name),
         ", ".join(map(str, cls.axes)),
@@ -120,7 +120,7 @@ def _facts_row(name: str) -> str:
         "one for all layers" if cls.shared else "one per layer",
         cls.coordinates,
         f"{shared + sum(layers):,}",
-        find_backend(alone(cls), dims, "cuda")[1],
+        find_backend(build_shortest_chain(cls), dims, "cuda")[1],
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -161,15 +161,17 @@ def _facts(cls: type[Encoding]) -> Iterator[str]:
 def _parameters(cls: type[Encoding]) -> Iterator[str]:
     """Yield names and shapes of the first layer's parameters, their number, and the backends."""
     dims = choose_dims(Sizes(), cls)
-    (*_, link) = Chain.of(zoo.encoding(alone(cls), dims))
+    (*_, link) = Chain.of(zoo.encoding(build_shortest_chain(cls), dims))
 
     yield from ("## Parameters and cost", "")
     rows = [f"| `{name}` | {_shape(value)} |" for name, value in link.named_parameters()]
     if rows:
         yield from ("| parameter | shape |", "|---|---|", *rows, "")
-    yield f"Parameters of a model of {_sizes(dims)}: {describe_parameters(alone(cls), dims)}."
+    yield f"Parameters of a model of {_sizes(dims)}: {describe_parameters(build_shortest_chain(cls), dims)}."
 
-    backends = {device: find_backend(alone(cls), dims, device) for device in ("cpu", "cuda")}
+    backends = {
+        device: find_backend(build_shortest_chain(cls), dims, device) for device in ("cpu", "cuda")
+    }
     used = [f"`{backend}` on {device} ({why})" for device, (backend, why) in backends.items()]
     yield from ("", f"Attention backend: {', '.join(used)}.", "")
 
@@ -212,7 +214,7 @@ def draw_pictures(names: Sequence[str]) -> None:
     for name in zoo.encoding_names():
         path = PICTURES / f"{name}.png"
         if name in names or "all" in names or not path.exists():
-            draw(alone(zoo.encoding_class(name)), path)
+            draw(build_shortest_chain(zoo.encoding_class(name)), path)
             print(path.relative_to(DOCS))
 
 

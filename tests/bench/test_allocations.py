@@ -2,7 +2,7 @@
 
 import torch
 
-from zoo.bench.timing import peak
+from zoo.bench.timing import measure_peak_memory
 
 MILLION = 4_000_000  # bytes of a million numbers in float32
 
@@ -18,20 +18,20 @@ def test_what_is_held_at_once_counts():
         third = ones()
         del third
 
-    assert peak(act, "cpu") == 2 * MILLION
+    assert measure_peak_memory(act, "cpu") == 2 * MILLION
 
 
 def test_what_was_held_before_does_not_count():
     before = ones()
-    assert peak(lambda: before.neg_(), "cpu") == 0
-    assert peak(lambda: before.exp(), "cpu") == MILLION
+    assert measure_peak_memory(lambda: before.neg_(), "cpu") == 0
+    assert measure_peak_memory(lambda: before.exp(), "cpu") == MILLION
 
 
 def test_gradients_and_what_is_saved_for_them_count():
     x = ones().requires_grad_()
-    assert peak(lambda: x.exp().square().sum().backward(), "cpu") >= 3 * MILLION
+    assert measure_peak_memory(lambda: x.exp().square().sum().backward(), "cpu") >= 3 * MILLION
 
 
 def test_the_tracer_is_quiet(capfd):
-    peak(ones, "cpu")
+    measure_peak_memory(ones, "cpu")
     assert capfd.readouterr().err == ""

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from zoo.bench.measures import Train
-from zoo.bench.peers.installed import contenders, versions
+from zoo.bench.measures import TrainMeasure
+from zoo.bench.peers.installed import build_peers, read_versions
 from zoo.bench.protocol import SHAPES, Setting
 
 SMALL = replace(SHAPES["vit_s"], batch=1, length=32)
@@ -43,8 +43,8 @@ def timm(monkeypatch):
 
 
 def test_timm_has_three_of_our_encodings(timm):
-    found = contenders(SMALL, ["none", "learned", "rope_axial", "rope_mixed"])
-    runs = [Train("images").ready(one, Setting(shape=SMALL)).run() for one in found]
+    found = build_peers(SMALL, ["none", "learned", "rope_axial", "rope_mixed"])
+    runs = [TrainMeasure("images").prepare(one, Setting(shape=SMALL)).run() for one in found]
     assert min(runs) > 0
     assert timm == [
         "vit_small_patch16_224",
@@ -55,14 +55,14 @@ def test_timm_has_three_of_our_encodings(timm):
 
 
 def test_only_rivals_of_what_is_compared_take_part(timm):
-    assert [one.name for one in contenders(SMALL, ["rope_mixed"])] == ["timm rope_mixed"]
-    assert not contenders(SHAPES["vit_toy"], ["rope_mixed"])
+    assert [one.name for one in build_peers(SMALL, ["rope_mixed"])] == ["timm rope_mixed"]
+    assert not build_peers(SHAPES["vit_toy"], ["rope_mixed"])
 
 
 def test_a_library_that_is_not_there_is_told_once(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "timm", None)
     caplog.set_level("INFO")
-    assert not contenders(SMALL, ["rope_mixed", "learned"])
+    assert not build_peers(SMALL, ["rope_mixed", "learned"])
     (record,) = caplog.records
     assert "timm" in record.message
 
@@ -70,11 +70,11 @@ def test_a_library_that_is_not_there_is_told_once(monkeypatch, caplog):
 def test_x_transformers_trains_and_continues():
     pytest.importorskip("x_transformers")
     shape = SHAPES["lm_toy"]
-    found = contenders(shape, ["rope", "alibi", "fox", "t5", "cope", "none"])
+    found = build_peers(shape, ["rope", "alibi", "fox", "t5", "cope", "none"])
     assert len(found) == 7  # alibi and fox also as the library computes them unless told
-    assert versions(found).keys() == {"x-transformers"}
+    assert read_versions(found).keys() == {"x-transformers"}
     for one in found:
         model = one.make(Setting(shape=shape))
-        assert model(shape.inputs()).shape == (shape.batch, shape.length, shape.outputs)
+        assert model(shape.make_inputs()).shape == (shape.batch, shape.length, shape.outputs)
         with torch.no_grad():
-            assert one.generate(model, shape.inputs()[:1, :4], 3).shape == (1, 3)
+            assert one.generate(model, shape.make_inputs()[:1, :4], 3).shape == (1, 3)

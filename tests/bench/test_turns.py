@@ -6,9 +6,9 @@ from itertools import count
 import pytest
 import torch
 
-from zoo.bench.protocol import SHAPES, Contender, Facts, Ready, Setting
-from zoo.bench.runner import Comparison, Pace, groups
-from zoo.bench.timing import rounds
+from zoo.bench.protocol import SHAPES, Contender, PreparedRun, RunFacts, Setting
+from zoo.bench.runner import Benchmark, Pace, form_groups
+from zoo.bench.timing import run_rounds
 
 SETTING = Setting(shape=SHAPES["lm_toy"])
 
@@ -16,7 +16,7 @@ SETTING = Setting(shape=SHAPES["lm_toy"])
 @pytest.fixture(autouse=True)
 def _nothing_to_give_back(monkeypatch):
     """Collecting garbage takes longer than these tests, which hold no model."""
-    monkeypatch.setattr("zoo.bench.runner._give_back", lambda device: None)
+    monkeypatch.setattr("zoo.bench.runner._free_memory", lambda device: None)
 
 
 def contender(name, rival=None):
@@ -33,15 +33,15 @@ class Clock:
     name: str = "train"
     unit: str = "seconds"
     rate: str = "tokens"
-    repeated: bool = True
+    is_repeated: bool = True
 
-    def lengths(self, setting, asked):
+    def choose_lengths(self, setting, asked):
         return asked
 
-    def able(self, contender):
+    def supports(self, contender):
         return True
 
-    def ready(self, contender, setting):
+    def prepare(self, contender, setting):
         numbers = count()
 
         def run():
@@ -50,16 +50,18 @@ class Clock:
                 raise found
             return found
 
-        return Ready(run, Facts(amount=10))
+        return PreparedRun(run, RunFacts(amount=10))
 
 
 def compared(
-    takes, *names, told=lambda text: None, pace=Pace(rounds=3, seconds=0, warm=0), rivals=()
+    takes, *names, told=lambda text: None, pace=Pace(rounds=3, seconds=0, warmup=0), rivals=()
 ):
     contenders = [contender(name) for name in names] + [
         contender(f"their {name}", name) for name in rivals
     ]
-    made = Comparison(groups(contenders, names[0], 8), [Clock(takes)], [32], SETTING, pace, told)
+    made = Benchmark(
+        form_groups(contenders, names[0], 8), [Clock(takes)], [32], SETTING, pace, told
+    )
     made.run()
     return {row.name: row for row in made.rows}
 
@@ -67,12 +69,12 @@ def compared(
 def test_all_are_run_in_each_round():
     seen = []
     trials = [lambda name=name: seen.append(name) or ord(name) for name in "abc"]
-    assert [*rounds(trials, 2, warm=1)] == [[97, 98, 99]] * 2
+    assert [*run_rounds(trials, 2, warmup=1)] == [[97, 98, 99]] * 2
     assert "".join(seen) == "abc" + "abc" + "bca"
 
 
 def test_rounds_go_on_while_there_is_time():
-    assert len([*rounds([lambda: 0.0], 1, seconds=0.01, warm=0)]) > 1
+    assert len([*run_rounds([lambda: 0.0], 1, min_seconds=0.01, warmup=0)]) > 1
 
 
 def test_a_ratio_is_made_within_its_round():
@@ -117,8 +119,8 @@ def test_what_fails_is_told_and_stops_no_other(error, told, caplog):
 def test_what_was_done_before_a_stop_is_kept():
     contenders = [contender("a"), contender("b")]
     takes = lambda name, number: KeyboardInterrupt() if (name, number) == ("b", 2) else 1.0  # noqa: E731
-    pace = Pace(rounds=9, seconds=0, warm=0)
-    made = Comparison([contenders], [Clock(takes)], [32], SETTING, pace, lambda text: None)
+    pace = Pace(rounds=9, seconds=0, warmup=0)
+    made = Benchmark([contenders], [Clock(takes)], [32], SETTING, pace, lambda text: None)
     with pytest.raises(KeyboardInterrupt):
         made.run()
     assert [len(row.ratios) for row in made.rows] == [2, 2]
@@ -129,5 +131,5 @@ def test_the_reference_stands_in_each_group_and_peers_beside_their_rival():
         contender("their c", "c"),
         contender("their a", "a"),
     ]
-    found = [[one.name for one in group] for group in groups(some, "a", 3)]
+    found = [[one.name for one in group] for group in form_groups(some, "a", 3)]
     assert found == [["a", "their a", "b"], ["a", "c", "their c"], ["a", "d"]]

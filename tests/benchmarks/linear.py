@@ -14,8 +14,8 @@ import torch
 import zoo
 from zoo.attention.layer import SelfAttention
 from zoo.attention.linear import KINDS
-from zoo.bench.measures import passing
-from zoo.bench.timing import peak, rounds
+from zoo.bench.measures import build_layer_trial
+from zoo.bench.timing import measure_peak_memory, run_rounds
 
 LENGTHS = (512, 2048, 8192)
 
@@ -33,14 +33,14 @@ def main(count: int) -> None:
         f"torch {torch.__version__}, {count} rounds\ntokens  kernel    median ms   ratio   most MiB"
     )
     for length in LENGTHS:
-        runs = {kind: passing(layer(kind, length), 1, "cpu") for kind in KINDS}
+        runs = {kind: build_layer_trial(layer(kind, length), 1, "cpu") for kind in KINDS}
         medians = [
             statistics.median(column)
-            for column in zip(*rounds([*runs.values()], count), strict=True)
+            for column in zip(*run_rounds([*runs.values()], count), strict=True)
         ]
         plain = medians[[*runs].index("softmax")]
         for (kernel, run), seconds in zip(runs.items(), medians, strict=True):
-            most = peak(run, "cpu") / 2**20
+            most = measure_peak_memory(run, "cpu") / 2**20
             print(
                 f"{length:6d}  {kernel:8s} {seconds * 1e3:10.1f} {seconds / plain:7.2f} {most:10.1f}"
             )

@@ -14,7 +14,7 @@ import torch.utils.tensorboard
 from zoo.cli import main
 from zoo.compare import runner
 from zoo.compare import status as state
-from zoo.compare.executors.base import Task
+from zoo.compare.executors.base import CellProcess
 
 IMPORTED = (kornia.augmentation, torch.utils.tensorboard, runner)
 
@@ -37,7 +37,7 @@ class Forked:
         code = 1
         try:
             os.dup2(reading, 0)
-            with (state.made(task.folder / task.run) / state.OUTPUT).open("ab") as told:
+            with (state.make_run_dir(task.folder / task.run) / state.OUTPUT).open("ab") as told:
                 os.dup2(told.fileno(), 1)
                 os.dup2(told.fileno(), 2)
             sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
@@ -72,7 +72,7 @@ def forked(monkeypatch, tmp_path):
     """Cells take a second, not ten; runs go to a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOO_PLUGINS", "")
-    monkeypatch.setattr(Task, "start", lambda self, more=None: Forked(self))
+    monkeypatch.setattr(CellProcess, "start", lambda self, more=None: Forked(self))
 
 
 @pytest.fixture

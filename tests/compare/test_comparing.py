@@ -10,9 +10,9 @@ import pytest
 from several import codes
 from tiny import TINY
 
-from zoo.compare.plan import PLAN, Plan
+from zoo.compare.plan import PLAN, ComparisonPlan
 from zoo.compare.results import Comparison, Flag
-from zoo.compare.workspace import place
+from zoo.compare.workspace import prepare_folder
 from zoo.evaluation.evaluate import evaluate
 from zoo.run.callbacks.manifest import START
 from zoo.run.fit import fit
@@ -127,7 +127,7 @@ def test_a_comparison_grows_by_encodings_and_seeds(compared):
     base = [word for word in BASE if "threads" not in word]
     assert compared(*base, "encodings=[none,learned]", "seeds=1", "jobs=1", "to=c")[0] == 0
     before = {path: path.stat().st_mtime_ns for path in Path("c/cells").rglob("*.ckpt")}
-    threads = Plan.read(Path("c")).machine["threads"]
+    threads = ComparisonPlan.read(Path("c")).machine["threads"]
 
     code, out, told = compared(
         *base, "encodings=[rope_axial,none,learned]", "seeds=2", "jobs=2", "to=c"
@@ -140,7 +140,9 @@ def test_a_comparison_grows_by_encodings_and_seeds(compared):
     ]
     assert set(states("c").values()) == {"done"}
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert {cell.recipe["trainer"]["num_threads"] for cell in Plan.read(Path("c")).cells} == {threads}
+    assert {
+        cell.recipe["trainer"]["num_threads"] for cell in ComparisonPlan.read(Path("c")).cells
+    } == {threads}
     assert "num_threads:" not in out
 
     code, _, told = compared(*base, "encodings=[none,rope_mixed]", "seeds=2", "to=c")
@@ -234,7 +236,7 @@ def test_a_folder_of_something_else_is_refused(compared):
 
 def test_what_a_kill_left_of_a_trial_does_not_have_a_folder_refused(tmp_path):
     (tmp_path / ".compare-17").touch()
-    place(tmp_path)
+    prepare_folder(tmp_path)
     assert not (tmp_path / PLAN).exists()
 
 

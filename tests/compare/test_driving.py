@@ -6,9 +6,9 @@ from signal import SIG_DFL, SIG_IGN, SIGTERM, SIGUSR2, getsignal, raise_signal, 
 import pytest
 
 from zoo.compare import status
-from zoo.compare.executors.base import Needs, Task
-from zoo.compare.plan import CELLS, Plan, Planned
-from zoo.compare.runner import Cells, cell
+from zoo.compare.executors.base import CellProcess, Resources
+from zoo.compare.plan import CELLS, ComparisonPlan, PlannedCell
+from zoo.compare.runner import CellRunner, cell
 from zoo.errors import ZooError
 from zoo.run.load import load_recipe
 
@@ -33,7 +33,7 @@ class Handle:
 
 
 class Engine:
-    here = True
+    is_local = True
 
     def __init__(self, codes, signalled=None):
         self.codes, self.signalled = codes, signalled
@@ -59,12 +59,12 @@ def driven(tmp_path, caplog):
         caplog.set_level(logging.INFO, "zoo")
         recipe = {"trainer": {"max_epochs": 1, "max_steps": None}}
         cells = tuple(
-            Planned(name=f"c-{seed}", variant="c", seed=seed, recipe=recipe)
+            PlannedCell(name=f"c-{seed}", variant="c", seed=seed, recipe=recipe)
             for seed in range(len(engine.codes))
         )
-        plan = Plan(
-            zoo="",
-            made="",
+        plan = ComparisonPlan(
+            zoo_version="",
+            created="",
             command="",
             recipe="",
             base={},
@@ -73,14 +73,14 @@ def driven(tmp_path, caplog):
             seeds=(0,),
             measure="",
             better="low",
-            trained="",
+            training_size="",
             windows="",
-            chosen=True,
+            automatic_threads=True,
             variants={},
             cells=cells,
         )
-        stopped = Cells(tmp_path, plan, engine, Needs(2, 1, 0)).run(
-            [Task(tmp_path / c.name, tmp_path) for c in cells]
+        stopped = CellRunner(tmp_path, plan, engine, Resources(2, 1, 0)).run(
+            [CellProcess(tmp_path / c.name, tmp_path) for c in cells]
         )
         return stopped, caplog.text
 
@@ -100,7 +100,7 @@ def test_a_disk_that_is_full_does_not_end_the_driver(driven, monkeypatch):
 
 def test_whatever_ends_the_driver_ends_its_cells(driven, monkeypatch):
     engine = Engine([None, 0])
-    monkeypatch.setattr(Cells, "_ended", lambda *_: 1 / 0)
+    monkeypatch.setattr(CellRunner, "_ended", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         driven(engine)
     assert engine.stops == [SIGTERM]
@@ -127,7 +127,7 @@ def test_cells_that_end_at_once_are_counted_one_after_another(driven, tmp_path):
     class Quick(Engine):
         def start(self, tasks, needs):
             for seed in range(2):
-                status.write(status.made(tmp_path / CELLS / f"c-{seed}"), "done")
+                status.write(status.make_run_dir(tmp_path / CELLS / f"c-{seed}"), "done")
             super().start(tasks, needs)
 
     _, told = driven(Quick([0, 0]))

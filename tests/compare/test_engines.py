@@ -14,8 +14,8 @@ import pytest
 
 from zoo.compare import status
 from zoo.compare.executors import ray, slurm
-from zoo.compare.executors.base import Needs, Task
-from zoo.compare.executors.local import Local
+from zoo.compare.executors.base import CellProcess, Resources
+from zoo.compare.executors.local import LocalExecutor
 from zoo.errors import OptionError, RecipeError, ZooError
 
 SLEEP = "import os, sys, time; time.sleep({}); print(os.environ.get('CUDA_VISIBLE_DEVICES')); sys.exit({})"
@@ -35,7 +35,9 @@ def tasks(tmp_path, monkeypatch):
             )
 
         monkeypatch.setattr("zoo.compare.executors.base.subprocess.Popen", started)
-        return [Task(tmp_path.joinpath(name).relative_to(tmp_path), tmp_path) for name in lines]
+        return [
+            CellProcess(tmp_path.joinpath(name).relative_to(tmp_path), tmp_path) for name in lines
+        ]
 
     return made
 
@@ -49,24 +51,26 @@ def ended(handles):
 
 
 def test_cells_run_beside_each_other_and_each_tells_its_end(tasks):
-    engine = Local()
-    engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3), SLEEP.format(0, 5)), Needs(2, 1, 0))
+    engine = LocalExecutor()
+    engine.start(
+        tasks(SLEEP.format(0, 0), SLEEP.format(0, 3), SLEEP.format(0, 5)), Resources(2, 1, 0)
+    )
     assert ended(engine.handles) == [0, 3, 5]
 
 
 def test_each_cell_sees_gpus_of_its_own(tasks, tmp_path, monkeypatch):
-    monkeypatch.setattr("zoo.compare.executors.local._devices", lambda: ["4", "5", "6", "7"])
-    engine = Local()
-    assert engine.needs(24, None, 1).jobs == 4
-    engine.start(tasks(SLEEP.format(0.2, 0), SLEEP.format(0.2, 0)), Needs(2, 1, 1))
+    monkeypatch.setattr("zoo.compare.executors.local._list_devices", lambda: ["4", "5", "6", "7"])
+    engine = LocalExecutor()
+    assert engine.plan_resources(24, None, 1).jobs == 4
+    engine.start(tasks(SLEEP.format(0.2, 0), SLEEP.format(0.2, 0)), Resources(2, 1, 1))
     assert ended(engine.handles) == [0, 0]
     seen = {path.read_text().strip() for path in tmp_path.glob("*/output.log")}
     assert seen == {"4", "5"}
 
 
 def test_those_that_run_are_stopped_and_those_that_wait_never_begin(tasks):
-    engine = Local()
-    engine.start(tasks(SLEEP.format(60, 0), SLEEP.format(60, 0)), Needs(1, 1, 0))
+    engine = LocalExecutor()
+    engine.start(tasks(SLEEP.format(60, 0), SLEEP.format(60, 0)), Resources(1, 1, 0))
     while not engine.processes:
         time.sleep(0.01)
     engine.stop(SIGTERM)
@@ -75,9 +79,9 @@ def test_those_that_run_are_stopped_and_those_that_wait_never_begin(tasks):
 
 def test_threads_are_shared_out():
     cores = len(os.sched_getaffinity(0))
-    assert Local().needs(100, None, 0) == Needs(cores, 1, 0)
-    assert Local().needs(100, 1, 0) == Needs(1, cores, 0)
-    assert Local().needs(1, None, 0).jobs == 1
+    assert LocalExecutor().plan_resources(100, None, 0) == Resources(cores, 1, 0)
+    assert LocalExecutor().plan_resources(100, 1, 0) == Resources(1, cores, 0)
+    assert LocalExecutor().plan_resources(1, None, 0).jobs == 1
 
 
 class Executor:
@@ -115,9 +119,9 @@ class Job:
 
 def test_slurm_is_given_one_array_of_all_cells(tasks, monkeypatch):
     executor = Executor()
-    engine = slurm.Slurm(time="1-2", partition="long", cpus=3, gpus=1)
+    engine = slurm.SlurmExecutor(time="1-2", partition="long", cpus=3, gpus=1)
     monkeypatch.setattr(engine, "_executor", lambda logs: executor)
-    engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Needs(2, 3, 1))
+    engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Resources(2, 3, 1))
     assert executor.batched == 1
     assert executor.parameters == {
         "name": "zoo-compare",
@@ -146,10 +150,10 @@ def test_what_slurm_did_not_take_before_a_signal_was_never_begun(tasks, monkeypa
         def submit(self, call):
             return Unsubmitted()
 
-    engine = slurm.Slurm()
+    engine = slurm.SlurmExecutor()
     monkeypatch.setattr(engine, "_executor", lambda logs: Interrupted())
     with pytest.raises(KeyboardInterrupt):
-        engine.start(tasks(SLEEP.format(0, 0)), Needs(1, 1, 0))
+        engine.start(tasks(SLEEP.format(0, 0)), Resources(1, 1, 0))
     engine.stop(SIGTERM)
     assert ended(engine.handles) == [None]
 
@@ -158,7 +162,7 @@ def test_slurm_is_named_and_asked_for_as_many_tries_as_it_takes(monkeypatch, tmp
     asked = {}
     library = types.SimpleNamespace(AutoExecutor=lambda **words: asked.update(words))
     monkeypatch.setitem(sys.modules, "submitit", library)
-    slurm.Slurm()._executor(tmp_path)
+    slurm.SlurmExecutor()._executor(tmp_path)
     assert asked == {"folder": tmp_path, "cluster": "slurm", "slurm_max_num_timeout": slurm.TRIES}
 
 
@@ -166,15 +170,17 @@ def test_where_there_is_no_slurm_it_is_told(monkeypatch):
     monkeypatch.setattr(slurm, "find_spec", lambda name: name)
     monkeypatch.setattr(slurm.shutil, "which", lambda name: None)
     with pytest.raises(RecipeError, match="there is no srun here"):
-        slurm.Slurm().needs(4, None, 0)
+        slurm.SlurmExecutor().plan_resources(4, None, 0)
 
 
 def test_what_slurm_would_refuse_is_told():
     with pytest.raises(OptionError, match="leaves no time"):
-        slurm.Slurm(time="1")
+        slurm.SlurmExecutor(time="1")
 
 
-@pytest.mark.parametrize(("engine", "extra"), [(slurm.Slurm(), "submitit"), (ray.Ray(), "ray")])
+@pytest.mark.parametrize(
+    ("engine", "extra"), [(slurm.SlurmExecutor(), "submitit"), (ray.RayExecutor(), "ray")]
+)
 def test_an_engine_that_is_not_installed_says_what_to_install(engine, extra, monkeypatch):
     monkeypatch.setattr(f"{type(engine).__module__}.find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=f"pip install {extra}"):
@@ -208,11 +214,11 @@ class Library:
 
 
 def test_ray_is_given_one_task_for_each_cell(tasks, monkeypatch):
-    engine, library = ray.Ray(cpus=2), Library()
+    engine, library = ray.RayExecutor(cpus=2), Library()
     monkeypatch.setattr(engine, "_library", lambda: library)
     monkeypatch.setenv("ZOO_PLUGINS", "mine")
     kept = getsignal(SIGTERM)
-    engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Needs(2, 2, 0))
+    engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Resources(2, 2, 0))
     assert getsignal(SIGTERM) is kept
     plugins = {"env_vars": {"ZOO_PLUGINS": "mine"}}
     assert library.needs == {"num_cpus": 2, "num_gpus": 0, "max_retries": 0, "runtime_env": plugins}
@@ -241,19 +247,19 @@ def test_a_task_of_ray_is_broken_off_between_two_lines_also_where_sigint_is_igno
 
 def test_submitit_runs_a_cell(tmp_path):
     submitit = pytest.importorskip("submitit")
-    task = Task(Path("cells/none-0"), tmp_path)
-    job = submitit.LocalExecutor(folder=tmp_path / "logs").submit(slurm.Requeued(task))
+    task = CellProcess(Path("cells/none-0"), tmp_path)
+    job = submitit.LocalExecutor(folder=tmp_path / "logs").submit(slurm.RequeuedCell(task))
     assert job.result() == 2  # of a cell whose recipe is not there
-    assert status.fault(tmp_path / "cells/none-0", 2).startswith("exit code 2: ")
+    assert status.describe_failure(tmp_path / "cells/none-0", 2).startswith("exit code 2: ")
 
 
 def test_a_cell_is_worked_at_by_one_process(tmp_path):
     assert status.read(tmp_path / "cell") == ("waiting", "")
-    run = status.made(tmp_path / "cell")
+    run = status.make_run_dir(tmp_path / "cell")
     assert status.read(run) == ("stopped", "")
-    with status.locked(run, "taken"):
+    with status.lock(run, "taken"):
         assert status.read(run) == ("running", "")
-        with pytest.raises(ZooError, match="taken"), status.locked(run, "taken"):
+        with pytest.raises(ZooError, match="taken"), status.lock(run, "taken"):
             pass
     status.write(run, "failed", "exit code 3")
     assert status.read(run) == ("failed", "exit code 3")
@@ -263,6 +269,6 @@ def test_a_fault_is_what_a_cell_told_last(tmp_path):
     (tmp_path / status.OUTPUT).write_text(
         "step 1\nzoo: an older fault\nstep 2\nzoo: the loss is nan\n  more of it\n"
     )
-    assert status.fault(tmp_path, 3) == "exit code 3: the loss is nan more of it"
+    assert status.describe_failure(tmp_path, 3) == "exit code 3: the loss is nan more of it"
     (tmp_path / status.OUTPUT).write_text("Traceback\nMemoryError\n")
-    assert status.fault(tmp_path, -9) == "ended by signal 9: Traceback MemoryError"
+    assert status.describe_failure(tmp_path, -9) == "ended by signal 9: Traceback MemoryError"

@@ -7,7 +7,7 @@ import pytest
 from zoo.compare import status
 from zoo.compare.charts import by_size
 from zoo.compare.collect import gathered
-from zoo.compare.plan import CELLS, PLAN, Plan, Planned
+from zoo.compare.plan import CELLS, PLAN, ComparisonPlan, PlannedCell
 from zoo.compare.results import TRAINED, Axis
 from zoo.compare.text import at, named
 from zoo.errors import DataError
@@ -20,9 +20,9 @@ def plan(trained="64 tokens", stride=None, **evaluate):
         "trainer": {"max_epochs": 1, "max_steps": None},
         "evaluate": {"stride": stride, **evaluate},
     }
-    return Plan(
-        zoo="",
-        made="",
+    return ComparisonPlan(
+        zoo_version="",
+        created="",
         command="",
         recipe="r",
         base={},
@@ -30,13 +30,13 @@ def plan(trained="64 tokens", stride=None, **evaluate):
         seeds=(0,),
         measure=LOSS,
         better="low",
-        trained=trained,
+        training_size=trained,
         windows="",
-        chosen=True,
+        automatic_threads=True,
         variants={"none": {}, "rope": {}},
         axes=(Axis(key="model.encoding", title="encoding", values=("none", "rope")),),
         cells=tuple(
-            Planned(name=f"{name}-0", variant=name, seed=0, recipe=recipe)
+            PlannedCell(name=f"{name}-0", variant=name, seed=0, recipe=recipe)
             for name in ("none", "rope")
         ),
     )
@@ -48,7 +48,7 @@ def told(tmp_path):
 
     def made(planned, evaluations, now="done", end=None):
         for name, evaluation in evaluations.items():
-            run = status.made(tmp_path / CELLS / name)
+            run = status.make_run_dir(tmp_path / CELLS / name)
             status.write(run, now, "")
             (run / "end.json").write_text(
                 json.dumps({"metrics": {LOSS: 1.0}} if end is None else end)
@@ -127,7 +127,7 @@ ODD = [
 
 @pytest.mark.parametrize("odd", ODD, ids=str)
 def test_files_of_another_shape_are_as_if_they_were_not_there(odd, told, tmp_path):
-    run = status.made(tmp_path / CELLS / "none-0")
+    run = status.make_run_dir(tmp_path / CELLS / "none-0")
     for name in ("start.json", "environment.json"):
         (run / name).write_text(json.dumps(odd))
     found = told(plan(), {"none-0": odd}, end=odd)
@@ -137,18 +137,18 @@ def test_files_of_another_shape_are_as_if_they_were_not_there(odd, told, tmp_pat
     assert status.read(run) == ("stopped", "")
     (tmp_path / PLAN).write_text(json.dumps(odd))
     with pytest.raises(DataError, match="holds no plan"):
-        Plan.read(tmp_path)
+        ComparisonPlan.read(tmp_path)
 
 
 def test_a_plan_of_another_shape_is_told(tmp_path):
     plan().write(tmp_path)
-    assert Plan.read(tmp_path) == plan()
+    assert ComparisonPlan.read(tmp_path) == plan()
     found = json.loads((tmp_path / PLAN).read_text())
     for key in ("variants", "cells", "axes", "seeds", "base"):
         (tmp_path / PLAN).write_text(
             json.dumps({**found, key: [3]}) if key != "seeds" else json.dumps({**found, key: "a"})
         )
         with pytest.raises(DataError, match="holds no plan"):
-            Plan.read(tmp_path)
+            ComparisonPlan.read(tmp_path)
     (tmp_path / PLAN).write_text(json.dumps({**found, "kind": "lengths"}))  # as it was once written
-    assert Plan.read(tmp_path) == plan()
+    assert ComparisonPlan.read(tmp_path) == plan()

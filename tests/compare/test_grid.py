@@ -2,18 +2,26 @@
 
 import pytest
 
-from zoo.compare.grid import axes, combinations, filed, parted, varied
+from zoo.compare.grid import (
+    build_axes,
+    list_combinations,
+    name_folders,
+    parse_varied_keys,
+    split_grid_words,
+)
 from zoo.errors import RecipeError
 
 
 def told(*words):
     with pytest.raises(RecipeError) as error:
-        varied(*parted(words))
+        parse_varied_keys(*split_grid_words(words))
     return str(error.value)
 
 
 def test_encodings_are_names_lists_and_mappings():
-    (one,) = varied(["encodings=[rope, alibi+dape, [learned, rope], {name: rope, base: 100}]"], [])
+    (one,) = parse_varied_keys(
+        ["encodings=[rope, alibi+dape, [learned, rope], {name: rope, base: 100}]"], []
+    )
     assert one.key == "model.encoding"
     assert one.values == {
         "rope": '["rope"]',
@@ -24,9 +32,11 @@ def test_encodings_are_names_lists_and_mappings():
 
 
 def test_the_grid_is_the_product_of_all_that_varies():
-    keys = varied(["encodings=[none,rope]", "vary.model.depth=[4,8]", "vary.optim.lr=[0.001]"], [])
-    assert [axis.title for axis in axes(keys)] == ["encoding", "depth", "lr"]
-    found = list(combinations(keys))
+    keys = parse_varied_keys(
+        ["encodings=[none,rope]", "vary.model.depth=[4,8]", "vary.optim.lr=[0.001]"], []
+    )
+    assert [axis.title for axis in build_axes(keys)] == ["encoding", "depth", "lr"]
+    found = list(list_combinations(keys))
     assert [one.name for one in found] == [
         f"{name} depth={depth} lr=0.001" for name in ("none", "rope") for depth in (4, 8)
     ]
@@ -34,8 +44,8 @@ def test_the_grid_is_the_product_of_all_that_varies():
 
 
 def test_titles_that_are_alike_are_whole_keys():
-    keys = varied(["vary.model.dim=[1]", "vary.data.dim=[1]"], [])
-    assert [axis.title for axis in axes(keys)] == ["model.dim", "data.dim"]
+    keys = parse_varied_keys(["vary.model.dim=[1]", "vary.data.dim=[1]"], [])
+    assert [axis.title for axis in build_axes(keys)] == ["model.dim", "data.dim"]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +80,6 @@ def test_a_mistake_is_told(words, expected):
 
 def test_folders_have_names_of_their_own():
     names = ["rope(base=100)", "rope base 100", "a/../b", "alibi+dape", "...", "x" * 300]
-    found = filed(names)
+    found = name_folders(names)
     assert found == ["rope-base=100", "rope-base-100", "a-..-b", "alibi+dape", "variant", "x" * 80]
-    assert filed(["a b", "a/b", "a,b"]) == ["a-b", "a-b~2", "a-b~3"]
+    assert name_folders(["a b", "a/b", "a,b"]) == ["a-b", "a-b~2", "a-b~3"]

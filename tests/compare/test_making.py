@@ -2,9 +2,9 @@
 
 import pytest
 
-from zoo.compare.executors.base import Needs
-from zoo.compare.grid import varied
-from zoo.compare.planner import Asked, gpus, plan, resolved, seeds
+from zoo.compare.executors.base import Resources
+from zoo.compare.grid import parse_varied_keys
+from zoo.compare.planner import CompareRequest, build_plan, count_gpus, list_seeds, resolve_recipes
 from zoo.data.digits import Digits
 from zoo.errors import DataError, OptionError, RecipeError
 
@@ -12,8 +12,8 @@ SMALL = ("model.dim=16", "model.depth=1", "model.heads=2", "trainer.accelerator=
 
 
 def asked(recipe, *overrides, words=("encodings=[none]",), measure=None):
-    keys = varied(words, overrides)
-    return Asked(
+    keys = parse_varied_keys(words, overrides)
+    return CompareRequest(
         recipe=recipe,
         overrides=(*SMALL, *overrides),
         keys=keys,
@@ -24,7 +24,7 @@ def asked(recipe, *overrides, words=("encodings=[none]",), measure=None):
 
 
 def planned(one):
-    return plan(one, resolved(one, here=True), Needs(1, 1, 0), here=True)
+    return build_plan(one, resolve_recipes(one, is_local=True), Resources(1, 1, 0), is_local=True)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_a_measure_that_is_not_logged_is_refused():
     with pytest.raises(
         RecipeError, match=r"measure: data flipflop does not ask for one answer .* measure=accuracy"
     ):
-        resolved(asked("flipflop_rope", measure="exact"), here=True)
+        resolve_recipes(asked("flipflop_rope", measure="exact"), is_local=True)
 
 
 def test_data_that_is_not_there_is_told_of_all_variants(tmp_path):
     words = (f"vary.data.files=[{tmp_path}/a.txt,{tmp_path}/b.txt]",)
     with pytest.raises(DataError) as error:
-        resolved(asked("lm_rope", "data.name=text", words=words), here=True)
+        resolve_recipes(asked("lm_rope", "data.name=text", words=words), is_local=True)
     assert "a.txt" in str(error.value)
     assert "b.txt" in str(error.value)
 
@@ -69,7 +69,7 @@ def test_data_that_is_not_as_it_is_said_to_be_is_a_fault_of_each_variant(monkeyp
 
     monkeypatch.setattr(Digits, "locate", locate)
     with pytest.raises(RecipeError, match=r"data.size: there are no such digits"):
-        resolved(asked("vit_none"), here=True)
+        resolve_recipes(asked("vit_none"), is_local=True)
 
 
 @pytest.mark.parametrize(
@@ -77,15 +77,18 @@ def test_data_that_is_not_as_it_is_said_to_be_is_a_fault_of_each_variant(monkeyp
 )
 def test_a_cell_is_one_process(word):
     with pytest.raises(RecipeError, match="a cell is one process"):
-        resolved(asked("vit_none", word), here=True)
+        resolve_recipes(asked("vit_none", word), is_local=True)
 
 
 def test_a_machine_without_gpus_plans_cells_for_another_one():
     one = asked("vit_none", "trainer.accelerator=cuda")
-    found = resolved(one, here=False)
+    found = resolve_recipes(one, is_local=False)
     assert (
-        plan(
-            one, found, Needs(1, 1, gpus(found[next(iter(found))], here=False)), here=False
+        build_plan(
+            one,
+            found,
+            Resources(1, 1, count_gpus(found[next(iter(found))], is_local=False)),
+            is_local=False,
         ).machine["device"]
         == "cpu"
     )
@@ -94,7 +97,7 @@ def test_a_machine_without_gpus_plans_cells_for_another_one():
 def test_seeds_that_would_run_past_the_largest_are_told():
     one = asked("vit_none", "seed=4294967294")
     with pytest.raises(RecipeError, match="3 seeds from 4294967294 on end past 4294967295"):
-        seeds(3, next(iter(resolved(one, here=True).values())))
+        list_seeds(3, next(iter(resolve_recipes(one, is_local=True).values())))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import comparisons
 
-from zoo.compare.plan import Plan, Planned, differences
+from zoo.compare.plan import ComparisonPlan, PlannedCell, list_differences
 from zoo.compare.results import Axis, Cell
 from zoo.compare.table import table
 
@@ -82,9 +82,9 @@ def plan(**more):
         "chosen": True,
         "variants": {"none": {"model.encoding": "none"}},
         "axes": (Axis(key="model.encoding", title="encoding", values=("none",)),),
-        "cells": (Planned(name="none-0", variant="none", seed=0, recipe=recipe),),
+        "cells": (PlannedCell(name="none-0", variant="none", seed=0, recipe=recipe),),
     }
-    return Plan(**{**known, **more})
+    return ComparisonPlan(**{**known, **more})
 
 
 def changed(section, **values):
@@ -94,8 +94,8 @@ def changed(section, **values):
 
 def test_a_plan_is_read_as_it_was_written(tmp_path):
     plan().write(tmp_path)
-    assert Plan.read(tmp_path) == plan()
-    assert Plan.read(tmp_path).hash == plan().hash
+    assert ComparisonPlan.read(tmp_path) == plan()
+    assert ComparisonPlan.read(tmp_path).hash == plan().hash
 
 
 def test_threads_that_were_not_asked_for_are_no_part_of_a_plan():
@@ -105,11 +105,11 @@ def test_threads_that_were_not_asked_for_are_no_part_of_a_plan():
 
 
 def test_what_differs_is_named():
-    assert [*differences(plan(), plan(cells=changed("trainer", max_epochs=5)))] == [
+    assert [*list_differences(plan(), plan(cells=changed("trainer", max_epochs=5)))] == [
         "trainer.max_epochs is 3 there, 5 here"
     ]
     axes = (Axis(key="model.encoding", title="encoding", values=("none", "rope")),)
-    assert [*differences(plan(), plan(axes=axes, seeds=(0, 1)))] == [
+    assert [*list_differences(plan(), plan(axes=axes, seeds=(0, 1)))] == [
         "model.encoding varies over [none] there, over [none,rope] here",
         "seeds are 0 there, 0, 1 here",
     ]

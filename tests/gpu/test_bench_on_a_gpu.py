@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from zoo.bench.measures import Memory, Train
-from zoo.bench.models import ours
+from zoo.bench.measures import MemoryMeasure, TrainMeasure
+from zoo.bench.models import build_contender
 from zoo.bench.protocol import SHAPES, Setting
 from zoo.registry import Choice
 
@@ -16,6 +16,6 @@ SETTING = Setting(shape=SHAPES["lm_toy"], device="cuda")
 
 
 def test_a_step_takes_time_and_memory():
-    ready = Memory().ready(ours([Choice("alibi")]), SETTING)
+    ready = MemoryMeasure().prepare(build_contender([Choice("alibi")]), SETTING)
     assert ready.run() > 16 * ready.facts.parameters  # weights, two moments, gradients
-    assert Train("tokens").ready(ours([Choice("alibi")]), SETTING).run() > 0
+    assert TrainMeasure("tokens").prepare(build_contender([Choice("alibi")]), SETTING).run() > 0

@@ -15,13 +15,19 @@ import torch
 from zoo import __version__
 from zoo.bench import outputs
 from zoo.bench.contenders import choose_contenders, list_contenders
-from zoo.bench.measures import Decode, Later, Layer, Memory, Train
+from zoo.bench.measures import (
+    ContextMeasure,
+    DecodeMeasure,
+    LayerMeasure,
+    MemoryMeasure,
+    TrainMeasure,
+)
 from zoo.bench.outputs import make_folder
-from zoo.bench.peers.installed import contenders as peers
-from zoo.bench.peers.installed import versions
-from zoo.bench.protocol import SHAPES, Contender, Measure, Precision, Setting
-from zoo.bench.result import Result, machine
-from zoo.bench.runner import Comparison, Pace, groups
+from zoo.bench.peers.installed import build_peers as peers
+from zoo.bench.peers.installed import read_versions
+from zoo.bench.protocol import SHAPES, BenchMeasure, Contender, Precision, Setting
+from zoo.bench.result import Result, describe_machine
+from zoo.bench.runner import Benchmark, Pace, form_groups
 from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, RecipeError
@@ -75,12 +81,12 @@ def bench(
     folder = make_folder(options.to)
     if options.peers:
         chosen += peers(setting.shape, [one.name for one in chosen])
-    comparison = Comparison(
-        groups(chosen, chosen[0].name, options.together),
+    comparison = Benchmark(
+        form_groups(chosen, chosen[0].name, options.together),
         measures,
         sizes,
         setting,
-        Pace(rounds=options.rounds, seconds=options.seconds, warm=options.warm),
+        Pace(rounds=options.rounds, seconds=options.seconds, warmup=options.warm),
         Ticker(),
     )
     with stopping() as received:
@@ -182,7 +188,7 @@ def _lengths(text: str | None) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words}))
 
 
-def _measures(options: BenchOptions, setting: Setting) -> list[Measure]:
+def _measures(options: BenchOptions, setting: Setting) -> list[BenchMeasure]:
     names = (
         (options.measures,)
         if isinstance(options.measures, str)
@@ -204,14 +210,14 @@ def _measures(options: BenchOptions, setting: Setting) -> list[Measure]:
             )
         )
     runs = options.rounds + options.warm + 1
-    known: dict[str, list[Measure]] = {
-        "train": [Train(setting.shape.unit)],
-        "memory": [Memory()],
-        "decode": [Decode(prompt=options.prompt, tokens=options.tokens)],
-        "layer": [Layer()],
+    known: dict[str, list[BenchMeasure]] = {
+        "train": [TrainMeasure(setting.shape.unit)],
+        "memory": [MemoryMeasure()],
+        "decode": [DecodeMeasure(prompt=options.prompt, tokens=options.tokens)],
+        "layer": [LayerMeasure()],
     }
     if options.contexts:
-        known["decode"].append(Later(contexts=options.contexts, steps=16, runs=runs))
+        known["decode"].append(ContextMeasure(contexts=options.contexts, steps=16, runs=runs))
     return [measure for name in names for measure in known[name]]
 
 
@@ -222,14 +228,14 @@ def _result(
     setting: Setting,
     chosen: Sequence[Contender],
     left_out: dict[str, str],
-    comparison: Comparison,
+    comparison: Benchmark,
     partial: bool,
 ) -> Result:
     return Result(
         zoo=__version__,
         command=command,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine={**machine(setting.device), "peers": versions(chosen)},
+        machine={**describe_machine(setting.device), "peers": read_versions(chosen)},
         shape={"name": name, **asdict(setting.shape)},
         options=asdict(options),
         against=chosen[0].name,

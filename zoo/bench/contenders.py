@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from zoo.bench.models import every, ours
-from zoo.bench.protocol import Contender, Setting, refusal
+from zoo.bench.models import build_all_contenders, build_contender
+from zoo.bench.protocol import Contender, Setting, find_refusal
 from zoo.config.command_line import parse_encodings
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, RecipeError
@@ -17,8 +17,8 @@ log = logging.getLogger("zoo")
 
 def list_contenders(words: Sequence[str], key: str | None = None) -> list[Contender]:
     """A contender for each word, as `parse_encodings` reads it; all of them for none."""
-    found = [ours(choices) for choices in parse_encodings(words, key)]
-    return list({one.name: one for one in found}.values()) if words else every()
+    found = [build_contender(choices) for choices in parse_encodings(words, key)]
+    return list({one.name: one for one in found}.values()) if words else build_all_contenders()
 
 
 def choose_contenders(
@@ -28,16 +28,16 @@ def choose_contenders(
 
     Raises RecipeError if there is none.
     """
-    settings = [setting.at(length) for length in lengths]
-    if why := refusal(ours([Choice("none")]), settings):
+    settings = [setting.with_length(length) for length in lengths]
+    if why := find_refusal(build_contender([Choice("none")]), settings):
         raise RecipeError(ConfigIssue(COMMAND_LINE, "--lengths", why))
-    (reference,) = list_contenders([against or setting.shape.reference], "against")
-    if why := refusal(reference, settings):
+    (reference,) = list_contenders([against or setting.shape.default_reference], "against")
+    if why := find_refusal(reference, settings):
         raise RecipeError(
             ConfigIssue(COMMAND_LINE, "against", why, f"name an encoding for {setting.shape.kind}s")
         )
     others = [one for one in list_contenders(words) if one.name != reference.name]
-    left_out = {one.name: why for one in others if (why := refusal(one, settings))}
+    left_out = {one.name: why for one in others if (why := find_refusal(one, settings))}
     able = [one for one in others if one.name not in left_out]
     if left_out and not able:
         raise RecipeError(*(ConfigIssue(COMMAND_LINE, name, why) for name, why in left_out.items()))

@@ -11,59 +11,61 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.api import Attention
-from zoo.bench.protocol import Contender, Facts, Ready, Setting, Shape
-from zoo.bench.timing import Trial, peak, seconds
+from zoo.bench.protocol import Contender, PreparedRun, RunFacts, Setting, Shape
+from zoo.bench.timing import Trial, measure_peak_memory, time_once
 
 
-class Layer:
-    name, unit, rate, repeated = "layer", "seconds", "", True
+class LayerMeasure:
+    name, unit, rate, is_repeated = "layer", "seconds", "", True
 
-    def lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
+    def choose_lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
         return asked
 
-    def able(self, contender: Contender) -> bool:
+    def supports(self, contender: Contender) -> bool:
         return contender.layer is not None
 
-    def ready(self, contender: Contender, setting: Setting) -> Ready:
+    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
         assert contender.layer is not None
         made = contender.layer(setting).to(setting.device)
         count = sum(parameter.numel() for parameter in made.parameters())
-        return Ready(passing(made, setting.shape.batch, setting.device), Facts(parameters=count))
+        return PreparedRun(
+            build_layer_trial(made, setting.shape.batch, setting.device), RunFacts(parameters=count)
+        )
 
 
-def passing(made: Attention, batch: int, device: str) -> Trial:
+def build_layer_trial(made: Attention, batch: int, device: str) -> Trial:
     """A run of a layer on random states for the tokens that it was made for."""
     dims = made.layer.dims
     states = torch.randn(batch, dims.tokens, dims.dim, device=device)
 
     def run() -> float:
         x = states.clone().requires_grad_()
-        took = seconds(lambda: _pass(made, x), device)
+        took = time_once(lambda: _run_layer(made, x), device)
         made.zero_grad()
         return took
 
     return run
 
 
-def _pass(made: nn.Module, x: Tensor) -> None:
+def _run_layer(made: nn.Module, x: Tensor) -> None:
     made(x).square().mean().backward()
 
 
 RATE = 1e-4
 
 
-class Training:
+class TrainingStep:
     """Forward, loss, backward and a step of AdamW. The batch is random, and the same for all models of a shape."""
 
     def __init__(self, contender: Contender, setting: Setting) -> None:
         shape = setting.shape
         torch.manual_seed(0)
         self.model = contender.make(setting).to(setting.device).train()
-        self.inputs, self.targets = (one.to(setting.device) for one in batch(shape))
-        self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=RATE)
+        self.inputs, self.targets = (one.to(setting.device) for one in make_batch(shape))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
         self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        self.device, self.rounded = setting.device, shape.precision == "bf16-mixed"
-        with torch.no_grad(), self._rounding():
+        self.device, self.use_bf16 = setting.device, shape.precision == "bf16-mixed"
+        with torch.no_grad(), self._autocast():
             self.plan = (
                 contender.plan(self.model, self.inputs, setting.device) if contender.plan else ""
             )
@@ -72,28 +74,28 @@ class Training:
 
     def step(self) -> None:
         """One step; gradients are gone after it."""
-        with self._rounding():
+        with self._autocast():
             logits = self.model(self.inputs)
             loss = F.cross_entropy(logits.flatten(0, -2), self.targets.flatten())
         loss.backward()
-        self.optimiser.step()
-        self.optimiser.zero_grad()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
-    def _rounding(self) -> torch.autocast:
-        return torch.autocast(self.device, torch.bfloat16, enabled=self.rounded)
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.use_bf16)
 
-    def held(self) -> int:
+    def count_held_bytes(self) -> int:
         """Bytes that stay between steps: weights, buffers and what the optimiser remembers."""
         states = [
             one
-            for state in self.optimiser.state.values()
+            for state in self.optimizer.state.values()
             for one in state.values()
             if isinstance(one, Tensor)
         ]
         return sum(one.numel() * one.element_size() for one in [*states, *_tensors(self.model)])
 
 
-def batch(shape: Shape) -> tuple[Tensor, Tensor]:
+def make_batch(shape: Shape) -> tuple[Tensor, Tensor]:
     """Inputs and targets: images [B, 3, L, L] and classes [B], or tokens [B, L] of both."""
     draw = torch.Generator().manual_seed(0)
     if shape.kind == "image":
@@ -108,7 +110,7 @@ def _tensors(model: nn.Module) -> list[Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decode:
+class DecodeMeasure:
     """`tokens` after a prompt of `prompt`, whose reading is part of the time."""
 
     prompt: int
@@ -116,32 +118,32 @@ class Decode:
     name: ClassVar[str] = "decode"
     unit: ClassVar[str] = "seconds"
     rate: ClassVar[str] = "tokens"
-    repeated: ClassVar[bool] = True
+    is_repeated: ClassVar[bool] = True
 
-    def lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
+    def choose_lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
         return (self.prompt,)
 
-    def able(self, contender: Contender) -> bool:
+    def supports(self, contender: Contender) -> bool:
         return contender.generate is not None
 
-    def ready(self, contender: Contender, setting: Setting) -> Ready:
+    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
         assert contender.generate is not None
-        generate, setting = contender.generate, setting.at(self.prompt + self.tokens)
+        generate, setting = contender.generate, setting.with_length(self.prompt + self.tokens)
         model = contender.make(setting).to(setting.device).eval()
-        prompt = batch(setting.shape)[0][:1, : self.prompt].to(setting.device)
+        prompt = make_batch(setting.shape)[0][:1, : self.prompt].to(setting.device)
 
         def run() -> float:
             with (
                 torch.no_grad(),
-                torch.autocast(setting.device, torch.bfloat16, enabled=_rounded(setting)),
+                torch.autocast(setting.device, torch.bfloat16, enabled=_uses_bf16(setting)),
             ):
-                return seconds(lambda: generate(model, prompt, self.tokens), setting.device)
+                return time_once(lambda: generate(model, prompt, self.tokens), setting.device)
 
-        return Ready(run, Facts(amount=self.tokens, parameters=_count(model)))
+        return PreparedRun(run, RunFacts(amount=self.tokens, parameters=_count_parameters(model)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Later:
+class ContextMeasure:
     """Of one token where so many stand before it: the mean of `steps` in a row, which goes on from run to run."""
 
     contexts: tuple[int, ...]
@@ -150,22 +152,24 @@ class Later:
     name: ClassVar[str] = "context"
     unit: ClassVar[str] = "seconds"
     rate: ClassVar[str] = "tokens"
-    repeated: ClassVar[bool] = True
+    is_repeated: ClassVar[bool] = True
 
-    def lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
+    def choose_lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
         return self.contexts
 
-    def able(self, contender: Contender) -> bool:
+    def supports(self, contender: Contender) -> bool:
         return contender.stream is not None
 
-    def ready(self, contender: Contender, setting: Setting) -> Ready:
+    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
         assert contender.stream is not None
         context, setting = (
             setting.shape.length,
-            setting.at(max(self.contexts) + 1 + self.steps * self.runs),
+            setting.with_length(max(self.contexts) + 1 + self.steps * self.runs),
         )
         model = contender.make(setting).to(setting.device).eval()
-        stream = contender.stream(model, batch(setting.shape)[0][:1, :context].to(setting.device))
+        stream = contender.stream(
+            model, make_batch(setting.shape)[0][:1, :context].to(setting.device)
+        )
 
         def several() -> None:
             for _ in range(self.steps):
@@ -174,52 +178,54 @@ class Later:
         def run() -> float:
             with (
                 torch.no_grad(),
-                torch.autocast(setting.device, torch.bfloat16, enabled=_rounded(setting)),
+                torch.autocast(setting.device, torch.bfloat16, enabled=_uses_bf16(setting)),
             ):
-                return seconds(several, setting.device) / self.steps
+                return time_once(several, setting.device) / self.steps
 
         run()  # reads the prompt
-        return Ready(run, Facts(amount=1, parameters=_count(model)))
+        return PreparedRun(run, RunFacts(amount=1, parameters=_count_parameters(model)))
 
 
-def _rounded(setting: Setting) -> bool:
+def _uses_bf16(setting: Setting) -> bool:
     return setting.shape.precision == "bf16-mixed"
 
 
-def _count(model: nn.Module) -> int:
+def _count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-class Memory:
-    name, unit, rate, repeated = "memory", "bytes", "", False
+class MemoryMeasure:
+    name, unit, rate, is_repeated = "memory", "bytes", "", False
 
-    def lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
+    def choose_lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
         return asked
 
-    def able(self, contender: Contender) -> bool:
+    def supports(self, contender: Contender) -> bool:
         return True
 
-    def ready(self, contender: Contender, setting: Setting) -> Ready:
-        made = Training(contender, setting)
+    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
+        made = TrainingStep(contender, setting)
         made.step()  # from now on the optimiser holds what it remembers
-        facts = Facts(parameters=made.parameters, plan=made.plan)
-        return Ready(lambda: made.held() + peak(made.step, setting.device), facts)
+        facts = RunFacts(parameters=made.parameters, plan=made.plan)
+        return PreparedRun(
+            lambda: made.count_held_bytes() + measure_peak_memory(made.step, setting.device), facts
+        )
 
 
-class Train:
-    name, unit, repeated = "train", "seconds", True
+class TrainMeasure:
+    name, unit, is_repeated = "train", "seconds", True
 
     def __init__(self, counted: str) -> None:
         self.rate = counted
 
-    def lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
+    def choose_lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
         return asked
 
-    def able(self, contender: Contender) -> bool:
+    def supports(self, contender: Contender) -> bool:
         return True
 
-    def ready(self, contender: Contender, setting: Setting) -> Ready:
-        made, shape = Training(contender, setting), setting.shape
+    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
+        made, shape = TrainingStep(contender, setting), setting.shape
         amount = shape.batch * (shape.length if shape.kind == "text" else 1)
-        facts = Facts(amount=amount, parameters=made.parameters, plan=made.plan)
-        return Ready(lambda: seconds(made.step, setting.device), facts)
+        facts = RunFacts(amount=amount, parameters=made.parameters, plan=made.plan)
+        return PreparedRun(lambda: time_once(made.step, setting.device), facts)

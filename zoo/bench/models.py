@@ -25,7 +25,7 @@ from zoo.registry import Choice
 BIASED = Choice("alibi")  # stands before an encoding that takes up the biases of others
 
 
-class Numbers:
+class NumberVocabulary:
     """A vocabulary of so many tokens that stand for nothing."""
 
     unit: Literal["token"] = "token"
@@ -46,28 +46,35 @@ class Numbers:
         return {"count": str(self.count)}
 
 
-def alone(cls: type[Encoding], options: Mapping[str, Any] | None = None) -> list[Choice]:
+def build_shortest_chain(
+    cls: type[Encoding], options: Mapping[str, Any] | None = None
+) -> list[Choice]:
     """The shortest list that an encoding can stand in."""
     choice = Choice(cls.name, options or {})
     return [BIASED, choice] if cls.consumes_biases else [choice]
 
 
-def every() -> list[Contender]:
+def build_all_contenders() -> list[Contender]:
     """Each registered encoding in the shortest list that it can stand in."""
-    return [ours(alone(registry.find("encodings", name))) for name in registry.names("encodings")]
+    return [
+        build_contender(build_shortest_chain(registry.find("encodings", name)))
+        for name in registry.names("encodings")
+    ]
 
 
-def ours(choices: Sequence[Choice]) -> Contender:
+def build_contender(choices: Sequence[Choice]) -> Contender:
     """A model with these encodings, named after them."""
 
     def make(setting: Setting) -> nn.Module:
         return (
-            _vit(setting, choices) if setting.shape.kind == "image" else _decoder(setting, choices)
+            _build_vit(setting, choices)
+            if setting.shape.kind == "image"
+            else _build_decoder(setting, choices)
         )
 
     def layer(setting: Setting) -> Attention:
         shape = setting.shape
-        side = shape.length // shape.patch
+        side = shape.length // shape.patch_size
         grid = (side, side) if shape.kind == "image" else (shape.length,)
         dims = Dims(
             shape.dim, shape.heads, len(grid), grid, depth=2
@@ -75,26 +82,26 @@ def ours(choices: Sequence[Choice]) -> Contender:
         return Attention(dims, choices, causal=shape.kind == "text")
 
     return Contender(
-        name=title(choices),
+        name=format_chain(choices),
         make=make,
-        generate=_generated,
-        stream=_followed,
-        plan=_planned,
+        generate=_generate,
+        stream=_stream_tokens,
+        plan=_find_plan,
         layer=layer,
     )
 
 
-def title(choices: Sequence[Choice]) -> str:
+def format_chain(choices: Sequence[Choice]) -> str:
     """`kerple+dape`, `liere(block=8)`."""
-    return "+".join(map(_named, choices))
+    return "+".join(map(_format_choice, choices))
 
 
-def _named(choice: Choice) -> str:
+def _format_choice(choice: Choice) -> str:
     options = ",".join(f"{key}={value}" for key, value in choice.options.items())
     return f"{choice.name}({options})" if options else choice.name
 
 
-def _vit(setting: Setting, choices: Sequence[Choice]) -> ViT:
+def _build_vit(setting: Setting, choices: Sequence[Choice]) -> ViT:
     shape = setting.shape
     samples = ImageSpec(3, shape.length, shape.length, shape.outputs)
     return ViT(
@@ -102,19 +109,19 @@ def _vit(setting: Setting, choices: Sequence[Choice]) -> ViT:
         dim=shape.dim,
         depth=shape.depth,
         heads=shape.heads,
-        patch_size=shape.patch,
+        patch_size=shape.patch_size,
         pool="class",
         encoding={one.name: make_factory(one) for one in choices},
-        position_augmentation=_perturbation(setting),
+        position_augmentation=_build_augmentation(setting),
     )
 
 
-def _perturbation(setting: Setting) -> PositionAugmentation:
+def _build_augmentation(setting: Setting) -> PositionAugmentation:
     """What is done to places in training."""
     return PositionAugmentation(jitter=setting.jitter, per_sample=setting.jitter > 0)
 
 
-def _decoder(setting: Setting, choices: Sequence[Choice]) -> Decoder:
+def _build_decoder(setting: Setting, choices: Sequence[Choice]) -> Decoder:
     """A text has no end that is known before it is read: places are counted, whatever an encoding does elsewhere."""
     shape = setting.shape
     counted = {
@@ -122,42 +129,42 @@ def _decoder(setting: Setting, choices: Sequence[Choice]) -> Decoder:
         for one in choices
     }
     return Decoder(
-        TextSpec(shape.length, Numbers(shape.outputs)),
+        TextSpec(shape.length, NumberVocabulary(shape.outputs)),
         dim=shape.dim,
         depth=shape.depth,
         heads=shape.heads,
         encoding=counted,
-        position_augmentation=_perturbation(setting),
+        position_augmentation=_build_augmentation(setting),
     )
 
 
-def _followed(model: nn.Module, prompt: Tensor) -> Iterator[int]:
+def _stream_tokens(model: nn.Module, prompt: Tensor) -> Iterator[int]:
     return sample_tokens(
         model, prompt[0].tolist(), KeyValueCache(), torch.Generator(), temperature=0
     )
 
 
-def _generated(model: nn.Module, prompt: Tensor, count: int) -> list[int]:
-    return list(islice(_followed(model, prompt), count))
+def _generate(model: nn.Module, prompt: Tensor, count: int) -> list[int]:
+    return list(islice(_stream_tokens(model, prompt), count))
 
 
-class _Known(Exception):
+class _PlanFound(Exception):
     """What computes attention is known, and nothing has to be computed for it."""
 
 
-def _planned(model: nn.Module, inputs: Tensor, device: str) -> str:
+def _find_plan(model: nn.Module, inputs: Tensor, device: str) -> str:
     """In the first layer."""
 
     def note(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
         assert isinstance(layer, SelfAttention)
         tokens, chain, _ = arguments
-        raise _Known("{} ({})".format(*layer.plan(tokens, chain, device)))
+        raise _PlanFound("{} ({})".format(*layer.plan(tokens, chain, device)))
 
     first = next(module for module in model.modules() if isinstance(module, SelfAttention))
     hook = first.register_forward_pre_hook(note)
     try:
         model(inputs)
-    except _Known as known:
+    except _PlanFound as known:
         return str(known)
     finally:
         hook.remove()

@@ -29,12 +29,12 @@ class Shape:
     batch: int
     length: int
     outputs: int  # classes, or words of the vocabulary
-    patch: int = 16  # pixels
+    patch_size: int = 16  # pixels
     precision: Precision = "32-true"
     compile: bool = False
 
     @property
-    def reference(self) -> str:
+    def default_reference(self) -> str:
         """The encoding that all others are compared with, unless another is asked for."""
         return "none" if self.kind == "image" else "rope"
 
@@ -43,7 +43,7 @@ class Shape:
         """What is counted per second."""
         return "images" if self.kind == "image" else "tokens"
 
-    def inputs(self) -> Tensor:
+    def make_inputs(self) -> Tensor:
         """What a model reads, of no content: images [B, 3, L, L] or tokens [B, L]."""
         if self.kind == "image":
             return torch.zeros(self.batch, 3, self.length, self.length)
@@ -66,7 +66,7 @@ def _image(
         heads=heads,
         batch=batch,
         length=length,
-        patch=patch,
+        patch_size=patch,
         outputs=outputs,
     )
 
@@ -102,7 +102,7 @@ class Setting:
     device: str = "cpu"
     jitter: float = 0.0  # of coordinates in training, in patches or tokens
 
-    def at(self, length: int) -> Setting:
+    def with_length(self, length: int) -> Setting:
         """The same, with images or texts of another length."""
         return replace(self, shape=replace(self.shape, length=length))
 
@@ -134,12 +134,12 @@ class Contender:
     layer: Callable[[Setting], Attention] | None = None
 
 
-def refusal(contender: Contender, settings: Sequence[Setting]) -> str | None:
+def find_refusal(contender: Contender, settings: Sequence[Setting]) -> str | None:
     """Why a model cannot be made or run, or None where it can; nothing is allocated and nothing computed."""
     try:
         with torch.device("meta"), torch.no_grad():
             for setting in settings:
-                contender.make(setting)(setting.shape.inputs())
+                contender.make(setting)(setting.shape.make_inputs())
     except OptionError as error:
         return str(error)
     except (
@@ -150,7 +150,7 @@ def refusal(contender: Contender, settings: Sequence[Setting]) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class RunFacts:
     """`amount` is how much is done in a run, in what the measure counts per second."""
 
     amount: float = 0.0
@@ -158,14 +158,14 @@ class Facts:
     plan: str = ""
 
 
-class Ready(NamedTuple):
+class PreparedRun(NamedTuple):
     """What is run, and what is known of it."""
 
     run: Trial
-    facts: Facts
+    facts: RunFacts
 
 
-class Measure(Protocol):
+class BenchMeasure(Protocol):
     """What is measured of each contender, at each length."""
 
     @property
@@ -182,18 +182,18 @@ class Measure(Protocol):
         ...
 
     @property
-    def repeated(self) -> bool:
+    def is_repeated(self) -> bool:
         """Whether it differs from run to run."""
         ...
 
-    def lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
+    def choose_lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
         """At which lengths it is measured, of those that are asked for or of its own."""
         ...
 
-    def able(self, contender: Contender) -> bool:
+    def supports(self, contender: Contender) -> bool:
         """Whether a contender can do this at all."""
         ...
 
-    def ready(self, contender: Contender, setting: Setting) -> Ready:
+    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
         """Raises OptionError where the contender does not allow the setting."""
         ...

@@ -17,7 +17,7 @@ import torch
 from zoo.errors import DataError
 
 
-def machine(device: str) -> dict[str, object]:
+def describe_machine(device: str) -> dict[str, object]:
     """What a figure depends on beside the code: processor, cores, threads, GPU, versions."""
     found: dict[str, object] = {
         "device": device,
@@ -36,11 +36,11 @@ def machine(device: str) -> dict[str, object]:
 def told(machine: dict[str, object] | object) -> str:
     """In one line."""
     assert isinstance(machine, dict)
-    cores = f"{machine['processor']}, {counted(machine['cores'], 'core')}, {counted(machine['threads'], 'thread')}"
+    cores = f"{machine['processor']}, {pluralize(machine['cores'], 'core')}, {pluralize(machine['threads'], 'thread')}"
     return f"{machine['gpu']} ({cores})" if "gpu" in machine else cores
 
 
-def counted(number: Any, name: str) -> str:
+def pluralize(number: Any, name: str) -> str:
     """So many of something."""
     return f"{number:,} {name}" + ("" if number == 1 else "s")
 

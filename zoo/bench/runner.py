@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 
 import torch
 
-from zoo.bench.protocol import Contender, Facts, Measure, Setting
+from zoo.bench.protocol import BenchMeasure, Contender, RunFacts, Setting
 from zoo.bench.result import Row
-from zoo.bench.timing import Trial, exhausted, rounds
+from zoo.bench.timing import Trial, is_out_of_memory, run_rounds
 from zoo.errors import OptionError
 
 
-def groups(contenders: Sequence[Contender], against: str, together: int) -> list[list[Contender]]:
+def form_groups(
+    contenders: Sequence[Contender], against: str, together: int
+) -> list[list[Contender]]:
     """Each group begins with the reference; peers stand in the group of zoo's own that they are compared with.
 
     A group has more than `together` where one encoding and its peers are more.
@@ -46,44 +48,44 @@ class Pace:
 
     rounds: int
     seconds: float
-    warm: int
+    warmup: int
 
 
-class Turns:
+class GroupRun:
     """`tell` is told what is being done."""
 
     def __init__(
-        self, measure: Measure, setting: Setting, contenders: Sequence[Contender], tell: Tell
+        self, measure: BenchMeasure, setting: Setting, contenders: Sequence[Contender], tell: Tell
     ) -> None:
         self.measure, self.setting, self.contenders, self.tell = measure, setting, contenders, tell
         self.runs: dict[str, Trial] = {}
-        self.facts: dict[str, Facts] = {}
+        self.facts: dict[str, RunFacts] = {}
         self.faults: dict[str, str] = {}
         self.found: list[list[float]] = []  # [rounds, contenders], NaN where one failed
 
     def take(self, pace: Pace) -> None:
         """Run all rounds; models are given back at the end. Raises KeyboardInterrupt where it is stopped."""
         try:
-            with _compiling() if self.setting.shape.compile else nullcontext():
+            with _compile_freely() if self.setting.shape.compile else nullcontext():
                 for one in self.contenders:
                     with self._may_fail(one.name):
-                        self.runs[one.name], self.facts[one.name] = self.measure.ready(
+                        self.runs[one.name], self.facts[one.name] = self.measure.prepare(
                             one, self.setting
                         )
                 self._turn(pace)
         finally:
             self.runs.clear()
-            _give_back(self.setting.device)
+            _free_memory(self.setting.device)
 
     def rows(self, group: int, against: str) -> list[Row]:
         """A row for each contender, with the rounds that are done."""
         return [self._row(one, group, against) for one in self.contenders]
 
     def _turn(self, pace: Pace) -> None:
-        if not self.measure.repeated:
-            pace = Pace(rounds=1, seconds=0, warm=0)
+        if not self.measure.is_repeated:
+            pace = Pace(rounds=1, seconds=0, warmup=0)
         trials = [self._trial(one.name) for one in self.contenders]
-        for found in rounds(trials, pace.rounds, pace.seconds, pace.warm):
+        for found in run_rounds(trials, pace.rounds, pace.seconds, pace.warmup):
             self.found.append(found)
 
     def _trial(self, name: str) -> Trial:
@@ -101,7 +103,7 @@ class Turns:
         try:
             yield
         except Exception as error:  # whatever it is: hours of others' rounds are not lost for it
-            self.faults[name] = _told(error)
+            self.faults[name] = _describe_error(error)
             log.warning(
                 "%s, %s at %d: %s",
                 name,
@@ -112,10 +114,10 @@ class Turns:
             self.runs.pop(name, None)
         else:
             return
-        _give_back(self.setting.device)
+        _free_memory(self.setting.device)
 
     def _row(self, one: Contender, group: int, against: str) -> Row:
-        facts = self.facts.get(one.name, Facts())
+        facts = self.facts.get(one.name, RunFacts())
         return Row(
             measure=self.measure.name,
             unit=self.measure.unit,
@@ -146,34 +148,34 @@ class Turns:
         return tuple(ours / theirs for ours, theirs in pairs if not math.isnan(ours + theirs))
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """In one line."""
     text = str(error).strip().partition("\n")[0]
-    if exhausted(error):
+    if is_out_of_memory(error):
         return "out of memory"
     return text if isinstance(error, OptionError) else f"{type(error).__name__}: {text}"
 
 
 @contextmanager
-def _compiling() -> Iterator[None]:
+def _compile_freely() -> Iterator[None]:
     """Each model of the group is compiled, none is run uncompiled because there were many before it."""
     torch.compiler.reset()
     with torch._dynamo.config.patch(recompile_limit=GRAPHS, fail_on_recompile_limit_hit=True):
         yield
 
 
-def _give_back(device: str) -> None:
+def _free_memory(device: str) -> None:
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
 
 
 @dataclass
-class Comparison:
+class Benchmark:
     """`rows` grow while it runs; whoever stops it finds there what is done so far."""
 
     groups: Sequence[Sequence[Contender]]
-    measures: Sequence[Measure]
+    measures: Sequence[BenchMeasure]
     lengths: Sequence[int]
     setting: Setting
     pace: Pace
@@ -182,15 +184,15 @@ class Comparison:
 
     def run(self) -> None:
         for measure in self.measures:
-            for length in measure.lengths(self.setting, self.lengths):
+            for length in measure.choose_lengths(self.setting, self.lengths):
                 for number, group in enumerate(self.groups):
-                    self._take(measure, self.setting.at(length), number, group)
+                    self._take(measure, self.setting.with_length(length), number, group)
 
     def _take(
-        self, measure: Measure, setting: Setting, number: int, group: Sequence[Contender]
+        self, measure: BenchMeasure, setting: Setting, number: int, group: Sequence[Contender]
     ) -> None:
-        able = [one for one in group if measure.able(one)]
-        turns = Turns(measure, setting, able, self.tell)
+        able = [one for one in group if measure.supports(one)]
+        turns = GroupRun(measure, setting, able, self.tell)
         try:
             turns.take(self.pace)
         finally:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from zoo.bench.result import Result, Row, counted, spread, told
+from zoo.bench.result import Result, Row, pluralize, spread, told
 from zoo.reporting.tables import format_markdown
 
 MB = 2**20
@@ -29,7 +29,7 @@ def heading(result: Result) -> str:
     """The conditions, in a few lines."""
     shape, machine = result.shape, result.machine
     length = (
-        f"{shape['length']} pixels, patch {shape['patch']}" if shape["kind"] == "image" else "texts"
+        f"{shape['length']} pixels, patch_size {shape['patch_size']}" if shape["kind"] == "image" else "texts"
     )
     sizes = f"width {shape['dim']}, {shape['heads']} heads, {shape['depth']} layers, batch {shape['batch']}, {length}"
     run = f"{shape['precision']}, {'compiled' if shape['compile'] else 'not compiled'}"
@@ -41,7 +41,7 @@ def heading(result: Result) -> str:
         f"{shape['name']}: {sizes}; {run}{jitter}.",
         f"{told(machine)}; torch {machine['torch']}, zoo {result.zoo}{peers}; {result.made}.",
         f"Ratios to {result.against} within each round: medians, and quartiles in brackets; "
-        f"{counted(result.options['rounds'], 'round')} at least.",
+        f"{pluralize(result.options['rounds'], 'round')} at least.",
     ]
     return "\n".join([*(["PARTIAL: stopped before its end"] if result.partial else []), *lines])
 
@@ -190,7 +190,7 @@ def _length(result: Result, length: int) -> str:
     return (
         f"{length} by {length} pixels"
         if result.shape["kind"] == "image"
-        else counted(length, "token")
+        else pluralize(length, "token")
     )
 
 

@@ -14,40 +14,40 @@ Trial = Callable[[], float]
 """Does what is measured once, and says how much it took."""
 
 
-def wait(device: str) -> None:
+def synchronize(device: str) -> None:
     """Until a device has done all that it was told."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
-def seconds(act: Callable[[], object], device: str) -> float:
+def time_once(act: Callable[[], object], device: str) -> float:
     """How long it takes to do something once."""
-    wait(device)
+    synchronize(device)
     start = time.perf_counter()
     act()
-    wait(device)
+    synchronize(device)
     return time.perf_counter() - start
 
 
-def rounds(
-    trials: Sequence[Trial], least: int, seconds: float = 0.0, warm: int = 1
+def run_rounds(
+    trials: Sequence[Trial], min_rounds: int, min_seconds: float = 0.0, warmup: int = 1
 ) -> Iterator[list[float]]:
     """What each trial took, round by round: all in turn, so that a machine that changes its pace changes it for all.
 
     Each round begins with the next of them: who comes after the largest finds the caches cold. At least so many rounds, and
     more while they have not taken so many seconds; `warm` ones before them do not count.
     """
-    for _ in range(warm):
+    for _ in range(warmup):
         for trial in trials:
             trial()
-    end, count = time.perf_counter() + seconds, 0
-    while count < least or time.perf_counter() < end:
-        found = {one: trials[one]() for one in _turned(len(trials), count)}
+    end, count = time.perf_counter() + min_seconds, 0
+    while count < min_rounds or time.perf_counter() < end:
+        found = {one: trials[one]() for one in _rotate(len(trials), count)}
         yield [found[one] for one in range(len(trials))]
         count += 1
 
 
-def _turned(count: int, first: int) -> Iterator[int]:
+def _rotate(count: int, first: int) -> Iterator[int]:
     """0 to count - 1, from another one on for each `first`."""
     return ((first + step) % count for step in range(count))
 
@@ -56,23 +56,23 @@ def _turned(count: int, first: int) -> Iterator[int]:
 MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
-def exhausted(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether an error says that there was too little memory."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
         word in str(error) for word in MEMORY
     )
 
 
-def peak(act: Callable[[], object], device: str) -> int:
+def measure_peak_memory(act: Callable[[], object], device: str) -> int:
     """Bytes that torch has allocated at most while it does something, over what it had before, on one device.
 
     On a CPU each allocation is traced: the same bytes every time, whatever else the process and the machine do, where
     resident memory differs by what the C library keeps.
     """
-    return _on_cuda(act) if device == "cuda" else _on_cpu(act)
+    return _peak_on_cuda(act) if device == "cuda" else _peak_on_cpu(act)
 
 
-def _on_cuda(act: Callable[[], object]) -> int:
+def _peak_on_cuda(act: Callable[[], object]) -> int:
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -81,7 +81,7 @@ def _on_cuda(act: Callable[[], object]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def _on_cpu(act: Callable[[], object]) -> int:
+def _peak_on_cpu(act: Callable[[], object]) -> int:
     os.environ.setdefault(
         "KINETO_LOG_LEVEL", "99"
     )  # the tracer would tell standard error when it starts and stops

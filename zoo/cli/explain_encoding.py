@@ -21,9 +21,9 @@ from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.kv_cache import Context
 from zoo.attention.layer import SelfAttention
-from zoo.bench.measures import passing
-from zoo.bench.models import alone
-from zoo.bench.timing import rounds
+from zoo.bench.measures import build_layer_trial
+from zoo.bench.models import build_shortest_chain
+from zoo.bench.timing import run_rounds
 from zoo.config import load, recipe_files
 from zoo.config.command_line import parse_options
 from zoo.config.signature import EveryEncoding, Option, extras, options
@@ -87,7 +87,7 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
         words, (ShowOptions, Sizes, cls, EveryEncoding)
     )
     given_facts = {fact: value for fact, value in facts.items() if value is not None}
-    choices = alone(cls, {**option_values, **given_facts})
+    choices = build_shortest_chain(cls, {**option_values, **given_facts})
     picture = None if own["picture"] is None else _check_path(own["picture"] or f"{name}.png")
 
     with _report_option_errors():
@@ -186,8 +186,8 @@ def describe_time(choices: Sequence[Choice], dims: Dims, seconds: float) -> str:
         Attention(dims, one, causal=dims.axes == 1).to(device)
         for one in (choices, [Choice("none")])
     ]
-    steps = [passing(layer, BATCH_SIZE, device) for layer in layers]
-    times = [*rounds(steps, MIN_ROUNDS, seconds)]
+    steps = [build_layer_trial(layer, BATCH_SIZE, device) for layer in layers]
+    times = [*run_rounds(steps, MIN_ROUNDS, seconds)]
     own, plain = (statistics.median(each) for each in zip(*times, strict=True))
 
     machine = "a GPU" if device == "cuda" else f"a CPU, {torch.get_num_threads()} threads"

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from zoo.compare.fairness import Known, differing, shared, unfair
-from zoo.compare.plan import CELLS, Plan
+from zoo.compare.plan import CELLS, ComparisonPlan
 from zoo.compare.results import TRAINED, Comparison, Variant
 from zoo.compare.run_files import cell, elsewhere, files
 
 
-def gathered(plan: Plan, folder: Path) -> Comparison:
+def gathered(plan: ComparisonPlan, folder: Path) -> Comparison:
     """The comparison as far as it has come."""
     found = {planned.name: files(folder / CELLS / planned.name) for planned in plan.cells}
     known = [
@@ -40,8 +40,8 @@ def gathered(plan: Plan, folder: Path) -> Comparison:
     )
     kinds = {place: kind for places in swept for place, (kind, _) in places.items()}
     return Comparison(
-        zoo=plan.zoo,
-        made=plan.made,
+        zoo=plan.zoo_version,
+        made=plan.created,
         command=plan.command,
         recipe=plan.recipe,
         base=plan.base,
@@ -52,7 +52,7 @@ def gathered(plan: Plan, folder: Path) -> Comparison:
         better=plan.better,
         kinds=kinds,
         places=(TRAINED, *kinds),
-        trained=plan.trained,
+        trained=plan.training_size,
         windows=plan.windows,
         shared=shared(known),
         variants=tuple(replace(variant, unfair=told[variant.name]) for variant in variants),

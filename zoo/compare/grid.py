@@ -18,7 +18,7 @@ ENCODINGS, VARY, ENCODING = "encodings", "vary.", "model.encoding"
 
 
 @dataclass(frozen=True)
-class Varied:
+class VariedKey:
     """A key that varies, and {value as people write it: as an override has it}."""
 
     key: str
@@ -34,22 +34,22 @@ class Combination:
     overrides: tuple[str, ...]
 
 
-def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_grid_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Words that say what varies, and all others."""
     told = [word for word in words if word.startswith((f"{ENCODINGS}=", VARY))]
     return told, [word for word in words if word not in told]
 
 
-def varied(words: Sequence[str], overrides: Sequence[str]) -> list[Varied]:
+def parse_varied_keys(words: Sequence[str], overrides: Sequence[str]) -> list[VariedKey]:
     """The keys that vary, in the order of the words. Raises RecipeError with all that is wrong with them."""
     faults: list[ConfigIssue] = []
-    found: dict[str, Varied] = {}
+    found: dict[str, VariedKey] = {}
     for change in parse_overrides(words, faults):
         key = ENCODING if change.parts == (ENCODINGS,) else ".".join(change.parts[1:])
         with collect_issues(faults):
             values: Any = None if change.value is None else change.value.data
             _check(".".join(change.parts), key, values, found, overrides)
-            found[key] = Varied(key, _values(key, values))
+            found[key] = VariedKey(key, _name_values(key, values))
     if not faults and not found:
         faults.append(
             ConfigIssue(
@@ -65,7 +65,7 @@ def varied(words: Sequence[str], overrides: Sequence[str]) -> list[Varied]:
 
 
 def _check(
-    word: str, key: str, values: Any, found: Mapping[str, Varied], overrides: Sequence[str]
+    word: str, key: str, values: Any, found: Mapping[str, VariedKey], overrides: Sequence[str]
 ) -> None:
     def refuse(problem: str, remedy: str) -> RecipeError:
         return RecipeError(ConfigIssue(COMMAND_LINE, word, problem, remedy))
@@ -96,7 +96,7 @@ def within(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}.")
 
 
-def _values(key: str, values: Sequence[Any]) -> dict[str, str]:
+def _name_values(key: str, values: Sequence[Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for value in values:
         if key == ENCODING:  # always a list, so that no option of the base recipe's own entry stays
@@ -108,7 +108,7 @@ def _values(key: str, values: Sequence[Any]) -> dict[str, str]:
                 else [value]
             )
             value = [one.strip() if isinstance(one, str) else one for one in entries]
-        name = _told(value)
+        name = _format_value(value)
         if name in found:
             raise RecipeError(
                 ConfigIssue(
@@ -119,14 +119,16 @@ def _values(key: str, values: Sequence[Any]) -> dict[str, str]:
     return found
 
 
-def _told(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """rope, alibi+dape, rope(base=100), 4."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
-        return "+".join(map(_told, value))
+        return "+".join(map(_format_value, value))
     if isinstance(value, dict):
-        options = ",".join(f"{key}={_told(each)}" for key, each in value.items() if key != "name")
+        options = ",".join(
+            f"{key}={_format_value(each)}" for key, each in value.items() if key != "name"
+        )
         return (
             f"{value.get('name', '')}({options})"
             if options or "name" not in value
@@ -135,7 +137,7 @@ def _told(value: Any) -> str:
     return json.dumps(value)
 
 
-def axes(keys: Sequence[Varied]) -> tuple[Axis, ...]:
+def build_axes(keys: Sequence[VariedKey]) -> tuple[Axis, ...]:
     """As a comparison has them: titled by the last word of the key, where that tells them apart."""
     titles = [_title(one.key) for one in keys]
     return tuple(
@@ -153,9 +155,9 @@ def _title(key: str) -> str:
     return words[-1] if words else key
 
 
-def combinations(keys: Sequence[Varied]) -> Iterator[Combination]:
+def list_combinations(keys: Sequence[VariedKey]) -> Iterator[Combination]:
     """All of them, the last key changing first."""
-    titles = {axis.key: axis.title for axis in axes(keys)}
+    titles = {axis.key: axis.title for axis in build_axes(keys)}
     for chosen in product(*(one.values.items() for one in keys)):
         values = {one.key: name for one, (name, _) in zip(keys, chosen, strict=True)}
         name = " ".join(
@@ -165,7 +167,7 @@ def combinations(keys: Sequence[Varied]) -> Iterator[Combination]:
         yield Combination(name, values, overrides)
 
 
-def filed(names: Sequence[str]) -> list[str]:
+def name_folders(names: Sequence[str]) -> list[str]:
     """Names of folders for these, no two alike."""
     found: list[str] = []
     for name in names:

@@ -19,7 +19,7 @@ def write(comparison: Comparison, folder: Path) -> list[Path]:
     """Numbers, table, page and figures; those of before are replaced. One process at a time: their names while they are
     written are the same.
     """
-    with status.locked(folder, "another process is writing its files", status.PATIENCE, WRITING):
+    with status.lock(folder, "another process is writing its files", status.PATIENCE, WRITING):
         return _written(comparison, folder)
 
 

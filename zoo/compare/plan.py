@@ -20,7 +20,7 @@ PLAN, CELLS, RECIPES = "plan.json", "cells", "recipes"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class PlannedCell:
     """A cell: the name of its folder, of its variant, and the whole recipe as plain data."""
 
     name: str
@@ -30,11 +30,11 @@ class Planned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ComparisonPlan:
     """All cells, and what their results will be told with. `chosen`: threads are ours to choose, so no part of what it is."""
 
-    zoo: str
-    made: str
+    zoo_version: str
+    created: str
     command: str
     recipe: str
     base: Mapping[str, Any]
@@ -43,29 +43,29 @@ class Plan:
     seeds: tuple[int, ...]
     measure: str
     better: Literal["high", "low"]
-    trained: str
+    training_size: str
     windows: str
-    chosen: bool
+    automatic_threads: bool
     variants: Mapping[str, Mapping[str, str]]  # {name: {key: value}}
-    cells: tuple[Planned, ...]
+    cells: tuple[PlannedCell, ...]
 
     @property
     def hash(self) -> str:
         """Eight hexadecimal digits that tell plans with other cells apart."""
-        told = {cell.name: self.telling(cell) for cell in self.cells}
+        told = {cell.name: self.list_settings(cell) for cell in self.cells}
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
 
-    def telling(self, cell: Planned) -> dict[str, Any]:
+    def list_settings(self, cell: PlannedCell) -> dict[str, Any]:
         """{full key: value} of a cell's recipe."""
         found = dict(_leaves(cell.recipe))
-        if self.chosen:
+        if self.automatic_threads:
             found.pop("trainer.num_threads", None)
         return found
 
-    def holds(self, other: Plan) -> bool:
+    def contains(self, other: ComparisonPlan) -> bool:
         """Whether all cells of another plan are among these."""
-        mine = {cell.name: self.telling(cell) for cell in self.cells}
-        return all(mine.get(cell.name) == other.telling(cell) for cell in other.cells)
+        mine = {cell.name: self.list_settings(cell) for cell in self.cells}
+        return all(mine.get(cell.name) == other.list_settings(cell) for cell in other.cells)
 
     def write(self, folder: Path) -> None:
         text = json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
@@ -79,7 +79,7 @@ class Plan:
             if not fits(found, schema.PLAN):
                 raise ValueError
             axes = tuple(Axis(**{**one, "values": tuple(one["values"])}) for one in found["axes"])
-            cells = tuple(Planned(**one) for one in found["cells"])
+            cells = tuple(PlannedCell(**one) for one in found["cells"])
             told = {one.name: found[one.name] for one in fields(cls)}
             return cls(**{**told, "axes": axes, "cells": cells, "seeds": tuple(found["seeds"])})
         except OSError as error:
@@ -90,21 +90,23 @@ class Plan:
             raise DataError(f"{folder / PLAN}: holds no plan of a comparison") from None
 
 
-def extended(old: Plan, new: Plan) -> Plan:
+def extend_plan(old: ComparisonPlan, new: ComparisonPlan) -> ComparisonPlan:
     """The new plan, which holds all cells of the old one: these as they are, further ones with as many threads."""
     kept = {cell.name: cell for cell in old.cells}
-    threads = {"num_threads": old.machine["threads"]} if new.chosen else {}
+    threads = {"num_threads": old.machine["threads"]} if new.automatic_threads else {}
 
-    def added(cell: Planned) -> Planned:
+    def added(cell: PlannedCell) -> PlannedCell:
         return replace(
             cell, recipe={**cell.recipe, "trainer": {**cell.recipe["trainer"], **threads}}
         )
 
     cells = tuple(kept.get(cell.name) or added(cell) for cell in new.cells)
-    return replace(new, zoo=old.zoo, made=old.made, machine=old.machine, cells=cells)
+    return replace(
+        new, zoo_version=old.zoo_version, created=old.created, machine=old.machine, cells=cells
+    )
 
 
-def differences(old: Plan, new: Plan) -> Iterator[str]:
+def list_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[str]:
     """What one plan has otherwise than another, in words."""
     for key in dict.fromkeys(axis.key for axis in (*old.axes, *new.axes)):
         there, here = (
@@ -114,8 +116,8 @@ def differences(old: Plan, new: Plan) -> Iterator[str]:
             yield f"{key} varies over [{','.join(there)}] there, over [{','.join(here)}] here"
     if old.seeds != new.seeds:
         yield f"seeds are {_listed(old.seeds)} there, {_listed(new.seeds)} here"
-    before = {cell.name: old.telling(cell) for cell in old.cells}
-    after = {cell.name: new.telling(cell) for cell in new.cells}
+    before = {cell.name: old.list_settings(cell) for cell in old.cells}
+    after = {cell.name: new.list_settings(cell) for cell in new.cells}
     told = dict.fromkeys(
         f"{key} is {json.dumps(one.get(key))} there, {json.dumps(two.get(key))} here"
         for name, one in before.items()

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from zoo import __version__, config
-from zoo.bench.result import machine
-from zoo.compare.executors.base import Needs
-from zoo.compare.grid import Combination, Varied, axes, combinations, filed
-from zoo.compare.plan import Plan, Planned
+from zoo.bench.result import describe_machine
+from zoo.compare.executors.base import Resources
+from zoo.compare.grid import Combination, VariedKey, build_axes, list_combinations, name_folders
+from zoo.compare.plan import ComparisonPlan, PlannedCell
 from zoo.config import Recipe
 from zoo.config.schema import SEEDS
 from zoo.config.tree import COMMAND_LINE, collect_issues
@@ -27,24 +27,24 @@ Measure = Literal["accuracy", "exact", "loss"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class CompareRequest:
     """What is to be compared, from the command line."""
 
     recipe: str
     overrides: Sequence[str]
-    keys: Sequence[Varied]
+    keys: Sequence[VariedKey]
     seeds: int | tuple[int, ...]
     measure: Measure | None
     command: str
 
 
-def resolved(asked: Asked, *, here: bool) -> dict[Combination, Recipe]:
+def resolve_recipes(request: CompareRequest, *, is_local: bool) -> dict[Combination, Recipe]:
     """The recipe of each combination, checked for this machine, or for one that is not `here`.
 
     Raises RecipeError with all faults of all of them, those of each with its name, those that all have once; else
     DataError with all data that is not there.
     """
-    chosen = [*combinations(asked.keys)]
+    chosen = [*list_combinations(request.keys)]
     found: dict[Combination, Recipe] = {}
     faults: dict[ConfigIssue, list[str]] = {}
     missing: list[str] = []
@@ -52,7 +52,7 @@ def resolved(asked: Asked, *, here: bool) -> dict[Combination, Recipe]:
         told: list[ConfigIssue] = []
         try:
             with collect_issues(told):
-                found[one] = _loaded(asked, one, here=here)
+                found[one] = _loaded(request, one, here=is_local)
         except DataError as error:
             missing.append(str(error))
         for fault in told:
@@ -71,7 +71,7 @@ def resolved(asked: Asked, *, here: bool) -> dict[Combination, Recipe]:
     return found
 
 
-def _loaded(asked: Asked, one: Combination, *, here: bool) -> Recipe:
+def _loaded(asked: CompareRequest, one: Combination, *, here: bool) -> Recipe:
     words = [*asked.overrides, *one.overrides]
     made = config.load(asked.recipe, words)
     _alone(made)
@@ -105,51 +105,57 @@ def _alone(made: Recipe) -> None:
         raise RecipeError(*faults)
 
 
-def gpus(made: Recipe, *, here: bool) -> int:
+def count_gpus(made: Recipe, *, is_local: bool) -> int:
     """Whether a cell asks for one."""
     import torch
 
     options = made.trainer
     wanted = options.accelerator in ("gpu", "cuda") or (
-        here and options.accelerator == "auto" and torch.cuda.is_available()
+        is_local and options.accelerator == "auto" and torch.cuda.is_available()
     )
     return int(wanted)
 
 
-def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs, *, here: bool) -> Plan:
+def build_plan(
+    request: CompareRequest,
+    found: dict[Combination, Recipe],
+    resources: Resources,
+    *,
+    is_local: bool,
+) -> ComparisonPlan:
     """All cells, with the threads that each of them has, where the recipe does not say how many."""
     first = next(iter(found.values()))
-    numbers = seeds(asked.seeds, first)
-    files = dict(zip(found, filed([one.name for one in found]), strict=True))
+    numbers = list_seeds(request.seeds, first)
+    files = dict(zip(found, name_folders([one.name for one in found]), strict=True))
     chosen = all(made.trainer.num_threads is None for made in found.values())
-    measure, direction = _measure(asked, first)
+    measure, direction = _measure(request, first)
     sizes = {_size(made) for made in found.values()}
     windows = dict.fromkeys(words for made in found.values() for words in _windows(made))
-    return Plan(
-        zoo=__version__,
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        command=asked.command,
+    return ComparisonPlan(
+        zoo_version=__version__,
+        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        command=request.command,
         recipe=first.name,
-        base=config.load(asked.recipe, asked.overrides).plain(),
+        base=config.load(request.recipe, request.overrides).plain(),
         machine={
-            **machine("cuda" if needs.gpus and here else "cpu"),
-            "threads": needs.threads,
-            "jobs": needs.jobs,
+            **describe_machine("cuda" if resources.gpus and is_local else "cpu"),
+            "threads": resources.threads,
+            "jobs": resources.jobs,
         },
-        axes=axes(asked.keys),
+        axes=build_axes(request.keys),
         seeds=numbers,
         measure=measure,
         better=direction,
-        trained=sizes.pop() if len(sizes) == 1 else "",
+        training_size=sizes.pop() if len(sizes) == 1 else "",
         windows=" or ".join(windows),
-        chosen=chosen,
+        automatic_threads=chosen,
         variants={one.name: one.values for one in found},
         cells=tuple(
-            Planned(
+            PlannedCell(
                 name=f"{files[one]}-{seed}",
                 variant=one.name,
                 seed=seed,
-                recipe=_planned(made, seed, needs),
+                recipe=_planned(made, seed, resources),
             )
             for one, made in found.items()
             for seed in numbers
@@ -157,7 +163,7 @@ def plan(asked: Asked, found: dict[Combination, Recipe], needs: Needs, *, here: 
     )
 
 
-def seeds(asked: int | tuple[int, ...], base: Recipe) -> tuple[int, ...]:
+def list_seeds(asked: int | tuple[int, ...], base: Recipe) -> tuple[int, ...]:
     """Those that are listed, or so many from that of the recipe on. Raises RecipeError."""
     if isinstance(asked, int):
         asked = tuple(range(base.seed, base.seed + asked))
@@ -172,21 +178,21 @@ def seeds(asked: int | tuple[int, ...], base: Recipe) -> tuple[int, ...]:
     return asked
 
 
-def _planned(made: Recipe, seed: int, needs: Needs) -> dict[str, Any]:
+def _planned(made: Recipe, seed: int, needs: Resources) -> dict[str, Any]:
     threads = made.trainer.num_threads or needs.threads
     return replace(made, seed=seed, trainer=replace(made.trainer, num_threads=threads)).plain()
 
 
-def _measure(asked: Asked, made: Recipe) -> tuple[str, Literal["high", "low"]]:
+def _measure(asked: CompareRequest, made: Recipe) -> tuple[str, Literal["high", "low"]]:
     """What the answer is given in: by default the loss of texts of which every token is asked, else the accuracy."""
     samples = build_data(made).samples
     name = asked.measure or (
         "loss" if isinstance(samples, TextSpec) and samples.asks == "every" else "accuracy"
     )
-    return f"test/{name}", better(name)
+    return f"test/{name}", find_direction(name)
 
 
-def better(measure: str) -> Literal["high", "low"]:
+def find_direction(measure: str) -> Literal["high", "low"]:
     return "low" if measure == "loss" else "high"
 
 

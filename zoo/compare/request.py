@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
 from zoo import config, registry
-from zoo.compare.executors.base import Engine
-from zoo.compare.grid import ENCODINGS, Combination, Varied, varied
-from zoo.compare.grid import parted as by_axes
-from zoo.compare.planner import Asked, Measure, resolved
+from zoo.compare.executors.base import Executor
+from zoo.compare.grid import ENCODINGS, Combination, VariedKey, parse_varied_keys
+from zoo.compare.grid import split_grid_words as by_axes
+from zoo.compare.planner import CompareRequest, Measure, resolve_recipes
 from zoo.config import Recipe
 from zoo.config.command_line import parse_options, split_words
 from zoo.config.schema import Seed
@@ -35,9 +35,9 @@ class CompareOptions:
     )
 
 
-def asked_for(
+def parse_request(
     name: str, words: Sequence[str], plugins: Sequence[str]
-) -> tuple[CompareOptions, Engine, Asked, dict[Combination, Recipe]]:
+) -> tuple[CompareOptions, Executor, CompareRequest, dict[Combination, Recipe]]:
     """What the command line says, and the recipes that it makes. Raises RecipeError with all that is wrong with either."""
     faults: list[ConfigIssue] = []
     told, rest = by_axes(words)
@@ -52,17 +52,17 @@ def asked_for(
     overrides = [
         word for word in rest if "." in word.partition("=")[0]
     ]  # at least, where options are wrong
-    options, engine = CompareOptions(), cast(Engine, None)
+    options, engine = CompareOptions(), cast(Executor, None)
     with collect_issues(faults):
         own, overrides = split_words(rest, classes, (ENCODINGS,))
         common, *mine = parse_options(own, classes)
         options, engine = CompareOptions(**common), _made(cls, *mine)
-    keys: list[Varied] = []
+    keys: list[VariedKey] = []
     with collect_issues(faults):
-        keys = varied(told, overrides)
+        keys = parse_varied_keys(told, overrides)
     flags = [word for plugin in plugins for word in ("--plugin", plugin)]
     command = shlex.join(["zoo", "compare", name, *words, *flags])
-    asked = Asked(
+    asked = CompareRequest(
         recipe=name,
         overrides=overrides,
         keys=keys,
@@ -73,7 +73,7 @@ def asked_for(
     found: dict[Combination, Recipe] = {}
     with collect_issues(faults):
         if keys:
-            found = resolved(asked, here=engine is None or engine.here)
+            found = resolve_recipes(asked, is_local=engine is None or engine.is_local)
         else:
             config.load(name, overrides)
     if faults:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.compare import schema, status
-from zoo.compare.plan import CELLS, Plan, Planned
+from zoo.compare.plan import CELLS, ComparisonPlan, PlannedCell
 from zoo.compare.results import BY, SIZES, TRAINED, Cell, Kind
 from zoo.compare.schema import fits
 from zoo.run import extrapolation, loggers
@@ -38,7 +38,7 @@ def files(run: Path) -> Files:
     )
 
 
-def cell(plan: Plan, folder: Path, planned: Planned, found: Files) -> Cell:
+def cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell, found: Files) -> Cell:
     """What is known of a cell, but for what it has otherwise than others."""
     run = folder / CELLS / planned.name
     now, fault = status.read(run)
@@ -79,7 +79,7 @@ def cell(plan: Plan, folder: Path, planned: Planned, found: Files) -> Cell:
 
 
 def elsewhere(
-    plan: Plan, planned: Planned, found: Files
+    plan: ComparisonPlan, planned: PlannedCell, found: Files
 ) -> dict[str, tuple[Kind, Mapping[str, Any]]]:
     """{place: (what kind it is of, what was measured there)}, but for what the model was trained at, measured alike.
 
@@ -99,9 +99,9 @@ def elsewhere(
     return places
 
 
-def _trained(plan: Plan, planned: Planned, found: Files) -> str | None:
+def _trained(plan: ComparisonPlan, planned: PlannedCell, found: Files) -> str | None:
     """The size that is no other place than TRAINED: None where windows slide, or where each variant has one of its own."""
-    if not plan.trained or planned.recipe.get("evaluate", {}).get("stride") is not None:
+    if not plan.training_size or planned.recipe.get("evaluate", {}).get("stride") is not None:
         return None
     return str(found.measured.get("trained", found.measured.get("size")))
 

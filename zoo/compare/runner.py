@@ -14,13 +14,13 @@ from signal import SIG_IGN, SIGINT, SIGKILL, SIGTERM, SIGUSR2, Signals, signal
 
 from zoo.compare import outputs, status
 from zoo.compare.collect import gathered
-from zoo.compare.executors.base import Engine, Handle, Needs, Task
-from zoo.compare.plan import CELLS, RECIPES, Plan, Planned
-from zoo.compare.planner import Measure, better, gpus, plan, seeds
-from zoo.compare.request import asked_for
+from zoo.compare.executors.base import CellHandle, CellProcess, Executor, Resources
+from zoo.compare.plan import CELLS, RECIPES, ComparisonPlan, PlannedCell
+from zoo.compare.planner import Measure, build_plan, count_gpus, find_direction, list_seeds
+from zoo.compare.request import parse_request
 from zoo.compare.results import TRAINED, Comparison, State
 from zoo.compare.run_files import MEASURED, cell, files
-from zoo.compare.workspace import place, settled
+from zoo.compare.workspace import prepare_folder, write_plan
 from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, RecipeError, Stopped, ZooError
@@ -42,8 +42,8 @@ def run_cell(run: Path, tied: bool) -> None:
     if tied:
         _follow()
     recipe = run.parent.parent / RECIPES / f"{run.name}.yaml"
-    with status.locked(
-        status.made(run), "another process is working at this cell", status.PATIENCE
+    with status.lock(
+        status.make_run_dir(run), "another process is working at this cell", status.PATIENCE
     ):
         (run / status.STATE).unlink(missing_ok=True)
         if not (run / END).exists():
@@ -75,16 +75,18 @@ STOPPED = {
 PAUSE, LOOK = 0.1, 2.0  # seconds between looks at processes, and at how far they are
 
 
-class Cells:
+class CellRunner:
     """Gives the cells that are not done to an engine, and waits for them."""
 
-    def __init__(self, folder: Path, plan: Plan, engine: Engine, needs: Needs) -> None:
+    def __init__(
+        self, folder: Path, plan: ComparisonPlan, engine: Executor, needs: Resources
+    ) -> None:
         self.folder, self.plan, self.engine, self.needs = folder, plan, engine, needs
-        self.left: list[tuple[Planned, Handle]] = []
+        self.left: list[tuple[PlannedCell, CellHandle]] = []
         self.done = 0
         self.stopped: Signals | None = None
 
-    def run(self, tasks: Sequence[Task]) -> Signals | None:
+    def run(self, tasks: Sequence[CellProcess]) -> Signals | None:
         """Returns the signal that stopped it, if one did: cells save what they have then. A second one ends them at once."""
         given = [
             pair
@@ -156,7 +158,7 @@ class Cells:
             if not handle.cancelled():
                 self._ended(planned, handle)
 
-    def _ended(self, planned: Planned, handle: Handle) -> None:
+    def _ended(self, planned: PlannedCell, handle: CellHandle) -> None:
         run = self.folder / CELLS / planned.name
         try:
             code, lost = handle.result(), ""
@@ -166,23 +168,23 @@ class Cells:
         if self._state(planned) == "done":
             self.done += 1
             log.info("done: %s: %s", title, self._reached(planned))
-        elif status.busy(run):
+        elif status.is_locked(run):
             log.info("not begun: %s: another process is working at it", title)
         elif self.stopped or code in STOPPED:
             self._write(run, "stopped")
         else:
-            fault = lost or status.fault(run, code)
+            fault = lost or status.describe_failure(run, code)
             log.info("failed: %s: %s", title, fault)
             self._write(run, "failed", fault)
 
     def _write(self, run: Path, now: State, fault: str = "") -> None:
         """Where that fails, as on a full disk, the other cells are still followed."""
         try:
-            status.write(status.made(run), now, fault)
+            status.write(status.make_run_dir(run), now, fault)
         except (ZooError, OSError) as error:
             log.info("%s: its state, %s, cannot be written: %s", run, now, error)
 
-    def _reached(self, planned: Planned) -> str:
+    def _reached(self, planned: PlannedCell) -> str:
         found = cell(self.plan, self.folder, planned, files(self.folder / CELLS / planned.name))
         value = found.metrics.get(TRAINED, {}).get(self.plan.measure)
         told = "" if value is None else f"{self.plan.measure} {value:.4f}, "
@@ -199,7 +201,7 @@ class Cells:
         """How many cells' worth of training is done."""
         return sum(self._progress(planned) for planned in self.plan.cells)
 
-    def _progress(self, planned: Planned) -> float:
+    def _progress(self, planned: PlannedCell) -> float:
         now = self._state(planned)
         if now in ("done", "failed"):
             return 1.0
@@ -215,7 +217,7 @@ class Cells:
             return 0.0
         return min(NEARLY, max(shares, default=0.0))  # whichever comes first ends it
 
-    def _state(self, planned: Planned) -> str:
+    def _state(self, planned: PlannedCell) -> str:
         return status.read(self.folder / CELLS / planned.name)[0]
 
 
@@ -242,17 +244,19 @@ def compare(
                 "write zoo compare RECIPE encodings=[...], or --from DIR",
             )
         )
-    options, engine, asked, found = asked_for(name, words, plugins)
-    wanted = len(found) * len(seeds(options.seeds, next(iter(found.values()))))
-    needed = max(gpus(one, here=engine.here) for one in found.values())
-    needs = engine.needs(wanted, None if options.jobs == "auto" else options.jobs, needed)
-    made = plan(asked, found, needs, here=engine.here)
+    options, engine, asked, found = parse_request(name, words, plugins)
+    wanted = len(found) * len(list_seeds(options.seeds, next(iter(found.values()))))
+    needed = max(count_gpus(one, is_local=engine.is_local) for one in found.values())
+    needs = engine.plan_resources(wanted, None if options.jobs == "auto" else options.jobs, needed)
+    made = build_plan(asked, found, needs, is_local=engine.is_local)
     folder = Path(options.to or f"comparisons/{made.recipe}-{made.hash}")
-    place(folder)
-    with status.locked(folder, "another zoo compare is working in this folder"):
-        made = settled(made, folder)
-        cells = Cells(folder, made, engine, needs)
-        stopped = cells.run([Task(folder / CELLS / cell.name, Path.cwd()) for cell in made.cells])
+    prepare_folder(folder)
+    with status.lock(folder, "another zoo compare is working in this folder"):
+        made = write_plan(made, folder)
+        cells = CellRunner(folder, made, engine, needs)
+        stopped = cells.run(
+            [CellProcess(folder / CELLS / cell.name, Path.cwd()) for cell in made.cells]
+        )
         comparison = gathered(made, folder)
         written = outputs.write(comparison, folder)
     log.info("written: %s", ", ".join(str(path) for path in written))
@@ -262,7 +266,7 @@ def compare(
 def rebuild(folder: Path, words: Sequence[str]) -> Comparison:
     """Table, page and figures anew from what is there. Raises DataError where there is no comparison."""
     (options,) = parse_options(words, [RebuildOptions])
-    made = Plan.read(folder)
+    made = ComparisonPlan.read(folder)
     if options["measure"] is not None:
         made = _remeasured(made, options["measure"])
     comparison = gathered(made, folder)
@@ -280,11 +284,11 @@ def rebuild(folder: Path, words: Sequence[str]) -> Comparison:
     return comparison
 
 
-def _remeasured(made: Plan, measure: Measure) -> Plan:
+def _remeasured(made: ComparisonPlan, measure: Measure) -> ComparisonPlan:
     """The plan with its answer given in another measure, and the command that would."""
     words = [word for word in shlex.split(made.command) if not word.startswith("measure=")]
     command = shlex.join([*words, f"measure={measure}"])
-    return replace(made, measure=f"test/{measure}", better=better(measure), command=command)
+    return replace(made, measure=f"test/{measure}", better=find_direction(measure), command=command)
 
 
 def _outcome(

@@ -42,36 +42,36 @@ def read(run: Path) -> tuple[State, str]:
         return "stopped", ""
     if not run.is_dir():
         return "waiting", ""
-    return ("running" if busy(run) else "stopped"), ""
+    return ("running" if is_locked(run) else "stopped"), ""
 
 
-def made(run: Path) -> Path:
+def make_run_dir(run: Path) -> Path:
     """The run directory, in which a run can still begin."""
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     return run
 
 
 @contextlib.contextmanager
-def locked(place: Path, told: str, patience: float = 0.0, name: str = LOCK) -> Iterator[None]:
+def lock(folder: Path, message: str, patience: float = 0.0, name: str = LOCK) -> Iterator[None]:
     """Have a folder for this process alone. Raises ZooError where another one has it, after waiting for so long."""
     ends = time.monotonic() + patience
-    with (place / name).open("a") as file:
-        while not _taken(file):
+    with (folder / name).open("a") as file:
+        while not _try_lock(file):
             if time.monotonic() > ends:
-                raise ZooError(f"{place}: {told}")
+                raise ZooError(f"{folder}: {message}")
             time.sleep(0.1)
         yield
 
 
-def busy(place: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Whether another process has a folder."""
-    if not (place / LOCK).exists():
+    if not (folder / LOCK).exists():
         return False
-    with (place / LOCK).open("a") as file:
-        return not _taken(file)
+    with (folder / LOCK).open("a") as file:
+        return not _try_lock(file)
 
 
-def _taken(file: IO[str]) -> bool:
+def _try_lock(file: IO[str]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -79,7 +79,7 @@ def _taken(file: IO[str]) -> bool:
     return True
 
 
-def fault(run: Path, code: int) -> str:
+def describe_failure(run: Path, code: int) -> str:
     """Why a process failed: its exit code, or the signal that ended it, and the last lines that it told."""
     ended = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
     try:

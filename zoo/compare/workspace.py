@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from zoo.compare import status
-from zoo.compare.plan import PLAN, RECIPES, Plan, differences, extended
+from zoo.compare.plan import PLAN, RECIPES, ComparisonPlan, extend_plan, list_differences
 from zoo.config import from_plain
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, DataError, RecipeError
@@ -18,7 +18,7 @@ log = logging.getLogger("zoo")
 TRIAL = ".compare-"  # how a file begins that tries whether a folder can be written
 
 
-def place(folder: Path) -> None:
+def prepare_folder(folder: Path) -> None:
     """Raises RecipeError where the folder cannot be written, or holds something else."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -36,21 +36,21 @@ def place(folder: Path) -> None:
         raise RecipeError(ConfigIssue(COMMAND_LINE, "to", told, "name a folder of its own"))
 
 
-def settled(made: Plan, folder: Path) -> Plan:
+def write_plan(made: ComparisonPlan, folder: Path) -> ComparisonPlan:
     """The plan with what the folder has of it already, written, and the recipes of its cells.
 
     Raises RecipeError where the folder has a cell that is none of the plan's.
     """
     if (folder / PLAN).exists():
         old = _read(folder)
-        if not made.holds(old):
-            told = f"{folder} holds another comparison: {'; '.join(differences(old, made)) or 'of other cells'}"
+        if not made.contains(old):
+            told = f"{folder} holds another comparison: {'; '.join(list_differences(old, made)) or 'of other cells'}"
             raise RecipeError(
                 ConfigIssue(
                     COMMAND_LINE, "to", told, "name another folder, or ask for those and more"
                 )
             )
-        made = extended(old, made)
+        made = extend_plan(old, made)
         if len(made.cells) > len(old.cells):
             log.info(
                 "%s: %d cells come to its %d",
@@ -68,9 +68,9 @@ def settled(made: Plan, folder: Path) -> Plan:
     return made
 
 
-def _read(folder: Path) -> Plan:
+def _read(folder: Path) -> ComparisonPlan:
     try:
-        return Plan.read(folder)
+        return ComparisonPlan.read(folder)
     except DataError as error:
         raise RecipeError(
             ConfigIssue(COMMAND_LINE, "to", str(error), "name another folder")

@@ -15,7 +15,7 @@ import lightning as L
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from zoo.bench.timing import exhausted
+from zoo.bench.timing import is_out_of_memory
 from zoo.config import Recipe
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule
@@ -171,7 +171,7 @@ def _sweeps_measured(
     except OptionError as error:
         return {"refused": str(error)}
     except (RuntimeError, MemoryError) as error:
-        if trainer.world_size > 1 or not exhausted(
+        if trainer.world_size > 1 or not is_out_of_memory(
             error
         ):  # other processes would wait for this one
             raise

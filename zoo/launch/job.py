@@ -34,7 +34,7 @@ class Job:
         return re.sub(r"[^A-Za-z0-9._-]+", "-", self.name).strip("-.") or "run"
 
     @property
-    def start(self) -> str:
+    def preamble(self) -> str:
         """The lines of a shell that come before the run itself."""
         return START.format(
             folder=shlex.quote(str(self.folder)), programs=shlex.quote(str(self.programs))
@@ -46,13 +46,13 @@ class Job:
         return shlex.join(self.arguments)
 
 
-class Engine(Protocol):
+class Launcher(Protocol):
     """A member of `zoo/launch`; its keyword-only arguments are options of `zoo launch`."""
 
-    def script(self, job: Job) -> str:
+    def write_script(self, job: Job) -> str:
         """The script that starts a job, and starts it again."""
         ...
 
-    def submission(self, file: str, job: Job) -> str:
+    def format_submission(self, file: str, job: Job) -> str:
         """The command that runs the script in a file, whose name is quoted already."""
         ...

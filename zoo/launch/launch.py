@@ -15,7 +15,7 @@ from zoo.config import Recipe, load
 from zoo.config.command_line import parse_options, split_words
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, OptionError, RecipeError
-from zoo.launch.job import Engine, Job
+from zoo.launch.job import Job, Launcher
 from zoo.registry import Count
 from zoo.run.load import load_recipe
 
@@ -42,8 +42,8 @@ def launch(
     engine: str, name: str, words: Sequence[str], plugins: Sequence[str], show: bool
 ) -> None:
     """Write the script, or `show` it on standard output. Raises RecipeError before anything is written."""
-    made, job = prepared(engine, name, words, plugins)
-    script = made.script(job)
+    made, job = prepare_job(engine, name, words, plugins)
+    script = made.write_script(job)
     if show:
         print(script, end="")
         return
@@ -53,12 +53,12 @@ def launch(
         "%d processes: %d on each of %d nodes", job.nodes * job.devices, job.devices, job.nodes
     )
     log.info("run directory: %s", job.arguments[job.arguments.index("--run-dir") + 1])
-    log.info("next: %s", made.submission(shlex.quote(str(path)), job))
+    log.info("next: %s", made.format_submission(shlex.quote(str(path)), job))
 
 
-def prepared(
+def prepare_job(
     engine: str, name: str, words: Sequence[str], plugins: Sequence[str] = ()
-) -> tuple[Engine, Job]:
+) -> tuple[Launcher, Job]:
     """The engine with its options, and the job that `words` make of a recipe, which is found right first."""
     if engine not in registry.names("engines"):
         remedy = registry.nearest(engine, registry.names("engines"))
@@ -67,7 +67,7 @@ def prepared(
     told, overrides = split_words(words, (LaunchOptions, cls))
     common, own = parse_options(told, (LaunchOptions, cls))
     try:
-        made = cast(Engine, cls(**own))
+        made = cast(Launcher, cls(**own))
     except OptionError as error:
         raise RecipeError(ConfigIssue(COMMAND_LINE, error.key, str(error))) from None
     recipe = _found_right(name, overrides, common)

@@ -31,7 +31,7 @@ exit "$code" # any other fault would come again: 2 recipe, 3 not finite, 4 data,
 
 
 @register
-class Slurm:
+class SlurmLauncher:
     """One task for each device. The run is told to save its state three minutes before its `time` is over."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Slurm:
         account: str | None = None,
         cpus: Annotated[int, Between(1)] | None = None,
     ) -> None:
-        if seconds(time) <= GRACE + EARLY:
+        if parse_time_limit(time) <= GRACE + EARLY:
             raise OptionError(
                 "time",
                 f"{time} leaves no time to train: the last {GRACE + EARLY} seconds are for saving",
@@ -52,12 +52,12 @@ class Slurm:
                 raise OptionError(key, f"{word!r} is no name that SLURM knows")
         self.time, self.partition, self.account, self.cpus = time, partition, account, cpus
 
-    def script(self, job: Job) -> str:
+    def write_script(self, job: Job) -> str:
         cpus = self.cpus or job.cpus
         options = "\n".join(f"#SBATCH --{option}" for option in self._options(job, cpus))
-        return TEMPLATE.format(options=options, start=job.start, cpus=cpus, command=job.command)
+        return TEMPLATE.format(options=options, start=job.preamble, cpus=cpus, command=job.command)
 
-    def submission(self, file: str, job: Job) -> str:
+    def format_submission(self, file: str, job: Job) -> str:
         return f"sbatch {file}"
 
     def _options(self, job: Job, cpus: int) -> list[str]:
@@ -80,7 +80,7 @@ class Slurm:
         ]
 
 
-def seconds(time: str) -> int:
+def parse_time_limit(time: str) -> int:
     """A limit of time as sbatch reads it: m, m:s, h:m:s, d-h, d-h:m, d-h:m:s. Raises OptionError."""
     found = TIME.fullmatch(time)
     if found is None:

@@ -24,7 +24,7 @@ ALONE, TOGETHER = (
 
 
 @register
-class Torchrun:
+class TorchrunLauncher:
     """The same script on each node, with $MASTER naming one of them, which is met on `port`.
 
     Where a process fails, all are started again, up to `restarts` times, whatever it failed of.
@@ -38,9 +38,9 @@ class Torchrun:
     ) -> None:
         self.port, self.restarts = port, restarts
 
-    def script(self, job: Job) -> str:
+    def write_script(self, job: Job) -> str:
         return TEMPLATE.format(
-            start=job.start,
+            start=job.preamble,
             grace=GRACE,
             nodes=job.nodes,
             devices=job.devices,
@@ -51,7 +51,7 @@ class Torchrun:
             command=job.command,
         )
 
-    def submission(self, file: str, job: Job) -> str:
+    def format_submission(self, file: str, job: Job) -> str:
         return (
             f"bash {file}"
             if job.nodes == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from zoo.bench.result import counted
+from zoo.bench.result import pluralize
 from zoo.laws import LAWS
 from zoo.laws.certificate import PLACES, WAYS, Certificate, Finding, Rounding
 from zoo.reporting.tables import format_markdown
@@ -155,7 +155,7 @@ def _way(way: tuple[str, str]) -> str:
 def _sums(certificates: Sequence[Certificate]) -> Iterator[str]:
     """How many laws each outcome has; and that of a work that was stopped."""
     counts = {outcome: sum(len(one.of(outcome)) for one in certificates) for outcome in SIGNS}
-    told = f"{counted(len(certificates), 'encoding')}: laws kept {counts['kept']:,}, broken {counts['broken']}, "
+    told = f"{pluralize(len(certificates), 'encoding')}: laws kept {counts['kept']:,}, broken {counts['broken']}, "
     partial = (
         "; PARTIAL: stopped before its end" if any(one.partial for one in certificates) else ""
     )

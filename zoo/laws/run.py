@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 
 from zoo import __version__, registry
-from zoo.bench.models import alone, title
-from zoo.bench.result import counted
+from zoo.bench.models import build_shortest_chain, format_chain
+from zoo.bench.result import pluralize
 from zoo.config.command_line import parse_encodings, parse_options
 from zoo.config.signature import EveryEncoding
 from zoo.config.tree import COMMAND_LINE, collect_issues
@@ -115,21 +115,24 @@ def _lists(names: Sequence[str], own: dict[str, object]) -> list[list[Choice]]:
             ConfigIssue(COMMAND_LINE, "", "no encoding", "name one, or all; see zoo list encodings")
         )
     if list(names) == [ALL]:
-        return [alone(registry.find("encodings", name)) for name in registry.names("encodings")]
-    found = {title(choices): [*choices] for choices in parse_encodings(names)}
+        return [
+            build_shortest_chain(registry.find("encodings", name))
+            for name in registry.names("encodings")
+        ]
+    found = {format_chain(choices): [*choices] for choices in parse_encodings(names)}
     return [_complete(choices, own) if len(choices) == 1 else choices for choices in found.values()]
 
 
 def _complete(choices: Sequence[Choice], own: dict[str, object]) -> list[Choice]:
     (choice,) = choices
-    return alone(registry.find("encodings", choice.name), {**choice.options, **own})
+    return build_shortest_chain(registry.find("encodings", choice.name), {**choice.options, **own})
 
 
 def _examinee(
     choices: Sequence[Choice], asked: Axes | tuple[Axes, ...] | None, among_all: bool
 ) -> list[Examinee]:
     """None where it takes none of the axes that all are asked for."""
-    classes, name = [registry.find("encodings", one.name) for one in choices], title(choices)
+    classes, name = [registry.find("encodings", one.name) for one in choices], format_chain(choices)
     if any("coordinates" in one.options for one in choices):
         problem = "laws place tokens at coordinates as the encoding takes them, to which no convention applies"
         raise RecipeError(
@@ -228,7 +231,7 @@ def judge(done: Conformance) -> None:
         count, lines = f"{count}, and scores in less than float64 fail", [*lines, *failing]
     if done.stopped:
         whole = sum(not one.partial for one in done.certificates)
-        told = f"stopped by {done.stopped.name}; {whole} of {counted(done.asked, 'encoding')} checked, {count} so far"
+        told = f"stopped by {done.stopped.name}; {whole} of {pluralize(done.asked, 'encoding')} checked, {count} so far"
         raise Stopped(done.stopped, "\n".join([told, *lines]))
     if lines:
         raise ZooError("\n".join([count, *lines]))

@@ -13,7 +13,7 @@ from zoo.bench.protocol import Contender, Shape
 log = logging.getLogger("zoo")
 
 
-def contenders(shape: Shape, rivals: Collection[str]) -> list[Contender]:
+def build_peers(shape: Shape, rivals: Collection[str]) -> list[Contender]:
     """Models of all libraries that have a counterpart of these sizes to one of zoo's `rivals`."""
     found: list[Contender] = []
     for peer in (x_transformers, timm):
@@ -28,7 +28,7 @@ def contenders(shape: Shape, rivals: Collection[str]) -> list[Contender]:
     return found
 
 
-def versions(contenders: Collection[Contender]) -> dict[str, str]:
+def read_versions(contenders: Collection[Contender]) -> dict[str, str]:
     """{library: version} of those that take part."""
     return {name: _version(name) for name in sorted({one.peer for one in contenders if one.peer})}
 

@@ -25,7 +25,7 @@ MODELS: Mapping[str, str] = MappingProxyType(
 def contenders(shape: Shape, library: Any) -> list[Contender]:
     """One for each encoding of zoo's that the library has in these sizes; none for texts."""
     size = SIZES.get(shape.dim)
-    if shape.kind != "image" or size is None or shape.patch != 16 or shape.depth != 12:
+    if shape.kind != "image" or size is None or shape.patch_size != 16 or shape.depth != 12:
         return []
     names = {rival: name.format(size=size) for rival, name in MODELS.items()}
     return [

@@ -19,7 +19,7 @@ PAUSE = 0.1  # seconds between looks at a process
 
 
 @dataclass(frozen=True)
-class Needs:
+class Resources:
     """How many cells run at the same time, and the processors' threads and GPUs that each has use for."""
 
     jobs: int
@@ -28,7 +28,7 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Task:
+class CellProcess:
     """`zoo compare --cell RUN` in `folder`. Called, it waits for its end and gives the exit code."""
 
     run: Path
@@ -41,7 +41,7 @@ class Task:
         """
         command = [sys.executable, "-m", "zoo", "compare", "--cell", str(self.run), "--tied"]
         around = {**os.environ, **(more or {})}
-        with (status.made(self.folder / self.run) / status.OUTPUT).open("ab") as told:
+        with (status.make_run_dir(self.folder / self.run) / status.OUTPUT).open("ab") as told:
             return subprocess.Popen(
                 command,
                 cwd=self.folder,
@@ -55,15 +55,15 @@ class Task:
     def __call__(self) -> int:
         process = self.start()
         try:
-            return ended(process)
+            return wait_for_exit(process)
         finally:  # where an engine breaks this off: the cell saves what it has
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(SIGTERM)
-                ended(process)
+                wait_for_exit(process)
 
 
-def ended(process: subprocess.Popen[bytes]) -> int:
+def wait_for_exit(process: subprocess.Popen[bytes]) -> int:
     """The exit code of a cell's process, once there is one: looked for again and again, since Ray breaks a task off between two
     lines of Python, and by no signal that would end a wait.
     """
@@ -74,7 +74,7 @@ def ended(process: subprocess.Popen[bytes]) -> int:
     return code
 
 
-class Handle(Protocol):
+class CellHandle(Protocol):
     """A cell that was given to an engine."""
 
     def running(self) -> bool: ...
@@ -90,20 +90,20 @@ class Handle(Protocol):
         ...
 
 
-class Engine(Protocol):
+class Executor(Protocol):
     """A member of `zoo/compare/engines`; its keyword-only arguments are options of `zoo compare`."""
 
-    here: bool  # whether cells run on this machine, so that what they need must be there
-    handles: Sequence[Handle]  # of the tasks that were given to it so far, in their order
+    is_local: bool  # whether cells run on this machine, so that what they need must be there
+    handles: Sequence[CellHandle]  # of the tasks that were given to it so far, in their order
 
-    def needs(self, cells: int, jobs: int | None, gpus: int) -> Needs:
+    def plan_resources(self, cells: int, jobs: int | None, gpus: int) -> Resources:
         """For so many cells, each of which asks for so many GPUs; `jobs` None: as many at once as is best.
 
         Raises RecipeError where what it is made of is not installed.
         """
         ...
 
-    def start(self, tasks: Sequence[Task], needs: Needs) -> None:
+    def start(self, tasks: Sequence[CellProcess], needs: Resources) -> None:
         """Give it tasks, one after another."""
         ...
 

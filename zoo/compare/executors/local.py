@@ -13,37 +13,39 @@ from threading import Lock
 
 import torch
 
-from zoo.compare.executors.base import Needs, Task, ended
+from zoo.compare.executors.base import CellProcess, Resources, wait_for_exit
 from zoo.registry import register
 
 
 @register
-class Local:
+class LocalExecutor:
     """As many cells as there are cores, which they share out as threads; or one for each GPU, which sees no other."""
 
-    here = True
+    is_local = True
 
     def __init__(self) -> None:
-        self.places: SimpleQueue[str | None] = SimpleQueue()  # what a cell that begins sees of GPUs
+        self.free_devices: SimpleQueue[str | None] = (
+            SimpleQueue()
+        )  # what a cell that begins sees of GPUs
         self.processes: set[Popen[bytes]] = set()
         self.handles: list[Future[int]] = []
         self.lock, self.stopped = Lock(), False
         self.pool: ThreadPoolExecutor | None = None
 
-    def needs(self, cells: int, jobs: int | None, gpus: int) -> Needs:
+    def plan_resources(self, cells: int, jobs: int | None, gpus: int) -> Resources:
         cores = (
             len(os.sched_getaffinity(0))
             if hasattr(os, "sched_getaffinity")
             else os.cpu_count() or 1
         )
-        most = len(_devices()) if gpus else cores
+        most = len(_list_devices()) if gpus else cores
         found = min(cells, jobs or max(1, most))
-        return Needs(found, max(1, cores // found), gpus)
+        return Resources(found, max(1, cores // found), gpus)
 
-    def start(self, tasks: Sequence[Task], needs: Needs) -> None:
-        devices = _devices() if needs.gpus else []
+    def start(self, tasks: Sequence[CellProcess], needs: Resources) -> None:
+        devices = _list_devices() if needs.gpus else []
         for number in range(needs.jobs):  # more jobs than GPUs share them
-            self.places.put(devices[number % len(devices)] if devices else None)
+            self.free_devices.put(devices[number % len(devices)] if devices else None)
         self.pool = pool = ThreadPoolExecutor(needs.jobs)
         for task in tasks:
             self.handles.append(pool.submit(self._run, task))
@@ -57,22 +59,22 @@ class Local:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal)
 
-    def _run(self, task: Task) -> int:
-        place = self.places.get()
+    def _run(self, task: CellProcess) -> int:
+        place = self.free_devices.get()
         try:
             with self.lock:
                 if self.stopped:
                     return 128 + SIGTERM
                 process = task.start({} if place is None else {"CUDA_VISIBLE_DEVICES": place})
                 self.processes.add(process)
-            code = ended(process)
+            code = wait_for_exit(process)
             self.processes.discard(process)
             return code
         finally:
-            self.places.put(place)
+            self.free_devices.put(place)
 
 
-def _devices() -> list[str]:
+def _list_devices() -> list[str]:
     """The GPUs that a process started from here can be told to see."""
     told = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0

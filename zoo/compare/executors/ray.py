@@ -8,22 +8,22 @@ from importlib.util import find_spec
 from signal import SIGINT, SIGTERM, Signals, default_int_handler, getsignal, signal
 from typing import Annotated, Any
 
-from zoo.compare.executors.base import Needs, Task
+from zoo.compare.executors.base import CellProcess, Resources
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import PLUGINS, Between, register
 
 
 @register
-class Ray:
+class RayExecutor:
     """Each cell has `cpus` processors. The folder of the comparison must be on all nodes."""
 
-    here = False
+    is_local = False
 
     def __init__(self, *, cpus: Annotated[int, Between(1)] = 1) -> None:
         self.cpus = cpus
-        self.handles: list[_Reference] = []
+        self.handles: list[_RayHandle] = []
 
-    def needs(self, cells: int, jobs: int | None, gpus: int) -> Needs:
+    def plan_resources(self, cells: int, jobs: int | None, gpus: int) -> Resources:
         if find_spec("ray") is None:
             raise RecipeError(
                 ConfigIssue("command line", "engine", "ray is not installed", "pip install ray")
@@ -34,9 +34,9 @@ class Ray:
                     "command line", "jobs", "Ray itself says how many run at once", "leave it out"
                 )
             )
-        return Needs(cells, self.cpus, gpus)
+        return Resources(cells, self.cpus, gpus)
 
-    def start(self, tasks: Sequence[Task], needs: Needs) -> None:
+    def start(self, tasks: Sequence[CellProcess], needs: Resources) -> None:
         library = self._library()
         handlers = {one: getsignal(one) for one in (SIGINT, SIGTERM)}
         library.init(ignore_reinit_error=True, log_to_driver=False)
@@ -53,7 +53,7 @@ class Ray:
         }
         run = library.remote(**asked)(_run)
         for task in tasks:
-            self.handles.append(_Reference(library, run.remote(task)))
+            self.handles.append(_RayHandle(library, run.remote(task)))
 
     def stop(self, signal: Signals) -> None:
         for handle in self.handles:
@@ -68,13 +68,13 @@ class Ray:
         return ray
 
 
-def _run(task: Task) -> int:
+def _run(task: CellProcess) -> int:
     """On a node. Ray breaks a task off as SIGINT would, which does nothing where Ray was started with that ignored."""
     signal(SIGINT, default_int_handler)
     return task()
 
 
-class _Reference:
+class _RayHandle:
     """A reference of Ray as a handle. Ray does not tell whether a task has begun: it is said to run until it is done."""
 
     def __init__(self, library: Any, reference: Any) -> None:

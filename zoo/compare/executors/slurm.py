@@ -10,7 +10,7 @@ from signal import Signals
 from subprocess import Popen
 from typing import Annotated, Any
 
-from zoo.compare.executors.base import Needs, Task, ended
+from zoo.compare.executors.base import CellProcess, Resources, wait_for_exit
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.launch import slurm
 from zoo.registry import Between, Count, register
@@ -20,12 +20,12 @@ LOGS = "slurm"  # in the folder of the comparison
 
 
 @register
-class Slurm:
+class SlurmExecutor:
     """Each cell has `cpus` processors and `gpus`, by default one where the recipe asks for a GPU. `time` is that of a cell's
     one try: where it is over, the cell saves its state and is put into the queue again.
     """
 
-    here = False
+    is_local = False
 
     def __init__(
         self,
@@ -36,12 +36,14 @@ class Slurm:
         cpus: Count = 1,
         gpus: Annotated[int, Between(0, 1)] | None = None,
     ) -> None:
-        slurm.Slurm(time=time, partition=partition, account=account)  # says what is wrong with them
-        self.minutes = -(-slurm.seconds(time) // 60)
+        slurm.SlurmLauncher(
+            time=time, partition=partition, account=account
+        )  # says what is wrong with them
+        self.minutes = -(-slurm.parse_time_limit(time) // 60)
         self.partition, self.account, self.cpus, self.gpus = partition, account, cpus, gpus
-        self.handles: list[_Job] = []
+        self.handles: list[_SlurmHandle] = []
 
-    def needs(self, cells: int, jobs: int | None, gpus: int) -> Needs:
+    def plan_resources(self, cells: int, jobs: int | None, gpus: int) -> Resources:
         if find_spec("submitit") is None:
             raise RecipeError(
                 ConfigIssue(
@@ -54,9 +56,11 @@ class Slurm:
                     "command line", "engine", "there is no srun here", "start it where SLURM is"
                 )
             )
-        return Needs(min(cells, jobs or cells), self.cpus, gpus if self.gpus is None else self.gpus)
+        return Resources(
+            min(cells, jobs or cells), self.cpus, gpus if self.gpus is None else self.gpus
+        )
 
-    def start(self, tasks: Sequence[Task], needs: Needs) -> None:
+    def start(self, tasks: Sequence[CellProcess], needs: Resources) -> None:
         executor = self._executor(tasks[0].folder / tasks[0].run.parent.parent / LOGS)
         asked = {"slurm_partition": self.partition, "slurm_account": self.account}
         executor.update_parameters(
@@ -69,7 +73,7 @@ class Slurm:
         )
         with executor.batch():
             self.handles = [
-                _Job(executor.submit(Requeued(task))) for task in tasks
+                _SlurmHandle(executor.submit(RequeuedCell(task))) for task in tasks
             ]  # submitted as the batch ends
 
     def stop(self, signal: Signals) -> None:
@@ -83,16 +87,16 @@ class Slurm:
         return submitit.AutoExecutor(folder=logs, cluster="slurm", slurm_max_num_timeout=TRIES)
 
 
-class Requeued:
+class RequeuedCell:
     """A task as submitit runs it, on a node. Where the time is over it is asked for what is to be done then."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: CellProcess) -> None:
         self.task = task
         self.process: Popen[bytes] | None = None
 
     def __call__(self) -> int:
         self.process = process = self.task.start()
-        return ended(process)
+        return wait_for_exit(process)
 
     def checkpoint(self) -> Any:
         """Have the cell save its state; it begins again in a job of the same kind."""
@@ -101,10 +105,10 @@ class Requeued:
         if self.process is not None:
             self.process.terminate()
             self.process.wait()
-        return DelayedSubmission(Requeued(self.task))
+        return DelayedSubmission(RequeuedCell(self.task))
 
 
-class _Job:
+class _SlurmHandle:
     """A job of submitit as a handle; it has a number once it is submitted."""
 
     def __init__(self, job: Any) -> None:
