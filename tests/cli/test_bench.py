@@ -73,7 +73,7 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
         (["rop"], "rop: there is no 'rop' among encodings; did you mean rope?"),
         (["{name: liere, blok: 4}"], "unknown key; did you mean block?"),
         (["{name: "], "{name: : bad YAML"),
-        (["fox+fox"], "an encoding stands twice in a list"),
+        (["fox+fox"], "the list names an encoding twice"),
         (["dape"], "dape: dape adapts the biases of the links before it"),
         (["rope_axial"], "rope_axial: rope_axial takes 2 or 3 axes, not 1"),
         (["rope", "against=fix"], "against: there is no 'fix' among encodings; did you mean fox?"),
@@ -84,7 +84,7 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
         (["--shape", "lm_toi"], "--shape: there is no shape 'lm_toi'; did you mean lm_toy?"),
         (
             ["--shape", "vit_toy", "--lengths", "33"],
-            "--lengths: patch 8 does not divide images of 33 x 33",
+            "--lengths: patch_size 8 does not divide images of 33 x 33",
         ),
         (["none", "--shape", "vit_toy", "measures=decode"], "measures: images are not decoded"),
         (["--lengths", "1,x"], "--lengths: '1,x' is no list of lengths"),

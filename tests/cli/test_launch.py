@@ -29,7 +29,7 @@ class Shout:
     def __init__(self, *, times: int = 1) -> None:
         self.times = times
 
-    def script(self, job):
+    def write_script(self, job):
         return job.command + "!" * self.times
 """
 
@@ -343,7 +343,7 @@ WRONG = {
     ),
     "a port that is none": (
         ["torchrun", "vit_comrope", "port=80"],
-        ["port", "from 1024 to 65535", "80"],
+        ["port", "at least 1024", "80"],
     ),
     "a misspelt key": (["slurm", "vit_comrope", "model.depht=2"], ["model.depht", "model.depth?"]),
     "heads that do not divide": (["slurm", "vit_comrope", "model.heads=5"], ["model.heads", "5"]),

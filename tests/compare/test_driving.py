@@ -8,7 +8,7 @@ import pytest
 from zoo.compare import status
 from zoo.compare.executors.base import CellProcess, Resources
 from zoo.compare.plan import CELLS, ComparisonPlan, PlannedCell
-from zoo.compare.runner import CellRunner, cell
+from zoo.compare.runner import CellRunner, run_cell
 from zoo.errors import ZooError
 from zoo.run.load import load_recipe
 
@@ -142,7 +142,7 @@ def test_a_cell_does_not_end_by_the_signal_that_slurm_sends_to_all(tmp_path, mon
     monkeypatch.setattr("zoo.compare.runner.load_recipe", lambda _: load_recipe("vit_none"))
     monkeypatch.setattr("zoo.compare.runner.evaluate", lambda *_: None)
     try:
-        cell(tmp_path / CELLS / "c-0", tie_embeddings=False)
+        run_cell(tmp_path / CELLS / "c-0", tied=False)
     finally:
         signal(SIGUSR2, before)
     assert seen == [SIG_IGN]

@@ -184,7 +184,7 @@ def test_what_slurm_would_refuse_is_told():
 def test_an_engine_that_is_not_installed_says_what_to_install(engine, extra, monkeypatch):
     monkeypatch.setattr(f"{type(engine).__module__}.find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=f"pip install {extra}"):
-        engine.needs(4, None, 0)
+        engine.plan_resources(4, None, 0)
 
 
 class Library:

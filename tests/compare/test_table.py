@@ -68,8 +68,8 @@ def plan(**more):
         "model": {"encoding": [{"name": "none"}]},
     }
     known = {
-        "zoo": "",
-        "made": "",
+        "zoo_version": "",
+        "created": "",
         "command": "",
         "recipe": "",
         "base": {},
@@ -77,9 +77,9 @@ def plan(**more):
         "seeds": (0,),
         "measure": "",
         "better": "low",
-        "trained": "",
+        "training_size": "",
         "windows": "",
-        "chosen": True,
+        "automatic_threads": True,
         "variants": {"none": {"model.encoding": "none"}},
         "axes": (Axis(key="model.encoding", title="encoding", values=("none",)),),
         "cells": (PlannedCell(name="none-0", variant="none", seed=0, recipe=recipe),),
@@ -101,7 +101,10 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
 def test_threads_that_were_not_asked_for_are_no_part_of_a_plan():
     other = plan(cells=changed("trainer", num_threads=2))
     assert other.hash == plan().hash
-    assert replace(other, chosen=False).hash != replace(plan(), chosen=False).hash
+    assert (
+        replace(other, automatic_threads=False).hash
+        != replace(plan(), automatic_threads=False).hash
+    )
 
 
 def test_what_differs_is_named():

@@ -29,7 +29,9 @@ def heading(result: Result) -> str:
     """The conditions, in a few lines."""
     shape, machine = result.shape, result.machine
     length = (
-        f"{shape['length']} pixels, patch_size {shape['patch_size']}" if shape["kind"] == "image" else "texts"
+        f"{shape['length']} pixels, patch_size {shape['patch_size']}"
+        if shape["kind"] == "image"
+        else "texts"
     )
     sizes = f"width {shape['dim']}, {shape['heads']} heads, {shape['depth']} layers, batch {shape['batch']}, {length}"
     run = f"{shape['precision']}, {'compiled' if shape['compile'] else 'not compiled'}"
