@@ -6,7 +6,7 @@ import zoo
 from zoo.errors import DataError, RecipeError
 
 LANGUAGE = "extends: [model/{model}, data/{data}, optim/adamw, trainer/default]\n"
-FITTING = {"lm_tiny": "predict", "mlm_tiny": "fill", "vit_tiny": "classify"}
+FITTING = {"lm_tiny": "causal_lm", "mlm_tiny": "masked_lm", "vit_tiny": "classification"}
 
 
 @pytest.fixture
@@ -34,27 +34,27 @@ def test_what_fits_has_no_fault(model, faults):
 
 def test_a_task_that_reads_other_samples_is_told(faults):
     assert faults("vit_tiny", "digits", "causal_lm") == {
-        "task.name": "task predict reads text, data digits yields images"
+        "task.name": "task causal_lm reads text, data digits yields images"
     }
     assert faults("lm_tiny", "flipflop", "classification") == {
-        "task.name": "task classify reads images or passages, data flipflop yields text"
+        "task.name": "task classification reads images or passages, data flipflop yields text"
     }
 
 
 def test_texts_with_labels_are_classified_and_neither_filled_nor_predicted(faults):
     assert faults("mlm_tiny", "marker_offset", "classification") == {}
     assert faults("mlm_tiny", "marker_offset", "masked_lm") == {
-        "task.name": "task fill reads text, data marker_offset yields passages"
+        "task.name": "task masked_lm reads text, data marker_offset yields passages"
     }
     assert faults("lm_tiny", "marker_offset", "causal_lm") == {
-        "task.name": "task predict reads text, data marker_offset yields passages",
+        "task.name": "task causal_lm reads text, data marker_offset yields passages",
         "model.name": "model decoder reads text, data marker_offset yields passages",
     }
 
 
 def test_a_model_and_a_task_that_read_other_samples_are_told_at_once(faults):
     assert faults("lm_tiny", "digits", "causal_lm") == {
-        "task.name": "task predict reads text, data digits yields images",
+        "task.name": "task causal_lm reads text, data digits yields images",
         "model.name": "model decoder reads text, data digits yields images",
     }
 
@@ -65,54 +65,54 @@ def test_a_task_that_wants_another_model_is_told(faults):
 
 
 def test_places_by_a_length_that_is_not_known_are_told(faults):
-    found = faults("lm_tiny", "flipflop", "predict", "model.encoding=comrope_ld")
+    found = faults("lm_tiny", "flipflop", "causal_lm", "model.encoding=comrope_ld")
     assert "add coordinates: index to its entry" in found["model.encoding"]
     assert not faults(
-        "lm_tiny", "flipflop", "predict", "model.encoding={name: comrope_ld, coordinates: index}"
+        "lm_tiny", "flipflop", "causal_lm", "model.encoding={name: comrope_ld, coordinates: index}"
     )
 
 
 def test_memory_wants_windows_that_follow_one_another(faults, tmp_path):
     assert (
         "set it to 0"
-        in faults("lm_tiny", "flipflop", "predict", "model.memory_length=8")["model.memory_length"]
+        in faults("lm_tiny", "flipflop", "causal_lm", "model.memory_length=8")["model.memory_length"]
     )
     (tmp_path / "a.txt").write_text("abcdefg " * 3000)
     given = ["model.memory_length=8", f"data.files=[{tmp_path / 'a.txt'}]"]
     assert (
         "set data.streams to true"
-        in faults("lm_tiny", "text", "predict", *given)["model.memory_length"]
+        in faults("lm_tiny", "text", "causal_lm", *given)["model.memory_length"]
     )
-    assert faults("lm_tiny", "text", "predict", *given, "data.streams=true", "data.length=16") == {}
+    assert faults("lm_tiny", "text", "causal_lm", *given, "data.streams=true", "data.length=16") == {}
 
 
 def test_missing_data_is_told_where_nothing_else_is_wrong(faults):
     with pytest.raises(DataError, match="nowhere"):
-        faults("lm_tiny", "text", "predict", "data.files=[nowhere.txt]")
+        faults("lm_tiny", "text", "causal_lm", "data.files=[nowhere.txt]")
     found = faults(
-        "lm_tiny", "text", "predict", "data.files=[nowhere.txt]", "trainer.accelerator=tpu"
+        "lm_tiny", "text", "causal_lm", "data.files=[nowhere.txt]", "trainer.accelerator=tpu"
     )
     assert set(found) == {"trainer"}
 
 
 def test_what_the_data_cannot_vary_is_told(faults):
-    found = faults("vit_tiny", "digits", "classify", "evaluate.lengths=[8]")
+    found = faults("vit_tiny", "digits", "classification", "evaluate.lengths=[8]")
     assert found == {"evaluate.lengths": "data digits has no option length, so it cannot vary"}
     assert (
         "no option stride"
-        in faults("lm_tiny", "flipflop", "predict", "evaluate={lengths: [8], stride: 4}")[
+        in faults("lm_tiny", "flipflop", "causal_lm", "evaluate={lengths: [8], stride: 4}")[
             "evaluate.stride"
         ]
     )
     assert (
         "write 8"
-        in faults("lm_tiny", "flipflop", "predict", "evaluate.lengths=[7]")["evaluate.lengths"]
+        in faults("lm_tiny", "flipflop", "causal_lm", "evaluate.lengths=[7]")["evaluate.lengths"]
     )
-    assert not faults("lm_tiny", "flipflop", "predict", "evaluate.lengths=[8, 128]")
+    assert not faults("lm_tiny", "flipflop", "causal_lm", "evaluate.lengths=[8, 128]")
 
 
 def test_a_stride_without_lengths_is_told(faults):
     assert (
         "add evaluate.lengths"
-        in faults("lm_tiny", "flipflop", "predict", "evaluate.stride=4")["evaluate.stride"]
+        in faults("lm_tiny", "flipflop", "causal_lm", "evaluate.stride=4")["evaluate.stride"]
     )
