@@ -37,18 +37,18 @@ def test_a_task_that_reads_other_samples_is_told(faults):
         "task.name": "task causal_lm reads text, data digits yields images"
     }
     assert faults("lm_tiny", "flipflop", "classification") == {
-        "task.name": "task classification reads images or passages, data flipflop yields text"
+        "task.name": "task classification reads images or labelled texts, data flipflop yields text"
     }
 
 
 def test_texts_with_labels_are_classified_and_neither_filled_nor_predicted(faults):
     assert faults("mlm_tiny", "marker_offset", "classification") == {}
     assert faults("mlm_tiny", "marker_offset", "masked_lm") == {
-        "task.name": "task masked_lm reads text, data marker_offset yields passages"
+        "task.name": "task masked_lm reads text, data marker_offset yields labelled texts"
     }
     assert faults("lm_tiny", "marker_offset", "causal_lm") == {
-        "task.name": "task causal_lm reads text, data marker_offset yields passages",
-        "model.name": "model decoder reads text, data marker_offset yields passages",
+        "task.name": "task causal_lm reads text, data marker_offset yields labelled texts",
+        "model.name": "model decoder reads text, data marker_offset yields labelled texts",
     }
 
 

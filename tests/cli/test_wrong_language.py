@@ -156,7 +156,7 @@ RECIPES = {
         ["data.windows", "contiguous"],
     ),
     "filling with a decoder": (["task=masked_lm"], 2, ["task.name", "encoder"]),
-    "labels for a decoder": (["task=classification"], 2, ["task", "classify reads images"]),
+    "labels for a decoder": (["task=classification"], 2, ["task", "classification reads images"]),
     "resolutions of text": (
         ["evaluate.resolutions=[16]"],
         2,

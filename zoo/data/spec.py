@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ImageSpec:
     """Images [B, channels, height, width] with one label each. `names` of the classes are empty where they have none."""
+
+    noun: ClassVar[str] = "images"
 
     channels: int
     height: int
@@ -29,6 +31,8 @@ class ImageSpec:
 @dataclass(frozen=True)
 class VideoSpec(ImageSpec):
     """Clips [B, channels, frames, height, width] with one label each."""
+
+    noun: ClassVar[str] = "videos"
 
     frames: int
 
@@ -62,6 +66,8 @@ class TextSpec:
     in each window, token by token.
     """
 
+    noun: ClassVar[str] = "text"
+
     length: int
     vocabulary: Vocabulary
     asks: Literal["every", "some", "answers"] = "every"
@@ -70,6 +76,8 @@ class TextSpec:
 @dataclass(frozen=True)
 class TextClassificationSpec:
     """Texts of at most `length` tokens, int64 [B, N] with -1 for padding, with one label each. `names` as of images."""
+
+    noun: ClassVar[str] = "labelled texts"
 
     length: int
     vocabulary: Vocabulary

@@ -93,7 +93,7 @@ def adopt(task: Task, data: DataModule) -> None:
 def _refuse_others(known: Samples, found: Samples, *keys: str) -> None:
     """Raises OptionError where samples are not such as the model was trained on; their size may be another."""
     if type(found) is not type(known):
-        raise OptionError("name", f"the model reads {type(known).__name__.lower()}")
+        raise OptionError("name", f"the model reads {known.noun}")
     for key in keys:
         if getattr(found, key) != getattr(known, key):
             raise OptionError(

@@ -102,10 +102,9 @@ def reader(recipe: Recipe, section: Literal["model", "task"], samples: Samples) 
     cls = registry.find(f"{section}s", name)
     wanted = get_type_hints(cls.__init__).get("samples", object)
     if not isinstance(samples, wanted):
-        kinds = " or ".join(kind.__name__.lower() for kind in get_args(wanted) or (wanted,))
-        yielded = type(samples).__name__.lower()
+        kinds = " or ".join(kind.noun for kind in get_args(wanted) or (wanted,))
         raise OptionError(
-            "name", f"{section} {name} reads {kinds}, data {recipe.data.name} yields {yielded}"
+            "name", f"{section} {name} reads {kinds}, data {recipe.data.name} yields {samples.noun}"
         )
     return cls
 

@@ -81,8 +81,7 @@ def faults(recipe: Recipe, trained: Samples) -> Iterator[OptionError]:
             continue
         if isinstance(trained, ImageSpec) != (kind == "resolutions"):
             yield OptionError(
-                kind,
-                f"data {recipe.data.name} yields {type(trained).__name__.lower()}, which have none",
+                kind, f"data {recipe.data.name} yields {trained.noun}, which have none"
             )
             continue
         try:

@@ -130,9 +130,7 @@ def pictures(
 def refuse_others(samples: Samples, channels: int) -> None:
     """Raises OptionError where a model reads something other than images with so many channels."""
     if type(samples) is not ImageSpec:
-        raise OptionError(
-            "name", f"a source of images, the model reads {type(samples).__name__.lower()}"
-        )
+        raise OptionError("name", f"a source of images, the model reads {samples.noun}")
     if samples.channels != channels:
         raise OptionError(
             "channels", f"{channels} channels, the model reads images of {samples.channels}"
