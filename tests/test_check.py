@@ -75,7 +75,9 @@ def test_places_by_a_length_that_is_not_known_are_told(faults):
 def test_memory_wants_windows_that_follow_one_another(faults, tmp_path):
     assert (
         "set it to 0"
-        in faults("lm_tiny", "flipflop", "causal_lm", "model.memory_length=8")["model.memory_length"]
+        in faults("lm_tiny", "flipflop", "causal_lm", "model.memory_length=8")[
+            "model.memory_length"
+        ]
     )
     (tmp_path / "a.txt").write_text("abcdefg " * 3000)
     given = ["model.memory_length=8", f"data.files=[{tmp_path / 'a.txt'}]"]
@@ -83,7 +85,9 @@ def test_memory_wants_windows_that_follow_one_another(faults, tmp_path):
         "set data.streams to true"
         in faults("lm_tiny", "text", "causal_lm", *given)["model.memory_length"]
     )
-    assert faults("lm_tiny", "text", "causal_lm", *given, "data.streams=true", "data.length=16") == {}
+    assert (
+        faults("lm_tiny", "text", "causal_lm", *given, "data.streams=true", "data.length=16") == {}
+    )
 
 
 def test_missing_data_is_told_where_nothing_else_is_wrong(faults):
