@@ -4,6 +4,7 @@ import doctest
 import importlib
 import math
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tables import corpus, text
 
 import zoo
 from zoo import api
+from zoo.cli import main
 from zoo.config import load
 from zoo.data.corpus.tokenizer import train
 from zoo.laws import LAWS
@@ -250,6 +252,14 @@ def test_a_head_that_does_not_say_what_its_numbers_are_is_refused(pages):
         importlib.import_module("recipe_heads").replace_numbers(
             head, {"metrics": {}, "minutes": 1.0}, {"64": {"test/accuracy": 0.9}}
         )
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/training.md"])
+def test_config_errors_are_printed_as_pages_show_them(page, capsys):
+    (block,) = re.findall(r"```\n\$ zoo (.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    command, _, printed = block.partition("\n")
+    assert main(shlex.split(command)) == 2
+    assert capsys.readouterr().err == printed
 
 
 def test_the_files_that_pages_name_exist():
