@@ -87,6 +87,7 @@ COUNTS = {
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 EXAMPLE_FILES = {"zoo/encodings/window.py"}
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+QUESTIONS = sorted((ROOT / "docs" / "questions").glob("*.md"))
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +98,34 @@ def pages():
         yield importlib.import_module("pages")
 
 
-def test_the_python_of_the_readme_runs():
-    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
-    exec("\n".join(line for line in code.splitlines() if "zoo.load" not in line), {})
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_python_of_pages_runs(page):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    exec("\n".join(blocks), {})
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
+def test_the_glossary_is_short():
+    assert (
+        len(re.findall(r"^\*\*", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)) <= 25
+    )
+
+
+@pytest.mark.parametrize("page", ["overview", *(f"questions/{path.stem}" for path in QUESTIONS)])
+def test_recorded_comparisons_open_with_a_warning(page, pages):
+    title, blank, *text = (ROOT / "docs" / f"{page}.md").read_text().splitlines()
+    opening = " ".join(text).split("  ")[0]
+    assert opening.startswith(importlib.import_module("comparison_pages").WARNING)
+
+
+def test_the_reference_has_every_public_name():
+    listed = re.findall(
+        r"^::: zoo\.(\w+)$", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE
+    )
+    assert sorted(listed) == sorted(zoo.__all__)
 
 
 def test_the_example_of_the_layer_runs():
