@@ -24,7 +24,8 @@ from zoo.compare.outputs import RESULTS
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.results import TRAINED, Comparison
 from zoo.compare.table import conditions, costs
-from zoo.compare.text import capital, decimals, named, number, question, spread
+from zoo.compare.text import capital, decimals, named, question, spread
+from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 
 QUESTIONS = Path(__file__).parent / "questions"
@@ -152,7 +153,7 @@ def _overview_cell(column: Column, standing: Standing | None) -> str:
         return ""
     if standing.mean is None:
         return _missing_reason(standing)
-    return number(standing.mean.mean, decimals(column.comparison))
+    return format_fixed(standing.mean.mean, decimals(column.comparison))
 
 
 def _missing_reason(standing: Standing) -> str:
