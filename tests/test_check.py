@@ -120,3 +120,9 @@ def test_a_stride_without_lengths_is_told(faults):
         "add evaluate.lengths"
         in faults("lm_tiny", "flipflop", "causal_lm", "evaluate.stride=4")["evaluate.stride"]
     )
+
+
+def test_an_option_of_an_encoding_that_does_not_fit_is_blamed_on_the_encoding(faults):
+    word = "model.encoding=[{name: comrope_ld, block: 7}]"
+    found = faults("vit_tiny", "digits", "classification", word)
+    assert found["model.encoding.0.block"].startswith("comrope_ld: block 7 must be even")

@@ -83,7 +83,7 @@ RECIPES = {
     "two that rescore": (
         [chain("alibi", "cope", "dape")],
         2,
-        ["model.encoding", "dape", "both write rescore"],
+        ["model.encoding", "dape", "both write transform_scores"],
     ),
     "an encoding twice": ([chain("fox", "fox")], 2, ["model.encoding.1", "fox", "twice"]),
     "two rotations": ([chain("rope", "tape")], 2, ["model.encoding", "rope and tape"]),
@@ -103,9 +103,9 @@ RECIPES = {
         ["model.encoding.0.scaling.factor", "0.5"],
     ),
     "an odd number of channels": (
-        ["model.encoding=[{name: rope, fraction: 0.4}]"],
+        ["model.encoding=[{name: rope, rotary_fraction: 0.4}]"],
         2,
-        ["model.encoding.0.fraction", "head size 8"],
+        ["model.encoding.0.rotary_fraction", "head size 8"],
     ),
     "more weights than there are numbers": (
         ["model.dim=2000000000"],
@@ -119,19 +119,19 @@ RECIPES = {
     ),
     "a rate past all weights": (["optim.lr=1e38"], 2, ["optim.lr", "1e+38"]),
     "buckets beyond their reach": (
-        ["model.encoding=[{name: t5, reach: 8}]"],
+        ["model.encoding=[{name: t5, max_distance: 8}]"],
         2,
-        ["model.encoding.0.reach", "8"],
+        ["model.encoding.0.max_distance", "8"],
     ),
     "a bias of sums over keys": (
         ["model.attention=linear", chain("rope", "fox")],
         2,
-        ["model.encoding", "fox changes factors"],
+        ["model.encoding", "fox changes low_rank_biases"],
     ),
     "a window of sums over keys": (
         ["model.attention=linear", "model.window=4"],
         2,
-        ["model.window", "kernel softmax"],
+        ["model.window", "attention softmax"],
     ),
     "key heads that do not divide": (["model.kv_heads=3"], 2, ["model.kv_heads", "heads 2"]),
     "frames of shared heads": (
@@ -215,7 +215,7 @@ def test_a_wrong_recipe_of_another_model(case, refused):
 
 
 def test_images_and_text_do_not_mix(refused):
-    refused(2, ["task", "predict reads text", "digits"], "fit", "vit_none", *TINY, "task=causal_lm")
+    refused(2, ["task", "causal_lm reads text", "digits"], "fit", "vit_none", *TINY, "task=causal_lm")
     refused(
         2,
         ["evaluate.lengths", "digits", "length"],
