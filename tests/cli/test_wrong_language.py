@@ -215,7 +215,9 @@ def test_a_wrong_recipe_of_another_model(case, refused):
 
 
 def test_images_and_text_do_not_mix(refused):
-    refused(2, ["task", "causal_lm reads text", "digits"], "fit", "vit_none", *TINY, "task=causal_lm")
+    refused(
+        2, ["task", "causal_lm reads text", "digits"], "fit", "vit_none", *TINY, "task=causal_lm"
+    )
     refused(
         2,
         ["evaluate.lengths", "digits", "length"],
