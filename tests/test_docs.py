@@ -1,5 +1,6 @@
 """What the pages say is so: their code runs, their links hold, their recipes are claims with numbers."""
 
+import dataclasses
 import doctest
 import importlib
 import math
@@ -15,7 +16,7 @@ from tables import corpus, text
 import zoo
 from zoo import api
 from zoo.cli import main
-from zoo.config import load
+from zoo.config import Recipe, load
 from zoo.data.corpus.tokenizer import train
 from zoo.laws import LAWS
 from zoo.laws.certificate import Certificate
@@ -85,6 +86,9 @@ COUNTS = {
     "passkey": 50,
 }
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+SECTIONS = {field.name for field in dataclasses.fields(Recipe)} - {"name", "locations"}
+# Pages show the errors that these keys cause.
+MISSPELT = {"model.depht", "optim.param_groups"}
 EXAMPLE_FILES = {"zoo/encodings/window.py"}
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 QUESTIONS = sorted((ROOT / "docs" / "questions").glob("*.md"))
@@ -161,6 +165,32 @@ def test_commands_name_what_there_is(page):
     )
     for word in re.findall(r"^ *(?:\$ )?zoo (?:fit|show) (\S+)", page.read_text(), re.MULTILINE):
         assert word in known
+
+
+def read_commands(page):
+    """The words of the `zoo` commands of a page, without the explanations behind them."""
+    for line in page.read_text().replace("\\\n", " ").splitlines():
+        command = re.match(r" *(?:\$ )?zoo (\w+ .*)", line)
+        if command and line.startswith((" ", "$", "zoo")):
+            yield shlex.split(re.sub(r"(?<=\S)\s{2,}\w.*$", "", command[1]), posix=True)
+
+
+def find_recipe(words):
+    """The recipe that a command or its run is of; None for placeholders such as RUN."""
+    names = {path.stem for path in RECIPES}
+    runs = (re.fullmatch(r"runs/(\w+)/latest", word) for word in words)
+    found = [word for word in words if word in names] + [run[1] for run in runs if run]
+    return next((name for name in found if name in names), None)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_recipe_keys_of_commands_resolve(page):
+    for words in read_commands(page):
+        recipe = find_recipe(words)
+        overrides = [word for word in words if "=" in word or word.startswith("~")]
+        keys = [word for word in overrides if re.split(r"[.=]", word.lstrip("~"))[0] in SECTIONS]
+        if recipe and not MISSPELT & {word.partition("=")[0] for word in keys}:
+            load(recipe, keys)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
