@@ -33,7 +33,7 @@ from zoo.cli.explain_encoding import (
     find_backend,
 )
 from zoo.config import Recipe, load, recipe_files
-from zoo.diagnostics.portrait import draw
+from zoo.diagnostics.portrait.portrait import draw_portrait
 from zoo.encodings.facts import declared
 
 DOCS = Path(__file__).parent
@@ -66,7 +66,7 @@ layer with identity projections, in float64 with a fixed seed.
   sixteen such vectors, a band the middle 80 %.
 - *Bias on scores* is what remains when queries and keys are zero, *of random tokens* if the bias
   depends on the tokens.
-- *Causal weights* are relative to the largest of their row: a row is all yellow if every key weighs
+- *Causal weights* are relative to the largest of their row: a row is all dark if every key weighs
   the same.
 - *Rotation of each pair of channels*: the angle by which one step rotates queries and keys, found
   by rotating unit vectors. On an image, commuting rotations give each pair of channels an angle per
@@ -214,7 +214,7 @@ def draw_pictures(names: Sequence[str]) -> None:
     for name in zoo.encoding_names():
         path = PICTURES / f"{name}.png"
         if name in names or "all" in names or not path.exists():
-            draw(build_shortest_chain(zoo.encoding_class(name)), path)
+            draw_portrait(build_shortest_chain(zoo.encoding_class(name)), path)
             print(path.relative_to(DOCS))
 
 

@@ -7,8 +7,13 @@ import torch
 from PIL import Image
 
 from zoo.attention import Dims
-from zoo.diagnostics.portrait import draw, panels, probed
-from zoo.diagnostics.portrait.turning import angles, commute, turns, waves
+from zoo.diagnostics.portrait.portrait import collect_panels, draw_portrait, probe_encodings
+from zoo.diagnostics.portrait.rotation_probe import (
+    is_commuting,
+    measure_rotations,
+    rotation_angles,
+    wave_vectors,
+)
 from zoo.registry import Choice
 
 TEXT, IMAGE = Dims(32, 2, length=12, depth=2), Dims(32, 2, axes=2, length=(5, 5), depth=2)
@@ -17,7 +22,10 @@ TEXT, IMAGE = Dims(32, 2, length=12, depth=2), Dims(32, 2, axes=2, length=(5, 5)
 def shown(name, dims=TEXT, **options):
     """{title: panel} of one encoding."""
     with torch.no_grad():
-        return {panel.title: panel for panel in panels(probed([Choice(name, options)], dims))}
+        return {
+            panel.title: panel
+            for panel in collect_panels(probe_encodings([Choice(name, options)], dims))
+        }
 
 
 def test_a_bias_is_shown_as_its_slope_per_head():
@@ -28,13 +36,13 @@ def test_a_bias_is_shown_as_its_slope_per_head():
 
 
 def test_rotations_show_their_frequencies():
-    (points,) = shown("rope", base=100.0)["Turn of each pair of channels"].groups.values()
+    (points,) = shown("rope", base=100.0)["Rotation of each pair of channels"].groups.values()
     torch.testing.assert_close(points[1], 100.0 ** (-torch.arange(8.0, dtype=torch.float64) / 8))
 
 
 def test_channels_that_do_not_turn_are_counted():
-    panel = shown("rope", rotary_fraction=0.5)["Turn of each pair of channels"]
-    assert panel.with_per_token == "4 of 8 pairs stay"
+    panel = shown("rope", rotary_fraction=0.5)["Rotation of each pair of channels"]
+    assert panel.note == "4 of 8 pairs stay"
     assert panel.groups["all heads"][1].isnan().sum() == 4
 
 
@@ -45,9 +53,9 @@ def test_equal_tokens_lose_score_by_the_mean_of_cosines():
 
 
 def test_waves_of_an_image_lie_on_its_axes_or_off_them():
-    (both,) = shown("rope_axial", IMAGE)["Wave vectors of the turns"].groups.values()
+    (both,) = shown("rope_axial", IMAGE)["Wave vectors of the rotations"].groups.values()
     torch.testing.assert_close(both[0] * both[1], torch.zeros_like(both[0]), atol=1e-9, rtol=0)
-    mixed = shown("rope_mixed", IMAGE)["Wave vectors of the turns"].groups["head 1"]
+    mixed = shown("rope_mixed", IMAGE)["Wave vectors of the rotations"].groups["head 1"]
     assert (mixed[0] * mixed[1]).abs().min() > 1e-9
 
 
@@ -60,24 +68,24 @@ def test_angles_and_waves_of_known_turns():
         return torch.block_diag(*blocks)
 
     torch.testing.assert_close(
-        angles(turn(0.1, 0.7)), torch.tensor([0.7, 0.1], dtype=torch.float64)
+        rotation_angles(turn(0.1, 0.7)), torch.tensor([0.7, 0.1], dtype=torch.float64)
     )
-    rows, columns = waves(turn(0.1, 0.7), turn(0.2, 0.3))
+    rows, columns = wave_vectors(turn(0.1, 0.7), turn(0.2, 0.3))
     pairs = {
         (round(abs(float(a)), 6), round(abs(float(b)), 6))
         for a, b in zip(rows, columns, strict=True)
     }
     assert pairs == {(0.1, 0.2), (0.7, 0.3)}
-    assert commute(turn(0.1, 0.7), turn(0.2, 0.3))
+    assert is_commuting(turn(0.1, 0.7), turn(0.2, 0.3))
 
 
 def test_turns_that_do_not_commute_are_told():
-    assert "Angles of turns, which do not commute" in shown("liere", IMAGE)
+    assert "Angles of rotations that do not commute" in shown("liere", IMAGE)
 
 
 def test_nothing_turns_where_nothing_is_turned():
     with torch.no_grad():
-        assert turns(probed([Choice("alibi")], TEXT), 1) is None
+        assert measure_rotations(probe_encodings([Choice("alibi")], TEXT), 1) is None
 
 
 def test_what_is_added_to_the_input_is_shown_as_it_is():
@@ -92,9 +100,9 @@ def test_gates_are_shown_for_random_tokens():
 
 
 def test_what_starts_as_nothing_is_moved_and_said_to_be():
-    assert probed([Choice("cope")], TEXT).moved
-    assert not probed([Choice("fox")], TEXT).moved
-    assert not probed([Choice("none")], TEXT).moved
+    assert probe_encodings([Choice("cope")], TEXT).moved
+    assert not probe_encodings([Choice("fox")], TEXT).moved
+    assert not probe_encodings([Choice("none")], TEXT).moved
 
 
 def test_places_of_an_image_that_are_not_relative_are_shown_twice():
@@ -109,7 +117,7 @@ def test_a_clip_is_shown_by_one_frame():
 
 @pytest.mark.parametrize("names", [["alibi", "dape"], ["rope_axial"]], ids="+".join)
 def test_a_picture_is_a_small_file_of_few_colours(names, tmp_path):
-    draw([Choice(name) for name in names], tmp_path / "picture.png")
+    draw_portrait([Choice(name) for name in names], tmp_path / "picture.png")
     with Image.open(tmp_path / "picture.png") as picture:
         assert picture.mode == "P"
         assert 800 < picture.width < 1300
@@ -120,6 +128,6 @@ def test_a_picture_is_a_small_file_of_few_colours(names, tmp_path):
 def test_a_picture_is_the_same_each_time_and_leaves_the_random_numbers_alone(tmp_path):
     before = torch.get_rng_state()
     for name in "ab":
-        draw([Choice("kerple")], tmp_path / f"{name}.png", TEXT)
+        draw_portrait([Choice("kerple")], tmp_path / f"{name}.png", TEXT)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert torch.equal(torch.get_rng_state(), before)

@@ -117,7 +117,7 @@ def test_turns_that_an_encoding_tells_are_drawn_once():
     model, given = decoder("rope"), (text(),)
     titles = [panel.title for panel in encodings(model, given, look(model, given), (12,))]
     assert "rope: Frequencies of turns" in titles
-    assert "Turn of each pair of channels" not in titles
+    assert "Rotation of each pair of channels" not in titles
     assert "Scores of equal tokens" in titles
 
 

@@ -29,7 +29,7 @@ from zoo.config.command_line import parse_options
 from zoo.config.signature import EveryEncoding, Option, extras, options
 from zoo.config.tree import COMMAND_LINE, format_value
 from zoo.config.validate import describe_type
-from zoo.diagnostics.portrait import draw
+from zoo.diagnostics.portrait.portrait import draw_portrait
 from zoo.encodings.facts import declared
 from zoo.errors import ConfigIssue, OptionError, RecipeError
 from zoo.registry import Between, Choice
@@ -95,7 +95,7 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
         costs = measure_costs(choices, dims, own["seconds"])
         if picture:
             has_sizes = any(word.partition("=")[0] in size_values for word in words)
-            draw(choices, picture, dims if has_sizes else None)
+            draw_portrait(choices, picture, dims if has_sizes else None)
 
     recipes = list_users().get(name, ["none yet"])
     blocks = [

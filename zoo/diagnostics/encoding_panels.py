@@ -14,8 +14,8 @@ from zoo.attention import AttentionCall, Tokens, repeat_kv_heads, upcast
 from zoo.attention.chain import Chain
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import Look, look, resting
-from zoo.diagnostics.portrait import panels as seen
-from zoo.diagnostics.portrait.probe import Probe
+from zoo.diagnostics.portrait.portrait import collect_panels
+from zoo.diagnostics.portrait.probe import EncodingProbe
 from zoo.models.transformer import Block, Transformer
 from zoo.reporting.panel import HeatmapGrid, Panel, Points
 
@@ -34,7 +34,7 @@ def panels(chain: Chain, sizes: Sequence[int], causal: bool) -> tuple[Panel, ...
     """
     copy = deepcopy(chain).to("cpu", torch.float64).eval().requires_grad_(False)
     shown = tuple(map(min, MOST[len(sizes)], sizes))
-    return tuple(seen(Probe(copy, shown, causal), masked=False))
+    return tuple(collect_panels(EncodingProbe(copy, shown, causal), masked=False))
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""An encoding in an attention layer whose projections are known, so that what comes out is the encoding's own work."""
+"""An encoding in an attention layer with known projections: what comes out is the encoding's work."""
 
 from __future__ import annotations
 
@@ -14,69 +14,75 @@ from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Encoding
 from zoo.attention.kv_cache import Context
 from zoo.attention.layer import LayerOptions, SelfAttention
+from zoo.reporting.panel import distinct, same
 
-TELLING, PLAIN = (
-    0.3,
-    0.5,
-)  # changes of weights, relative to the largest of a row: can be seen, cannot be missed
+# changes of weights, relative to the largest of a row
+VISIBLE, PLAIN = 0.3, 0.5
 STEPS = (0.05, 0.1, 0.2, 0.4, 0.8)  # by which parameters are moved until their effect is plain
-CONTENTS = 16  # random contents that scores are averaged over
+SAMPLES = 16  # random contents that scores are averaged over
 SEED = 0
 
 
 @dataclass(frozen=True)
-class Probe:
-    """A chain in float64, the sizes of the grid of tokens it is shown, and whether a causal mask hides later ones.
+class EncodingProbe:
+    """A chain of encodings that is measured in float64.
 
-    Contents are vectors [B, K] with a square of sqrt(K), so that without an encoding the score of a token with its like is 1.
+    Contents are vectors [B, K] with a squared norm of sqrt(K): without an encoding the score of a
+    token with an equal one is 1.
+
+    Args:
+        chain: The encodings.
+        sizes: Sizes of the grid of tokens.
+        causal: True hides later tokens.
+        moved: True if parameters are moved from their initial values, which show hardly anything.
     """
 
     chain: Chain
     sizes: tuple[int, ...]
     causal: bool
-    moved: bool = False  # parameters are not where they start, as they hardly tell there
+    moved: bool = False
 
     @property
     def dims(self) -> Dims:
         return self.chain.dims
 
-    def contents(self, count: int = CONTENTS) -> Tensor:
-        """Random contents [count, K]."""
-        drawn = torch.randn(count, self.dims.head_dim, generator=_seeded(), dtype=torch.float64)
+    def draw_contents(self, count: int = SAMPLES) -> Tensor:
+        """Draw random contents [count, K]."""
+        drawn = torch.randn(count, self.dims.head_dim, generator=_seed(), dtype=torch.float64)
         return drawn * (self.dims.head_dim**0.25 / drawn.norm(dim=-1, keepdim=True))
 
-    def noise(self, seed: int = SEED) -> Tensor:
-        """Random tokens [1, N, D]."""
+    def draw_tokens(self, seed: int = SEED) -> Tensor:
+        """Draw random tokens [1, N, D]."""
         count = torch.Size(self.sizes).numel()
-        return torch.randn(1, count, self.dims.dim, generator=_seeded(seed), dtype=torch.float64)
+        return torch.randn(1, count, self.dims.dim, generator=_seed(seed), dtype=torch.float64)
 
-    def alike(self, contents: Tensor) -> Tensor:
-        """Tokens [B, N, D] all alike within a sample, as are their heads; contents [B, K]."""
+    def repeat_content(self, contents: Tensor) -> Tensor:
+        """Return tokens [B, N, D] that are equal within a sample, as are their heads [B, K]."""
         count = torch.Size(self.sizes).numel()
         return contents.repeat(1, self.dims.heads)[:, None].expand(-1, count, -1)
 
-    def tokens(self, x: Tensor, index: Tensor | None = None) -> Tokens:
-        """States x [B, N, D] at indices [N, P] of the grid of training; by default at those of this one."""
+    def to_tokens(self, x: Tensor, index: Tensor | None = None) -> Tokens:
+        """Put states x [B, N, D] at indices [N, P], by default at those of the grid."""
         index = grid(self.sizes, x) if index is None else index
         tokens = Tokens.at(x, index, ordered=self.dims.axes == 1)
         sizes = self.sizes if self.dims.length is None else self.dims.sizes
         return tokens.replace(grid_size=x.new_tensor([[sizes]]))
 
-    def entered(self, x: Tensor) -> Tensor:
-        """[B, N, D]: what the encoding makes of states x before they are projected."""
-        return self.chain.prepare(self.chain.embed(self.tokens(x))).x
+    def measure_input(self) -> Tensor:
+        """Return what the encoding adds to the input of the first layer [N, D]."""
+        tokens = self.to_tokens(torch.zeros_like(self.draw_tokens()))
+        return self.chain.prepare(self.chain.embed(tokens)).x[0]
 
     def call(self, x: Tensor, index: Tensor | None = None) -> AttentionCall:
-        """The call of a layer whose projections are the identity."""
-        return self._described(x, torch.eye(self.dims.dim, dtype=x.dtype), 0.0, index)
+        """Return the call of a layer whose projections are the identity."""
+        return self._describe(x, torch.eye(self.dims.dim, dtype=x.dtype), 0.0, index)
 
-    def held(self, x: Tensor, heads: float) -> AttentionCall:
-        """The call of a layer whose queries and keys are one constant, before the encoding, whatever the tokens x are."""
-        return self._described(
-            x, torch.zeros(self.dims.dim, self.dims.dim, dtype=x.dtype), heads, None
-        )
+    def call_constant(self, x: Tensor, value: float) -> AttentionCall:
+        """Return the call of a layer whose queries and keys are `value`, whatever the tokens."""
+        zero = torch.zeros(self.dims.dim, self.dims.dim, dtype=x.dtype)
+        return self._describe(x, zero, value, None)
 
-    def _described(
+    def _describe(
         self, x: Tensor, weight: Tensor, bias: float, index: Tensor | None
     ) -> AttentionCall:
         with torch.device("meta"):  # nothing is drawn for projections that are set
@@ -85,56 +91,71 @@ class Probe:
             rows = projection.out_features
             projection.weight = nn.Parameter(weight[:rows], requires_grad=False)
             projection.bias = nn.Parameter(weight.new_full((rows,), bias), requires_grad=False)
-        tokens = self.chain.embed(self.tokens(x, index))
+        tokens = self.chain.embed(self.to_tokens(x, index))
         return layer.describe(tokens, self.chain, Context())[1]
 
 
-def probe(encoding: Encoding, sizes: tuple[int, ...], causal: bool) -> Probe:
-    """A probe of an encoding, which is brought to float64. Where its initial values hardly tell, they are moved."""
+def build_probe(encoding: Encoding, sizes: tuple[int, ...], causal: bool) -> EncodingProbe:
+    """Return a probe of an encoding in float64; parameters without a visible effect are moved."""
     chain = Chain.of(encoding.double().eval().requires_grad_(False))
-    made = Probe(chain, sizes, causal)
-    if effect(made) >= TELLING or not any(True for _ in chain.parameters()):
-        return made
-    start = [parameter.clone() for parameter in chain.parameters()]
+    probe = EncodingProbe(chain, sizes, causal)
+    parameters = list(chain.parameters())
+    if not parameters or measure_effect(probe) >= VISIBLE:
+        return probe
+
+    start = [parameter.clone() for parameter in parameters]
     for step in STEPS:
-        generator = _seeded()
-        for parameter, value in zip(chain.parameters(), start, strict=True):
-            parameter.copy_(
-                value + step * torch.randn(value.shape, generator=generator, dtype=value.dtype)
-            )
-        if effect(made) >= PLAIN:
+        generator = _seed()
+        for parameter, value in zip(parameters, start, strict=True):
+            noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
+            parameter.copy_(value + step * noise)
+        if measure_effect(probe) >= PLAIN:
             break
-    return Probe(chain, sizes, causal, moved=True)
+    return EncodingProbe(chain, sizes, causal, moved=True)
 
 
-def effect(probe: Probe) -> float:
-    """How much weights differ from those without any encoding, relative to the largest of each row.
+def measure_effect(probe: EncodingProbe) -> float:
+    """Return the largest change of a weight by the encoding, relative to the largest of its row.
 
-    Those of equal tokens, and those of random tokens whose queries and keys are held at one constant.
+    Tokens are equal, or random while queries and keys are constant.
     """
-    plain = Probe(Chain(probe.dims, {}), probe.sizes, probe.causal)
-    pairs = [
-        [one.call(one.alike(one.contents())), one.held(one.noise(), 1.0)] for one in (probe, plain)
-    ]
-    return max(
-        float((shares(ours) - shares(others)).nan_to_num().abs().max())
-        for ours, others in zip(*pairs, strict=True)
-    )
+    plain = EncodingProbe(Chain(probe.dims, {}), probe.sizes, probe.causal)
+    changes = []
+    for ours, others in zip(_test_calls(probe), _test_calls(plain), strict=True):
+        change = relative_weights(ours) - relative_weights(others)
+        changes.append(float(change.nan_to_num().abs().max()))
+    return max(changes)
 
 
-def added_to_scores(call: AttentionCall, alike: float) -> Tensor:
-    """Scores [B, H, N, M] less what equal tokens have without any encoding; NaN where a pair may not attend."""
-    return (
-        (scores(call) - alike).round(decimals=12).masked_fill(~attention_mask(call), float("nan"))
-    )
+def added_scores(call: AttentionCall, base: float) -> Tensor:
+    """Return scores [B, H, N, M] less a base; NaN for pairs that may not attend."""
+    added = (scores(call) - base).round(decimals=12)
+    return added.masked_fill(~attention_mask(call), float("nan"))
 
 
-def shares(call: AttentionCall) -> Tensor:
-    """Weights [B, H, N, M], each row relative to its largest; NaN where a pair may not attend."""
+def relative_weights(call: AttentionCall) -> Tensor:
+    """Return weights [B, H, N, M] relative to the largest of their row; NaN where masked."""
     found = weights(call)
     largest = found.amax(-1, keepdim=True)
-    return (found / largest.where(largest > 0, 1)).masked_fill(~attention_mask(call), float("nan"))
+    relative = found / largest.where(largest > 0, 1)
+    return relative.masked_fill(~attention_mask(call), float("nan"))
 
 
-def _seeded(seed: int = SEED) -> torch.Generator:
+def is_zero(values: Tensor) -> bool:
+    """Return True if all values are 0, or NaN."""
+    return same(values.nan_to_num(), values.new_zeros(()))
+
+
+def choose_head(values: Tensor) -> tuple[Tensor, str]:
+    """Choose the middle one of heads [H, ...], and its name for a title if heads differ."""
+    head = len(values) // 2
+    return values[head], f", head {head + 1}" if len(distinct(values)) > 1 else ""
+
+
+def _test_calls(probe: EncodingProbe) -> list[AttentionCall]:
+    equal = probe.repeat_content(probe.draw_contents())
+    return [probe.call(equal), probe.call_constant(probe.draw_tokens(), 1.0)]
+
+
+def _seed(seed: int = SEED) -> torch.Generator:
     return torch.Generator().manual_seed(seed)

@@ -1,0 +1,163 @@
+"""What an encoding does to an image, or to a frame of a clip, as panels chosen by what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from zoo.diagnostics.metrics import gram
+from zoo.diagnostics.portrait.probe import EncodingProbe, added_scores, is_zero
+from zoo.diagnostics.portrait.rotation_probe import (
+    is_commuting,
+    measure_rotations,
+    rotation_angles,
+    wave_vectors,
+)
+from zoo.reporting.panel import Heatmap, HeatmapGrid, Panel, Points, distinct, named, same
+
+ADDED = "added by position"
+COLUMN, ROW = "column of patches", "row of patches"
+MAX_MAPS = 4  # of a grid of heat maps
+INPUT = (
+    "What each patch adds to its input, in four channels: waves along rows, along columns, or what "
+    "training drew."
+)
+CENTRE = (
+    "What is added to the score of the marked patch with an equal one at each position: it attends "
+    "where the map is high."
+)
+CORNER = (
+    "The same for another patch: where its surroundings differ from those of the centre, scores "
+    "depend on absolute positions."
+)
+HEADS = (
+    "The same in some of the heads: heads that differ attend near, far, along rows or along "
+    "columns."
+)
+VECTORS = (
+    "Each point is a pair of channels, drawn in both of its senses: it rotates fastest along the "
+    "direction from the middle to the point, the faster the farther out."
+)
+ANGLES = (
+    "How far a step along each axis rotates each pair of channels: rotations that do not commute "
+    "make scores depend on both positions, not on their offset alone."
+)
+PRODUCTS = (
+    "Products of what the marked patch and each other add to the input: they fade with distance "
+    "where near positions are alike."
+)
+
+
+def collect_image_panels(probe: EncodingProbe) -> Iterator[Panel]:
+    """Yield the panels that have something to show, the most telling first."""
+    rows, columns = probe.sizes[-2:]
+    centre, corner = (rows // 2, columns // 2), (rows // 5, columns // 5)
+    added = probe.measure_input()  # [N, D]
+    if not is_zero(added):
+        yield _channels(added, (rows, columns))
+
+    equal = probe.repeat_content(probe.draw_contents())
+    scores = added_scores(probe.call(equal), 1.0).mean(0)  # [H, N, N]
+    fields = scores.unflatten(-1, (rows, columns)).unflatten(1, (rows, columns))
+    yield _field("Scores of the centre with all", fields.mean(0), centre, CENTRE)
+    if not _is_shift_invariant(fields, centre, corner):
+        yield _field("Scores of a patch off the centre", fields.mean(0), corner, CORNER)
+    yield from _rotation_panels(probe)
+    if len(distinct(fields)) > 1:
+        yield _heads("Scores of the centre, by head", fields[:, centre[0], centre[1]], centre)
+    if not is_zero(added):
+        products = gram(added).unflatten(-1, (rows, columns)).unflatten(0, (rows, columns))
+        yield Heatmap(
+            title="Products of what is added to an image",
+            x=COLUMN,
+            y=ROW,
+            says=PRODUCTS,
+            values=products[centre],
+            unit="product",
+            signed=True,
+            mark=centre,
+        )
+
+
+def _channels(added: Tensor, sizes: tuple[int, int]) -> HeatmapGrid:
+    channels = torch.linspace(0, added.shape[1] - 1, MAX_MAPS).long()
+    return HeatmapGrid(
+        title="Added to an image, by channel",
+        x=COLUMN,
+        y=ROW,
+        says=INPUT,
+        unit="value",
+        values=added[:, channels].mT.unflatten(-1, sizes),
+        labels=tuple(f"channel {channel + 1}" for channel in channels),
+    )
+
+
+def _field(title: str, fields: Tensor, patch: tuple[int, int], says: str) -> Heatmap:
+    values = fields[patch]
+    return Heatmap(
+        title=title, x=COLUMN, y=ROW, says=says, values=values, unit=ADDED, signed=True, mark=patch
+    )
+
+
+def _heads(title: str, maps: Tensor, patch: tuple[int, int]) -> HeatmapGrid:
+    heads = torch.linspace(0, len(maps) - 1, min(MAX_MAPS, len(maps))).long()
+    return HeatmapGrid(
+        title=title,
+        x=COLUMN,
+        y=ROW,
+        says=HEADS,
+        unit=ADDED,
+        values=maps[heads],
+        labels=tuple(f"head {head + 1}" for head in heads),
+        mark=patch,
+    )
+
+
+def _is_shift_invariant(fields: Tensor, centre: tuple[int, int], corner: tuple[int, int]) -> bool:
+    """Return True if a patch has the same scores with its surroundings wherever it is.
+
+    Args:
+        fields: Scores [H, row, column, row, column] of each patch with each other.
+        centre: Row and column of a patch.
+        corner: Row and column of another one, nearer to the edge.
+    """
+    reach = min(corner)
+    around = []
+    for row, column in (centre, corner):
+        rows = slice(row - reach, row + reach + 1)
+        columns = slice(column - reach, column + reach + 1)
+        around.append(fields[:, row, column, rows, columns])
+    return same(*around)
+
+
+def _rotation_panels(probe: EncodingProbe) -> Iterator[Panel]:
+    rotations = measure_rotations(probe, 2)
+    if rotations is None:
+        return
+    down, across = rotations
+    if is_commuting(down, across):
+        rows, columns = wave_vectors(down, across)  # [H, K]
+        both = distinct(torch.stack([columns, rows], dim=1))
+        yield Points(
+            title="Wave vectors of the rotations",
+            x="radians per column",
+            y="radians per row",
+            says=VECTORS,
+            groups={head: (x, y) for head, (x, y) in named(both).items()},
+            square=True,
+        )
+        return
+    pairs = torch.arange(down.shape[-1] // 2) + 1
+    groups = {
+        "one row down": (pairs, rotation_angles(down).mean(0)),
+        "one column across": (pairs, rotation_angles(across).mean(0)),
+    }
+    yield Points(
+        title="Angles of rotations that do not commute",
+        x="pair, sorted",
+        y="radians per patch",
+        says=ANGLES,
+        groups=groups,
+    )

@@ -1,0 +1,92 @@
+"""Pictures of what encodings do, measured through the protocol: none is recognised by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from zoo.api import encoding, encoding_class
+from zoo.attention import Dims
+from zoo.attention.chain import Chain
+from zoo.diagnostics.portrait.image_panels import collect_image_panels
+from zoo.diagnostics.portrait.probe import SEED, EncodingProbe, build_probe
+from zoo.diagnostics.portrait.text_panels import collect_text_panels
+from zoo.registry import Choice
+from zoo.reporting.panel import Panel
+
+# tokens at most by the number of axes: of clips one frame
+MAX_SIZES = {1: (64,), 2: (15, 15), 3: (1, 15, 15)}
+DIM, HEADS, DEPTH = 128, 4, 2  # of a picture without other sizes
+MAX_PANELS = 4  # for one number of axes
+
+
+@torch.no_grad()
+def draw_portrait(choices: Sequence[Choice], path: Path, dims: Dims | None = None) -> None:
+    """Write a PNG of what encodings do.
+
+    Args:
+        choices: Names and options of the encodings.
+        path: The PNG file.
+        dims: Sizes; by default those of a text and of an image, as far as they are accepted.
+    """
+    import altair as alt
+
+    from zoo.reporting import charts, render
+
+    probes = [probe_encodings(choices, sizes) for sizes in ([dims] if dims else _usual(choices))]
+    panels = [panel for one in probes for panel in islice(collect_panels(one), MAX_PANELS)]
+    style = charts.Style(width=300, height=200)
+    title = alt.Title(
+        charts.clean(" + ".join(choice.name for choice in choices)),
+        subtitle=_describe(probes),
+        anchor="start",
+        fontSize=18,
+        offset=8,
+        color=style.palette.ink,
+        subtitleColor=style.palette.quiet,
+    )
+    drawn = [charts.draw_panel(panel, style) for panel in panels]
+    figure = alt.concat(*drawn, columns=2, spacing=30).resolve_scale(color="independent")
+    render.save_figure(figure.properties(title=title), path, scale=1.5)
+
+
+def probe_encodings(choices: Sequence[Choice], dims: Dims) -> EncodingProbe:
+    """Build a list of encodings with a fixed seed and make it ready to be measured."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(SEED)
+        chain = Chain.of(encoding(choices, dims))
+    is_causal = dims.axes == 1 and chain.causal_only
+    most = MAX_SIZES[dims.axes]
+    sizes = tuple(map(min, most, dims.sizes)) if dims.length else most
+    return build_probe(chain, sizes, is_causal)
+
+
+def collect_panels(probe: EncodingProbe, *, masked: bool = True) -> Iterator[Panel]:
+    """Yield what there is to see, the most telling first.
+
+    Args:
+        probe: The encoding.
+        masked: True shows weights over a text behind a causal mask in any case.
+    """
+    if probe.dims.axes == 1:
+        return collect_text_panels(probe, masked)
+    return collect_image_panels(probe)
+
+
+def _describe(probes: Sequence[EncodingProbe]) -> str:
+    """Say in which state the parameters are."""
+    has_parameters = any(any(True for _ in one.chain.parameters()) for one in probes)
+    state = "initial parameters" if has_parameters else "no parameters"
+    if any(one.moved for one in probes):
+        state = "random parameters, since the initial ones show hardly anything"
+    return f"{probes[0].dims.heads} heads of {probes[0].dims.head_dim} channels, {state}"
+
+
+def _usual(choices: Sequence[Choice]) -> list[Dims]:
+    """Return the sizes of a text and of an image, or of a clip if neither is accepted."""
+    accepted = set.intersection(*(set(encoding_class(choice.name).axes) for choice in choices))
+    shown = sorted(accepted & {1, 2}) or sorted(accepted)[:1]
+    return [Dims(DIM, HEADS, axes=axes, length=MAX_SIZES[axes], depth=DEPTH) for axes in shown]

@@ -1,0 +1,204 @@
+"""What an encoding does to a text, as panels chosen by what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from zoo.attention.backends.reference import weights
+from zoo.diagnostics.metrics import gram
+from zoo.diagnostics.portrait.probe import (
+    EncodingProbe,
+    added_scores,
+    choose_head,
+    is_zero,
+    relative_weights,
+)
+from zoo.diagnostics.portrait.rotation_probe import measure_rotations, rotation_angles
+from zoo.reporting.panel import Curves, Heatmap, Panel, Points, distinct, named, same
+
+ADDED = "added by position"
+CONTENT_BIAS = (
+    "What is added to the score of each pair of random tokens. It depends on the tokens: a stripe "
+    "is a token that keeps later ones from looking past it, or draws them."
+)
+BIAS = (
+    "What is added to the score of each pair, whatever the tokens: stripes along the diagonal "
+    "depend on the offset, stripes across it on the position."
+)
+OFFSETS = (
+    "What is added to a score at each offset, whatever the tokens: a line that falls to the sides "
+    "attends nearby, a flat one does not distinguish positions."
+)
+DECAY = (
+    "How the score of two equal tokens changes with their offset: where a line falls, a far token "
+    "counts for less than the same token nearby; ripples separate some distances better."
+)
+ROTATIONS = (
+    "How far one token rotates each pair of channels: fast pairs separate near positions, slow "
+    "pairs separate far ones."
+)
+WEIGHTS = (
+    "How attention is spread over equal tokens, each row relative to its largest weight: a strong "
+    "diagonal attends nearby, an even row everywhere."
+)
+CONTENT_WEIGHTS = (
+    "The same where tokens differ but their queries and keys do not: what changes is what the "
+    "encoding reads of the tokens."
+)
+INPUT = (
+    "The vector that each position adds to the input: channels that change fast separate "
+    "neighbours, slow ones separate far positions."
+)
+OUTPUT = (
+    "What is added to the output beside the values: the more it changes along the text, the more "
+    "the output tells of positions."
+)
+PRODUCTS = (
+    "Products of what two positions add to the input: even stripes along the diagonal depend on "
+    "the offset alone, and a narrow one separates neighbours."
+)
+
+
+def collect_text_panels(probe: EncodingProbe, masked: bool) -> Iterator[Panel]:
+    """Yield the panels that have something to show, the most telling first.
+
+    Args:
+        probe: The encoding.
+        masked: True shows weights behind a causal mask in any case.
+    """
+    added = probe.measure_input()
+    if not is_zero(added):
+        yield _channels("Added to the input", added, INPUT)
+    yield from _score_panels(probe)
+    yield from _rotation_panels(probe)
+    shown = replace(probe, causal=probe.causal or masked)
+    yield from _weight_panels(shown)
+    yield from _output_panels(shown)
+    if not is_zero(added):
+        yield Heatmap(
+            title="Products of what is added to the input",
+            x="position",
+            y="position",
+            says=PRODUCTS,
+            values=gram(added),
+            unit="product",
+            signed=True,
+        )
+
+
+def _score_panels(probe: EncodingProbe) -> Iterator[Panel]:
+    """Yield the bias, and the scores of equal tokens if they show more than the bias."""
+    bias, other = (
+        added_scores(probe.call_constant(probe.draw_tokens(seed), 0.0), 0.0)[0] for seed in (0, 1)
+    )  # [H, N, N]
+    is_fixed = same(bias, other)
+    if not is_fixed:
+        yield _pairs("Bias of random tokens", bias, ADDED, CONTENT_BIAS)
+    elif not is_zero(bias):
+        diagonals = [bias.diagonal(-offset, -2, -1) for offset in _offsets(bias)]
+        if all(same(one, one[..., :1]) for one in diagonals):
+            yield _curves_by_offset("Bias on scores", bias[None], OFFSETS)
+        else:
+            yield _pairs("Bias on scores", bias, ADDED, BIAS)
+
+    equal = probe.repeat_content(probe.draw_contents())
+    added = added_scores(probe.call(equal), 1.0)  # [B, H, N, N]
+    if not (is_fixed and same(added, bias)):
+        yield _curves_by_offset("Scores of equal tokens", added, DECAY)
+
+
+def _rotation_panels(probe: EncodingProbe) -> Iterator[Panel]:
+    rotations = measure_rotations(probe, 1)
+    if rotations is None:
+        return
+    found = distinct(rotation_angles(rotations[0]))  # [H, K/2]
+    pairs, still = torch.arange(found.shape[-1]) + 1, int((found[0] < 1e-9).sum())
+    groups = {
+        head: (pairs, angle.where(angle > 1e-9, torch.nan)) for head, angle in named(found).items()
+    }
+    yield Points(
+        title="Rotation of each pair of channels",
+        x="pair, sorted",
+        y="radians per token",
+        says=ROTATIONS,
+        steep=True,
+        groups=groups,
+        note=f"{still} of {len(pairs)} pairs stay" if still else "",
+    )
+
+
+def _weight_panels(probe: EncodingProbe) -> Iterator[Panel]:
+    unit = "weight / largest of its row"
+    equal = relative_weights(probe.call(probe.repeat_content(probe.draw_contents(1))))[0]
+    title = f"{'Causal weights' if probe.causal else 'Weights'} of equal tokens"
+    yield _pairs(title, equal, unit, WEIGHTS, signed=False)
+    first, second = (
+        relative_weights(probe.call_constant(probe.draw_tokens(seed), 1.0)) for seed in (0, 1)
+    )
+    if not same(first, second):
+        yield _pairs("The same of random tokens", first[0], unit, CONTENT_WEIGHTS, signed=False)
+
+
+def _output_panels(probe: EncodingProbe) -> Iterator[Panel]:
+    call = probe.call(probe.draw_tokens())
+    if call.extra_output is None:
+        return
+    out = call.extra_output(weights(call), call.full_span)[0]  # [H, N, V]
+    if not is_zero(out):
+        shown, head = choose_head(out)
+        yield _channels(f"Added to the output{head}, random tokens", shown, OUTPUT)
+
+
+def _channels(title: str, values: Tensor, says: str) -> Heatmap:
+    """Return a heat map of vectors [N, channels] along a text."""
+    return Heatmap(
+        title=title,
+        x="position, in tokens",
+        y="channel",
+        says=says,
+        values=values.mT,
+        unit="value",
+        signed=True,
+    )
+
+
+def _curves_by_offset(title: str, values: Tensor, says: str) -> Curves:
+    """Return means of [B, H, N, N] at each offset; a single line has the middle 80 % as band."""
+    heads = distinct(values.transpose(0, 1))  # [H, B, N, N]
+    offsets = _offsets(values)
+    found = [heads.diagonal(-offset, -2, -1).flatten(1) for offset in offsets]  # [H, ...] each
+    low, high = (torch.stack([one[0].quantile(share) for one in found]) for share in (0.1, 0.9))
+    return Curves(
+        title=title,
+        x="query position - key position, in tokens",
+        y=ADDED,
+        says=says,
+        places=torch.tensor(offsets),
+        lines=named(torch.stack([one.mean(-1) for one in found], dim=-1)),
+        band=None if len(heads) > 1 or same(low, high) else (low, high),
+    )
+
+
+def _pairs(title: str, heads: Tensor, unit: str, says: str, signed: bool = True) -> Heatmap:
+    """Return a heat map of the pairs [H, N, N] of one head."""
+    shown, head = choose_head(heads)
+    return Heatmap(
+        title=f"{title}{head}",
+        x="key position",
+        y="query position",
+        says=says,
+        values=shown,
+        unit=unit,
+        signed=signed,
+    )
+
+
+def _offsets(values: Tensor) -> list[int]:
+    """Return the offsets query - key that may attend, in ascending order."""
+    size = values.shape[-1]
+    is_causal = values[..., 0, 1].isnan().all()
+    return list(range(0 if is_causal else 1 - size, size))
