@@ -26,7 +26,7 @@ from zoo.errors import ConfigIssue, RecipeError
 
 
 @dataclass(frozen=True)
-class Kind:
+class MemberKind:
     """The folders of a kind, and zoo's own modules in them that register nothing.
 
     Support modules of a plug-in begin with an underscore, or lie in a folder of their own.
@@ -36,15 +36,17 @@ class Kind:
     support: frozenset[str] = frozenset()
 
 
-KINDS: Mapping[str, Kind] = MappingProxyType(
+KINDS: Mapping[str, MemberKind] = MappingProxyType(
     {
-        "encodings": Kind(("encodings",), frozenset({"facts"})),
-        "models": Kind(("models",), frozenset({"transformer", "embedding", "generation"})),
-        "data": Kind(("data", "data/synthetic"), frozenset({"base", "spec", "sampler", "cache"})),
-        "tasks": Kind(("tasks",), frozenset({"base", "metrics"})),
-        "optim": Kind(("optim",), frozenset({"param_groups"})),
-        "engines": Kind(("launch",), frozenset({"job", "launch"})),
-        "executors": Kind(("compare/executors",), frozenset({"base"})),
+        "encodings": MemberKind(("encodings",), frozenset({"facts"})),
+        "models": MemberKind(("models",), frozenset({"transformer", "embedding", "generation"})),
+        "data": MemberKind(
+            ("data", "data/synthetic"), frozenset({"base", "spec", "sampler", "cache"})
+        ),
+        "tasks": MemberKind(("tasks",), frozenset({"base", "metrics"})),
+        "optim": MemberKind(("optim",), frozenset({"param_groups"})),
+        "engines": MemberKind(("launch",), frozenset({"job", "launch"})),
+        "executors": MemberKind(("compare/executors",), frozenset({"base"})),
     }
 )
 PLUGINS = "ZOO_PLUGINS"  # an environment variable, so that the processes of one run agree

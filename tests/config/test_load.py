@@ -300,6 +300,12 @@ def test_faults_of_a_checkpoint_stand_there() -> None:
     assert [fault.location for fault in caught.value.issues] == ["last.ckpt", "command line"]
 
 
+def test_a_new_name_drops_what_a_checkpoint_holds_beside_an_overridden_mapping() -> None:
+    overrides = ["optim={lr: 2}", "optim.name=toy_sgd"]
+    recipe = from_plain(load("toy").plain(), overrides, origin="last.ckpt", name="toy")
+    assert recipe.optim == Choice("toy_sgd", {"lr": 2.0, "momentum": 0.9})
+
+
 @pytest.mark.parametrize("value", [{1: 2}, {"a.b": 1}, object(), {"a": {3}}, "\ud800"])
 def test_data_that_is_not_plain_is_refused(value: object) -> None:
     with pytest.raises(RecipeError, match=r"best\.ckpt: seed"):

@@ -211,8 +211,8 @@ class Data:
 
 def test_the_schema_of_a_class_is_its_keyword_only_arguments() -> None:
     assert options(Plain) == {"dim": Option(int), "scale": Option(float | None, None)}
-    assert options(Plain)["dim"].required
-    assert not options(Plain)["scale"].required
+    assert options(Plain)["dim"].is_required
+    assert not options(Plain)["scale"].is_required
 
 
 def test_the_schema_of_a_dataclass_is_its_keyword_only_fields() -> None:

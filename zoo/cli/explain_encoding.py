@@ -215,7 +215,7 @@ def describe_options(cls: type[Encoding]) -> dict[str, str]:
 
 
 def _format_default(option: Option) -> str:
-    return "required" if option.required else f"default {format_value(option.default)}"
+    return "required" if option.is_required else f"default {format_value(option.default)}"
 
 
 def list_users() -> dict[str, list[str]]:

@@ -149,7 +149,7 @@ def _list_reported_keys(issues: list[ConfigIssue]) -> frozenset[str]:
 
 def _find_absent_sections(tree: Tree) -> Iterator[ConfigIssue]:
     absent = [
-        word for word, option in SECTIONS.items() if option.required and word not in tree.data
+        word for word, option in SECTIONS.items() if option.is_required and word not in tree.data
     ]
     if absent:
         problem = f"a fragment, which cannot be run alone: it has no {', '.join(absent)}"

@@ -29,7 +29,7 @@ class Option:
     default: Any = inspect.Parameter.empty
 
     @property
-    def required(self) -> bool:
+    def is_required(self) -> bool:
         return self.default is inspect.Parameter.empty
 
 

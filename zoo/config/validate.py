@@ -144,7 +144,7 @@ class Validator:
                 typed[word] = self.validate(option.annotation, given[word], join(key, word))
             elif partial:
                 continue
-            elif option.required:
+            elif option.is_required:
                 self.refuse_absence(join(key, word), f"expected {describe_type(option.annotation)}")
             else:
                 typed[word] = type_default(option)

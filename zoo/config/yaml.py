@@ -25,6 +25,7 @@ from zoo.config.tree import (
     is_key,
     join,
     list_children,
+    walk,
 )
 from zoo.errors import ConfigIssue, RecipeError
 
@@ -239,7 +240,8 @@ def read_plain(data: object, location: str, issues: list[ConfigIssue]) -> Tree:
             return UNREADABLE
         return value
 
-    return Tree(check(data, "", 0), tree.locations)
+    plain = check(data, "", 0)
+    return Tree(plain, {key: location for key, _ in walk(plain)})
 
 
 def check_interpolation(value: object) -> tuple[str, str] | None:
