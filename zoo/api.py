@@ -1,4 +1,8 @@
-"""What Python users call: an encoding by name, and attention under it, given projected heads and coordinates."""
+"""The Python API: make an encoding by name, and compute attention with it.
+
+Shapes: B batch, H query heads, G key-value heads, N queries, M keys, K head dim, V value dim, D
+model dim, P axes. With N < M the queries are the last N of the M tokens.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +33,26 @@ EncodingSpec = str | Mapping[str, Any] | Choice
 
 
 def encoding_names() -> tuple[str, ...]:
-    """Registered names of encodings, sorted."""
+    """Return the registered names of all encodings.
+
+    Returns:
+        The names in alphabetical order, those of plug-ins included.
+    """
     return registry.names("encodings")
 
 
 def encoding_class(name: str) -> type[Encoding]:
-    """The class of an encoding, with its facts. Raises OptionError for an unknown name."""
+    """Return the class of an encoding; its attributes are the declared facts.
+
+    Args:
+        name: A registered name, such as "rope".
+
+    Returns:
+        The class, which takes `dims` and the encoding's options.
+
+    Raises:
+        OptionError: No encoding has this name.
+    """
     try:
         return registry.find("encodings", name)
     except KeyError as error:
@@ -42,10 +60,19 @@ def encoding_class(name: str) -> type[Encoding]:
 
 
 def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options: Any) -> Encoding:
-    """An encoding for these sizes; a list of names or {name: ..., option: ...} makes a Chain of them.
+    """Make an encoding for a model of given sizes.
 
-    Every encoding also takes `shared` (one module for all layers) and `coordinates` (a convention), in place of the
-    values that it declares. Raises OptionError (a ValueError) for what is unknown or does not fit.
+    Args:
+        name: A name, a mapping `{"name": "liere", "block": 4}`, or a list of these in order.
+        dims: The sizes of the model.
+        **options: Options of a single encoding. Every encoding also takes `shared` (one module for
+            all layers) and `coordinates` (a convention), which replace the values it declares.
+
+    Returns:
+        The encoding, a `Chain` if `name` is a list.
+
+    Raises:
+        OptionError: A name or option is unknown, or a value does not fit `dims` (a ValueError).
     """
     if isinstance(name, str | Mapping | Choice):
         choice = _choice(name)
@@ -74,7 +101,7 @@ def _choice(entry: EncodingSpec) -> Choice:
 
 
 def make_factory(entry: EncodingSpec) -> EncodingFactory:
-    """An encoding whose name and options are known to be right, and which waits for its sizes."""
+    """Return a factory that takes the sizes, with the encoding's name and options validated."""
     choice = _choice(entry)
     cls, options = encoding_class(choice.name), dict(choice.options)
     known = [p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -104,9 +131,10 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
 
 
 def _typed(key: str, hint: Any, value: Any) -> Any:
-    """A mapping as the dataclass that an option asks for; anything else as it is.
+    """Convert an option's value to its declared type: a mapping to a dataclass, others unchanged.
 
-    Raises OptionError for an unknown word, and for a number out of the option's bounds.
+    Raises:
+        OptionError: The value is an unknown choice, or a number out of bounds.
     """
     if value is None:
         return None
@@ -125,7 +153,7 @@ def _typed(key: str, hint: Any, value: Any) -> Any:
 
 
 def _made(key: str, kind: Any, values: Mapping[str, Any]) -> Any:
-    """A dataclass of words each of which is one of its own and within its bounds."""
+    """Build a dataclass option from a mapping, with each key known and each value within bounds."""
     hints = get_type_hints(kind, include_extras=True)
     for word in values:
         if word not in hints:
@@ -140,7 +168,19 @@ def _made(key: str, kind: Any, values: Mapping[str, Any]) -> Any:
 
 @torch.no_grad()
 def embed(encoding: Encoding, x: Tensor, pos: Tensor) -> Tensor:
-    """[B, N, D]: what the encoding makes of input embeddings x [B, N, D] at pos [N, P] or [B, N, P], in evaluation."""
+    """Apply an encoding to input embeddings, in evaluation mode and without gradients.
+
+    Args:
+        encoding: The encoding, from `zoo.encoding`.
+        x: Input embeddings [B, N, D].
+        pos: Coordinates [N, P] or [B, N, P], used as given, without a convention.
+
+    Returns:
+        The embeddings [B, N, D] that enter the first layer; `x` itself if nothing is added to it.
+
+    Raises:
+        OptionError: `pos` does not have the encoding's number of axes.
+    """
     training = encoding.training
     try:
         return Chain.of(encoding.eval()).embed(Tokens.at(x, _coordinates(encoding, pos))).x
@@ -158,11 +198,22 @@ def scores(
     causal: bool = False,
     has_position: Tensor | None = None,
 ) -> Tensor:
-    """Scores [B, H, N, M] as they enter the normalisation: scale, biases and rescoring included, exact.
+    """Compute exact attention scores, as they enter the softmax: scaled, biased and transformed.
 
-    q [B, H, N, K] and k [B, G, M, K] are projected heads before any encoding, G those of `Dims.kv_heads`, else H; with
-    N < M the queries are the last N. pos [M, P] or [B, M, P] are coordinates as the encoding takes them, x [B, M, D] token
-    states for encodings that read them, placed bool [M] or [B, M]. Pairs that a causal mask hides are -inf.
+    Args:
+        encoding: The encoding, from `zoo.encoding`.
+        q: Projected queries [B, H, N, K], before any encoding.
+        k: Projected keys [B, G, M, K], before any encoding; G is `Dims.kv_heads` or H.
+        pos: Coordinates [M, P] or [B, M, P], used as given, without a convention.
+        x: Token states [B, M, D], for encodings that read them; zeros by default.
+        causal: Hide keys after their query.
+        has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+
+    Returns:
+        Scores [B, H, N, M]; hidden pairs are -inf.
+
+    Raises:
+        OptionError: `pos` does not have the encoding's number of axes, or `k` its number of heads.
     """
     return reference.scores(_describe_call(encoding, q, k, None, pos, x, causal, has_position))
 
@@ -177,7 +228,23 @@ def weights(
     causal: bool = False,
     has_position: Tensor | None = None,
 ) -> Tensor:
-    """Attention weights [B, H, N, M]; arguments as in `scores`."""
+    """Compute exact attention weights.
+
+    Args:
+        encoding: The encoding, from `zoo.encoding`.
+        q: Projected queries [B, H, N, K], before any encoding.
+        k: Projected keys [B, G, M, K], before any encoding; G is `Dims.kv_heads` or H.
+        pos: Coordinates [M, P] or [B, M, P], used as given, without a convention.
+        x: Token states [B, M, D], for encodings that read them; zeros by default.
+        causal: Hide keys after their query.
+        has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+
+    Returns:
+        Weights [B, H, N, M]; hidden pairs are 0.
+
+    Raises:
+        OptionError: `pos` does not have the encoding's number of axes, or `k` its number of heads.
+    """
     return reference.weights(_describe_call(encoding, q, k, None, pos, x, causal, has_position))
 
 
@@ -193,7 +260,26 @@ def attend(
     has_position: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Attention output [B, H, N, V] for values v [B, G, M, V], by an interpreter: auto, dense, chunked, sdpa or flex."""
+    """Compute attention.
+
+    Args:
+        encoding: The encoding, from `zoo.encoding`.
+        q: Projected queries [B, H, N, K], before any encoding.
+        k: Projected keys [B, G, M, K], before any encoding; G is `Dims.kv_heads` or H.
+        v: Projected values [B, G, M, V].
+        pos: Coordinates [M, P] or [B, M, P], used as given, without a convention.
+        x: Token states [B, M, D], for encodings that read them; zeros by default.
+        causal: Hide keys after their query.
+        has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
+        backend: "auto", "reference", "chunked", "sdpa" or "flex".
+
+    Returns:
+        The output [B, H, N, V].
+
+    Raises:
+        OptionError: `pos` does not have the encoding's number of axes, `k` has another number of
+            heads, or the backend cannot compute this call.
+    """
     return dispatch.attend(
         _describe_call(encoding, q, k, v, pos, x, causal, has_position), backend
     )[0]
@@ -228,7 +314,7 @@ def _describe_call(
 
 
 def _coordinates(encoding: Encoding, pos: Tensor) -> Tensor:
-    """pos [.., M, P] itself. Raises OptionError where it has not as many axes as the encoding was made for."""
+    """Return pos [.., M, P]; raise OptionError unless it has the encoding's number of axes."""
     if pos.dim() < 2 or pos.shape[-1] != encoding.dims.axes:
         raise OptionError(
             "pos",
@@ -238,23 +324,29 @@ def _coordinates(encoding: Encoding, pos: Tensor) -> Tensor:
 
 
 def _ordered(pos: Tensor) -> bool:
-    """Whether coordinates [.., N, 1] are seen to grow; a compiler, which cannot look, is told no."""
+    """Return true if coordinates [.., N, 1] increase; false if a compiler hides their values."""
     if pos.is_meta or torch.compiler.is_compiling():
         return False
     return bool((pos.diff(dim=-2) >= 0).all())
 
 
 class Attention(nn.Module):
-    """A self-attention layer [B, N, D] -> [B, N, D] with its encoding, for people's own models.
+    """A self-attention layer with a positional encoding, for your own model.
 
     >>> layer = Attention(Dims(64, heads=4, axes=2, length=(14, 14)), "comrope_ld")
     >>> layer(torch.randn(2, 196, 64)).shape
     torch.Size([2, 196, 64])
 
-    Without `pos` the tokens are the grid of `dims.length` or, where there is one axis, a text of any length, whose documents
-    each begin at 0 and which goes on where a context (`zoo.KeyValueCache()`) ended; the encoding's own convention applies.
-    `pos` [N, P] or [B, N, P] is taken as given. `placed` [N] or [B, N] says which tokens have a place, `document` whose they
-    are, -1 for padding.
+    Without `pos`, tokens are the grid `dims.length` or, with one axis, a sequence of any length
+    that starts at 0 in each document and continues where `context` ended.
+
+    Args:
+        dims: The sizes of the model; `dims.layer` and `dims.depth` matter to a few encodings.
+        encoding: A name, a mapping with options, a list of these, or an encoding made before.
+        causal: Hide keys after their query.
+
+    Raises:
+        OptionError: The encoding is unknown, does not fit `dims`, or does not fit `causal`.
     """
 
     def __init__(
@@ -290,6 +382,22 @@ class Attention(nn.Module):
         document: Tensor | None = None,
         context: Context | None = None,
     ) -> Tensor:
+        """Compute self-attention.
+
+        Args:
+            x: Token states [B, N, D].
+            pos: Coordinates [N, P] or [B, N, P], used as given; by default, grid indices under the
+                encoding's convention.
+            has_position: Booleans [N] or [B, N], false for special tokens; all true by default.
+            document: Document numbers [N] or [B, N] of packed sequences, -1 for padding.
+            context: A `KeyValueCache` or `SegmentMemory` that holds earlier tokens.
+
+        Returns:
+            The output [B, N, D].
+
+        Raises:
+            OptionError: `pos` does not have the encoding's axes, or tokens and grid do not match.
+        """
         context = context or Context()
         if pos is None:
             tokens = self._tokens(x, has_position, document, context.seen)
@@ -306,7 +414,7 @@ class Attention(nn.Module):
     def _tokens(
         self, x: Tensor, placed: Tensor | None, document: Tensor | None, seen: int
     ) -> Tokens:
-        """Tokens of a grid, of documents that each begin at 0, or of a text that goes on where its context ended."""
+        """Make the tokens of a grid, of packed documents, or of a text continuing its context."""
         dims, count = self.layer.dims, x.shape[1]
         if document is not None and seen and dims.axes == 1:
             raise OptionError(
