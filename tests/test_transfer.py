@@ -46,7 +46,7 @@ def test_a_model_of_the_same_sizes_is_the_same(encoding):
 def test_a_table_is_that_which_another_size_reads():
     trained, model = vit(), vit(samples=replace(IMAGES, height=20, width=12))
     report, images = start(model, trained), torch.randn(2, 1, 20, 12)
-    assert report.resampled == {"trunk.encoding.learned.table": "[8, 48] to [15, 48]"}
+    assert report.resampled == {"encoding.learned.table": "[8, 48] to [15, 48]"}
     same(model(images), trained(images))
 
 
@@ -70,7 +70,7 @@ def test_an_image_is_read_as_the_one_tubelet_of_a_clip(encoding):
 def test_a_table_of_frames_is_their_mean_to_an_image():
     trained, model = vit(samples=CLIPS, tubelet=2), vit()
     start(model, trained)
-    found, right = model.trunk.encoding["learned"].table, trained.trunk.encoding["learned"].table
+    found, right = model.encoding["learned"].table, trained.encoding["learned"].table
     same(found, right.unflatten(0, (3, 8)).mean(0))
 
 
@@ -84,15 +84,15 @@ def test_what_does_not_fit_is_left_and_named():
         "head.weight": "[5, 48] there, [7, 48] here",
         "head.bias": "[5] there, [7] here",
         **{
-            f"trunk.encoding.rope_mixed.{layer}.frequencies": "not in the checkpoint"
+            f"encoding.rope_mixed.{layer}.frequencies": "not in the checkpoint"
             for layer in range(2)
         },
     }
     assert all(torch.equal(after[name], before[name]) for name in report.left)
-    assert report.unused["trunk.encoding.learned.table"] == "[8, 48], not of this model"
-    assert "trunk.blocks.0.mlp_branch.scale" in report.unused
+    assert report.unused["encoding.learned.table"] == "[8, 48], not of this model"
+    assert "blocks.0.mlp_branch.scale" in report.unused
     assert all(
-        name.startswith("trunk.blocks.2.")
+        name.startswith("blocks.2.")
         for name in report.unused
         if "scale" not in name and "table" not in name
     )
@@ -100,9 +100,7 @@ def test_what_does_not_fit_is_left_and_named():
 
 def test_generators_on_other_axes_have_another_meaning():
     report = start(vit("comrope_ap", CLIPS, dim=96, heads=2), vit("comrope_ap", dim=96, heads=2))
-    assert report.left["trunk.encoding.comrope_ap.0.generators"].endswith(
-        "as here, of another meaning"
-    )
+    assert report.left["encoding.comrope_ap.0.generators"].endswith("as here, of another meaning")
 
 
 def test_another_vocabulary_has_the_rows_of_the_characters_that_both_have():
@@ -117,13 +115,13 @@ def test_another_vocabulary_has_the_rows_of_the_characters_that_both_have():
             encoding=links("rope"),
         )
     )
-    before = other.words.table.weight.detach().clone()
+    before = other.embed_tokens.weight.detach().clone()
     report = start(other, trained)
-    table, source = other.words.table.weight, trained.words.table.weight
+    table, source = other.embed_tokens.weight, trained.embed_tokens.weight
     assert torch.equal(table[1:5], source[[10, 9, 0, 1]])
     assert torch.equal(table[[0, 5]], before[[0, 5]])
-    assert torch.equal(other.words.head.weight[1:5], trained.words.head.weight[[10, 9, 0, 1]])
-    assert set(report.resampled) == {"words.table.weight", "words.head.weight"}
+    assert torch.equal(other.lm_head.weight[1:5], trained.lm_head.weight[[10, 9, 0, 1]])
+    assert set(report.resampled) == {"embed_tokens.weight", "lm_head.weight"}
 
 
 def test_a_vocabulary_of_the_same_size_is_not_taken_for_the_same():
@@ -133,7 +131,7 @@ def test_a_vocabulary_of_the_same_size_is_not_taken_for_the_same():
         decoder("rope"),
     )
     start(model, trained)
-    assert torch.equal(model.words.table.weight, trained.words.table.weight.flip(0))
+    assert torch.equal(model.embed_tokens.weight, trained.embed_tokens.weight.flip(0))
 
 
 def test_an_encoder_starts_from_a_decoder():
@@ -141,7 +139,7 @@ def test_an_encoder_starts_from_a_decoder():
     trained = decoder("rope")
     report = start(model, trained)
     assert not report.left and not report.unused  # noqa: PT018
-    assert torch.equal(model.words.table.weight[:11], trained.words.table.weight)
+    assert torch.equal(model.embed_tokens.weight[:11], trained.embed_tokens.weight)
 
 
 def test_a_module_that_says_nothing_goes_by_shapes():

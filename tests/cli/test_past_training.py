@@ -71,7 +71,7 @@ def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
     )
     assert [*found["lengths"]["32"]] == ["refused"]
     task = load(runs / "learned")
-    table = task.model.trunk.encoding["learned"].table.detach()
+    table = task.model.encoding["learned"].table.detach()
     long = F.interpolate(
         table.T[None, :, :, None], size=(32, 1), mode="bicubic", align_corners=False
     )[0, :, :, 0].T
@@ -80,13 +80,12 @@ def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
     losses = []
     with torch.no_grad():
         for batch in data.test_dataloader():
-            x = task.model.words.read(batch.inputs) + long
-            blocks = task.model.trunk
+            x = task.model.embed_tokens(batch.inputs) + long
             tokens = task.model.tokens(batch.inputs).replace(x=x)
             # past `embed`, which would add the table
-            for block, chain in zip(blocks.blocks, blocks.chains, strict=True):
+            for block, chain in zip(task.model.blocks, task.model.chains, strict=True):
                 tokens = block(tokens, chain, zoo_context())
-            logits = task.model.words.logits(blocks.norm(tokens.x))
+            logits = task.model.logits(task.model.norm(tokens.x))
             losses.append(
                 F.cross_entropy(logits.mT, batch.targets, reduction="none", ignore_index=-100)
             )

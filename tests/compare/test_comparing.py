@@ -158,7 +158,7 @@ def test_a_cell_that_fails_does_not_stop_the_rest_and_is_tried_again(compared, m
 
     def broken(self, batch, batch_idx):
         return step(self, batch, batch_idx) * (
-            float("nan") if "rope_mixed" in self.model.trunk.encoding else 1.0
+            float("nan") if "rope_mixed" in self.model.encoding else 1.0
         )
 
     words = (*BASE, "encodings=[none,rope_mixed]", "seeds=1", "jobs=1", "to=c")

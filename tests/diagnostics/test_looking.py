@@ -111,7 +111,7 @@ def test_a_model_is_left_as_it_was():
     look(vit, (images,))
     assert torch.equal(state, torch.get_rng_state())
     assert vit.training
-    assert vit.trunk.training
+    assert vit.training
     assert not vit.head.training
     assert not any(one._forward_pre_hooks for one in vit.modules())
     assert torch.is_grad_enabled()

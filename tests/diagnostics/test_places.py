@@ -128,9 +128,9 @@ def test_a_table_that_is_too_short_refuses():
         model(text())
 
 
-def test_a_model_without_a_trunk_is_refused():
+def test_a_model_that_is_no_transformer_is_refused():
     with (
-        pytest.raises(OptionError, match="no trunk"),
+        pytest.raises(OptionError, match="the model is no Transformer"),
         changed(zoo.Attention(Dims(16, 2), "rope"), CHANGES["zeroed"]),
     ):
         pass

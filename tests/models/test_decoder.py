@@ -72,13 +72,13 @@ def test_left_padded_prompts_are_continued_with_their_places():
 def test_documents_after_a_context_need_their_places():
     model, cache = decoder("rope"), KeyValueCache()
     model(text(), context=cache)
-    with pytest.raises(OptionError, match="need their places"):
+    with pytest.raises(OptionError, match="need positions"):
         model(text(), torch.zeros(2, 12, dtype=torch.long), context=cache)
 
 
 def test_a_place_by_the_final_length_is_refused():
     with pytest.raises(
-        OptionError, match=r"comrope_ld places tokens by the final length .* add coordinates: index"
+        OptionError, match=r"comrope_ld has fraction coordinates, .* add coordinates: index"
     ) as found:
         decoder(encoding=links("comrope_ld"))
     assert found.value.key == "encoding"
@@ -89,37 +89,37 @@ def test_a_tied_table_is_read_and_predicted_with():
     count = lambda model: sum(p.numel() for p in model.parameters())  # noqa: E731
     assert count(untied) - count(tied) == 11 * 16
     x = torch.randn(1, 3, 16)
-    torch.testing.assert_close(tied.words.logits(x), x @ tied.words.table.weight.T)
-    torch.testing.assert_close(untied.words.logits(x), x @ untied.words.head.weight.T)
+    torch.testing.assert_close(tied.logits(x), x @ tied.embed_tokens.weight.T)
+    torch.testing.assert_close(untied.logits(x), x @ untied.lm_head.weight.T)
 
 
 def test_scaled_embeddings_are_larger_by_the_root_of_dim():
     model = decoder("none", scale_embeddings=True)
     inputs = text()
-    torch.testing.assert_close(model.tokens(inputs).x, model.words.table(inputs) * 4)
+    torch.testing.assert_close(model.tokens(inputs).x, model.embed_tokens.weight[inputs] * 4)
 
 
 def test_weights_start_as_published():
     model = Decoder(
         SAMPLES, dim=256, depth=8, heads=4, encoding=links("rope"), block=BlockOptions(mlp="swiglu")
     )
-    block = model.trunk.blocks[3]
+    block = model.blocks[3]
     for inner in (block.attn.q_proj, block.attn.v_proj, block.mlp.up_proj, block.mlp.gate_proj):
         assert inner.weight.std().item() == pytest.approx(0.02, rel=0.02)
     for end in (block.attn.o_proj, block.mlp.down_proj):
         assert end.weight.std().item() == pytest.approx(0.02 / 4, rel=0.02)
     assert not any(p.any() for name, p in model.named_parameters() if name.endswith("bias"))
-    assert model.words.table.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert model.embed_tokens.weight.std().item() == pytest.approx(0.02, rel=0.1)
 
 
 def test_encodings_keep_the_weights_that_they_start_from():
     torch.manual_seed(1)
     model = Decoder(SAMPLES, dim=16, depth=1, heads=2, encoding=links("learned"))
-    table = model.trunk.encoding["learned"].table.clone()
+    table = model.encoding["learned"].table.clone()
     from zoo.models.embedding import init_weights
 
-    init_weights(model.trunk)
-    assert torch.equal(model.trunk.encoding["learned"].table, table)
+    init_weights(model)
+    assert torch.equal(model.encoding["learned"].table, table)
 
 
 def test_jitter_moves_places_in_training_only():

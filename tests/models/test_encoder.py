@@ -50,8 +50,8 @@ def test_places_are_fractions_of_their_own_document():
 
 def test_the_mask_is_read_and_never_predicted():
     model = encoder("rope")
-    assert model.mask == 11
-    assert model(torch.full((1, 12), model.mask)).shape == (1, 12, 11)
+    assert model.mask_token == 11
+    assert model(torch.full((1, 12), model.mask_token)).shape == (1, 12, 11)
 
 
 def test_the_class_token_has_no_place_and_no_output():
@@ -98,7 +98,7 @@ def test_a_class_depends_on_every_token_and_on_their_order(class_token):
 
 def test_a_class_is_read_off_the_mean_of_what_is_no_padding():
     model, inputs = classifier("none"), text(1, 5)
-    x = model.trunk(model.tokens(inputs)).x
+    x = model.run_blocks(model.tokens(inputs)).x
     padded = torch.nn.functional.pad(inputs, (0, 3), value=-1)
     torch.testing.assert_close(model(padded), model.head(x.mean(1)), atol=1e-5, rtol=1e-4)
 

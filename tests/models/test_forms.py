@@ -116,7 +116,7 @@ def test_a_grid_has_no_window():
 def test_a_class_token_sees_past_the_window():
     model, inputs = encoder("none", depth=1, cls_token=True, window=2), text(1)
     changed = torch.cat([inputs[:, :9], (inputs[:, 9:] + 1) % 11], dim=1)
-    first, second = (model.trunk(model.tokens(one)).x for one in (inputs, changed))
+    first, second = (model.run_blocks(model.tokens(one)).x for one in (inputs, changed))
     moved = (first - second).abs().amax(-1)[0] > 1e-6
     assert moved.tolist() == [True] + [False] * 8 + [True] * 4
 
@@ -132,7 +132,7 @@ def test_branches_side_by_side_read_one_norm():
     model = decoder(
         "rope", depth=1, block=BlockOptions(norm_position="parallel", norm="rms")
     ).double()
-    block, chain, tokens = model.trunk.blocks[0], model.trunk.chains[0], model.tokens(text())
+    block, chain, tokens = model.blocks[0], model.chains[0], model.tokens(text())
     found = block(chain.embed(tokens), chain, KeyValueCache()).x
     normed = chain.embed(tokens).replace(x=block.norm1(tokens.x))
     attended = block.attn(normed, chain, KeyValueCache())[0].x
@@ -167,9 +167,9 @@ def test_weights_of_another_number_of_key_heads_are_left():
     report = adopt(model, Source(Path("run"), trained.state_dict(), trained))
     parts = ("k_proj.weight", "v_proj.weight", "v_proj.bias")
     assert set(report.left) == {
-        f"trunk.blocks.{layer}.attn.{part}" for layer in range(2) for part in parts
+        f"blocks.{layer}.attn.{part}" for layer in range(2) for part in parts
     }
-    assert report.left["trunk.blocks.0.attn.k_proj.weight"] == "[16, 16] there, [8, 16] here"
+    assert report.left["blocks.0.attn.k_proj.weight"] == "[16, 16] there, [8, 16] here"
 
 
 def planned(*overrides):

@@ -22,13 +22,17 @@ CHAINS = [
 ]
 
 
-def trunk(names, **block):
+class Stack(Transformer):
+    forward = Transformer.run_blocks
+
+
+def stack(names, **block):
     torch.manual_seed(0)
     links = {name: make_factory(Choice(name)) for name in names}
     options = BlockOptions(dropout=0.2, drop_path=0.2, **block)
-    return (
-        Transformer(Dims(16, 2, length=12, depth=3), links, options, causal=True).double().train()
-    )
+    model = Stack()
+    model.add_blocks(Dims(16, 2, length=12, depth=3), links, options, causal=True)
+    return model.double().train()
 
 
 def gradients(model, context=None, segments=1):
@@ -52,7 +56,7 @@ def equal(one, two):
 
 @pytest.mark.parametrize("names", CHAINS, ids="+".join)
 def test_gradients_are_those_of_stored_blocks(names):
-    model = trunk(names)
+    model = stack(names)
     stored, keys = gradients(model), list(model.state_dict())
     enable_activation_checkpointing(model)
     assert equal(gradients(model), stored)
@@ -63,14 +67,14 @@ def test_gradients_are_those_of_stored_blocks(names):
     "context", [lambda: SegmentMemory(6), KeyValueCache], ids=["memory", "cache"]
 )
 def test_what_a_block_remembers_is_as_it_was_the_first_time(context):
-    model = trunk(["tape"], token_shift=context is KeyValueCache)
+    model = stack(["tape"], token_shift=context is KeyValueCache)
     stored = gradients(model, context(), segments=3)
     enable_activation_checkpointing(model)
     assert equal(gradients(model, context(), segments=3), stored)
 
 
 def test_memory_holds_the_same_after_a_pass():
-    model, kept = trunk(["rope"]), []
+    model, kept = stack(["rope"]), []
     for _ in range(2):
         memory = SegmentMemory(6)
         gradients(model, memory, segments=2)
@@ -87,7 +91,7 @@ def test_each_block_is_computed_twice_in_training_alone(monkeypatch):
     monkeypatch.setattr(
         Block, "forward", lambda self, *given: (calls.append(self), forward(self, *given))[1]
     )
-    model = trunk(["rope"])
+    model = stack(["rope"])
     enable_activation_checkpointing(model)
     gradients(model)
     assert len(calls) == 6
@@ -96,13 +100,13 @@ def test_each_block_is_computed_twice_in_training_alone(monkeypatch):
 
 
 def test_a_compiled_model_has_the_same_gradients():
-    model = trunk(["rope"])
+    model = stack(["rope"])
     stored = gradients(model)
     enable_activation_checkpointing(model)
     model.compile(backend="aot_eager", fullgraph=True)
     assert equal(gradients(model), stored)
 
 
-def test_a_model_without_a_trunk_is_told():
-    with pytest.raises(OptionError, match="the model has no trunk"):
+def test_a_model_without_blocks_is_refused():
+    with pytest.raises(OptionError, match="the model has no transformer blocks"):
         enable_activation_checkpointing(torch.nn.Linear(2, 2))

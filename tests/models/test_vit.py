@@ -51,7 +51,7 @@ def test_the_class_token_can_stand_at_the_centre():
 
 
 def test_a_place_for_no_class_token_is_refused():
-    with pytest.raises(OptionError, match="no class token"):
+    with pytest.raises(OptionError, match="no CLS token"):
         vit(cls_position="centre")
 
 
@@ -89,7 +89,7 @@ def test_an_image_moved_with_its_places_is_the_same_to_mean_pooling():
 
 def test_weights_start_as_published():
     model = vit(dim=256, heads=4, pool="class")
-    query = model.trunk.blocks[0].attn.q_proj.weight
+    query = model.blocks[0].attn.q_proj.weight
     assert query.abs().max() <= (6 / 512) ** 0.5
     assert query.std().item() == pytest.approx((2 / 512) ** 0.5, rel=0.05)
     assert model.patch_embed.weight.std().item() == pytest.approx((3 * 4 * 4) ** -0.5, rel=0.15)
@@ -133,9 +133,9 @@ def test_stochastic_depth_keeps_the_mean():
 
 def test_a_shared_encoding_stands_once_and_others_once_per_layer():
     names = set(vit("learned").state_dict())
-    assert "trunk.encoding.learned.table" in names
+    assert "encoding.learned.table" in names
     names = set(vit("liere").state_dict())
-    assert {"trunk.encoding.liere.0.generators", "trunk.encoding.liere.1.generators"} <= names
+    assert {"encoding.liere.0.generators", "encoding.liere.1.generators"} <= names
 
 
 def test_the_whole_model_is_captured_by_the_compiler():

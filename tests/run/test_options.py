@@ -112,7 +112,7 @@ def test_a_model_that_remembers_is_computed_again(tmp_path, monkeypatch, weights
 
 def test_what_is_frozen_is_as_it_began(tiny):
     more = [
-        "optim.param_groups=[{match: 'trunk.*', freeze: true}, {match: head.*, lr: 2.0}]",
+        "optim.param_groups=[{match: 'blocks.*', freeze: true}, {match: head.*, lr: 2.0}]",
         "trainer.ema_decay=0.9",
     ]
     fit("vit_comrope", [*tiny, *ONE, *more], Path("run"), "never")
@@ -124,9 +124,9 @@ def test_what_is_frozen_is_as_it_began(tiny):
         for name, value in content["state_dict"].items()
         if name in began and value.shape == began[name].shape
     }
-    trunk = {name for name in same if name.startswith("model.trunk.")}
-    assert trunk
-    for name in trunk:
+    frozen = {name for name in same if name.startswith("model.blocks.")}
+    assert frozen
+    for name in frozen:
         assert torch.equal(content["state_dict"][name], content["current_model_state"][name]), name
     assert not torch.equal(
         content["state_dict"]["model.head.weight"],
@@ -136,7 +136,7 @@ def test_what_is_frozen_is_as_it_began(tiny):
         at for group in content["optimizer_states"][0]["param_groups"] for at in group["params"]
     }
     assert len(trained) == len(
-        [name for name in began if name.startswith("model.") and name not in trunk]
+        [name for name in began if name.startswith("model.") and name not in frozen]
     )
 
 
@@ -161,6 +161,6 @@ def test_a_run_does_not_go_on_from_a_dev_run(tiny):
 def test_what_cannot_be_computed_again_is_a_fault(monkeypatch):
     monkeypatch.setattr("zoo.models.transformer.Transformer", nn.Bilinear)
     with pytest.raises(
-        RecipeError, match=r"trainer.activation_checkpointing: the model has no trunk"
+        RecipeError, match=r"trainer.activation_checkpointing: the model has no transformer blocks"
     ):
         zoo.load_recipe("vit_none", ["trainer.activation_checkpointing=true"])

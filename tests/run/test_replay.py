@@ -14,7 +14,7 @@ from zoo.run.rng import restore_random
 from zoo.tasks.classification import Classification
 
 STEP = 7  # of 18, in the second epoch
-PLACE = "model.trunk.blocks.1.attn.o_proj"
+PLACE = "model.blocks.1.attn.o_proj"
 
 
 def spoil(tensor):

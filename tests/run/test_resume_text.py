@@ -47,7 +47,7 @@ def test_a_checkpoint_needs_no_corpus(song):
 def test_a_length_to_evaluate_at_leaves_the_model_as_it_was_trained(song):
     fit(song, ["model.encoding=learned"], Path("run"), "never")
     task = zoo.load("run", ["data.length=64"])
-    assert task.model.trunk.encoding["learned"].table.shape == (16, 16)
+    assert task.model.encoding["learned"].table.shape == (16, 16)
 
 
 def test_classes_of_texts_are_remembered(tmp_path):

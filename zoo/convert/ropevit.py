@@ -49,7 +49,7 @@ BLOCK_LAYERS = {
     "mlp.fc2": "mlp.down_proj",
 }
 LAYER_SCALES = {"gamma_1": "attn_branch.scale", "gamma_2": "mlp_branch.scale"}
-MODEL_LAYERS = {"patch_embed.proj": "patch_embed", "norm": "trunk.norm", "head": "head"}
+MODEL_LAYERS = {"patch_embed.proj": "patch_embed", "norm": "norm", "head": "head"}
 
 
 @dataclass(frozen=True)
@@ -160,18 +160,18 @@ def rename_weights(
     yield "cls_token", weights["cls_token"]
     yield from _rename_layers(weights, MODEL_LAYERS)
     if sizes.positions:
-        yield "trunk.encoding.learned.table", weights["pos_embed"][0]
+        yield "encoding.learned.table", weights["pos_embed"][0]
     if sizes.mixed:
         # zoo's axes are (row, column), [2, depth, H, K/2]
         frequencies = weights["rope.freqs"].reshape(2, sizes.depth, heads, -1).flip(0)
         for number in range(sizes.depth):
-            yield f"trunk.encoding.rope_mixed.{number}.frequencies", frequencies[:, number]
+            yield f"encoding.rope_mixed.{number}.frequencies", frequencies[:, number]
     for number in range(sizes.depth):
         prefix = f"blocks.{number}."
         own = {key: value for key, value in weights.items() if key.startswith(prefix)}
         block = {key.removeprefix(prefix): value for key, value in own.items()}
         for name, value in _rename_block(block):
-            yield f"trunk.{prefix}{name}", value
+            yield f"{prefix}{name}", value
 
 
 def _rename_block(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -16,7 +16,7 @@ from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import Look, look, resting
 from zoo.diagnostics.portrait.portrait import collect_panels
 from zoo.diagnostics.portrait.probe import EncodingProbe
-from zoo.models.transformer import Block, Transformer
+from zoo.models.transformer import Block, find_transformers, hook_tokens
 from zoo.reporting.panel import HeatmapGrid, Panel, Points
 
 MOST = {1: (128,), 2: (15, 15), 3: (1, 15, 15)}  # tokens by the number of axes: of clips one frame
@@ -134,24 +134,26 @@ def _doings(looks: Sequence[Look], grid: Sequence[int]) -> Iterator[Panel]:
 def _correlations(
     model: nn.Module, inputs: Sequence[Any], looks: Sequence[Look]
 ) -> tuple[Panel, ...]:
-    trunk = next((module for module in model.modules() if isinstance(module, Transformer)), None)
-    if (
-        trunk is None or looks[0].scores is None
-    ):  # linear attention multiplies features of words and positions
+    transformers = find_transformers(model)
+    # linear attention multiplies features of words and positions
+    if not transformers or looks[0].scores is None:
         return ()
+    first = transformers[0].blocks[0]
+    assert isinstance(first, Block)
+
     seen: list[Tokens] = []
-    hooks = [
-        one.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-        for one in (trunk, trunk.blocks[0])
-    ]
+
+    def record(tokens: Tokens) -> Tokens:
+        seen.append(tokens)
+        return tokens
+
+    block_hook = first.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     try:
-        with resting(model):
+        with hook_tokens(transformers[0], record), resting(model):
             model(*inputs)
     finally:
-        for hook in hooks:
-            hook.remove()
-    first = trunk.blocks[0]
-    assert isinstance(first, Block)
+        block_hook.remove()
+
     (call,) = look(model, inputs, 1, [first.attn.dims.layer])
     before, after = seen
     return correlations(first, before, after, call.call)

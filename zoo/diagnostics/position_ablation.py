@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
-from zoo.models.transformer import Transformer
+from zoo.models.transformer import find_transformers, hook_tokens
 
 SEED = 0  # of the order that shuffles
 
@@ -24,25 +23,18 @@ Change = Callable[[Tokens], Tensor]
 def changed(model: nn.Module, change: Change) -> Iterator[None]:
     """Within it the model's tokens stand in other places, from before the first layer on; contents and masks stay.
 
-    An encoding that cannot follow raises OptionError when the model is called. Raises
-    OptionError for a model that has no trunk, in
-    front of which its tokens could be moved.
+    An encoding that cannot follow raises OptionError when the model is called.
+
+    Raises:
+        OptionError: The model is no Transformer.
     """
-    trunks = [module for module in model.modules() if isinstance(module, Transformer)]
-    if not trunks:
-        raise OptionError(
-            "controls", "the model has no trunk of zoo, in front of which its tokens could be moved"
-        )
-    hooks = [trunk.register_forward_pre_hook(_moving(change)) for trunk in trunks]
-    try:
+    transformers = find_transformers(model)
+    if not transformers:
+        raise OptionError("controls", "the model is no Transformer of zoo, so it cannot be moved")
+    with ExitStack() as stack:
+        for transformer in transformers:
+            stack.enter_context(hook_tokens(transformer, lambda tokens: moved(tokens, change)))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _moving(change: Change) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
-    return lambda trunk, given: (moved(given[0], change), *given[1:])
 
 
 def moved(tokens: Tokens, change: Change) -> Tokens:

@@ -1,4 +1,4 @@
-"""Two attention layers with residuals, as a trunk has them: what most laws look at.
+"""Two attention layers with residuals, as a transformer has them: what most laws look at.
 
 So all that an encoding embeds, notes, turns, describes and takes back is under the law, and so are caches and memories of
 more than one layer.

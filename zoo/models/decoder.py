@@ -1,11 +1,11 @@
-"""Causal language model (Radford et al. 2019, GPT-2), for texts of any length that its encoding allows."""
+"""Causal language model (Radford et al. 2019, GPT-2), for texts of any length its encoding allows."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import Dims, EncodingFactories
@@ -13,20 +13,35 @@ from zoo.attention.kv_cache import Context
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import TextSpec
 from zoo.errors import OptionError
-from zoo.models.embedding import TokenEmbedding, document_positions, init_weights
-from zoo.models.transformer import BlockOptions, Transformer
+from zoo.models.embedding import LanguageModel, document_positions, init_weights
+from zoo.models.transformer import BlockOptions
 from zoo.registry import Between, Count, register
 
 
 @register
-class Decoder(nn.Module):
-    """Tokens [B, N] -> logits [B, N, V] of the token after each.
+class Decoder(LanguageModel):
+    """Tokens [B, N] -> logits [B, N, V] of the token after each. Weights start as those of GPT-2.
 
-    Weights start as those of GPT-2. Fewer `kv_heads` than heads are shared by as many query heads each. `tied` predicts
-    with the table that is read, `scaled` multiplies what is read by sqrt(dim). `memory` is the number of tokens before
-    those of a batch that training and evaluation remember (Transformer-XL, arXiv:1901.02860), given that batches come in
-    the order of the text, row by row. A token sees the last `window` tokens, itself among them (None: all), by the sums of
-    linear attention if `kernel` is elu.
+    Args:
+        samples: Vocabulary and length of the texts.
+        dim: Model dimension D.
+        depth: Number of blocks.
+        heads: Number of query heads H.
+        kv_heads: Number of key-value heads (arXiv:2305.13245), by default as many as query heads.
+        encoding: Positional encodings by name.
+        position_augmentation: Random changes of positions in training.
+        block: Options of the blocks.
+        tie_embeddings: Predict with the embedding table.
+        scale_embeddings: Multiply embeddings by sqrt(dim).
+        memory_length: Number of tokens before those of a batch whose states training and
+            evaluation remember (Transformer-XL, arXiv:1901.02860). Batches must then come in the
+            order of the text, row by row.
+        window: A token attends to the last `window` tokens, itself included. None: to all.
+        attention: "softmax", or "linear" for linear attention with elu features.
+        backend: The attention backend.
+
+    Raises:
+        OptionError: An option does not fit the others.
     """
 
     def __init__(
@@ -47,24 +62,23 @@ class Decoder(nn.Module):
         attention: Literal["softmax", "linear"] = "softmax",
         backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
-        super().__init__()
-        self.perturbation, self.memory_length = position_augmentation, memory_length
-        self.words = TokenEmbedding(
+        super().__init__(
             samples.vocabulary,
             dim,
             tie_embeddings=tie_embeddings,
             scale_embeddings=scale_embeddings,
         )
+        self.position_augmentation, self.memory_length = position_augmentation, memory_length
         dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth, kv_heads=kv_heads)
-        self.trunk = Transformer(
+        self.add_blocks(
             dims, encoding, block, causal=True, backend=backend, window=window, attention=attention
         )
-        for link in self.trunk.chains[0]:
+        for link in self.chains[0]:
             if link.coordinates != "index":
-                placed = f"{link.name} places tokens by the final length ({link.coordinates} coordinates)"
-                remedy = "which a causal model does not know; add coordinates: index to its entry"
-                raise OptionError("encoding", f"{placed}, {remedy}")
-        init_weights(self.trunk)
+                problem = f"{link.name} has {link.coordinates} coordinates, which need the length "
+                problem += "of the whole text; a causal model does not know it"
+                raise OptionError("encoding", f"{problem}; add coordinates: index to its entry")
+        init_weights(self)
 
     def tokens(
         self,
@@ -73,21 +87,23 @@ class Decoder(nn.Module):
         index: Tensor | None = None,
         context: Context | None = None,
     ) -> Tokens:
-        """Tokens before the first block; arguments as in `forward`."""
+        """Make the tokens before the first block; arguments as in `forward`."""
         seen, count = (0 if context is None else context.seen), inputs.shape[1]
         if index is None and documents is not None and seen:
-            raise OptionError(
-                "index", "documents that follow remembered tokens need their places; pass index"
-            )
-        consecutive = index is None and documents is None
-        if index is None:
-            later = torch.arange(seen, seen + count, device=inputs.device)
-            index = later if documents is None else document_positions(documents)
-        x = self.words.read(inputs)
-        index = index[..., None].to(torch.promote_types(x.dtype, torch.float32))  # [1|B, N, 1]
-        moved = self.perturbation(index, len(x)) if self.training else index
+            problem = "documents that follow remembered tokens need positions; pass index"
+            raise OptionError("index", problem)
+
+        is_consecutive = index is None and documents is None
+        if index is None and documents is None:
+            index = torch.arange(seen, seen + count, device=inputs.device)
+        elif index is None:
+            index = document_positions(documents)
+
+        x = self.embed_tokens(inputs)  # [B, N, D]
+        pos = index[..., None].to(torch.promote_types(x.dtype, torch.float32))  # [1|B, N, 1]
+        moved = self.position_augmentation(pos, len(x)) if self.training else pos
         tokens = Tokens.at(x, moved, document=documents, ordered=True)
-        return tokens.replace(consecutive=consecutive and moved is index)
+        return tokens.replace(consecutive=is_consecutive and moved is pos)
 
     def forward(
         self,
@@ -97,12 +113,22 @@ class Decoder(nn.Module):
         context: Context | None = None,
         last: int | None = None,
     ) -> Tensor:
-        """Logits [B, N, V] of inputs int64 [B, N].
+        """Compute logits.
 
-        Tokens see only those of their own number in `documents` int64 [B, N]; -1 is padding, on either side. `index` [N]
-        or [B, N] are places that grow within each document; by default the context's tokens are counted on, or each
-        document from 0. With `last` only so many last tokens have their logits made. Raises OptionError where documents follow
-        tokens of a context and `index` is missing.
+        Args:
+            inputs: Tokens, int64 [B, N].
+            documents: Document numbers, int64 [B, N]: tokens attend within their document; -1 is
+                padding, on either side.
+            index: Positions [N] or [B, N] that grow within each document. By default positions
+                go on from the context's, or start at 0 in each document.
+            context: A `KeyValueCache` or `SegmentMemory` of earlier calls.
+            last: Compute logits of this many last tokens only.
+
+        Returns:
+            Logits [B, N, V], or [B, last, V].
+
+        Raises:
+            OptionError: Documents follow tokens of a context and `index` is missing.
         """
-        x = self.trunk(self.tokens(inputs, documents, index, context), context).x
-        return self.words.logits(x if last is None else x[:, max(x.shape[1] - last, 0) :])
+        x = self.run_blocks(self.tokens(inputs, documents, index, context), context).x
+        return self.logits(x if last is None else x[:, max(x.shape[1] - last, 0) :])

@@ -1,4 +1,4 @@
-"""Token numbers to states, and states to logits; the weights that a language model starts from."""
+"""Token embeddings, the output head of language models, and how their weights start."""
 
 from __future__ import annotations
 
@@ -12,29 +12,73 @@ from zoo.attention.layer import Projection, project
 from zoo.data.spec import Vocabulary
 from zoo.models.transformer import Block, Transformer
 
-
-def document_positions(documents: Tensor) -> Tensor:
-    """[B, N] -> [B, N]: each token's place, counted from 0 within its run of equal document numbers."""
-    slots = torch.arange(documents.shape[1], device=documents.device)
-    fresh = torch.ones_like(documents, dtype=torch.bool)
-    fresh[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return slots - torch.where(fresh, slots, 0).cummax(1).values
-
-
-def document_lengths(documents: Tensor) -> Tensor:
-    """[B, N] -> [B, N]: how many tokens each token's document has."""
-    return (documents[:, None] == documents[..., None]).sum(-1)
-
-
 INIT_STD = 0.02
 
 
-class TokenEmbedding(nn.Module):
-    """A table with a row per token and, after them, `extra` rows that are read but never predicted.
+def document_positions(documents: Tensor) -> Tensor:
+    """Count positions from 0 within each run of equal document numbers, [B, N] -> [B, N]."""
+    indices = torch.arange(documents.shape[1], device=documents.device)
+    is_first = torch.ones_like(documents, dtype=torch.bool)
+    is_first[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return indices - torch.where(is_first, indices, 0).cummax(1).values
 
-    `tied` predicts with the same table (Press and Wolf 2017, arXiv:1608.05859). `scaled` multiplies what is read by the
-    square root of dim and draws the table N(0, 1 / dim), so that tokens are as large as sinusoids added to them (Vaswani
-    et al. 2017); else it is N(0, 0.02^2).
+
+def document_lengths(documents: Tensor) -> Tensor:
+    """Count the tokens of each token's document, [B, N] -> [B, N]."""
+    return (documents[:, None] == documents[..., None]).sum(-1)
+
+
+class TokenEmbedding(nn.Embedding):
+    """A table with a row per token, then `extra_rows` that are read but never predicted.
+
+    With `scale` the output is multiplied by sqrt(dim) and the table starts as N(0, 1 / dim), so
+    that tokens are as large as sinusoids added to them (Vaswani et al. 2017); otherwise it
+    starts as N(0, 0.02^2).
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, dim: int, *, scale: bool, extra_rows: int = 0
+    ) -> None:
+        super().__init__(len(vocabulary) + extra_rows, dim)
+        self.vocabulary, self.extra_rows = vocabulary, extra_rows
+        self.scale = dim**0.5 if scale else 1.0
+        nn.init.normal_(self.weight, std=dim**-0.5 if scale else INIT_STD)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Embed token numbers, int64 [B, N] -> [B, N, D]."""
+        return super().forward(inputs) * self.scale
+
+    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        """Take the rows of tokens that another vocabulary has too."""
+        if source.extra_rows == self.extra_rows and _is_same(self.vocabulary, source.vocabulary):
+            return value
+        return _match_rows(self.weight, self.vocabulary, value, source.vocabulary)
+
+
+class LMHead(Projection):
+    """Logits of the tokens of a vocabulary, where the embedding table is not used for them."""
+
+    def __init__(self, dim: int, vocabulary: Vocabulary) -> None:
+        super().__init__(dim, len(vocabulary), bias=False)
+        self.vocabulary = vocabulary
+        nn.init.normal_(self.weight, std=INIT_STD)
+
+    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
+        """Take the rows of tokens that another vocabulary has too."""
+        if _is_same(self.vocabulary, source.vocabulary):
+            return value
+        return _match_rows(self.weight, self.vocabulary, value, source.vocabulary)
+
+
+class LanguageModel(Transformer):
+    """A transformer that reads tokens and can predict them.
+
+    Args:
+        vocabulary: The tokens.
+        dim: Model dimension D.
+        tie_embeddings: Predict with the embedding table (arXiv:1608.05859).
+        scale_embeddings: Multiply embeddings by sqrt(dim).
+        extra_rows: Rows of the table after those of the vocabulary, read but not predicted.
     """
 
     def __init__(
@@ -44,63 +88,62 @@ class TokenEmbedding(nn.Module):
         *,
         tie_embeddings: bool,
         scale_embeddings: bool,
-        extra: int = 0,
+        extra_rows: int = 0,
     ) -> None:
         super().__init__()
-        self.vocabulary, self.extra = vocabulary, extra
-        self.count, self.scale = len(vocabulary), dim**0.5 if scale_embeddings else 1.0
-        self.table = nn.Embedding(self.count + extra, dim)
-        nn.init.normal_(self.table.weight, std=dim**-0.5 if scale_embeddings else INIT_STD)
-        self.head = None if tie_embeddings else Projection(dim, self.count, bias=False)
-        if self.head is not None:
-            nn.init.normal_(self.head.weight, std=INIT_STD)
-
-    def read(self, inputs: Tensor) -> Tensor:
-        """int64 [B, N] -> [B, N, D]"""
-        return self.table(inputs) * self.scale
+        self.embed_tokens = TokenEmbedding(
+            vocabulary, dim, scale=scale_embeddings, extra_rows=extra_rows
+        )
+        self.lm_head = None if tie_embeddings else LMHead(dim, vocabulary)
 
     def logits(self, x: Tensor) -> Tensor:
-        """[B, N, D] -> [B, N, V]"""
-        return project(x, self.table.weight[: self.count]) if self.head is None else self.head(x)
-
-    def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        """Of another vocabulary, the rows of the tokens that both have."""
-        if source.extra == self.extra and source.vocabulary.plain() == self.vocabulary.plain():
-            return value
-        found = self.get_parameter(name).detach().clone()
-        here, there = _pieces(self.vocabulary), _pieces(source.vocabulary)
-        shared = here.keys() & there.keys()
-        if not shared or value.shape[1] != found.shape[1]:
-            return None
-        for piece in shared:
-            found[here[piece]] = value[there[piece]]
-        return found
+        """Predict tokens from states, [B, N, D] -> [B, N, vocabulary size]."""
+        if self.lm_head is not None:
+            return self.lm_head(x)
+        return project(x, self.embed_tokens.weight[: len(self.embed_tokens.vocabulary)])
 
 
-def _pieces(vocabulary: Vocabulary) -> dict[str, int]:
-    """The token of each piece of text that is one token's alone; what is no character by itself is none."""
-    pieces = [vocabulary.decode([token]) for token in range(len(vocabulary))]
-    twice = {piece for piece, count in Counter(pieces).items() if count > 1}
-    return {
-        piece: token
-        for token, piece in enumerate(pieces)
-        if piece not in twice and "\ufffd" not in piece
-    }
+def init_weights(model: Transformer) -> None:
+    """Draw the linear layers of the blocks as GPT-2 does: N(0, 0.02^2), biases 0.
 
-
-def init_weights(trunk: Transformer) -> None:
-    """Draw the linear layers of the blocks as GPT-2 does (Radford et al. 2019): N(0, 0.02), no biases.
-
-    Those that end a residual branch are drawn smaller by the square root of the number of branches.
+    Layers that end a residual branch start smaller by the square root of the number of branches
+    (Radford et al. 2019).
     """
-    branches = 2 * len(trunk.blocks)
-    for block in trunk.blocks:
+    branches = 2 * len(model.blocks)
+    for block in model.blocks:
         assert isinstance(block, Block)
         ends = (block.attn.o_proj, block.mlp.down_proj)
         for module in block.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(
-                    module.weight, std=INIT_STD * (branches**-0.5 if module in ends else 1)
-                )
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+            if not isinstance(module, nn.Linear):
+                continue
+            std = INIT_STD * branches**-0.5 if module in ends else INIT_STD
+            nn.init.normal_(module.weight, std=std)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def _is_same(one: Vocabulary, other: Vocabulary) -> bool:
+    return one.plain() == other.plain()
+
+
+def _match_rows(own: Tensor, here: Vocabulary, value: Tensor, there: Vocabulary) -> Tensor | None:
+    """Replace the rows of tokens that both vocabularies have; None if there are none."""
+    tokens, sources = _unique_pieces(here), _unique_pieces(there)
+    shared = tokens.keys() & sources.keys()
+    if not shared or value.shape[1] != own.shape[1]:
+        return None
+    result = own.detach().clone()
+    for piece in shared:
+        result[tokens[piece]] = value[sources[piece]]
+    return result
+
+
+def _unique_pieces(vocabulary: Vocabulary) -> dict[str, int]:
+    """Map each piece of text that exactly one token decodes to, to that token."""
+    pieces = [vocabulary.decode([token]) for token in range(len(vocabulary))]
+    counts = Counter(pieces)
+    return {
+        piece: token
+        for token, piece in enumerate(pieces)
+        if counts[piece] == 1 and "\ufffd" not in piece
+    }

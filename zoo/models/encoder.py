@@ -1,4 +1,7 @@
-"""Bidirectional language model (Devlin et al. 2019, arXiv:1810.04805, BERT), for masked tokens or the class of a text."""
+"""Bidirectional language model (Devlin et al. 2019, arXiv:1810.04805, BERT).
+
+It predicts masked tokens, or the class of a text.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +17,31 @@ from zoo.attention.tokens import Tokens
 from zoo.data.spec import TextClassificationSpec, TextSpec
 from zoo.models.embedding import (
     INIT_STD,
-    TokenEmbedding,
+    LanguageModel,
     document_lengths,
     document_positions,
     init_weights,
 )
-from zoo.models.transformer import BlockOptions, Transformer
+from zoo.models.transformer import BlockOptions
 from zoo.registry import Count, register
 
 
 @register
-class Encoder(nn.Module):
-    """Tokens [B, N] -> logits [B, N, V] of the token at each place; of passages, which have labels, -> logits [B, classes].
+class Encoder(LanguageModel):
+    """Tokens [B, N] -> logits [B, N, V] of each token, or [B, classes] for texts with labels.
 
-    Number V, `mask`, stands for a hidden token; a model of passages has it too, so that it can begin as one of masked tokens.
-    Its class is read off the class token, or else off the mean over the tokens that are no padding.
+    Token V, `mask_token`, stands for a hidden token; a classifier has it too, so that it can start from
+    a masked language model. The class is read off the CLS token, or off the mean of all tokens
+    but padding. Weights start as those of GPT-2.
 
-    Weights start as those of GPT-2. `kv_heads`, `tied` and `scaled` are as in the decoder. `class_token` puts a learned
-    token without a place before the text; it belongs to the last document of its row, and its output is dropped where there
-    is no class. A token sees those less than `window` tokens away (None: all) and the class token, which sees all.
+    Args:
+        samples: Vocabulary and length of the texts, and their classes if they have labels.
+        cls_token: Put a learned token without a position before the text. It belongs to the last
+            document of its row; without classes its output is dropped.
+        window: A token attends to tokens less than `window` away and to the CLS token, which
+            attends to all. None: to all.
+
+    The other arguments are those of `Decoder`.
     """
 
     def __init__(
@@ -53,66 +62,66 @@ class Encoder(nn.Module):
         attention: Literal["softmax", "linear"] = "softmax",
         backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
-        super().__init__()
-        self.perturbation, self.mask = position_augmentation, len(samples.vocabulary)
-        labelled = isinstance(
-            samples, TextClassificationSpec
-        )  # then words are only read, which takes no table to predict with
-        self.words = TokenEmbedding(
+        classes = samples.classes if isinstance(samples, TextClassificationSpec) else None
+        super().__init__(
             samples.vocabulary,
             dim,
-            tie_embeddings=tie_embeddings or labelled,
+            # a classifier only reads tokens, which takes no head to predict them
+            tie_embeddings=tie_embeddings or classes is not None,
             scale_embeddings=scale_embeddings,
-            extra=1,
+            extra_rows=1,
         )
-        self.head = (
-            nn.Linear(dim, samples.classes) if isinstance(samples, TextClassificationSpec) else None
-        )
+        self.position_augmentation, self.mask_token = position_augmentation, len(samples.vocabulary)
+        self.head = None if classes is None else nn.Linear(dim, classes)
         self.cls_token = nn.Parameter(torch.randn(1, 1, dim) * INIT_STD) if cls_token else None
         dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth, kv_heads=kv_heads)
-        self.trunk = Transformer(
-            dims, encoding, block, backend=backend, window=window, attention=attention
-        )
-        init_weights(self.trunk)
+        self.add_blocks(dims, encoding, block, backend=backend, window=window, attention=attention)
+        init_weights(self)
         if self.head is not None:
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
 
     def tokens(self, inputs: Tensor, documents: Tensor | None = None) -> Tokens:
-        """Tokens before the first block. The extent of a token is the length of its document."""
-        x = self.words.read(inputs)
-        slots = (
-            torch.arange(inputs.shape[1], device=x.device)
-            if documents is None
-            else document_positions(documents)
-        )
-        index = slots[..., None].to(torch.promote_types(x.dtype, torch.float32))  # [1|B, N, 1]
-        extent = index.new_full((1, 1, 1), inputs.shape[1])
-        if documents is not None:
-            extent = document_lengths(documents)[..., None].to(index.dtype)  # [B, N, 1]
+        """Make the tokens before the first block; their grid size is their document's length."""
+        x = self.embed_tokens(inputs)  # [B, N, D]
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        if documents is None:
+            index = torch.arange(inputs.shape[1], device=x.device)[:, None].to(dtype)  # [N, 1]
+            size = index.new_full((1, 1, 1), inputs.shape[1])
+        else:
+            index = document_positions(documents)[..., None].to(dtype)  # [B, N, 1]
+            size = document_lengths(documents)[..., None].to(dtype)  # [B, N, 1]
         if self.training:
-            index = self.perturbation(index, len(x))
-        placed = None
-        if self.cls_token is not None:
-            x = torch.cat([self.cls_token.to(x.dtype).expand(len(x), -1, -1), x], dim=1)
-            index = F.pad(index, (0, 0, 1, 0))
-            extent = extent if documents is None else F.pad(extent, (0, 0, 1, 0), value=1.0)
-            placed = torch.arange(x.shape[1], device=x.device) >= 1
-            if documents is not None:
-                documents = torch.cat([documents.amax(1, keepdim=True), documents], dim=1)
-        return Tokens.at(x, index, placed, documents).replace(grid_size=extent)
+            index = self.position_augmentation(index, len(x))
+        if self.cls_token is None:
+            return Tokens.at(x, index, document=documents).replace(grid_size=size)
+
+        x = torch.cat([self.cls_token.to(x.dtype).expand(len(x), -1, -1), x], dim=1)
+        index = F.pad(index, (0, 0, 1, 0))
+        if documents is not None:
+            size = F.pad(size, (0, 0, 1, 0), value=1.0)
+            documents = torch.cat([documents.amax(1, keepdim=True), documents], dim=1)
+        has_position = torch.arange(x.shape[1], device=x.device) >= 1
+        return Tokens.at(x, index, has_position, documents).replace(grid_size=size)
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
-        """Logits [B, N, V] of inputs int64 [B, N]; tokens see only those of their own number in `documents`, -1 is padding.
+        """Compute logits.
 
-        Of passages [B, classes]; there -1 in `inputs` is padding, and each row is a document.
+        Args:
+            inputs: Tokens, int64 [B, N]; for a classifier -1 is padding and each row a document.
+            documents: Document numbers, int64 [B, N]: tokens attend within their document; -1 is
+                padding. Not used by a classifier.
+
+        Returns:
+            Logits [B, N, V], or [B, classes] of a classifier.
         """
         if self.head is None:
-            x = self.trunk(self.tokens(inputs, documents)).x
-            return self.words.logits(x if self.cls_token is None else x[:, 1:])
-        real = inputs >= 0  # [B, N]
-        x = self.trunk(self.tokens(inputs.clamp(min=0), real.long() - 1)).x
+            x = self.run_blocks(self.tokens(inputs, documents)).x
+            return self.logits(x if self.cls_token is None else x[:, 1:])
+
+        is_real = inputs >= 0  # [B, N]
+        x = self.run_blocks(self.tokens(inputs.clamp(min=0), is_real.long() - 1)).x
         if self.cls_token is not None:
             return self.head(x[:, 0])
-        shares = real / real.sum(1, keepdim=True).clamp(min=1)  # [B, N]
+        shares = is_real / is_real.sum(1, keepdim=True).clamp(min=1)  # [B, N]
         return self.head((shares.to(x.dtype)[:, None] @ x)[:, 0])

@@ -1,4 +1,4 @@
-"""Tokens as text, as soon as it is sure what they say."""
+"""Sample tokens from a language model, and decode them to text as they come."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from torch import Tensor, nn
 
 from zoo.attention.kv_cache import Context
 from zoo.data.spec import Vocabulary
+
+INCOMPLETE = "\ufffd"  # how the first bytes of a character are decoded without the others
+MAX_HELD_TOKENS = 3  # tokens that may wait for their character, which has 4 bytes at most
+CONTEXT_TOKENS = 8  # earlier tokens to decode with, since some vocabularies join words by spaces
 
 
 @torch.inference_mode()
@@ -22,11 +26,20 @@ def sample_tokens(
     top_k: int | None = None,
     top_p: float = 1.0,
 ) -> Iterator[int]:
-    """Tokens that follow a prompt, without end. Without a context the whole text is read again for each.
+    """Yield tokens that follow a prompt, without end.
 
-    The model takes `context` and `last`, as `Decoder` does. What the context remembers is of inference mode.
+    Args:
+        model: A language model that takes `context` and `last`, as `Decoder` does.
+        prompt: The tokens to continue.
+        context: A context to fill, such as a `KeyValueCache`. None: the model reads the whole
+            text again for each token.
+        generator: The random generator to draw with.
+        temperature: Divides the logits; 0 takes the likeliest token.
+        top_k: Draw from this many likeliest tokens.
+        top_p: Draw from the fewest likeliest tokens that have this probability together.
 
-    Raises OptionError where the model can go no further.
+    Raises:
+        OptionError: The model cannot continue.
     """
     device = next(model.parameters()).device
     text = torch.tensor([prompt], device=device)
@@ -42,25 +55,21 @@ def sample_tokens(
 def sample_token(
     logits: Tensor, generator: torch.Generator, temperature: float, top_k: int | None, top_p: float
 ) -> int:
-    """A token drawn from logits [V] in float64 on the CPU, so that rounding elsewhere hardly ever changes a text."""
+    """Draw a token from logits [V], in float64 on the CPU so that rounding rarely changes it."""
     logits = logits.double().cpu()
     if temperature == 0:
         return int(logits.argmax())
-    return int(
-        torch.multinomial(
-            sampling_probabilities(logits, temperature, top_k, top_p), 1, generator=generator
-        )
-    )
+    probabilities = sampling_probabilities(logits, temperature, top_k, top_p)
+    return int(torch.multinomial(probabilities, 1, generator=generator))
 
 
 def sampling_probabilities(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float
 ) -> Tensor:
-    """Probabilities [V]: the `top_k` likeliest tokens, of which the fewest that together have a share of `top_p`."""
-    logits, order = logits.sort(
-        descending=True, stable=True
-    )  # of equals the first, as `argmax` has it
-    logits = (logits - logits[0]) / temperature  # which no small temperature makes infinite
+    """Compute the probabilities [V] to draw from; of equal logits the first are kept."""
+    logits, order = logits.sort(descending=True, stable=True)
+    # the largest is 0, so that no small temperature makes it infinite
+    logits = (logits - logits[0]) / temperature
     if top_k is not None:
         logits[top_k:] = float("-inf")
     likely = logits.softmax(-1)
@@ -69,17 +78,10 @@ def sampling_probabilities(
     return torch.zeros_like(likely).scatter(0, order, kept / kept.sum())
 
 
-UNFINISHED = "\ufffd"  # how a character is decoded of which bytes are still to come
-HELD = 3  # tokens at most that wait for their character: UTF-8 has four bytes in one
-BEFORE = (
-    8  # tokens that new ones are decoded after: some vocabularies put a space between two words
-)
-
-
 class TextStreamer:
-    """Takes tokens that follow a `prompt` and gives text, up to the first `stop`.
+    """Decode tokens one by one, up to the first `stop` text.
 
-    What may yet turn out to begin a `stop` is held back.
+    Characters whose bytes are incomplete and text that may begin a `stop` are held back.
     """
 
     def __init__(
@@ -88,43 +90,46 @@ class TextStreamer:
         self.vocabulary, self.stop = vocabulary, stop
         self.text = ""
         self.stopped = False
-        self._before = list(prompt[-BEFORE:])
-        self._tokens: list[int] = []  # not yet in the text
-        self._given = 0
+        self._context = list(prompt[-CONTEXT_TOKENS:])
+        self._pending: list[int] = []  # tokens that are not in `text` yet
+        self._returned = 0
 
     def put(self, token: int) -> str:
-        """The text that one more token makes sure."""
-        self._tokens.append(token)
-        unfinished = self._decoded(len(self._tokens)).endswith(UNFINISHED)
-        self._read(max(len(self._tokens) - HELD, 0) if unfinished else len(self._tokens))
-        return self._up_to(len(self.text) - self._held())
+        """Take a token; return the text that is now certain and was not returned before."""
+        self._pending.append(token)
+        count = len(self._pending)
+        if self._decode(count).endswith(INCOMPLETE):
+            count = max(count - MAX_HELD_TOKENS, 0)
+        self._append(count)
+        return self._return_up_to(len(self.text) - self._count_held())
 
     def end(self) -> str:
-        """What was held back, at the end."""
-        self._read(len(self._tokens))
-        return self._up_to(len(self.text))
+        """Return the text that was held back, at the end."""
+        self._append(len(self._pending))
+        return self._return_up_to(len(self.text))
 
-    def _decoded(self, count: int) -> str:
-        """What so many of the new tokens add to the text."""
-        known = len(self.vocabulary.decode(self._before))
-        return self.vocabulary.decode([*self._before, *self._tokens[:count]])[known:]
+    def _decode(self, count: int) -> str:
+        """Decode the first `count` pending tokens."""
+        start = len(self.vocabulary.decode(self._context))
+        return self.vocabulary.decode([*self._context, *self._pending[:count]])[start:]
 
-    def _read(self, count: int) -> None:
+    def _append(self, count: int) -> None:
+        """Move `count` pending tokens to the text."""
         if self.stopped:
             return
-        self.text += self._decoded(count)
-        self._before = [*self._before, *self._tokens[:count]][-BEFORE:]
-        del self._tokens[:count]
+        self.text += self._decode(count)
+        self._context = [*self._context, *self._pending[:count]][-CONTEXT_TOKENS:]
+        del self._pending[:count]
         if self.stop and self.stop in self.text:
             self.text, self.stopped = self.text.partition(self.stop)[0], True
 
-    def _held(self) -> int:
+    def _count_held(self) -> int:
+        """Count the last characters that may begin a stop."""
         if not self.stop or self.stopped:
             return 0
-        return max(
-            (n for n in range(1, len(self.stop)) if self.text.endswith(self.stop[:n])), default=0
-        )
+        lengths = range(len(self.stop) - 1, 0, -1)
+        return next((n for n in lengths if self.text.endswith(self.stop[:n])), 0)
 
-    def _up_to(self, end: int) -> str:
-        given, self._given = self.text[self._given : end], max(end, self._given)
-        return given
+    def _return_up_to(self, end: int) -> str:
+        new, self._returned = self.text[self._returned : end], max(end, self._returned)
+        return new

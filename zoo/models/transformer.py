@@ -1,7 +1,9 @@
-"""One transformer block: attention and a perceptron, each behind a norm and beside a residual."""
+"""Transformer blocks, and the stack of them that every model of zoo is built on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -23,26 +25,36 @@ Rate = Annotated[float, Between(0, 0.99)]
 
 @dataclass(frozen=True, kw_only=True)
 class BlockOptions(LayerOptions):
-    """What a block is made of. Rates are probabilities; `drop_path` is that of the last block, growing from 0 by depth."""
+    """Options of a transformer block."""
 
     norm: Literal["layer", "rms"] = "layer"
-    norm_position: Literal["pre", "post", "parallel"] = (
-        "pre"  # norms before branches, after sums, one for both
-    )
+    """Layer norm or RMS norm."""
+
+    norm_position: Literal["pre", "post", "parallel"] = "pre"
+    """Norms before the branches, after the residual sums, or one norm for both branches."""
+
     mlp: Literal["gelu", "swiglu"] = "gelu"
-    mlp_ratio: Annotated[float, Between(0.01)] = 4.0  # hidden size of the perceptron over dim
-    layer_scale: float | None = (
-        None  # initial value of a learned factor on each residual branch (arXiv:2103.17239)
-    )
+    """Activation of the MLP; swiglu has a gate (arXiv:2002.05202)."""
+
+    mlp_ratio: Annotated[float, Between(0.01)] = 4.0
+    """Hidden size of the MLP as a multiple of dim."""
+
+    layer_scale: float | None = None
+    """Initial value of a learned factor on each residual branch (arXiv:2103.17239)."""
+
     dropout: Rate = 0.0
-    drop_path: Rate = 0.0  # stochastic depth (arXiv:1603.09382)
+    """Probability of dropping a hidden unit of the MLP or an output of a branch."""
+
+    drop_path: Rate = 0.0
+    """Probability of skipping a branch of the last block, growing from 0 (arXiv:1603.09382)."""
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); norms come last in post order (Vaswani et al. 2017).
+    """One transformer block: attention and an MLP, each with a norm and a residual connection.
 
-    In parallel order x + attention(norm(x)) + mlp(norm(x)), with one norm (GPT-J; PaLM, arXiv:2204.02311); what rode along
-    with the values is still taken back after attention.
+    pre:       x = x + attn(norm1(x));  x = x + mlp(norm2(x))
+    post:      x = norm1(x + attn(x));  x = norm2(x + mlp(x))      (Vaswani et al. 2017)
+    parallel:  x = x + attn(norm1(x)) + mlp(norm1(x))              (PaLM, arXiv:2204.02311)
     """
 
     def __init__(
@@ -56,35 +68,39 @@ class Block(nn.Module):
         attention: str = "softmax",
     ) -> None:
         super().__init__()
-        self.post = options.norm_position == "post"
-        self.norm1 = norm(dims.dim, options)
+        self.norm_position = options.norm_position
+        self.norm1 = make_norm(dims.dim, options)
         self.attn = SelfAttention(
             dims, options, causal=causal, backend=backend, window=window, attention=attention
         )
         self.attn_branch = ResidualBranch(dims, options)
-        self.norm2 = None if options.norm_position == "parallel" else norm(dims.dim, options)
+        is_parallel = options.norm_position == "parallel"
+        self.norm2 = None if is_parallel else make_norm(dims.dim, options)
         self.mlp = MLP(dims.dim, options)
         self.mlp_branch = ResidualBranch(dims, options)
 
     def forward(self, tokens: Tokens, chain: Chain, context: Context) -> Tokens:
+        """Apply the block to tokens with states [B, N, D]."""
+        is_post = self.norm_position == "post"
         x = tokens.x  # [B, N, D]
-        read = tokens if self.post else tokens.replace(x=self.norm1(x))
-        tokens, riders = self.attn(read, chain, context)
-        tokens = tokens.replace(x=x + self.attn_branch(tokens.x))
-        if self.post:
-            tokens = tokens.replace(x=self.norm1(tokens.x))
-        if riders is not None:
-            tokens = chain.after_attention(tokens, riders)
+
+        normed = x if is_post else self.norm1(x)
+        tokens, extra = self.attn(tokens.replace(x=normed), chain, context)
+        x = x + self.attn_branch(tokens.x)
+        tokens = tokens.replace(x=self.norm1(x) if is_post else x)
+        if extra is not None:
+            tokens = chain.after_attention(tokens, extra)
+
         x = tokens.x
         if self.norm2 is None:
-            return tokens.replace(x=x + self.mlp_branch(self.mlp(read.x)))
-        if self.post:
+            return tokens.replace(x=x + self.mlp_branch(self.mlp(normed)))
+        if is_post:
             return tokens.replace(x=self.norm2(x + self.mlp_branch(self.mlp(x))))
         return tokens.replace(x=x + self.mlp_branch(self.mlp(self.norm2(x))))
 
 
 class MLP(nn.Module):
-    """Two layers with a GELU between them, or SwiGLU's gated three (Shazeer 2020, arXiv:2002.05202)."""
+    """Two linear layers with a GELU between them, or the three of SwiGLU (arXiv:2002.05202)."""
 
     def __init__(self, dim: int, options: BlockOptions) -> None:
         super().__init__()
@@ -95,46 +111,64 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(options.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = (
-            F.gelu(self.up_proj(x))
-            if self.gate_proj is None
-            else F.silu(self.gate_proj(x)) * self.up_proj(x)
-        )
+        """Map x [B, N, D] to [B, N, D]."""
+        up = self.up_proj(x)
+        hidden = F.gelu(up) if self.gate_proj is None else F.silu(self.gate_proj(x)) * up
         return self.down_proj(self.dropout(hidden))
 
 
 class ResidualBranch(nn.Module):
-    """What a residual branch goes through before it is added: scale, dropout, stochastic depth."""
+    """Layer scale, dropout and stochastic depth of a branch before it is added."""
 
     def __init__(self, dims: Dims, options: BlockOptions) -> None:
         super().__init__()
         start = options.layer_scale
         self.scale = None if start is None else nn.Parameter(torch.full((dims.dim,), start))
         self.dropout = nn.Dropout(options.dropout)
-        self.rate = options.drop_path * dims.layer / max((dims.depth or 1) - 1, 1)
+        self.drop_path = options.drop_path * dims.layer / max((dims.depth or 1) - 1, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Scale x [B, N, D] and, in training, drop parts of it."""
         x = x if self.scale is None else x * self.scale
         if not self.training:
             return x
         x = self.dropout(x)
-        if self.rate == 0:
+        if self.drop_path == 0:
             return x
-        kept = x.new_empty(len(x), 1, 1).bernoulli_(1 - self.rate)
-        return x * kept / (1 - self.rate)
+        kept = x.new_empty(len(x), 1, 1).bernoulli_(1 - self.drop_path)
+        return x * kept / (1 - self.drop_path)
 
 
-def norm(dim: int, options: BlockOptions) -> nn.Module:
+def make_norm(dim: int, options: BlockOptions) -> nn.Module:
+    """Create the norm that the options choose."""
     return nn.LayerNorm(dim, eps=1e-6) if options.norm == "layer" else nn.RMSNorm(dim, eps=1e-6)
 
 
 class Transformer(nn.Module):
-    """Blocks and a last norm. `encoding` holds each link once, or once per layer; a layer sees its own as a chain."""
+    """The encodings, blocks and final norm of a model.
 
-    def __init__(
+    A subclass creates its embeddings, then calls `add_blocks`, then creates its head:
+    parameters are drawn in this order. Its forward pass makes `Tokens` of its inputs and
+    passes them to `run_blocks`.
+
+    `encoding` holds each encoding once, or once per layer if it is not shared; `chains` are
+    the encodings of each layer, as views without parameters of their own.
+    """
+
+    encoding: nn.ModuleDict
+    blocks: nn.ModuleList
+    norm: nn.Module
+    chains: tuple[Chain, ...]
+    activation_checkpointing = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token_hooks: list[Callable[[Tokens], Tokens]] = []
+
+    def add_blocks(
         self,
         dims: Dims,
-        links: EncodingFactories,
+        factories: EncodingFactories,
         options: BlockOptions,
         *,
         causal: bool = False,
@@ -142,70 +176,107 @@ class Transformer(nn.Module):
         window: int | None = None,
         attention: str = "softmax",
     ) -> None:
-        super().__init__()
+        """Create the encodings, the blocks and the final norm.
+
+        Args:
+            dims: Sizes of a layer; `dims.depth` is the number of blocks.
+            factories: The encodings by name, each a function of the sizes of its layer.
+            options: Options of the blocks.
+            causal: Use a causal attention mask.
+            backend: The attention backend, or "auto".
+            window: Number of tokens in the sliding window of attention, or None.
+            attention: "softmax" or "linear".
+
+        Raises:
+            OptionError: An encoding does not fit the model.
+        """
         layers = [replace(dims, layer=layer) for layer in range(dims.depth or 1)]
         self.encoding = nn.ModuleDict()
-        chained: list[dict[str, Encoding]] = [{} for _ in layers]
-        for name, make in links.items():
+        by_layer: list[dict[str, Encoding]] = [{} for _ in layers]
+
+        for name, make in factories.items():
             first = make(layers[0])
-            if first.causal_only and not causal:
-                told = (
-                    f"{name} is meaningful only under a causal mask, which this model does not have"
-                )
-                raise OptionError("encoding", f"{told}; choose model decoder, or another encoding")
-            if first.needs_full_sequence and causal:
-                told = f"{name} under these options reads the whole text, whose end a causal model has not seen"
-                raise OptionError("encoding", f"{told}; choose model encoder, or other options")
+            _check_causality(name, first, causal)
             each = [first] * len(layers) if first.shared else [first, *map(make, layers[1:])]
             self.encoding[name] = first if first.shared else nn.ModuleList(each)
-            for chain, link in zip(chained, each, strict=True):
-                chain[name] = link
-        # views: not registered
-        self.chains = tuple(Chain(at, links) for at, links in zip(layers, chained, strict=True))
-        self.blocks = nn.ModuleList(
-            Block(at, options, causal=causal, backend=backend, window=window, attention=attention)
-            for at in layers
-        )
-        self.activation_checkpointing = False
-        self.norm = nn.Identity() if options.norm_position == "post" else norm(dims.dim, options)
+            for encodings, encoding in zip(by_layer, each, strict=True):
+                encodings[name] = encoding
 
-    def forward(self, tokens: Tokens, context: Context | None = None) -> Tokens:
+        self.chains = tuple(map(Chain, layers, by_layer))
+        self.blocks = nn.ModuleList(
+            Block(
+                layer, options, causal=causal, backend=backend, window=window, attention=attention
+            )
+            for layer in layers
+        )
+        is_post = options.norm_position == "post"
+        self.norm = nn.Identity() if is_post else make_norm(dims.dim, options)
+
+    def run_blocks(self, tokens: Tokens, context: Context | None = None) -> Tokens:
+        """Apply the encodings, all blocks and the final norm to tokens with states [B, N, D]."""
         context = context or Context()
+        for hook in self.token_hooks:
+            tokens = hook(tokens)
+
         tokens = self.chains[0].embed(tokens)
         for block, chain in zip(self.blocks, self.chains, strict=True):
             if self.activation_checkpointing and self.training:
-                tokens = _recomputed(block, tokens, chain, context)
+                tokens = _run_checkpointed(block, tokens, chain, context)
             else:
                 tokens = block(tokens, chain, context)
         return tokens.replace(x=self.norm(tokens.x))
 
 
+def _check_causality(name: str, encoding: Encoding, causal: bool) -> None:
+    if encoding.causal_only and not causal:
+        problem = f"{name} needs a causal mask, which this model does not have"
+        raise OptionError("encoding", f"{problem}; choose model decoder, or another encoding")
+    if encoding.needs_full_sequence and causal:
+        problem = f"{name} with these options reads the whole text, which a causal model cannot"
+        raise OptionError("encoding", f"{problem}; choose model encoder, or other options")
+
+
+def find_transformers(model: nn.Module) -> list[Transformer]:
+    """List the transformers of a model: itself, unless it wraps others or is none."""
+    return [module for module in model.modules() if isinstance(module, Transformer)]
+
+
+@contextmanager
+def hook_tokens(model: Transformer, hook: Callable[[Tokens], Tokens]) -> Iterator[None]:
+    """Within the context, pass the tokens before the first layer of `model` through `hook`."""
+    model.token_hooks.append(hook)
+    try:
+        yield
+    finally:
+        model.token_hooks.remove(hook)
+
+
 def enable_activation_checkpointing(model: nn.Module) -> None:
-    """Have the trunk of a model store only what enters its blocks, in training, and compute them again going backward.
+    """Store only the inputs of blocks in training, and recompute the rest in the backward pass.
 
-    Chen et al. 2016, arXiv:1604.06174. Raises OptionError where the model has no trunk.
+    Chen et al. 2016, arXiv:1604.06174.
+
+    Raises:
+        OptionError: The model is no Transformer.
     """
-    trunks = [module for module in model.modules() if isinstance(module, Transformer)]
-    if not trunks:
-        raise OptionError(
-            "activation_checkpointing",
-            "the model has no trunk whose blocks could be computed again; leave it out",
-        )
-    for trunk in trunks:
-        trunk.activation_checkpointing = True
+    transformers = find_transformers(model)
+    if not transformers:
+        problem = "the model has no transformer blocks to recompute; leave it out"
+        raise OptionError("activation_checkpointing", problem)
+    for transformer in transformers:
+        transformer.activation_checkpointing = True
 
 
-def _recomputed(block: nn.Module, tokens: Tokens, chain: Chain, context: Context) -> Tokens:
-    """What the block gives; the second time it sees the context as it was the first time."""
+def _run_checkpointed(block: nn.Module, tokens: Tokens, chain: Chain, context: Context) -> Tokens:
+    """Run a block under checkpointing; the recomputation sees the context of the first run."""
     before = context.copy()
 
     def run(x: Tensor) -> tuple[Tokens, Context]:
         after = before.copy()
         return block(tokens.replace(x=x), chain, after), after
 
-    # the state is an argument, since torch looks there for the device whose random numbers it has to draw again
-    given, after = checkpoint(
-        run, tokens.x, use_reentrant=False
-    )  # another name: `run` reads `tokens` later
+    # The states are an argument, since torch looks there for the device whose random numbers
+    # it restores. The result has another name, because `run` reads `tokens` again later.
+    result, after = checkpoint(run, tokens.x, use_reentrant=False)
     context.restore(after)
-    return given
+    return result

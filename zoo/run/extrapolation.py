@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from zoo.attention.encoding import Encoding
 from zoo.config import Recipe
 from zoo.data.spec import ImageSpec, Samples
-from zoo.models.transformer import Transformer
+from zoo.models.transformer import find_transformers
 from zoo.registry import Choice, nearest
 from zoo.run.build import build_task
 from zoo.tasks.base import Task
@@ -32,8 +32,8 @@ def factors(trained: Samples, size: Sequence[int]) -> tuple[float, ...]:
 def known(model: nn.Module, factors: tuple[float, ...]) -> dict[str, Changes]:
     """The rules that encodings of a model know, and what each of them is to those that do."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for trunk in (module for module in model.modules() if isinstance(module, Transformer)):
-        for link in trunk.chains[0]:
+    for transformer in find_transformers(model):
+        for link in transformer.chains[0]:
             if not _moved(link):
                 for rule, options in link.extrapolations(factors).items():
                     found.setdefault(rule, {})[link.name] = options
@@ -50,7 +50,7 @@ def unknown(model: nn.Module, rule: str, factors: tuple[float, ...]) -> str:
     rules = known(model, factors)
     if rule == NONE or rule in rules:
         return ""
-    links = [link for m in model.modules() if isinstance(m, Transformer) for link in m.chains[0]]
+    links = [link for transformer in find_transformers(model) for link in transformer.chains[0]]
     own = " and ".join(
         f"{one.name} with coordinates {one.coordinates}" if _moved(one) else one.name
         for one in links

@@ -146,7 +146,7 @@ def parameters(model: nn.Module) -> Mapping[str, int]:
     """Numbers of parameters by part."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
-        words = name.replace("trunk.", "").split(".")
+        words = name.split(".")
         part = (
             ".".join([words[0], words[2].partition("_")[0]]) if words[0] == "blocks" else words[0]
         )

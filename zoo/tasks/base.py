@@ -32,7 +32,7 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> None:
     first = mesh.get_rank() == 0
     weights: dict[str, Any] = model.state_dict() if first else {}
     model.to("meta")
-    for block in model.trunk.blocks:  # type: ignore[union-attr]
+    for block in model.blocks:  # type: ignore[union-attr]
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     model.to_empty(device=mesh.device_type)

@@ -40,7 +40,7 @@ class MaskedLM(Task):
         mask_ratio: Annotated[float, Between(0.001, 1)] = 0.15,
     ) -> None:
         super().__init__()
-        mask = getattr(model, "mask", None)
+        mask = getattr(model, "mask_token", None)
         if not isinstance(mask, int):
             raise OptionError(
                 "name", "fill trains a model that knows a mask token; choose model encoder"
