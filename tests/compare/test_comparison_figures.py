@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from zoo.compare import figures
-from zoo.compare.charts import by_cost, by_position, by_size, in_training
+from zoo.compare.curves import by_cost, by_position, by_size, in_training
 from zoo.compare.figures import draw_charts, draw_lines_apart, save_figures
 from zoo.compare.results import TRAINED
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from zoo.compare import status
-from zoo.compare.charts import by_size
 from zoo.compare.collect import gathered
+from zoo.compare.curves import by_size
 from zoo.compare.plan import CELLS, PLAN, ComparisonPlan, PlannedCell
 from zoo.compare.results import TRAINED, Axis
 from zoo.compare.text import at, named

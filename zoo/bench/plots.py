@@ -13,7 +13,7 @@ import torch
 from zoo.bench.result import Result, Row, spread, told
 from zoo.bench.table import MB, lengths, of, pooled
 from zoo.reporting import charts, render
-from zoo.reporting.charts import Chart, Style, clean, label_expression
+from zoo.reporting.axes import Chart, Style, clean, label_expression, start_chart
 from zoo.reporting.palette import LIGHT
 from zoo.reporting.panel import Line, LineChart
 from zoo.reporting.scale import Scale, fit_scale
@@ -76,7 +76,7 @@ def _draw_bars(result: Result, rows: Sequence[Row]) -> Chart:
     labels = label_expression([row.name for row in shown])
     axis = alt.Axis(labelExpr=labels, ticks=False, domain=False, labelLimit=240)
     y = alt.Y("row:N", sort=None, title=None, axis=axis)
-    base = charts.start_chart(data).encode(y=y)
+    base = start_chart(data).encode(y=y)
     bars = base.mark_bar(size=13).encode(
         x=alt.X("ratio:Q", title=clean(x), scale=scale, axis=alt.Axis(grid=False)),
         x2="zero",
@@ -84,7 +84,7 @@ def _draw_bars(result: Result, rows: Sequence[Row]) -> Chart:
     )
     quartiles = base.mark_rule(color=LIGHT.ink).encode(x="low:Q", x2="high")
     texts = base.mark_text(align="left", dx=5, fontSize=9).encode(x="high:Q", text="text:N")
-    one = charts.start_chart([{"one": 1.0}])
+    one = start_chart([{"one": 1.0}])
     line = one.mark_rule(color=LIGHT.faint, strokeDash=[4, 3]).encode(x="one:Q")
     heading = alt.Title(clean(title), anchor="start", frame="group", fontSize=12)
     height = 18 * max(len(shown), 3)

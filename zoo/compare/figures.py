@@ -10,12 +10,12 @@ from typing import Any
 
 import altair as alt
 
-from zoo.compare.charts import by_cost, by_position, by_size, in_training
+from zoo.compare.curves import by_cost, by_position, by_size, in_training
 from zoo.compare.ranking import Standing, ranking, window
 from zoo.compare.results import Comparison
 from zoo.compare.text import capital, decimals, measured, name_extreme, named, question
 from zoo.reporting import charts, numbers, render
-from zoo.reporting.charts import Chart, Style, clean, label_expression
+from zoo.reporting.axes import Chart, Style, clean, label_expression, start_chart, x_axis
 from zoo.reporting.panel import LineChart, Points
 from zoo.reporting.scale import Scale
 from zoo.run import atomic_io
@@ -147,16 +147,16 @@ def _draw_condition(comparison: Comparison, condition: str) -> Chart:
     )
 
     def x(field: str) -> alt.X:
-        found = charts.x_axis(field, x_name, seen, STYLE)
+        found = x_axis(field, x_name, seen, STYLE)
         found["axis"]["gridColor"] = STYLE.palette.rule
         return found
 
     colour = alt.Color("colour:N", scale=None)
-    base = charts.start_chart(rows).encode(y=y)
+    base = start_chart(rows).encode(y=y)
     inside = base.transform_filter("isValid(datum.mean)")
     interval = inside.mark_rule(strokeWidth=4, opacity=0.4, strokeCap="round")
     mean = inside.mark_point(filled=True, size=60, opacity=1, strokeWidth=1.6)
-    dots = charts.start_chart(seeds).mark_circle(size=9, opacity=1, yOffset=7)
+    dots = start_chart(seeds).mark_circle(size=9, opacity=1, yOffset=7)
     notes = base.mark_text(fontSize=9, color=STYLE.palette.quiet)
     layers = [
         interval.encode(x=x("low"), x2="high", color=colour),

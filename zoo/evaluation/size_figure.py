@@ -13,7 +13,7 @@ import torch
 from zoo.config import Recipe
 from zoo.diagnostics.training_curves import as_swept
 from zoo.reporting import charts, render
-from zoo.reporting.charts import Style
+from zoo.reporting.axes import Style
 from zoo.reporting.panel import Bars, Line, LineChart, Panel
 from zoo.reporting.scale import Scale
 

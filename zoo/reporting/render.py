@@ -13,8 +13,8 @@ from typing import Any
 import vl_convert
 from markupsafe import Markup, escape
 
-from zoo.reporting import charts, numbers
-from zoo.reporting.charts import Chart, Style
+from zoo.reporting import charts, heatmaps, numbers
+from zoo.reporting.axes import Chart, Style, clean
 from zoo.reporting.palette import LIGHT, VARIABLES, Palette
 from zoo.reporting.panel import Curves, Heatmap, HeatmapGrid, LineChart, Panel, Points
 
@@ -52,9 +52,11 @@ def draw_for_page(panel: Panel) -> Drawing:
         case Points():
             return _describe_points(svg, panel)
         case Heatmap():
-            return _describe_map(svg, panel, panel.signed, charts.step_between_values(panel.values))
+            return _describe_map(
+                svg, panel, panel.signed, heatmaps.step_between_values(panel.values)
+            )
         case HeatmapGrid():
-            return _describe_map(svg, panel, charts.has_negative(panel.values), 1)
+            return _describe_map(svg, panel, heatmaps.has_negative(panel.values), 1)
     return Drawing(svg=svg)
 
 
@@ -102,7 +104,7 @@ def _describe_points(svg: Markup, panel: Points) -> Drawing:
 
 
 def _describe_map(svg: Markup, panel: Heatmap | HeatmapGrid, signed: bool, every: int) -> Drawing:
-    low, high = charts.find_ends(panel.values, signed)
+    low, high = heatmaps.find_ends(panel.values, signed)
     unit = panel.unit if every == 1 else f"{panel.unit}; one of {every} rows and columns is drawn"
     texts = (numbers.format_number(low, 3), numbers.format_number(high, 3))
     data = {"ends": [low, high], "corner": panel.corner, "every": every}
@@ -120,7 +122,7 @@ def _to_svg(chart: Chart, title: str) -> Markup:
     sides = re.search(r'viewBox="0 0 (\S+) (\S+)"', svg)
     assert sides
     box = f"0 0 {max(float(sides[1]), PAGE.width):g} {sides[2]}"  # letters are alike in all charts
-    head = f'<svg viewBox="{box}" role="img" aria-label="{escape(charts.clean(title))}">'
+    head = f'<svg viewBox="{box}" role="img" aria-label="{escape(clean(title))}">'
     body = svg[svg.index(">") + 1 :]
     body = re.sub(r' (?:aria-hidden|pointer-events|opacity)="(?:true|none|1)"', "", body)
     body = re.sub(r' font-(?:family|size)="[^"]*"', "", body)  # the page has its own

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
 
-from zoo.compare.charts import by_cost, by_position, by_size, in_training
+from zoo.compare.curves import by_cost, by_position, by_size, in_training
 from zoo.compare.grid import within
 from zoo.compare.page import number_tables, ranking_table
 from zoo.compare.ranking import lacking
@@ -19,10 +19,30 @@ from zoo.compare.text import answer, at, capital, measured, named, question, sum
 from zoo.config import dump
 from zoo.reporting import numbers
 from zoo.reporting.html import Section, break_words, render_page
-from zoo.reporting.panel import LineChart, Points
+from zoo.reporting.panel import Panel
 from zoo.reporting.render import draw_for_page
 
 FOLDER = "compare/page"
+SECTIONS = {  # title and how to read it
+    "numbers": (
+        "All numbers",
+        "Means with their 95 % intervals over seeds; below them the difference to the first "
+        "variant, seed by seed. A heading sorts.",
+    ),
+    "sizes": ("By size", "The same models at other sizes than those they were trained at."),
+    "positions": ("By position in the window", "Where in a window the loss is made."),
+    "training": ("Training", "The monitored metric at each validation."),
+    "costs": ("What it costs", "What was reached, against what it took."),
+    "cells": ("Cells", "One training run each, with its run directory beside this page."),
+    "made": (
+        "How it was made",
+        "The command repeats the comparison, and continues an unfinished one.",
+    ),
+    "recipe": (
+        "Base recipe",
+        "What all cells share; each run directory has the recipe of its own.",
+    ),
+}
 BEGIN, END = "\x01", "\x02"  # around names in sentences: characters that no name keeps
 
 
@@ -44,73 +64,39 @@ def render(comparison: Comparison) -> str:
         reading=explain_ranking(comparison),
         ranking=ranking_table.build_table(comparison),
         flags=list_flags(comparison),
-        sections=[section for section in build_sections(comparison) if section.content],
+        sections=build_sections(comparison),
+        captions=write_captions(comparison),
     )
 
 
 def build_sections(comparison: Comparison) -> list[Section]:
-    """Return what stands below the first screen, in its order."""
+    """Return what stands below the first screen, in its order; empty sections are left out."""
+    contents: dict[str, Any] = {
+        "numbers": number_tables.build_variants_table(comparison),
+        "sizes": _draw_charts(by_size(comparison)),
+        "positions": _draw_charts(by_position(comparison)),
+        "training": _draw_charts(in_training(comparison)),
+        "costs": _draw_charts(by_cost(comparison)),
+        "cells": number_tables.build_cells_table(comparison),
+        "made": [(title, text) for title, text in _list_facts(comparison) if text],
+        "recipe": dump(comparison.base).splitlines(),
+    }
+    return [Section(key, *SECTIONS[key], found) for key, found in contents.items() if found]
+
+
+def write_captions(comparison: Comparison) -> dict[str, str]:
+    """Return the sentence under the charts of each section."""
     several = len(comparison.seeds) > 1
     bands = "Bands are 95 % intervals over seeds." if several else "One seed each: no intervals."
-    cut = f" The texts were cut into {comparison.windows}." if comparison.windows else ""
     spread = "Means of the seeds, with bands from the lowest to the highest."
-    return [
-        Section(
-            "numbers",
-            "All numbers",
-            "Means with their 95 % intervals over seeds; below them the difference to the highest "
-            "or lowest mean, seed by seed. A heading sorts.",
-            number_tables.build_variants_table(comparison),
-        ),
-        Section(
-            "sizes",
-            "By size",
-            "The same models at other sizes than those they were trained at.",
-            _draw_charts(f"{bands} The dotted line is the training size.", by_size(comparison)),
-        ),
-        Section(
-            "positions",
-            "By position in the window",
-            "Where in a window the loss is made.",
-            _draw_charts(
-                f"Means over all seeds and over neighbouring tokens.{cut}", by_position(comparison)
-            ),
-        ),
-        Section(
-            "training",
-            "Training",
-            "The monitored metric at each validation.",
-            _draw_charts(spread if several else "One seed each.", in_training(comparison)),
-        ),
-        Section(
-            "costs",
-            "What it costs",
-            "What was reached, against what it took.",
-            _draw_charts(
-                f"Means {at(comparison, [TRAINED])}, against what differs between variants; hover "
-                "a point for its name.",
-                by_cost(comparison),
-            ),
-        ),
-        Section(
-            "cells",
-            "Cells",
-            "One training run each, with its run directory beside this page.",
-            number_tables.build_cells_table(comparison),
-        ),
-        Section(
-            "made",
-            "How it was made",
-            "The command repeats the comparison, and continues an unfinished one.",
-            [(title, text) for title, text in _list_facts(comparison) if text],
-        ),
-        Section(
-            "recipe",
-            "Base recipe",
-            "What all cells share; each run directory has the recipe of its own.",
-            dump(comparison.base).splitlines(),
-        ),
-    ]
+    cut = f" The texts were cut into {comparison.windows}." if comparison.windows else ""
+    return {
+        "sizes": f"{bands} The dotted line is the training size.",
+        "positions": f"Means over all seeds and over neighbouring tokens.{cut}",
+        "training": spread if several else "One seed each.",
+        "costs": f"Means {at(comparison, [TRAINED])}, against what differs between variants; hover "
+        "a point for its name.",
+    }
 
 
 def explain_ranking(comparison: Comparison) -> str:
@@ -150,13 +136,8 @@ def _describe_flags(comparison: Comparison, variant: Variant) -> list[str]:
     return texts
 
 
-def _draw_charts(
-    caption: str, panels: tuple[LineChart, ...] | tuple[Points, ...]
-) -> dict[str, Any] | None:
-    if not panels:
-        return None
-    drawn = [{"title": one.title, "drawing": draw_for_page(one)} for one in panels]
-    return {"caption": caption, "panels": drawn}
+def _draw_charts(panels: Sequence[Panel]) -> list[dict[str, Any]]:
+    return [{"title": panel.title, "drawing": draw_for_page(panel)} for panel in panels]
 
 
 def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
-from zoo.compare.charts import mean_of
+from zoo.compare.curves import mean_of
 from zoo.compare.page.ranking_table import describe_flags
 from zoo.compare.ranking import Standing, ranking
 from zoo.compare.results import Cell, Comparison, Variant
@@ -15,7 +15,7 @@ from zoo.reporting import numbers
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """What a cell of a table shows, and the number or word it is sorted by.
 
     Args:
@@ -46,7 +46,7 @@ class SortableTable:
     """Headings and rows; `descending` are columns whose largest numbers come first."""
 
     heads: list[str]
-    rows: list[list[Entry]]
+    rows: list[list[TableEntry]]
     descending: frozenset[int] = field(default_factory=frozenset)
 
 
@@ -63,7 +63,7 @@ def build_variants_table(comparison: Comparison) -> SortableTable:
     rows = []
     for name, standing in columns[0].items():
         variant = standing.variant
-        row = [Entry(name, name, "name", flag=describe_flags(variant))]
+        row = [TableEntry(name, name, "name", flag=describe_flags(variant))]
         row += [_build_word(variant.values.get(axis.key, "")) for axis in axes]
         row += [_build_value(comparison, column[name]) for column in columns]
         rows.append(row + _build_costs(variant))
@@ -80,56 +80,56 @@ def build_cells_table(comparison: Comparison) -> SortableTable:
     return SortableTable(heads, [_build_cell_row(*pair) for pair in cells])
 
 
-def _build_cell_row(variant: Variant, cell: Cell) -> list[Entry]:
+def _build_cell_row(variant: Variant, cell: Cell) -> list[TableEntry]:
     differs = f"did not start as the others: {listed(cell.differs)}" if cell.differs else ""
     notes = tuple(filter(None, [cell.fault, differs]))
     return [
-        Entry(variant.name, variant.name, "name"),
-        Entry(str(cell.seed), cell.seed),
-        Entry(cell.state, cell.state, classes=f"state {cell.state}"),
+        TableEntry(variant.name, variant.name, "name"),
+        TableEntry(str(cell.seed), cell.seed),
+        TableEntry(cell.state, cell.state, classes=f"state {cell.state}"),
         _build_count(cell.steps),
         _build_count(cell.minutes, decimals=1),
-        Entry(cell.run, cell.run, "run", notes, "run"),
+        TableEntry(cell.run, cell.run, "run", notes, "run"),
     ]
 
 
-def _build_word(text: str) -> Entry:
-    return Entry(text, text)
+def _build_word(text: str) -> TableEntry:
+    return TableEntry(text, text)
 
 
-def _build_value(comparison: Comparison, standing: Standing) -> Entry:
+def _build_value(comparison: Comparison, standing: Standing) -> TableEntry:
     """Return the mean with its interval, its difference to the first and its verdict."""
     if standing.mean is None:
         text = "; ".join(standing.lacking) or numbers.NOTHING
-        return Entry(text, None, "missing", classes="missing")
+        return TableEntry(text, None, "missing", classes="missing")
     places = decimals(comparison)
     verdicts: Mapping[str, str] = {"best": name_extreme(comparison), "within": "within spread"}
     behind = spread(standing.behind, places, sign=True) if standing.behind else ""
     notes = tuple(filter(None, [behind, verdicts.get(standing.verdict, "")]))
     text = spread(standing.mean, places)
-    return Entry(text, standing.mean.mean, "value", notes, standing.verdict)
+    return TableEntry(text, standing.mean.mean, "value", notes, standing.verdict)
 
 
-def _build_costs(variant: Variant) -> list[Entry]:
+def _build_costs(variant: Variant) -> list[TableEntry]:
     parameters = mean_of(variant, lambda cell: cell.parameters)
     seconds = mean_of(variant, lambda cell: cell.step_seconds)
     memory = mean_of(variant, lambda cell: cell.memory)
     names = list(dict.fromkeys(name for cell in variant.cells for name in cell.interpreters))
     done = sum(cell.state == "done" for cell in variant.cells)
     milliseconds = None if seconds is None else seconds * 1e3
-    step = Entry(numbers.NOTHING, None)
+    step = TableEntry(numbers.NOTHING, None)
     if milliseconds is not None:
-        step = Entry(numbers.format_number(milliseconds, 3), milliseconds)
+        step = TableEntry(numbers.format_number(milliseconds, 3), milliseconds)
     return [
         _build_count(parameters),
         step,
         _build_count(None if memory is None else memory / 2**20),
         _build_word(listed(names) if names else numbers.NOTHING),
-        Entry(f"{done} of {len(variant.cells)}", done),
+        TableEntry(f"{done} of {len(variant.cells)}", done),
     ]
 
 
-def _build_count(value: float | None, decimals: int = 0) -> Entry:
+def _build_count(value: float | None, decimals: int = 0) -> TableEntry:
     if value is None or not isfinite(value):
-        return Entry(numbers.NOTHING, None)
-    return Entry(numbers.format_fixed(value, decimals), value)
+        return TableEntry(numbers.NOTHING, None)
+    return TableEntry(numbers.format_fixed(value, decimals), value)

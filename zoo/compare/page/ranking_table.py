@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from zoo.compare.charts import grouped
+from zoo.compare.curves import group_by_first_axis
 from zoo.compare.ranking import Standing, ranking, window
 from zoo.compare.results import Comparison, Variant
 from zoo.compare.text import decimals, name_extreme, named, spread
@@ -94,7 +94,7 @@ def build_table(comparison: Comparison) -> RankTable:
     first = [standing.variant for standing in columns[0].values()]
     groups = {
         title: [_build_row(comparison, variant, columns, scales) for variant in group]
-        for title, group in grouped(comparison, first).items()
+        for title, group in group_by_first_axis(comparison, first).items()
     }
     classes = ["ranks"]
     classes += ["many"] if len(comparison.variants) > MANY else []

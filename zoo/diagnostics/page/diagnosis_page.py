@@ -17,6 +17,29 @@ from zoo.reporting.html import Section, render_page
 from zoo.reporting.panel import Panel
 
 FOLDER = "diagnostics/page"
+SECTIONS = {  # title and how to read it
+    "controls": (
+        "Does the model use position at all?",
+        "The same test, with the positions of the tokens changed and all else as it was. The less "
+        "that changes a number, the less the model relies on positions.",
+    ),
+    "looks": (
+        "Where heads look",
+        "The weights with which one token, the query, gathers from the others.",
+    ),
+    "measures": (
+        "Measures by layer and head",
+        "Rows are layers, the first on top; columns are heads.",
+    ),
+    "profiles": (
+        "Weight against offset",
+        "How much heads attend to what lies how far away, whatever stands there.",
+    ),
+    "encoding": ("The encoding", "What it has learned, and what it does to the scores."),
+    "training": ("Training", "As it was logged."),
+    "extrapolation": ("Beyond the training size", "The same model at other sizes."),
+    "recipe": ("Recipe", "Fitting it again repeats the run."),
+}
 LONG = 60  # characters of a fact that takes a line of its own
 ROW = 200  # characters of a row of a table, of all its cells
 
@@ -50,7 +73,7 @@ def render(report: Report) -> str:
         kind="report",
         title=join_names(report),
         report=report,
-        sections=[section for section in build_sections(report) if section.content],
+        sections=build_sections(report),
         runs_table=build_runs_table(report.runs) if len(report.runs) > 1 else None,
         long=LONG,
     )
@@ -63,52 +86,22 @@ def join_names(report: Report) -> str:
 
 
 def build_sections(report: Report) -> list[Section]:
-    """Return the sections in their order, each with what it shows."""
+    """Return the sections in their order; empty ones are left out."""
 
     def gallery(pick: Callable[[Run], Sequence[Panel]]) -> list[panel_gallery.Figure]:
         return panel_gallery.build_figures({run.name: pick(run) for run in report.runs})
 
-    return [
-        Section(
-            "controls",
-            "Does the model use position at all?",
-            "The same test, with the positions of the tokens changed and all else as it was. The "
-            "less that changes a number, the less the model relies on positions.",
-            build_control_tables(report),
-        ),
-        Section(
-            "looks",
-            "Where heads look",
-            "The weights with which one token, the query, gathers from the others.",
-            viewer_data.describe(report),
-        ),
-        Section(
-            "measures",
-            "Measures by layer and head",
-            "Rows are layers, the first on top; columns are heads.",
-            build_measure_figures(report),
-        ),
-        Section(
-            "profiles",
-            "Weight against offset",
-            "How much heads attend to what lies how far away, whatever stands there.",
-            gallery(lambda run: run.profiles),
-        ),
-        Section(
-            "encoding",
-            "The encoding",
-            "What it has learned, and what it does to the scores.",
-            gallery(lambda run: run.encodings),
-        ),
-        Section("training", "Training", "As it was logged.", gallery(lambda run: run.training)),
-        Section(
-            "extrapolation",
-            "Beyond the training size",
-            "The same model at other sizes.",
-            gallery(lambda run: run.extrapolation),
-        ),
-        Section("recipe", "Recipe", "Fitting it again repeats the run.", find_recipes(report)),
-    ]
+    contents: dict[str, Any] = {
+        "controls": build_control_tables(report),
+        "looks": viewer_data.describe(report),
+        "measures": build_measure_figures(report),
+        "profiles": gallery(lambda run: run.profiles),
+        "encoding": gallery(lambda run: run.encodings),
+        "training": gallery(lambda run: run.training),
+        "extrapolation": gallery(lambda run: run.extrapolation),
+        "recipe": find_recipes(report),
+    }
+    return [Section(key, *SECTIONS[key], found) for key, found in contents.items() if found]
 
 
 def find_recipes(report: Report) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from zoo.reporting import numbers
 
 
 @dataclass(frozen=True)
-class Cell:
+class ControlCell:
     """A metric under one control: its text, its change, and its share of the largest number."""
 
     text: str
@@ -26,7 +26,7 @@ class ControlTable:
     metric: str
     caption: str
     runs: tuple[str, ...]
-    rows: dict[str, list[Cell]]
+    rows: dict[str, list[ControlCell]]
 
 
 def build_control_tables(report: Report) -> list[ControlTable]:
@@ -48,17 +48,17 @@ def _build_table(metric: str, runs: Sequence[Run]) -> ControlTable:
     return ControlTable(metric, caption, tuple(run.name for run in runs), rows)
 
 
-def _build_cell(run: Run, name: str, metric: str, largest: float) -> Cell:
+def _build_cell(run: Run, name: str, metric: str, largest: float) -> ControlCell:
     control = next((control for control in run.controls if control.name == name), None)
     if control is None:
-        return Cell(numbers.NOTHING)
+        return ControlCell(numbers.NOTHING)
     if metric not in control.metrics:
-        return Cell(f"refused: {control.refused}" if control.refused else numbers.NOTHING)
+        return ControlCell(f"refused: {control.refused}" if control.refused else numbers.NOTHING)
 
     number, first = control.metrics[metric], run.controls[0]
     share = number / largest if math.isfinite(number) and largest > 0 else 0.0
     change = "" if control is first else _format_change(number, first, metric)
-    return Cell(numbers.format_number(number), change, min(max(share, 0.0), 1.0))
+    return ControlCell(numbers.format_number(number), change, min(max(share, 0.0), 1.0))
 
 
 def _format_change(number: float, first: Control, metric: str) -> str:

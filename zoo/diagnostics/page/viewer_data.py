@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.diagnostics.report import Attended, Report, Run
-from zoo.reporting.charts import to_data_address
+from zoo.reporting.heatmaps import to_data_address
 
 WEIGHT_BYTES = 1_600_000  # of the weights in a page, of all runs together
 MAX_TOKENS, MAX_SAMPLES = 40_000, 32  # of all runs together, and of each run

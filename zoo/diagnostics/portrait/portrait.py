@@ -34,13 +34,13 @@ def draw_portrait(choices: Sequence[Choice], path: Path, dims: Dims | None = Non
     """
     import altair as alt
 
-    from zoo.reporting import charts, render
+    from zoo.reporting import axes, charts, render
 
     probes = [probe_encodings(choices, sizes) for sizes in ([dims] if dims else _usual(choices))]
     panels = [panel for one in probes for panel in islice(collect_panels(one), MAX_PANELS)]
-    style = charts.Style(width=300, height=200)
+    style = axes.Style(width=300, height=200)
     title = alt.Title(
-        charts.clean(" + ".join(choice.name for choice in choices)),
+        axes.clean(" + ".join(choice.name for choice in choices)),
         subtitle=_describe(probes),
         anchor="start",
         fontSize=18,

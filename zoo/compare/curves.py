@@ -22,7 +22,7 @@ SPARSE = 8  # no curve if fewer than one position in so many has a loss, as if o
 FEW_LINES = 8  # lines whose colours have names
 
 
-def ordered(comparison: Comparison) -> tuple[Variant, ...]:
+def order_for_drawing(comparison: Comparison) -> tuple[Variant, ...]:
     """Return the variants as listed; many of them from last to first under the last condition.
 
     The colours of many lie on a ramp, whose darkest is that of the last line.
@@ -32,7 +32,9 @@ def ordered(comparison: Comparison) -> tuple[Variant, ...]:
     return tuple(one.variant for one in reversed(ranking(comparison, comparison.places[-1])))
 
 
-def grouped(comparison: Comparison, variants: Sequence[Variant]) -> dict[str, list[Variant]]:
+def group_by_first_axis(
+    comparison: Comparison, variants: Sequence[Variant]
+) -> dict[str, list[Variant]]:
     """Group variants by their value of the first axis if there are several axes, else under ""."""
     key = comparison.axes[0].key if len(comparison.axes) > 1 else None
     groups: dict[str, list[Variant]] = {}
@@ -116,7 +118,7 @@ def _fill(
 
     Bands are left out where they could not be told apart.
     """
-    groups = grouped(comparison, ordered(comparison))
+    groups = group_by_first_axis(comparison, order_for_drawing(comparison))
     lines: dict[str, Line] = {}
     for group in groups.values():
         for number, variant in enumerate(group):
@@ -147,7 +149,7 @@ def _distinct_costs(comparison: Comparison, title: str) -> set[float]:
 def _points_by_cost(comparison: Comparison, condition: str, title: str) -> Points:
     unit, pick = COSTS[title]
     groups = {}
-    for variant in ordered(comparison):
+    for variant in order_for_drawing(comparison):
         found, cost = values(variant, condition, comparison.measure), mean_of(variant, pick)
         reached = fmean(found.values()) if found else None
         groups[variant.name] = (_to_tensor([cost]), _to_tensor([reached]))

@@ -1,0 +1,179 @@
+"""Heat maps as Altair charts: pictures on axes that count rows and columns."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import replace
+from io import BytesIO
+
+import altair as alt
+import torch
+from torch import Tensor
+
+from zoo.reporting.axes import (
+    Chart,
+    Style,
+    clean,
+    finish_chart,
+    paper_title,
+    start_chart,
+    x_axis,
+    y_axis,
+)
+from zoo.reporting.palette import LEVELS, LIGHT, channels, mix
+from zoo.reporting.panel import Heatmap, HeatmapGrid
+from zoo.reporting.scale import Scale
+
+MAX_SIDE = 256  # values along a side of a heat map that are drawn
+MAX_RATIO = 3.0  # of the sides of a heat map; a longer one has cells that are not square
+
+
+def draw_heatmap(panel: Heatmap, style: Style) -> Chart:
+    """Draw one heat map with its axes; a large one is drawn by some of its rows and columns."""
+    ends = find_ends(panel.values, panel.signed)
+    every = step_between_values(panel.values)
+    width, height = _plot_sides(panel.values, style)
+    chart = _image_chart(
+        panel, panel.values[::every, ::every], ends, panel.signed, style, axes=True
+    )
+    if not style.is_page:
+        chart = alt.layer(chart, _colour_scale(ends, panel.unit, panel.signed, style))
+    sized = replace(style, width=width, height=height)
+    return finish_chart(chart, panel, sized, fit="pad")
+
+
+def draw_heatmap_grid(panel: HeatmapGrid, style: Style) -> Chart:
+    """Draw small heat maps side by side, each with its label, on one colour scale."""
+    signed = has_negative(panel.values)
+    ends = find_ends(panel.values, signed)
+    columns = columns_of_grid(len(panel.labels)) if style.is_page else 2
+    width = min(130.0, (style.width - 12 * (columns - 1)) / columns)
+    palette = style.palette
+    tiles = []
+    for values, label in zip(panel.values, panel.labels, strict=True):
+        rows, count = values.shape
+        ratio = rows / count
+        title = alt.Title(
+            clean(label), anchor="start", fontWeight="normal", fontSize=10, color=palette.quiet
+        )
+        tile = _image_chart(panel, values, ends, signed, style, axes=False)
+        height = width * (ratio if 1 / MAX_RATIO <= ratio <= MAX_RATIO else 1.0)
+        tiles.append(tile.properties(width=width, height=height, title=title))
+    if not style.is_page:
+        tiles[-1] = alt.layer(tiles[-1], _colour_scale(ends, panel.unit, signed, style))
+
+    chart = alt.concat(*tiles, columns=columns, spacing=12)
+    if style.is_page:
+        return chart
+    subtitle = f"\u2192 {panel.x}   \u2193 {panel.y}"
+    return chart.properties(title=paper_title(replace(panel, y=subtitle), style))
+
+
+def find_ends(values: Tensor, signed: bool) -> tuple[float, float]:
+    """Return the values of the first and the last colour; of signed values 0 lies in the middle."""
+    seen = values[values.isfinite()].double()
+    if not seen.numel():
+        return 0.0, 1.0
+    low, high = min(0.0, float(seen.min())), max(0.0, float(seen.max()))
+    largest = max(-low, high) or 1.0
+    if signed:
+        return -largest, largest
+    return low, high if high > low else low + 1.0
+
+
+def has_negative(values: Tensor) -> bool:
+    return bool((values < 0).any())
+
+
+def step_between_values(values: Tensor) -> int:
+    """Return n, where a heat map is drawn by every n-th row and column."""
+    return -(-max(values.shape) // MAX_SIDE)
+
+
+def columns_of_grid(count: int) -> int:
+    """Return how many small maps stand in a row, such that rows are full if possible."""
+    if count <= 4:
+        return count
+    return next((columns for columns in (6, 4, 5) if count % columns == 0), 4)
+
+
+def encode_image(values: Tensor, ends: tuple[float, float], ramp: Sequence[str] = ()) -> str:
+    """Encode values as a PNG in a data address.
+
+    Without a ramp the picture is grey: level 0 is transparent, 1 to 255 go from the lower end to
+    the upper one. A filter of the page gives these levels the colours of its theme.
+    """
+    from PIL import Image
+
+    shares = (values.double() - ends[0]) / (ends[1] - ends[0])
+    levels = (1 + 254 * shares.clamp(0, 1)).round().where(values.isfinite(), 0).to(torch.uint8)
+    image = Image.fromarray(levels.numpy())
+    if ramp:
+        image = image.convert("P")
+        colours = [channels(mix(ramp, max(level - 1, 0) / 254)) for level in range(256)]
+        image.putpalette([channel for colour in colours for channel in colour])
+    file = BytesIO()
+    image.save(file, "PNG", optimize=True, transparency=0)
+    return to_data_address(file.getvalue(), "png")
+
+
+def to_data_address(file: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(file).decode()}"
+
+
+def _image_chart(
+    panel: Heatmap | HeatmapGrid,
+    values: Tensor,
+    ends: tuple[float, float],
+    signed: bool,
+    style: Style,
+    *,
+    axes: bool,
+) -> Chart:
+    """Return a picture on axes that count rows and columns, with the frame of the marked cell."""
+    ramp = () if style.is_page else LIGHT.ramps["signed" if signed else "weights"]
+    whole = panel.values if isinstance(panel, Heatmap) else panel.values[0]
+    (rows, columns), (top, left) = whole.shape, panel.corner
+    x_scale = Scale(left - 0.5, left + columns - 0.5)
+    y_scale = Scale(top - 0.5, top + rows - 0.5)
+    x, y = x_axis("x", panel.x, x_scale, style), y_axis("y", y_scale, style)
+    y["scale"]["reverse"] = True  # the first row is on top
+    for axis in (x, y):
+        axis["axis"] = None
+        if axes:
+            axis["axis"] = alt.Axis(tickMinStep=1, domain=False, grid=False, tickCount=6)
+
+    box = {"x": x_scale.low, "x2": x_scale.high, "y": y_scale.low, "y2": y_scale.high}
+    picture = start_chart([box | {"url": encode_image(values, ends, ramp)}])
+    layers = [
+        picture.mark_image(aspect=False, smooth=False).encode(
+            x, y, x2=alt.X2("x2"), y2=alt.Y2("y2"), url=alt.Url("url:N")
+        )
+    ]
+    if panel.mark:
+        row, column = panel.mark
+        cell = {"x": column - 0.5, "x2": column + 0.5, "y": row - 0.5, "y2": row + 0.5}
+        frame = start_chart([cell]).encode(x, y, x2=alt.X2("x2"), y2=alt.Y2("y2"))
+        layers.append(frame.mark_rect(filled=False, stroke="#fff", strokeWidth=3))
+        layers.append(frame.mark_rect(filled=False, stroke="#111", strokeWidth=1.2))
+    return alt.layer(*layers)
+
+
+def _colour_scale(ends: tuple[float, float], unit: str, signed: bool, style: Style) -> alt.Chart:
+    """Return an invisible mark whose legend is the colour scale."""
+    palette = style.palette
+    colours = [palette.level("signed" if signed else "weights", level) for level in range(LEVELS)]
+    scale = alt.Scale(domain=list(ends), range=colours)
+    legend = alt.Legend(title=clean(unit), gradientLength=110, tickCount=3)
+    chart = start_chart([{"end": end} for end in ends]).mark_point(opacity=0)
+    return chart.encode(color=alt.Color("end:Q", scale=scale, legend=legend))
+
+
+def _plot_sides(values: Tensor, style: Style) -> tuple[float, float]:
+    """Return width and height of a heat map: cells are square unless the map is a thread."""
+    width, tallest = (340.0, 300.0) if style.is_page else (style.width, style.height)
+    ratio = values.shape[0] / values.shape[1]
+    if not 1 / MAX_RATIO <= ratio <= MAX_RATIO:
+        return width, width / 2
+    return (width, width * ratio) if width * ratio <= tallest else (tallest / ratio, tallest)
