@@ -101,10 +101,17 @@ EXCLUSIVE = ("transform_scores", "normalize", "extra_output", "extra_values")
 
 
 class Chain(Encoding):
-    """Several encodings in order: their hooks are folded, and what holds for all of them is done here, once.
+    """Several encodings, applied in order as one.
 
-    Each link sees coordinates under its own convention. Tokens without a place are not turned, their pairs not biased,
-    unless the link declares that it handles them.
+    Each encoding sees coordinates under its own convention. Tokens without a position are neither
+    transformed nor biased, unless an encoding declares that it handles them.
+
+    Args:
+        dims: The sizes of the model.
+        links: The encodings by name, in order.
+
+    Raises:
+        OptionError: Two encodings do not go together.
     """
 
     def __init__(self, dims: Dims, links: Mapping[str, Encoding]) -> None:

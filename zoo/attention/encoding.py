@@ -1,4 +1,4 @@
-"""The hooks through which an encoding rewrites tokens, heads and attention calls, and the chain that folds several."""
+"""The base class of encodings: declared facts, and hooks that rewrite tokens, heads and calls."""
 
 from __future__ import annotations
 
@@ -18,10 +18,20 @@ from zoo.reporting.panel import Panel
 
 @dataclass(frozen=True)
 class Dims:
-    """Sizes that an encoding is made for. `length` is the size of training, a number or one per axis.
+    """The sizes that an encoding is made for.
 
-    `kv_heads` is the number of heads that keys and values have where queries share them (arXiv:2305.13245); by default
-    each query head has its own. A bias belongs to its query head, a rotation to its key head.
+    Args:
+        dim: Model dim D.
+        heads: Number of query heads H, a divisor of `dim`.
+        axes: Number of coordinates of a token: 1 for text, 2 for images, 3 for video.
+        length: Tokens along each axis in training: a number, or one per axis. Some encodings need it.
+        layer: Index of the layer, from 0.
+        depth: Number of layers of the model.
+        kv_heads: Number of key-value heads G, a divisor of `heads`; by default H. A bias belongs to
+            a query head, a rotation to a key head (grouped-query attention, arXiv:2305.13245).
+
+    Raises:
+        OptionError: Sizes are not positive or do not divide.
     """
 
     dim: int
@@ -51,17 +61,21 @@ class Dims:
 
     @property
     def head_dim(self) -> int:
-        """K, the size of one head."""
+        """Head dim K."""
         return self.dim // self.heads
 
     @property
     def num_kv_heads(self) -> int:
-        """G, the number of heads that keys and values have."""
+        """Number of key-value heads G."""
         return self.kv_heads or self.heads
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The size of training, one number per axis. Raises OptionError when nobody said it."""
+        """Training size, one number per axis.
+
+        Raises:
+            OptionError: `length` was not given.
+        """
         if self.length is None:
             raise OptionError(
                 "length", "this encoding needs the size of training: Dims(length=...)"
@@ -70,32 +84,65 @@ class Dims:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens in training."""
+        """Number of tokens in training."""
         return prod(self.sizes)
 
 
 class Encoding(nn.Module):
-    """Every hook's default changes nothing; most encodings override one. A hook sees `tokens.pos` under its convention.
+    """The base class of positional encodings.
 
-    Facts are declared, printed, and select the laws that the encoding is tested by.
+    Override the hooks that the encoding needs; the default of each changes nothing. Hooks see
+    coordinates (`tokens.pos`) under the encoding's convention. Class attributes are declared facts:
+    they select the laws that test the encoding.
+
+    Args:
+        dims: The sizes to make the encoding for. Options of an encoding are keyword-only arguments.
+
+    Raises:
+        OptionError: The encoding does not accept this number of axes, or an option does not fit.
     """
 
-    name = ""  # the registered name
-    shared = True  # one module for all layers, or one per layer
-    shift_invariant = False  # adding one vector to all coordinates changes no score
-    causal_only = False  # meaningful only under a causal mask
-    needs_full_sequence = False  # reads all tokens before the first layer, the last ones too: no causal model can have it
-    axes: tuple[int, ...] = (1,)  # numbers of coordinates accepted
-    axes_reason = ""  # why no other number, and what takes it
-    coordinates = "index"  # default convention
-    zero_gradient: tuple[str, ...] = ()  # parameters whose gradient a softmax makes exactly zero
-    handles_special_tokens = False  # handles tokens without a place itself
-    lookback = 0  # how many tokens before a key are read to know what its notes mean
-    consumes_biases = False  # takes up the biases of the links before it, and needs one
-    reads_keys = False  # makes more of keys than their products with queries
-    identity_at_zero = (
-        False  # changes nothing where all coordinates are 0, where tokens without a place stand
-    )
+    name = ""
+    """Registered name."""
+
+    shared = True
+    """One module for all layers, or one per layer."""
+
+    shift_invariant = False
+    """Adding one vector to all coordinates changes no score."""
+
+    causal_only = False
+    """Requires a causal mask."""
+
+    needs_full_sequence = False
+    """Reads the whole sequence before the first layer, so causal models refuse it."""
+
+    axes: tuple[int, ...] = (1,)
+    """Accepted numbers of coordinates."""
+
+    axes_reason = ""
+    """Why it accepts no other number of axes, and which encoding does; part of an error message."""
+
+    coordinates = "index"
+    """Default convention of coordinates."""
+
+    zero_gradient: tuple[str, ...] = ()
+    """Parameters whose gradient a softmax makes exactly zero."""
+
+    handles_special_tokens = False
+    """Handles tokens without a position itself."""
+
+    lookback = 0
+    """How many tokens before a key its per-token data depends on."""
+
+    consumes_biases = False
+    """Takes over the biases of encodings before it in a chain, and needs one."""
+
+    reads_keys = False
+    """Uses keys beyond their products with queries, so nothing may change cached keys."""
+
+    identity_at_zero = False
+    """Changes nothing if all coordinates are 0; tokens without a position are placed there."""
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()
@@ -104,56 +151,120 @@ class Encoding(nn.Module):
         self.dims = dims
 
     def embed(self, tokens: Tokens) -> Tokens:
-        """Once, before the first layer."""
+        """Change tokens once, before the first layer: add vectors, make tables for all layers.
+
+        Args:
+            tokens: Tokens with states [B, N, D].
+
+        Returns:
+            The tokens, changed.
+        """
         return tokens
 
     def prepare(self, tokens: Tokens) -> Tokens:
-        """Each layer, before keys are cached: write notes and tables."""
+        """Store per-token data or tables of one layer, before keys are cached.
+
+        Args:
+            tokens: Tokens with the layer's input [B, N, D].
+
+        Returns:
+            The tokens with entries in `per_token`, which travel into caches, or `shared_tables`.
+        """
         return tokens
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        """Each layer: change queries [B, H, N, K] token by token."""
+        """Transform queries token by token, for example by rotations.
+
+        Args:
+            q: Queries [B, H, N, K].
+            tokens: The N tokens that they belong to.
+
+        Returns:
+            Queries [B, H, N, K'], where K' may be larger than K.
+        """
         return q
 
     def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        """Each layer, before keys are cached: change keys [B, H, M, K] token by token."""
+        """Transform keys token by token, before they are cached; a cached key is final.
+
+        Args:
+            k: Keys [B, G, M, K].
+            tokens: The M tokens that they belong to.
+
+        Returns:
+            Keys [B, G, M, K'], as wide as the queries.
+        """
         return k
 
     def update_cached_keys(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
-        """Each layer, before keys are kept: change keys [B, G, M, K] by what the tokens after each of them say.
+        """Change cached keys by what later tokens say, before they are stored again.
 
-        Of the tokens, which hold kept ones too, read notes and documents. Notes that are spent are cut, to their last rows.
+        Args:
+            k: Keys [B, G, M, K] of earlier and new tokens.
+            tokens: Their tokens; read per-token data and documents only.
+
+        Returns:
+            The keys, and the tokens with per-token data cut to the rows that are still needed.
         """
         return k, tokens
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        """Each layer: rewrite the attention call. Of `terms.keys`, read positions and notes, never states."""
+        """Rewrite the attention call: add biases, transform scores.
+
+        Args:
+            call: The call. Of `call.keys`, read coordinates and per-token data, never states.
+
+        Returns:
+            The call, changed.
+        """
         return call
 
     def after_attention(self, tokens: Tokens, riders: Tensor) -> Tokens:
-        """Each layer, after attention and its residual: take back the mixed riders [B, H, N, E]."""
+        """Take back what was mixed along with the values, after attention and its residual.
+
+        Args:
+            tokens: Tokens with the layer's output [B, N, D].
+            riders: `extra_values` of the call, mixed by the attention weights, [B, H, N, E].
+
+        Returns:
+            The tokens, changed.
+        """
         return tokens
 
     def panels(self, call: AttentionCall) -> Iterable[Panel]:
-        """What there is to see of it in one layer: of its parameters, and of what it made of a described call.
+        """Show what the encoding learned in one layer, and what it did to a call.
 
-        Panels of one kind carry the same title in each layer. Tensors in them are detached and on the CPU.
+        Args:
+            call: A call that the other hooks described.
+
+        Returns:
+            Panels with detached tensors on the CPU. A panel has the same title in each layer.
         """
         return ()
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
-        """The rules by which it can be evaluated at sizes past those of training, `factors` times them along each axis.
+        """Offer extrapolation methods for evaluation past the training size.
 
-        By name, each with the options that say so in place of its own; no parameter is another one under them. They are not
-        tried where a recipe has other coordinates than the class declares.
+        Args:
+            factors: Size relative to training, along each axis.
+
+        Returns:
+            {method: options that replace the encoding's own}. No method changes a parameter, and
+            none applies if a recipe chose other coordinates than the class declares.
         """
         return {}
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        """What a parameter, learned by an encoding like this one of other sizes, is here; None to leave it as it is made.
+        """Adapt a parameter that an encoding of other sizes learned.
 
-        A `value` that is returned untouched counts as taken, whatever has the wrong shape is left. By default parameters
-        are the same things wherever there are as many axes.
+        Args:
+            name: The parameter's name.
+            value: Its learned value.
+            source: The encoding that learned it, on the meta device; read its `dims` and options.
+
+        Returns:
+            The value for this encoding, or None to keep the initial one. A value of the wrong
+            shape is not used. By default, parameters carry over between equal numbers of axes.
         """
         return value if source.dims.axes == self.dims.axes else None
 
@@ -168,4 +279,4 @@ class Encoding(nn.Module):
 
 EncodingFactory = Callable[[Dims], Encoding]
 EncodingFactories = Annotated[Mapping[str, EncodingFactory], Choices("encodings")]
-"""Encodings of a model, by name, each waiting for the sizes of its layer. A recipe gives them as a list of choices."""
+"""Factories of a model's encodings by name, from the list in a recipe."""

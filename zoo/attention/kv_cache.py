@@ -103,7 +103,7 @@ def _as_they_are(k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
 
 
 class Context:
-    """Remembers nothing: each pass sees its own tokens. `seen` counts the tokens of earlier passes."""
+    """Remember nothing: each pass sees its own tokens. `seen` counts tokens of earlier passes."""
 
     seen = 0
 
@@ -188,11 +188,10 @@ class LayerCache:
 
 
 class KeyValueCache(Context):
-    """Remembers keys and values, finished: a cached key is never touched again, unless an encoding settles keys.
+    """Remember keys and values of earlier tokens, for decoding: pass it as `context` to each call.
 
-    What such a one makes of them is kept as it gives it (in at least float32, as it is changed again and again), and read
-    in the dtype of the pass. Where no gradients are recorded a step appends in place, so that it costs no more than reading
-    what is remembered. Of linear attention, the sums of its keys are remembered.
+    A cached key is final, unless an encoding updates cached keys; those are kept in at least float32.
+    Without gradients, a step appends in place. For linear attention, the cache holds sums over keys.
     """
 
     def __init__(self) -> None:
@@ -255,7 +254,13 @@ class KeyValueCache(Context):
 
 
 class SegmentMemory(Context):
-    """Remembers the inputs of the last `length` tokens of each layer, without gradient (Transformer-XL, Dai et al. 2019)."""
+    """Remember the inputs of each layer for the last tokens (Transformer-XL, arXiv:1901.02860).
+
+    Gradients do not flow into the memory.
+
+    Args:
+        length: Number of tokens to remember.
+    """
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -270,14 +275,14 @@ class SegmentMemory(Context):
         return joined
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered, as plain data."""
+        """Return the memory as plain data."""
         layers = {
             layer: {**vars(tokens), "shared_tables": {}} for layer, tokens in self._layers.items()
         }
         return {"seen": self.seen, "layers": layers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore the memory that `state_dict` returned."""
         self.seen = state["seen"]
         self._layers = {layer: Tokens(**fields) for layer, fields in state["layers"].items()}
 
