@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from zoo.laws.certificate import PLACES, Certificate
-from zoo.laws.report import figures, matrix, rounded
+from zoo.laws.certificate import POSITIONS, Certificate
+from zoo.laws.report import measurement_table, law_table, rounding_table
 
 INTRODUCTION = """# Conformance
 
@@ -69,12 +69,12 @@ def write_conformance_page(folder: Path) -> str:
 
 def _recorded_parts(certificates: list[Certificate]) -> Iterator[str]:
     made = {
-        f"zoo {one.zoo}, torch {one.torch}, {one.made.partition(' ')[0]}" for one in certificates
+        f"zoo {one.zoo}, torch {one.torch}, {one.created.partition(' ')[0]}" for one in certificates
     }
     commands = sorted({f"`{one.command}`" for one in certificates})
     recorded = f"Recorded by {', '.join(commands)} ({'; '.join(sorted(made))})."
 
-    yield from ("## Laws", "", recorded, "", matrix(certificates), "")
-    yield from (ERRORS.rstrip("\n"), "", *figures(certificates), "", FAR.rstrip("\n"), "")
-    for position in PLACES:
-        yield from (f"### Position {position:,}", "", *rounded(certificates, position), "")
+    yield from ("## Laws", "", recorded, "", law_table(certificates), "")
+    yield from (ERRORS.rstrip("\n"), "", *measurement_table(certificates), "", FAR.rstrip("\n"), "")
+    for position in POSITIONS:
+        yield from (f"### Position {position:,}", "", *rounding_table(certificates, position), "")

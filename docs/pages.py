@@ -34,7 +34,7 @@ from zoo.cli.explain_encoding import (
 )
 from zoo.config import Recipe, load, recipe_files
 from zoo.diagnostics.portrait.portrait import draw_portrait
-from zoo.encodings.facts import declared
+from zoo.attention.facts import describe_facts
 
 DOCS = Path(__file__).parent
 PICTURES = DOCS / "images" / "encodings"
@@ -154,7 +154,7 @@ def _options(cls: type[Encoding]) -> Iterator[str]:
 
 def _facts(cls: type[Encoding]) -> Iterator[str]:
     yield from ("## Facts", "", "| fact | |", "|---|---|")
-    yield from (f"| {key} | {value} |" for key, value in declared(cls).items())
+    yield from (f"| {key} | {value} |" for key, value in describe_facts(cls).items())
     yield ""
 
 

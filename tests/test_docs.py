@@ -254,7 +254,7 @@ def test_every_encoding_has_its_certificate():
         assert sorted(finding.law for finding in one.findings) == sorted(
             law.name for law in LAWS
         ), told
-        assert not one.of("broken")
+        assert not one.with_outcome("broken")
         assert one.roundings
         assert not one.partial
 

@@ -7,7 +7,7 @@ import torch
 
 import zoo
 from zoo.encodings.common import matrix_exp
-from zoo.encodings.common.matrix_exp import exponential, turn_blocks
+from zoo.encodings.common.matrix_exp import skew_matrix_exp, rotate_blocks
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 20.0])
@@ -17,7 +17,7 @@ def test_exponentials_and_their_gradients_are_torch_s(size, scale):
     skew = upper - upper.mT
     there, here = (
         torch.linalg.matrix_exp(torch.einsum("tp,pkij->tkij", times, skew)),
-        exponential(skew, times),
+        skew_matrix_exp(skew, times),
     )
     torch.testing.assert_close(here, there, atol=1e-11, rtol=1e-11)
     found, wanted = (torch.autograd.grad(one, (upper, times), towards) for one in (here, there))
@@ -29,25 +29,25 @@ def test_several_parts_give_what_one_does(monkeypatch):
     results = []
     for cached in (10**6, 2 * 3 * 9):
         monkeypatch.setattr(matrix_exp, "CACHED", cached)
-        found = exponential(upper - upper.mT, times)
+        found = skew_matrix_exp(upper - upper.mT, times)
         results.append((found, *torch.autograd.grad(found, (upper, times), towards)))
-    assert [len(part) for part in matrix_exp.parts(times, upper)] == [2, 2, 1]
+    assert [len(part) for part in matrix_exp.split_times(times, upper)] == [2, 2, 1]
     torch.testing.assert_close(*results)
 
 
 def test_a_count_that_cannot_be_asked_for_gives_the_same(monkeypatch):
     upper, times, towards = _family(3, 3.0)
-    known = torch.autograd.grad(exponential(upper - upper.mT, times), upper, towards)[0]
+    known = torch.autograd.grad(skew_matrix_exp(upper - upper.mT, times), upper, towards)[0]
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     torch.testing.assert_close(
-        torch.autograd.grad(exponential(upper - upper.mT, times), upper, towards)[0], known
+        torch.autograd.grad(skew_matrix_exp(upper - upper.mT, times), upper, towards)[0], known
     )
 
 
 def test_single_precision_is_kept_through_all_squarings():
     upper, times, towards = _family(8, 5.0)
-    exact = exponential(upper - upper.mT, times)
-    single = exponential(*((one.float()) for one in (upper - upper.mT, times)))
+    exact = skew_matrix_exp(upper - upper.mT, times)
+    single = skew_matrix_exp(*((one.float()) for one in (upper - upper.mT, times)))
     torch.testing.assert_close(
         single.double(), exact, atol=1e-4, rtol=0
     )  # angles of about 100, in units of 6e-8 each
@@ -70,9 +70,9 @@ def test_turning_by_blocks_has_exact_gradients(size, batch):
     rotations = torch.randn(batch, 2, 2, 2, size, size, dtype=torch.float64, requires_grad=True)
     expected = (rotations @ x[..., :-1].unflatten(-1, (2, size))[..., None]).flatten(-3)
     torch.testing.assert_close(
-        turn_blocks(x, rotations), torch.cat([expected, x[..., -1:]], dim=-1)
+        rotate_blocks(x, rotations), torch.cat([expected, x[..., -1:]], dim=-1)
     )
-    assert torch.autograd.gradcheck(turn_blocks, (x, rotations), fast_mode=True)
+    assert torch.autograd.gradcheck(rotate_blocks, (x, rotations), fast_mode=True)
 
 
 @pytest.mark.parametrize("size", [3, 12], ids=["elements", "batches"])
@@ -84,9 +84,9 @@ def test_the_wider_of_two_dtypes_is_computed_in(size, wide):
     given = {
         name: (one if name == wide else one.float()).requires_grad_() for name, one in given.items()
     }
-    found = exponential(**given)
+    found = skew_matrix_exp(**given)
     exact = {name: one.detach().double().requires_grad_() for name, one in given.items()}
-    wanted = exponential(**exact)
+    wanted = skew_matrix_exp(**exact)
     torch.testing.assert_close(found, wanted)
     gradients = torch.autograd.grad(found, [*given.values()], towards)
     expected = torch.autograd.grad(wanted, [*exact.values()], towards)
@@ -113,14 +113,14 @@ def test_liere_takes_places_in_another_dtype_than_its_weights(block, weights):
 @pytest.mark.parametrize("size", [3, 12], ids=["elements", "batches"])
 def test_a_second_derivative_is_refused_and_not_merely_wrong(size):
     upper, times, _ = _family(size, 1.0)
-    _refused_twice(exponential(upper - upper.mT, times), (upper, times))
+    _refused_twice(skew_matrix_exp(upper - upper.mT, times), (upper, times))
 
 
 def test_a_second_derivative_of_turning_is_refused_too():
     x, rotations = (
         torch.randn(shape, requires_grad=True) for shape in ((1, 1, 5, 6), (1, 1, 5, 2, 3, 3))
     )
-    _refused_twice(turn_blocks(x, rotations), (x, rotations))
+    _refused_twice(rotate_blocks(x, rotations), (x, rotations))
 
 
 def _refused_twice(out, leaves):

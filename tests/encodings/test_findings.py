@@ -11,10 +11,10 @@ from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.kv_cache import Context, KeyValueCache
 from zoo.attention.layer import SelfAttention
-from zoo.encodings.common.panels import commutators
+from zoo.encodings.common.panels import commutator_norms
 from zoo.laws import Case
-from zoo.laws.case import document, unplaced
-from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Points
+from zoo.laws.case import packed_documents, position_mask
+from zoo.reporting.spec import Curves, Map, Mosaic, Numbers, Points
 
 FIRST = 7  # tokens that are cached before the queries of a call come
 
@@ -38,7 +38,7 @@ def calls(member, dtype):
     chain, causal = Chain.of(member.make()).to(dtype).eval(), member.facts.causal_only
     x, pos, cache = member.states().to(dtype), member.pos().float(), KeyValueCache()
     yield chain, described(chain, x, pos, causal, Context())
-    chosen, facts = torch.tensor([8, 1, 5]), {"has_position": unplaced(), "document": document()}
+    chosen, facts = torch.tensor([8, 1, 5]), {"has_position": position_mask(), "document": packed_documents()}
     yield chain, described(chain, x, pos, causal, Context(), chosen, **facts)
     described(chain, x[:, :FIRST], pos[:FIRST], causal, cache)
     yield chain, described(chain, x[:, FIRST:], pos[FIRST:], causal, cache)
@@ -147,15 +147,15 @@ def test_the_waves_of_generators_are_those_that_tables_turn_by(name):
 
 def test_generators_that_commute_have_no_commutator():
     turn = torch.block_diag(torch.tensor([[0.0, -1], [1, 0]]), torch.tensor([[0.0, -3], [3, 0]]))
-    assert commutators(torch.stack([turn, turn @ turn @ turn])[:, None, None]) == 0
-    assert commutators(torch.stack([turn, 0 * turn])[:, None, None]) == 0
+    assert commutator_norms(torch.stack([turn, turn @ turn @ turn])[:, None, None]) == 0
+    assert commutator_norms(torch.stack([turn, 0 * turn])[:, None, None]) == 0
 
 
 def test_turns_about_two_axes_of_space_have_one():
     first, second = torch.zeros(2, 3, 3).unbind()
     first[2, 1], first[1, 2], second[0, 2], second[2, 0] = 1, -1, 1, -1
     torch.testing.assert_close(
-        commutators(torch.stack([first, second])[:, None, None]), torch.tensor([0.5**0.5])
+        commutator_norms(torch.stack([first, second])[:, None, None]), torch.tensor([0.5**0.5])
     )
 
 
@@ -184,7 +184,7 @@ def test_half_life_of_a_gate_that_is_set():
 
 
 def test_padding_is_no_token_of_a_spread():
-    from zoo.encodings.common.panels import real
+    from zoo.encodings.common.panels import drop_padding
 
     tokens = Tokens.at(
         torch.zeros(2, 3, 4),
@@ -192,9 +192,9 @@ def test_padding_is_no_token_of_a_spread():
         document=torch.tensor([[-1, 0, 0], [0, 1, -1]]),
     )
     values = torch.arange(6.0).view(2, 3, 1)
-    assert real(values, tokens).flatten().tolist() == [1, 2, 3, 4]
-    assert real(values[:, 1:], tokens).flatten().tolist() == [1, 2, 4]
-    assert real(values[:1], tokens).flatten().tolist() == [1, 2, 0, 1]
+    assert drop_padding(values, tokens).flatten().tolist() == [1, 2, 3, 4]
+    assert drop_padding(values[:, 1:], tokens).flatten().tolist() == [1, 2, 4]
+    assert drop_padding(values[:1], tokens).flatten().tolist() == [1, 2, 0, 1]
 
 
 def test_cope_counts_halves_where_scores_are_nothing():

@@ -17,7 +17,7 @@ from zoo.attention.encoding import Dims
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.tokens import Tokens
 from zoo.encodings import path
-from zoo.encodings.common.householder import added, settled
+from zoo.encodings.common.householder import compute_path_bias, update_keys
 from zoo.encodings.path import PaTH
 from zoo.laws import Case, LawBroken, causality, packing
 
@@ -85,30 +85,30 @@ def test_blocks_of_any_size_agree(queries, size):
     expected = (torch.einsum("bijk,bik->bij", passed(k, w, beta), q) - (q @ k.mT).tril())[
         :, -queries:
     ]
-    near(added(q[:, -queries:], k, w, beta, size), expected)
+    near(compute_path_bias(q[:, -queries:], k, w, beta, size), expected)
 
 
 @pytest.mark.parametrize("size", [1, 4, 64])
 @pytest.mark.parametrize("first", [0, 1, 7, M])
 def test_keys_settle_in_parts(first, size):
     _, k, w, beta = run()
-    once = settled(k, w, beta, size)
-    before = settled(k[:, :first], w[:, :first], beta[:, :first], size)
-    near(settled(torch.cat([before, k[:, first:]], 1), w[:, first:], beta[:, first:], size), once)
+    once = update_keys(k, w, beta, size)
+    before = update_keys(k[:, :first], w[:, :first], beta[:, :first], size)
+    near(update_keys(torch.cat([before, k[:, first:]], 1), w[:, first:], beta[:, first:], size), once)
     near(once, passed(k, w, beta)[:, -1])
 
 
 @pytest.mark.parametrize("size", [2, 64])
 def test_without_strength_nothing_is_added(size):
     q, k, w, beta = run(0.0)
-    near(added(q, k, w, beta, size), torch.zeros(2, M, M, dtype=torch.float64))
-    near(settled(k, w, beta, size), k)
+    near(compute_path_bias(q, k, w, beta, size), torch.zeros(2, M, M, dtype=torch.float64))
+    near(update_keys(k, w, beta, size), k)
 
 
 @pytest.mark.parametrize("size", [2, 64])
 def test_reflections_keep_norms(size):
     _, k, w, beta = run(2.0)
-    near(settled(k, w, beta, size).norm(dim=-1), k.norm(dim=-1))
+    near(update_keys(k, w, beta, size).norm(dim=-1), k.norm(dim=-1))
 
 
 def test_swaps_are_followed():
@@ -118,19 +118,19 @@ def test_swaps_are_followed():
     for a, b in swaps:
         places = [{a: b, b: a}.get(place, place) for place in places]
     near(
-        settled(torch.cat([one, one[:1].repeat(5, 1)]), w, torch.full((5,), 2.0).double(), 2)[:4],
+        update_keys(torch.cat([one, one[:1].repeat(5, 1)]), w, torch.full((5,), 2.0).double(), 2)[:4],
         one[places],
     )
 
 
 def test_gradients_pass_through_blocks():
     q, k, w, beta = (one[:1, :5].requires_grad_() for one in run())
-    assert torch.autograd.gradcheck(lambda *args: added(*args, 2), (q[:, 2:], k, w, beta))
+    assert torch.autograd.gradcheck(lambda *args: compute_path_bias(*args, 2), (q[:, 2:], k, w, beta))
 
 
 def test_several_blocks_are_captured():
-    compiled, args = torch.compile(added, fullgraph=True, backend="eager"), run()
-    near(compiled(*args, 4), added(*args, 4))
+    compiled, args = torch.compile(compute_path_bias, fullgraph=True, backend="eager"), run()
+    near(compiled(*args, 4), compute_path_bias(*args, 4))
 
 
 # in a cache
@@ -256,7 +256,7 @@ def test_a_fault_of_decoding_is_caught(fault):
 
 
 def test_a_convolution_across_documents_is_caught(monkeypatch):
-    plain = path.convolved
+    plain = path.convolve
     monkeypatch.setattr(path, "convolved", lambda x, weights, document: plain(x, weights, None))
     with pytest.raises(LawBroken):
         packing.packed_documents_are_apart(Case("path", 1, PaTH))

@@ -13,12 +13,12 @@ from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
-from zoo.encodings.common.rotation import turn
-from zoo.encodings.common.skew import antisymmetric, cayley, fourier
+from zoo.encodings.common.rotation import rotate_pairs
+from zoo.encodings.common.skew import from_upper_triangle, cayley_basis, fourier_basis
 from zoo.encodings.string import String
 from zoo.laws import Case, LawBroken
 from zoo.laws.equivariance import shifts_change_nothing
-from zoo.laws.packing import unplaced_tokens_are_left_alone
+from zoo.laws.packing import special_tokens_are_left_alone
 
 KINDS = {"cayley": literal.cayley, "circulant": literal.circulant}
 AXES = pytest.mark.parametrize("axes", [1, 2, 3])
@@ -104,8 +104,8 @@ def test_two_planes_of_a_circulant_do_not_turn():
 def test_bases_are_orthogonal(size):
     one = torch.eye(size, dtype=torch.float64)
     triangle = 3 * torch.randn(2, size * (size - 1) // 2, dtype=torch.float64)
-    near(fourier(size, one).mT @ fourier(size, one), one)
-    q = cayley(antisymmetric(triangle, size))
+    near(fourier_basis(size, one).mT @ fourier_basis(size, one), one)
+    q = cayley_basis(from_upper_triangle(triangle, size))
     near(q.mT @ q, one.expand(2, -1, -1))
 
 
@@ -182,8 +182,8 @@ class OnlyQueries(String):
     """The basis forgotten for keys: still relative, and still a rotation."""
 
     def transform_key(self, k, tokens):
-        _, *turns = self._prepared(tokens).shared_tables[self.name]
-        return turn(k, *turns)
+        _, *turns = self._with_rotation(tokens).shared_tables[self.name]
+        return rotate_pairs(k, *turns)
 
 
 class NotOrthogonal(String):
@@ -199,7 +199,7 @@ def test_a_basis_that_does_not_cancel_is_caught(fault):
     member = Case(fault.__name__, 2, fault)
     shifts_change_nothing(member)
     with pytest.raises(LawBroken):
-        unplaced_tokens_are_left_alone(member)
+        special_tokens_are_left_alone(member)
 
 
 class Transposed(String):
@@ -213,6 +213,6 @@ class Transposed(String):
 def test_the_inverse_of_the_basis_is_caught_by_the_reference():
     q, k, pos = called(2)
     planted = moved(Transposed(Dims(16, 2, 2)))
-    unplaced_tokens_are_left_alone(Case("transposed", 2, Transposed))
+    special_tokens_are_left_alone(Case("transposed", 2, Transposed))
     with pytest.raises(AssertionError):
         near(zoo.scores(planted, q, k, pos), references.scores(literal.cayley, planted, q, k, pos))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zoo.encodings.common.skew import skew, spectrum
-from zoo.encodings.common.spectral_rotation import prepare, turn_by_exponential
+from zoo.encodings.common.skew import skew_part, spectrum
+from zoo.encodings.common.spectral_rotation import spectral_tables, rotate_by_spectrum
 
 HEADS, BLOCKS, SIZE, TOKENS = 2, 4, 4, 5
 TURN = torch.block_diag(*[torch.tensor([[0.0, -1.0], [0.0, 0.0]])] * (SIZE // 2)).double()
@@ -26,14 +26,14 @@ def called(kind, batch):
 
 
 def literal(generators, times, q, k):
-    rotations = torch.linalg.matrix_exp(times[..., None, None] * skew(generators)[:, None])
+    rotations = torch.linalg.matrix_exp(times[..., None, None] * skew_part(generators)[:, None])
     q, k = ((rotations @ x.unflatten(-1, (BLOCKS, SIZE))[..., None]).flatten(-3) for x in (q, k))
     return q @ k.mT
 
 
 def turned(generators, times, q, k):
-    tables = prepare(skew(generators), times)
-    return turn_by_exponential(q, *tables) @ turn_by_exponential(k, *tables).mT
+    tables = spectral_tables(skew_part(generators), times)
+    return rotate_by_spectrum(q, *tables) @ rotate_by_spectrum(k, *tables).mT
 
 
 @pytest.mark.parametrize("batch", [1, 3], ids=["shared", "per sample"])
@@ -70,7 +70,7 @@ def test_planes_put_together_are_the_matrix_however_still_some_are(least):
     waves = torch.tensor([1.0, 0.5, least, least / 2], dtype=torch.float64)
     orthogonal = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64)).Q
     turns = torch.block_diag(*(w * torch.tensor([[0, -1], [1, 0]]) for w in waves)).double()
-    matrix = skew(orthogonal @ turns @ orthogonal.mT / 2)
+    matrix = skew_part(orthogonal @ turns @ orthogonal.mT / 2)
     frequencies, basis = spectrum(matrix)
     turns = torch.block_diag(*(w * torch.tensor([[0, -1], [1, 0]]) for w in frequencies)).double()
     torch.testing.assert_close(basis @ turns @ basis.mT, matrix, atol=1e-11, rtol=0)

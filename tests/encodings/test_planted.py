@@ -15,8 +15,8 @@ from zoo.attention import BlockBias, chain
 from zoo.attention.backends import chunked, dispatch, fused
 from zoo.attention.call import AttentionCall, Span
 from zoo.attention.encoding import Encoding
-from zoo.attention.tokens import Tokens, pick, upcast
-from zoo.encodings.common.rotation import circle
+from zoo.attention.tokens import Tokens, pick, precise
+from zoo.encodings.common.rotation import cos_sin
 from zoo.encodings.liere import LieRE
 from zoo.encodings.rope import RoPE
 from zoo.encodings.rope_axial import RoPEAxial
@@ -34,7 +34,7 @@ from zoo.laws import (
     shapes,
 )
 from zoo.laws.case import HEADS, TOKENS
-from zoo.laws.certificate import roundings, tried
+from zoo.laws.certificate import measure_roundings, try_law
 
 
 def member(cls: type[Encoding], axes: int | None = None) -> Case:
@@ -133,7 +133,7 @@ class NotANumberAtZero(RoPEMixed):
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         waves = self.frequencies / self.frequencies.norm(dim=0)
         return (
-            circle(sum(pos[:, None, :, a, None] * waves[a, :, None] for a in range(len(waves)))),
+            cos_sin(sum(pos[:, None, :, a, None] * waves[a, :, None] for a in range(len(waves)))),
         )
 
 
@@ -234,7 +234,7 @@ class RoundedAngles(RoPE):
             -torch.arange(0, self.dims.head_dim, 2, dtype=tokens.pos.dtype)[None]
             / self.dims.head_dim
         )
-        return self.rotate(q, circle(upcast(tokens.pos[:, None] @ ladder)))
+        return self.rotate(q, cos_sin(precise(tokens.pos[:, None] @ ladder)))
 
     transform_key = transform_query
 
@@ -401,7 +401,7 @@ FAULTS = [
     (backends.reference_and_chunks_agree, FirstRows),
     (backends.reference_and_chunks_agree, SecondRows),
     (backends.reference_and_flex_agree, ByGridShape),
-    (backends.differences_of_slots_are_offsets, TwiceAsFar),
+    (backends.index_differences_are_offsets, TwiceAsFar),
     (causality.future_tokens_change_nothing, LookingAhead),
     (causality.future_tokens_change_nothing, NextToken),
     (causality.decoding_equals_one_pass, TouchedAgain),
@@ -425,8 +425,8 @@ FAULTS = [
     (numerics.a_masked_row_gives_nothing, EvenlyBlind),
     (equivariance.each_sample_has_its_own_positions, FirstSampleOnly),
     (equivariance.permuted_tokens_permute_the_output, TopLeft),
-    (packing.the_place_of_an_unplaced_token_is_not_read, TurnedClassToken),
-    (packing.unplaced_tokens_are_left_alone, AddedToClassToken),
+    (packing.the_position_of_a_special_token_is_not_read, TurnedClassToken),
+    (packing.special_tokens_are_left_alone, AddedToClassToken),
     (gradients.zero_parameters_give_finite_gradients, NotANumberAtZero),
     (packing.packed_documents_are_apart, AcrossDocuments),
     (packing.padding_changes_nothing, AcrossDocuments),
@@ -441,9 +441,9 @@ FAULTS = [
     ("law", "fault"), [pytest.param(*one, id=f"{one[0].name}-{one[1].__name__}") for one in FAULTS]
 )
 def test_a_planted_fault_is_caught(law, fault):
-    found = tried(law, member(fault, 2 if 2 in fault.axes else 1))
+    found = try_law(law, member(fault, 2 if 2 in fault.axes else 1))
     assert found.outcome == "broken"
-    assert "Error" not in found.told  # but by what was seen
+    assert "Error" not in found.detail  # but by what was seen
 
 
 def test_a_break_of_the_graph_is_caught():
@@ -457,9 +457,9 @@ def test_what_zero_hides_from_a_compiler_is_caught():
 
 
 def test_scores_in_float32_that_are_no_numbers_are_a_fault():
-    found = [*roundings([member(Slope), member(NotANumberFarOff)])]
-    assert {one.heads for one in found if one.broken} == {"float32"}
-    assert not any(one.broken for one in roundings([member(Slope)]))
+    found = [*measure_roundings([member(Slope), member(NotANumberFarOff)])]
+    assert {one.head_dtype for one in found if one.broken} == {"float32"}
+    assert not any(one.broken for one in measure_roundings([member(Slope)]))
 
 
 def test_a_compiler_that_is_switched_off_captures_nothing(monkeypatch):
@@ -496,7 +496,7 @@ def test_a_mask_aligned_top_left_is_caught(monkeypatch):
 def test_a_bias_of_unplaced_pairs_is_caught(monkeypatch):
     monkeypatch.setattr(chain, "confined", lambda old, new: new)
     with pytest.raises(LawBroken):
-        packing.unplaced_tokens_are_left_alone(member(Slope))
+        packing.special_tokens_are_left_alone(member(Slope))
 
 
 def test_riders_left_behind_are_caught(monkeypatch):
@@ -515,8 +515,8 @@ class SwappedAxes(RoPEAxial):
 )
 def test_a_reference_catches_what_no_law_can(planted, rotation):
     one = member(planted)
-    made, pos = one.make().double(), one.pos()
-    q, k = torch.randn(2, 1, HEADS, TOKENS, one.head, dtype=pos.dtype).unbind()
+    made, pos = one.build().double(), one.positions()
+    q, k = torch.randn(2, 1, HEADS, TOKENS, one.head_dim, dtype=pos.dtype).unbind()
     with pytest.raises(AssertionError, match="not close"):
         near(zoo.scores(made, q, k, pos), references.scores(rotation, made, q, k, pos))
 

@@ -9,7 +9,7 @@ from calls import agree, called, dims, moved
 
 import zoo
 from zoo.encodings.carope import CARoPE
-from zoo.encodings.common.rotation import circle, turn
+from zoo.encodings.common.rotation import cos_sin, rotate_pairs
 from zoo.encodings.grape_ap import GRAPEAP
 from zoo.encodings.pope import PoPE
 from zoo.encodings.selective_rope import SelectiveRoPE
@@ -21,7 +21,7 @@ class TurnedBeforeTheCache(CARoPE):
     """Sums over the tokens of one pass alone."""
 
     def turned(self, x, tokens):
-        return turn(x, circle(self.steps(tokens).cumsum(1).transpose(1, 2)))
+        return rotate_pairs(x, cos_sin(self.token_angles(tokens).cumsum(1).transpose(1, 2)))
 
     def transform_query(self, q, tokens):
         return self.turned(q, tokens)
@@ -37,14 +37,14 @@ class FirstRows(CARoPE):
     """Queries that are taken for the first tokens of all."""
 
     def modify(self, call):
-        rows = circle(self.steps(call.keys).cumsum(1).transpose(1, 2))
-        return super().modify(call).replace(q=turn(call.q, rows[:, :, : call.q.shape[2]]))
+        rows = cos_sin(self.token_angles(call.keys).cumsum(1).transpose(1, 2))
+        return super().modify(call).replace(q=rotate_pairs(call.q, rows[:, :, : call.q.shape[2]]))
 
 
 class StepsAcrossDocuments(SelectiveRoPE):
     """A convolution that does not stop at the border of a document."""
 
-    def steps(self, tokens):
+    def token_angles(self, tokens):
         return super().steps(tokens.replace(document=None))
 
 

@@ -30,7 +30,7 @@ from zoo.config.signature import EveryEncoding, Option, extras, options
 from zoo.config.tree import COMMAND_LINE, format_value
 from zoo.config.validate import describe_type
 from zoo.diagnostics.portrait.portrait import draw_portrait
-from zoo.encodings.facts import declared
+from zoo.attention.facts import describe_facts
 from zoo.errors import ConfigIssue, OptionError, RecipeError
 from zoo.registry import Between, Choice
 
@@ -101,7 +101,7 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
     blocks = [
         describe_formula(name, cls),
         _format_block("options", describe_options(cls)),
-        _format_block("facts", declared(cls)),
+        _format_block("facts", describe_facts(cls)),
         "\n".join(["recipes", *(f"  {recipe}" for recipe in recipes)]),
         _format_block(f"cost, for {_format_dims(dims)}", costs),
     ]

@@ -20,12 +20,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(known: argparse.Namespace) -> None:
-    from zoo.laws.report import shown
-    from zoo.laws.run import conform, judge
+    from zoo.laws.report import render
+    from zoo.laws.run import verify, raise_if_broken
 
-    done = conform(known.overrides, known.plugin or [])
+    done = verify(known.overrides, known.plugin or [])
     if known.json:
-        print(as_json({"certificates": [one.plain() for one in done.certificates]}))
+        print(as_json({"certificates": [one.to_dict() for one in done.certificates]}))
     elif done.certificates:
-        print(shown(done.certificates))
-    judge(done)
+        print(render(done.certificates))
+    raise_if_broken(done)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from zoo.attention import AttentionCall, Dims, Encoding
 from zoo.attention.call import Index
-from zoo.encodings.common.panels import Panels, per_head
-from zoo.encodings.common.relative_bias import along
+from zoo.encodings.common.panels import Panels, head_panel
+from zoo.encodings.common.relative_bias import position_offsets
 from zoo.registry import register
 
 
@@ -48,12 +48,12 @@ class ALiBi(Encoding):
 
     def panels(self, call: AttentionCall) -> Panels:
         told = "What a token of distance takes off a score: steep heads look near, flat ones far."
-        yield per_head(
+        yield head_panel(
             "Slopes", "score per token", head_slopes(self.dims.heads, call.keys.pos), told
         )
 
     def _distance(self, call: AttentionCall) -> Index:
-        offsets = [along(call, axis) for axis in range(self.dims.axes)]
+        offsets = [position_offsets(call, axis) for axis in range(self.dims.axes)]
         if self.straight:
             return lambda b, h, i, j: sum(one(b, h, i, j).square() for one in offsets).sqrt()  # type: ignore[union-attr]
         return lambda b, h, i, j: sum(one(b, h, i, j).abs() for one in offsets)  # type: ignore[return-value]

@@ -11,14 +11,14 @@ from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Tokens
 from zoo.encodings.common.frequencies import check_pairs
-from zoo.encodings.common.layers import linear
-from zoo.encodings.common.panels import Panels, spread
-from zoo.encodings.common.rotation import Summed
+from zoo.encodings.common.layers import apply_linear
+from zoo.encodings.common.panels import Panels, spread_panel
+from zoo.encodings.common.rotation import CumulativeRotary
 from zoo.registry import Between, register
 
 
 @register
-class CARoPE(Summed):
+class CARoPE(CumulativeRotary):
     """pairs (2t, 2t+1) of q_i turn by sum_{l <= i} f_l^t, f = 1 / (softplus(frequency(x)) + 1), a frequency per head
 
     Starts as RoPE, as the paper says; it does not say how. Here the weight is zero and a bias, which its formula lacks, gives
@@ -36,16 +36,16 @@ class CARoPE(Summed):
 
     def prepare(self, tokens: Tokens) -> Tokens:
         return tokens.with_per_token(
-            log_frequency=-F.softplus(linear(self.frequency, tokens.x)).log1p()
+            log_frequency=-F.softplus(apply_linear(self.frequency, tokens.x)).log1p()
         )  # [B, N, G]
 
     def panels(self, call: AttentionCall) -> Panels:
         base = call.keys.per_token["log_frequency"].exp()
         told = "The frequency f that tokens choose, whose powers turn the pairs: where tokens differ, content sets the pace."
         yield from super().panels(call)
-        yield from spread("Chosen frequencies", "f, 0 to 1", base, call.keys, told, kind="key head")
+        yield from spread_panel("Chosen frequencies", "f, 0 to 1", base, call.keys, told, kind="key head")
 
-    def steps(self, tokens: Tokens) -> Tensor:
+    def token_angles(self, tokens: Tokens) -> Tensor:
         logs = tokens.per_token["log_frequency"][..., None]  # [B, M, G, 1]
         return (
             logs * torch.arange(self.dims.head_dim // 2, device=logs.device, dtype=logs.dtype)

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from zoo.attention import Dims
 from zoo.encodings.common.rotation import Rotary
-from zoo.encodings.common.skew import skew, spectrum
-from zoo.encodings.common.spectral_rotation import prepare, turn_by_exponential
+from zoo.encodings.common.skew import skew_part, spectrum
+from zoo.encodings.common.spectral_rotation import spectral_tables, rotate_by_spectrum
 from zoo.errors import OptionError
 from zoo.registry import register
 
@@ -33,10 +33,10 @@ class ComRoPEAP(Rotary):
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         heads, blocks = self.generators.shape[:2]
         times = pos[:, None, :, self._axis(blocks)].expand(-1, heads, -1, -1)  # [1|B, G, N, m]
-        return prepare(skew(self.generators), times)
+        return spectral_tables(skew_part(self.generators), times)
 
-    def waves(self, like: Tensor) -> Tensor:
-        frequencies = spectrum(skew(self.generators))[0]  # [G, m, b/2]
+    def wave_vectors(self, like: Tensor) -> Tensor:
+        frequencies = spectrum(skew_part(self.generators))[0]  # [G, m, b/2]
         own = F.one_hot(self._axis(frequencies.shape[1]), self.dims.axes).T[
             :, None, :, None
         ]  # [P, 1, m, 1]
@@ -47,4 +47,4 @@ class ComRoPEAP(Rotary):
         return torch.arange(blocks, device=self.generators.device) % self.dims.axes
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
-        return turn_by_exponential(x, *tables)
+        return rotate_by_spectrum(x, *tables)

@@ -7,11 +7,11 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, upcast
-from zoo.encodings.common.frequencies import per_axis
+from zoo.attention import Dims, precise
+from zoo.encodings.common.frequencies import adapt_axes
 from zoo.encodings.common.rotation import Rotary
-from zoo.encodings.common.skew import skew, spectrum
-from zoo.encodings.common.spectral_rotation import prepare, turn_by_exponential
+from zoo.encodings.common.skew import skew_part, spectrum
+from zoo.encodings.common.spectral_rotation import spectral_tables, rotate_by_spectrum
 from zoo.errors import OptionError
 from zoo.registry import register
 
@@ -39,19 +39,19 @@ class ComRoPELD(Rotary):
         self.scales = nn.Parameter(torch.randn(dims.axes, *shape[:2]))  # [P, G, m]
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        return per_axis(value, source.dims, self.dims) if name == "scales" else value
+        return adapt_axes(value, source.dims, self.dims) if name == "scales" else value
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         scales = upcast(self.scales)[:, :, None]  # [P, G, 1, m]
         times = sum(
             pos[:, None, :, a, None] * scales[a] for a in range(len(scales))
         )  # [1|B, G, N, m]
-        return prepare(skew(self.generators), times)  # type: ignore[arg-type]
+        return spectral_tables(skew_part(self.generators), times)  # type: ignore[arg-type]
 
-    def waves(self, like: Tensor) -> Tensor:
-        return (upcast(self.scales)[..., None] * spectrum(skew(self.generators))[0]).flatten(
+    def wave_vectors(self, like: Tensor) -> Tensor:
+        return (precise(self.scales)[..., None] * spectrum(skew_part(self.generators))[0]).flatten(
             -2
         )  # [P, G, K/2]
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
-        return turn_by_exponential(x, *tables)
+        return rotate_by_spectrum(x, *tables)

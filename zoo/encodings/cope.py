@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Encoding, Span, upcast
 from zoo.attention.backends import reference
-from zoo.encodings.common.panels import Panels, pair_means, per_head, row_means
+from zoo.encodings.common.panels import Panels, mean_over_pairs, head_panel, mean_over_rows
 from zoo.registry import Between, register
 
 
@@ -57,12 +57,12 @@ class CoPE(Encoding):
         )
         gates, counts = self._counts(call, scores, visible, call.full_span)
         told = "How much of a place a token that is seen counts for: near 1 a head counts tokens, near 0 it skips most."
-        yield per_head("Gates", "mean gate, 0 to 1", pair_means(gates, visible), told)
+        yield head_panel("Gates", "mean gate, 0 to 1", mean_over_pairs(gates, visible), told)
         told = "What a query has counted at the first key that it sees: far below the number of keys, a head counts few things."
-        yield per_head("Counts reached", "places", row_means(counts.amax(-1), visible), told)
+        yield head_panel("Counts reached", "places", mean_over_rows(counts.amax(-1), visible), told)
         told = f"Share of pairs beyond the last of {len(self.table)} places, which look alike: where large, more may help."
         cut = (counts > len(self.table) - 1).to(counts.dtype)
-        yield per_head("Counts that are cut", "share of pairs", pair_means(cut, visible), told)
+        yield head_panel("Counts that are cut", "share of pairs", mean_over_pairs(cut, visible), told)
 
     def _counts(
         self, call: AttentionCall, scores: Tensor, visible: Tensor, span: Span

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Encoding, Span
-from zoo.encodings.common.layers import held
+from zoo.encodings.common.layers import freeze_linear
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
@@ -36,7 +36,7 @@ class DAPE(Encoding):
                 "dape adapts the biases of the links before it, and there is none: [alibi, dape]",
             )
 
-        first, second = held(self.net[0]), held(self.net[2])
+        first, second = freeze_linear(self.net[0]), freeze_linear(self.net[2])
 
         def rescore(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
             bias: Tensor = call.sum_biases(span)  # type: ignore[assignment]

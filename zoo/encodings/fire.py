@@ -8,9 +8,9 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, BlockBias, Dims, Encoding, Span, upcast
-from zoo.encodings.common.layers import held
-from zoo.encodings.common.panels import Panels, curves, per_head
+from zoo.attention import AttentionCall, Block, Dims, Encoding, Span, precise
+from zoo.encodings.common.layers import freeze_linear
+from zoo.encodings.common.panels import Panels, curve_panel, head_panel
 from zoo.registry import Between, register
 
 
@@ -62,17 +62,17 @@ class FIRE(Encoding):
             self._of_share()(shares).mT,
             "What is added to scores, by logarithms of the way back: 0 is the token.",
         )
-        yield curves(
+        yield curve_panel(
             "Function of the share", "share of the way", "added to scores", shares, lines, told
         )
         told = "Nearer to the start than so many tokens, a share is one of them and not of what a query looks back on."
-        yield per_head("Threshold", "tokens", self._tau()[None], told)
+        yield head_panel("Threshold", "tokens", self._tau()[None], told)
         told = "How fast distances are squeezed by the logarithm: near 0 not at all."
-        yield per_head("Squeeze", "c, per token", upcast(self.c)[None], told)
+        yield head_panel("Squeeze", "c, per token", precise(self.c)[None], told)
 
     def _of_share(self) -> Callable[[Tensor], Tensor]:
         """f [.., H] of shares [..]."""
-        first, second = held(self.net[0]), held(self.net[2])
+        first, second = freeze_linear(self.net[0]), freeze_linear(self.net[2])
         return lambda shares: second(first(shares[..., None]).relu())
 
     def _tau(self) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from zoo.attention import Dims
 from zoo.encodings.common.frequencies import check_pairs
-from zoo.encodings.common.rotation import Rotary, turn
+from zoo.encodings.common.rotation import Rotary, rotate_pairs
 from zoo.registry import Between, register
 
 
@@ -63,17 +63,17 @@ class FoPE(Rotary):
         return F.pad(value, (0, 0, 0, more)) if more else value
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        angles = pos[:, None] * self.waves(pos)[0]  # [1|B, 1, N, F]
+        angles = pos[:, None] * self.wave_vectors(pos)[0]  # [1|B, 1, N, F]
         parts = (
             wave @ matrix.to(wave.dtype)
             for wave, matrix in ((angles.cos(), self.cosine), (angles.sin(), self.sine))
         )
         return (torch.stack(list(parts), dim=-1),)  # [1|B, G, N, columns, 2]
 
-    def waves(self, like: Tensor) -> Tensor:
+    def wave_vectors(self, like: Tensor) -> Tensor:
         steps = torch.arange(self.count, device=like.device, dtype=like.dtype)
         return (self.base ** (-2 * steps / self.dims.head_dim))[None, None]
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         pairs = x.unflatten(-1, (2, -1)).mT.flatten(-2)  # channels t and t + K/2 side by side
-        return turn(pairs, *tables).unflatten(-1, (-1, 2)).mT.flatten(-2)
+        return rotate_pairs(pairs, *tables).unflatten(-1, (-1, 2)).mT.flatten(-2)

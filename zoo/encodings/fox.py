@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Encoding, Tokens
-from zoo.encodings.common.layers import linear, normal
-from zoo.encodings.common.panels import Panels, half_lives, spread
+from zoo.encodings.common.layers import apply_linear, init_normal
+from zoo.encodings.common.panels import Panels, half_life_panel, spread_panel
 from zoo.registry import register
 
 
@@ -19,19 +19,19 @@ class FoX(Encoding):
 
     def __init__(self, dims: Dims) -> None:
         super().__init__(dims)
-        self.gate = normal(nn.Linear(dims.dim, dims.heads))
+        self.gate = init_normal(nn.Linear(dims.dim, dims.heads))
 
     def prepare(self, tokens: Tokens) -> Tokens:
         return tokens.with_per_token(
-            log_forget=F.logsigmoid(linear(self.gate, tokens.x))
+            log_forget=F.logsigmoid(apply_linear(self.gate, tokens.x))
         )  # [B, N, H]
 
     def panels(self, call: AttentionCall) -> Panels:
         logs = call.keys.per_token["log_forget"]
         told = "How much of what came before a token lets through: near 1 a head keeps the past, near 0 it starts anew."
-        yield from spread("Forget gates", "gate, 0 to 1", logs.exp(), call.keys, told)
+        yield from spread_panel("Forget gates", "gate, 0 to 1", logs.exp(), call.keys, told)
         told = "How many tokens halve the weight of what came before, on average: heads of few tokens look near."
-        yield from half_lives(logs, call.keys, told)
+        yield from half_life_panel(logs, call.keys, told)
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         sums = call.keys.per_token["log_forget"].cumsum(1).mT[..., None]  # [B, H, M, 1]

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Encoding, upcast
 from zoo.encodings.alibi import head_slopes
-from zoo.encodings.common.panels import Panels, spread
+from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.errors import OptionError
 from zoo.registry import register
 
@@ -63,7 +63,7 @@ class GRAPEA(Encoding):
             keyed = self.by == "key"
             slopes = self._slopes(call.k if keyed else call.q)[..., 0].transpose(1, 2)
             told = "What a token of distance takes off a score, as tokens choose it: where they differ, some are kept longer."
-            yield from spread(
+            yield from spread_panel(
                 "Chosen slopes",
                 "score per token",
                 slopes,

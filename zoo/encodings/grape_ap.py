@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from zoo.attention import AttentionCall, Dims, Encoding, Tokens, bias_from_table, disable_autocast
 from zoo.attention.backends.reference import attention_mask
 from zoo.encodings.alibi import head_slopes
-from zoo.encodings.common.layers import linear
-from zoo.encodings.common.panels import Panels, pair_means, per_head
-from zoo.encodings.common.rotation import circle, turn
+from zoo.encodings.common.layers import apply_linear
+from zoo.encodings.common.panels import Panels, mean_over_pairs, head_panel
+from zoo.encodings.common.rotation import cos_sin, rotate_pairs
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
@@ -38,7 +38,7 @@ class GRAPEAP(Encoding):
 
     def prepare(self, tokens: Tokens) -> Tokens:
         return tokens.with_per_token(
-            path=linear(self.path, tokens.x).unflatten(-1, (self.dims.heads, -1))
+            path=apply_linear(self.path, tokens.x).unflatten(-1, (self.dims.heads, -1))
         )  # [B, N, H, size]
 
     def modify(self, call: AttentionCall) -> AttentionCall:
@@ -47,11 +47,8 @@ class GRAPEAP(Encoding):
 
     def panels(self, call: AttentionCall) -> Panels:
         told = "What a token on the way takes off a score, on average: heads near 0 look far."
-        yield per_head(
-            "Steps of paths",
-            "score per token",
-            -pair_means(self._logs(call), attention_mask(call)),
-            told,
+        yield head_panel(
+            "Steps of paths", "score per token", -mean_over_pairs(self._logs(call), mask(call)), told
         )
 
     def _sums(self, call: AttentionCall) -> Tensor:
@@ -63,7 +60,7 @@ class GRAPEAP(Encoding):
         with disable_autocast(call.q.device):
             path = call.keys.per_token["path"].transpose(1, 2)  # [B, H, M, size]
             angles = call.keys.pos[:, None].expand(-1, -1, -1, self.size // 2)
-            edges = turn(F.rms_norm(path, (self.size,), eps=1e-6), circle(angles))
-            logs = F.logsigmoid(call.select_queries(path) @ edges.mT / self.size)
+            edges = rotate_pairs(F.rms_norm(path, (self.size,), eps=1e-6), cos_sin(angles))
+            logs = F.logsigmoid(call.rows(path) @ edges.mT / self.size)
             slopes = head_slopes(self.dims.heads, logs)[:, None, None]
             return logs * slopes * call.evaluate(lambda b, h, i, j: j <= call.key_index(i))

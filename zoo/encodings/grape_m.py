@@ -7,11 +7,11 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, upcast
-from zoo.encodings.common.frequencies import angles, check_pairs, ladders
-from zoo.encodings.common.rotation import Rotary, turn, turning
-from zoo.encodings.common.skew import skew, spectrum
-from zoo.encodings.common.spectral_rotation import prepare, turn_by_exponential
+from zoo.attention import Dims, precise
+from zoo.encodings.common.frequencies import compute_angles, check_pairs, axis_frequencies
+from zoo.encodings.common.rotation import Rotary, rotate_pairs, rotation_tables
+from zoo.encodings.common.skew import skew_part, spectrum
+from zoo.encodings.common.spectral_rotation import spectral_tables, rotate_by_spectrum
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
@@ -42,7 +42,7 @@ class GRAPEM(Rotary):
         self.planes = planes
         if planes is None:
             self.log_frequencies = nn.Parameter(
-                ladders(dims, base, torch.zeros(()))[0].log()
+                axis_frequencies(dims, base, torch.zeros(()))[0].log()
             )  # [K/2]
             return
         if 2 * planes > dims.head_dim:
@@ -61,17 +61,17 @@ class GRAPEM(Rotary):
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         if self.planes is None:
-            return turning(angles(pos, self.waves(pos)))  # [1|B, 1, N, K/2]
-        return prepare(self._generator(), pos[:, None].expand(-1, self.dims.num_kv_heads, -1, -1))
+            return rotation_tables(compute_angles(pos, self.wave_vectors(pos)))  # [1|B, 1, N, K/2]
+        return spectral_tables(self._generator(), pos[:, None].expand(-1, self.dims.num_kv_heads, -1, -1))
 
-    def waves(self, like: Tensor) -> Tensor:
+    def wave_vectors(self, like: Tensor) -> Tensor:
         if self.planes is None:
             return upcast(self.log_frequencies).exp()[None, None]
         return spectrum(self._generator())[0].flatten(1)[None]  # [1, G, K/2]
 
     def _generator(self) -> Tensor:
         """[G, 1, K, K]"""
-        return skew(upcast(self.first).mT @ upcast(self.second))[:, None]
+        return skew_part(precise(self.first).mT @ precise(self.second))[:, None]
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
-        return turn(x, *tables) if self.planes is None else turn_by_exponential(x, *tables)
+        return rotate_pairs(x, *tables) if self.planes is None else rotate_by_spectrum(x, *tables)

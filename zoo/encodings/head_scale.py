@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, upcast
-from zoo.attention.call import multiply_bias
-from zoo.encodings.common.panels import Panels, per_head
+from zoo.attention import AttentionCall, Dims, Encoding, precise
+from zoo.attention.call import times
+from zoo.encodings.common.panels import Panels, head_panel
 from zoo.errors import OptionError
 from zoo.registry import register
 
@@ -45,4 +45,4 @@ class HeadScale(Encoding):
 
     def panels(self, call: AttentionCall) -> Panels:
         told = "What multiplies a head's scores: above 1 it looks at fewer tokens, below 1 at more."
-        return [per_head("Scales", "factor of scores", self.scale, told)]
+        return [head_panel("Scales", "factor of scores", self.scale, told)]

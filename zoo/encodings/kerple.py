@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, upcast
-from zoo.encodings.common.panels import Panels, per_head
+from zoo.attention import AttentionCall, Dims, Encoding, precise
+from zoo.encodings.common.panels import Panels, head_panel
 from zoo.registry import register
 
 
@@ -43,13 +43,13 @@ class KERPLE(Encoding):
     def panels(self, call: AttentionCall) -> Panels:
         rate, shape = self._rate_and_shape()
         told = "How fast a head forgets with distance, at first; heads near 0 hardly tell near from far."
-        yield per_head("Rates", "a, per token", rate, told)
+        yield head_panel("Rates", "a, per token", rate, told)
         told = (
             "How much a head forgets altogether."
             if self.kind == "log"
             else "How soon far tokens fall behind near ones."
         )
-        yield per_head("Scales" if self.kind == "log" else "Exponents", "p", shape, told)
+        yield head_panel("Scales" if self.kind == "log" else "Exponents", "p", shape, told)
 
     def _rate_and_shape(self) -> tuple[Tensor, Tensor]:
         """a and p, [H] each"""

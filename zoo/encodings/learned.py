@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Encoding, Tokens
-from zoo.encodings.common.learned_table import ROWS, resized, rows
-from zoo.encodings.common.panels import Panels, sizes
+from zoo.encodings.common.learned_table import ROWS, resize_table, read_rows
+from zoo.encodings.common.panels import Panels, row_norm_panel
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
@@ -51,11 +51,11 @@ class Learned(Encoding):
         }  # what a grid does anyway
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        return resized(value, source.dims.sizes, self.dims.sizes, self.table)
+        return resize_table(value, source.dims.sizes, self.dims.sizes, self.table)
 
     def panels(self, call: AttentionCall) -> Panels:
-        return [sizes("Rows of the table", self.table, self.dims.sizes, ROWS)]
+        return [row_norm_panel("Rows of the table", self.table, self.dims.sizes, ROWS)]
 
     def _added(self, tokens: Tokens) -> Tokens:
-        found = rows(self.table, tokens, self.dims.sizes, self.stretch)
+        found = read_rows(self.table, tokens, self.dims.sizes, self.stretch)
         return tokens.replace(x=tokens.x + found.to(tokens.x.dtype))

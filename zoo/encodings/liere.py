@@ -8,12 +8,12 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, upcast
-from zoo.encodings.common.frequencies import per_axis
-from zoo.encodings.common.matrix_exp import exponential, turn_blocks
-from zoo.encodings.common.panels import Panels, seen_angles, seen_commutators, seen_departures
+from zoo.attention import AttentionCall, Dims, precise
+from zoo.encodings.common.frequencies import adapt_axes
+from zoo.encodings.common.matrix_exp import skew_matrix_exp, rotate_blocks
+from zoo.encodings.common.panels import Panels, angle_panels, commutator_panel, shift_change_panels
 from zoo.encodings.common.rotation import Rotary
-from zoo.encodings.common.skew import antisymmetric
+from zoo.encodings.common.skew import from_upper_triangle
 from zoo.errors import OptionError
 from zoo.registry import register
 
@@ -42,11 +42,11 @@ class LieRE(Rotary):
         self.generators = nn.Parameter(torch.rand(shape) * init_std)  # [P, G, m, b (b - 1) / 2]
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        return per_axis(value, source.dims, self.dims)
+        return adapt_axes(value, source.dims, self.dims)
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         skew = self._skew()  # [P, G, m, b, b]
-        rotations = exponential(
+        rotations = skew_matrix_exp(
             skew.flatten(1, 2), pos.flatten(0, 1)
         )  # [1|B N, G m, b, b]: tokens before heads
         return (
@@ -54,14 +54,14 @@ class LieRE(Rotary):
         )
 
     def panels(self, call: AttentionCall) -> Panels:
-        yield from seen_angles(self._skew(), self, call)
+        yield from angle_panels(self._skew(), self, call)
         if self.dims.axes > 1:
-            yield seen_commutators(self._skew())
-            yield from seen_departures(lambda pos: self.compute_rotation(pos)[0], self, call)
+            yield commutator_panel(self._skew())
+            yield from shift_change_panels(lambda pos: self.compute_rotation(pos)[0], self, call)
 
     def _skew(self) -> Tensor:
         """[P, G, m, b, b]"""
-        return antisymmetric(upcast(self.generators), self.block)
+        return from_upper_triangle(precise(self.generators), self.block)
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
-        return turn_blocks(x, *tables)
+        return rotate_blocks(x, *tables)

@@ -18,9 +18,9 @@ from zoo.attention import (
     repeat_kv_heads,
     upcast,
 )
-from zoo.encodings.common.householder import added, settled
-from zoo.encodings.common.layers import convolved, linear, normal
-from zoo.encodings.common.panels import Panels, spread
+from zoo.encodings.common.householder import compute_path_bias, update_keys
+from zoo.encodings.common.layers import convolve, apply_linear, init_normal
+from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.registry import Between, register
 
 
@@ -46,29 +46,29 @@ class PaTH(Encoding):
         super().__init__(dims)
         width, self.lookback = dims.num_kv_heads * dims.head_dim, convolution - 1
         layers = nn.Linear(dims.dim, rank, bias=False), nn.Linear(rank, width, bias=False)
-        self.direction = nn.Sequential(*map(normal, layers))
-        self.strength = normal(nn.Linear(dims.dim, dims.num_kv_heads))
+        self.direction = nn.Sequential(*map(init_normal, layers))
+        self.strength = init_normal(nn.Linear(dims.dim, dims.num_kv_heads))
         shares = (
             torch.empty(convolution, width).uniform_(-1, 1) * convolution**-0.5
         )  # as PyTorch's convolutions
         self.filter = nn.Parameter(shares) if convolution > 1 else None  # the token itself first
 
     def prepare(self, tokens: Tokens) -> Tokens:
-        direction = linear(self.direction[1], linear(self.direction[0], tokens.x))  # [B, N, G K]
+        direction = apply_linear(self.direction[1], apply_linear(self.direction[0], tokens.x))  # [B, N, G K]
         return tokens.with_per_token(
-            path_direction=direction, path_strength=2 * linear(self.strength, tokens.x).sigmoid()
+            path_direction=direction, path_strength=2 * apply_linear(self.strength, tokens.x).sigmoid()
         )
 
     def update_cached_keys(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
         direction, strength = tokens.per_token["path_direction"], tokens.per_token["path_strength"]
         rest = direction[:, max(direction.shape[1] - self.lookback, 0) :]
-        with disable_autocast(k.device):
-            k = settled(upcast(k), *self._reflections(tokens, len(k)))
+        with unrounded(k.device):
+            k = update_keys(precise(k), *self._reflections(tokens, len(k)))
         return k, tokens.with_per_token(path_direction=rest, path_strength=strength[:, :0])
 
     def panels(self, call: AttentionCall) -> Panels:
         told = "What a token does to keys on their way to later queries: 0 lets them pass, 1 erases a direction, 2 flips it."
-        return spread(
+        return spread_panel(
             "Strength",
             "beta, 0 to 2",
             call.keys.per_token["path_strength"],
@@ -84,7 +84,7 @@ class PaTH(Encoding):
                 for one in self._reflections(call.keys, len(call.q))
             )
             table = (
-                added(call.scatter_queries(upcast(call.q)), upcast(call.k), w, beta) * call.scale
+                compute_path_bias(call.run(precise(call.q)), precise(call.k), w, beta) * call.scale
             )  # [B, H, .., M]
         return call.add_bias(bias_from_table(call.gather_queries(table)))
 
@@ -92,7 +92,7 @@ class PaTH(Encoding):
         """w [B, G, n, K] and beta [B, G, n] of the tokens that keys have not passed through yet, the last n."""
         direction, strength = tokens.per_token["path_direction"], tokens.per_token["path_strength"]
         if self.filter is not None:
-            direction = convolved(direction, self.filter, tokens.document)
+            direction = convolve(direction, self.filter, tokens.document)
         last = direction[:, direction.shape[1] - strength.shape[1] :]
         w = F.normalize(last.unflatten(-1, (self.dims.num_kv_heads, -1)).transpose(1, 2), dim=-1)
         return w.expand(batch, -1, -1, -1), strength.mT.expand(batch, -1, -1)

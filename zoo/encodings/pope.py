@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import AttentionCall, Dims, Tokens, upcast
-from zoo.encodings.common.panels import Panels, pairs
-from zoo.encodings.common.rotation import Rotary, circle
+from zoo.attention import AttentionCall, Dims, Tokens, precise
+from zoo.encodings.common.panels import Panels, pair_panel
+from zoo.encodings.common.rotation import Rotary, cos_sin
 from zoo.registry import Between, register
 
 
@@ -42,24 +42,24 @@ class PoPE(Rotary):
         )  # [G, K]
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        angles = pos[:, None] * self.waves(pos)[0]  # [1|B, 1, N, K]
-        keys = angles + upcast(self.phase)[:, None]  # [1|B, G, N, K]
-        return circle(angles), circle(keys)
+        angles = pos[:, None] * self.wave_vectors(pos)[0]  # [1|B, 1, N, K]
+        keys = angles + precise(self.phase)[:, None]  # [1|B, G, N, K]
+        return cos_sin(angles), cos_sin(keys)
 
-    def waves(self, like: Tensor) -> Tensor:
+    def wave_vectors(self, like: Tensor) -> Tensor:
         channels = torch.arange(self.dims.head_dim, device=like.device, dtype=like.dtype)
         return (self.base ** (-channels / self.dims.head_dim))[None, None]
 
     def panels(self, call: AttentionCall) -> Panels:
         told = "The angle between query and key at which a channel adds most to a score; 0 looks at the token itself."
         yield from super().panels(call)
-        yield pairs("Phases", "radians", self.phase, told, steep=False, x="channel")
+        yield pair_panel("Phases", "radians", self.phase, told, steep=False, x="channel")
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        return _polar(q, self.cached_rotation(tokens)[0])
+        return _polar(q, self.get_rotation(tokens)[0])
 
     def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        return _polar(k, self.cached_rotation(tokens)[1])
+        return _polar(k, self.get_rotation(tokens)[1])
 
 
 def _polar(x: Tensor, table: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.common.frequencies import Rule, Scaling, angles, scaled
-from zoo.encodings.common.rotation import Rotary, circle
+from zoo.encodings.common.frequencies import ScalingRule, Scaling, compute_angles, scale_frequencies
+from zoo.encodings.common.rotation import Rotary, cos_sin
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
@@ -41,7 +41,7 @@ class RoPE(Rotary):
             )
         self.base, self.width, self.scaling = base, int(width), scaling
         if scaling is not None:
-            self.length = scaling.length(dims)
+            self.length = scaling.training_length(dims)
             self.identity_at_zero = (
                 scaling.rule != "yarn"
             )  # which makes tokens larger wherever they are
@@ -52,15 +52,15 @@ class RoPE(Rotary):
         factor, original = factors[0], self.dims.tokens
         return {
             rule: {"scaling": Scaling(rule=rule, factor=factor, original=original)}
-            for rule in get_args(Rule)
+            for rule in get_args(ScalingRule)
         }
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         waves, size = self._scaled(pos)
-        table = circle(angles(pos, waves[None, None]))  # [1|B, 1, N, K'/2, 2]
+        table = cos_sin(compute_angles(pos, waves[None, None]))  # [1|B, 1, N, K'/2, 2]
         return (table if size == 1 else size * table,)
 
-    def waves(self, like: Tensor) -> Tensor:
+    def wave_vectors(self, like: Tensor) -> Tensor:
         return self._scaled(like)[0][None, None]
 
     def _scaled(self, like: Tensor) -> tuple[Tensor, float]:
@@ -68,4 +68,4 @@ class RoPE(Rotary):
         steps = torch.arange(self.width // 2, device=like.device, dtype=like.dtype)
         if self.scaling is None:
             return self.base ** (-2 * steps / self.width), 1.0
-        return scaled(self.scaling, self.base, self.width, steps, self.length)
+        return scale_frequencies(self.scaling, self.base, self.width, steps, self.length)

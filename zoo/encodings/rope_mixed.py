@@ -8,9 +8,9 @@ from typing import Annotated, Any, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, upcast
-from zoo.encodings.common.frequencies import angles, check_pairs, ladders, per_axis
-from zoo.encodings.common.rotation import Rotary, turning
+from zoo.attention import Dims, precise
+from zoo.encodings.common.frequencies import compute_angles, check_pairs, axis_frequencies, adapt_axes
+from zoo.encodings.common.rotation import Rotary, rotation_tables
 from zoo.registry import Between, register
 
 
@@ -30,7 +30,7 @@ class RoPEMixed(Rotary):
         frames = _rotations(dims.num_kv_heads, dims.axes)  # [G, P, P]
         groups = [
             frames[:, :, a].T[..., None] * part
-            for a, part in enumerate(ladders(dims, base, frames))
+            for a, part in enumerate(axis_frequencies(dims, base, frames))
         ]
         self.frequencies = nn.Parameter(torch.cat(groups, dim=-1))  # [P, G, K/2]
 
@@ -38,13 +38,13 @@ class RoPEMixed(Rotary):
         return {"linear": {"coordinates": "interpolated"}} if self.dims.axes > 1 else {}
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        return turning(angles(pos, self.waves(pos)))
+        return rotation_tables(compute_angles(pos, self.wave_vectors(pos)))
 
-    def waves(self, like: Tensor) -> Tensor:
-        return upcast(self.frequencies)
+    def wave_vectors(self, like: Tensor) -> Tensor:
+        return precise(self.frequencies)
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        return per_axis(value, source.dims, self.dims)
+        return adapt_axes(value, source.dims, self.dims)
 
 
 def _rotations(count: int, axes: int) -> Tensor:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import torch
 
-from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Tokens, disable_autocast
-from zoo.encodings.common.panels import Panels, per_head
-from zoo.encodings.common.relative_bias import steps
+from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Tokens, unrounded
+from zoo.encodings.common.panels import Panels, head_panel
+from zoo.encodings.common.relative_bias import index_offsets
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
@@ -39,7 +39,7 @@ class Sandwich(Encoding):
             offsets = torch.arange(len(call.keys), device=here.device, dtype=here.dtype)
             waned = (offsets[:, None] * waves).cos().sum(-1) - self.width / 2  # [M]
             return call.add_bias(
-                Lookup((self._slopes(here)[:, None] * waned)[None, :, None], steps(call))
+                Lookup((self._slopes(here)[:, None] * waned)[None, :, None], index_offsets(call))
             )
 
         def features(tokens: Tokens) -> torch.Tensor:
@@ -56,7 +56,7 @@ class Sandwich(Encoding):
 
     def panels(self, call: AttentionCall) -> Panels:
         told = "What multiplies a head's bias of distance: large ones look near, small ones far."
-        return [per_head("Slopes", "factor of the bias", self._slopes(call.keys.pos), told)]
+        return [head_panel("Slopes", "factor of the bias", self._slopes(call.keys.pos), told)]
 
     def _slopes(self, like: torch.Tensor) -> torch.Tensor:
         """[H]"""

@@ -10,14 +10,14 @@ from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Tokens, upcast
 from zoo.encodings.common.frequencies import check_pairs
-from zoo.encodings.common.layers import convolved, linear
-from zoo.encodings.common.panels import Panels, spread
-from zoo.encodings.common.rotation import Summed
+from zoo.encodings.common.layers import convolve, apply_linear
+from zoo.encodings.common.panels import Panels, spread_panel
+from zoo.encodings.common.rotation import CumulativeRotary
 from zoo.registry import Between, register
 
 
 @register
-class SelectiveRoPE(Summed):
+class SelectiveRoPE(CumulativeRotary):
     """pairs (2t, 2t+1) of q_i turn by w_t sum_{l <= i} sigmoid(gate(x_l)) (kernel * out(into(x)))_l, w_t = base^(-2t/K)
 
     The convolution reaches over `width` tokens of one document, kernel[n] weighing the n-th before. `gate` and `silu`,
@@ -51,19 +51,19 @@ class SelectiveRoPE(Summed):
     def prepare(self, tokens: Tokens) -> Tokens:
         x = F.normalize(upcast(tokens.x).unflatten(-1, (self.dims.heads, -1)), dim=-1).flatten(-2)
         tokens = tokens.with_per_token(
-            selected=linear(self.out, linear(self.into, x))
+            selected=apply_linear(self.out, apply_linear(self.into, x))
         )  # [B, N, G K/2]
         return (
             tokens
             if self.gate is None
-            else tokens.with_per_token(turning=linear(self.gate, x).sigmoid())
+            else tokens.with_per_token(turning=apply_linear(self.gate, x).sigmoid())
         )  # [B, N, G]
 
     def panels(self, call: AttentionCall) -> Panels:
         yield from super().panels(call)
         if self.gate is not None:
             told = "How much of its angle a token turns by: near 0 a head leaves a token out of its count of places."
-            yield from spread(
+            yield from spread_panel(
                 "Gates",
                 "gate, 0 to 1",
                 call.keys.per_token["turning"],
@@ -72,8 +72,8 @@ class SelectiveRoPE(Summed):
                 kind="key head",
             )
 
-    def steps(self, tokens: Tokens) -> Tensor:
-        steps = convolved(tokens.per_token["selected"], self.kernel, tokens.document)
+    def token_angles(self, tokens: Tokens) -> Tensor:
+        steps = convolve(tokens.per_token["selected"], self.kernel, tokens.document)
         steps = (F.silu(steps) if self.silu else steps).unflatten(
             -1, (self.dims.num_kv_heads, -1)
         )  # [B, M, G, K/2]

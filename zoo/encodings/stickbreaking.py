@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Encoding, Span, upcast
 from zoo.attention.backends.reference import weights
-from zoo.encodings.common.panels import Panels, spread
+from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.registry import register
 
 LEAST = -80.0  # below it float32 is about to underflow, where exp takes ten times as long
@@ -50,7 +50,7 @@ class StickBreaking(Encoding):
     def panels(self, call: AttentionCall) -> Panels:
         left = remainder(weights(call))[..., 0].transpose(1, 2)  # [B, N, H]
         told = "What no key took of a query's attention: near 1 a head does nothing, and its learned remainder speaks."
-        yield from spread("Left over", "share of the stick", left, call.queries, told)
+        yield from spread_panel("Left over", "share of the stick", left, call.queries, told)
 
 
 def remainder(weights: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ from typing import Annotated, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, upcast
-from zoo.encodings.common.frequencies import angles, check_pairs, ladders, per_axis
-from zoo.encodings.common.rotation import Rotary, turn, turning
-from zoo.encodings.common.skew import antisymmetric, cayley, fourier, rebased, sines
+from zoo.attention import Dims, precise
+from zoo.encodings.common.frequencies import compute_angles, check_pairs, axis_frequencies, adapt_axes
+from zoo.encodings.common.rotation import Rotary, rotate_pairs, rotation_tables
+from zoo.encodings.common.skew import from_upper_triangle, cayley_basis, fourier_basis, change_basis, sine_columns
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
@@ -44,34 +44,34 @@ class String(Rotary):
                 "kind",
                 f"circulant on {dims.axes} axes needs a head size of {2 * dims.axes + 2}, not {size}",
             )
-        ladder = torch.block_diag(*ladders(dims, base, torch.zeros(0), planes))
+        ladder = torch.block_diag(*axis_frequencies(dims, base, torch.zeros(0), planes))
         waves = ladder[:, None].repeat(1, dims.num_kv_heads, 1)  # [P, G, planes]
         if kind == "cayley":
             self.frequencies = nn.Parameter(waves)
             self.skew = nn.Parameter(torch.zeros(dims.num_kv_heads, size * (size - 1) // 2))
         else:
-            columns = waves @ sines(fourier(size, waves)).mT
+            columns = waves @ sine_columns(fourier_basis(size, waves)).mT
             self.circulants = nn.Parameter(columns / (2 * size) ** 0.5)  # [P, G, K]
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        return value if name == "skew" else per_axis(value, source.dims, self.dims)
+        return value if name == "skew" else adapt_axes(value, source.dims, self.dims)
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        turns = turning(angles(pos, self.waves(pos)))
+        turns = rotation_tables(compute_angles(pos, self.wave_vectors(pos)))
         if self.kind == "cayley":
-            return cayley(antisymmetric(upcast(self.skew), self.dims.head_dim)), *turns
-        return fourier(self.dims.head_dim, upcast(self.circulants)).expand(
+            return cayley_basis(from_upper_triangle(precise(self.skew), self.dims.head_dim)), *turns
+        return fourier_basis(self.dims.head_dim, precise(self.circulants)).expand(
             self.dims.num_kv_heads, -1, -1
         ), *turns
 
-    def waves(self, like: Tensor) -> Tensor:
+    def wave_vectors(self, like: Tensor) -> Tensor:
         if self.kind == "cayley":
             return upcast(self.frequencies)
         columns = upcast(self.circulants)
         return (
-            columns @ sines(fourier(self.dims.head_dim, columns)) * (2 * self.dims.head_dim) ** 0.5
+            columns @ sine_columns(fourier_basis(self.dims.head_dim, columns)) * (2 * self.dims.head_dim) ** 0.5
         )
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         basis, *turns = tables
-        return turn(rebased(x, basis[:, None]), *turns)  # the left Q cancels between query and key
+        return rotate_pairs(change_basis(x, basis[:, None]), *turns)  # the left Q cancels between query and key

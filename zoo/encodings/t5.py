@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Encoding, Lookup, upcast
 from zoo.attention.call import Index
-from zoo.encodings.common.frequencies import per_axis
-from zoo.encodings.common.panels import AXES, Panels, curves
-from zoo.encodings.common.relative_bias import along, check, known
+from zoo.encodings.common.frequencies import adapt_axes
+from zoo.encodings.common.panels import AXES, Panels, curve_panel
+from zoo.encodings.common.relative_bias import position_offsets, check_buckets, bucket_table
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
@@ -39,13 +39,13 @@ class T5(Encoding):
         if num_buckets % 2:
             raise OptionError("num_buckets", f"num_buckets {num_buckets} is not even")
         self.num_buckets, self.max_distance = num_buckets, max_distance
-        check(num_buckets, max_distance, ahead=True)
+        check_buckets(num_buckets, max_distance, ahead=True)
         axes = (dims.axes,) if dims.axes > 1 else ()
         table = torch.randn(*axes, num_buckets, dims.heads)  # [buckets, H], [P, buckets, H]
         self.table = nn.Parameter(table * dims.dim**-0.5)
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        return per_axis(value, source.dims, self.dims)
+        return adapt_axes(value, source.dims, self.dims)
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         for axis, table in enumerate(self._tables()):
@@ -58,7 +58,7 @@ class T5(Encoding):
         told = "What a bucket adds to scores, over offsets: where a line falls to both sides, a head looks near."
         for axis, table in zip(AXES[self.dims.axes], self._tables(), strict=True):
             x = f"query's place - key's place, {axis}"
-            yield curves(
+            yield curve_panel(
                 f"Buckets of {axis}", x, "added to scores", offsets, table[buckets].mT, told
             )
 
@@ -66,11 +66,11 @@ class T5(Encoding):
         return upcast(self.table).view(self.dims.axes, self.num_buckets, -1)  # [P, buckets, H]
 
     def _column(self, call: AttentionCall, axis: int) -> Index:
-        (first, buckets), offset = self._buckets(call), along(call, axis)
+        (first, buckets), offset = self._buckets(call), position_offsets(call, axis)
         return lambda b, h, i, j: buckets[
             (offset(b, h, i, j).round() - first).clamp(0, self.max_distance - first).long()
         ]
 
     def _buckets(self, call: AttentionCall) -> tuple[int, Tensor]:
         ahead = not call.causal or self.dims.axes > 1  # whether keys may lie ahead of their query
-        return known(self.num_buckets, self.max_distance, ahead, call.keys.pos.device)
+        return bucket_table(self.num_buckets, self.max_distance, ahead, call.keys.pos.device)

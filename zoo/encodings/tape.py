@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Encoding, Tokens
-from zoo.encodings.common.frequencies import check_pairs, ladders
-from zoo.encodings.common.layers import linear, normal, zero
-from zoo.encodings.common.panels import Panels, spread
-from zoo.encodings.common.rotation import circle, turn
+from zoo.encodings.common.frequencies import check_pairs, axis_frequencies
+from zoo.encodings.common.layers import apply_linear, init_normal, init_zero
+from zoo.encodings.common.panels import Panels, spread_panel
+from zoo.encodings.common.rotation import cos_sin, rotate_pairs
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
@@ -39,13 +39,13 @@ class TAPE(Encoding):
         self.base, self.last = base, dims.depth is not None and dims.layer == dims.depth - 1
         if not self.last:
             heads, ranks = dims.heads, 4 * dims.heads
-            self.mix = zero(nn.Linear(heads, heads, bias=False))
-            self.read = normal(nn.Linear(dims.dim, ranks, bias=False))
-            self.into = zero(nn.Linear(heads, ranks, bias=False))
-            self.out = normal(nn.Linear(ranks, heads, bias=False))
+            self.mix = init_zero(nn.Linear(heads, heads, bias=False))
+            self.read = init_normal(nn.Linear(dims.dim, ranks, bias=False))
+            self.into = init_zero(nn.Linear(heads, ranks, bias=False))
+            self.out = init_normal(nn.Linear(ranks, heads, bias=False))
 
     def embed(self, tokens: Tokens) -> Tokens:
-        frames = circle(tokens.pos * ladders(self.dims, self.base, tokens.pos)[0]).mT[
+        frames = cos_sin(tokens.pos * axis_frequencies(self.dims, self.base, tokens.pos)[0]).mT[
             :, :, None
         ]  # [1|B, N, 1, 2, K/2]
         return tokens.with_per_token(frames=frames.expand(-1, -1, self.dims.heads, -1, -1))
@@ -56,10 +56,10 @@ class TAPE(Encoding):
         )
         told = "How far the frames of tokens have come from those of rope, in their norm: at 0 nothing was learned of context."
         moved = (frames - first).norm(dim=-1) / first.norm(dim=-1)
-        return spread("Frames moved", "change / size", moved, call.keys, told)
+        return spread_panel("Frames moved", "change / size", moved, call.keys, told)
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        return turn(q, tokens.per_token["frames"].transpose(1, 2).mT.contiguous())
+        return rotate_pairs(q, tokens.per_token["frames"].transpose(1, 2).mT.contiguous())
 
     def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         return self.transform_query(k, tokens)
@@ -71,11 +71,11 @@ class TAPE(Encoding):
         return call.replace(extra_values=riders.expand(len(call.k), -1, -1, -1))
 
     def after_attention(self, tokens: Tokens, riders: Tensor) -> Tokens:
-        frames = tokens.per_token["frames"].flatten(3).mT + linear(
+        frames = tokens.per_token["frames"].flatten(3).mT + apply_linear(
             self.mix, riders.permute(0, 2, 3, 1)
         )  # [B, N, K, H]
-        gates = F.silu(linear(self.read, F.rms_norm(tokens.x, (self.dims.dim,))))[
+        gates = F.silu(apply_linear(self.read, F.rms_norm(tokens.x, (self.dims.dim,))))[
             :, :, None
         ]  # [B, N, 1, R]
-        frames = frames + linear(self.out, gates * linear(self.into, frames))
+        frames = frames + apply_linear(self.out, gates * apply_linear(self.into, frames))
         return tokens.with_per_token(frames=frames.mT.unflatten(-1, (2, -1)))  # [B, N, H, 2, K/2]

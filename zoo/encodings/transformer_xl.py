@@ -7,10 +7,10 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, disable_autocast, upcast
-from zoo.encodings.common.layers import normal
-from zoo.encodings.common.panels import Panels, per_head
-from zoo.encodings.common.relative_bias import by_step
+from zoo.attention import AttentionCall, Dims, Encoding, precise, unrounded
+from zoo.encodings.common.layers import init_normal
+from zoo.encodings.common.panels import Panels, head_panel
+from zoo.encodings.common.relative_bias import offset_products
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
@@ -30,7 +30,7 @@ class TransformerXL(Encoding):
         if dims.dim % 2:
             raise OptionError("name", f"transformer_xl needs an even dim, not {dims.dim}")
         self.base = base
-        self.project = normal(nn.Linear(dims.dim, dims.dim, bias=False))  # [H K, D]
+        self.project = init_normal(nn.Linear(dims.dim, dims.dim, bias=False))  # [H K, D]
         self.content = nn.Parameter(torch.randn(dims.heads, dims.head_dim) * 0.02)
         self.place = nn.Parameter(torch.randn(dims.heads, dims.head_dim) * 0.02)
 
@@ -42,7 +42,7 @@ class TransformerXL(Encoding):
         )  # [H, K, D]
         if call.is_consecutive:
             return call.add_bias(
-                by_step(call, upcast(sought) * call.scale, self._projected(call, weight))
+                offset_products(call, precise(sought) * call.scale, self._projected(call, weight))
             )
         sine, cosine = upcast(sought @ weight).mul(call.scale).chunk(2, dim=-1)
         here = call.keys.pos[:, -1:]  # angles from the end are small where they matter
@@ -80,7 +80,7 @@ class TransformerXL(Encoding):
     def panels(self, call: AttentionCall) -> Panels:
         told = "How large the vector is that stands for every query: beside it, a head tells {} whatever the query is."
         for bias, what in ((self.content, "keys"), (self.place, "distances")):
-            yield per_head(
+            yield head_panel(
                 f"Bias towards {what}",
                 "norm of the vector",
                 upcast(bias).norm(dim=-1),

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import AttentionCall, Dims, Encoding, Tokens, upcast
-from zoo.encodings.common.layers import linear, normal
-from zoo.encodings.common.learned_table import ROWS, resized, rows
-from zoo.encodings.common.panels import Panels, per_head, sizes
+from zoo.attention import AttentionCall, Dims, Encoding, Tokens, precise
+from zoo.encodings.common.layers import apply_linear, init_normal
+from zoo.encodings.common.learned_table import ROWS, resize_table, read_rows
+from zoo.encodings.common.panels import Panels, head_panel, row_norm_panel
 from zoo.registry import Between, register
 
 
@@ -33,12 +33,12 @@ class TUPE(Encoding):
         self.stretch = stretch
         self.table = nn.Parameter(torch.randn(dims.tokens, dims.dim) * 0.02)  # [length, D]
         self.norm = nn.LayerNorm(dims.dim, eps=1e-5)
-        self.query, self.key = (normal(nn.Linear(dims.dim, dims.dim)) for _ in range(2))
+        self.query, self.key = (init_normal(nn.Linear(dims.dim, dims.dim)) for _ in range(2))
         self.reset = nn.Parameter(torch.zeros(2, dims.heads))
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return (
-            resized(value, source.dims.sizes, self.dims.sizes, self.table)
+            resize_table(value, source.dims.sizes, self.dims.sizes, self.table)
             if name == "table"
             else value
         )
@@ -49,7 +49,7 @@ class TUPE(Encoding):
     def embed(self, tokens: Tokens) -> Tokens:
         norm, read = (
             self.norm,
-            upcast(rows(self.table, tokens, self.dims.sizes, self.stretch)),
+            precise(read_rows(self.table, tokens, self.dims.sizes, self.stretch)),
         )  # [1|B, N, D]
         found = F.layer_norm(
             read, norm.normalized_shape, upcast(norm.weight), upcast(norm.bias), norm.eps
@@ -76,13 +76,13 @@ class TUPE(Encoding):
         )
 
     def panels(self, call: AttentionCall) -> Panels:
-        yield sizes("Rows of the table", self.table, self.dims.sizes, ROWS)
+        yield row_norm_panel("Rows of the table", self.table, self.dims.sizes, ROWS)
         told = "What pairs get, in place of a bias of places, that have a token without one: large ones are sought anywhere."
         for side, values in zip(("Queries", "Keys"), self.reset, strict=True):
-            yield per_head(f"{side} without a place", "added to scores", values, told)
+            yield head_panel(f"{side} without a place", "added to scores", values, told)
 
     def _heads(self, project: nn.Linear, x: Tensor) -> Tensor:
-        return linear(project, x).unflatten(-1, (self.dims.heads, -1))  # [1|B, N, H, K]
+        return apply_linear(project, x).unflatten(-1, (self.dims.heads, -1))  # [1|B, N, H, K]
 
 
 def _placed(tokens: Tokens) -> Tensor:

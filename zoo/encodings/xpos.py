@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Tokens
-from zoo.encodings.common.frequencies import angles, check_pairs, ladders
-from zoo.encodings.common.rotation import Rotary, circle, turn
+from zoo.encodings.common.frequencies import compute_angles, check_pairs, axis_frequencies
+from zoo.encodings.common.rotation import Rotary, cos_sin, rotate_pairs
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
@@ -42,7 +42,7 @@ class XPos(Rotary):
         self._check(2 * self.centre, torch.float32)
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        turns = circle(angles(pos, self.waves(pos)))  # [1|B, 1, N, K/2, 2]
+        turns = cos_sin(compute_angles(pos, self.wave_vectors(pos)))  # [1|B, 1, N, K/2, 2]
         steps = (
             torch.arange(0, self.dims.head_dim, 2, device=pos.device, dtype=pos.dtype)
             / self.dims.head_dim
@@ -53,16 +53,16 @@ class XPos(Rotary):
         ]  # logarithms, [1|B, 1, N, K/2, 1]
         return turns * sizes.exp(), turns * (-sizes).exp()
 
-    def waves(self, like: Tensor) -> Tensor:
-        return ladders(self.dims, self.base, like)[0][None, None]
+    def wave_vectors(self, like: Tensor) -> Tensor:
+        return axis_frequencies(self.dims, self.base, like)[0][None, None]
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         self._look(tokens.pos, q.dtype)
-        return turn(q, self.cached_rotation(tokens)[0])
+        return rotate_pairs(q, self.get_rotation(tokens)[0])
 
     def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         self._look(tokens.pos, k.dtype)
-        return turn(k, self.cached_rotation(tokens)[1])
+        return rotate_pairs(k, self.get_rotation(tokens)[1])
 
     def _look(self, pos: Tensor, dtype: torch.dtype) -> None:
         if not (pos.is_meta or torch.compiler.is_compiling()) and pos.numel():

@@ -1,4 +1,4 @@
-"""The laws that every encoding keeps: each takes a member, makes what it needs of it and looks; facts select them."""
+"""Laws that every encoding keeps: properties to verify, selected by the facts it declares."""
 
 from zoo.laws import backends, causality, equivariance, gradients, numerics, packing, shapes
 from zoo.laws.case import Case
@@ -7,7 +7,8 @@ from zoo.laws.law import Law, LawBroken, Recorder
 __all__ = ["LAWS", "Case", "Law", "LawBroken", "Recorder"]
 
 _THEMES = (shapes, gradients, backends, causality, equivariance, numerics, packing)
+
 LAWS: tuple[Law, ...] = tuple(
-    one for theme in _THEMES for one in vars(theme).values() if isinstance(one, Law)
+    value for theme in _THEMES for value in vars(theme).values() if isinstance(value, Law)
 )
-"""All of them, in the order in which they are numbered."""
+"""All laws, in the order of their numbers."""

@@ -1,4 +1,4 @@
-"""Laws of interpreters: whatever computes attention, what comes out is the same."""
+"""Laws of backends: every backend gives the result of the reference."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
 from torch.nn.attention import flex_attention
 
 from zoo.api import Attention
@@ -15,38 +16,32 @@ from zoo.attention.backends import chunked
 from zoo.attention.backends.dispatch import attend
 from zoo.attention.backends.reference import apply_weights, weights
 from zoo.errors import OptionError
-from zoo.laws.case import TOKENS, Case, document, unplaced
-from zoo.laws.law import LawBroken, Recorder, grows, law, require
-from zoo.laws.test_model import Stack, perturb
+from zoo.laws.attention_stack import AttentionStack, perturb
+from zoo.laws.case import TOKENS, Case, packed_documents, position_mask
+from zoo.laws.law import LawBroken, Recorder, exempt_full_sequence, law, require
 
 
-def _agree(
-    seen: Recorder, one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], who: str
+def _require_equal(
+    recorder: Recorder, expected: dict[str, Tensor], actual: dict[str, Tensor], how: str
 ) -> None:
-    for what, expected in one.items():
-        seen.near(other[what], expected, f"{what} {who}")
+    for what, value in expected.items():
+        recorder.require_close(actual[what], value, f"{what} {how}")
 
 
-@law(
-    "Fused attention gives the output and the gradients of the definition, or refuses with a message."
-)
-def reference_and_sdpa_agree(member: Case, seen: Recorder) -> None:
-    for causal in member.masks:
-        stack, x = Stack(member, causal=causal), member.states().requires_grad_()
-        for where in ((member.pos(),), (member.pos(), unplaced(), document())):
-            if stack.fused(x, member.pos()):
+@law("SDPA gives the output and the gradients of the reference, or refuses with a message.")
+def reference_and_sdpa_agree(case: Case, recorder: Recorder) -> None:
+    for causal in case.causal_modes:
+        stack, x = AttentionStack(case, causal=causal), case.states().requires_grad_()
+        for where in ((case.positions(),), (case.positions(), position_mask(), packed_documents())):
+            if stack.supports_fused(x, case.positions()):
                 exact = stack.results(x, *where, backend="reference")
-                _agree(
-                    seen,
-                    exact,
-                    stack.results(x, *where, backend="sdpa"),
-                    "by sdpa, against the reference",
-                )
+                fused = stack.results(x, *where, backend="sdpa")
+                _require_equal(recorder, exact, fused, "by sdpa, against the reference")
             else:
-                _refused("sdpa", partial(stack.results, x, *where, backend="sdpa"))
+                _require_refusal("sdpa", partial(stack.results, x, *where, backend="sdpa"))
 
 
-def _refused(backend: str, compute: Callable[[], object]) -> None:
+def _require_refusal(backend: str, compute: Callable[[], object]) -> None:
     try:
         compute()
     except OptionError as error:
@@ -55,89 +50,94 @@ def _refused(backend: str, compute: Callable[[], object]) -> None:
         raise LawBroken(f"{backend} computes what needs whole rows of scores")
 
 
-@law("Attention in chunks of queries gives the output and the gradients of the definition.")
-def reference_and_chunks_agree(member: Case, seen: Recorder) -> None:
-    for causal in member.masks:
-        stack, x = Stack(member, causal=causal), member.states().requires_grad_()
-        for where in ((member.pos(),), (member.pos(), unplaced(), document())):
+@law("Attention in chunks of queries gives the output and the gradients of the reference.")
+def reference_and_chunks_agree(case: Case, recorder: Recorder) -> None:
+    for causal in case.causal_modes:
+        stack, x = AttentionStack(case, causal=causal), case.states().requires_grad_()
+        for where in ((case.positions(),), (case.positions(), position_mask(), packed_documents())):
             exact = stack.results(x, *where, backend="reference")
             with patch.multiple(chunked, LEAST=5, ROOM={"cpu": 0}):  # so that there are several
                 parts = stack.results(x, *where, backend="chunked")
-            _agree(seen, exact, parts, "in chunks, against the whole")
+            _require_equal(recorder, exact, parts, "in chunks, against the whole")
 
 
-@law("FlexAttention gives the output of the definition, or refuses with a message.")
+@law("FlexAttention gives the output of the reference, or refuses with a message.")
 @torch.no_grad()
-def reference_and_flex_agree(member: Case, seen: Recorder) -> None:
-    for causal in member.masks:
-        stack, x = Stack(member, causal=causal, layers=1), member.states()
-        call = stack.call(x, member.pos(), *((unplaced(), document()) if causal else ()))
-        if stack.fused(x, member.pos()):
+def reference_and_flex_agree(case: Case, recorder: Recorder) -> None:
+    for causal in case.causal_modes:
+        stack, x = AttentionStack(case, causal=causal, layers=1), case.states()
+        where = (position_mask(), packed_documents()) if causal else ()
+        call = stack.call(x, case.positions(), *where)
+        if stack.supports_fused(x, case.positions()):
+            exact = attend(call, "reference")[0]
             # on a CPU it would trace each call to run it eagerly
             with patch.object(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True):
-                seen.near(
-                    attend(call, "flex")[0],
-                    attend(call, "reference")[0],
-                    "the output by flex, against the reference",
-                )
+                fused = attend(call, "flex")[0]
+            recorder.require_close(fused, exact, "the output by flex, against the reference")
         else:
-            _refused("flex", partial(attend, call, "flex"))
+            _require_refusal("flex", partial(attend, call, "flex"))
 
 
 @law(
-    "Where tokens are one place apart, offsets that are differences of slots give the same.", grows
+    "For consecutive positions, differences of sequence indices equal differences of positions.",
+    exempt_full_sequence,
 )
-def differences_of_slots_are_offsets(member: Case, seen: Recorder) -> None:
-    stack, x = Stack(member, causal=True), member.states().requires_grad_()
-    told = stack.results(x, member.pos())
-    stack.even = False
-    _agree(seen, stack.results(x, member.pos()), told, "of tokens known to be one place apart")
+def index_differences_are_offsets(case: Case, recorder: Recorder) -> None:
+    stack, x = AttentionStack(case, causal=True), case.states().requires_grad_()
+    consecutive = stack.results(x, case.positions())
+    stack.declare_consecutive = False
+    general = stack.results(x, case.positions())
+    _require_equal(recorder, general, consecutive, "of tokens known to be consecutive")
 
 
 @law("A compiler captures it as one graph, which gives the same output and gradients.")
-def a_compiler_captures_it(member: Case, seen: Recorder, backend: str = "aot_eager") -> None:
+def a_compiler_captures_it(case: Case, recorder: Recorder, backend: str = "aot_eager") -> None:
     torch._dynamo.reset()
-    layer = Attention(member.dims, member.make(), causal=member.facts.causal_only).double()
+    layer = Attention(case.dims, case.build(), causal=case.facts.causal_only).double()
     perturb(layer)
-    x = member.states().requires_grad_()
-    leaves, results, graphs = (
-        [x, *layer.parameters()],
-        list[list[torch.Tensor]](),
-        list[torch.fx.GraphModule](),
-    )
+    x = case.states().requires_grad_()
+    graphs: list[torch.fx.GraphModule] = []
 
-    def captured(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+    def capture(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
         graphs.append(graph)
         return torch._dynamo.lookup_backend(backend)(graph, inputs)
 
-    for run in (layer, torch.compile(layer, fullgraph=True, backend=captured)):
-        torch.manual_seed(0)  # for what training draws
-        try:
-            out = run(x)
-        except torch._dynamo.exc.TorchDynamoException as error:
-            raise LawBroken(
-                f"no graph is captured: {' '.join(str(error).split())[:300]}"
-            ) from error
-        gradients = torch.autograd.grad(out.square().sum(), leaves, allow_unused=True)
-        results.append([out, *(g for g in gradients if g is not None)])
-    require(
-        bool(graphs), "no graph is captured; is the compiler switched off (TORCHDYNAMO_DISABLE)?"
+    eager = _output_and_gradients(layer, layer, x)
+    compiled = _output_and_gradients(
+        torch.compile(layer, fullgraph=True, backend=capture), layer, x
     )
-    for eager, compiled in zip(*results, strict=True):
-        seen.near(compiled, eager, "the output and gradients of what was compiled")
+    switched_off = "no graph is captured; is the compiler switched off (TORCHDYNAMO_DISABLE)?"
+    require(bool(graphs), switched_off)
+    for actual, expected in zip(compiled, eager, strict=True):
+        recorder.require_close(actual, expected, "the output and gradients of what was compiled")
 
 
-@law("Queries at chosen slots are rows of the whole.")
+def _output_and_gradients(
+    run: Callable[[Tensor], Tensor], layer: Attention, x: Tensor
+) -> list[Tensor]:
+    torch.manual_seed(0)  # for random augmentation in training
+    try:
+        out = run(x)
+    except torch._dynamo.exc.TorchDynamoException as error:
+        reason = " ".join(str(error).split())[:300]
+        raise LawBroken(f"no graph is captured: {reason}") from error
+    leaves = [x, *layer.parameters()]
+    gradients = torch.autograd.grad(out.square().sum(), leaves, allow_unused=True)
+    return [out, *(gradient for gradient in gradients if gradient is not None)]
+
+
+@law("Results of chosen queries are rows of the results of all queries.")
 @torch.no_grad()
-def chosen_queries_are_rows_of_the_whole(member: Case, seen: Recorder) -> None:
-    slots = torch.tensor([8, 1, 5, TOKENS - 1])
-    for causal in member.masks:
-        stack, x = Stack(member, causal=causal, layers=1), member.states()
-        whole, chosen = (
-            stack.call(x, member.pos(), unplaced(), document(), some) for some in (None, slots)
-        )
-        seen.near(weights(chosen), weights(whole)[:, :, slots], "weights of chosen queries")
-        expected = attend(whole)[0][:, :, slots]
-        mixed = apply_weights(chosen, weights(chosen))[..., : expected.shape[-1]]
-        seen.near(mixed, expected, "the output of chosen queries")
-        seen.near(attend(chosen)[0], expected, "the output of chosen queries")
+def chosen_queries_are_rows_of_the_whole(case: Case, recorder: Recorder) -> None:
+    index = torch.tensor([8, 1, 5, TOKENS - 1])
+    where = (case.positions(), position_mask(), packed_documents())
+    for causal in case.causal_modes:
+        stack, x = AttentionStack(case, causal=causal, layers=1), case.states()
+        whole, chosen = stack.call(x, *where), stack.call(x, *where, index)
+        shares = weights(chosen)
+        recorder.require_close(shares, weights(whole)[:, :, index], "weights of chosen queries")
+
+        expected = attend(whole)[0][:, :, index]
+        mixed = mix(chosen, shares)[..., : expected.shape[-1]]
+        recorder.require_close(mixed, expected, "the output of chosen queries")
+        recorder.require_close(attend(chosen)[0], expected, "the output of chosen queries")

@@ -1,83 +1,82 @@
-"""Laws of order: nothing is known of the future, and what was read is remembered as it was."""
+"""Laws of order: the future changes nothing, and caches give the results of one pass."""
 
 from __future__ import annotations
 
 import torch
 
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
-from zoo.laws.case import TOKENS, Case, document, padded
-from zoo.laws.law import Recorder, grows, law
-from zoo.laws.test_model import Stack
+from zoo.laws.attention_stack import AttentionStack
+from zoo.laws.case import TOKENS, Case, left_padding, packed_documents
+from zoo.laws.law import Recorder, exempt_full_sequence, law
 
 
-@law("Under a causal mask, later tokens that are others change nothing.", grows)
-def future_tokens_change_nothing(member: Case, seen: Recorder) -> None:
-    stack, x = Stack(member, causal=True), member.states()
-    whole = stack(x, member.pos())
-    for now in (1, 6, TOKENS - 1):
-        other = torch.cat([x[:, :now], 3 * torch.randn_like(x[:, now:])], dim=1)
-        told = f"the output of the first {now} tokens where those after them are others"
-        seen.near(stack(other, member.pos())[:, :now], whole[:, :now], told)
-
-
-@law("Tokens that come one by one or in parts, with a cache, give what one pass gives.", grows)
-def decoding_equals_one_pass(member: Case, seen: Recorder) -> None:
-    stack, x, pos = Stack(member, causal=True), member.states(), member.pos()
+@law("Under a causal mask, changing later tokens changes nothing.", exempt_full_sequence)
+def future_tokens_change_nothing(case: Case, recorder: Recorder) -> None:
+    stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
     whole = stack(x, pos)
-    with torch.no_grad():  # where a step appends in place
-        one_by_one = stack.in_parts(KeyValueCache(), x, pos, *[1] * TOKENS)
-        seen.near(one_by_one, whole, "the output of tokens that come one by one, against one pass")
+    for count in (1, 6, TOKENS - 1):
+        other = torch.cat([x[:, :count], 3 * torch.randn_like(x[:, count:])], dim=1)
+        what = f"the output of the first {count} tokens when those after them change"
+        recorder.require_close(stack(other, pos)[:, :count], whole[:, :count], what)
+
+
+@law("Decoding one by one or in parts, with a cache, gives what one pass gives.", exempt_full_sequence)
+def decoding_equals_one_pass(case: Case, recorder: Recorder) -> None:
+    stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
+    whole = stack(x, pos)
+    with torch.no_grad():  # the cache appends in place
+        single = stack.in_parts(KeyValueCache(), x, pos, *[1] * TOKENS)
+        what = "the output of tokens decoded one by one, against one pass"
+        recorder.require_close(single, whole, what)
     parts = stack.in_parts(KeyValueCache(), x, pos, 5, 1, 4, 2)
-    seen.near(parts, whole, "the output of tokens that come in parts, against one pass")
+    recorder.require_close(parts, whole, "the output of tokens decoded in parts, against one pass")
 
 
 @law(
-    "Tokens of several documents, or of one padded on the left, come in parts, with a cache, as in one pass.",
-    grows,
+    "Packed documents, or one padded on the left, decode in parts as in one pass.",
+    exempt_full_sequence,
 )
-def documents_decode_as_in_one_pass(member: Case, seen: Recorder) -> None:
-    stack, x, pos = Stack(member, causal=True), member.states(), member.pos()
-    for told, documents in (("of several documents", document()), ("padded on the left", padded())):
-        real = documents[0] >= 0
-        parts = stack.in_parts(KeyValueCache(), x, pos, 5, 1, 4, 2, document=documents)
-        whole = stack(x, pos, document=documents)
-        seen.near(
-            parts[:, real],
-            whole[:, real],
-            f"the output of tokens {told} that come in parts, against one pass",
-        )
+def documents_decode_as_in_one_pass(case: Case, recorder: Recorder) -> None:
+    stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
+    batches = {"of packed documents": packed_documents(), "padded on the left": left_padding()}
+    for which, document in batches.items():
+        real = document[0] >= 0
+        parts = stack.in_parts(KeyValueCache(), x, pos, 5, 1, 4, 2, document=document)
+        whole = stack(x, pos, document=document)
+        what = f"the output of tokens {which}, decoded in parts, against one pass"
+        recorder.require_close(parts[:, real], whole[:, real], what)
 
 
-@law("A longer text begins as a shorter one does.", grows)
-def a_longer_run_begins_the_same(member: Case, seen: Recorder) -> None:
-    stack, x, pos = Stack(member, causal=True), member.states(), member.pos()
+@law("Appending tokens does not change the output of those before.", exempt_full_sequence)
+def a_longer_run_begins_the_same(case: Case, recorder: Recorder) -> None:
+    stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
     whole = stack(x, pos)
-    for n in (1, 5, TOKENS - 1):
-        seen.near(
-            stack(x[:, :n], pos[:n]),
-            whole[:, :n],
-            f"the output of {n} tokens alone, against that of {TOKENS}",
-        )
+    for count in (1, 5, TOKENS - 1):
+        what = f"the output of {count} tokens alone, against that of {TOKENS}"
+        recorder.require_close(stack(x[:, :count], pos[:count]), whole[:, :count], what)
 
 
 @law(
-    "Segments that follow each other, with a memory of all before, give what one pass gives.", grows
+    "Segments, with a memory of all segments before, give what one pass gives.",
+    exempt_full_sequence,
 )
-def full_memory_equals_one_pass(member: Case, seen: Recorder) -> None:
-    stack, x, pos = Stack(member, causal=True), member.states(), member.pos()
+def full_memory_equals_one_pass(case: Case, recorder: Recorder) -> None:
+    stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
     parts = stack.in_parts(SegmentMemory(TOKENS), x, pos, 5, 4, 3)
-    seen.near(parts, stack(x, pos), "the output of three segments, against one pass")
+    recorder.require_close(parts, stack(x, pos), "the output of three segments, against one pass")
 
 
 @law(
-    "A cache that forgets what no query will see gives what one pass under the same window gives.",
-    grows,
+    "A cache that drops keys outside the window gives what one windowed pass gives.",
+    exempt_full_sequence,
 )
-def what_left_the_window_is_not_needed(member: Case, seen: Recorder) -> None:
-    stack, x, pos = Stack(member, causal=True, window=4), member.states(), member.pos()
+def what_left_the_window_is_not_needed(case: Case, recorder: Recorder) -> None:
+    stack = AttentionStack(case, causal=True, window=4)
+    x, pos = case.states(), case.positions()
     whole = stack(x, pos)
     with torch.no_grad():
-        one_by_one = stack.in_parts(KeyValueCache(), x, pos, 7, *[1] * (TOKENS - 7))
-        seen.near(one_by_one, whole, "the output under a window of tokens that come one by one")
+        single = stack.in_parts(KeyValueCache(), x, pos, 7, *[1] * (TOKENS - 7))
+        what = "the output under a window of tokens decoded one by one"
+        recorder.require_close(single, whole, what)
     parts = stack.in_parts(KeyValueCache(), x, pos, 2, 6, 4)
-    seen.near(parts, whole, "the output under a window of tokens that come in parts")
+    recorder.require_close(parts, whole, "the output under a window of tokens decoded in parts")

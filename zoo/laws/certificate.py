@@ -1,4 +1,4 @@
-"""What was found of one encoding under all laws, as plain data."""
+"""Certificates: the outcome of every law for one encoding, and rounding errors of its scores."""
 
 from __future__ import annotations
 
@@ -20,181 +20,227 @@ from torch import Tensor
 from zoo import api
 from zoo.attention.encoding import Encoding
 from zoo.errors import DataError, OptionError
+from zoo.laws.attention_stack import perturb
 from zoo.laws.case import HEADS, TOKENS, Case
-from zoo.laws.law import Law, LawBroken, Measurement, Recorder, error
-from zoo.laws.test_model import perturb
+from zoo.laws.law import Law, LawBroken, Measurement, Recorder, relative_error
 
-PLACES = (100, 1_000, 10_000, 100_000, 1_000_000)
-HALVES = ("float16", "bfloat16")
-WAYS = (
+POSITIONS = (100, 1_000, 10_000, 100_000, 1_000_000)
+DTYPES = (
     ("float32", "float32"),
-    *((half, "float32") for half in HALVES),
-    *((half, half) for half in HALVES),
+    ("float16", "float32"),
+    ("bfloat16", "float32"),
+    ("float16", "float16"),
+    ("bfloat16", "bfloat16"),
 )
-"""(dtype of queries and keys, dtype of weights): with weights in float32, halves are those of autocast."""
+"""(dtype of queries and keys, dtype of parameters); a half beside float32 is autocast."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rounding:
-    """The largest error of a score relative to 1 + |score|, or why there is none: refused, past what a half holds, or `broken`:
-    another error, or scores in float32 that are not finite.
+    """The largest error of a score at a position, relative to 1 + |score|.
+
+    Attributes:
+        head_dtype: Dtype of queries and keys.
+        weight_dtype: Dtype of parameters.
+        position: Position of half of the tokens; the others are at the start.
+        error: The error, or None if the scores are refused or not finite.
+        reason: Why there is no error.
+        broken: True for an exception, or for float32 scores that are not finite.
     """
 
-    heads: str
-    weights: str
-    place: int
+    head_dtype: str
+    weight_dtype: str
+    position: int
     error: float | None
-    why: str = ""
+    reason: str = ""
     broken: bool = False
 
 
-def roundings(members: Sequence[Case]) -> Iterator[Rounding]:
-    """One for each way and place: the worst on any number of axes."""
-    for (heads, weights), place in product(WAYS, PLACES):
-        yield max((_rounding(member, heads, weights, place) for member in members), key=_severity)
+def measure_roundings(cases: Sequence[Case]) -> Iterator[Rounding]:
+    """Yield the worst rounding of all cases for each pair of dtypes and each position."""
+    for (heads, weights), position in product(DTYPES, POSITIONS):
+        yield max((_measure(case, heads, weights, position) for case in cases), key=_severity)
 
 
 def _severity(one: Rounding) -> tuple[bool, float]:
     return one.broken, -1.0 if one.error is None else one.error
 
 
-def _rounding(member: Case, heads: str, weights: str, place: int) -> Rounding:
-    found, why, broken = None, "", False
+def _measure(case: Case, heads: str, weights: str, position: int) -> Rounding:
+    error, reason, broken = None, "", False
     with torch.random.fork_rng([]), torch.no_grad():
         torch.manual_seed(0)
         try:
-            found = _error(member, getattr(torch, heads), getattr(torch, weights), place)
-            if found is None:
-                why, broken = "not finite", heads == "float32"
+            error = _score_error(case, getattr(torch, heads), getattr(torch, weights), position)
+            if error is None:
+                reason, broken = "not finite", heads == "float32"
         except OptionError as refusal:
-            why = " ".join(str(refusal).split())[:200]
-        except Exception as error:  # of the encoding, whatever it is
-            why, broken = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", True
-    return Rounding(heads=heads, weights=weights, place=place, error=found, why=why, broken=broken)
+            reason = _one_line(refusal, 200)
+        except Exception as failure:  # of the encoding, whatever it is
+            reason, broken = f"{type(failure).__name__}: {_one_line(failure, 200)}", True
+    return Rounding(
+        head_dtype=heads,
+        weight_dtype=weights,
+        position=position,
+        error=error,
+        reason=reason,
+        broken=broken,
+    )
 
 
-def _error(member: Case, heads: torch.dtype, weights: torch.dtype, place: int) -> float | None:
-    """None where it is not finite."""
-    encoding, x = member.make().eval(), member.states().to(heads)
+def _one_line(error: Exception, length: int) -> str:
+    return " ".join(str(error).split())[:length]
+
+
+def _score_error(
+    case: Case, heads: torch.dtype, weights: torch.dtype, position: int
+) -> float | None:
+    """Return the largest error of a score, or None where one is not finite."""
+    encoding, x = case.build().eval(), case.states().to(heads)
     perturb(encoding)
     exact = deepcopy(encoding).double()
-    # half of the tokens stand at the start and half at the place, so that there are short and long ways
-    pos = member.pos() + place * (torch.arange(TOKENS)[:, None] >= TOKENS // 2)
+    # half of the tokens are at the start, half at the position, for short and long distances
+    pos = case.positions() + position * (torch.arange(TOKENS)[:, None] >= TOKENS // 2)
     with torch.autocast("cpu", heads) if weights != heads else nullcontext():
-        rounded = _scores(encoding.to(weights), x, pos.float(), member)
-    expected = _scores(exact, x.double(), pos, member)
+        scores = _scores(encoding.to(weights), x, pos.float(), case)
+    expected = _scores(exact, x.double(), pos, case)
     visible = expected != -torch.inf
-    off = error(rounded.double()[visible], expected[visible])
-    return off if isfinite(off) else None
+    error = relative_error(scores.double()[visible], expected[visible])
+    return error if isfinite(error) else None
 
 
-def _scores(encoding: Encoding, x: Tensor, pos: Tensor, member: Case) -> Tensor:
-    """Scores [B, H, N, N] where queries and keys are what the encoding makes of the states themselves."""
+def _scores(encoding: Encoding, x: Tensor, pos: Tensor, case: Case) -> Tensor:
+    """Return scores [B, H, N, N]; queries and keys are the embedded states."""
     states = api.embed(encoding, x, pos).to(x.dtype)
-    heads = states.unflatten(-1, (HEADS, member.head)).transpose(1, 2)
-    return api.scores(encoding, heads, heads, pos, x=x, causal=member.facts.causal_only)
+    heads = states.unflatten(-1, (HEADS, case.head_dim)).transpose(1, 2)
+    return api.scores(encoding, heads, heads, pos, x=x, causal=case.facts.causal_only)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A law and an encoding. `axes` are those that it was tried on, or broken on; `told` says how, or why it is exempt."""
+    """The outcome of a law for an encoding.
+
+    Attributes:
+        law: Name of the law.
+        outcome: "kept", "broken", or "exempt" where the law does not apply.
+        axes: Numbers of axes with this outcome.
+        detail: How the law is broken, or why it does not apply.
+        measurement: The measurement closest to its bound.
+    """
 
     law: str
     outcome: Literal["kept", "broken", "exempt"]
     axes: tuple[int, ...] = ()
-    told: str = ""
-    figure: Measurement | None = None
+    detail: str = ""
+    measurement: Measurement | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """Findings of an encoding, or of a list of them, with what its links declare. `partial` where it was stopped."""
+    """Findings and roundings of an encoding, or of a list of encodings.
+
+    Attributes:
+        name: Name of the encoding, or names joined by `+`.
+        facts: {name of a link: {fact: description}}.
+        axes: Numbers of axes that were tried.
+        findings: One for each law.
+        roundings: One for each pair of dtypes and each position.
+        zoo: Version of zoo.
+        torch: Version of PyTorch.
+        created: Time of the end, UTC.
+        command: The command that was run.
+        partial: True if it was stopped early.
+        renamed_keys: Version that renamed the keys of the file, if it was recorded before.
+    """
 
     name: str
-    facts: Mapping[str, Mapping[str, str]]  # {name of a link: {fact: what it says}}
+    facts: Mapping[str, Mapping[str, str]]
     axes: tuple[int, ...]
     findings: tuple[Finding, ...]
     roundings: tuple[Rounding, ...]
     zoo: str
     torch: str
-    made: str
+    created: str
     command: str
     partial: bool = False
+    renamed_keys: str | None = None
 
-    def of(self, outcome: str) -> list[Finding]:
-        return [one for one in self.findings if one.outcome == outcome]
+    def with_outcome(self, outcome: str) -> list[Finding]:
+        return [finding for finding in self.findings if finding.outcome == outcome]
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON has it, which knows no infinity: such a figure is a text."""
-        found = asdict(self)
-        for one in found["findings"]:
-            if one["figure"] and not abs(one["figure"]["value"]) < float("inf"):
-                one["figure"]["value"] = str(one["figure"]["value"])
-        return found
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON; an infinite measurement becomes a string."""
+        data = asdict(self)
+        for finding in data["findings"]:
+            measurement = finding["measurement"]
+            if measurement and not abs(measurement["value"]) < float("inf"):
+                measurement["value"] = str(measurement["value"])
+        return data
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The certificate that a file holds. Raises DataError where it holds none."""
+        """Read a certificate. Raises DataError if the file holds none."""
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            found["findings"] = tuple(_finding(**one) for one in found["findings"])
-            found["roundings"] = tuple(Rounding(**one) for one in found["roundings"])
-            return cls(**{**found, "axes": tuple(found["axes"])})
+            data = json.loads(path.read_text(encoding="utf-8"))
+            data["findings"] = tuple(_read_finding(**one) for one in data["findings"])
+            data["roundings"] = tuple(Rounding(**one) for one in data["roundings"])
+            return cls(**{**data, "axes": tuple(data["axes"])})
         except (ValueError, KeyError, TypeError, RecursionError):
             raise DataError(f"{path}: holds no certificate") from None
 
 
-def _finding(figure: Mapping[str, Any] | None, axes: Sequence[int], **rest: Any) -> Finding:
-    known = (
-        None
-        if figure is None
-        else Measurement(float(figure["value"]), float(figure["bound"]), figure["kind"])
-    )
-    return Finding(figure=known, axes=tuple(axes), **rest)
+def _read_finding(
+    measurement: Mapping[str, Any] | None, axes: Sequence[int], **rest: Any
+) -> Finding:
+    known = None
+    if measurement is not None:
+        value, bound = float(measurement["value"]), float(measurement["bound"])
+        known = Measurement(value, bound, measurement["kind"])
+    return Finding(measurement=known, axes=tuple(axes), **rest)
 
 
-def examined(law: Law, members: Sequence[Case]) -> Finding:
-    """What a law finds of an encoding on all its numbers of axes: broken where any is, kept where any is.
+def examine(law: Law, cases: Sequence[Case]) -> Finding:
+    """Check a law on all cases of an encoding.
 
-    Of figures, that nearest to its bound.
+    It is broken if any case breaks it, and kept if any keeps it. The measurement closest to its
+    bound stands for all.
     """
-    findings = [tried(law, member) for member in members]
-    worst = next(
-        one
-        for outcome in ("broken", "kept", "exempt")
-        for one in findings
-        if one.outcome == outcome
-    )
-    alike = [one for one in findings if one.outcome == worst.outcome]
-    figures = [one.figure for one in alike if one.figure]
-    axes = tuple(number for one in alike for number in one.axes)
-    return replace(
-        worst, axes=axes, figure=max(figures, key=lambda figure: figure.share, default=None)
-    )
+    findings = [try_law(law, case) for case in cases]
+    severity = ("broken", "kept", "exempt")
+    worst = min(findings, key=lambda finding: severity.index(finding.outcome))
+    alike = [finding for finding in findings if finding.outcome == worst.outcome]
+    measurements = [finding.measurement for finding in alike if finding.measurement]
+    closest = max(measurements, key=lambda one: one.bound_ratio, default=None)
+    axes = tuple(number for finding in alike for number in finding.axes)
+    return replace(worst, axes=axes, measurement=closest)
 
 
-def tried(law: Law, member: Case) -> Finding:
-    """What a law finds of a member, always from the same random numbers; whatever it raises breaks the law."""
-    seen, told = Recorder(), ""
+def try_law(law: Law, case: Case) -> Finding:
+    """Check a law on one case, always from the same seed; any exception breaks the law."""
+    recorder, detail = Recorder(), ""
     with torch.random.fork_rng([]):
         try:
-            _ = member.facts, member.head  # made once, which draws numbers
-            if why := law.exempt(member):  # which may make another one
-                return Finding(law=law.name, outcome="exempt", told=why)
+            _ = case.facts, case.head_dim  # cached now, because building draws numbers
+            if reason := law.exempt(case):
+                return Finding(law=law.name, outcome="exempt", detail=reason)
             torch.manual_seed(0)
-            law.check(member, seen)
+            law.check(case, recorder)
         except LawBroken as broken:
-            told = str(broken)
+            detail = str(broken)
         except Exception as error:  # of the encoding, whatever it is
-            told = f"{type(error).__name__}{_place(error, member)}: {' '.join(str(error).split())[:300]}"
-    outcome: Literal["kept", "broken"] = "broken" if told else "kept"
+            where = _location(error, case)
+            detail = f"{type(error).__name__}{where}: {_one_line(error, 300)}"
     return Finding(
-        law=law.name, outcome=outcome, axes=(member.axes,), told=told, figure=seen.figure
+        law=law.name,
+        outcome="broken" if detail else "kept",
+        axes=(case.axes,),
+        detail=detail,
+        measurement=recorder.measurement,
     )
 
 
-def _place(error: Exception, member: Case) -> str:
-    """The last line of the encoding's own file that led to an error."""
-    own = {inspect.getsourcefile(type(link)) for link in member.facts}
+def _location(error: Exception, case: Case) -> str:
+    """Return the last line of the encoding's own file in the traceback."""
+    own = {inspect.getsourcefile(type(link)) for link in case.facts}
     lines = [frame for frame in extract_tb(error.__traceback__) if frame.filename in own]
     return f" in {Path(lines[-1].filename).name}, line {lines[-1].lineno}" if lines else ""

@@ -1,89 +1,76 @@
-"""Laws of places: what shifts, orders and samples may change."""
+"""Laws of positions: the effect of shifts, permutations and positions per sample."""
 
 from __future__ import annotations
 
 import torch
 
+from zoo.laws.attention_stack import AttentionStack
 from zoo.laws.case import BATCH, TOKENS, Case
-from zoo.laws.law import SEEN, Recorder, error, law
-from zoo.laws.test_model import Stack
+from zoo.laws.law import NOTICEABLE, Recorder, law, relative_error
 
 
-def _relative(member: Case) -> str:
-    return "" if member.facts.shift_invariant else "it is not declared relative"
+def _exempt_variant(case: Case) -> str:
+    return "" if case.facts.shift_invariant else "it is not declared shift_invariant"
 
 
-def _absolute(member: Case) -> str:
-    if member.facts.shift_invariant:
-        return "it is declared relative"
-    most = member.most_axes  # on fewer, what does not commute has nothing to commute with
-    return "" if member.axes == most else f"not tried: needs {most} axes"
+def _exempt_invariant(case: Case) -> str:
+    if case.facts.shift_invariant:
+        return "it is declared shift_invariant"
+    # on fewer axes, generators that do not commute have nothing to commute with
+    return "" if case.axes == case.max_axes else f"not tried: needs {case.max_axes} axes"
 
 
-@law(
-    "What is declared relative is the same wherever all tokens are shifted to, along each axis.",
-    _relative,
-)
-def shifts_change_nothing(member: Case, seen: Recorder) -> None:
-    for causal in member.masks:
-        stack, x, pos = Stack(member, causal=causal), member.states(), member.pos()
-        for number, axis in enumerate(torch.eye(member.axes, dtype=pos.dtype)):
-            for shift in (
-                2.5,
-                4096.5 if member.axes == 1 else 100.5,
-            ):  # also past where a table would end
-                told = f"the output where all tokens are shifted by {shift} along axis {number}"
-                seen.near(stack(x, pos + shift * axis), stack(x, pos), told)
+@law("A shift-invariant encoding ignores shifts of all tokens along any axis.", _exempt_variant)
+def shifts_change_nothing(case: Case, recorder: Recorder) -> None:
+    far = 4096.5 if case.axes == 1 else 100.5  # also past the end of a table
+    for causal in case.causal_modes:
+        stack, x, pos = AttentionStack(case, causal=causal), case.states(), case.positions()
+        for number, axis in enumerate(torch.eye(case.axes, dtype=pos.dtype)):
+            for shift in (2.5, far):
+                what = f"the output where all tokens are shifted by {shift} along axis {number}"
+                recorder.require_close(stack(x, pos + shift * axis), stack(x, pos), what)
 
 
 @law(
-    "What is not declared relative changes where all tokens are shifted: else it could be declared so.",
-    _absolute,
+    "Shifting all tokens changes an encoding that is not declared shift-invariant.",
+    _exempt_invariant,
 )
-def shifts_are_seen(member: Case, seen: Recorder) -> None:
-    stack, x, pos = Stack(member, causal=member.facts.causal_only), member.states(), member.pos()
-    shifts = (1, 1024) if member.axes == 1 else (1,)
-    shifted = [stack(x, pos + shift * axis) for axis in torch.eye(member.axes) for shift in shifts]
-    change = max(error(out, stack(x, pos)) for out in shifted)
-    seen.above(change, SEEN, "shifts change the output by")
+def shifts_are_seen(case: Case, recorder: Recorder) -> None:
+    stack = AttentionStack(case, causal=case.facts.causal_only)
+    x, pos = case.states(), case.positions()
+    shifts = (1, 1024) if case.axes == 1 else (1,)
+    outputs = [stack(x, pos + shift * axis) for axis in torch.eye(case.axes) for shift in shifts]
+    change = max(relative_error(out, stack(x, pos)) for out in outputs)
+    recorder.require_above(change, NOTICEABLE, "shifts change the output by")
 
 
-@law("Places given for each sample are those of the sample.")
-def each_sample_has_its_own_positions(member: Case, seen: Recorder) -> None:
-    places = torch.stack([member.pos(), 2 * member.pos() + 1])
-    for causal in member.masks:
-        stack, x = Stack(member, causal=causal), member.states()
-        each = stack(x, member.pos().expand(BATCH, -1, -1))
-        seen.near(
-            each, stack(x, member.pos()), "the output where each sample is given the same places"
-        )
-        together = stack(x, places)
+@law("Each sample may have positions of its own.")
+def each_sample_has_its_own_positions(case: Case, recorder: Recorder) -> None:
+    pos = case.positions()
+    both = torch.stack([pos, 2 * pos + 1])
+    for causal in case.causal_modes:
+        stack, x = AttentionStack(case, causal=causal), case.states()
+        each = stack(x, pos.expand(BATCH, -1, -1))
+        what = "the output where each sample is given the same positions"
+        recorder.require_close(each, stack(x, pos), what)
+
+        together = stack(x, both)
         for sample in range(BATCH):
-            alone = stack(x[sample, None], places[sample])[0]
-            seen.near(
-                together[sample],
-                alone,
-                "the output of a sample with places of its own, against it alone",
-            )
+            alone = stack(x[sample, None], both[sample])[0]
+            what = "the output of a sample with positions of its own, against the sample alone"
+            recorder.require_close(together[sample], alone, what)
 
 
-def _ordered(member: Case) -> str:
-    return "it is meaningful only under a causal mask" if member.facts.causal_only else ""
+def _exempt_causal(case: Case) -> str:
+    return "it is meaningful only under a causal mask" if case.facts.causal_only else ""
 
 
 @law(
-    "Without a mask, tokens that change slots together with their places give the output in that order.",
-    _ordered,
+    "Without a mask, permuting tokens together with their positions permutes the output.",
+    _exempt_causal,
 )
-def permuted_tokens_permute_the_output(member: Case, seen: Recorder) -> None:
-    stack, x, pos, order = (
-        Stack(member, causal=False),
-        member.states(),
-        member.pos(),
-        torch.randperm(TOKENS),
-    )
-    seen.near(
-        stack(x[:, order], pos[order]),
-        stack(x, pos)[:, order],
-        "the output of tokens in another order",
-    )
+def permuted_tokens_permute_the_output(case: Case, recorder: Recorder) -> None:
+    stack, order = AttentionStack(case, causal=False), torch.randperm(TOKENS)
+    x, pos = case.states(), case.positions()
+    what = "the output of tokens in another order"
+    recorder.require_close(stack(x[:, order], pos[order]), stack(x, pos)[:, order], what)

@@ -1,4 +1,4 @@
-"""Certificates as text: Markdown whose columns are aligned, so that a terminal shows it as well."""
+"""Certificates as Markdown tables, aligned so that a terminal shows them as well."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from zoo.bench.result import pluralize
 from zoo.laws import LAWS
-from zoo.laws.certificate import PLACES, WAYS, Certificate, Finding, Rounding
-from zoo.reporting.tables import format_markdown
+from zoo.laws.certificate import DTYPES, POSITIONS, Certificate, Finding, Rounding
 
-ROUNDED = "Largest error of scores against float64, relative to 1 + |score|, of tokens at place 0 and at place"
-SAID = {"kept": "kept", "broken": "BROKEN", "exempt": "does not apply"}
+ROUNDING_TITLE = (
+    "Largest error of scores against float64, relative to 1 + |score|, of tokens at position 0 and"
+    " at position"
+)
+OUTCOMES = {"kept": "kept", "broken": "BROKEN", "exempt": "does not apply"}
 SIGNS = {"kept": "+", "broken": "X", "exempt": "."}
 MEASURED = {
     "shift": "shifts_change_nothing",
@@ -22,141 +24,131 @@ MEASURED = {
     "compiled": "a_compiler_captures_it",
     "gradient": "gradients_are_slopes",
 }
-"""{column: law} of the table of figures."""
+"""{column: law} of the table of measurements."""
 
 
-def shown(certificates: Sequence[Certificate]) -> str:
-    """One as a whole; of several, what laws they keep, what was measured, and how they are rounded."""
+def render(certificates: Sequence[Certificate]) -> str:
+    """Return one certificate in full, or tables that summarise several."""
     if len(certificates) == 1:
-        return "\n\n".join(_certificate(certificates[0]))
-    far = [
-        f"{ROUNDED} {PLACES[-1]:,} (*: refused, or not finite; X: fails):",
-        *rounded(certificates, PLACES[-1]),
-    ]
-    parts = [
-        *figures(certificates),
-        *(far if len(far) > 1 else []),
-        matrix(certificates),
-        *_sums(certificates),
-    ]
-    return "\n\n".join(parts)
+        return "\n\n".join(_render_one(certificates[0]))
+    parts = [*measurement_table(certificates)]
+    if any(one.roundings for one in certificates):
+        title = f"{ROUNDING_TITLE} {POSITIONS[-1]:,} (*: refused, or not finite; X: fails):"
+        parts += [title, *rounding_table(certificates, POSITIONS[-1])]
+    return "\n\n".join([*parts, law_table(certificates), _summarise(certificates)])
 
 
-def _certificate(one: Certificate) -> Iterator[str]:
-    yield f"# {one.name}, on {axes_told(one.axes)}"
+def _render_one(one: Certificate) -> Iterator[str]:
+    yield f"# {one.name}, on {describe_axes(one.axes)}"
     for link, facts in one.facts.items():
-        yield "\n".join(
-            [f"{link} declares", *(f"  {fact}: {told}" for fact, told in facts.items())]
-        )
-    numbers = {law.name: number for number, law in enumerate(LAWS, start=1)}
-    lines = [
-        [str(numbers[finding.law]), finding.law, *_seen(finding, one.axes)]
-        for finding in one.findings
-    ]
-    yield format_markdown(
-        ["", "law", "outcome", "seen", "bound", "remark"],
-        lines,
-        ("law", "outcome", "bound", "remark"),
-    )
+        lines = [f"  {fact}: {description}" for fact, description in facts.items()]
+        yield "\n".join([f"{link} declares", *lines])
+    numbers = _number_laws()
+    rows = [[numbers[each.law], each.law, *_outcome(each, one.axes)] for each in one.findings]
+    text = ("law", "outcome", "bound", "remark")
+    yield grid(["", "law", "outcome", "measured", "bound", "remark"], rows, text)
     if one.roundings:
-        places = [
-            [f"{place:,}", *(_error(_at(one, way, place)) for way in WAYS)] for place in PLACES
-        ]
-        why = sorted(
-            {rounding.why for rounding in one.roundings if rounding.why and not rounding.broken}
-        )
-        yield f"{ROUNDED} ...\n\n{format_markdown(['place', *map(_way, WAYS)], places)}"
-        yield from ([f"*: {'; '.join(why)}"] if why else [])
-    yield from _sums([one])
+        rows = []
+        for position in POSITIONS:
+            errors = [_error(_find_rounding(one, dtypes, position)) for dtypes in DTYPES]
+            rows.append([f"{position:,}", *errors])
+        table = grid(["position", *map(_dtype_title, DTYPES)], rows)
+        yield f"{ROUNDING_TITLE} ...\n\n{table}"
+        reasons = {each.reason for each in one.roundings if each.reason and not each.broken}
+        yield from ([f"*: {'; '.join(sorted(reasons))}"] if reasons else [])
+    yield _summarise([one])
 
 
-def axes_told(axes: Sequence[int]) -> str:
-    """In words."""
+def describe_axes(axes: Sequence[int]) -> str:
+    """Return numbers of axes in words, such as "1, 2 and 3 axes"."""
     *before, last = map(str, axes)
-    return (
-        f"{', '.join(before)} and {last} axes"
-        if before
-        else f"{last} {'axis' if last == '1' else 'axes'}"
-    )
+    if before:
+        return f"{', '.join(before)} and {last} axes"
+    return f"{last} {'axis' if last == '1' else 'axes'}"
 
 
-def _seen(finding: Finding, axes: Sequence[int]) -> list[str]:
-    """Outcome, number, bound, and why it does not apply or where it was tried if not everywhere; faults are told below."""
-    figure = finding.figure
-    numbers = [f"{figure.value:.1e}", figure.limit] if figure else ["", ""]
-    where = (
-        "" if not finding.axes or finding.axes == tuple(axes) else f"on {axes_told(finding.axes)}"
-    )
-    return [SAID[finding.outcome], *numbers, finding.told if finding.outcome == "exempt" else where]
+def _number_laws() -> dict[str, str]:
+    return {law.name: str(number) for number, law in enumerate(LAWS, start=1)}
 
 
-def matrix(certificates: Sequence[Certificate]) -> str:
-    """A line for each encoding and a column for each law, which are listed below by their numbers."""
-    numbers = {law.name: str(number) for number, law in enumerate(LAWS, start=1)}
-    met = [
-        law
-        for law in LAWS
-        if any(law.name == one.law for each in certificates for one in each.findings)
-    ]
-    lines = []
-    for each in certificates:
-        signs = {one.law: SIGNS[one.outcome] for one in each.findings}
-        lines.append([each.name, *(signs.get(law.name, "") for law in met)])
-    legend = "\n".join(f"{numbers[law.name]:>2}. `{law.name}`: {law.says}" for law in met)
-    read = f"{SIGNS['kept']} kept, {SIGNS['broken']} broken, {SIGNS['exempt']} does not apply"
-    return f"{format_markdown(['encoding', *(numbers[law.name] for law in met)], lines, ('encoding',))}\n\n{read}\n\n{legend}"
+def _outcome(finding: Finding, axes: Sequence[int]) -> list[str]:
+    """Return outcome, measured value, bound, and the reason or the axes if not all."""
+    value, bound, remark = "", "", ""
+    if finding.measurement:
+        value, bound = f"{finding.measurement.value:.1e}", finding.measurement.bound_text
+    if finding.outcome == "exempt":
+        remark = finding.detail
+    elif finding.axes and finding.axes != tuple(axes):
+        remark = f"on {describe_axes(finding.axes)}"
+    return [OUTCOMES[finding.outcome], value, bound, remark]
 
 
-def figures(certificates: Sequence[Certificate]) -> Iterator[str]:
-    """The errors of what is most often asked, none where it does not apply or fused kernels refuse."""
-    met = {one.law for each in certificates for one in each.findings}
-    columns = {column: law for column, law in MEASURED.items() if law in met}
-    lines = []
-    for each in certificates:
-        found = {one.law: one.figure for one in each.findings}
+def law_table(certificates: Sequence[Certificate]) -> str:
+    """Return a table with a row per encoding and a column per law, and a legend of the laws."""
+    numbers = _number_laws()
+    tried = {finding.law for one in certificates for finding in one.findings}
+    laws = [law for law in LAWS if law.name in tried]
+    rows = []
+    for one in certificates:
+        signs = {finding.law: SIGNS[finding.outcome] for finding in one.findings}
+        rows.append([one.name, *(signs.get(law.name, "") for law in laws)])
+    legend = "\n".join(f"{numbers[law.name]:>2}. `{law.name}`: {law.statement}" for law in laws)
+    key = f"{SIGNS['kept']} kept, {SIGNS['broken']} broken, {SIGNS['exempt']} does not apply"
+    table = grid(["encoding", *(numbers[law.name] for law in laws)], rows, ("encoding",))
+    return f"{table}\n\n{key}\n\n{legend}"
+
+
+def measurement_table(certificates: Sequence[Certificate]) -> Iterator[str]:
+    """Yield a table of the main errors; cells are empty where a law measured nothing."""
+    tried = {finding.law for one in certificates for finding in one.findings}
+    columns = {column: law for column, law in MEASURED.items() if law in tried}
+    rows = []
+    for one in certificates:
+        found = {finding.law: finding.measurement for finding in one.findings}
         values = (found.get(law) for law in columns.values())
-        lines.append([each.name, *(f"{value.value:.0e}" if value else "" for value in values)])
+        rows.append([one.name, *(f"{value.value:.0e}" if value else "" for value in values)])
     if columns:
-        yield format_markdown(["encoding", *columns], lines, ("encoding",))
+        yield grid(["encoding", *columns], rows, ("encoding",))
 
 
-def rounded(certificates: Sequence[Certificate], place: int) -> Iterator[str]:
-    """How far off scores are at a place, in each way to round."""
-    some = [one for one in certificates if one.roundings]
-    if some:
-        lines = [[one.name, *(_error(_at(one, way, place)) for way in WAYS)] for one in some]
-        yield format_markdown(["encoding", *map(_way, WAYS)], lines, ("encoding",))
+def rounding_table(certificates: Sequence[Certificate], position: int) -> Iterator[str]:
+    """Yield a table of the rounding errors of scores at a position, for each pair of dtypes."""
+    rows = []
+    for one in certificates:
+        if one.roundings:
+            errors = [_error(_find_rounding(one, dtypes, position)) for dtypes in DTYPES]
+            rows.append([one.name, *errors])
+    if rows:
+        yield grid(["encoding", *map(_dtype_title, DTYPES)], rows, ("encoding",))
 
 
-def _at(one: Certificate, way: tuple[str, str], place: int) -> Rounding | None:
-    found = (
-        each for each in one.roundings if (each.heads, each.weights, each.place) == (*way, place)
+def _find_rounding(one: Certificate, dtypes: tuple[str, str], position: int) -> Rounding | None:
+    for each in one.roundings:
+        if (each.head_dtype, each.weight_dtype, each.position) == (*dtypes, position):
+            return each
+    return None
+
+
+def _error(rounding: Rounding | None) -> str:
+    if rounding is None:
+        return ""
+    if rounding.broken:
+        return SIGNS["broken"]
+    return "*" if rounding.error is None else f"{rounding.error:.0e}"
+
+
+def _dtype_title(dtypes: tuple[str, str]) -> str:
+    heads, weights = dtypes
+    return f"{heads}, weights too" if heads == weights != "float32" else heads
+
+
+def _summarise(certificates: Sequence[Certificate]) -> str:
+    """Count the laws by outcome."""
+    counts = {outcome: sum(len(one.with_outcome(outcome)) for one in certificates) for outcome in SIGNS}
+    outcomes = (
+        f"laws kept {counts['kept']:,}, broken {counts['broken']}, not applying {counts['exempt']}"
     )
-    return next(found, None)
-
-
-def _error(one: Rounding | None) -> str:
-    if one is None or one.broken:
-        return "" if one is None else SIGNS["broken"]
-    return "*" if one.error is None else f"{one.error:.0e}"
-
-
-def _way(way: tuple[str, str]) -> str:
-    heads, weights = way
-    return (
-        heads
-        if heads == weights == "float32"
-        else f"{heads}, weights too"
-        if heads == weights
-        else heads
-    )
-
-
-def _sums(certificates: Sequence[Certificate]) -> Iterator[str]:
-    """How many laws each outcome has; and that of a work that was stopped."""
-    counts = {outcome: sum(len(one.of(outcome)) for one in certificates) for outcome in SIGNS}
-    told = f"{pluralize(len(certificates), 'encoding')}: laws kept {counts['kept']:,}, broken {counts['broken']}, "
-    partial = (
-        "; PARTIAL: stopped before its end" if any(one.partial for one in certificates) else ""
-    )
-    yield f"{told}not applying {counts['exempt']}; zoo {certificates[0].zoo}, torch {certificates[0].torch}{partial}"
+    versions = f"zoo {certificates[0].zoo}, torch {certificates[0].torch}"
+    partial = any(one.partial for one in certificates)
+    end = "; PARTIAL: stopped before its end" if partial else ""
+    return f"{counted(len(certificates), 'encoding')}: {outcomes}; {versions}{end}"

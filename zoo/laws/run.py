@@ -1,4 +1,4 @@
-"""`zoo verify ENCODING|all`: any encoding put through the laws, and what was seen of it as a certificate."""
+"""`zoo verify ENCODING|all`: any encoding put through the laws, and what was recorder of it as a certificate."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from zoo.bench.result import pluralize
 from zoo.config.command_line import parse_encodings, parse_options
 from zoo.config.signature import EveryEncoding
 from zoo.config.tree import COMMAND_LINE, collect_issues
-from zoo.encodings.facts import declared
+from zoo.attention.facts import describe_facts
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError, Stopped, ZooError
 from zoo.laws import LAWS, Case, Law
-from zoo.laws.certificate import Certificate, Finding, Rounding, examined, roundings
-from zoo.laws.report import axes_told
+from zoo.laws.certificate import Certificate, Finding, Rounding, examine, measure_roundings
+from zoo.laws.report import describe_axes
 from zoo.registry import Choice
 from zoo.run import atomic_io
 from zoo.utils.progress import Ticker
@@ -36,7 +36,7 @@ Axes = Literal[1, 2, 3]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions:
+class VerifyOptions:
     """What `zoo verify` tries, beside the options of the encoding."""
 
     axes: Axes | tuple[Axes, ...] | None = None  # None: each number that is accepted
@@ -45,25 +45,25 @@ class CheckOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examinee:
+class Candidate:
     """An encoding, or a list of them, on each number of axes that it is tried on."""
 
     name: str
-    members: tuple[Case, ...]
+    cases: tuple[Case, ...]
 
 
-def examinees(words: Sequence[str]) -> tuple[CheckOptions, list[Law], list[Examinee]]:
+def select_candidates(words: Sequence[str]) -> tuple[VerifyOptions, list[Law], list[Candidate]]:
     """The options, the laws and the encodings that words name. Raises RecipeError with every fault."""
     told = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
     names = [word for word in words if word not in told]
     faults: list[ConfigIssue] = []
-    options = CheckOptions()
+    options = VerifyOptions()
     own: dict[str, object] = {}
     with collect_issues(faults):
         options, own = _parse_options(told, names)
     with collect_issues(faults):
         laws = _laws(options.laws)
-    found: list[Examinee] = []
+    found: list[Candidate] = []
     with collect_issues(faults):
         for choices in _lists(names, own):
             with collect_issues(faults):
@@ -79,13 +79,13 @@ def examinees(words: Sequence[str]) -> tuple[CheckOptions, list[Law], list[Exami
 
 def _parse_options(
     told: Sequence[str], names: Sequence[str]
-) -> tuple[CheckOptions, dict[str, object]]:
+) -> tuple[VerifyOptions, dict[str, object]]:
     """The options of the verb, and those given to an encoding that stands alone."""
     by_itself = len(names) == 1 and names[0] in registry.names("encodings")
     classes = (registry.find("encodings", names[0]), EveryEncoding) if by_itself else ()
-    options, *own = parse_options(told, (CheckOptions, *classes))
+    options, *own = parse_options(told, (VerifyOptions, *classes))
     given = {word.partition("=")[0] for word in told}
-    return CheckOptions(**options), {
+    return VerifyOptions(**options), {
         key: value for one in own for key, value in one.items() if key in given
     }
 
@@ -130,7 +130,7 @@ def _complete(choices: Sequence[Choice], own: dict[str, object]) -> list[Choice]
 
 def _examinee(
     choices: Sequence[Choice], asked: Axes | tuple[Axes, ...] | None, among_all: bool
-) -> list[Examinee]:
+) -> list[Candidate]:
     """None where it takes none of the axes that all are asked for."""
     classes, name = [registry.find("encodings", one.name) for one in choices], format_chain(choices)
     if any("coordinates" in one.options for one in choices):
@@ -153,9 +153,9 @@ def _examinee(
             ConfigIssue(COMMAND_LINE, "axes", f"{name} does not take {refused or asked}", remedy)
         )
     try:
-        members = tuple(Case.of(name, choices, axes) for axes in wanted)
-        for member in members:
-            member.make()
+        cases = tuple(Case.from_choices(name, choices, axes) for axes in wanted)
+        for case in cases:
+            case.build()
     except OptionError as invalid:
         raise RecipeError(
             ConfigIssue(COMMAND_LINE, f"{name}: {invalid.key}", str(invalid))
@@ -163,21 +163,21 @@ def _examinee(
     except Exception as error:  # of the encoding, whatever it is
         problem = f"it cannot be made, {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         raise RecipeError(ConfigIssue(COMMAND_LINE, name, problem)) from None
-    return [Examinee(name=name, members=members)] if members else []
+    return [Candidate(name=name, cases=cases)] if cases else []
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conformance:
+class Verification:
     """Certificates of so many encodings out of those asked for, and the signal that ended the work early."""
 
     certificates: tuple[Certificate, ...]
-    asked: int
+    requested: int
     stopped: Signals | None
 
 
-def conform(words: Sequence[str], plugins: Sequence[str]) -> Conformance:
+def verify(words: Sequence[str], plugins: Sequence[str]) -> Verification:
     """Put encodings through the laws. What can be wrong with the arguments is told before."""
-    options, laws, asked = examinees(words)
+    options, laws, asked = select_candidates(words)
     paths = _paths(options.to, [one.name for one in asked])
     command = shlex.join(
         ["zoo", "verify", *words, *(word for plugin in plugins for word in ("--plugin", plugin))]
@@ -196,33 +196,33 @@ def conform(words: Sequence[str], plugins: Sequence[str]) -> Conformance:
                 found.append(work.certificate())
             if paths:
                 atomic_io.write(
-                    io.BytesIO(f"{written(found[-1].plain())}\n".encode()), paths[one.name]
+                    io.BytesIO(f"{write_json(found[-1].to_dict())}\n".encode()), paths[one.name]
                 )
     tell("")
     done = tuple(one for one in found if one.findings)
-    return Conformance(certificates=done, asked=len(asked), stopped=next(iter(received), None))
+    return Verification(certificates=done, requested=len(asked), stopped=next(iter(received), None))
 
 
-def written(plain: object) -> str:
+def write_json(plain: object) -> str:
     """As JSON."""
     return json.dumps(plain, indent=1, allow_nan=False, ensure_ascii=False)
 
 
-def judge(done: Conformance) -> None:
-    """Raises ZooError with each broken law, what was seen and what would be right, or Stopped where work was cut short."""
-    says = {law.name: law.says for law in LAWS}
-    broken = [(one.name, finding) for one in done.certificates for finding in one.of("broken")]
+def raise_if_broken(done: Verification) -> None:
+    """Raises ZooError with each broken law, what was recorder and what would be right, or Stopped where work was cut short."""
+    says = {law.name: law.statement for law in LAWS}
+    broken = [(one.name, finding) for one in done.certificates for finding in one.with_outcome("broken")]
     count = "1 law is broken" if len(broken) == 1 else f"{len(broken)} laws are broken"
     lines = [
         line
         for name, one in broken
         for line in (
-            f"  {name}, on {axes_told(one.axes)}: {one.law}: {one.told}",
+            f"  {name}, on {describe_axes(one.axes)}: {one.law}: {one.detail}",
             f"    the law: {says[one.law]}",
         )
     ]
     failing = {
-        f"  {one.name}: rounding: {each.why}": None
+        f"  {one.name}: rounding: {each.reason}": None
         for one in done.certificates
         for each in one.roundings
         if each.broken
@@ -231,7 +231,7 @@ def judge(done: Conformance) -> None:
         count, lines = f"{count}, and scores in less than float64 fail", [*lines, *failing]
     if done.stopped:
         whole = sum(not one.partial for one in done.certificates)
-        told = f"stopped by {done.stopped.name}; {whole} of {pluralize(done.asked, 'encoding')} checked, {count} so far"
+        told = f"stopped by {done.stopped.name}; {whole} of {counted(done.requested, 'encoding')} checked, {count} so far"
         raise Stopped(done.stopped, "\n".join([told, *lines]))
     if lines:
         raise ZooError("\n".join([count, *lines]))
@@ -241,7 +241,7 @@ class _Work:
     """An encoding under the laws; what was found of it is known at any time."""
 
     def __init__(
-        self, examinee: Examinee, laws: Sequence[Law], rounded: bool, command: str
+        self, examinee: Candidate, laws: Sequence[Law], rounded: bool, command: str
     ) -> None:
         self.examinee, self.laws, self.rounded, self.command = examinee, laws, rounded, command
         self.findings: list[Finding] = []
@@ -249,27 +249,27 @@ class _Work:
         self.partial = True
 
     def run(self, tell: Callable[[str], None]) -> None:
-        members = self.examinee.members
+        cases = self.examinee.cases
         for law in self.laws:
             tell(law.name)
-            self.findings.append(examined(law, members))
+            self.findings.append(examine(law, cases))
         if self.rounded:
             tell("rounding")
-            self.roundings += roundings(members)
+            self.roundings += measure_roundings(cases)
         self.partial = False
 
     def certificate(self) -> Certificate:
-        members = self.examinee.members
-        links = members[0].facts.named_children()
+        cases = self.examinee.cases
+        links = cases[0].facts.named_children()
         return Certificate(
             name=self.examinee.name,
-            facts={name: declared(link) for name, link in links},  # type: ignore[arg-type]
-            axes=tuple(member.axes for member in members),
+            facts={name: describe_facts(link) for name, link in links},  # type: ignore[arg-type]
+            axes=tuple(case.axes for case in cases),
             findings=tuple(self.findings),
             roundings=tuple(self.roundings),
             zoo=__version__,
             torch=torch.__version__,
-            made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             command=self.command,
             partial=self.partial,
         )

@@ -25,7 +25,7 @@ def check_pairs(dims: Dims) -> None:
         )
 
 
-def per_axis(value: Tensor, there: Dims, here: Dims) -> Tensor | None:
+def adapt_axes(value: Tensor, there: Dims, here: Dims) -> Tensor | None:
     """A parameter [P, ...] of one set of axes for another: a clip's rows and columns are those of an image.
 
     What is new, its frames, is 0: a token turns by its place in the frame alone, as before, until training changes it.
@@ -38,7 +38,7 @@ def per_axis(value: Tensor, there: Dims, here: Dims) -> Tensor | None:
     return torch.cat([torch.zeros_like(value[:1]), value]) if there.axes < here.axes else value[1:]
 
 
-def ladders(dims: Dims, base: float, like: Tensor, pairs: int | None = None) -> list[Tensor]:
+def axis_frequencies(dims: Dims, base: float, like: Tensor, pairs: int | None = None) -> list[Tensor]:
     """The K/2 pairs, or fewer, dealt out to the P axes in nearly equal parts, as magnitudes base^(-2Pk/K).
 
     k is counted in each part.
@@ -49,14 +49,14 @@ def ladders(dims: Dims, base: float, like: Tensor, pairs: int | None = None) -> 
     ]
 
 
-def angles(pos: Tensor, waves: Tensor) -> Tensor:
+def compute_angles(pos: Tensor, waves: Tensor) -> Tensor:
     """Angles of wave vectors [P, G, pairs], each turning by sum_a p_a waves[a], at [1|B, N, P]: [1|B, G, N, pairs]."""
     parts = [pos[:, None, :, a, None] * waves[a, :, None] for a in range(len(waves))]
     return sum(parts[1:], parts[0])
 
 
-Rule = Literal["linear", "ntk", "yarn", "llama3"]
-RULES: tuple[str, ...] = get_args(Rule)
+ScalingRule = Literal["linear", "ntk", "yarn", "llama3"]
+RULES: tuple[str, ...] = get_args(ScalingRule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Scaling:
     (arXiv:2309.00071); llama3: long waves only (arXiv:2407.21783).
     """
 
-    rule: Rule
+    rule: ScalingRule
     factor: Annotated[float, Between(1)]
     original: Annotated[int, Between(1)] | None = None
 
@@ -77,12 +77,12 @@ class Scaling:
         if not self.factor >= 1:
             raise OptionError("factor", f"factor {self.factor} is less than 1")
 
-    def length(self, dims: Dims) -> int:
+    def training_length(self, dims: Dims) -> int:
         """The length of training. Raises OptionError when nobody said it, and the rule needs it."""
         return self.original or (dims.tokens if self.rule in ("yarn", "llama3") else 0)
 
 
-def scaled(
+def scale_frequencies(
     scaling: Scaling, base: float, width: int, steps: Tensor, length: int
 ) -> tuple[Tensor, float]:
     """Frequencies [K'/2] for pairs numbered by `steps`, and what multiplies cos and sin."""

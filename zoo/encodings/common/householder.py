@@ -15,7 +15,7 @@ from torch.nn import functional as F
 SIZE = 64  # tokens of a block at most
 
 
-def added(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, size: int = SIZE) -> Tensor:
+def compute_path_bias(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, block_size: int = SIZE) -> Tensor:
     """k_j^T (H_{j+1} .. H_i - I) q_i, [.., N, M], 0 for later keys. The queries [.., N, K] are the last N of M tokens.
 
     w [.., n, K] and beta [.., n] are those of the last n tokens, N <= n <= M; earlier keys are settled up to there.
@@ -23,19 +23,19 @@ def added(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, size: int = SIZE) -> Te
     past = k.shape[-2] - q.shape[-2]
     earlier, own = k[..., :past, :], k[..., past:, :]
     before, now = w.shape[-2] - q.shape[-2], slice(w.shape[-2] - q.shape[-2], None)
-    near, turned = _within(q, own, w[..., now, :], beta[..., now], size)
+    near, turned = _within(q, own, w[..., now, :], beta[..., now], block_size)
     far = (
-        turned @ settled(earlier, w[..., :before, :], beta[..., :before], size).mT - q @ earlier.mT
+        turned @ update_keys(earlier, w[..., :before, :], beta[..., :before], block_size).mT - q @ earlier.mT
     )
     return torch.cat([far, near], dim=-1)
 
 
-def settled(k: Tensor, w: Tensor, beta: Tensor, size: int = SIZE) -> Tensor:
+def update_keys(k: Tensor, w: Tensor, beta: Tensor, block_size: int = SIZE) -> Tensor:
     """Keys [.., M, K] times H of each token after them, as far as the last n of M tell: w [.., n, K] and beta [.., n]."""
     n, past = w.shape[-2], k.shape[-2] - w.shape[-2]
     if not n:
         return k
-    before, (own, w, beta) = k[..., :past, :], _blocks(size, k[..., past:, :], w, beta[..., None])
+    before, (own, w, beta) = k[..., :past, :], _blocks(block_size, k[..., past:, :], w, beta[..., None])
     u, _, own = _solved(own, w, beta)
     for left, right in zip(
         u.unbind(-3), w.unbind(-3), strict=True

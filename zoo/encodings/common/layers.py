@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from zoo.attention import disable_autocast, upcast
 
 
-def convolved(x: Tensor, weights: Tensor, document: Tensor | None) -> Tensor:
+def convolve(x: Tensor, weights: Tensor, document: Tensor | None) -> Tensor:
     """sum_s weights_s x_{t-s} over the tokens [1|B, N, D] of t's own document; weights [S, D], the token itself first.
 
     In at least float32. `document` int [1|B, M] ends where x ends; None where all tokens are of one.
@@ -32,12 +32,12 @@ def _later(tokens: Tensor, step: int) -> Tensor:
     return F.pad(tokens, (*beyond, step, 0))[:, : tokens.shape[1]]
 
 
-def linear(layer: nn.Module, x: Tensor) -> Tensor:
+def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """layer(x) for an nn.Linear."""
-    return held(layer)(x)
+    return freeze_linear(layer)(x)
 
 
-def held(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+def freeze_linear(layer: nn.Module) -> Callable[[Tensor], Tensor]:
     """The map of an nn.Linear with the parameters that it has now, for what is computed again when others may stand there."""
     assert isinstance(layer, nn.Linear)
     weight, bias = upcast(layer.weight), None if layer.bias is None else upcast(layer.bias)
@@ -49,7 +49,7 @@ def held(layer: nn.Module) -> Callable[[Tensor], Tensor]:
     return mapped
 
 
-def normal(layer: nn.Linear) -> nn.Linear:
+def init_normal(layer: nn.Linear) -> nn.Linear:
     """The same layer with weights N(0, 0.02^2) and biases 0."""
     nn.init.normal_(layer.weight, std=0.02)
     if layer.bias is not None:
@@ -57,7 +57,7 @@ def normal(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
-def zero(layer: nn.Linear) -> nn.Linear:
+def init_zero(layer: nn.Linear) -> nn.Linear:
     """The same layer, without a bias, with weights 0."""
     nn.init.zeros_(layer.weight)
     return layer

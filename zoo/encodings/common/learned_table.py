@@ -41,7 +41,7 @@ def _cubic(t: Tensor, a: float = -0.75) -> tuple[Tensor, ...]:
 ROWS = "How large the learned vector of each place is: places seldom trained on stay as they began."
 
 
-def rows(table: Tensor, tokens: Tokens, sizes: tuple[int, ...], stretch: float = 1.0) -> Tensor:
+def read_rows(table: Tensor, tokens: Tokens, sizes: tuple[int, ...], stretch: float = 1.0) -> Tensor:
     """Rows [1|B, N, D] of a table for a grid of `sizes`, at the places of tokens; on several axes resampled.
 
     On one it is read over `stretch` times as many places, resampled likewise.
@@ -55,7 +55,7 @@ def rows(table: Tensor, tokens: Tokens, sizes: tuple[int, ...], stretch: float =
     return sum(weight * table[slot] for weight, slot in taps(pos, sizes))  # type: ignore[return-value]
 
 
-def resized(
+def resize_table(
     table: Tensor, there: tuple[int, ...], here: tuple[int, ...], initial: Tensor
 ) -> Tensor | None:
     """A table for a grid of sizes `there` as one for `here`, read as `rows` reads it at another size.
@@ -77,7 +77,7 @@ def resized(
         there, table = there[1:], table.unflatten(0, there).mean(0).flatten(0, 1)
     sizes = here[-len(there) :]
     tokens = Tokens.at(table.new_empty(1, prod(sizes), 0), grid(sizes, table))
-    read = rows(table, tokens.replace(grid_size=tokens.pos.new_tensor([[sizes]])), there)[0]
+    read = read_rows(table, tokens.replace(grid_size=tokens.pos.new_tensor([[sizes]])), there)[0]
     return read.repeat(prod(here) // prod(sizes), 1)
 
 

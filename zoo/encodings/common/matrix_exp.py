@@ -23,7 +23,7 @@ def small(matrices: Tensor) -> bool:
     )
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
+def multiply(a: Tensor, b: Tensor) -> Tensor:
     """a @ b for [..., b, b]."""
     if not small(a):
         return a @ b
@@ -31,7 +31,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return _added(column * row, columns, rows)
 
 
-def plus_product(onto: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def add_product(onto: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """onto + a @ b for [..., b, b]; what was there may be overwritten."""
     return _added(onto, a.split(1, dim=-1), b.split(1, dim=-2)) if small(a) else onto + a @ b
 
@@ -42,11 +42,11 @@ def _added(onto: Tensor, columns: Sequence[Tensor], rows: Sequence[Tensor]) -> T
     return onto
 
 
-def turn_blocks(x: Tensor, rotations: Tensor) -> Tensor:
+def rotate_blocks(x: Tensor, rotations: Tensor) -> Tensor:
     """Heads x [B, H, N, K] turned by rotations [1|B, H, N, m, b, b], block by block. Channels beyond stay."""
     width = rotations.shape[3] * rotations.shape[-1]
     if width < x.shape[-1]:
-        return torch.cat([turn_blocks(x[..., :width], rotations), x[..., width:]], dim=-1)
+        return torch.cat([rotate_blocks(x[..., :width], rotations), x[..., width:]], dim=-1)
     if small(rotations):
         return _Turn.apply(x, rotations)  # type: ignore[no-untyped-call]
     blocks, matrices = x.unflatten(-1, rotations.shape[3:5]), rotations.to(x.dtype)
@@ -109,14 +109,14 @@ CACHED = (
 )  # numbers in what is multiplied at once: more leave the cache, of fewer each operation's own cost tells
 
 
-def parts(times: Tensor, generators: Tensor) -> tuple[Tensor, ...]:
+def split_times(times: Tensor, generators: Tensor) -> tuple[Tensor, ...]:
     """Times [T, P] as several, of which each makes as many matrices as are multiplied fastest."""
     if not small(generators):
         return (times,)
     return times.split(max(CACHED // generators[0].numel(), 1))
 
 
-def summed(generators: Tensor, times: Tensor) -> Tensor:
+def combine_generators(generators: Tensor, times: Tensor) -> Tensor:
     """sum_p times[t, p] generators[p] of matrices [P, K, b, b], as [T K, b, b]."""
     if not small(generators):
         return torch.einsum("tp,pkij->tkij", times, generators).flatten(0, 1)
@@ -127,7 +127,7 @@ def summed(generators: Tensor, times: Tensor) -> Tensor:
     return out.flatten(2).movedim(2, 0)
 
 
-def weighed(gradient: Tensor, times: Tensor) -> Tensor:
+def generator_gradient(gradient: Tensor, times: Tensor) -> Tensor:
     """The gradient to generators [P, K, b, b] from that to their sums [T K, b, b]."""
     each = gradient.unflatten(0, (len(times), -1))
     if not small(gradient):
@@ -135,14 +135,14 @@ def weighed(gradient: Tensor, times: Tensor) -> Tensor:
     return (times.mT @ each.permute(2, 3, 0, 1)).permute(2, 3, 0, 1)
 
 
-def against(gradient: Tensor, generators: Tensor) -> Tensor:
+def time_gradient(gradient: Tensor, generators: Tensor) -> Tensor:
     """The gradient to times [T, P] from that to sums [T K, b, b]."""
     return torch.einsum(
         "tkij,pkij->tp", gradient.unflatten(0, (-1, generators.shape[1])), generators
     )
 
 
-def joined(made: Sequence[Tensor], times: Sequence[Tensor]) -> Tensor:
+def join_parts(made: Sequence[Tensor], times: Sequence[Tensor]) -> Tensor:
     """What was made of the sums of each part of times, [T K, b, b], as one [T, K, b, b]."""
     each = [one.unflatten(0, (len(part), -1)) for one, part in zip(made, times, strict=True)]
     return (
@@ -168,29 +168,29 @@ B2 = (
 B3 = (0.0, -0.13181061013830184015, -0.02027855540589259079, -0.00675951846863086359)
 
 
-def series(a: Tensor) -> tuple[Tensor, ...]:
+def taylor_forward(a: Tensor) -> tuple[Tensor, ...]:
     """1 + A + ... + A^12 / 12!, and what the way back needs of it: A^2, A^3, C."""
-    a2 = product(a, a)
-    powers = a, a2, product(a2, a)
+    a2 = multiply(a, a)
+    powers = a, a2, multiply(a2, a)
     b3 = _cubic(B3, powers)
-    c = plus_product(_cubic(B2, powers), b3, b3)
-    return plus_product(_cubic(B0, powers), _cubic(B1, powers).add_(c), c), *powers[1:], c
+    c = add_product(_cubic(B2, powers), b3, b3)
+    return add_product(_cubic(B0, powers), _cubic(B1, powers).add_(c), c), *powers[1:], c
 
 
-def back(gradient: Tensor, a: Tensor, a2: Tensor, a3: Tensor, c: Tensor) -> Tensor:
+def taylor_backward(gradient: Tensor, a: Tensor, a2: Tensor, a3: Tensor, c: Tensor) -> Tensor:
     """The gradient to A, skew-symmetric as A is, from that to the series."""
     b1, b3 = _cubic(B1, (a, a2, a3)), _cubic(B3, (a, a2, a3))
-    to_b1 = product(gradient, c.mT)
-    to_c = plus_product(to_b1.clone(), b1.add_(c).mT, gradient)
-    to_b3 = plus_product(product(to_c, b3.mT), b3.mT, to_c)
+    to_b1 = multiply(gradient, c.mT)
+    to_c = add_product(to_b1.clone(), b1.add_(c).mT, gradient)
+    to_b3 = add_product(multiply(to_c, b3.mT), b3.mT, to_c)
     to_all = gradient, to_b1, to_c, to_b3
     to_a, to_a2, to_a3 = (
         _weighed(numbers, to_all) for numbers in list(zip(B0, B1, B2, B3, strict=True))[1:]
     )
-    to_a2.sub_(product(to_a3, a))  # A^3 is A^2 A, and the transpose of A is -A
-    to_a = plus_product(to_a, a2, to_a3)
+    to_a2.sub_(multiply(to_a3, a))  # A^3 is A^2 A, and the transpose of A is -A
+    to_a = add_product(to_a, a2, to_a3)
     to_a.sub_(
-        product(to_a2 + to_a2.mT, a)
+        multiply(to_a2 + to_a2.mT, a)
     )  # of A^2 no more is left than this, once what is symmetric is dropped
     return (to_a - to_a.mT) / 2
 
@@ -216,7 +216,7 @@ Way = tuple[
 SQUARINGS = 16  # where the count cannot be read off the norms: a compiler, a GPU that must not wait for its host
 
 
-def exponential(skew: Tensor, times: Tensor) -> Tensor:
+def skew_matrix_exp(skew: Tensor, times: Tensor) -> Tensor:
     """exp(sum_p t_p A_p), [T, K, b, b], of skew-symmetric A [P, K, b, b] and t [T, P], to the precision of the wider dtype.
 
     The gradient to A is skew-symmetric too.
@@ -230,27 +230,27 @@ class _Exponential(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, skew: Tensor, times: Tensor) -> Tensor:
-        each = parts(times, skew)
-        powers, ways, _ = zip(*(_powers(summed(skew, part)) for part in each), strict=True)
+        each = split_times(times, skew)
+        powers, ways, _ = zip(*(_powers(combine_generators(skew, part)) for part in each), strict=True)
         ctx.counts = [len(way) for way in ways] if small(skew) else []
         ctx.save_for_backward(skew, times, *(kept for way in ways for kept in way if ctx.counts))
-        return joined(powers, each)
+        return join_parts(powers, each)
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # what is kept knows nothing of where it came from
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         skew, times, *kept = ctx.saved_tensors
-        each = parts(times, skew)
+        each = split_times(times, skew)
         ends = list(accumulate(ctx.counts))
         ways: list[Way] = [
             (kept[end - count : end], None) for end, count in zip(ends, ctx.counts, strict=True)
         ]
-        ways = ways or [_powers(summed(skew, part))[1:] for part in each]
+        ways = ways or [_powers(combine_generators(skew, part))[1:] for part in each]
         towards = (part.flatten(0, 1) for part in gradient.split([len(part) for part in each]))
         found = [_back(one, *way) for one, way in zip(towards, ways, strict=True)]
-        to_skew = torch.stack([weighed(*pair) for pair in zip(found, each, strict=True)]).sum(0)
+        to_skew = torch.stack([generator_gradient(*pair) for pair in zip(found, each, strict=True)]).sum(0)
         to_times = (
-            torch.cat([against(one, skew) for one in found]) if ctx.needs_input_grad[1] else None
+            torch.cat([time_gradient(one, skew) for one in found]) if ctx.needs_input_grad[1] else None
         )
         return to_skew, to_times
 
@@ -259,11 +259,11 @@ def _powers(skew: Tensor) -> tuple[Tensor, list[Tensor], Tensor | None]:
     """exp(A), and its `Way`: A halved, in its own place, what the series of that left, and all that was squared."""
     needed, count = _halvings(skew)
     scaled = skew.mul_(0.5**count if needed is None else _power(needed))
-    power, *inner = series(scaled)
+    power, *inner = taylor_forward(scaled)
     way = [scaled, *inner]
     for step in range(count):
         way.append(power)
-        square = product(power, power)
+        square = multiply(power, power)
         power = square if needed is None else torch.where(step < needed, square, power)
     return power, way, needed
 
@@ -273,9 +273,9 @@ def _back(gradient: Tensor, way: list[Tensor], needed: Tensor | None) -> Tensor:
     scaled, a2, a3, c, *roots = way
     for step in reversed(range(len(roots))):
         root = roots[step].mT
-        further = plus_product(product(gradient, root), root, gradient)
+        further = add_product(multiply(gradient, root), root, gradient)
         gradient = further if needed is None else torch.where(step < needed, further, gradient)
-    return back(gradient, scaled, a2, a3, c).mul_(
+    return taylor_backward(gradient, scaled, a2, a3, c).mul_(
         0.5 ** len(roots) if needed is None else _power(needed)
     )
 

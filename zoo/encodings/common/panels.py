@@ -23,24 +23,24 @@ AXES = {
 SHARES = {"a tenth lies below": 0.1, "half lies below": 0.5, "nine tenths lie below": 0.9}
 
 
-def outside(values: Tensor) -> Tensor:
+def to_cpu(values: Tensor) -> Tensor:
     """The same values on the CPU, in at least float32, with no gradient to where they came from."""
     return upcast(values.detach().cpu())
 
 
-def per_head(title: str, y: str, values: Tensor, says: str, *, kind: str = "head") -> Bars:
+def head_panel(title: str, y: str, values: Tensor, says: str, *, kind: str = "head") -> Numbers:
     """A number for each of [H]."""
-    numbers = {head: float(value) for head, value in named(outside(values), kind).items()}
-    return Bars(title=title, x=kind, y=y, says=says, values=numbers)
+    numbers = {head: float(value) for head, value in named(to_cpu(values), kind).items()}
+    return Numbers(title=title, x=kind, y=y, says=says, values=numbers)
 
 
-def curves(title: str, x: str, y: str, places: Tensor, lines: Tensor, says: str) -> Curves:
+def curve_panel(title: str, x: str, y: str, places: Tensor, lines: Tensor, says: str) -> Curves:
     """Lines [H, N] over places [N]: one for each head, or one in all."""
-    shown = named(distinct(outside(lines)))
-    return Curves(title=title, x=x, y=y, says=says, places=outside(places), lines=shown)
+    shown = named(distinct(to_cpu(lines)))
+    return Curves(title=title, x=x, y=y, says=says, places=to_cpu(places), lines=shown)
 
 
-def pairs(
+def pair_panel(
     title: str,
     y: str,
     values: Tensor,
@@ -50,21 +50,21 @@ def pairs(
     x: str = "pair of channels",
 ) -> Points:
     """Values [H, pairs] of pairs of channels in their order; on a steep axis by their size, and NaN where there is none."""
-    found = outside(values)
+    found = to_cpu(values)
     found = found.abs().where(found != 0, torch.nan) if steep else found
     places = torch.arange(found.shape[-1]) + 1
     groups = {head: (places, one) for head, one in named(distinct(found)).items()}
     return Points(title=title, x=x, y=y, says=says, groups=groups, steep=steep)
 
 
-def spread(
+def spread_panel(
     title: str, y: str, values: Tensor, tokens: Tokens, says: str, *, kind: str = "head"
 ) -> list[Panel]:
     """The mean and what shares of the tokens lie below, of values [1|B, n, H] of the last n tokens, padding left out.
 
     Nothing where no token is left.
     """
-    found = real(values, tokens)  # [.., H]
+    found = drop_padding(values, tokens)  # [.., H]
     if not len(found):
         return []
     heads = torch.arange(found.shape[-1]) + 1
@@ -76,17 +76,17 @@ def spread(
     return [Points(title=title, x=kind, y=y, says=says, groups=groups)]
 
 
-def half_lives(logs: Tensor, tokens: Tokens, says: str) -> list[Panel]:
+def half_life_panel(logs: Tensor, tokens: Tokens, says: str) -> list[Panel]:
     """log(1/2) over the mean of log gates [1|B, n, H]: the number of tokens that halve what passes them."""
-    found = real(logs, tokens)
+    found = drop_padding(logs, tokens)
     return (
-        [per_head("Half-life", "tokens", math.log(0.5) / found.mean(0), says)] if len(found) else []
+        [head_panel("Half-life", "tokens", math.log(0.5) / found.mean(0), says)] if len(found) else []
     )
 
 
-def real(values: Tensor, tokens: Tokens) -> Tensor:
+def drop_padding(values: Tensor, tokens: Tokens) -> Tensor:
     """Of values [1|B, n, ..] of the last n tokens, those of tokens that are no padding, [.., ..]."""
-    found, document = outside(values), tokens.document
+    found, document = to_cpu(values), tokens.document
     if document is None:
         return found.flatten(0, 1)
     kept = document[:, document.shape[1] - found.shape[1] :].cpu() >= 0
@@ -94,21 +94,21 @@ def real(values: Tensor, tokens: Tokens) -> Tensor:
     return found.expand(batch, *found.shape[1:])[kept.expand(batch, -1)]
 
 
-def pair_means(values: Tensor, visible: Tensor) -> Tensor:
+def mean_over_pairs(values: Tensor, visible: Tensor) -> Tensor:
     """Means [H] of finite values [B, H, N, M] over the pairs that may attend, bool [1|B, 1, N, M]."""
     pairs = visible.expand_as(values)
     return (values * pairs).sum((0, 2, 3)) / pairs.sum((0, 2, 3)).clamp(min=1)
 
 
-def row_means(values: Tensor, visible: Tensor) -> Tensor:
+def mean_over_rows(values: Tensor, visible: Tensor) -> Tensor:
     """Means [H] of values [B, H, N] over the queries that see anything, given what they see, bool [1|B, 1, N, M]."""
     rows = visible.any(-1).expand_as(values)
     return (values * rows).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1)
 
 
-def sizes(title: str, table: Tensor, grid: Sequence[int], says: str) -> Panel:
+def row_norm_panel(title: str, table: Tensor, grid: Sequence[int], says: str) -> Panel:
     """The norm of each row of a table [tokens, D], along a text, over an image, or frame by frame."""
-    norms = outside(table).norm(dim=-1).view(*grid)
+    norms = to_cpu(table).norm(dim=-1).view(*grid)
     unit = "norm of the row"
     if len(grid) == 1:
         places = torch.arange(len(norms))
@@ -137,7 +137,7 @@ WAVES = (
 )
 
 
-def step(encoding: Encoding, call: AttentionCall) -> Tensor:
+def token_spacing(encoding: Encoding, call: AttentionCall) -> Tensor:
     """How far a token is from the next along each axis [P], in the coordinates of an encoding.
 
     Coordinates that were given as such, by somebody who said no size, are taken to count tokens.
@@ -156,15 +156,15 @@ def step(encoding: Encoding, call: AttentionCall) -> Tensor:
     return found.flatten(0, 1)[longest]
 
 
-def seen_waves(waves: Tensor, encoding: Encoding, call: AttentionCall) -> Panels:
+def frequency_panels(waves: Tensor, encoding: Encoding, call: AttentionCall) -> Panels:
     """Wave vectors [P, H, pairs], in radians per unit of the coordinates, as radians per token."""
-    found = outside(waves) * outside(step(encoding, call))[:, None, None]
+    found = to_cpu(waves) * to_cpu(token_spacing(encoding, call))[:, None, None]
     if len(found) == 1:
-        yield pairs("Frequencies of turns", "radians per token", found[0], FREQUENCIES)
+        yield pair_panel("Frequencies of turns", "radians per token", found[0], FREQUENCIES)
         return
     if len(found) == 3:
         told = "How far one step in time turns each pair of channels; a pair that is not drawn does not tell steps apart."
-        yield pairs("Turns along time", "radians per step", found[0], told)
+        yield pair_panel("Turns along time", "radians per step", found[0], told)
     groups = {
         head: (one[1], one[0]) for head, one in named(distinct(found[-2:].transpose(0, 1))).items()
     }
@@ -181,27 +181,27 @@ def seen_waves(waves: Tensor, encoding: Encoding, call: AttentionCall) -> Panels
 FARTHEST = 32  # patches that a pair is moved by
 
 
-def seen_angles(skew: Tensor, encoding: Encoding, call: AttentionCall) -> Panels:
+def angle_panels(skew: Tensor, encoding: Encoding, call: AttentionCall) -> Panels:
     """The turns of exp(A_a) for generators [P, H, m, b, b] that need not commute, along each axis by itself."""
-    found = torch.linalg.eigvalsh(1j * outside(skew))[..., -(skew.shape[-1] // 2) :].flatten(
+    found = torch.linalg.eigvalsh(1j * to_cpu(skew))[..., -(skew.shape[-1] // 2) :].flatten(
         2
     )  # [P, H, pairs]
     found = (
-        found.sort(dim=-1, descending=True).values * outside(step(encoding, call))[:, None, None]
+        found.sort(dim=-1, descending=True).values * to_cpu(token_spacing(encoding, call))[:, None, None]
     )
     for axis, one in zip(AXES[len(found)], found, strict=True):
         told = f"How far one step turns each pair of channels, where steps go along {axis} alone: near and far places."
-        yield pairs(
+        yield pair_panel(
             f"Turns along {axis}", "radians per token", one, told, x="pair of channels, sorted"
         )
 
 
-def commutators(generators: Tensor) -> Tensor:
+def commutator_norms(generators: Tensor) -> Tensor:
     """||[A, B]|| / (||A|| ||B||) in the Frobenius norm, the mean over pairs of n generators [n, H, m, b, b]: [H].
 
     A generator of a head has m blocks on its diagonal. 0 for generators that commute or are 0.
     """
-    found = outside(generators)
+    found = to_cpu(generators)
     norms = found.flatten(2).norm(dim=-1)  # [n, H]
     ratios = []
     for first, second in combinations(range(len(found)), 2):
@@ -211,13 +211,13 @@ def commutators(generators: Tensor) -> Tensor:
     return torch.stack(ratios).mean(0)
 
 
-def seen_commutators(generators: Tensor) -> Panel:
+def commutator_panel(generators: Tensor) -> Panel:
     """Of generators [P, H, m, b, b] of several axes."""
     told = "How far turning along one axis and then another differs from the other order: at 0 scores depend on offsets alone."
-    return per_head("Commutators of axes", "|AB - BA| / (|A| |B|)", commutators(generators), told)
+    return head_panel("Commutators of axes", "|AB - BA| / (|A| |B|)", commutator_norms(generators), told)
 
 
-def departures(rotations: Callable[[Tensor], Tensor], shifts: Tensor, steps: Tensor) -> Tensor:
+def shift_changes(rotations: Callable[[Tensor], Tensor], shifts: Tensor, steps: Tensor) -> Tensor:
     """How far R(p)^T R(p + e) changes where p = 0 is moved by each of shifts [S, P], the mean over steps e [E, P]: [H, S].
 
     In the Frobenius norm, as a share of what two unrelated rotations are apart. `rotations` gives R [1, H, N, m, b, b] at
@@ -225,25 +225,25 @@ def departures(rotations: Callable[[Tensor], Tensor], shifts: Tensor, steps: Ten
     """
     places = torch.cat([torch.zeros_like(steps[:1]), steps])  # [1 + E, P]
     where = (shifts[:, None] + places).flatten(0, 1)[None]
-    found = outside(rotations(where))[0].unflatten(1, (len(shifts), -1))  # [H, S, 1 + E, m, b, b]
+    found = to_cpu(rotations(where))[0].unflatten(1, (len(shifts), -1))  # [H, S, 1 + E, m, b, b]
     met = found[:, :, :1].mT @ found[:, :, 1:]  # [H, S, E, m, b, b]
     apart = (met - met[:, :1]).flatten(3).norm(dim=-1)  # [H, S, E]
     return apart.mean(-1) / (2 * met.shape[-3] * met.shape[-1]) ** 0.5
 
 
-def seen_departures(
+def shift_change_panels(
     rotations: Callable[[Tensor], Tensor], encoding: Encoding, call: AttentionCall
 ) -> Panels:
     """A score's turn against how far both of its places are moved, as far as the tokens of the call reach."""
-    one, pos = step(encoding, call), call.keys.pos.flatten(0, 1)
+    one, pos = token_spacing(encoding, call), call.keys.pos.flatten(0, 1)
     reach = min(
         int(((pos.amax(0) - pos.amin(0)) / one).round().amin()), FARTHEST
     )  # patches from the first to the last
     if reach < 2:
         return
     counts = torch.arange(reach, device=one.device)
-    found = departures(rotations, counts[:, None] * one, one.diag())
-    yield curves(
+    found = shift_changes(rotations, counts[:, None] * one, one.diag())
+    yield curve_panel(
         "Departure from relativity",
         "shift along every axis, in patches",
         "change, 1 for unrelated rotations",

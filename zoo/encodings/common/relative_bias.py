@@ -13,7 +13,7 @@ from zoo.attention.tokens import pick
 from zoo.errors import OptionError
 
 
-def check(buckets: int, reach: int, ahead: bool) -> None:
+def check_buckets(buckets: int, reach: int, ahead: bool) -> None:
     """Raise OptionError where no distance is left to share a bucket.
 
     Where no keys lie `ahead`, twice as many have their own.
@@ -26,14 +26,14 @@ def check(buckets: int, reach: int, ahead: bool) -> None:
         )
 
 
-def known(buckets: int, reach: int, ahead: bool, device: torch.device) -> tuple[int, Tensor]:
+def bucket_table(buckets: int, reach: int, ahead: bool, device: torch.device) -> tuple[int, Tensor]:
     """The first whole offset that is told from others, and the buckets from there up to `reach`."""
-    check(buckets, reach, ahead)
+    check_buckets(buckets, reach, ahead)
     first = -reach if ahead else 0
-    return first, bucket(torch.arange(first, reach + 1, device=device), buckets, reach, ahead)
+    return first, assign_buckets(torch.arange(first, reach + 1, device=device), buckets, reach, ahead)
 
 
-def bucket(offset: Tensor, buckets: int, reach: int, ahead: bool) -> Tensor:
+def assign_buckets(offset: Tensor, buckets: int, reach: int, ahead: bool) -> Tensor:
     """Bucket of each whole offset p_i - p_j, where keys may lie `ahead` or not; the logarithm is that of float32."""
     half = buckets // 2 if ahead else buckets
     distance = offset.abs() if ahead else offset.clamp(min=0)
@@ -47,14 +47,14 @@ def bucket(offset: Tensor, buckets: int, reach: int, ahead: bool) -> Tensor:
     return found + half * (offset < 0) if ahead else found
 
 
-def steps(call: AttentionCall) -> Index:
+def index_offsets(call: AttentionCall) -> Index:
     """The same for consecutive tokens, as whole numbers: 0 for keys ahead, which a causal mask hides."""
     return lambda b, h, i, j: (call.key_index(i) - j).clamp(min=0)
 
 
-def by_step(call: AttentionCall, queries: Tensor, offsets: Tensor) -> BlockBias:
+def offset_products(call: AttentionCall, queries: Tensor, offsets: Tensor) -> Block:
     """Queries [1|B, 1|H, N, K] times a column of [1|H, K, M] for each offset from 0 on, where tokens are consecutive."""
-    column = steps(call)
+    column = index_offsets(call)
 
     def block(span: Span) -> Tensor:
         products = span.slice_queries(queries) @ offsets[..., : span.keys.stop]
@@ -63,7 +63,7 @@ def by_step(call: AttentionCall, queries: Tensor, offsets: Tensor) -> BlockBias:
     return BlockBias(block)
 
 
-def along(call: AttentionCall, axis: int) -> Index:
+def position_offsets(call: AttentionCall, axis: int) -> Index:
     """Position of query i minus position of key j on one axis."""
     queries, keys = (
         tokens.pos[..., axis].contiguous() for tokens in (call.queries, call.keys)

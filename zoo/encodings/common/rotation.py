@@ -8,31 +8,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention import AttentionCall, Encoding, Tokens, disable_autocast, upcast
-from zoo.encodings.common.panels import Panels, pairs, real, seen_waves
+from zoo.attention import AttentionCall, Encoding, Tokens, precise, unrounded
+from zoo.encodings.common.panels import Panels, pair_panel, drop_padding, frequency_panels
 from zoo.errors import OptionError
 
 
-def circle(angles: Tensor) -> Tensor:
+def cos_sin(angles: Tensor) -> Tensor:
     """(cos, sin) of angles [..., N, pairs], the table that `turn` takes: [..., N, pairs, 2]."""
     return torch.stack([angles.cos(), angles.sin()], dim=-1)
 
 
-def turning(angles: Tensor) -> tuple[Tensor, ...]:
+def rotation_tables(angles: Tensor) -> tuple[Tensor, ...]:
     """What `turn` takes of angles [1|B, 1|H, N, pairs]: their table, and where they learn themselves, by a shorter way."""
-    return (circle(angles.detach()), angles) if angles.requires_grad else (circle(angles),)
+    return (cos_sin(angles.detach()), angles) if angles.requires_grad else (cos_sin(angles),)
 
 
-def turn(x: Tensor, table: Tensor, angles: Tensor | None = None) -> Tensor:
+def rotate_pairs(x: Tensor, table: Tensor, angles: Tensor | None = None) -> Tensor:
     """Pairs (2i, 2i + 1) of x [B, H, N, K] turned: (a, b) -> (a cos - b sin, a sin + b cos). Channels beyond stay.
 
     With `angles` a gradient goes to them and none to the table, which has to be their circle.
     """
     width = 2 * table.shape[-2]
     if width < x.shape[-1]:
-        return torch.cat([turn(x[..., :width], table, angles), x[..., width:]], dim=-1)
+        return torch.cat([rotate_pairs(x[..., :width], table, angles), x[..., width:]], dim=-1)
     if not torch.is_grad_enabled():
-        return multiply(x, table)
+        return multiply_pairs(x, table)
     return _Turn.apply(x, table, angles)  # type: ignore[no-untyped-call]
 
 
@@ -41,7 +41,7 @@ class _Turn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor | None) -> Tensor:
-        turned = multiply(x, table)
+        turned = multiply_pairs(x, table)
         _, by_table, by_angles = ctx.needs_input_grad
         ctx.shape = None if angles is None else angles.shape
         ctx.save_for_backward(
@@ -52,13 +52,13 @@ class _Turn(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         table, x, turned = ctx.saved_tensors
-        to_x = multiply(gradient, table, -1)
+        to_x = multiply_pairs(gradient, table, -1)
         to_table = None if x is None else _products(x, gradient, table.shape[:-1]).to(table.dtype)
-        to_angles = None if turned is None else torques(turned, gradient, ctx.shape).to(table.dtype)
+        to_angles = None if turned is None else angle_gradient(turned, gradient, ctx.shape).to(table.dtype)
         return to_x, to_table, to_angles
 
 
-def multiply(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
+def multiply_pairs(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
     """Pairs of x [B, H, N, K] as complex numbers, times those of the table, or for sign -1 their conjugates.
 
     A CPU turns interleaved pairs fastest as complex numbers; a compiler fuses real arithmetic and does not know them.
@@ -77,7 +77,7 @@ def multiply(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
     return torch.view_as_real(out).flatten(-2).to(x.dtype)
 
 
-def torques(turned: Tensor, gradient: Tensor, shape: torch.Size) -> Tensor:
+def angle_gradient(turned: Tensor, gradient: Tensor, shape: torch.Size) -> Tensor:
     """The gradient to angles, of a `shape` [1|B, 1|H, N, pairs], of heads [B, H, N, K] that they turned.
 
     It is the same whether the heads and the gradient to them are both seen turned, or both turned back.
@@ -126,28 +126,28 @@ class Rotary(Encoding):
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         """Tables for coordinates [1|B, N, P]."""
 
-    def waves(self, like: Tensor) -> Tensor | None:
+    def wave_vectors(self, like: Tensor) -> Tensor | None:
         """Wave vectors [P, 1|G, pairs] in radians per unit of each coordinate; None where turns have none."""
         return None
 
     def panels(self, call: AttentionCall) -> Panels:
-        waves = self.waves(call.keys.pos)
-        return () if waves is None else seen_waves(waves, self, call)
+        waves = self.wave_vectors(call.keys.pos)
+        return () if waves is None else frequency_panels(waves, self, call)
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         """Heads [B, H, N, K] turned by the tables; by default pairs (2i, 2i + 1) by a table of `circle`."""
-        return turn(x, *tables)
+        return rotate_pairs(x, *tables)
 
     def embed(self, tokens: Tokens) -> Tokens:
-        return self._prepared(tokens) if self.shared else tokens
+        return self._with_rotation(tokens) if self.shared else tokens
 
     def prepare(self, tokens: Tokens) -> Tokens:
         return (
-            tokens if self.shared and self.name in tokens.shared_tables else self._prepared(tokens)
+            tokens if self.shared and self.name in tokens.shared_tables else self._with_rotation(tokens)
         )
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        tables = self.cached_rotation(tokens)
+        tables = self.get_rotation(tokens)
         if self.dims.num_kv_heads == self.dims.heads:
             return self.rotate(q, *tables)
         sharing = q.unflatten(1, (self.dims.num_kv_heads, -1)).unbind(
@@ -156,13 +156,13 @@ class Rotary(Encoding):
         return torch.stack([self.rotate(one, *tables) for one in sharing], dim=2).flatten(1, 2)
 
     def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        return self.rotate(k, *self.cached_rotation(tokens))
+        return self.rotate(k, *self.get_rotation(tokens))
 
-    def cached_rotation(self, tokens: Tokens) -> tuple[Tensor, ...]:
+    def get_rotation(self, tokens: Tokens) -> tuple[Tensor, ...]:
         """What `prepare` gave for these tokens, made now if it was not yet."""
-        return self._prepared(tokens, keep=True).shared_tables[self.name]
+        return self._with_rotation(tokens, keep=True).shared_tables[self.name]
 
-    def _prepared(self, tokens: Tokens, keep: bool = False) -> Tokens:
+    def _with_rotation(self, tokens: Tokens, keep: bool = False) -> Tokens:
         """The same tokens with this encoding's tables; those that are there are kept if asked."""
         if keep and self.name in tokens.shared_tables:
             return tokens
@@ -172,7 +172,7 @@ class Rotary(Encoding):
             )
 
 
-class Summed(Encoding):
+class CumulativeRotary(Encoding):
     """Pairs (2t, 2t + 1) of q and k turn by the sum of the steps of the tokens up to theirs.
 
     Between a key and its query lie the steps of their own document alone: what came before it cancels. Steps go by the order
@@ -183,14 +183,14 @@ class Summed(Encoding):
     inclusive = True  # a token turns by its own step too, not by those before it alone
 
     @abstractmethod
-    def steps(self, tokens: Tokens) -> Tensor:
+    def token_angles(self, tokens: Tokens) -> Tensor:
         """Angles [B, M, 1|G, K/2], at least float32, made of what the tokens noted."""
 
     def panels(self, call: AttentionCall) -> Panels:
-        steps = real(self.steps(call.keys), call.keys)  # [.., 1|G, K/2]
+        steps = drop_padding(self.token_angles(call.keys), call.keys)  # [.., 1|G, K/2]
         if len(steps):
             told = "How far a token turns each pair of channels, on average and either way: slow pairs tell far places."
-            yield pairs("Turns of tokens", "mean radians per token", steps.abs().mean(0), told)
+            yield pair_panel("Turns of tokens", "mean radians per token", steps.abs().mean(0), told)
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         if call.q.shape[-1] != self.dims.head_dim:
@@ -198,10 +198,10 @@ class Summed(Encoding):
                 "encoding",
                 f"{self.name} turns pairs of channels, and a link before it has made heads wider",
             )
-        with disable_autocast(call.q.device):
-            steps = self.steps(call.keys)
+        with unrounded(call.q.device):
+            steps = self.token_angles(call.keys)
             sums = steps.cumsum(1) if self.inclusive else steps.cumsum(1) - steps
-            columns = circle(
+            columns = cos_sin(
                 (sums - sums[:, -1:]).transpose(1, 2)
             )  # from the end: small where it matters
         if columns.shape[1] > 1:  # one for each key head; query heads that share it turn alike
@@ -211,6 +211,6 @@ class Summed(Encoding):
         rows, before = call.select_queries(columns), call.transform_query
 
         def turned(x: Tensor) -> Tensor:
-            return turn(before(x).expand(len(rows), -1, -1, -1), rows)
+            return rotate_pairs(before(x).expand(len(rows), -1, -1, -1), rows)
 
-        return call.replace(q=turn(call.q, rows), k=turn(call.k, columns), transform_query=turned)
+        return call.replace(q=rotate_pairs(call.q, rows), k=rotate_pairs(call.k, columns), transform_query=turned)

@@ -12,7 +12,7 @@ from zoo.attention import upcast
 WIDTH = 16  # channels of a product: of 8 the overhead is larger, of 64 most are products with zeros
 
 
-def antisymmetric(triangles: Tensor, size: int) -> Tensor:
+def from_upper_triangle(triangles: Tensor, size: int) -> Tensor:
     """U - U^T [..., K, K] for strict upper triangles U [..., K (K - 1) / 2], row-major."""
     rows, columns = torch.triu_indices(size, size, offset=1, device=triangles.device)
     upper = triangles.new_zeros(*triangles.shape[:-1], size, size)
@@ -20,13 +20,13 @@ def antisymmetric(triangles: Tensor, size: int) -> Tensor:
     return upper - upper.mT
 
 
-def cayley(skew: Tensor) -> Tensor:
+def cayley_basis(skew: Tensor) -> Tensor:
     """The transpose of Q = (I - S) (I + S)^-1 for skew-symmetric matrices S [G, K, K]: what a row is multiplied by."""
     one = torch.eye(skew.shape[-1], device=skew.device, dtype=skew.dtype)
     return torch.linalg.solve(one - skew, one + skew)
 
 
-def fourier(size: int, like: Tensor) -> Tensor:
+def fourier_basis(size: int, like: Tensor) -> Tensor:
     """The discrete Fourier transform as an orthogonal basis [K, K]: columns cos, -sin of k = 1 .. K/2 - 1, then k = 0, K/2."""
     places = torch.arange(size, device=like.device)
     turns = (
@@ -38,12 +38,12 @@ def fourier(size: int, like: Tensor) -> Tensor:
     return torch.cat([pairs, still.to(like.dtype)], dim=1) / size**0.5
 
 
-def sines(basis: Tensor) -> Tensor:
+def sine_columns(basis: Tensor) -> Tensor:
     """The columns -sin [K, K/2 - 1] of `fourier`, of which a skew-symmetric circulant matrix is made."""
     return basis[:, 1:-2:2]
 
 
-def rebased(x: Tensor, bases: Tensor) -> Tensor:
+def change_basis(x: Tensor, bases: Tensor) -> Tensor:
     """x [B, H, N, K] times matrices [H, m, K/m, K/m] per head, tokens before heads in memory, as projections lie."""
     batch, heads, tokens, _ = x.shape
     rows, bases = x.unflatten(-1, bases.shape[1:3]), bases.to(x.dtype)
@@ -60,7 +60,7 @@ def rebased(x: Tensor, bases: Tensor) -> Tensor:
     return out.view(batch, tokens, heads, -1).transpose(1, 2)
 
 
-def diagonal(blocks: Tensor) -> Tensor:
+def merge_blocks(blocks: Tensor) -> Tensor:
     """Blocks [H, m, b, b] as fewer and wider ones, [H, m / r, r b, r b], with r of them on the diagonal of each."""
     count = math.gcd(blocks.shape[1], max(WIDTH // blocks.shape[-1], 1))
     one = torch.eye(count, device=blocks.device, dtype=blocks.dtype)
@@ -71,7 +71,7 @@ def diagonal(blocks: Tensor) -> Tensor:
     )
 
 
-def blocks(wide: Tensor, shape: torch.Size) -> Tensor:
+def split_blocks(wide: Tensor, shape: torch.Size) -> Tensor:
     """The blocks of a `shape` [H, m, b, b] on the diagonals of wider ones."""
     split = wide.unflatten(-1, (-1, shape[-1])).unflatten(
         -3, (-1, shape[-1])
@@ -85,7 +85,7 @@ SINGULAR = (
 )
 
 
-def skew(generators: Tensor) -> Tensor:
+def skew_part(generators: Tensor) -> Tensor:
     """G - G^T of matrices [..., b, b], in at least float32."""
     matrices = upcast(generators)
     return matrices - matrices.mT
@@ -131,7 +131,7 @@ def _split(hermitian: Tensor, values: Tensor, vectors: Tensor) -> Tensor:
     return torch.linalg.eigh(hermitian + 1j * split).eigenvectors
 
 
-def planes(matrices: Tensor) -> Tensor:
+def to_planes(matrices: Tensor) -> Tensor:
     """What sums over tokens of g x^T, [..., b, b], say of maps z -> a z + c conj(z) of planes as complex numbers.
 
     conj(g_r) x_s, the gradient to a, and conj(g_r) conj(x_s), that to c: [..., 2, b/2, b/2].
@@ -143,7 +143,7 @@ def planes(matrices: Tensor) -> Tensor:
     return torch.stack([first - 1j * second, (first + 1j * second).conj()], dim=-3)
 
 
-def gaps(frequencies: Tensor) -> Tensor:
+def frequency_gaps(frequencies: Tensor) -> Tensor:
     """What `planes` of a skew matrix change by as S turns them, w_r - w_s and w_r + w_s, [..., 2, b/2, b/2].
 
     A plane that turns as fast as itself is no gap: infinite there.
@@ -153,7 +153,7 @@ def gaps(frequencies: Tensor) -> Tensor:
     return torch.stack([rows - columns, rows + columns], dim=-3).masked_fill(same, torch.inf)
 
 
-def matrix(parts: Tensor) -> Tensor:
+def from_planes(parts: Tensor) -> Tensor:
     """The gradient to a real matrix [..., b, b], from that to its `planes`, [..., 2, b/2, b/2]."""
     a, c = parts.unbind(-3)
     plus, minus = a + c, a - c

@@ -15,22 +15,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.encodings.common.rotation import circle, multiply, torques
-from zoo.encodings.common.skew import blocks, diagonal, gaps, matrix, planes, rebased, spectrum
+from zoo.encodings.common.rotation import cos_sin, multiply_pairs, angle_gradient
+from zoo.encodings.common.skew import split_blocks, merge_blocks, frequency_gaps, from_planes, to_planes, change_basis, spectrum
 
 # the angle below which planes turn alike: there rounding is as large as what the series leaves out
 NEAR = {torch.float64: 1e-5, torch.float32: 0.02}
 
 
-def prepare(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
+def spectral_tables(skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
     """What `turn_by_exponential` needs of S = skew [H, m, b, b] and t = times [1|B, H, N, m], made once for q and k."""
     frequencies, basis, *moments = _Spectrum.apply(skew, times.detach())  # type: ignore[no-untyped-call]
     # no view: FSDP hooks it
     angles = times.repeat_interleave(frequencies.shape[-1], -1) * frequencies.flatten(1)[:, None]
-    return circle(angles.detach()), angles, basis, times, *moments
+    return cos_sin(angles.detach()), angles, basis, times, *moments
 
 
-def turn_by_exponential(x: Tensor, *tables: Tensor) -> Tensor:
+def rotate_by_spectrum(x: Tensor, *tables: Tensor) -> Tensor:
     """Q^T exp(t S) x for x [B, H, N, K], block by block.
 
     Differentiable in x, skew and times, provided that all that is made of the result are products of two such results.
@@ -44,19 +44,19 @@ class _Turn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor, *others: Tensor) -> Tensor:
-        seen = rebased(x, others[0])  # [B, H, N, K]
+        seen = change_basis(x, others[0])  # [B, H, N, K]
         ctx.save_for_backward(seen, table, *others)
-        return multiply(seen, table)
+        return multiply_pairs(seen, table)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, table, basis, times, *moments = ctx.saved_tensors
-        g = multiply(gradient, table, -1)
-        to_x = rebased(g, basis.mT) if ctx.needs_input_grad[0] else None
+        g = multiply_pairs(gradient, table, -1)
+        to_x = change_basis(g, basis.mT) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[2]:
             return to_x, *(None,) * (4 + len(moments))
-        to_angles = torques(x, g, table.shape[:-1]).to(table.dtype)
+        to_angles = angle_gradient(x, g, table.shape[:-1]).to(table.dtype)
         return (
             to_x,
             None,
@@ -78,8 +78,8 @@ class _Spectrum(torch.autograd.Function):
     def forward(ctx: Any, skew: Tensor, times: Tensor) -> tuple[Tensor, ...]:
         frequencies, basis = spectrum(skew)
         apart, wide = (
-            gaps(frequencies),
-            diagonal(basis),
+            frequency_gaps(frequencies),
+            merge_blocks(basis),
         )  # [H, m, 2, b/2, b/2], [H, m / r, r b, r b]
         near = apart.abs() * times.abs().amax((0, 2))[..., None, None, None] <= NEAR[skew.dtype]
         some = torch.compiler.is_compiling() or skew.device.type != "cpu" or bool(near.any())
@@ -91,12 +91,12 @@ class _Spectrum(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, frequencies: Tensor, _: Tensor, *moments: Tensor) -> tuple[Tensor, None]:
         apart, near, basis = ctx.saved_tensors
-        first, *others = (blocks(moment, basis.shape) for moment in moments)
-        found = planes(first - first.mT) * (-0.5j / apart)
+        first, *others = (split_blocks(moment, basis.shape) for moment in moments)
+        found = to_planes(first - first.mT) * (-0.5j / apart)
         if others:
-            found = torch.where(near, planes(others[0]) - 0.5j * apart * planes(others[1]), found)
+            found = torch.where(near, to_planes(others[0]) - 0.5j * apart * to_planes(others[1]), found)
         own = torch.diag_embed(frequencies)
-        inner = matrix(found - 1j * torch.stack([own, torch.zeros_like(own)], dim=-3))
+        inner = from_planes(found - 1j * torch.stack([own, torch.zeros_like(own)], dim=-3))
         return basis @ inner @ basis.mT, None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zoo.attention import Encoding
 
 
-def declared(cls: type[Encoding] | Encoding) -> dict[str, str]:
+def describe_facts(cls: type[Encoding] | Encoding) -> dict[str, str]:
     """{fact: what it says}, of a class or of one that was made with options."""
     own = cls if isinstance(cls, type) else type(cls)
     return {

@@ -1,0 +1,138 @@
+"""Two attention layers with residuals, as in a transformer: the model that most laws check.
+
+It exercises every hook of an encoding, and caches and memories of more than one layer.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention.backends.dispatch import ROWS
+from zoo.attention.call import AttentionCall
+from zoo.attention.chain import Chain
+from zoo.attention.kv_cache import Context
+from zoo.attention.layer import SelfAttention
+from zoo.attention.tokens import Tokens
+from zoo.laws.case import Case
+from zoo.laws.law import require
+
+
+class AttentionStack(nn.Module):
+    """Attention layers with residuals; encodings that declare it are shared between layers."""
+
+    def __init__(
+        self,
+        case: Case,
+        *,
+        causal: bool,
+        backend: str = "auto",
+        layers: int = 2,
+        window: int | None = None,
+    ) -> None:
+        super().__init__()
+        chains = [Chain.of(case.build(layer)) for layer in range(layers)]
+        for chain in chains[1:]:
+            for name, link in chains[0].named_children():
+                if link.shared:
+                    chain.add_module(name, link)
+        self.chains, self.causal = nn.ModuleList(chains), causal
+        self.layers = nn.ModuleList(
+            SelfAttention(chain.dims, causal=causal, backend=backend, window=window)
+            for chain in chains
+        )
+        self.double().eval()
+        perturb(self.chains)
+        self.declare_consecutive = True
+
+    def forward(
+        self,
+        x: Tensor,
+        pos: Tensor,
+        has_position: Tensor | None = None,
+        document: Tensor | None = None,
+        context: Context | None = None,
+    ) -> Tensor:
+        tokens = self.first.embed(self.tokens(x, pos, has_position, document))
+        for layer, chain in zip(self.layers, self.chains, strict=True):
+            assert isinstance(chain, Chain)
+            after, extra = layer(tokens, chain, context or Context())
+            after = after.replace(x=tokens.x + after.x)
+            tokens = after if extra is None else chain.after_attention(after, extra)
+        return tokens.x
+
+    @property
+    def first(self) -> Chain:
+        """The encoding of the first layer."""
+        chain = self.chains[0]
+        assert isinstance(chain, Chain)
+        return chain
+
+    def tokens(
+        self, x: Tensor, pos: Tensor, has_position: Tensor | None, document: Tensor | None
+    ) -> Tokens:
+        """Return tokens as a language model makes them if causal, else as an image model does."""
+        ordered = self.causal and pos.shape[-1] == 1
+        tokens = Tokens.at(x, pos, has_position, document, ordered=ordered)
+        even = document is None and not pos.is_meta and bool((tokens.pos.diff(dim=1) == 1).all())
+        return tokens.replace(consecutive=ordered and even and self.declare_consecutive)
+
+    def call(
+        self,
+        x: Tensor,
+        pos: Tensor,
+        has_position: Tensor | None = None,
+        document: Tensor | None = None,
+        query_index: Tensor | None = None,
+    ) -> AttentionCall:
+        """Return the attention call of the first layer, for all queries or for chosen ones."""
+        tokens = self.first.embed(self.tokens(x, pos, has_position, document))
+        layer = self.layers[0]
+        assert isinstance(layer, SelfAttention)
+        return layer.describe(tokens, self.first, Context(), query_index)[1]
+
+    def supports_fused(self, x: Tensor, pos: Tensor) -> bool:
+        """Return True if PyTorch's fused kernels can compute the call."""
+        call = self.call(x, pos)
+        return all(getattr(call, field) is None for field in ROWS)
+
+    def results(self, x: Tensor, *where: Tensor | None, backend: str = "auto") -> dict[str, Tensor]:
+        """Return the output, and its gradients with respect to x and all parameters."""
+        for layer in self.layers:
+            assert isinstance(layer, SelfAttention)
+            layer.backend = backend
+        out = self(x, *where)
+        weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+
+        leaves = {"states": x, **dict(self.named_parameters())}
+        total = (out * weight).sum()
+        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+
+        results = {"the output": out}
+        for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
+            known = torch.zeros_like(leaf) if gradient is None else gradient
+            results[f"the gradient of {name}"] = known
+        return results
+
+    def in_parts(
+        self, context: Context, x: Tensor, pos: Tensor, *counts: int, document: Tensor | None = None
+    ) -> Tensor:
+        """Return the output of tokens fed `counts` at a time, with a cache or memory between."""
+        documents = [None] * len(counts) if document is None else document.split(counts, dim=1)
+        parts = zip(x.split(counts, dim=1), pos.split(counts), documents, strict=True)
+        outputs = [self(part, at, document=ids, context=context) for part, at, ids in parts]
+        return torch.cat(outputs, dim=1)
+
+    def require_finite(self) -> None:
+        """Raise LawBroken if a gradient is infinite or not a number."""
+        for name, parameter in self.named_parameters():
+            finite = parameter.grad is None or parameter.grad.isfinite().all()
+            require(finite, f"the gradient of {name} is not finite")
+
+
+@torch.no_grad()
+def perturb(modules: nn.Module) -> None:
+    """Move parameters that are zero at first, so that they hide nothing."""
+    for parameter in modules.parameters():
+        if not parameter.any():
+            parameter.normal_(std=0.5)
