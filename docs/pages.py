@@ -23,6 +23,7 @@ import zoo
 from zoo import registry
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.facts import describe_facts
 from zoo.bench.models import build_shortest_chain
 from zoo.cli.explain_encoding import (
     Sizes,

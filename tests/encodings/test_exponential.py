@@ -7,7 +7,7 @@ import torch
 
 import zoo
 from zoo.encodings.common import matrix_exp
-from zoo.encodings.common.matrix_exp import skew_matrix_exp, rotate_blocks
+from zoo.encodings.common.matrix_exp import rotate_blocks, skew_matrix_exp
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 20.0])

@@ -14,7 +14,7 @@ from zoo.attention.layer import SelfAttention
 from zoo.encodings.common.panels import commutator_norms
 from zoo.laws import Case
 from zoo.laws.case import packed_documents, position_mask
-from zoo.reporting.spec import Curves, Map, Mosaic, Numbers, Points
+from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Points
 
 FIRST = 7  # tokens that are cached before the queries of a call come
 
@@ -38,7 +38,10 @@ def calls(member, dtype):
     chain, causal = Chain.of(member.make()).to(dtype).eval(), member.facts.causal_only
     x, pos, cache = member.states().to(dtype), member.pos().float(), KeyValueCache()
     yield chain, described(chain, x, pos, causal, Context())
-    chosen, facts = torch.tensor([8, 1, 5]), {"has_position": position_mask(), "document": packed_documents()}
+    chosen, facts = (
+        torch.tensor([8, 1, 5]),
+        {"has_position": position_mask(), "document": packed_documents()},
+    )
     yield chain, described(chain, x, pos, causal, Context(), chosen, **facts)
     described(chain, x[:, :FIRST], pos[:FIRST], causal, cache)
     yield chain, described(chain, x[:, FIRST:], pos[FIRST:], causal, cache)
@@ -140,7 +143,7 @@ def test_the_waves_of_generators_are_those_that_tables_turn_by(name):
             torch.tensor([[[0.0, 0.0], [0.3, 0.2]]], dtype=torch.float64)
         )[0][0].unbind(1)
         angles = (
-            torch.tensor([0.3, 0.2], dtype=torch.float64)[:, None, None] * encoding.waves(still)
+            torch.tensor([0.3, 0.2], dtype=torch.float64)[:, None, None] * encoding.wave_vectors(still)
         ).sum(0)
     torch.testing.assert_close(moved, torch.stack([angles.cos(), angles.sin()], dim=-1))
 

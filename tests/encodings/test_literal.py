@@ -136,7 +136,7 @@ def test_any_even_number_of_buckets_will_do(buckets, reach, causal):
 
 @pytest.mark.parametrize(("reach", "causal", "own"), [(16, True, 16), (8, False, 8)])
 def test_buckets_that_reach_no_further_than_those_of_one_distance_are_refused(reach, causal, own):
-    with pytest.raises(OptionError, match=f"reach {reach} must be more than {own}"):
+    with pytest.raises(OptionError, match=f"max_distance {reach} must be more than {own}"):
         agree(made("t5", max_distance=reach), called(causal=causal), 0, causal)
 
 

@@ -94,7 +94,9 @@ def test_keys_settle_in_parts(first, size):
     _, k, w, beta = run()
     once = update_keys(k, w, beta, size)
     before = update_keys(k[:, :first], w[:, :first], beta[:, :first], size)
-    near(update_keys(torch.cat([before, k[:, first:]], 1), w[:, first:], beta[:, first:], size), once)
+    near(
+        update_keys(torch.cat([before, k[:, first:]], 1), w[:, first:], beta[:, first:], size), once
+    )
     near(once, passed(k, w, beta)[:, -1])
 
 
@@ -118,14 +120,18 @@ def test_swaps_are_followed():
     for a, b in swaps:
         places = [{a: b, b: a}.get(place, place) for place in places]
     near(
-        update_keys(torch.cat([one, one[:1].repeat(5, 1)]), w, torch.full((5,), 2.0).double(), 2)[:4],
+        update_keys(torch.cat([one, one[:1].repeat(5, 1)]), w, torch.full((5,), 2.0).double(), 2)[
+            :4
+        ],
         one[places],
     )
 
 
 def test_gradients_pass_through_blocks():
     q, k, w, beta = (one[:1, :5].requires_grad_() for one in run())
-    assert torch.autograd.gradcheck(lambda *args: compute_path_bias(*args, 2), (q[:, 2:], k, w, beta))
+    assert torch.autograd.gradcheck(
+        lambda *args: compute_path_bias(*args, 2), (q[:, 2:], k, w, beta)
+    )
 
 
 def test_several_blocks_are_captured():
@@ -257,7 +263,7 @@ def test_a_fault_of_decoding_is_caught(fault):
 
 def test_a_convolution_across_documents_is_caught(monkeypatch):
     plain = path.convolve
-    monkeypatch.setattr(path, "convolved", lambda x, weights, document: plain(x, weights, None))
+    monkeypatch.setattr(path, "convolve", lambda x, weights, document: plain(x, weights, None))
     with pytest.raises(LawBroken):
         packing.packed_documents_are_apart(Case("path", 1, PaTH))
 

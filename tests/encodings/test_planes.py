@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from zoo.encodings.common.skew import skew_part, spectrum
-from zoo.encodings.common.spectral_rotation import spectral_tables, rotate_by_spectrum
+from zoo.encodings.common.spectral_rotation import rotate_by_spectrum, spectral_tables
 
 HEADS, BLOCKS, SIZE, TOKENS = 2, 4, 4, 5
 TURN = torch.block_diag(*[torch.tensor([[0.0, -1.0], [0.0, 0.0]])] * (SIZE // 2)).double()

@@ -15,7 +15,7 @@ from zoo.attention import BlockBias, chain
 from zoo.attention.backends import chunked, dispatch, fused
 from zoo.attention.call import AttentionCall, Span
 from zoo.attention.encoding import Encoding
-from zoo.attention.tokens import Tokens, pick, precise
+from zoo.attention.tokens import Tokens, pick, upcast
 from zoo.encodings.common.rotation import cos_sin
 from zoo.encodings.liere import LieRE
 from zoo.encodings.rope import RoPE
@@ -234,7 +234,7 @@ class RoundedAngles(RoPE):
             -torch.arange(0, self.dims.head_dim, 2, dtype=tokens.pos.dtype)[None]
             / self.dims.head_dim
         )
-        return self.rotate(q, cos_sin(precise(tokens.pos[:, None] @ ladder)))
+        return self.rotate(q, cos_sin(upcast(tokens.pos[:, None] @ ladder)))
 
     transform_key = transform_query
 
@@ -488,7 +488,7 @@ def test_an_interpreter_that_drops_a_factor_is_caught(monkeypatch):
 
 
 def test_a_mask_aligned_top_left_is_caught(monkeypatch):
-    monkeypatch.setattr(AttentionCall, "slot", lambda call, i: i)
+    monkeypatch.setattr(AttentionCall, "key_index", lambda call, i: i)
     with pytest.raises(LawBroken):
         causality.decoding_equals_one_pass(member(RoPE))
 

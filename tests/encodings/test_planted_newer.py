@@ -45,7 +45,7 @@ class StepsAcrossDocuments(SelectiveRoPE):
     """A convolution that does not stop at the border of a document."""
 
     def token_angles(self, tokens):
-        return super().steps(tokens.replace(document=None))
+        return super().token_angles(tokens.replace(document=None))
 
 
 class EdgesOfOthers(GRAPEAP):

@@ -1,4 +1,4 @@
-"""`zoo verify`."""
+"""Verify encodings against the laws: `zoo verify`."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ import argparse
 
 from zoo.reporting.json import as_json
 
-SUMMARY = "whether an encoding keeps the laws, and what was measured of it"
+SUMMARY = "check encodings against the laws and report what was measured"
+EXAMPLE = "zoo verify liere block=4 axes=2"
+OPTIONS = (("", "zoo.laws.run:VerifyOptions"),)
 JSON = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument(
         "overrides",
         nargs="*",
         metavar="ENCODING|all|key=value",
-        help="rope ...; axes=2 laws=[...] to=DIR, its options",
+        help="names of encodings, options of a single encoding, or the options below",
     )
 
 
 def run(known: argparse.Namespace) -> None:
+    """Print the certificates; fail if a law is broken."""
     from zoo.laws.report import render
-    from zoo.laws.run import verify, raise_if_broken
+    from zoo.laws.run import raise_if_broken, verify
 
-    done = verify(known.overrides, known.plugin or [])
+    result = verify(known.overrides, known.plugin or [])
     if known.json:
-        print(as_json({"certificates": [one.to_dict() for one in done.certificates]}))
-    elif done.certificates:
-        print(render(done.certificates))
-    raise_if_broken(done)
+        print(as_json({"certificates": [one.to_dict() for one in result.certificates]}))
+    elif result.certificates:
+        print(render(result.certificates))
+    raise_if_broken(result)

@@ -43,7 +43,9 @@ class CARoPE(CumulativeRotary):
         base = call.keys.per_token["log_frequency"].exp()
         told = "The frequency f that tokens choose, whose powers turn the pairs: where tokens differ, content sets the pace."
         yield from super().panels(call)
-        yield from spread_panel("Chosen frequencies", "f, 0 to 1", base, call.keys, told, kind="key head")
+        yield from spread_panel(
+            "Chosen frequencies", "f, 0 to 1", base, call.keys, told, kind="key head"
+        )
 
     def token_angles(self, tokens: Tokens) -> Tensor:
         logs = tokens.per_token["log_frequency"][..., None]  # [B, M, G, 1]

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from zoo.attention import Dims
 from zoo.encodings.common.rotation import Rotary
 from zoo.encodings.common.skew import skew_part, spectrum
-from zoo.encodings.common.spectral_rotation import spectral_tables, rotate_by_spectrum
+from zoo.encodings.common.spectral_rotation import rotate_by_spectrum, spectral_tables
 from zoo.errors import OptionError
 from zoo.registry import register
 

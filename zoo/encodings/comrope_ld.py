@@ -7,11 +7,11 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, precise
+from zoo.attention import Dims, upcast
 from zoo.encodings.common.frequencies import adapt_axes
 from zoo.encodings.common.rotation import Rotary
 from zoo.encodings.common.skew import skew_part, spectrum
-from zoo.encodings.common.spectral_rotation import spectral_tables, rotate_by_spectrum
+from zoo.encodings.common.spectral_rotation import rotate_by_spectrum, spectral_tables
 from zoo.errors import OptionError
 from zoo.registry import register
 
@@ -49,7 +49,7 @@ class ComRoPELD(Rotary):
         return spectral_tables(skew_part(self.generators), times)  # type: ignore[arg-type]
 
     def wave_vectors(self, like: Tensor) -> Tensor:
-        return (precise(self.scales)[..., None] * spectrum(skew_part(self.generators))[0]).flatten(
+        return (upcast(self.scales)[..., None] * spectrum(skew_part(self.generators))[0]).flatten(
             -2
         )  # [P, G, K/2]
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Encoding, Span, upcast
 from zoo.attention.backends import reference
-from zoo.encodings.common.panels import Panels, mean_over_pairs, head_panel, mean_over_rows
+from zoo.encodings.common.panels import Panels, head_panel, mean_over_pairs, mean_over_rows
 from zoo.registry import Between, register
 
 
@@ -62,7 +62,9 @@ class CoPE(Encoding):
         yield head_panel("Counts reached", "places", mean_over_rows(counts.amax(-1), visible), told)
         told = f"Share of pairs beyond the last of {len(self.table)} places, which look alike: where large, more may help."
         cut = (counts > len(self.table) - 1).to(counts.dtype)
-        yield head_panel("Counts that are cut", "share of pairs", mean_over_pairs(cut, visible), told)
+        yield head_panel(
+            "Counts that are cut", "share of pairs", mean_over_pairs(cut, visible), told
+        )
 
     def _counts(
         self, call: AttentionCall, scores: Tensor, visible: Tensor, span: Span

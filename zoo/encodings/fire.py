@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Block, Dims, Encoding, Span, precise
+from zoo.attention import AttentionCall, BlockBias, Dims, Encoding, Span, upcast
 from zoo.encodings.common.layers import freeze_linear
 from zoo.encodings.common.panels import Panels, curve_panel, head_panel
 from zoo.registry import Between, register
@@ -68,7 +68,7 @@ class FIRE(Encoding):
         told = "Nearer to the start than so many tokens, a share is one of them and not of what a query looks back on."
         yield head_panel("Threshold", "tokens", self._tau()[None], told)
         told = "How fast distances are squeezed by the logarithm: near 0 not at all."
-        yield head_panel("Squeeze", "c, per token", precise(self.c)[None], told)
+        yield head_panel("Squeeze", "c, per token", upcast(self.c)[None], told)
 
     def _of_share(self) -> Callable[[Tensor], Tensor]:
         """f [.., H] of shares [..]."""

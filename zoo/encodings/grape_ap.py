@@ -11,7 +11,7 @@ from zoo.attention import AttentionCall, Dims, Encoding, Tokens, bias_from_table
 from zoo.attention.backends.reference import attention_mask
 from zoo.encodings.alibi import head_slopes
 from zoo.encodings.common.layers import apply_linear
-from zoo.encodings.common.panels import Panels, mean_over_pairs, head_panel
+from zoo.encodings.common.panels import Panels, head_panel, mean_over_pairs
 from zoo.encodings.common.rotation import cos_sin, rotate_pairs
 from zoo.errors import OptionError
 from zoo.registry import Between, register
@@ -48,7 +48,10 @@ class GRAPEAP(Encoding):
     def panels(self, call: AttentionCall) -> Panels:
         told = "What a token on the way takes off a score, on average: heads near 0 look far."
         yield head_panel(
-            "Steps of paths", "score per token", -mean_over_pairs(self._logs(call), mask(call)), told
+            "Steps of paths",
+            "score per token",
+            -mean_over_pairs(self._logs(call), attention_mask(call)),
+            told,
         )
 
     def _sums(self, call: AttentionCall) -> Tensor:
@@ -61,6 +64,6 @@ class GRAPEAP(Encoding):
             path = call.keys.per_token["path"].transpose(1, 2)  # [B, H, M, size]
             angles = call.keys.pos[:, None].expand(-1, -1, -1, self.size // 2)
             edges = rotate_pairs(F.rms_norm(path, (self.size,), eps=1e-6), cos_sin(angles))
-            logs = F.logsigmoid(call.rows(path) @ edges.mT / self.size)
+            logs = F.logsigmoid(call.select_queries(path) @ edges.mT / self.size)
             slopes = head_slopes(self.dims.heads, logs)[:, None, None]
             return logs * slopes * call.evaluate(lambda b, h, i, j: j <= call.key_index(i))

@@ -7,11 +7,11 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, precise
-from zoo.encodings.common.frequencies import compute_angles, check_pairs, axis_frequencies
+from zoo.attention import Dims, upcast
+from zoo.encodings.common.frequencies import axis_frequencies, check_pairs, compute_angles
 from zoo.encodings.common.rotation import Rotary, rotate_pairs, rotation_tables
 from zoo.encodings.common.skew import skew_part, spectrum
-from zoo.encodings.common.spectral_rotation import spectral_tables, rotate_by_spectrum
+from zoo.encodings.common.spectral_rotation import rotate_by_spectrum, spectral_tables
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
@@ -62,7 +62,9 @@ class GRAPEM(Rotary):
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         if self.planes is None:
             return rotation_tables(compute_angles(pos, self.wave_vectors(pos)))  # [1|B, 1, N, K/2]
-        return spectral_tables(self._generator(), pos[:, None].expand(-1, self.dims.num_kv_heads, -1, -1))
+        return spectral_tables(
+            self._generator(), pos[:, None].expand(-1, self.dims.num_kv_heads, -1, -1)
+        )
 
     def wave_vectors(self, like: Tensor) -> Tensor:
         if self.planes is None:
@@ -71,7 +73,7 @@ class GRAPEM(Rotary):
 
     def _generator(self) -> Tensor:
         """[G, 1, K, K]"""
-        return skew_part(precise(self.first).mT @ precise(self.second))[:, None]
+        return skew_part(upcast(self.first).mT @ upcast(self.second))[:, None]
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return rotate_pairs(x, *tables) if self.planes is None else rotate_by_spectrum(x, *tables)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import AttentionCall, Dims, Tokens, precise
-from zoo.encodings.common.frequencies import check_pairs, axis_frequencies
+from zoo.attention import AttentionCall, Dims, Tokens, upcast
+from zoo.encodings.common.frequencies import axis_frequencies, check_pairs
 from zoo.encodings.common.layers import apply_linear
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.encodings.common.rotation import CumulativeRotary
@@ -36,18 +36,24 @@ class GRAPEMContextual(CumulativeRotary):
     ) -> None:
         super().__init__(dims)
         check_pairs(dims)
-        self.log_frequencies = nn.Parameter(axis_frequencies(dims, base, torch.zeros(()))[0].log())  # [K/2]
+        self.log_frequencies = nn.Parameter(
+            axis_frequencies(dims, base, torch.zeros(()))[0].log()
+        )  # [K/2]
         self.pace = nn.Linear(dims.dim, 1)
         nn.init.zeros_(self.pace.weight)
         nn.init.constant_(self.pace.bias, math.log(math.expm1(initial)))  # softplus^-1
 
     def prepare(self, tokens: Tokens) -> Tokens:
-        return tokens.with_per_token(pace=F.softplus(apply_linear(self.pace, tokens.x)))  # [B, N, 1]
+        return tokens.with_per_token(
+            pace=F.softplus(apply_linear(self.pace, tokens.x))
+        )  # [B, N, 1]
 
     def panels(self, call: AttentionCall) -> Panels:
         told = "How many places a token goes ahead, 1 in RoPE: where tokens differ, content sets the pace."
         yield from super().panels(call)
-        yield from spread_panel("Pace", "places per token", call.keys.per_token["pace"], call.keys, told)
+        yield from spread_panel(
+            "Pace", "places per token", call.keys.per_token["pace"], call.keys, told
+        )
 
     def token_angles(self, tokens: Tokens) -> Tensor:
         return (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, precise
-from zoo.attention.call import times
+from zoo.attention import AttentionCall, Dims, Encoding, upcast
+from zoo.attention.call import multiply_bias
 from zoo.encodings.common.panels import Panels, head_panel
 from zoo.errors import OptionError
 from zoo.registry import register

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, precise
+from zoo.attention import AttentionCall, Dims, Encoding, upcast
 from zoo.encodings.common.panels import Panels, head_panel
 from zoo.registry import register
 

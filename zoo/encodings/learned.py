@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Encoding, Tokens
-from zoo.encodings.common.learned_table import ROWS, resize_table, read_rows
+from zoo.encodings.common.learned_table import ROWS, read_rows, resize_table
 from zoo.encodings.common.panels import Panels, row_norm_panel
 from zoo.errors import OptionError
 from zoo.registry import Between, register

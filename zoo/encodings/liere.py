@@ -8,9 +8,9 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, precise
+from zoo.attention import AttentionCall, Dims, upcast
 from zoo.encodings.common.frequencies import adapt_axes
-from zoo.encodings.common.matrix_exp import skew_matrix_exp, rotate_blocks
+from zoo.encodings.common.matrix_exp import rotate_blocks, skew_matrix_exp
 from zoo.encodings.common.panels import Panels, angle_panels, commutator_panel, shift_change_panels
 from zoo.encodings.common.rotation import Rotary
 from zoo.encodings.common.skew import from_upper_triangle
@@ -61,7 +61,7 @@ class LieRE(Rotary):
 
     def _skew(self) -> Tensor:
         """[P, G, m, b, b]"""
-        return from_upper_triangle(precise(self.generators), self.block)
+        return from_upper_triangle(upcast(self.generators), self.block)
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return rotate_blocks(x, *tables)

@@ -19,7 +19,7 @@ from zoo.attention import (
     upcast,
 )
 from zoo.encodings.common.householder import compute_path_bias, update_keys
-from zoo.encodings.common.layers import convolve, apply_linear, init_normal
+from zoo.encodings.common.layers import apply_linear, convolve, init_normal
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.registry import Between, register
 
@@ -54,16 +54,19 @@ class PaTH(Encoding):
         self.filter = nn.Parameter(shares) if convolution > 1 else None  # the token itself first
 
     def prepare(self, tokens: Tokens) -> Tokens:
-        direction = apply_linear(self.direction[1], apply_linear(self.direction[0], tokens.x))  # [B, N, G K]
+        direction = apply_linear(
+            self.direction[1], apply_linear(self.direction[0], tokens.x)
+        )  # [B, N, G K]
         return tokens.with_per_token(
-            path_direction=direction, path_strength=2 * apply_linear(self.strength, tokens.x).sigmoid()
+            path_direction=direction,
+            path_strength=2 * apply_linear(self.strength, tokens.x).sigmoid(),
         )
 
     def update_cached_keys(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
         direction, strength = tokens.per_token["path_direction"], tokens.per_token["path_strength"]
         rest = direction[:, max(direction.shape[1] - self.lookback, 0) :]
-        with unrounded(k.device):
-            k = update_keys(precise(k), *self._reflections(tokens, len(k)))
+        with disable_autocast(k.device):
+            k = update_keys(upcast(k), *self._reflections(tokens, len(k)))
         return k, tokens.with_per_token(path_direction=rest, path_strength=strength[:, :0])
 
     def panels(self, call: AttentionCall) -> Panels:
@@ -84,7 +87,8 @@ class PaTH(Encoding):
                 for one in self._reflections(call.keys, len(call.q))
             )
             table = (
-                compute_path_bias(call.run(precise(call.q)), precise(call.k), w, beta) * call.scale
+                compute_path_bias(call.scatter_queries(upcast(call.q)), upcast(call.k), w, beta)
+                * call.scale
             )  # [B, H, .., M]
         return call.add_bias(bias_from_table(call.gather_queries(table)))
 

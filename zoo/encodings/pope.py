@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import AttentionCall, Dims, Tokens, precise
+from zoo.attention import AttentionCall, Dims, Tokens, upcast
 from zoo.encodings.common.panels import Panels, pair_panel
 from zoo.encodings.common.rotation import Rotary, cos_sin
 from zoo.registry import Between, register
@@ -43,7 +43,7 @@ class PoPE(Rotary):
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         angles = pos[:, None] * self.wave_vectors(pos)[0]  # [1|B, 1, N, K]
-        keys = angles + precise(self.phase)[:, None]  # [1|B, G, N, K]
+        keys = angles + upcast(self.phase)[:, None]  # [1|B, G, N, K]
         return cos_sin(angles), cos_sin(keys)
 
     def wave_vectors(self, like: Tensor) -> Tensor:

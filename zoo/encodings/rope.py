@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.common.frequencies import ScalingRule, Scaling, compute_angles, scale_frequencies
+from zoo.encodings.common.frequencies import Scaling, ScalingRule, compute_angles, scale_frequencies
 from zoo.encodings.common.rotation import Rotary, cos_sin
 from zoo.errors import OptionError
 from zoo.registry import Between, register

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.common.frequencies import compute_angles, check_pairs, axis_frequencies
+from zoo.encodings.common.frequencies import axis_frequencies, check_pairs, compute_angles
 from zoo.encodings.common.rotation import Rotary, cos_sin
 from zoo.registry import Between, register
 
@@ -45,5 +45,7 @@ class RoPEAxial(Rotary):
         return (cos_sin(compute_angles(pos, self.wave_vectors(pos))),)  # [1|B, 1, N, K/2, 2]
 
     def wave_vectors(self, like: Tensor) -> Tensor:
-        waves = self.unit * torch.block_diag(*axis_frequencies(self.dims, self.base, like))  # [P, K/2]
+        waves = self.unit * torch.block_diag(
+            *axis_frequencies(self.dims, self.base, like)
+        )  # [P, K/2]
         return (waves.flip(0) if self.dims.axes == 2 else waves)[:, None]

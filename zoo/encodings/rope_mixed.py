@@ -8,8 +8,13 @@ from typing import Annotated, Any, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, precise
-from zoo.encodings.common.frequencies import compute_angles, check_pairs, axis_frequencies, adapt_axes
+from zoo.attention import Dims, upcast
+from zoo.encodings.common.frequencies import (
+    adapt_axes,
+    axis_frequencies,
+    check_pairs,
+    compute_angles,
+)
 from zoo.encodings.common.rotation import Rotary, rotation_tables
 from zoo.registry import Between, register
 
@@ -41,7 +46,7 @@ class RoPEMixed(Rotary):
         return rotation_tables(compute_angles(pos, self.wave_vectors(pos)))
 
     def wave_vectors(self, like: Tensor) -> Tensor:
-        return precise(self.frequencies)
+        return upcast(self.frequencies)
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
         return adapt_axes(value, source.dims, self.dims)

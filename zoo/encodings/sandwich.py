@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 
-from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Tokens, unrounded
+from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Tokens, disable_autocast
 from zoo.encodings.common.panels import Panels, head_panel
 from zoo.encodings.common.relative_bias import index_offsets
 from zoo.errors import OptionError

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Tokens, upcast
 from zoo.encodings.common.frequencies import check_pairs
-from zoo.encodings.common.layers import convolve, apply_linear
+from zoo.encodings.common.layers import apply_linear, convolve
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.encodings.common.rotation import CumulativeRotary
 from zoo.registry import Between, register

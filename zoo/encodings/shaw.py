@@ -7,7 +7,7 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Span, precise
+from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Span, upcast
 from zoo.encodings.common.panels import Panels, curve_panel
 from zoo.registry import Between, register
 
@@ -72,4 +72,6 @@ class Shaw(Encoding):
             if table is not None:
                 norms = upcast(table).norm(dim=-1).flip(0)[None]  # rows go by key - query
                 x = "query's place - key's place, in tokens"
-                yield curve_panel(f"{what} of offsets", x, "norm of the vector", offsets, norms, told)
+                yield curve_panel(
+                    f"{what} of offsets", x, "norm of the vector", offsets, norms, told
+                )

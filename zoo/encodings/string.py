@@ -7,10 +7,21 @@ from typing import Annotated, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Dims, precise
-from zoo.encodings.common.frequencies import compute_angles, check_pairs, axis_frequencies, adapt_axes
+from zoo.attention import Dims, upcast
+from zoo.encodings.common.frequencies import (
+    adapt_axes,
+    axis_frequencies,
+    check_pairs,
+    compute_angles,
+)
 from zoo.encodings.common.rotation import Rotary, rotate_pairs, rotation_tables
-from zoo.encodings.common.skew import from_upper_triangle, cayley_basis, fourier_basis, change_basis, sine_columns
+from zoo.encodings.common.skew import (
+    cayley_basis,
+    change_basis,
+    fourier_basis,
+    from_upper_triangle,
+    sine_columns,
+)
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
@@ -59,8 +70,8 @@ class String(Rotary):
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         turns = rotation_tables(compute_angles(pos, self.wave_vectors(pos)))
         if self.kind == "cayley":
-            return cayley_basis(from_upper_triangle(precise(self.skew), self.dims.head_dim)), *turns
-        return fourier_basis(self.dims.head_dim, precise(self.circulants)).expand(
+            return cayley_basis(from_upper_triangle(upcast(self.skew), self.dims.head_dim)), *turns
+        return fourier_basis(self.dims.head_dim, upcast(self.circulants)).expand(
             self.dims.num_kv_heads, -1, -1
         ), *turns
 
@@ -69,9 +80,13 @@ class String(Rotary):
             return upcast(self.frequencies)
         columns = upcast(self.circulants)
         return (
-            columns @ sine_columns(fourier_basis(self.dims.head_dim, columns)) * (2 * self.dims.head_dim) ** 0.5
+            columns
+            @ sine_columns(fourier_basis(self.dims.head_dim, columns))
+            * (2 * self.dims.head_dim) ** 0.5
         )
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         basis, *turns = tables
-        return rotate_pairs(change_basis(x, basis[:, None]), *turns)  # the left Q cancels between query and key
+        return rotate_pairs(
+            change_basis(x, basis[:, None]), *turns
+        )  # the left Q cancels between query and key

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Encoding, Tokens
-from zoo.encodings.common.frequencies import check_pairs, axis_frequencies
+from zoo.encodings.common.frequencies import axis_frequencies, check_pairs
 from zoo.encodings.common.layers import apply_linear, init_normal, init_zero
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.encodings.common.rotation import cos_sin, rotate_pairs

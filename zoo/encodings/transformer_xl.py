@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, precise, unrounded
+from zoo.attention import AttentionCall, Dims, Encoding, disable_autocast, upcast
 from zoo.encodings.common.layers import init_normal
 from zoo.encodings.common.panels import Panels, head_panel
 from zoo.encodings.common.relative_bias import offset_products
@@ -42,7 +42,7 @@ class TransformerXL(Encoding):
         )  # [H, K, D]
         if call.is_consecutive:
             return call.add_bias(
-                offset_products(call, precise(sought) * call.scale, self._projected(call, weight))
+                offset_products(call, upcast(sought) * call.scale, self._projected(call, weight))
             )
         sine, cosine = upcast(sought @ weight).mul(call.scale).chunk(2, dim=-1)
         here = call.keys.pos[:, -1:]  # angles from the end are small where they matter

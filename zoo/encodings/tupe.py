@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import AttentionCall, Dims, Encoding, Tokens, precise
+from zoo.attention import AttentionCall, Dims, Encoding, Tokens, upcast
 from zoo.encodings.common.layers import apply_linear, init_normal
-from zoo.encodings.common.learned_table import ROWS, resize_table, read_rows
+from zoo.encodings.common.learned_table import ROWS, read_rows, resize_table
 from zoo.encodings.common.panels import Panels, head_panel, row_norm_panel
 from zoo.registry import Between, register
 
@@ -49,7 +49,7 @@ class TUPE(Encoding):
     def embed(self, tokens: Tokens) -> Tokens:
         norm, read = (
             self.norm,
-            precise(read_rows(self.table, tokens, self.dims.sizes, self.stretch)),
+            upcast(read_rows(self.table, tokens, self.dims.sizes, self.stretch)),
         )  # [1|B, N, D]
         found = F.layer_norm(
             read, norm.normalized_shape, upcast(norm.weight), upcast(norm.bias), norm.eps

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Tokens
-from zoo.encodings.common.frequencies import compute_angles, check_pairs, axis_frequencies
+from zoo.encodings.common.frequencies import axis_frequencies, check_pairs, compute_angles
 from zoo.encodings.common.rotation import Rotary, cos_sin, rotate_pairs
 from zoo.errors import OptionError
 from zoo.registry import Between, register

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.backends.dispatch import ROWS
+from zoo.attention.backends.dispatch import FULL_ROW_FIELDS
 from zoo.attention.call import AttentionCall
 from zoo.attention.chain import Chain
 from zoo.attention.kv_cache import Context
@@ -94,7 +94,7 @@ class AttentionStack(nn.Module):
     def supports_fused(self, x: Tensor, pos: Tensor) -> bool:
         """Return True if PyTorch's fused kernels can compute the call."""
         call = self.call(x, pos)
-        return all(getattr(call, field) is None for field in ROWS)
+        return all(getattr(call, field) is None for field in FULL_ROW_FIELDS)
 
     def results(self, x: Tensor, *where: Tensor | None, backend: str = "auto") -> dict[str, Tensor]:
         """Return the output, and its gradients with respect to x and all parameters."""

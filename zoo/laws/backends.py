@@ -138,6 +138,6 @@ def chosen_queries_are_rows_of_the_whole(case: Case, recorder: Recorder) -> None
         recorder.require_close(shares, weights(whole)[:, :, index], "weights of chosen queries")
 
         expected = attend(whole)[0][:, :, index]
-        mixed = mix(chosen, shares)[..., : expected.shape[-1]]
+        mixed = apply_weights(chosen, shares)[..., : expected.shape[-1]]
         recorder.require_close(mixed, expected, "the output of chosen queries")
         recorder.require_close(attend(chosen)[0], expected, "the output of chosen queries")

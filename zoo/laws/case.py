@@ -35,7 +35,7 @@ class Case:
     @classmethod
     def from_choices(cls, name: str, choices: Sequence[Choice], axes: int) -> Case:
         """Make a case of chosen encodings. Raises OptionError for an unknown option."""
-        factories = {choice.name: waiting(choice) for choice in choices}
+        factories = {choice.name: make_factory(choice) for choice in choices}
 
         def build(dims: Dims) -> Encoding:
             links = {link: factory(dims) for link, factory in factories.items()}

@@ -20,7 +20,10 @@ def future_tokens_change_nothing(case: Case, recorder: Recorder) -> None:
         recorder.require_close(stack(other, pos)[:, :count], whole[:, :count], what)
 
 
-@law("Decoding one by one or in parts, with a cache, gives what one pass gives.", exempt_full_sequence)
+@law(
+    "Decoding one by one or in parts, with a cache, gives what one pass gives.",
+    exempt_full_sequence,
+)
 def decoding_equals_one_pass(case: Case, recorder: Recorder) -> None:
     stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
     whole = stack(x, pos)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from zoo.attention.backends.dispatch import attend
-from zoo.attention.backends.reference import mask, weights
+from zoo.attention.backends.reference import attention_mask, weights
 from zoo.laws.attention_stack import AttentionStack
 from zoo.laws.case import Case, packed_documents, position_mask
 from zoo.laws.law import ROUNDING, LawBroken, Recorder, law, require
@@ -51,7 +51,7 @@ def weights_are_shares_of_what_is_visible(case: Case, recorder: Recorder) -> Non
             shares = weights(call).detach()
             least = float(shares.min())
             require(least >= 0, f"an attention weight is {least:.1e}, less than zero")
-            hidden = shares.masked_select(~mask(call))
+            hidden = shares.masked_select(~attention_mask(call))
             require((hidden == 0).all(), "a key that its query may not see has a weight")
             most = float(shares.sum(-1).max())
             require(most <= 1 + ROUNDING, f"the weights of a query add up to {most:.9g}, over 1")
@@ -67,7 +67,7 @@ def a_masked_row_gives_nothing(case: Case, recorder: Recorder) -> None:
             out, _ = attend(call, backend)
             rest = torch.zeros_like(out)
             if call.extra_output is not None:
-                rest = call.extra_output(weights(call), call.whole)
+                rest = call.extra_output(weights(call), call.full_span)
             what = "the output of a query that sees no key"
             recorder.require_close(out[:, :, padding], rest[:, :, padding], what)
             out.square().sum().backward()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from zoo.bench.result import pluralize
 from zoo.laws import LAWS
 from zoo.laws.certificate import DTYPES, POSITIONS, Certificate, Finding, Rounding
+from zoo.reporting.tables import format_markdown
 
 ROUNDING_TITLE = (
     "Largest error of scores against float64, relative to 1 + |score|, of tokens at position 0 and"
@@ -46,13 +47,13 @@ def _render_one(one: Certificate) -> Iterator[str]:
     numbers = _number_laws()
     rows = [[numbers[each.law], each.law, *_outcome(each, one.axes)] for each in one.findings]
     text = ("law", "outcome", "bound", "remark")
-    yield grid(["", "law", "outcome", "measured", "bound", "remark"], rows, text)
+    yield format_markdown(["", "law", "outcome", "measured", "bound", "remark"], rows, text)
     if one.roundings:
         rows = []
         for position in POSITIONS:
             errors = [_error(_find_rounding(one, dtypes, position)) for dtypes in DTYPES]
             rows.append([f"{position:,}", *errors])
-        table = grid(["position", *map(_dtype_title, DTYPES)], rows)
+        table = format_markdown(["position", *map(_dtype_title, DTYPES)], rows)
         yield f"{ROUNDING_TITLE} ...\n\n{table}"
         reasons = {each.reason for each in one.roundings if each.reason and not each.broken}
         yield from ([f"*: {'; '.join(sorted(reasons))}"] if reasons else [])
@@ -94,7 +95,7 @@ def law_table(certificates: Sequence[Certificate]) -> str:
         rows.append([one.name, *(signs.get(law.name, "") for law in laws)])
     legend = "\n".join(f"{numbers[law.name]:>2}. `{law.name}`: {law.statement}" for law in laws)
     key = f"{SIGNS['kept']} kept, {SIGNS['broken']} broken, {SIGNS['exempt']} does not apply"
-    table = grid(["encoding", *(numbers[law.name] for law in laws)], rows, ("encoding",))
+    table = format_markdown(["encoding", *(numbers[law.name] for law in laws)], rows, ("encoding",))
     return f"{table}\n\n{key}\n\n{legend}"
 
 
@@ -108,7 +109,7 @@ def measurement_table(certificates: Sequence[Certificate]) -> Iterator[str]:
         values = (found.get(law) for law in columns.values())
         rows.append([one.name, *(f"{value.value:.0e}" if value else "" for value in values)])
     if columns:
-        yield grid(["encoding", *columns], rows, ("encoding",))
+        yield format_markdown(["encoding", *columns], rows, ("encoding",))
 
 
 def rounding_table(certificates: Sequence[Certificate], position: int) -> Iterator[str]:
@@ -119,7 +120,7 @@ def rounding_table(certificates: Sequence[Certificate], position: int) -> Iterat
             errors = [_error(_find_rounding(one, dtypes, position)) for dtypes in DTYPES]
             rows.append([one.name, *errors])
     if rows:
-        yield grid(["encoding", *map(_dtype_title, DTYPES)], rows, ("encoding",))
+        yield format_markdown(["encoding", *map(_dtype_title, DTYPES)], rows, ("encoding",))
 
 
 def _find_rounding(one: Certificate, dtypes: tuple[str, str], position: int) -> Rounding | None:
@@ -144,11 +145,13 @@ def _dtype_title(dtypes: tuple[str, str]) -> str:
 
 def _summarise(certificates: Sequence[Certificate]) -> str:
     """Count the laws by outcome."""
-    counts = {outcome: sum(len(one.with_outcome(outcome)) for one in certificates) for outcome in SIGNS}
+    counts = {
+        outcome: sum(len(one.with_outcome(outcome)) for one in certificates) for outcome in SIGNS
+    }
     outcomes = (
         f"laws kept {counts['kept']:,}, broken {counts['broken']}, not applying {counts['exempt']}"
     )
     versions = f"zoo {certificates[0].zoo}, torch {certificates[0].torch}"
     partial = any(one.partial for one in certificates)
     end = "; PARTIAL: stopped before its end" if partial else ""
-    return f"{counted(len(certificates), 'encoding')}: {outcomes}; {versions}{end}"
+    return f"{pluralize(len(certificates), 'encoding')}: {outcomes}; {versions}{end}"

@@ -38,7 +38,9 @@ def adapt_axes(value: Tensor, there: Dims, here: Dims) -> Tensor | None:
     return torch.cat([torch.zeros_like(value[:1]), value]) if there.axes < here.axes else value[1:]
 
 
-def axis_frequencies(dims: Dims, base: float, like: Tensor, pairs: int | None = None) -> list[Tensor]:
+def axis_frequencies(
+    dims: Dims, base: float, like: Tensor, pairs: int | None = None
+) -> list[Tensor]:
     """The K/2 pairs, or fewer, dealt out to the P axes in nearly equal parts, as magnitudes base^(-2Pk/K).
 
     k is counted in each part.

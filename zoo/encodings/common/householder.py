@@ -15,7 +15,9 @@ from torch.nn import functional as F
 SIZE = 64  # tokens of a block at most
 
 
-def compute_path_bias(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, block_size: int = SIZE) -> Tensor:
+def compute_path_bias(
+    q: Tensor, k: Tensor, w: Tensor, beta: Tensor, block_size: int = SIZE
+) -> Tensor:
     """k_j^T (H_{j+1} .. H_i - I) q_i, [.., N, M], 0 for later keys. The queries [.., N, K] are the last N of M tokens.
 
     w [.., n, K] and beta [.., n] are those of the last n tokens, N <= n <= M; earlier keys are settled up to there.
@@ -25,7 +27,8 @@ def compute_path_bias(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, block_size:
     before, now = w.shape[-2] - q.shape[-2], slice(w.shape[-2] - q.shape[-2], None)
     near, turned = _within(q, own, w[..., now, :], beta[..., now], block_size)
     far = (
-        turned @ update_keys(earlier, w[..., :before, :], beta[..., :before], block_size).mT - q @ earlier.mT
+        turned @ update_keys(earlier, w[..., :before, :], beta[..., :before], block_size).mT
+        - q @ earlier.mT
     )
     return torch.cat([far, near], dim=-1)
 
@@ -35,7 +38,10 @@ def update_keys(k: Tensor, w: Tensor, beta: Tensor, block_size: int = SIZE) -> T
     n, past = w.shape[-2], k.shape[-2] - w.shape[-2]
     if not n:
         return k
-    before, (own, w, beta) = k[..., :past, :], _blocks(block_size, k[..., past:, :], w, beta[..., None])
+    before, (own, w, beta) = (
+        k[..., :past, :],
+        _blocks(block_size, k[..., past:, :], w, beta[..., None]),
+    )
     u, _, own = _solved(own, w, beta)
     for left, right in zip(
         u.unbind(-3), w.unbind(-3), strict=True

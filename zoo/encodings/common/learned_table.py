@@ -41,7 +41,9 @@ def _cubic(t: Tensor, a: float = -0.75) -> tuple[Tensor, ...]:
 ROWS = "How large the learned vector of each place is: places seldom trained on stay as they began."
 
 
-def read_rows(table: Tensor, tokens: Tokens, sizes: tuple[int, ...], stretch: float = 1.0) -> Tensor:
+def read_rows(
+    table: Tensor, tokens: Tokens, sizes: tuple[int, ...], stretch: float = 1.0
+) -> Tensor:
     """Rows [1|B, N, D] of a table for a grid of `sizes`, at the places of tokens; on several axes resampled.
 
     On one it is read over `stretch` times as many places, resampled likewise.

@@ -231,7 +231,9 @@ class _Exponential(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, skew: Tensor, times: Tensor) -> Tensor:
         each = split_times(times, skew)
-        powers, ways, _ = zip(*(_powers(combine_generators(skew, part)) for part in each), strict=True)
+        powers, ways, _ = zip(
+            *(_powers(combine_generators(skew, part)) for part in each), strict=True
+        )
         ctx.counts = [len(way) for way in ways] if small(skew) else []
         ctx.save_for_backward(skew, times, *(kept for way in ways for kept in way if ctx.counts))
         return join_parts(powers, each)
@@ -248,9 +250,13 @@ class _Exponential(torch.autograd.Function):
         ways = ways or [_powers(combine_generators(skew, part))[1:] for part in each]
         towards = (part.flatten(0, 1) for part in gradient.split([len(part) for part in each]))
         found = [_back(one, *way) for one, way in zip(towards, ways, strict=True)]
-        to_skew = torch.stack([generator_gradient(*pair) for pair in zip(found, each, strict=True)]).sum(0)
+        to_skew = torch.stack(
+            [generator_gradient(*pair) for pair in zip(found, each, strict=True)]
+        ).sum(0)
         to_times = (
-            torch.cat([time_gradient(one, skew) for one in found]) if ctx.needs_input_grad[1] else None
+            torch.cat([time_gradient(one, skew) for one in found])
+            if ctx.needs_input_grad[1]
+            else None
         )
         return to_skew, to_times
 

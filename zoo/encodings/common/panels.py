@@ -28,10 +28,10 @@ def to_cpu(values: Tensor) -> Tensor:
     return upcast(values.detach().cpu())
 
 
-def head_panel(title: str, y: str, values: Tensor, says: str, *, kind: str = "head") -> Numbers:
+def head_panel(title: str, y: str, values: Tensor, says: str, *, kind: str = "head") -> Bars:
     """A number for each of [H]."""
     numbers = {head: float(value) for head, value in named(to_cpu(values), kind).items()}
-    return Numbers(title=title, x=kind, y=y, says=says, values=numbers)
+    return Bars(title=title, x=kind, y=y, says=says, values=numbers)
 
 
 def curve_panel(title: str, x: str, y: str, places: Tensor, lines: Tensor, says: str) -> Curves:
@@ -80,7 +80,9 @@ def half_life_panel(logs: Tensor, tokens: Tokens, says: str) -> list[Panel]:
     """log(1/2) over the mean of log gates [1|B, n, H]: the number of tokens that halve what passes them."""
     found = drop_padding(logs, tokens)
     return (
-        [head_panel("Half-life", "tokens", math.log(0.5) / found.mean(0), says)] if len(found) else []
+        [head_panel("Half-life", "tokens", math.log(0.5) / found.mean(0), says)]
+        if len(found)
+        else []
     )
 
 
@@ -187,7 +189,8 @@ def angle_panels(skew: Tensor, encoding: Encoding, call: AttentionCall) -> Panel
         2
     )  # [P, H, pairs]
     found = (
-        found.sort(dim=-1, descending=True).values * to_cpu(token_spacing(encoding, call))[:, None, None]
+        found.sort(dim=-1, descending=True).values
+        * to_cpu(token_spacing(encoding, call))[:, None, None]
     )
     for axis, one in zip(AXES[len(found)], found, strict=True):
         told = f"How far one step turns each pair of channels, where steps go along {axis} alone: near and far places."
@@ -214,7 +217,9 @@ def commutator_norms(generators: Tensor) -> Tensor:
 def commutator_panel(generators: Tensor) -> Panel:
     """Of generators [P, H, m, b, b] of several axes."""
     told = "How far turning along one axis and then another differs from the other order: at 0 scores depend on offsets alone."
-    return head_panel("Commutators of axes", "|AB - BA| / (|A| |B|)", commutator_norms(generators), told)
+    return head_panel(
+        "Commutators of axes", "|AB - BA| / (|A| |B|)", commutator_norms(generators), told
+    )
 
 
 def shift_changes(rotations: Callable[[Tensor], Tensor], shifts: Tensor, steps: Tensor) -> Tensor:

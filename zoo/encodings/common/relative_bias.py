@@ -30,7 +30,9 @@ def bucket_table(buckets: int, reach: int, ahead: bool, device: torch.device) ->
     """The first whole offset that is told from others, and the buckets from there up to `reach`."""
     check_buckets(buckets, reach, ahead)
     first = -reach if ahead else 0
-    return first, assign_buckets(torch.arange(first, reach + 1, device=device), buckets, reach, ahead)
+    return first, assign_buckets(
+        torch.arange(first, reach + 1, device=device), buckets, reach, ahead
+    )
 
 
 def assign_buckets(offset: Tensor, buckets: int, reach: int, ahead: bool) -> Tensor:
@@ -52,7 +54,7 @@ def index_offsets(call: AttentionCall) -> Index:
     return lambda b, h, i, j: (call.key_index(i) - j).clamp(min=0)
 
 
-def offset_products(call: AttentionCall, queries: Tensor, offsets: Tensor) -> Block:
+def offset_products(call: AttentionCall, queries: Tensor, offsets: Tensor) -> BlockBias:
     """Queries [1|B, 1|H, N, K] times a column of [1|H, K, M] for each offset from 0 on, where tokens are consecutive."""
     column = index_offsets(call)
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.attention import AttentionCall, Encoding, Tokens, precise, unrounded
-from zoo.encodings.common.panels import Panels, pair_panel, drop_padding, frequency_panels
+from zoo.attention import AttentionCall, Encoding, Tokens, disable_autocast, upcast
+from zoo.encodings.common.panels import Panels, drop_padding, frequency_panels, pair_panel
 from zoo.errors import OptionError
 
 
@@ -54,7 +54,9 @@ class _Turn(torch.autograd.Function):
         table, x, turned = ctx.saved_tensors
         to_x = multiply_pairs(gradient, table, -1)
         to_table = None if x is None else _products(x, gradient, table.shape[:-1]).to(table.dtype)
-        to_angles = None if turned is None else angle_gradient(turned, gradient, ctx.shape).to(table.dtype)
+        to_angles = (
+            None if turned is None else angle_gradient(turned, gradient, ctx.shape).to(table.dtype)
+        )
         return to_x, to_table, to_angles
 
 
@@ -143,7 +145,9 @@ class Rotary(Encoding):
 
     def prepare(self, tokens: Tokens) -> Tokens:
         return (
-            tokens if self.shared and self.name in tokens.shared_tables else self._with_rotation(tokens)
+            tokens
+            if self.shared and self.name in tokens.shared_tables
+            else self._with_rotation(tokens)
         )
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
@@ -198,7 +202,7 @@ class CumulativeRotary(Encoding):
                 "encoding",
                 f"{self.name} turns pairs of channels, and a link before it has made heads wider",
             )
-        with unrounded(call.q.device):
+        with disable_autocast(call.q.device):
             steps = self.token_angles(call.keys)
             sums = steps.cumsum(1) if self.inclusive else steps.cumsum(1) - steps
             columns = cos_sin(
@@ -213,4 +217,6 @@ class CumulativeRotary(Encoding):
         def turned(x: Tensor) -> Tensor:
             return rotate_pairs(before(x).expand(len(rows), -1, -1, -1), rows)
 
-        return call.replace(q=rotate_pairs(call.q, rows), k=rotate_pairs(call.k, columns), transform_query=turned)
+        return call.replace(
+            q=rotate_pairs(call.q, rows), k=rotate_pairs(call.k, columns), transform_query=turned
+        )

@@ -15,8 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.encodings.common.rotation import cos_sin, multiply_pairs, angle_gradient
-from zoo.encodings.common.skew import split_blocks, merge_blocks, frequency_gaps, from_planes, to_planes, change_basis, spectrum
+from zoo.encodings.common.rotation import angle_gradient, cos_sin, multiply_pairs
+from zoo.encodings.common.skew import (
+    change_basis,
+    frequency_gaps,
+    from_planes,
+    merge_blocks,
+    spectrum,
+    split_blocks,
+    to_planes,
+)
 
 # the angle below which planes turn alike: there rounding is as large as what the series leaves out
 NEAR = {torch.float64: 1e-5, torch.float32: 0.02}
@@ -94,7 +102,9 @@ class _Spectrum(torch.autograd.Function):
         first, *others = (split_blocks(moment, basis.shape) for moment in moments)
         found = to_planes(first - first.mT) * (-0.5j / apart)
         if others:
-            found = torch.where(near, to_planes(others[0]) - 0.5j * apart * to_planes(others[1]), found)
+            found = torch.where(
+                near, to_planes(others[0]) - 0.5j * apart * to_planes(others[1]), found
+            )
         own = torch.diag_embed(frequencies)
         inner = from_planes(found - 1j * torch.stack([own, torch.zeros_like(own)], dim=-3))
         return basis @ inner @ basis.mT, None

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import nn
 
-from zoo.attention import AttentionCall, Dims, Encoding, precise
+from zoo.attention import AttentionCall, Dims, Encoding, upcast
 from zoo.encodings.common.panels import Panels, head_panel
 from zoo.registry import Between, register
 
@@ -34,4 +34,4 @@ class Gaussian(Encoding):
 
     def panels(self, call: AttentionCall) -> Panels:
         told = "How far a head looks: at this distance a score has lost 1/2, at twice as far four times that."
-        return [head_panel("Widths", "width, in tokens", precise(self.log_width).exp(), told)]
+        return [head_panel("Widths", "width, in tokens", upcast(self.log_width).exp(), told)]
