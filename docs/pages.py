@@ -35,7 +35,6 @@ from zoo.cli.explain_encoding import (
 )
 from zoo.config import Recipe, load, recipe_files
 from zoo.diagnostics.portrait.portrait import draw_portrait
-from zoo.attention.facts import describe_facts
 
 DOCS = Path(__file__).parent
 PICTURES = DOCS / "images" / "encodings"

@@ -143,7 +143,8 @@ def test_the_waves_of_generators_are_those_that_tables_turn_by(name):
             torch.tensor([[[0.0, 0.0], [0.3, 0.2]]], dtype=torch.float64)
         )[0][0].unbind(1)
         angles = (
-            torch.tensor([0.3, 0.2], dtype=torch.float64)[:, None, None] * encoding.wave_vectors(still)
+            torch.tensor([0.3, 0.2], dtype=torch.float64)[:, None, None]
+            * encoding.wave_vectors(still)
         ).sum(0)
     torch.testing.assert_close(moved, torch.stack([angles.cos(), angles.sin()], dim=-1))
 

@@ -31,7 +31,6 @@ from zoo.config.signature import EveryEncoding, Option, extras, options
 from zoo.config.tree import COMMAND_LINE, format_value
 from zoo.config.validate import describe_type
 from zoo.diagnostics.portrait.portrait import draw_portrait
-from zoo.attention.facts import describe_facts
 from zoo.errors import ConfigIssue, OptionError, RecipeError
 from zoo.registry import Between, Choice
 
