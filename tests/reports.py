@@ -1,9 +1,13 @@
 """Reports made up for tests of the page, with heads that look somewhere and with words that would break a careless page."""
 
 import math
+import pickle
+from contextlib import contextmanager
 
+import pytest
 import torch
 
+from zoo.diagnostics.page import panel_gallery
 from zoo.diagnostics.report import Attended, Control, Measure, Report, Run, Sample
 from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Points
 
@@ -377,3 +381,19 @@ def large(layers=12, heads=12, side=14, samples=4):
         rollout=weights.mean((1, 2)),
     )
     return report(run("vit_base", seen, "patches", layers=layers, heads=heads))
+
+
+@contextmanager
+def draw_panels_once():
+    """Draw equal panels once: pages of tests have most of theirs in common."""
+    draw, drawn = panel_gallery.draw_for_page, {}
+
+    def draw_once(panel):
+        key = pickle.dumps(panel)
+        if key not in drawn:
+            drawn[key] = draw(panel)
+        return drawn[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(panel_gallery, "draw_for_page", draw_once)
+        yield

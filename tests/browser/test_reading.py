@@ -15,8 +15,9 @@ PIXELS = "canvas => canvas.toDataURL()"
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     made = reports.every() | {"large": reports.large(), "written": reports.written()}
-    for name, report in made.items():
-        (folder / f"{name}.html").write_text(render(report))
+    with reports.draw_panels_once():
+        for name, report in made.items():
+            (folder / f"{name}.html").write_text(render(report))
     return folder
 
 

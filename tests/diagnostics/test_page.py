@@ -28,6 +28,12 @@ def draw(panel):
     return render_part("reporting/templates/figures.html", "drawing", draw_for_page(panel))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _panels_drawn_once():
+    with reports.draw_panels_once():
+        yield
+
+
 @pytest.fixture(scope="module")
 def made():
     return reports.every()
