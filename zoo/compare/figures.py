@@ -128,8 +128,8 @@ def _fix_scales(panel: LineChart, whole: LineChart | None = None) -> LineChart:
 
 def _draw_condition(comparison: Comparison, condition: str) -> Chart:
     standings = ranking(comparison, condition)
-    seen, places = window(standings), decimals(comparison)
-    rows = [_describe(one, number, seen, places) for number, one in enumerate(standings)]
+    seen, digits = window(standings), decimals(comparison)
+    rows = [_describe(one, number, seen, digits) for number, one in enumerate(standings)]
     seeds = [
         {"row": row["row"], "seed": value, "colour": row["colour"]}
         for row, one in zip(rows, standings, strict=True)
@@ -174,7 +174,7 @@ def _draw_condition(comparison: Comparison, condition: str) -> Chart:
     return alt.layer(*layers).properties(width=220, height=24 * len(rows), title=heading)
 
 
-def _describe(one: Standing, number: int, seen: Scale, places: int) -> dict[str, Any]:
+def _describe(one: Standing, number: int, seen: Scale, digits: int) -> dict[str, Any]:
     """Return the row of one variant: numbers within the chart, or a note in their place."""
     palette = STYLE.palette
     colour = palette.series[0] if one.verdict in ("best", "within") else palette.faint
@@ -182,7 +182,7 @@ def _describe(one: Standing, number: int, seen: Scale, places: int) -> dict[str,
     row |= {"mean": None, "low": None, "high": None, "interval": False}
     if one.mean is None:
         return row | {"note": shorten("; ".join(one.lacking))}
-    value = numbers.format_fixed(one.mean.mean, places)
+    value = numbers.format_fixed(one.mean.mean, digits)
     if one.mean.mean < seen.low:
         return row | {"note": f"\u25c2 {value}"}
     if one.mean.mean > seen.high:

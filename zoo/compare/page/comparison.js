@@ -1,19 +1,19 @@
-// Rows in the order of the place that was chosen; on narrow screens the column of that place alone is seen.
+// Rows in the order of the condition that was chosen; on narrow screens the column of that condition alone is seen.
 const ranked = (figure) => {
-  const table = find(".ranks", figure), at = (row, place) => Number(row.dataset.order.split(" ")[place]);
-  const rank = (place) => {
-    const bodies = all("tbody", table).map((body) => [body, all("tr[data-order]", body).sort((a, b) => at(a, place) - at(b, place))]);
-    bodies.sort((a, b) => at(a[1][0], place) - at(b[1][0], place));
+  const table = find(".ranks", figure), at = (row, condition) => Number(row.dataset.order.split(" ")[condition]);
+  const rank = (condition) => {
+    const bodies = all("tbody", table).map((body) => [body, all("tr[data-order]", body).sort((a, b) => at(a, condition) - at(b, condition))]);
+    bodies.sort((a, b) => at(a[1][0], condition) - at(b[1][0], condition));
     for (const [body, rows] of bodies) {
       body.append(...rows);
       for (const row of rows) {
-        const none = find(`[data-column="${place}"]`, row).classList.contains("missing");
-        find(".rank", row).textContent = none ? "\u2013" : at(row, place) + 1;
+        const none = find(`[data-column="${condition}"]`, row).classList.contains("missing");
+        find(".rank", row).textContent = none ? "\u2013" : at(row, condition) + 1;
       }
     }
     find("tfoot", table).before(...bodies.map(([body]) => body));
-    for (const cell of all("[data-column]", table)) cell.classList.toggle("chosen", Number(cell.dataset.column) === place);
-    for (const told of all(".told-at", figure)) told.hidden = Number(told.dataset.column) !== place;
+    for (const cell of all("[data-column]", table)) cell.classList.toggle("chosen", Number(cell.dataset.column) === condition);
+    for (const told of all(".told-at", figure)) told.hidden = Number(told.dataset.column) !== condition;
   };
   for (const choice of all(".switch input", figure)) {
     choice.addEventListener("change", () => rank(Number(choice.value)));

@@ -102,11 +102,11 @@ def _build_value(comparison: Comparison, standing: Standing) -> TableEntry:
     if standing.mean is None:
         text = "; ".join(standing.lacking) or numbers.NOTHING
         return TableEntry(text, None, "missing", classes="missing")
-    places = decimals(comparison)
+    digits = decimals(comparison)
     verdicts: Mapping[str, str] = {"best": name_extreme(comparison), "within": "within spread"}
-    behind = spread(standing.behind, places, sign=True) if standing.behind else ""
+    behind = spread(standing.behind, digits, sign=True) if standing.behind else ""
     notes = tuple(filter(None, [behind, verdicts.get(standing.verdict, "")]))
-    text = spread(standing.mean, places)
+    text = spread(standing.mean, digits)
     return TableEntry(text, standing.mean.mean, "value", notes, standing.verdict)
 
 

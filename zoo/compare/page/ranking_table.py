@@ -166,34 +166,34 @@ def _build_cell(
         tip = f"{variant.name}, {condition}\n{missing}"
         return RankCell(standing.verdict, tip, missing=missing)
 
-    places = decimals(comparison)
+    digits = decimals(comparison)
     notes = {"best": name_extreme(comparison), "within": "within spread"}
     behind = standing.behind.mean if standing.behind else None
     note = notes.get(standing.verdict) or (
-        "" if behind is None else numbers.format_fixed(behind, places, sign=True)
+        "" if behind is None else numbers.format_fixed(behind, digits, sign=True)
     )
     first = next(iter(column.values())).mean
     return RankCell(
         verdict=standing.verdict,
-        tip=_describe(standing, condition, places),
-        text=numbers.format_fixed(standing.mean.mean, places),
+        tip=_describe(standing, condition, digits),
+        text=numbers.format_fixed(standing.mean.mean, digits),
         note=note,
         strip=_build_strip(standing, scale, None if first is None else first.mean),
     )
 
 
-def _describe(standing: Standing, condition: str, places: int) -> str:
+def _describe(standing: Standing, condition: str, digits: int) -> str:
     """Return what stands under the pointer: all numbers of a cell."""
     assert standing.mean
     seeds = [
-        f"{numbers.format_fixed(value, places)} (seed {seed})"
+        f"{numbers.format_fixed(value, digits)} (seed {seed})"
         for seed, value in sorted(standing.values.items())
     ]
     behind = standing.behind
     lines = [
         f"{standing.variant.name}, {condition}",
-        spread(standing.mean, places),
-        f"to the first {spread(behind, places, sign=True)}" if behind else "",
+        spread(standing.mean, digits),
+        f"to the first {spread(behind, digits, sign=True)}" if behind else "",
         ", ".join(seeds),
         *standing.lacking,
     ]
