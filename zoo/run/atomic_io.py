@@ -1,7 +1,7 @@
-"""Files that are there whole or not at all, and that tell any change to them.
+"""Write files whole or not at all, and seal checkpoints so that any change to them is noticed.
 
-A sealed file is what `torch.save` writes, a zip archive, with the checksum of all its bytes as the archive's comment: one
-file, which other programs read as they would without it.
+A sealed file is the zip archive that `torch.save` writes, with the checksum of all its bytes as the
+archive's comment: one file, which other programs read as they would without it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,56 +19,62 @@ import torch
 
 from zoo.errors import CheckpointError, ZooError
 
-WRITING = ".writing"  # how the name of an unfinished file ends
-NAMED = b"zoo sha256 "
-LENGTH = len(NAMED) + 64
-UNSEALED = b"\0\0"  # a zip archive ends with the length of its comment, two bytes, and the comment
-SEALED = LENGTH.to_bytes(2, "little") + NAMED
+WRITING = ".writing"  # suffix of an unfinished file
+SEAL_NAME = b"zoo sha256 "
+SEAL_LENGTH = len(SEAL_NAME) + 64
+# a zip archive ends with the length of its comment, two bytes, and the comment
+NO_COMMENT = b"\0\0"
+SEAL_START = SEAL_LENGTH.to_bytes(2, "little") + SEAL_NAME
 
 
-def serialised(content: Any) -> io.BytesIO:
-    """Plain data and tensors as the bytes of a file, not yet sealed: what changes afterwards is not in it."""
+def serialise(content: Any) -> io.BytesIO:
+    """Return plain data and tensors as the bytes of an unsealed file, a copy of what they are now."""
     file = io.BytesIO()
     torch.save(content, file)
     return file
 
 
-def publish(file: io.BytesIO, path: Path) -> None:
-    """Seal what `serialised` gave and write it: into a file beside `path` until it is safe on the disk.
-
-    Raises ZooError where it cannot be written; what `path` held before is then still there.
-    """
-    seal = SEALED + hashlib.sha256(file.getbuffer()).hexdigest().encode()
-    file.seek(-len(UNSEALED), os.SEEK_END)
+def write_sealed(file: io.BytesIO, path: Path) -> None:
+    """Seal what `serialise` returned and write it. Raises ZooError as `write` does."""
+    seal = SEAL_START + hashlib.sha256(file.getbuffer()).hexdigest().encode()
+    file.seek(-len(NO_COMMENT), os.SEEK_END)
     file.write(seal)
     write(file, path)
 
 
 def copy(path: Path, target: Path) -> None:
-    """Have the contents of a sealed file under another name too. Raises as `verified` and `publish` do."""
-    write(verified(path), target)
+    """Copy a sealed file. Raises as `read_sealed` and `write` do."""
+    write(read_sealed(path), target)
+
+
+def write_json(content: Mapping[str, Any], path: Path) -> None:
+    """Write plain data as JSON. Raises ZooError as `write` does."""
+    write(io.BytesIO((json.dumps(content, indent=2) + "\n").encode()), path)
 
 
 def write(file: io.BytesIO, path: Path) -> None:
-    """Write into a file beside `path` until it is safe on the disk. Raises ZooError as `publish` does."""
-    fresh = path.with_name(f".{path.name}{WRITING}")
+    """Write a file beside `path` and rename it once it is safe on the disk.
+
+    Raises:
+        ZooError: It cannot be written; the previous content of `path` is still there.
+    """
+    unfinished = path.with_name(f".{path.name}{WRITING}")
     try:
-        with fresh.open("wb") as target:
+        with unfinished.open("wb") as target:
             target.write(file.getbuffer())
             target.flush()
             os.fsync(target.fileno())
-        fresh.replace(path)
-        _settle(path.parent)
+        unfinished.replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
-        raise ZooError(
-            f"{path}: cannot be written, {error.strerror or error}; {kept(path.parent)}"
-        ) from None
+            unfinished.unlink(missing_ok=True)
+        problem = f"cannot be written, {error.strerror or error}"
+        raise ZooError(f"{path}: {problem}; {describe_checkpoints(path.parent)}") from None
 
 
-def _settle(folder: Path) -> None:
-    """A new name is safe once its folder is."""
+def _sync_folder(folder: Path) -> None:
+    """Flush a folder to the disk; a new name is safe only then."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -74,48 +82,45 @@ def _settle(folder: Path) -> None:
         os.close(handle)
 
 
-def verified(path: Path) -> io.BytesIO:
-    """The bytes of a sealed file. Raises CheckpointError where a single one is not as it was written."""
+def read_sealed(path: Path) -> io.BytesIO:
+    """Return the bytes of a sealed file.
+
+    Raises:
+        CheckpointError: The file cannot be read, or a byte differs from what was written.
+    """
+    others = describe_checkpoints(path.parent, path)
     try:
         content = memoryview(path.read_bytes())
     except OSError as error:
-        raise CheckpointError(
-            f"{path}: unreadable, {error.strerror or error}; {kept(path.parent, path)}"
-        ) from None
-    cut = max(0, len(content) - len(UNSEALED) - LENGTH)
+        raise CheckpointError(f"{path}: unreadable, {error.strerror or error}; {others}") from None
+    cut = max(0, len(content) - len(NO_COMMENT) - SEAL_LENGTH)
     payload, seal = content[:cut], bytes(content[cut:])
+    if not seal.startswith(SEAL_START):
+        problem = "corrupt, or unsafe and not written by zoo: it does not end with its checksum"
+        raise CheckpointError(f"{path}: {problem}; nothing of it was used; {others}")
     digest = hashlib.sha256(payload)
-    digest.update(UNSEALED)
-    if not seal.startswith(SEALED):
-        told = "corrupt, or unsafe and not written by zoo: it does not end with its checksum; nothing of it was used"
-        raise CheckpointError(f"{path}: {told}; {kept(path.parent, path)}")
-    if seal != SEALED + digest.hexdigest().encode():
-        raise CheckpointError(
-            f"{path}: corrupt, it is not what its checksum says; {kept(path.parent, path)}"
-        )
+    digest.update(NO_COMMENT)
+    if seal != SEAL_START + digest.hexdigest().encode():
+        raise CheckpointError(f"{path}: corrupt, its checksum does not match; {others}")
     return io.BytesIO(content)
 
 
-def whole(path: Path) -> bool:
-    """Whether a sealed file is there and as it was written."""
+def is_intact(path: Path) -> bool:
+    """Tell whether a sealed file exists and is as it was written."""
     try:
-        verified(path)
+        read_sealed(path)
     except CheckpointError:
         return False
     return True
 
 
-def kept(folder: Path, but: Path | None = None) -> str:
-    """Which checkpoints lie in a folder, for a message about another one."""
-    names = sorted(path.name for path in folder.glob("*.ckpt") if path != but)
-    return (
-        f"still there: {', '.join(names)} in {folder}"
-        if names
-        else "no other checkpoint lies beside it"
-    )
+def describe_checkpoints(folder: Path, exclude: Path | None = None) -> str:
+    """Say which checkpoints are in a folder, for a message about another one."""
+    names = sorted(path.name for path in folder.glob("*.ckpt") if path != exclude)
+    return f"still there: {', '.join(names)} in {folder}" if names else "no other checkpoint there"
 
 
-def clear(run: Path) -> None:
+def remove_unfinished(run: Path) -> None:
     """Remove the unfinished files of a run that was killed."""
     for folder in (run, run / "checkpoints"):
         for path in folder.glob(f"*{WRITING}"):

@@ -1,10 +1,12 @@
-"""Recipe -> model, task, data, trainer. The one file that sees every registry."""
+"""Build what a recipe describes: data module, model, task and trainer, each once per command."""
 
 from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any, Literal, cast, get_args, get_type_hints
 
 import lightning as L
@@ -16,173 +18,232 @@ from torch import nn
 from zoo import api, registry
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.config import Recipe
-from zoo.config.schema import ONCE, OURS, TrainerOptions
+from zoo.config.schema import ONCE, OURS
 from zoo.data.base import DataModule
 from zoo.data.spec import Samples, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError
 from zoo.optim.param_groups import freeze
 from zoo.registry import Choice
 from zoo.run import distributed
-from zoo.run.rng import Aside
-from zoo.tasks.base import Task
-
-SILENT: dict[str, Any] = {
-    "logger": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "enable_checkpointing": False,
-}
+from zoo.run.rng import RandomStreams
+from zoo.tasks.base import Optimiser, Task
 
 
-def placed(options: TrainerOptions) -> dict[str, Any]:
-    """Options of a trainer. What a launcher says of devices and nodes goes before what the recipe says."""
-    devices, nodes = distributed.surroundings() or (options.devices, options.num_nodes)
-    where: dict[str, Any] = {
-        "accelerator": options.accelerator,
-        "devices": devices,
-        "num_nodes": nodes,
-    }
-    if (
-        distributed.under_slurm()
-    ):  # what to do after a signal is up to the script that was submitted
-        where["plugins"] = [SLURMEnvironment(auto_requeue=False)]
-    return where | {"strategy": _strategy(options.strategy, _count(where))}
+class Experiment:
+    """A recipe and what is built from it. A command makes one and hands it down.
 
+    Each object is built at its first use and then kept, so that nothing is built twice.
 
-def _count(where: dict[str, Any]) -> int:
-    """How many processes there will be in all, as Lightning finds it out."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return int(L.Trainer(**where, **SILENT).world_size)
+    Args:
+        recipe: The resolved recipe.
+        spec: The facts of the samples that the model is built for, as a checkpoint stores them.
+            None: those of the recipe's data.
+    """
 
+    def __init__(self, recipe: Recipe, spec: Samples | None = None) -> None:
+        self.recipe = recipe
+        self._spec = spec
+        self._variants: dict[str, DataModule] = {}
 
-def _strategy(name: str, count: int) -> Strategy | str:
-    if name == "fsdp":
-        return ModelParallelStrategy(
-            count, tensor_parallel_size=1, save_distributed_checkpoint=False
-        )
-    return "auto" if count == 1 else DDPStrategy(gradient_as_bucket_view=True)
+    @cached_property
+    def data(self) -> DataModule:
+        """The data module, not yet set up. Raises OptionError or DataError."""
+        return build_data(self.recipe)
+
+    @property
+    def spec(self) -> Samples:
+        """The facts of the samples that the model is built for."""
+        return self.data.samples if self._spec is None else self._spec
+
+    @cached_property
+    def optimiser(self) -> Optimiser:
+        """The optimiser's settings, not yet bound to a model. Raises OptionError."""
+        optim = self.recipe.optim
+        return cast(Optimiser, registry.find("optim", optim.name)(**optim.options))
+
+    @cached_property
+    def meta_model(self) -> nn.Module:
+        """The model on the meta device: names and shapes without memory. Raises OptionError."""
+        with torch.device("meta"):
+            return build_model(self.recipe, self.spec)
+
+    @cached_property
+    def trainer(self) -> L.Trainer:
+        """Lightning's trainer, without loggers and callbacks. Raises what Lightning raises."""
+        return build_trainer(self.recipe)
+
+    def data_variant(self, options: Mapping[str, Any]) -> DataModule:
+        """Return the data module with some options changed, built once per set of options.
+
+        Raises:
+            OptionError: An option has a value that cannot work.
+        """
+        key = repr(sorted(options.items()))
+        if key not in self._variants:
+            self._variants[key] = build_data(self.recipe, **options)
+        return self._variants[key]
+
+    def build_task(self, device: str = "cpu") -> Task:
+        """Build the task with freshly initialised weights on a device."""
+        return build_task(self.recipe, self.spec, device)
 
 
 def build_data(recipe: Recipe, **changes: Any) -> DataModule:
-    """The data module, not yet set up; `changes` replace options."""
+    """Build the data module, not yet set up; `changes` replace options of the recipe."""
     cls = registry.find("data", recipe.data.name)
     return cast(DataModule, cls(recipe.seed, **{**recipe.data.options, **changes}))
 
 
 def build_model(recipe: Recipe, samples: Samples | None = None) -> nn.Module:
-    """The model as a plain module, with weights drawn from torch's random state. Loads no data.
+    """Build a recipe's model with initial weights from torch's random state.
 
-    Encodings draw theirs from streams of their own, so that all other weights are those of a model without any.
-    `samples` are the facts it is built for, where they are known; else they are asked of the data. Raises OptionError where
-    the model reads samples of another kind.
+    Encodings draw theirs from random streams of their own, so that all other weights are equal
+    whatever the encoding.
+
+    Args:
+        recipe: A resolved recipe, as `zoo.load_recipe` returns it.
+        samples: The facts of the samples that the model is built for. None: those of the recipe's
+            data. No sample is loaded either way.
+
+    Returns:
+        The model as a plain `nn.Module`, in training mode on torch's default device.
+
+    Raises:
+        OptionError: An option cannot work, or the model does not read such samples.
+        DataError: `samples` is None and the data's text cannot be read.
     """
-    facts = build_data(recipe).samples if samples is None else samples
-    given, aside = recipe.model.options.items(), Aside()
+    spec = build_data(recipe).samples if samples is None else samples
+    streams = RandomStreams()
     options = {
-        key: _links(value, key, aside) if _is_choices(value) else value for key, value in given
+        key: _build_encodings(value, key, streams) if _is_choices(value) else value
+        for key, value in recipe.model.options.items()
     }
-    return cast(nn.Module, reader(recipe, "model", facts)(facts, **options))
+    return cast(nn.Module, find_reader(recipe, "model", spec)(spec, **options))
 
 
 def build_task(recipe: Recipe, samples: Samples | None = None, device: str = "cpu") -> Task:
-    """The task with its model, on a device, and its optimiser; `samples` as in `build_model`."""
-    facts = build_data(recipe).samples if samples is None else samples
+    """Build the task with its model, on a device, and its optimiser; see `build_model`."""
+    spec = build_data(recipe).samples if samples is None else samples
     optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)
-    cls = reader(recipe, "task", facts)
+    cls = find_reader(recipe, "task", spec)
     with torch.device(device):
-        model = build_model(recipe, facts)
+        model = build_model(recipe, spec)
     freeze(model, recipe.optim.options.get("param_groups", ()))
-    return cast(Task, cls(model, optim, facts, **recipe.task.options))
+    return cast(Task, cls(model, optim, spec, **recipe.task.options))
 
 
-def reader(recipe: Recipe, section: Literal["model", "task"], samples: Samples) -> Any:
-    """The class that a section names. Raises OptionError where it reads samples of another kind than the data's."""
+def find_reader(recipe: Recipe, section: Literal["model", "task"], spec: Samples) -> Any:
+    """Return the class of the model or the task.
+
+    Raises:
+        OptionError: It reads samples of another kind than the data yields.
+    """
     name = getattr(recipe, section).name
     cls = registry.find(f"{section}s", name)
-    wanted = get_type_hints(cls.__init__).get("samples", object)
-    if not isinstance(samples, wanted):
-        kinds = " or ".join(kind.noun for kind in get_args(wanted) or (wanted,))
-        raise OptionError(
-            "name", f"{section} {name} reads {kinds}, data {recipe.data.name} yields {samples.noun}"
+    expected = get_type_hints(cls.__init__).get("samples", object)
+    if not isinstance(spec, expected):
+        kinds = " or ".join(kind.__name__ for kind in get_args(expected) or (expected,))
+        problem = (
+            f"{section} {name} reads {kinds}, data {recipe.data.name} yields {type(spec).__name__}"
         )
+        raise OptionError("name", problem)
     return cls
 
 
-def build_trainer(recipe: Recipe, **more: Any) -> L.Trainer:
-    """Lightning's trainer. Whatever it would print on its own is left to us."""
-    hush()
+def build_trainer(recipe: Recipe) -> L.Trainer:
+    """Build Lightning's trainer; it prints nothing itself and has no loggers or callbacks yet."""
+    silence_libraries()
     options = {key: value for key, value in asdict(recipe.trainer).items() if key not in OURS}
-    options |= placed(recipe.trainer)
-    options["overfit_batches"] = options["overfit_batches"] or 0.0
-    options["plugins"] = [*options.get("plugins", []), *more.pop("plugins", [])]
     if options["max_epochs"] is None and options["max_steps"] is not None:
         options["max_epochs"] = -1
     options["max_steps"] = options["max_steps"] or -1
+    options["overfit_batches"] = options["overfit_batches"] or 0.0
     if recipe.trainer.fast_dev_run:
         options |= ONCE
-    quiet = {
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "enable_checkpointing": False,
-    }
+
+    # a launcher has decided on devices and nodes already
+    launched = distributed.detect_launcher()
+    if launched:
+        options["devices"], options["num_nodes"] = launched
+    if distributed.is_slurm():
+        # the submitted script decides what happens after a signal
+        options["plugins"] = [SLURMEnvironment(auto_requeue=False)]
+
+    world_size = distributed.count_processes(recipe.trainer)
+    options["strategy"] = _build_strategy(recipe.trainer.strategy, world_size)
     return L.Trainer(
-        **{**options, "num_sanity_val_steps": 0, **quiet, "use_distributed_sampler": False, **more}
+        **options,
+        logger=False,
+        num_sanity_val_steps=0,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        use_distributed_sampler=False,
     )
 
 
-def hush() -> None:
-    """Silence what a user of zoo can do nothing about."""
+def _build_strategy(name: str, world_size: int) -> Strategy | str:
+    if name == "fsdp":
+        return ModelParallelStrategy(
+            world_size, tensor_parallel_size=1, save_distributed_checkpoint=False
+        )
+    return "auto" if world_size == 1 else DDPStrategy(gradient_as_bucket_view=True)
+
+
+IGNORED_WARNINGS = (
+    ".*does not have many workers.*",
+    # weight averaging leaves nothing for our configure_model to do
+    ".*WeightAveraging callback with a model that overrides.*",
+    ".*number of training batches.*",
+    # zoo itself says when processes have to be started with srun
+    ".*srun. command is available.*",
+    ".*LeafSpec.*",
+    ".*isinstance.treespec.*",
+    ".*_prims_common.check. is deprecated.*",
+    ".*code generation for complex operators.*",
+)
+
+
+def silence_libraries() -> None:
+    """Silence messages of libraries that a user of zoo cannot act on."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for told in (
-        ".*does not have many workers.*",
-        ".*WeightAveraging callback with a model that overrides.*",  # ours has nothing to do where weights are averaged
-        ".*number of training batches.*",
-        ".*srun. command is available.*",  # zoo says itself where processes want to be started by it
-        ".*LeafSpec.*",
-        ".*isinstance.treespec.*",
-        ".*_prims_common.check. is deprecated.*",
-        ".*code generation for complex operators.*",
-    ):
-        warnings.filterwarnings("ignore", message=told)
+    for message in IGNORED_WARNINGS:
+        warnings.filterwarnings("ignore", message=message)
 
 
-def sample(samples: Samples) -> torch.Tensor:
-    """One made-up input of the shape that samples have."""
-    if isinstance(samples, TextSpec | TextClassificationSpec):
-        return torch.zeros(1, samples.length, dtype=torch.long)
-    return torch.zeros(1, samples.channels, *samples.grid)
+def build_sample(spec: Samples) -> torch.Tensor:
+    """Build one all-zero input of the samples' shape: [1, N], or [1, C, height, width]."""
+    if isinstance(spec, TextSpec | TextClassificationSpec):
+        return torch.zeros(1, spec.length, dtype=torch.long)
+    return torch.zeros(1, spec.channels, *spec.grid)
 
 
 def _is_choices(value: Any) -> bool:
-    return (
-        isinstance(value, tuple)
-        and len(value) > 0
-        and all(isinstance(one, Choice) for one in value)
-    )
+    return isinstance(value, tuple) and bool(value) and all(isinstance(v, Choice) for v in value)
 
 
-def _links(choices: tuple[Choice, ...], key: str, aside: Aside) -> dict[str, EncodingFactory]:
-    links: dict[str, EncodingFactory] = {}
-    for at, choice in enumerate(choices):
-        if choice.name in links:
+def _build_encodings(
+    choices: tuple[Choice, ...], key: str, streams: RandomStreams
+) -> dict[str, EncodingFactory]:
+    factories: dict[str, EncodingFactory] = {}
+    for index, choice in enumerate(choices):
+        if choice.name in factories:
             raise OptionError(
-                f"{key}.{at}", f"{choice.name} stands twice in the list; list it once"
+                f"{key}.{index}", f"{choice.name} appears twice in the list; list it once"
             )
-        links[choice.name] = _link(choice, f"{key}.{at}", aside)
-    return links
+        factories[choice.name] = _build_factory(choice, f"{key}.{index}", streams)
+    return factories
 
 
-def _link(choice: Choice, key: str, aside: Aside) -> EncodingFactory:
-    """An encoding that waits for its sizes, and whose faults name its place in the recipe."""
-
-    waiting = api.make_factory(choice)
+def _build_factory(choice: Choice, key: str, streams: RandomStreams) -> EncodingFactory:
+    """Return a factory of an encoding whose errors name its key in the recipe."""
+    build = api.waiting(choice)
 
     def make(dims: Dims) -> Encoding:
         try:
-            with aside(f"{choice.name} {dims.layer}"):
-                return waiting(dims)
+            with streams.use(f"{choice.name} {dims.layer}"):
+                return build(dims)
         except OptionError as error:
             problem = str(error)
             if choice.name not in problem:

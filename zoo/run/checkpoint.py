@@ -1,11 +1,11 @@
-"""Checkpoints that are there: where, and what is in them. Plain data and tensors, read with `weights_only` and nothing else."""
+"""Locate and read checkpoints. They are plain data and tensors, read with `weights_only` alone."""
 
 from __future__ import annotations
 
 import difflib
 import pickle
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,78 +18,80 @@ from zoo.config import Recipe
 from zoo.data.corpus.tokenizer import from_plain
 from zoo.data.spec import ImageSpec, Samples, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError
-from zoo.run.atomic_io import kept, verified
-from zoo.run.run_dir import holder
+from zoo.run.atomic_io import describe_checkpoints, read_sealed
+from zoo.run.run_dir import find_run_dir
+
+RENAMED_WEIGHTS = (0, 2)  # the first version whose weights have today's names
 
 
-def about(recipe: Recipe, samples: Samples) -> dict[str, Any]:
-    """What every file with weights says of their origin, so that they can be loaded without anything else."""
-    told = {"version": __version__, "name": recipe.name, "recipe": recipe.plain()}
-    return {**told, "samples": remembered(samples)}
+def build_metadata(recipe: Recipe, spec: Samples) -> dict[str, Any]:
+    """Return what a file with weights says about them, enough to load them without anything else."""
+    return {
+        "version": __version__,
+        "name": recipe.name,
+        "recipe": recipe.plain(),
+        "samples": _spec_to_plain(spec),
+    }
 
 
-def remembered(samples: Samples) -> dict[str, Any]:
-    """What a checkpoint keeps of the facts of its data, as plain data: an evaluation may have other data."""
-    if isinstance(samples, ImageSpec):
-        return {**asdict(samples), "names": [*samples.names]}
-    plain: dict[str, Any] = {"length": samples.length, "vocabulary": samples.vocabulary.plain()}
-    if isinstance(samples, TextSpec) and samples.asks != "every":
-        plain["asks"] = samples.asks
-    if isinstance(samples, TextClassificationSpec):
-        plain |= {"classes": samples.classes, "names": [*samples.names]}
+def _spec_to_plain(spec: Samples) -> dict[str, Any]:
+    """Return the facts of samples as plain data; an evaluation may have other data."""
+    if isinstance(spec, ImageSpec):
+        return {**asdict(spec), "names": [*spec.names]}
+    plain: dict[str, Any] = {"length": spec.length, "vocabulary": spec.vocabulary.plain()}
+    if isinstance(spec, TextSpec) and spec.asks != "every":
+        plain["asks"] = spec.asks
+    if isinstance(spec, TextClassificationSpec):
+        plain |= {"classes": spec.classes, "names": [*spec.names]}
     return plain
 
 
-def recalled(content: Mapping[str, Any], path: Path) -> Samples | None:
-    """The facts that a checkpoint's contents keep, None of those of images before they were. Raises CheckpointError."""
-    facts = content["zoo"].get("samples")
-    if facts is None:
-        return None
+def read_spec(content: Mapping[str, Any], path: Path) -> Samples:
+    """Return the facts of samples that a checkpoint's content stores. Raises CheckpointError."""
     try:
-        if "vocabulary" not in facts:
-            kind = VideoSpec if "frames" in facts else ImageSpec
-            return kind(**{**facts, "names": tuple(facts["names"])})
-        vocabulary = from_plain(facts["vocabulary"])
-        len(vocabulary)  # a tokenizer is only read when it is asked something
-        length = int(facts["length"])
-        if "classes" in facts:
-            return TextClassificationSpec(
-                length, vocabulary, int(facts["classes"]), tuple(facts["names"])
-            )
-        before = (
-            "answers" if facts.get("answers") else "every"
-        )  # as it was told before there was `asks`
-        return TextSpec(length, vocabulary, facts.get("asks", before))
-    except Exception as error:  # the library of tokenizers fails in its own ways
-        raise CheckpointError(
-            f"{path}: what it says of its data cannot be read, {_brief(error)}; {_good(path)}"
-        ) from None
+        stored = content["zoo"]["samples"]
+        if "vocabulary" not in stored:
+            kind = VideoSpec if "frames" in stored else ImageSpec
+            return kind(**{**stored, "names": tuple(stored["names"])})
+
+        vocabulary = from_plain(stored["vocabulary"])
+        # a tokenizer is read at its first use
+        len(vocabulary)
+        length = int(stored["length"])
+        if "classes" in stored:
+            classes, names = int(stored["classes"]), tuple(stored["names"])
+            return TextClassificationSpec(length, vocabulary, classes, names)
+        return TextSpec(length, vocabulary, stored.get("asks", "every"))
+    except Exception as error:
+        # the tokenizer library fails with exceptions of its own
+        problem = f"its description of the data cannot be read, {_summarise(error)}"
+        raise CheckpointError(f"{path}: {problem}; {_describe_others(path)}") from None
 
 
-def locate(place: str | Path) -> Path:
-    """The checkpoint that a run directory (its best, else its last), `RUN/last`, `RUN/best` or a file names."""
-    if not str(place):
-        raise CheckpointError(
-            "an empty name is no checkpoint; name a run directory or a checkpoint"
-        )
+def locate(name: str | Path) -> Path:
+    """Return the checkpoint file of a run directory, `RUN/last`, `RUN/best` or a file's name.
+
+    Of a run directory it is the best checkpoint, else the last. Raises CheckpointError.
+    """
+    if not str(name):
+        raise CheckpointError("an empty name; name a run directory or a checkpoint")
     try:
-        return _located(Path(place), str(place))
+        return _locate(Path(name))
     except OSError as error:
-        raise CheckpointError(
-            f"{place}: cannot be looked into, {error.strerror or error}"
-        ) from None
+        raise CheckpointError(f"{name}: cannot be read, {error.strerror or error}") from None
 
 
-def _located(path: Path, told: str) -> Path:
+def _locate(path: Path) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
         for name in ("best", "last"):
             if (found := path / "checkpoints" / f"{name}.ckpt").is_file():
                 return found
-        raise CheckpointError(
-            f"{told}: no checkpoint in it; a run directory holds checkpoints/best.ckpt and last.ckpt"
-        )
+        problem = "no checkpoint in it; a run directory holds checkpoints/best.ckpt and last.ckpt"
+        raise CheckpointError(f"{path}: {problem}")
+
+    suggestion: Path | None = None
     if (newest := Path("runs") / path / "latest").is_dir():
         raise CheckpointError(f"{path}: no such checkpoint; did you mean {newest}?")
     if path.name in ("last", "best"):
@@ -97,56 +99,64 @@ def _located(path: Path, told: str) -> Path:
         if named.is_file():
             return named
         path = named
-    folders = (
-        [one.name for one in path.parent.iterdir() if one.is_dir()] if path.parent.is_dir() else []
-    )
-    if close := difflib.get_close_matches(path.name, folders, n=1):
-        raise CheckpointError(
-            f"{path}: no such checkpoint; did you mean {path.with_name(close[0])}?"
-        )
-    raise CheckpointError(f"{path}: no such checkpoint; {_good(path)}")
+    if path.parent.is_dir():
+        folders = [one.name for one in path.parent.iterdir() if one.is_dir()]
+        for close in difflib.get_close_matches(path.name, folders, n=1):
+            suggestion = path.with_name(close)
+    hint = f"did you mean {suggestion}?" if suggestion else _describe_others(path)
+    raise CheckpointError(f"{path}: no such checkpoint; {hint}")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A checkpoint's contents. Raises CheckpointError where it is corrupt, would run code, or is none of zoo's."""
+    """Read a checkpoint's content.
+
+    Raises:
+        CheckpointError: The file is corrupt, would run code, or is not a checkpoint of this
+            version of zoo.
+    """
     try:
-        content = torch.load(verified(path), map_location="cpu", weights_only=True)
+        content = torch.load(read_sealed(path), map_location="cpu", weights_only=True)
     except CheckpointError:
         raise
-    except Exception as error:  # it is as it was written, but not by zoo
-        if isinstance(error, pickle.UnpicklingError) and re.search(
-            "weights_only|Unsupported", str(error)
-        ):
-            told = "unsafe, it holds more than plain data and tensors; nothing of it was run"
-            raise CheckpointError(f"{path}: {told}") from None
-        raise CheckpointError(f"{path}: unreadable, {_brief(error)}; {_good(path)}") from None
+    except Exception as error:
+        # the file is as it was written, but not by zoo
+        is_pickle = isinstance(error, pickle.UnpicklingError)
+        if is_pickle and re.search("weights_only|Unsupported", str(error)):
+            problem = "unsafe, it holds more than plain data and tensors; none of it was run"
+            raise CheckpointError(f"{path}: {problem}") from None
+        problem = f"unreadable, {_summarise(error)}"
+        raise CheckpointError(f"{path}: {problem}; {_describe_others(path)}") from None
+
+    if problem := _find_problem(content):
+        raise CheckpointError(f"{path}: {problem}; {_describe_others(path)}")
+    return content  # type: ignore[no-any-return]
+
+
+def _find_problem(content: Any) -> str:
+    """Return what makes content other than a checkpoint of this version; empty if nothing does."""
     if not isinstance(content, dict) or not {"zoo", "state_dict"} <= content.keys():
-        raise CheckpointError(
-            f"{path}: not a checkpoint of zoo, it carries no recipe; {_good(path)}"
-        )
-    if strange := [*_strange(content["zoo"], content["state_dict"])]:
-        raise CheckpointError(
-            f"{path}: not as zoo writes it, it has no {strange[0]}; {_good(path)}"
-        )
-    return content
+        return "not a checkpoint of zoo, it carries no recipe"
+    metadata, weights = content["zoo"], content["state_dict"]
+    if not isinstance(metadata, dict):
+        metadata = {}
+    version = str(metadata.get("version"))
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if numbers and numbers < RENAMED_WEIGHTS:
+        return f"written by zoo {version}; this is {__version__}, which renamed weights; no migration"
+
+    missing = ""
+    if not isinstance(weights, dict) or not all(isinstance(w, Tensor) for w in weights.values()):
+        missing = "weights"
+    if not isinstance(metadata.get("name"), str):
+        missing = "name of its recipe"
+    if not isinstance(metadata.get("recipe"), dict):
+        missing = "recipe"
+    return f"not as zoo writes it, it has no {missing}" if missing else ""
 
 
-def _strange(about: Any, weights: Any) -> Iterator[str]:
-    """What is not there, or is something else."""
-    said = about if isinstance(about, dict) else {}
-    if not isinstance(said.get("recipe"), dict):
-        yield "recipe"
-    if not isinstance(said.get("name"), str):
-        yield "name of its recipe"
-    if not isinstance(weights, dict) or not all(
-        isinstance(weight, Tensor) for weight in weights.values()
-    ):
-        yield "weights"
-
-
-def _brief(error: Exception) -> str:
+def _summarise(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
 
 
-def _good(path: Path) -> str:
-    return kept(holder(path) / "checkpoints", path)
+def _describe_others(path: Path) -> str:
+    return describe_checkpoints(find_run_dir(path) / "checkpoints", path)

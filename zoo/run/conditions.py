@@ -1,4 +1,4 @@
-"""What `evaluate` asks for beside the data as they are, as options of the data, and whether they can be given."""
+"""Evaluation conditions (sizes, strides, data variants) and their validation."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from torch import nn
-
 from zoo.config import Recipe
 from zoo.config.schema import format_size, parse_length, parse_sides
 from zoo.config.validate import explain_misfit
 from zoo.data.spec import ImageSpec, Samples
 from zoo.errors import OptionError
 from zoo.run import extrapolation
-from zoo.run.build import build_data, sample
+from zoo.run.build import Experiment, build_sample
+
+SIZE_OPTIONS = {"resolutions": "size", "lengths": "length"}  # the option of the data that varies
 
 
 class Sized(NamedTuple):
-    """A size in tokens, or height and width in pixels, as options of the data; and how many times that of training it is
-    along each axis of the model.
+    """A size to evaluate at.
+
+    Attributes:
+        size: Tokens, or height and width in pixels.
+        options: Options of the data that give samples of this size.
+        factors: How many times the size of training it is, along each axis of the model.
     """
 
     size: tuple[int, ...]
@@ -27,110 +31,126 @@ class Sized(NamedTuple):
     factors: tuple[float, ...]
 
     @property
-    def beyond(self) -> bool:
-        """Whether it is past the size of training."""
+    def is_beyond_training(self) -> bool:
+        """Is it larger than the size of training?"""
         return max(self.factors) > 1
 
 
-def resolutions(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
-    """By the name that a result has for each. Raises OptionError where one is no whole number of pixels."""
+def list_resolutions(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
+    """Return the resolutions to evaluate at, by their names in results.
+
+    Raises:
+        OptionError: A resolution is no whole number of pixels.
+    """
     found = {}
-    for at, word in enumerate(recipe.evaluate.resolutions or ()):
+    for index, word in enumerate(recipe.evaluate.resolutions or ()):
         assert isinstance(trained, ImageSpec)
-        size = parse_sides(word, (trained.height, trained.width), f"resolutions.{at}")
+        size = parse_sides(word, (trained.height, trained.width), f"resolutions.{index}")
         options = {"size": size[0] if size[0] == size[1] else size}
-        found[format_size(size)] = Sized(size, options, extrapolation.factors(trained, size))
+        factors = extrapolation.compute_factors(trained, size)
+        found[format_size(size)] = Sized(size, options, factors)
     return found
 
 
-def lengths(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
-    """Likewise for lengths in tokens, with about as many of them in a batch as in training."""
+def list_lengths(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
+    """Return the lengths in tokens to evaluate at; a batch has about as many tokens as in training.
+
+    Raises:
+        OptionError: A length is no whole number of tokens.
+    """
     options, found = recipe.data.options, {}
     stride = {"stride": recipe.evaluate.stride} if recipe.evaluate.stride else {}
-    for at, word in enumerate(recipe.evaluate.lengths or ()):
+    for index, word in enumerate(recipe.evaluate.lengths or ()):
         assert not isinstance(trained, ImageSpec)
-        size = parse_length(word, trained.length, f"lengths.{at}")
-        batch = max(1, options["length"] * options["batch_size"] // size)
-        changes = {"length": size, "batch_size": batch, **stride}
-        found[format_size(size)] = Sized((size,), changes, extrapolation.factors(trained, (size,)))
+        size = parse_length(word, trained.length, f"lengths.{index}")
+        batch_size = max(1, options["length"] * options["batch_size"] // size)
+        changes = {"length": size, "batch_size": batch_size, **stride}
+        factors = extrapolation.compute_factors(trained, (size,))
+        found[format_size(size)] = Sized((size,), changes, factors)
     return found
 
 
-def sizes(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
-    """Those of either kind, for the data have but one."""
-    return resolutions(recipe, trained) | lengths(recipe, trained)
+def list_sizes(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
+    """Return the sizes of either kind; data has resolutions or lengths, never both."""
+    return list_resolutions(recipe, trained) | list_lengths(recipe, trained)
 
 
-def faults(recipe: Recipe, trained: Samples) -> Iterator[OptionError]:
-    """What the data cannot be asked for, whatever the model."""
-    evaluate = recipe.evaluate
+def check_data(experiment: Experiment) -> Iterator[OptionError]:
+    """Yield why the data cannot be given under some condition, whatever the model."""
+    recipe, evaluate = experiment.recipe, experiment.recipe.evaluate
     if evaluate.stride and not evaluate.lengths:
         yield OptionError(
-            "stride", "it is told without lengths, whose windows it parts; add evaluate.lengths"
+            "stride", "a stride applies to windows of other lengths; add evaluate.lengths"
         )
-    for kind, option, found in (
-        ("resolutions", "size", resolutions),
-        ("lengths", "length", lengths),
-    ):
-        if not getattr(evaluate, kind):
-            continue
-        if option not in recipe.data.options:
-            yield OptionError(
-                kind, f"data {recipe.data.name} has no option {option}, so it cannot vary"
-            )
-            continue
-        if isinstance(trained, ImageSpec) != (kind == "resolutions"):
-            yield OptionError(
-                kind, f"data {recipe.data.name} yields {trained.noun}, which have none"
-            )
-            continue
-        try:
-            asked = found(recipe, trained)
-        except OptionError as error:
-            yield error
-            continue
-        for sized in asked.values():
-            yield from _refused(recipe, kind, {option: sized.options[option]})
-            if "stride" in sized.options:
-                yield from _refused(
-                    recipe, "stride", {key: sized.options[key] for key in (option, "stride")}
-                )
+    if evaluate.resolutions:
+        yield from _check_sizes(experiment, "resolutions")
+    if evaluate.lengths:
+        yield from _check_sizes(experiment, "lengths")
     for name, changes in (evaluate.data_variants or {}).items():
-        yield from _refused(recipe, f"data_variants.{name}", changes)
+        error = _find_refusal(experiment, changes, changes)
+        if error:
+            yield OptionError(f"data_variants.{name}", str(error))
 
 
-def misfits(recipe: Recipe, model: nn.Module, trained: Samples) -> Iterator[OptionError]:
-    """What the model cannot follow, of what the data can be asked for."""
-    evaluate = recipe.evaluate
-    for sized in resolutions(recipe, trained).values():
+def _check_sizes(experiment: Experiment, kind: str) -> Iterator[OptionError]:
+    recipe, trained, option = experiment.recipe, experiment.spec, SIZE_OPTIONS[kind]
+    if option not in recipe.data.options:
+        problem = f"data {recipe.data.name} has no option {option}, so it cannot vary"
+        yield OptionError(kind, problem)
+        return
+    if isinstance(trained, ImageSpec) != (kind == "resolutions"):
+        problem = f"data {recipe.data.name} yields {type(trained).__name__}, which has no {kind}"
+        yield OptionError(kind, problem)
+        return
+
+    try:
+        sizes = list_sizes(recipe, trained)
+    except OptionError as error:
+        yield error
+        return
+    for sized in sizes.values():
+        chosen = {key: sized.options[key] for key in (option, "stride") if key in sized.options}
+        error = _find_refusal(experiment, chosen, sized.options)
+        if error:
+            yield OptionError("stride" if error.key == "stride" else kind, str(error))
+
+
+def _find_refusal(
+    experiment: Experiment, chosen: Mapping[str, Any], options: Mapping[str, Any]
+) -> OptionError | None:
+    """Return why the data refuses options, of which a user chose some; reads no data yet."""
+    data = experiment.recipe.data
+    for option, value in chosen.items():
+        if option not in data.options:
+            problem = f"data {data.name} has no option {option}, so it cannot vary"
+            return OptionError(option, problem)
+        if problem := explain_misfit(data, option, value):
+            return OptionError(option, problem)
+    try:
+        experiment.data_variant(options)
+    except OptionError as error:
+        return error
+    return None
+
+
+def check_model(experiment: Experiment) -> Iterator[OptionError]:
+    """Yield why the model cannot follow some condition; called within torch's meta device."""
+    recipe, model, trained = experiment.recipe, experiment.meta_model, experiment.spec
+    for sized in list_resolutions(recipe, trained).values():
         assert isinstance(trained, ImageSpec)
+        height, width = sized.size
         try:
-            model(sample(replace(trained, height=sized.size[0], width=sized.size[1])))
+            model(build_sample(replace(trained, height=height, width=width)))
         except OptionError as error:
             yield OptionError("resolutions", str(error))
-    beyond = [sized.factors for sized in sizes(recipe, trained).values() if sized.beyond]
-    if evaluate.extrapolation and not beyond:
-        yield OptionError(
-            "extrapolation",
-            "there is no size past that of training to try them at; add evaluate.lengths=[2x]",
-        )
-    for at, rule in enumerate(evaluate.extrapolation if evaluate.extrapolation and beyond else ()):
-        if told := extrapolation.unknown(model, rule, beyond[0]):
-            yield OptionError(f"extrapolation.{at}", told)
 
-
-def _refused(recipe: Recipe, key: str, changes: Mapping[str, Any]) -> Iterator[OptionError]:
-    """Why the data cannot have other options, which reads nothing yet."""
-    for option, value in changes.items():
-        if option not in recipe.data.options:
-            yield OptionError(
-                key, f"data {recipe.data.name} has no option {option}, so it cannot vary"
-            )
-            return
-        if told := explain_misfit(recipe.data, option, value):
-            yield OptionError(key, told)
-            return
-    try:
-        build_data(recipe, **changes)
-    except OptionError as error:
-        yield OptionError(key, str(error))
+    sizes = list_sizes(recipe, trained).values()
+    beyond = [sized.factors for sized in sizes if sized.is_beyond_training]
+    methods = recipe.evaluate.extrapolation or ()
+    if methods and not beyond:
+        problem = "no size exceeds that of training; add evaluate.lengths=[2x]"
+        yield OptionError("extrapolation", problem)
+        return
+    for index, method in enumerate(methods):
+        if problem := extrapolation.explain_unknown(model, method, beyond[0]):
+            yield OptionError(f"extrapolation.{index}", problem)

@@ -1,4 +1,4 @@
-"""Rules for sizes past those of training (`evaluate.extrapolation`): what the encodings of a model make of them."""
+"""Extrapolation methods (`evaluate.extrapolation`): encodings changed for sizes beyond training."""
 
 from __future__ import annotations
 
@@ -11,71 +11,91 @@ from torch import Tensor, nn
 from zoo.attention.encoding import Encoding
 from zoo.config import Recipe
 from zoo.data.spec import ImageSpec, Samples
-from zoo.models.transformer import find_transformers
+from zoo.models.transformer import Transformer
 from zoo.registry import Choice, nearest
 from zoo.run.build import build_task
 from zoo.tasks.base import Task
 
-NONE = "none"  # the encodings as they are
+NONE = "none"  # the encodings unchanged
 
 Changes = Mapping[str, Mapping[str, Any]]
-"""Options of encodings, by the name of each that has others under a rule."""
+"""Changed options of encodings, by the name of the encoding."""
 
 
-def factors(trained: Samples, size: Sequence[int]) -> tuple[float, ...]:
-    """How many times as large as in training each axis is, for a length, or for the height and width of images."""
+def compute_factors(trained: Samples, size: Sequence[int]) -> tuple[float, ...]:
+    """Return how many times the size of training a size is, per axis.
+
+    Args:
+        trained: The samples of training.
+        size: A length, or height and width; the frames of videos stay.
+    """
     before = trained.grid if isinstance(trained, ImageSpec) else (trained.length,)
-    after = (*before[: len(before) - len(size)], *size)  # the frames of clips stay
+    after = (*before[: len(before) - len(size)], *size)
     return tuple(now / then for now, then in zip(after, before, strict=True))
 
 
-def known(model: nn.Module, factors: tuple[float, ...]) -> dict[str, Changes]:
-    """The rules that encodings of a model know, and what each of them is to those that do."""
+def find_methods(model: nn.Module, factors: tuple[float, ...]) -> dict[str, Changes]:
+    """Return the methods that encodings of a model know, each with the options it changes."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for transformer in find_transformers(model):
-        for link in transformer.chains[0]:
-            if not _moved(link):
-                for rule, options in link.extrapolations(factors).items():
-                    found.setdefault(rule, {})[link.name] = options
+    for link in _list_encodings(model):
+        if _has_other_coordinates(link):
+            continue
+        for method, options in link.extrapolations(factors).items():
+            found.setdefault(method, {})[link.name] = options
     return dict(found)
 
 
-def _moved(link: Encoding) -> bool:
-    """Whether it has other coordinates than it declares: rules are made for those, and would stretch these once more."""
+def _list_encodings(model: nn.Module) -> list[Encoding]:
+    transformers = [module for module in model.modules() if isinstance(module, Transformer)]
+    return [link for transformer in transformers for link in transformer.chains[0]]
+
+
+def _has_other_coordinates(link: Encoding) -> bool:
+    """Tell whether the recipe chose other coordinates than the encoding declares.
+
+    Methods are made for the declared ones, and would stretch other ones twice.
+    """
     return link.coordinates != type(link).coordinates
 
 
-def unknown(model: nn.Module, rule: str, factors: tuple[float, ...]) -> str:
-    """Why a rule cannot be tried, in words; empty where an encoding of the model knows it."""
-    rules = known(model, factors)
-    if rule == NONE or rule in rules:
+def explain_unknown(model: nn.Module, method: str, factors: tuple[float, ...]) -> str:
+    """Return why a method cannot be tried; empty where an encoding of the model knows it."""
+    methods = find_methods(model, factors)
+    if method == NONE or method in methods:
         return ""
-    links = [link for transformer in find_transformers(model) for link in transformer.chains[0]]
-    own = " and ".join(
-        f"{one.name} with coordinates {one.coordinates}" if _moved(one) else one.name
-        for one in links
-    )
-    told = (
-        nearest(rule, [NONE, *rules])
-        if rules
-        else "it knows none; leave evaluate.extrapolation out"
-    )
-    return f"the encoding of the model, {own or 'none'}, knows no rule {rule}; {told}"
+    names = [
+        f"{link.name} with coordinates {link.coordinates}"
+        if _has_other_coordinates(link)
+        else link.name
+        for link in _list_encodings(model)
+    ]
+    remedy = "it knows none; leave evaluate.extrapolation out"
+    if methods:
+        remedy = nearest(method, [NONE, *methods])
+    encodings = " and ".join(names) or "none"
+    return f"the encoding of the model, {encodings}, knows no extrapolation {method}; {remedy}"
 
 
-def extended(
-    recipe: Recipe, task: Task, weights: Mapping[str, Tensor], rule: str, factors: tuple[float, ...]
+def build_extended_task(
+    recipe: Recipe,
+    task: Task,
+    weights: Mapping[str, Tensor],
+    method: str,
+    factors: tuple[float, ...],
 ) -> Task:
-    """A task with the same `weights` whose encodings go by a rule that is known."""
-    changes = known(task.model, factors)[rule]
-    options = {key: _changed(value, changes) for key, value in recipe.model.options.items()}
-    other = build_task(replace(recipe, model=Choice(recipe.model.name, options)), task.samples)
-    other.load_state_dict(weights, strict=True)
-    return other.eval()
+    """Build a task with the same weights whose encodings follow a method that they know."""
+    changes = find_methods(task.model, factors)[method]
+    options = {
+        key: _change_encodings(value, changes) for key, value in recipe.model.options.items()
+    }
+    changed = replace(recipe, model=Choice(recipe.model.name, options))
+    extended = build_task(changed, task.samples)
+    extended.load_state_dict(weights, strict=True)
+    return extended.eval()
 
 
-def _changed(value: Any, changes: Changes) -> Any:
-    """An option of a model, with the options of encodings changed where it is a list of them."""
+def _change_encodings(value: Any, changes: Changes) -> Any:
+    """Change the options of encodings, where an option of the model is a list of encodings."""
     if not isinstance(value, tuple) or not all(isinstance(one, Choice) for one in value):
         return value
     return tuple(Choice(one.name, {**one.options, **changes.get(one.name, {})}) for one in value)

@@ -1,4 +1,4 @@
-"""Weights of another recipe's checkpoint as the first weights of a model, each told of (`init_from`)."""
+"""Initialise a model with the weights of another recipe's checkpoint (`init_from`), and report each."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from zoo.config import Recipe, from_plain
+from zoo.config import from_plain
 from zoo.errors import CheckpointError, OptionError
 from zoo.run import checkpoint
-from zoo.run.build import build_model
+from zoo.run.build import Experiment, build_model
 
-SHOWN = 12  # weights of a kind that are listed in a log
+LOGGED = 12  # weights of a kind that are listed in the log
 ABSENT = "not in the checkpoint"
-PREFIX = "model."  # of a task's weights those of its model
+PREFIX = "model."  # of the names of a task's weights that are its model's
 
 
 @runtime_checkable
-class Carries(Protocol):
-    """A module that says itself what weights of another size are to it; for any other the shape alone counts."""
+class AdaptsParameters(Protocol):
+    """A module that adapts weights of another size itself; for all others the shape must be equal."""
 
     def adapt_parameter(self, name: str, value: Tensor, source: Any) -> Tensor | None: ...
 
 
 @dataclass(frozen=True)
 class Source:
-    """Weights by name, and the model that they are of, on no device: its modules know the sizes they were made for."""
+    """Weights by name, and their model on the meta device, whose modules know their sizes."""
 
     path: Path
     weights: Mapping[str, Tensor]
@@ -38,128 +38,147 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Report:
-    """What became of each weight: names, or {name: few words why}. `unused` are those of the checkpoint alone."""
+class TransferReport:
+    """What became of each weight.
+
+    Attributes:
+        path: The checkpoint.
+        copied: Names of weights that were copied.
+        resampled: Adapted weights, with both shapes.
+        left: Weights that keep their initial value, each with the reason.
+        unused: Weights of the checkpoint that the model does not have.
+    """
 
     path: Path
-    taken: tuple[str, ...]
+    copied: tuple[str, ...]
     resampled: Mapping[str, str]
     left: Mapping[str, str]
     unused: Mapping[str, str]
 
     def plain(self) -> dict[str, Any]:
-        """As plain data; what was taken as it is, by its number alone."""
-        return {"checkpoint": str(self.path), "taken": len(self.taken)} | {
-            kind: dict(getattr(self, kind)) for kind in ("resampled", "left", "unused")
+        """Return the report as plain data, with the copied weights counted."""
+        return {
+            "checkpoint": str(self.path),
+            "copied": len(self.copied),
+            "resampled": dict(self.resampled),
+            "left": dict(self.left),
+            "unused": dict(self.unused),
         }
 
     def lines(self) -> Iterator[str]:
-        """For a log: the counts, then a weight to a line, the first few of each kind."""
-        counts = f"{len(self.taken)} weights as they are, {len(self.resampled)} resampled"
-        yield f"from {self.path}: {counts}, {len(self.left)} left at their initial value; {len(self.unused)} not used"
-        for kind in ("resampled", "left", "unused"):
-            weights: Mapping[str, str] = getattr(self, kind)
-            yield from (f"  {kind} {name}: {why}" for name, why in islice(weights.items(), SHOWN))
-            if len(weights) > SHOWN:
-                yield f"  {kind}: {len(weights) - SHOWN} more"
+        """Yield lines for a log: the counts, then the first few weights of each kind."""
+        counts = f"{len(self.copied)} weights copied, {len(self.resampled)} resampled"
+        rest = f"{len(self.left)} left at their initial value; {len(self.unused)} not used"
+        yield f"Initialised from {self.path}: {counts}, {rest}"
+        kinds = {"resampled": self.resampled, "left": self.left, "unused": self.unused}
+        for kind, weights in kinds.items():
+            for name, reason in islice(weights.items(), LOGGED):
+                yield f"  {kind} {name}: {reason}"
+            if len(weights) > LOGGED:
+                yield f"  {kind}: {len(weights) - LOGGED} more"
 
 
-def find(recipe: Recipe) -> Path | None:
-    """The file that `init_from` names now, None where it names nothing: `latest` is another once a run has begun.
+def find_donor(experiment: Experiment) -> Path | None:
+    """Return the checkpoint file that `init_from` names now; None where it names nothing.
 
-    Raises CheckpointError where it is not to be read, and where not one of its weights fits.
+    `latest` is another run once this one has begun, so the file is looked up once.
+
+    Raises:
+        CheckpointError: It cannot be read, or not one of its weights fits.
     """
+    recipe = experiment.recipe
     if recipe.init_from is None:
         return None
     path = checkpoint.locate(recipe.init_from).resolve()
-    _source(recipe, path)
+    source, name = _read_source(path)
+    _check_any_fits(source, experiment.meta_model, name, recipe.model.name)
     return path
 
 
-def _source(recipe: Recipe, path: Path) -> Source:
+def _read_source(path: Path) -> tuple[Source, str]:
+    """Read a checkpoint's weights; returns them with the name of their model."""
     content = checkpoint.read(path)
-    stored = from_plain(content["zoo"]["recipe"], origin=str(path), name=content["zoo"]["name"])
+    metadata = content["zoo"]
+    stored = from_plain(metadata["recipe"], origin=str(path), name=metadata["name"])
     weights = {key.removeprefix(PREFIX): value for key, value in content["state_dict"].items()}
-    with torch.device("meta"):
-        try:
-            found = Source(path, weights, build_model(stored, checkpoint.recalled(content, path)))
-        except OptionError as error:
-            raise CheckpointError(
-                f"{path}: its model cannot be made: {error.key}: {error}"
-            ) from None
-        _refuse_strangers(found, build_model(recipe), stored.model.name, recipe.model.name)
-    return found
+    try:
+        with torch.device("meta"):
+            model = build_model(stored, checkpoint.read_spec(content, path))
+    except OptionError as error:
+        raise CheckpointError(f"{path}: its model cannot be built: {error.key}: {error}") from None
+    return Source(path, weights, model), stored.model.name
 
 
-def begin(recipe: Recipe, model: nn.Module, path: Path) -> Report:
-    """Have a model start from a checkpoint that was found. Raises as `find` does."""
-    return adopt(model, _source(recipe, path))
+def initialise(model: nn.Module, path: Path) -> TransferReport:
+    """Initialise a model from the checkpoint that `find_donor` returned."""
+    return copy_weights(model, _read_source(path)[0])
 
 
 @torch.no_grad()
-def adopt(model: nn.Module, source: Source) -> Report:
-    """Have a model start from what fits it of a source, in place. The same in every process."""
-    taken: list[str] = []
+def copy_weights(model: nn.Module, source: Source) -> TransferReport:
+    """Copy all weights that fit into a model, in place. Gives the same in every process."""
+    copied: list[str] = []
     resampled, left = {}, {}
     own = model.state_dict()
     for name, weight in own.items():
-        value = source.weights.get(name)
-        found = None if value is None else _carried(model, source.model, name, value)
-        if value is None:
+        if name not in source.weights:
             left[name] = ABSENT
-        elif found is None or found.shape != weight.shape:
-            left[name] = _difference(value, weight)
+            continue
+        value = source.weights[name]
+        adapted = _adapt(model, source.model, name, value)
+        if adapted is None or adapted.shape != weight.shape:
+            left[name] = _describe_difference(value, weight)
+            continue
+        weight.copy_(adapted)
+        if adapted is value:
+            copied.append(name)
         else:
-            weight.copy_(found)
-            if found is value:
-                taken.append(name)
-            else:
-                resampled[name] = f"{_shape(value)} to {_shape(weight)}"
+            resampled[name] = f"{_format_shape(value)} to {_format_shape(weight)}"
     unused = {
-        name: f"{_shape(value)}, not of this model"
+        name: f"{_format_shape(value)}, not of this model"
         for name, value in source.weights.items()
         if name not in own
     }
-    return Report(source.path, tuple(taken), resampled, left, unused)
+    return TransferReport(source.path, tuple(copied), resampled, left, unused)
 
 
-def _carried(model: nn.Module, there: nn.Module, name: str, value: Tensor) -> Tensor | None:
-    """A value as the innermost module that says so would have it."""
+def _adapt(model: nn.Module, donor: nn.Module, name: str, value: Tensor) -> Tensor | None:
+    """Return a value as the innermost module that adapts its weights itself would have it."""
     words = name.split(".")
     for cut in range(len(words) - 1, -1, -1):
-        module, origin = (_found(one, words[:cut]) for one in (model, there))
-        if isinstance(module, Carries) and type(module) is type(origin):
+        module, origin = (_find_module(one, words[:cut]) for one in (model, donor))
+        if isinstance(module, AdaptsParameters) and type(module) is type(origin):
             return module.adapt_parameter(".".join(words[cut:]), value, origin)
     return value
 
 
-def _found(model: nn.Module, words: list[str]) -> nn.Module | None:
+def _find_module(model: nn.Module, words: list[str]) -> nn.Module | None:
     try:
         return model.get_submodule(".".join(words))
     except AttributeError:
         return None
 
 
-def _refuse_strangers(source: Source, model: nn.Module, name: str, own: str) -> None:
-    """Raises CheckpointError where not one weight fits; tried on no device, before anything is started."""
+def _check_any_fits(source: Source, model: nn.Module, theirs: str, ours: str) -> None:
+    """Raise CheckpointError where not one weight fits; tried on the meta device."""
     weights = {key: value.to("meta") for key, value in source.weights.items()}
-    report = adopt(model, Source(source.path, weights, source.model))
+    with torch.device("meta"):
+        report = copy_weights(model, Source(source.path, weights, source.model))
     ranks = {key: weight.dim() for key, weight in model.state_dict().items()}
-    if all(
-        ranks[key] < 2 for key in (*report.taken, *report.resampled)
-    ):  # at most a bias of the head
-        key, why = next(
-            ((key, why) for key, why in report.left.items() if why != ABSENT), ("weights", ABSENT)
-        )
-        told = f"of its {len(weights)} weights none fits: it holds a model {name}, this is a model {own}; {key}: {why}"
-        raise CheckpointError(f"{source.path}: {told}")
+    # vectors, such as the bias of a head, fit by chance
+    if any(ranks[key] >= 2 for key in (*report.copied, *report.resampled)):
+        return
+    differing = [(key, reason) for key, reason in report.left.items() if reason != ABSENT]
+    key, reason = next(iter(differing), ("weights", ABSENT))
+    problem = f"of its {len(weights)} weights none fits: it holds a model {theirs}"
+    raise CheckpointError(f"{source.path}: {problem}, this is a model {ours}; {key}: {reason}")
 
 
-def _difference(value: Tensor, weight: Tensor) -> str:
+def _describe_difference(value: Tensor, weight: Tensor) -> str:
     if value.shape == weight.shape:
-        return f"{_shape(value)} as here, of another meaning"
-    return f"{_shape(value)} there, {_shape(weight)} here"
+        return f"{_format_shape(value)} as here, of another meaning"
+    return f"{_format_shape(value)} there, {_format_shape(weight)} here"
 
 
-def _shape(tensor: Tensor) -> str:
+def _format_shape(tensor: Tensor) -> str:
     return f"[{', '.join(map(str, tensor.shape))}]"

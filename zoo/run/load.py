@@ -1,8 +1,8 @@
-"""Recipes and checkpoints, loaded, checked and ready to use."""
+"""Load recipes and checkpoints, checked and ready to use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,71 +10,94 @@ from zoo import __version__, config
 from zoo.config import Recipe
 from zoo.errors import CheckpointError, RecipeError
 from zoo.run import checkpoint as checkpoints
-from zoo.run.build import build_task
+from zoo.run.build import Experiment
 from zoo.run.preflight import check
 from zoo.tasks.base import Task
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a file or a registered name, resolved and checked. Raises RecipeError with every fault."""
-    loaded = config.load(path, overrides)
-    check(loaded)
-    return loaded
+    """Load a recipe, resolve it and check that its parts fit together.
+
+    Args:
+        path: A YAML file, or the name of a registered recipe.
+        overrides: `key=value` to set a key, `~key` to remove one.
+
+    Returns:
+        The resolved recipe.
+
+    Raises:
+        RecipeError: With every issue, each located in its file.
+        DataError: The data that the recipe reads is missing.
+    """
+    return load_experiment(path, overrides).recipe
+
+
+def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Load a recipe as `load_recipe` does, with what the check has built."""
+    return check(config.load(path, overrides))
 
 
 def load(checkpoint: str | Path, overrides: Sequence[str] = ()) -> Task:
-    """The task of a checkpoint (a run directory, RUN/last, RUN/best or a file) with its weights, ready to evaluate."""
+    """Load the task of a checkpoint with its weights, ready to evaluate.
+
+    Args:
+        checkpoint: A run directory (its best checkpoint, else its last), `RUN/last`, `RUN/best` or
+            a checkpoint file.
+        overrides: Changes of the stored recipe, as of `load_recipe`.
+
+    Returns:
+        The task in evaluation mode on the CPU; its `model` is the plain module.
+
+    Raises:
+        CheckpointError: The checkpoint is missing, corrupt, unsafe, of another version of zoo, or
+            its weights do not fit the recipe.
+        RecipeError: An override is wrong.
+    """
     return restore(checkpoints.locate(checkpoint), overrides)[1]
 
 
-def restore(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, Task]:
-    """The recipe and the task of a checkpoint file.
+def restore(path: Path, overrides: Sequence[str] = ()) -> tuple[Experiment, Task]:
+    """Restore the experiment and the task of a checkpoint file.
 
-    Raises CheckpointError where its weights do not fit the recipe, or another version wrote what this one cannot read.
-
-    A checkpoint carries the facts of its data, and its task is made for these, whatever data it is asked about.
+    The task is built for the samples whose facts the checkpoint carries, whatever data the
+    overrides name. Raises as `load` does.
     """
     content = checkpoints.read(path)
-    stored = _recipe(content["zoo"], overrides, path)
-    samples = checkpoints.recalled(content, path)
-    check(stored, samples)
-    task = build_task(stored, samples)
+    recipe = _read_recipe(content["zoo"], overrides, path)
+    experiment = check(recipe, checkpoints.read_spec(content, path))
+    task = experiment.build_task()
     try:
         task.load_state_dict(content["state_dict"], strict=True)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()[1:3]]
-        other = (
-            "" if content["zoo"].get("version") == __version__ else f"; {_versions(content['zoo'])}"
-        )
-        raise CheckpointError(
-            f"{path}: its weights are of another recipe: {' '.join(lines)[:300]}{other}"
-        ) from None
-    return stored, task.eval()
+        problem = f"its weights are of another recipe: {' '.join(lines)[:300]}"
+        raise CheckpointError(f"{path}: {problem}{_describe_version(content['zoo'])}") from None
+    return experiment, task.eval()
 
 
-def _recipe(about: Mapping[str, Any], overrides: Sequence[str], path: Path) -> Recipe:
-    """The recipe that a checkpoint carries, changed by overrides."""
-
-    def changed(by: Sequence[str]) -> Recipe:
-        return config.from_plain(about["recipe"], by, origin=str(path), name=about["name"])
-
+def _read_recipe(metadata: Mapping[str, Any], overrides: Sequence[str], path: Path) -> Recipe:
+    """Return the recipe that a checkpoint carries, changed by overrides."""
+    stored, origin, name = metadata["recipe"], str(path), metadata["name"]
     try:
-        return changed(overrides)
+        return config.from_plain(stored, overrides, origin=origin, name=name)
     except RecipeError:
-        _check(lambda: changed(()), about, path)
+        # whose issue is it: the checkpoint's or an override's?
+        _check_stored_recipe(metadata, path)
         raise
 
 
-def _check(unchanged: Callable[[], Recipe], about: Mapping[str, Any], path: Path) -> None:
-    """Raises CheckpointError where the recipe as it is carried cannot be read, whatever overrides say."""
+def _check_stored_recipe(metadata: Mapping[str, Any], path: Path) -> None:
+    """Raise CheckpointError where the stored recipe cannot be read, whatever overrides say."""
     try:
-        unchanged()
+        config.from_plain(metadata["recipe"], (), origin=str(path), name=metadata["name"])
     except RecipeError as error:
-        fault = error.issues[0]
-        other = "" if about.get("version") == __version__ else f"{_versions(about)}; "
-        told = f"{path}: its recipe cannot be read, {fault.key}: {fault.problem}; {other}"
-        raise CheckpointError(f"{told}if that comes from a plug-in, add --plugin MODULE") from None
+        issue = error.faults[0]
+        problem = f"its recipe cannot be read, {issue.key}: {issue.problem}"
+        remedy = "if that comes from a plug-in, add --plugin MODULE"
+        version = _describe_version(metadata)
+        raise CheckpointError(f"{path}: {problem}{version}; {remedy}") from None
 
 
-def _versions(about: Mapping[str, Any]) -> str:
-    return f"it is of zoo {about.get('version')}, this is {__version__}"
+def _describe_version(metadata: Mapping[str, Any]) -> str:
+    version = metadata.get("version")
+    return "" if version == __version__ else f"; written by zoo {version}, this is {__version__}"

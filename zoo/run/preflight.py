@@ -1,4 +1,4 @@
-"""Whether the parts of a recipe fit, found out by making them, and what will happen when they run."""
+"""Check that the parts of a recipe fit together, and predict what will happen when they run."""
 
 from __future__ import annotations
 
@@ -10,158 +10,168 @@ from typing import Any
 import torch
 from torch import nn
 
-from zoo import registry
 from zoo.attention.layer import SelfAttention
 from zoo.config import Recipe
 from zoo.data.spec import Samples
 from zoo.diagnostics import capture
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
-from zoo.models.transformer import enable_activation_checkpointing
+from zoo.models.transformer import recompute
 from zoo.run import conditions
-from zoo.run.build import build_data, build_model, build_trainer, reader, sample
+from zoo.run.build import Experiment, build_sample, find_reader
 
 
-def check(recipe: Recipe, samples: Samples | None = None) -> None:
-    """Make each part, the model on no device, and pass a sample through it.
+def check(recipe: Recipe, spec: Samples | None = None) -> Experiment:
+    """Check a recipe: build each part, the model on the meta device, and pass a sample through it.
 
-    `samples` are the facts of the data where they are known, as from a checkpoint; then no data is asked. Raises
-    RecipeError with every fault, or DataError where there is none but the data's.
+    Args:
+        recipe: The resolved recipe.
+        spec: The facts of the samples, as a checkpoint stores them. None: ask the recipe's data.
+
+    Returns:
+        The experiment, with the parts that the check has built.
+
+    Raises:
+        RecipeError: With every issue, each located in the recipe.
+        DataError: There is no issue but that data is missing.
     """
-    blame, optim = Blame(recipe), None
-    with blame.on("optim"):
-        optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)
-    with blame.on("data"):
-        facts = build_data(recipe).samples if samples is None else samples
-        _made(recipe, facts, optim, blame)
-        for error in conditions.faults(recipe, facts):
-            blame.note("evaluate", error)
-    blame.faults += _trainer_faults(recipe)
-    if blame.faults:
-        raise RecipeError(*blame.faults)
-    if blame.lacking:
-        raise blame.lacking[0]
+    experiment = Experiment(recipe, spec)
+    issues = IssueCollector(recipe)
+    with issues.collect("optim"):
+        experiment.optimiser  # noqa: B018
+    with issues.collect("data"):
+        experiment.spec  # noqa: B018
+        unmet = [*conditions.check_data(experiment)]
+        _check_model(experiment, issues, with_conditions=not unmet)
+        for error in unmet:
+            issues.add("evaluate", error)
+    issues.found += _check_trainer(experiment)
+    if issues.found:
+        raise RecipeError(*issues.found)
+    if issues.missing_data:
+        raise issues.missing_data[0]
+    return experiment
 
 
-class Blame:
-    """The faults of a recipe, each with the section that it was found in, and the data that is not there."""
+class IssueCollector:
+    """Collects the issues of a recipe, each with its section, and the data that is missing."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.faults: list[ConfigIssue] = []
-        self.lacking: list[DataError] = []
+        self.found: list[ConfigIssue] = []
+        self.missing_data: list[DataError] = []
 
     @contextmanager
-    def on(self, section: str) -> Iterator[None]:
+    def collect(self, section: str) -> Iterator[None]:
+        """Collect the error that ends the block."""
         try:
             yield
         except OptionError as error:
-            self.note(section, error)
+            self.add(section, error)
         except DataError as error:
-            self.lacking.append(error)
+            self.missing_data.append(error)
 
-    def note(self, section: str, error: OptionError) -> None:
-        self.faults.append(
-            self.recipe.make_issue(f"{section}.{error.key}" if error.key else section, str(error))
-        )
+    def add(self, section: str, error: OptionError) -> None:
+        """Add an error of an option of a section."""
+        key = f"{section}.{error.key}" if error.key else section
+        self.found.append(self.recipe.fault(key, str(error)))
 
 
-def _made(recipe: Recipe, facts: Samples, optim: Any, blame: Blame) -> None:
-    """The model, and all that is made for a model; what could not be made itself is told already."""
-    task = None
-    with blame.on("task"):
-        task = reader(recipe, "task", facts)
-    with blame.on("model"), _counted(), torch.device("meta"):
-        model = build_model(recipe, facts)
-        model(sample(facts))
-        _remembers(recipe, model)
-        with blame.on("optim"):
-            if optim is not None:
-                optim.configure(model, 1)
-        with blame.on("trainer"):
+def _check_model(experiment: Experiment, issues: IssueCollector, with_conditions: bool) -> None:
+    """Check the model and everything that is built for a model."""
+    recipe, spec, task = experiment.recipe, experiment.spec, None
+    with issues.collect("task"):
+        task = find_reader(recipe, "task", spec)
+    with issues.collect("model"), _refuse_overflow(), torch.device("meta"):
+        model = experiment.meta_model
+        model(build_sample(spec))
+        _check_memory(recipe, model)
+        if not any(issue.key.startswith("optim") for issue in issues.found):
+            with issues.collect("optim"):
+                experiment.optimiser.configure(model, 1)
+        with issues.collect("trainer"):
             if recipe.trainer.activation_checkpointing:
-                enable_activation_checkpointing(model)
-        with blame.on("diagnostics"):
+                recompute(model)
+        with issues.collect("diagnostics"):
             if recipe.diagnostics.layers:
                 capture.check(model, recipe.diagnostics.layers)
-        with blame.on("task"):
+        with issues.collect("task"):
             if task is not None:
-                task(model, None, facts, **recipe.task.options)
-        if not any(conditions.faults(recipe, facts)):
-            for error in conditions.misfits(recipe, model, facts):
-                blame.note("evaluate", error)
+                task(model, None, spec, **recipe.task.options)
+        if with_conditions:
+            for error in conditions.check_model(experiment):
+                issues.add("evaluate", error)
 
 
 @contextmanager
-def _counted() -> Iterator[None]:
-    """Raises OptionError where a model has more weights than can be counted."""
+def _refuse_overflow() -> Iterator[None]:
+    """Raise OptionError where a model has more weights than an integer can count."""
     try:
         yield
     except RuntimeError as error:
         if "overflow" not in str(error):
             raise
-        raise OptionError("", "it would be larger than any memory; choose smaller sizes") from None
+        raise OptionError("", "the model exceeds any memory; choose smaller sizes") from None
 
 
-def _remembers(recipe: Recipe, model: nn.Module) -> None:
-    """Raises OptionError where a model remembers the batch before and the data does not go on from it."""
+def _check_memory(recipe: Recipe, model: nn.Module) -> None:
+    """Raise OptionError where a model remembers the batch before, but the data does not continue it."""
     if not getattr(model, "memory_length", 0) or recipe.data.options.get("streams"):
         return
-    told = f"the windows of data {recipe.data.name} do not go on from those of the batch before"
+    problem = f"the windows of data {recipe.data.name} do not continue those of the batch before"
     remedy = "set data.streams to true" if "streams" in recipe.data.options else "set it to 0"
-    raise OptionError("memory_length", f"{told}; {remedy}")
+    raise OptionError("memory_length", f"{problem}; {remedy}")
 
 
-def _trainer_faults(recipe: Recipe) -> list[ConfigIssue]:
+def _check_trainer(experiment: Experiment) -> list[ConfigIssue]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            build_trainer(recipe, logger=False)
-    except Exception as error:  # Lightning refuses in several kinds
-        return [recipe.make_issue("trainer", str(error).splitlines()[0][:200])]
+            experiment.trainer  # noqa: B018
+    except Exception as error:
+        # Lightning refuses with several types of exceptions
+        return [experiment.recipe.fault("trainer", str(error).splitlines()[0][:200])]
     return []
 
 
-def plan(
-    recipe: Recipe, model: nn.Module, device: str, samples: Samples | None = None
-) -> list[tuple[str, str]]:
-    """For each attention layer the interpreter it will use on a type of device, and why."""
-    found: list[tuple[str, str]] = []
+def plan_backends(model: nn.Module, spec: Samples, device: str) -> list[tuple[str, str]]:
+    """Return (backend, reason) of each attention layer on a type of device, such as "cuda"."""
+    plans: list[tuple[str, str]] = []
 
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:
         assert isinstance(module, SelfAttention)
         tokens, chain, _ = args
-        found.append(module.plan(tokens, chain, device))
+        plans.append(module.plan(tokens, chain, device))
 
-    hooks = [
-        m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, SelfAttention)
-    ]
+    layers = [module for module in model.modules() if isinstance(module, SelfAttention)]
+    hooks = [layer.register_forward_pre_hook(note) for layer in layers]
     with torch.no_grad():
-        model(sample(build_data(recipe).samples if samples is None else samples))
+        model(build_sample(spec))
     for hook in hooks:
         hook.remove()
-    return found
+    return plans
 
 
-def parameters(model: nn.Module) -> Mapping[str, int]:
-    """Numbers of parameters by part."""
+def count_parameters(model: nn.Module) -> Mapping[str, int]:
+    """Return numbers of parameters by part of the model; those of all blocks are added up."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
-        words = name.split(".")
-        part = (
-            ".".join([words[0], words[2].partition("_")[0]]) if words[0] == "blocks" else words[0]
-        )
-        if words[0] == "encoding":
+        words = name.replace("trunk.", "").split(".")
+        if words[0] == "blocks":
+            part = f"blocks.{words[2].partition('_')[0]}"
+        elif words[0] == "encoding":
             part = f"encoding.{words[1]}"
+        else:
+            part = words[0]
         counts[part] = counts.get(part, 0) + parameter.numel()
     return counts
 
 
-def tokens(recipe: Recipe, model: nn.Module, samples: Samples | None = None) -> int:
-    """Tokens per sample, extra tokens included."""
-    found: list[int] = []
+def count_tokens(model: nn.Module, spec: Samples) -> int:
+    """Return the number of tokens per sample, class and register tokens included."""
+    counts: list[int] = []
     attention = next(module for module in model.modules() if isinstance(module, SelfAttention))
-    hook = attention.register_forward_pre_hook(lambda module, args: found.append(len(args[0])))
+    hook = attention.register_forward_pre_hook(lambda module, args: counts.append(len(args[0])))
     with torch.no_grad():
-        model(sample(build_data(recipe).samples if samples is None else samples))
+        model(build_sample(spec))
     hook.remove()
-    return found[0]
+    return counts[0]

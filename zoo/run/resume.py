@@ -1,95 +1,109 @@
-"""Which checkpoint a run goes on from, and where."""
+"""Find the checkpoint that a run resumes from."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zoo.config import Recipe
 from zoo.errors import CheckpointError
-from zoo.run import atomic_io, checkpoint
-from zoo.run import run_dir as folder
+from zoo.run import atomic_io, checkpoint, run_dir
 from zoo.run.callbacks.ema import LIVE
 
 log = logging.getLogger("zoo")
 
+COMPARED = ("seed", "init_from", "model", "data", "task", "optim")  # sections that must be equal
 
-def find(recipe: Recipe, run_dir: Path | None, resume: str) -> tuple[Path | None, Path | None]:
-    """The checkpoint to go on from, and the run directory to go on in; None for none, and for a new one.
 
-    `resume` is never, auto, or names a checkpoint. Raises CheckpointError where there are checkpoints but none will do.
+class ResumePoint(NamedTuple):
+    """The checkpoint to resume from, the run directory to continue in (None: a new one), and the
+    number of optimiser steps done.
+    """
+
+    checkpoint: Path | None = None
+    run: Path | None = None
+    step: int = 0
+
+
+def find_resume_point(recipe: Recipe, folder: Path | None, resume: str) -> ResumePoint:
+    """Find the checkpoint that a run resumes from.
+
+    Args:
+        recipe: The recipe of the run.
+        folder: The run directory that the user chose.
+        resume: "never", "auto", "last", "best", or a run directory or checkpoint.
+
+    Returns:
+        The resume point, empty where the run starts anew.
+
+    Raises:
+        CheckpointError: There are checkpoints, but none that this recipe can resume from.
     """
     if resume == "never":
-        return None, None
-    home = run_dir or folder.latest(recipe)
-    return (
-        _newest(recipe, home, run_dir is not None)
-        if resume == "auto"
-        else _named(recipe, home, run_dir, resume)
-    )
+        return ResumePoint()
+    home = folder or run_dir.find_latest(recipe)
+    if resume == "auto":
+        return _find_newest(recipe, home, must_fit=folder is not None)
+
+    named = home / resume if resume in ("last", "best") else Path(resume)
+    last = named / "checkpoints" / "last.ckpt"
+    if last.is_file():
+        content = _read_compatible(recipe, last)
+        return ResumePoint(last, None if folder else named, content["global_step"])
+    path = checkpoint.locate(named)
+    return ResumePoint(path, None, _read_compatible(recipe, path)["global_step"])
 
 
-def contents(recipe: Recipe, path: Path) -> dict[str, Any]:
-    """The contents of a checkpoint that this recipe can go on from. Raises CheckpointError."""
+def _read_compatible(recipe: Recipe, path: Path) -> dict[str, Any]:
+    """Read a checkpoint that a recipe can resume from. Raises CheckpointError."""
     content = checkpoint.read(path)
     if "loops" not in content:
-        raise CheckpointError(f"{path}: it holds weights, but no training to go on with")
+        raise CheckpointError(f"{path}: it holds weights, but no training state to resume")
     ours, theirs = recipe.plain(), content["zoo"]["recipe"]
-    telling = ("seed", "init_from", "model", "data", "task", "optim")
-    different = [key for key in telling if ours[key] != theirs.get(key)]
+    different = [key for key in COMPARED if ours[key] != theirs.get(key)]
+    if recipe.trainer.fast_dev_run != theirs["trainer"].get("fast_dev_run", False):
+        different.append("trainer.fast_dev_run")
     if different:
         raise CheckpointError(f"{path}: of another recipe, it differs in {', '.join(different)}")
     if LIVE in content and recipe.trainer.ema_decay is None:
-        raise CheckpointError(
-            f"{path}: its weights are an average, which this recipe does not keep; set trainer.ema_decay"
-        )
-    if recipe.trainer.fast_dev_run != theirs["trainer"].get("fast_dev_run", False):
-        raise CheckpointError(f"{path}: of another recipe, it differs in trainer.fast_dev_run")
+        problem = "its weights are an average, which this recipe does not keep"
+        raise CheckpointError(f"{path}: {problem}; set trainer.ema_decay")
     return content
 
 
-def _named(
-    recipe: Recipe, home: Path, run_dir: Path | None, resume: str
-) -> tuple[Path, Path | None]:
-    named = home / resume if resume in ("last", "best") else Path(resume)
-    last = named / "checkpoints" / "last.ckpt"
-    start, run = (
-        (last, None if run_dir else named) if last.is_file() else (checkpoint.locate(named), None)
-    )
-    contents(recipe, start)
-    return start, run
+def _find_newest(recipe: Recipe, home: Path, must_fit: bool) -> ResumePoint:
+    paths = sorted((home / "checkpoints").glob("*.ckpt"))
+    if not paths:
+        log.info("No checkpoint to resume from in %s: starting anew", home)
+        return ResumePoint()
 
-
-def _newest(recipe: Recipe, home: Path, wanted: bool) -> tuple[Path | None, Path | None]:
-    found = sorted((home / "checkpoints").glob("*.ckpt"))
-    if not found:
-        log.info("nothing to resume in %s: starting anew", home)
-        return None, None
-    newest = _furthest(found)
+    newest = _choose_furthest(paths)
     try:
-        contents(recipe, newest)
+        content = _read_compatible(recipe, newest)
     except CheckpointError as error:
-        if wanted:
+        if must_fit:
             raise
         log.info("%s; starting anew", error)
-        return None, None
-    if newest.stem != "last":  # which may be all that was missing
+        return ResumePoint()
+    if newest.stem != "last":
+        # `last` is missing or damaged
         atomic_io.copy(newest, newest.with_name("last.ckpt"))
-    return newest, home
+    return ResumePoint(newest, home, content["global_step"])
 
 
-def _furthest(found: list[Path]) -> Path:
-    """Of the checkpoints that are whole, the one that has trained longest; of equals, `last`. Says what it skips."""
-    whole: list[tuple[int, bool, Path]] = []
-    skipped: list[str] = []
-    for path in found:
+def _choose_furthest(paths: list[Path]) -> Path:
+    """Return the intact checkpoint that has trained longest, of equals `last`; log the others."""
+    intact: list[tuple[int, bool, Path]] = []
+    problems: list[str] = []
+    for path in paths:
         try:
-            whole.append((checkpoint.read(path).get("global_step", -1), path.stem == "last", path))
+            step = checkpoint.read(path).get("global_step", -1)
+            intact.append((step, path.stem == "last", path))
         except CheckpointError as error:
-            skipped.append(str(error))
-    if not whole:
-        raise CheckpointError("\n  ".join(["no checkpoint of the run is whole:", *skipped]))
-    for told in skipped:
-        log.warning("skipped %s", told)
-    return max(whole)[2]
+            problems.append(str(error))
+    if not intact:
+        raise CheckpointError("\n  ".join(["no checkpoint of the run is intact:", *problems]))
+    for problem in problems:
+        log.warning("Skipped %s", problem)
+    return max(intact)[2]

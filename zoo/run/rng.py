@@ -1,4 +1,4 @@
-"""The state of every random generator that training draws from, as plain data."""
+"""Random generators: their states as plain data, and random streams beside torch's own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 
-def random_state() -> dict[str, Any]:
-    """Of torch, on all devices, of numpy and of Python."""
+def get_random_state() -> dict[str, Any]:
+    """Return the states of torch on all devices, of numpy and of Python, as plain data."""
     kind, keys, *rest = np.random.get_state()
     version, words, spare = random.getstate()
     return {
@@ -24,14 +24,14 @@ def random_state() -> dict[str, Any]:
     }
 
 
-def part_ways(seed: int, rank: int) -> None:
-    """Have a process draw what no other one does; the first goes on as it would alone."""
+def reseed_by_rank(seed: int, rank: int) -> None:
+    """Give each process random numbers of its own; rank 0 draws what a lone process would."""
     if rank:
         torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
 
 
-def restore_random(state: dict[str, Any]) -> None:
-    """Go on from what `random_state` gave; of devices only where there are as many."""
+def set_random_state(state: dict[str, Any]) -> None:
+    """Restore what `get_random_state` returned; of devices only if their number is the same."""
     torch.set_rng_state(state["torch"])
     if len(state["cuda"]) == torch.cuda.device_count() and state["cuda"]:
         torch.cuda.set_rng_state_all(state["cuda"])
@@ -41,17 +41,18 @@ def restore_random(state: dict[str, Any]) -> None:
     random.setstate((version, tuple(words), spare))
 
 
-class Aside:
-    """Streams of random numbers beside torch's own on the CPU, which stands where it stood when they are left.
+class RandomStreams:
+    """Named random streams on the CPU beside torch's own, which they leave untouched.
 
-    Each begins with what its name and the state of torch's own give, as that was when this was made.
+    A stream's seed depends on its name and on the state of torch's generator when this was made.
     """
 
     def __init__(self) -> None:
         self.state = bytes(torch.get_rng_state().numpy())
 
     @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
+    def use(self, name: str) -> Iterator[None]:
+        """Draw from the stream of a name within the block."""
         seed = hashlib.sha256(self.state + name.encode()).digest()[:8]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int.from_bytes(seed, "little", signed=True))

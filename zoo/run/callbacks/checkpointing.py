@@ -1,4 +1,4 @@
-"""When a run saves its checkpoints, what is in them, and how they get to the disk."""
+"""When a run saves checkpoints, what is in them, and how they are written."""
 
 from __future__ import annotations
 
@@ -15,86 +15,85 @@ from lightning.pytorch.plugins.io import CheckpointIO
 from zoo.config import Recipe
 from zoo.run import atomic_io
 from zoo.run import checkpoint as checkpoints
-from zoo.run.callbacks.nan_replay import plain
+from zoo.run.callbacks.nan_replay import to_plain
 from zoo.run.distributed import Processes
-from zoo.run.rng import part_ways, random_state, restore_random
+from zoo.run.rng import get_random_state, reseed_by_rank, set_random_state
 from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")
 
-AHEAD = 2  # checkpoints that may wait for the disk: `best` and `last` of one epoch
+MAX_PENDING = 2  # checkpoints that may wait for the disk: `best` and `last` of one epoch
 
 
-class Storage(CheckpointIO):
-    """Lightning's way to checkpoint files: sealed, whole or not at all, verified before anything of them is read.
+class SealedCheckpointIO(CheckpointIO):
+    """Lightning's way to checkpoint files: sealed, written whole or not at all, verified when read.
 
-    In the background, training waits until its state is a copy in memory, and not for the disk. What goes wrong there is
-    raised by the next `save_checkpoint`, or by `drain`.
+    In the background, training waits for a copy of its state in memory, but not for the disk. An
+    error there is raised by the next `save_checkpoint`, or by `drain`.
     """
 
     def __init__(self, *, background: bool) -> None:
-        self._thread = (
-            ThreadPoolExecutor(1) if background else None
-        )  # one: files are written in their order
-        self._waiting: deque[Future[None]] = deque()
+        # one thread, so that files are written in their order
+        self._executor = ThreadPoolExecutor(1) if background else None
+        self._pending: deque[Future[None]] = deque()
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        self._wait(AHEAD - 1)
-        file = atomic_io.serialised(checkpoint)
-        if self._thread is None:
-            atomic_io.publish(file, Path(path))
+        """Write a checkpoint, or have it written in the background."""
+        self._wait(MAX_PENDING - 1)
+        file = atomic_io.serialise(checkpoint)
+        if self._executor is None:
+            atomic_io.write_sealed(file, Path(path))
         else:
-            self._waiting.append(self._thread.submit(atomic_io.publish, file, Path(path)))
+            self._pending.append(self._executor.submit(atomic_io.write_sealed, file, Path(path)))
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
+        """Read a verified checkpoint; plain data and tensors alone."""
         self.drain()
         return checkpoints.read(Path(path))
 
     def remove_checkpoint(self, path: str | Path) -> None:
+        """Remove a checkpoint."""
         self.drain()
         Path(path).unlink(missing_ok=True)
 
     def drain(self) -> None:
-        """Wait until all is on the disk. Raises what went wrong on the way."""
+        """Wait until all checkpoints are on the disk. Raises ZooError if one could not be written."""
         self._wait(0)
 
     def teardown(self) -> None:
+        """Wait for the disk."""
         self.drain()
 
     def _wait(self, allowed: int) -> None:
-        while len(self._waiting) > allowed or (self._waiting and self._waiting[0].done()):
-            self._waiting.popleft().result()
+        while len(self._pending) > allowed or (self._pending and self._pending[0].done()):
+            self._pending.popleft().result()
 
 
 class Checkpoints(L.Callback):
-    """Writes `last` after every epoch whatever the metric says, and `best` when the metric that a task names improves."""
+    """Writes `last` after every epoch, and `best` when the metric that the task monitors improves."""
 
     def __init__(
         self,
-        folder: Path,
+        run: Path,
         recipe: Recipe,
-        storage: Storage,
+        storage: SealedCheckpointIO,
         task: Task,
         processes: Processes | None = None,
     ) -> None:
-        self.folder, self.recipe, self.storage, self.monitor = (
-            folder / "checkpoints",
-            recipe,
-            storage,
-            task.monitor,
-        )
+        self.folder, self.recipe, self.storage = run / "checkpoints", recipe, storage
+        self.monitor, self.sign = task.monitor, 1.0 if task.mode == "max" else -1.0
         self.processes = processes or Processes()
-        self.sign = 1.0 if task.mode == "max" else -1.0
         self.best: float | None = None
-        self.validated = False  # since the epoch before
+        self._has_validated = False  # since the epoch before
         self._resumed: dict[str, Any] | None = None
 
-    def about(self, trainer: L.Trainer) -> dict[str, Any]:
-        return checkpoints.about(self.recipe, trainer.datamodule.samples)  # type: ignore[attr-defined]
+    def build_metadata(self, trainer: L.Trainer) -> dict[str, Any]:
+        """Return what a checkpoint says about itself."""
+        return checkpoints.build_metadata(self.recipe, trainer.datamodule.samples)  # type: ignore[attr-defined]
 
     def on_save_checkpoint(
         self,
@@ -102,87 +101,93 @@ class Checkpoints(L.Callback):
         pl_module: Task,  # type: ignore[override]
         checkpoint: dict[str, Any],
     ) -> None:
-        checkpoint["zoo"] = self.about(trainer)
-        checkpoint["random"] = self.processes.all_gather(
-            self._before_validation if trainer.validating else random_state()
-        )
-        checkpoint["carried"] = self.processes.all_gather(plain(pl_module.batch_state()))
+        """Add what an exact resume needs beside Lightning's state."""
+        rng_state = self._before_validation if trainer.validating else get_random_state()
+        checkpoint["zoo"] = self.build_metadata(trainer)
+        checkpoint["rng_states"] = self.processes.all_gather(rng_state)
+        checkpoint["batch_states"] = self.processes.all_gather(to_plain(pl_module.batch_state()))
         checkpoint["loader"] = trainer.train_dataloader.state_dict()  # type: ignore[union-attr]
-        checkpoint["best"] = self.best
+        checkpoint["best_metric"] = self.best
         if trainer.validating:
-            _rewind(checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"])
+            progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
+            _restart_validation(progress)
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
+        """Keep the state until training starts."""
         if trainer.state.fn == "fit":
-            there = atomic_io.whole(
-                self.folder / "best.ckpt"
-            )  # else the next one is the best that can be had
-            self.best, self._resumed = checkpoint["best"] if there else None, checkpoint
+            # without an intact `best` the next validated checkpoint is the best
+            has_best = atomic_io.is_intact(self.folder / "best.ckpt")
+            self.best = checkpoint["best_metric"] if has_best else None
+            self._resumed = checkpoint
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
-        part_ways(self.recipe.seed, self.processes.rank)
+        """Restore the loader, the random state and what the task carries between batches."""
+        rank = self.processes.rank
+        reseed_by_rank(self.recipe.seed, rank)
         if self._resumed is None:
             return
-        # Lightning makes the loader before it reads a checkpoint, so that its own restoration comes too late
+        # Lightning builds the loader before it reads a checkpoint, so its own restoration is too late
         trainer.train_dataloader.load_state_dict(self._resumed["loader"])  # type: ignore[union-attr]
-        if len(self._resumed["random"]) == self.processes.count:
-            restore_random(self._resumed["random"][self.processes.rank])
-            pl_module.load_batch_state(self._resumed["carried"][self.processes.rank])
+        saved_by = len(self._resumed["rng_states"])
+        if saved_by == self.processes.count:
+            set_random_state(self._resumed["rng_states"][rank])
+            pl_module.load_batch_state(self._resumed["batch_states"][rank])
         else:
             log.warning(
-                "it was saved by %d processes and goes on in %d: random numbers are drawn anew",
-                len(self._resumed["random"]),
+                "The checkpoint was saved by %d processes and is resumed by %d: "
+                "random numbers are drawn anew",
+                saved_by,
                 self.processes.count,
             )
         self._resumed = None
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._before_validation = random_state()
+        """Remember the random state for a checkpoint that a signal demands during validation."""
+        self._before_validation = get_random_state()
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        """Stop at the last step, so that Lightning validates even in the middle of an epoch."""
         if trainer.global_step == trainer.max_steps:
-            trainer.should_stop = (
-                True  # by which Lightning validates also what ends in the middle of an epoch
-            )
+            trainer.should_stop = True
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.validated = True
+        """Note that the metric is of this epoch."""
+        self._has_validated = True
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        trainer.train_dataloader.given = 0  # type: ignore[union-attr]  # also where it has more, that nobody asks for
-        value = trainer.callback_metrics.get(self.monitor) if self.validated else None
-        if value is not None and isfinite(value) and self._improved(float(value)):
+        """Save `best` where the metric is finite and not worse, and `last`."""
+        # the next epoch begins anew, even where a limit left samples of this one
+        trainer.train_dataloader.given = 0  # type: ignore[union-attr]
+        value = trainer.callback_metrics.get(self.monitor) if self._has_validated else None
+        if value is not None and isfinite(value) and self._is_best(float(value)):
             self.best = float(value)
             self.save(trainer, "best")
-        self.validated = False
+        self._has_validated = False
         self.save(trainer, "last")
 
-    def _improved(self, value: float) -> bool:
-        """Of equals the later one counts, which has seen more."""
+    def _is_best(self, value: float) -> bool:
+        """Tell whether a metric is the best; of equals the later one, which has trained longer."""
         return self.best is None or self.sign * value >= self.sign * self.best
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Wait for the disk, since other processes read what the first has written."""
         self.storage.drain()
-        trainer.strategy.barrier()  # the others may read what the first has written
+        trainer.strategy.barrier()
 
     def save(self, trainer: L.Trainer, name: str) -> Path:
-        """Save checkpoints/<name>.ckpt, on all processes; in the background it is on the disk after `storage.drain()`."""
+        """Save checkpoints/<name>.ckpt, in all processes; `storage.drain()` waits for the disk."""
         path = self.folder / f"{name}.ckpt"
         trainer.save_checkpoint(path)
         return path
 
 
-def _rewind(progress: dict[str, Any]) -> None:
-    """Have a validation that was broken off begin again: what it had measured is not in a checkpoint.
+def _restart_validation(progress: dict[str, Any]) -> None:
+    """Have an interrupted validation start again: a checkpoint has nothing of what it measured.
 
-    Lightning takes it up only where a batch is under way, so the first one is said to be.
+    Lightning resumes a validation only where a batch is under way, so the first one is marked so.
     """
-    progress["total"] = progress["current"] = {
-        "ready": 1,
-        "started": 1,
-        "processed": 0,
-        "completed": 0,
-    }
+    started = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
+    progress["total"] = progress["current"] = started
     progress["is_last_batch"] = False

@@ -1,11 +1,10 @@
-"""What stops a run in good order: signals, and numbers that are no longer finite."""
+"""Guards that stop a run in good order: at signals, and at numbers that are not finite."""
 
 from __future__ import annotations
 
-import signal
-from pathlib import Path
+from signal import SIGINT, Signals
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import lightning as L
 import torch
@@ -13,42 +12,51 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from zoo.errors import AlreadyReported, NonFiniteError, Stopped, ZooError
-from zoo.run.atomic_io import kept, publish, serialised
+from zoo.run.atomic_io import describe_checkpoints, serialise, write_sealed
 from zoo.run.callbacks import nan_replay
 from zoo.run.callbacks.checkpointing import Checkpoints
-from zoo.run.callbacks.nan_replay import Began
+from zoo.run.callbacks.nan_replay import StepRecord
+from zoo.run.distributed import Processes
 from zoo.tasks.base import Task
+from zoo.utils.signals import SignalHandler
 
 
-class Signals(L.Callback):
-    """SIGINT and SIGTERM, to any process, save `last` at the next step of the optimiser and stop the run, in all.
+class StopOnSignal(L.Callback):
+    """Stops all processes at SIGINT or SIGTERM to any of them; used as a context manager.
 
-    A second SIGINT stops at once.
+    Training saves `last` at the next step of the optimiser first. A second SIGINT stops at once.
+
+    Args:
+        processes: The processes of the command.
+        checkpoints: Saves `last`. None for a command that only tests.
     """
 
-    def __init__(self, checkpoints: Checkpoints) -> None:
-        self.checkpoints = checkpoints
+    def __init__(self, processes: Processes, checkpoints: Checkpoints | None = None) -> None:
+        self.processes, self.checkpoints = processes, checkpoints
         self.received: int | None = None
-        self._before: dict[int, Any] = {}
+        self._handler = SignalHandler(self._note)
 
-    def install(self) -> None:
-        """Take over both signals."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before = signal.signal(number, self._note)
-            self._before.setdefault(number, before)
+    def __enter__(self) -> Self:
+        """Handle the signals within the block."""
+        self._handler.install()
+        return self
 
-    def remove(self) -> None:
-        """Give both signals back."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    def __exit__(self, *_: object) -> None:
+        """Restore the previous handlers."""
+        self._handler.restore()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None and number == signal.SIGINT:
+        if self.received is not None and number == SIGINT:
             raise KeyboardInterrupt
         self.received = number
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.install()  # again: Lightning has put its own handlers in place by now
+        """Handle the signals again: Lightning has installed its own handlers by now."""
+        self._handler.install()
+
+    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Handle the signals again, as above."""
+        self._handler.install()
 
     def on_train_batch_end(
         self,
@@ -58,51 +66,60 @@ class Signals(L.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        # between two steps gradients wait that no checkpoint has; an epoch that is all but done is validated and saved first
-        done = trainer.is_last_batch or trainer.should_stop
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 and not done:
-            self._stop(trainer)
+        """Stop between two steps of the optimiser; no checkpoint has accumulated gradients.
+
+        After the last batch of an epoch, validation and the epoch's own checkpoint come first.
+        """
+        is_last = trainer.is_last_batch or trainer.should_stop
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 and not is_last:
+            self._stop_if_received(trainer)
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        if (
-            not trainer.should_stop
-        ):  # after the last step it is done to its end: a run resumed there would not validate
-            self._stop(trainer)
+        """Stop, except after the last step: a run resumed there would not validate."""
+        if not trainer.should_stop:
+            self._stop_if_received(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._stop(trainer)
+        """Stop after an epoch."""
+        self._stop_if_received(trainer)
 
     def on_test_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        self._stop(trainer)
+        """Stop while testing."""
+        self._stop_if_received(trainer)
 
-    def _stop(self, trainer: L.Trainer) -> None:
-        received = self.checkpoints.processes.all_reduce_max(self.received or 0)
+    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop after a test."""
+        self._stop_if_received(trainer)
+
+    def _stop_if_received(self, trainer: L.Trainer) -> None:
+        received = self.processes.all_reduce_max(self.received or 0)
         if not received:
             return
-        name = signal.Signals(received).name
-        told = f"stopped by {name} while testing; the training is complete"
-        if trainer.state.fn == "fit":
+        message = f"stopped by {Signals(received).name} while testing"
+        if self.checkpoints is None:
+            message += "; nothing was written"
+        elif trainer.state.fn == "fit":
             path = self.checkpoints.save(trainer, "last")
             self.checkpoints.storage.drain()
-            trainer.strategy.barrier()  # a launcher may kill those that are left once one has ended
-            told = f"stopped by {name} at step {trainer.global_step}; saved {path}; the same command with --resume auto goes on"
-        raise (
-            Stopped(received, told)
-            if self.checkpoints.processes.first
-            else AlreadyReported(128 + received)
-        )
+            # a launcher may kill the other processes once one has ended
+            trainer.strategy.barrier()
+            message = f"stopped by {Signals(received).name} at step {trainer.global_step}"
+            message += f"; saved {path}; the same command with --resume auto resumes it"
+        else:
+            message += "; the training is complete"
+        raise Stopped(received, message) if self.processes.first else AlreadyReported(128 + received)
 
 
-class Finite(L.Callback):
-    """Stops before the optimiser uses a loss or gradient that is infinite or NaN, and writes down how to see it again; and
-    before weights are saved that are.
+class FiniteGuard(L.Callback):
+    """Stops before the optimiser uses a loss or gradient that is infinite or NaN.
 
-    All processes stop where one of them has such a number.
+    It writes `replay.pt`, from which the step can be repeated. It also stops before weights are
+    saved that are not finite. All processes stop where one of them has such a number.
     """
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self.checkpoints = checkpoints
-        self.steps: list[Began] = []  # those whose gradients the optimiser will use together
+        self.steps: list[StepRecord] = []  # whose gradients the optimiser will use together
 
     def on_train_batch_start(
         self,
@@ -111,97 +128,100 @@ class Finite(L.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        self.steps.append(Began.now(pl_module, batch, batch_idx))
+        """Record what the step begins with."""
+        self.steps.append(StepRecord.capture(pl_module, batch, batch_idx))
 
     def on_before_zero_grad(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any
     ) -> None:
+        """Forget the steps that the optimiser has used."""
         del self.steps[:-1]
 
     def on_before_backward(
         self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
     ) -> None:
+        """Keep the loss."""
         self.loss = loss.detach()
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: Task, optimizer: Any) -> None:  # type: ignore[override]
+        """Raise NonFiniteError where the loss or a gradient is not finite."""
         named = [(name, p.grad) for name, p in pl_module.named_parameters() if p.grad is not None]
         checked = [self.loss]
-        if (
-            trainer.precision != "16-mixed"
-        ):  # where a scaler finds infinite gradients and skips the step itself
-            checked.append(whole(torch.nn.utils.get_total_norm([grad for _, grad in named])))
+        # a gradient scaler finds infinite gradients itself and skips the step
+        if trainer.precision != "16-mixed":
+            checked.append(gather(torch.nn.utils.get_total_norm([grad for _, grad in named])))
         processes = self.checkpoints.processes
-        if not processes.all_reduce_max(not all(torch.isfinite(torch.stack(checked)).tolist())):
+        is_broken = not all(torch.isfinite(torch.stack(checked)).tolist())
+        if not processes.all_reduce_max(is_broken):
             return
-        broken = next((name for name, grad in named if not torch.isfinite(whole(grad)).all()), None)
+
+        broken = [name for name, grad in named if not torch.isfinite(gather(grad)).all()]
         losses = processes.all_gather(float(self.loss))
-        what = f"the loss is {', '.join(f'{loss:g}' for loss in losses)}"
-        what += f", the gradient of {broken} is not finite" if broken else ""
-        where = self._recorded(trainer, pl_module)
+        problem = f"the loss is {', '.join(f'{loss:g}' for loss in losses)}"
+        if broken:
+            problem += f", the gradient of {broken[0]} is not finite"
+        replay = self._write_replay(trainer, pl_module)
         if not processes.first:
             raise AlreadyReported(NonFiniteError.code)
         raise NonFiniteError(
-            f"step {trainer.global_step}: {what}; stopped before the optimiser used it; {where}; {self._good()}"
+            f"step {trainer.global_step}: {problem}; stopped before the optimiser used it; "
+            f"{replay}; {self._describe_checkpoints()}"
         )
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Before anything of an epoch is saved: no loss has seen what the last step made of the weights."""
-        named = (
-            (name, p.to_local() if isinstance(p, DTensor) else p)
-            for name, p in pl_module.named_parameters()
-        )
-        broken = next((name for name, p in named if not torch.isfinite(p).all()), "")
-        found = [name for name in self.checkpoints.processes.all_gather(broken) if name]
-        if not found:
+        """Raise NonFiniteError where the last step, whose weights no loss has used, broke a weight."""
+        broken = ""
+        for name, weight in pl_module.named_parameters():
+            local = weight.to_local() if isinstance(weight, DTensor) else weight
+            if not torch.isfinite(local).all():
+                broken = name
+                break
+        names = [name for name in self.checkpoints.processes.all_gather(broken) if name]
+        if not names:
             return
         if not self.checkpoints.processes.first:
             raise AlreadyReported(NonFiniteError.code)
         raise NonFiniteError(
-            f"step {trainer.global_step}: {found[0]} is not finite after it; {self._good()}"
+            f"step {trainer.global_step}: {names[0]} is not finite after it; "
+            f"{self._describe_checkpoints()}"
         )
 
-    def _good(self) -> str:
+    def _describe_checkpoints(self) -> str:
         folder = self.checkpoints.folder
-        return kept(folder) if any(folder.glob("*.ckpt")) else "no epoch was finished before"
+        if any(folder.glob("*.ckpt")):
+            return describe_checkpoints(folder)
+        return "no epoch was finished before"
 
-    def _recorded(self, trainer: L.Trainer, task: Task) -> str:
-        """Find the module that it began with, and write what takes the step again; says where, in all processes."""
-        found = nan_replay.find(trainer, task, self.steps)
-        processes, weights = (
-            self.checkpoints.processes,
-            trainer.strategy.lightning_module_state_dict(),
-        )
-        findings = processes.all_gather(found and found[1])
-        at = next((rank for rank, finding in enumerate(findings) if finding), 0)
-        first = findings[at] or "it did not show again when the step was taken once more"
-        shown = f"first: {first}" + (f" in process {at}" if processes.count > 1 else "")
-        path, told = self.checkpoints.folder.parent / "replay.pt", ""
-        step = processes.broadcast(self.steps[found[0] if found else -1].plain(), by=at)
+    def _write_replay(self, trainer: L.Trainer, task: Task) -> str:
+        """Find the first module with such a number and write replay.pt; returns a message."""
+        processes = self.checkpoints.processes
+        found = nan_replay.find_origin(trainer, task, self.steps)
+        weights = trainer.strategy.lightning_module_state_dict()
+        origins = processes.all_gather(found and found[1])
+        rank = next((rank for rank, origin in enumerate(origins) if origin), 0)
+        first = origins[rank] or "none when the step was repeated"
+        step = processes.broadcast(self.steps[found[0] if found else -1].plain(), by=rank)
+
+        path, outcome = self.checkpoints.folder.parent / "replay.pt", ""
         if processes.first:
-            record = {
-                "step": trainer.global_step,
-                "epoch": trainer.current_epoch,
-                "first": first,
-                **step,
-            }
+            position = {"step": trainer.global_step, "epoch": trainer.current_epoch}
             content = {
-                "zoo": self.checkpoints.about(trainer),
+                "zoo": self.checkpoints.build_metadata(trainer),
                 "state_dict": weights,
-                "replay": record,
+                "replay": {**position, "first": first, **step},
             }
-            told = _published(content, path)
-        trainer.strategy.barrier()  # as above
-        return f"{shown}; {told}"
+            outcome = f"batch, random states and weights are in {path}"
+            try:
+                write_sealed(serialise(content), path)
+            except ZooError as error:
+                # the run stops for the numbers, not for a full disk
+                outcome = str(error)
+        # a launcher may kill the other processes once one has ended
+        trainer.strategy.barrier()
+        where = f" in process {rank}" if processes.count > 1 else ""
+        return f"first: {first}{where}; {outcome}"
 
 
-def _published(content: dict[str, Any], path: Path) -> str:
-    try:
-        publish(serialised(content), path)
-    except ZooError as error:  # the numbers are what the run stops for
-        return str(error)
-    return f"batch, random states and weights are in {path}"
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor whose parts may be on several processes."""
+def gather(tensor: Tensor) -> Tensor:
+    """Return the whole of a tensor that may be sharded over processes."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,10 +1,11 @@
-"""`start.json`: what a run began with, as digests, so that it can be seen afterwards what several runs had in common."""
+"""`start.json` and `end.json`: what a run began with, as digests, and what it came to and cost.
+
+From the digests it can be seen what several runs have in common.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import re
 import resource
 import statistics
@@ -23,103 +24,46 @@ from zoo.config import Recipe
 from zoo.data.sampler import ResumableSampler
 from zoo.run import atomic_io, loggers
 
-END = "end.json"
+START, END = "start.json", "end.json"
+# epochs whose sample order is digested, and at most so many samples of each
+DIGESTED_EPOCHS, DIGESTED_SAMPLES = 2, 100_000
 
 
-class Costs(L.Callback):
-    """Seconds of training and the most memory held at once, kept in checkpoints: what a kill has undone does not count."""
+class StartManifest(L.Callback):
+    """Writes start.json at the first batch. Built before training, while weights are initial.
 
-    def __init__(self) -> None:
-        self.seconds, self.memory = 0.0, 0  # of the tries before
-        self.began: float | None = None
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.began = time.monotonic()
-
-    def state_dict(self) -> dict[str, Any]:
-        """What it came to by now, in seconds and bytes."""
-        if self.began is None:  # all was trained before
-            return {"seconds": self.seconds, "memory": self.memory}
-        return {
-            "seconds": self.seconds + time.monotonic() - self.began,
-            "memory": max(self.memory, peak()),
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.seconds, self.memory = state_dict["seconds"], state_dict["memory"]
-
-
-def peak() -> int:
-    """The most bytes held at once so far: of the GPU where it is in use, else of this process."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated()
-    try:  # where it is told of this program alone; rusage goes on from what the one that started it had
-        told = re.search(
-            r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8")
-        )
-    except OSError:
-        told = None
-    if told:
-        return int(told[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1 if sys.platform == "darwin" else 1024
-    )
-
-
-def step_seconds(recipe: Recipe, run: Path, processes: int) -> float | None:
-    """The median over training, as `metrics.csv` has the rate of samples; None where no rate was logged."""
-    _, rows = loggers.read(run / "metrics.csv")
-    rates = [float(rate) for row in rows if (rate := row.get("perf/samples_per_second"))]
-    together = (
-        recipe.data.options.get("batch_size", 0)
-        * processes
-        * recipe.trainer.accumulate_grad_batches
-    )
-    return together / statistics.median(rates) if rates and together else None
-
-
-def write(run: Path, told: Mapping[str, Any]) -> None:
-    """Written last of all by a training: where it is, the run is complete."""
-    atomic_io.write(io.BytesIO((json.dumps(told, indent=1) + "\n").encode()), run / END)
-
-
-START = "start.json"
-EPOCHS, SAMPLES = 2, 100_000  # whose order is digested, and how many samples of each at most
-
-
-class Start(L.Callback):
-    """Writes the file when the first batch is there. Made before training, with the weights of the model as they are then.
-
-    `told` is what else is known at the start.
+    Args:
+        run: The run directory.
+        model: The model with its initial weights.
+        facts: What else is known at the start.
     """
 
-    def __init__(self, run: Path, model: nn.Module, told: Mapping[str, Any]) -> None:
+    def __init__(self, run: Path, model: nn.Module, facts: Mapping[str, Any]) -> None:
         self.path = run / START
-        drawn = (
-            pair for pair in model.named_buffers() if pair[1].is_floating_point()
-        )  # weights that are not learned
-        self.told = {
-            "parameters": sum(one.numel() for one in model.parameters()),
+        # buffers with weights that are drawn, but not learned
+        buffers = [(name, b) for name, b in model.named_buffers() if b.is_floating_point()]
+        self.content = {
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "weights": {
-                name: [*one.shape, digest([one])]
-                for name, one in (*model.named_parameters(), *drawn)
+                name: [*weight.shape, digest([weight])]
+                for name, weight in (*model.named_parameters(), *buffers)
             },
-            **told,
+            **facts,
         }
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if "batch" in self.told:
+        """Add the digests of the first batch and of the sample order, and write the file."""
+        if "batch" in self.content:
             return
-        self.told["order"] = order(trainer.train_dataloader)
-        self.told["batch"] = digest(tensors(batch))
-        text = json.dumps(self.told, indent=1) + "\n"
-        atomic_io.write(io.BytesIO(text.encode()), self.path)
+        self.content["order"] = digest_order(trainer.train_dataloader)
+        self.content["batch"] = digest(list_batch_tensors(batch))
+        atomic_io.write_json(self.content, self.path)
 
 
 def digest(values: Iterable[Tensor]) -> str:
-    """Of types, shapes and every bit."""
+    """Return the SHA-256 of the types, shapes and bits of tensors."""
     found = hashlib.sha256()
     for value in values:
         found.update(f"{value.dtype} {tuple(value.shape)}".encode())
@@ -127,28 +71,83 @@ def digest(values: Iterable[Tensor]) -> str:
     return found.hexdigest()
 
 
-def order(loader: Any) -> str | None:
-    """Digest of which samples the first epochs read, one after another; None where a stream does not say before it is read."""
-    if not isinstance(known := loader.order, ResumableSampler):
+def digest_order(loader: Any) -> str | None:
+    """Return the digest of the sample order of the first epochs; None for a stream."""
+    if not isinstance(loader.order, ResumableSampler):
         return None
     found = hashlib.sha256()
-    for epoch in range(EPOCHS):
-        each = copy(known)
-        each.skip = 0
-        each.set_epoch(epoch)
-        read = 0
-        for keys in each:
-            if read > SAMPLES:
+    for epoch in range(DIGESTED_EPOCHS):
+        sampler = copy(loader.order)
+        sampler.skip = 0
+        sampler.set_epoch(epoch)
+        count = 0
+        for keys in sampler:
+            if count > DIGESTED_SAMPLES:
                 break
-            read += len(keys)
+            count += len(keys)
             found.update(repr(keys).encode())
     return found.hexdigest()
 
 
-def tensors(batch: Any) -> Iterator[Tensor]:
-    """Those of a batch, however it is put together."""
+def list_batch_tensors(batch: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a batch of nested lists, tuples and mappings."""
     if isinstance(batch, Tensor):
         yield batch
     elif isinstance(batch, list | tuple | Mapping):
         for part in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from tensors(part)
+            yield from list_batch_tensors(part)
+
+
+class CostTracker(L.Callback):
+    """Seconds of training and peak memory, kept in checkpoints: what a kill undid does not count."""
+
+    def __init__(self) -> None:
+        self.seconds, self.memory = 0.0, 0  # of the attempts before
+        self.start: float | None = None
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the clock."""
+        self.start = time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the costs until now, in seconds and bytes."""
+        if self.start is None:
+            # resumed after the last step
+            return {"seconds": self.seconds, "memory": self.memory}
+        return {
+            "seconds": self.seconds + time.monotonic() - self.start,
+            "memory": max(self.memory, measure_peak_memory()),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Add to the costs of the attempts before."""
+        self.seconds, self.memory = state_dict["seconds"], state_dict["memory"]
+
+
+def measure_peak_memory() -> int:
+    """Return the peak memory in bytes: of the GPU where one is used, else of this process."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    # rusage would include the peak of the process that started this one
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        status = ""
+    if found := re.search(r"VmHWM:\s*(\d+) kB", status):
+        return int(found[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def measure_step_seconds(recipe: Recipe, run: Path, processes: int) -> float | None:
+    """Return the median seconds per step, from the rates in metrics.csv; None without rates."""
+    _, rows = loggers.read(run / "metrics.csv")
+    rates = [float(rate) for row in rows if (rate := row.get("perf/samples_per_second"))]
+    batch_size = recipe.data.options.get("batch_size", 0) * processes
+    samples_per_step = batch_size * recipe.trainer.accumulate_grad_batches
+    return samples_per_step / statistics.median(rates) if rates and samples_per_step else None
+
+
+def write_end(run: Path, content: Mapping[str, Any]) -> None:
+    """Write end.json, last of all: where it exists, the run is complete."""
+    atomic_io.write_json(content, run / END)

@@ -1,4 +1,4 @@
-"""Where numbers stopped being finite: the batches of a step once more, and every module asked."""
+"""Find where numbers stopped being finite, by repeating the batches of a step with a hook on every module."""
 
 from __future__ import annotations
 
@@ -12,87 +12,97 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from zoo.run.rng import random_state, restore_random
+from zoo.run.rng import get_random_state, set_random_state
 from zoo.tasks.base import Task
 
 
 @dataclass(frozen=True)
-class Began:
-    """What a training step began with: enough to take it again."""
+class StepRecord:
+    """What a training step began with: enough to repeat it."""
 
     batch: Any
     index: int
-    random: dict[str, Any]
-    carried: dict[str, Any]  # what the task had of the batch before
+    rng_state: dict[str, Any]
+    batch_state: dict[str, Any]  # what the task carries from the batch before
 
     @classmethod
-    def now(cls, task: Task, batch: Any, index: int) -> Began:
-        return cls(batch, index, random_state(), task.batch_state())
+    def capture(cls, task: Task, batch: Any, index: int) -> StepRecord:
+        """Record the step that begins now."""
+        return cls(batch, index, get_random_state(), task.batch_state())
 
     def plain(self) -> dict[str, Any]:
+        """Return the record as plain data and tensors on the CPU."""
         return {
-            "batch": plain(self.batch),
+            "batch": to_plain(self.batch),
             "index": self.index,
-            "random": self.random,
-            "carried": plain(self.carried),
+            "rng_state": self.rng_state,
+            "batch_state": to_plain(self.batch_state),
         }
 
 
-def find(trainer: L.Trainer, task: Task, steps: list[Began]) -> tuple[int, str] | None:
-    """Which of the steps, and which module gives the first number that is not finite, in words; None if none does.
+def find_origin(trainer: L.Trainer, task: Task, steps: list[StepRecord]) -> tuple[int, str] | None:
+    """Repeat steps in eager mode with the current weights; no gradient is stored.
 
-    Takes all steps again, with the weights as they are, in eager mode; no gradient is stored. Where weights are in shards all
-    processes have to do it at once, and only what modules give is asked.
+    Where weights are sharded, all processes have to call this at once, and gradients of weights
+    are not checked.
+
+    Returns:
+        The index of the step and the first module whose output or gradient is not finite, in words;
+        None if there is none.
     """
-    found = [_taken(trainer, task, step) for step in steps]
-    return next(((at, what) for at, what in enumerate(found) if what), None)
+    origins = [_repeat(trainer, task, step) for step in steps]
+    return next(((index, origin) for index, origin in enumerate(origins) if origin), None)
 
 
-def _taken(trainer: L.Trainer, task: Task, step: Began) -> str | None:
-    found: list[str] = []
-    named = [
-        (n, p) for n, p in task.named_parameters() if p.requires_grad and not isinstance(p, DTensor)
+def _repeat(trainer: L.Trainer, task: Task, step: StepRecord) -> str | None:
+    origins: list[str] = []
+    trained = [
+        (name, weight)
+        for name, weight in task.named_parameters()
+        if weight.requires_grad and not isinstance(weight, DTensor)
     ]
     with ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(_alone(task))
-        stack.enter_context(_asked(task, found.append))
-        restore_random(step.random)
-        task.load_batch_state(step.carried)
+        stack.enter_context(_isolate(task))
+        stack.enter_context(_watch_modules(task, origins.append))
+        set_random_state(step.rng_state)
+        task.load_batch_state(step.batch_state)
         with trainer.precision_plugin.train_step_context():
             loss = task.training_step(step.batch, step.index)
         assert isinstance(loss, Tensor)
-        if not found and not torch.isfinite(loss):
-            found.append("the loss, though what every module gives is finite")
-        if not found and named:
-            grads = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
-            broken = (
-                name for (name, _), grad in zip(named, grads, strict=True) if not _finite(grad)
-            )
-            found.extend(f"the gradient of {name}" for name in broken)
-    return found[0] if found else None
+        if not origins and not torch.isfinite(loss):
+            origins.append("the loss, though the outputs of all modules are finite")
+        if not origins and trained:
+            weights = [weight for _, weight in trained]
+            gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+            for (name, _), gradient in zip(trained, gradients, strict=True):
+                if not _is_finite(gradient):
+                    origins.append(f"the gradient of {name}")
+    return origins[0] if origins else None
 
 
 @contextmanager
-def _asked(task: nn.Module, tell: Callable[[str], None]) -> Iterator[None]:
-    """Have all modules tell what they give, and what gradient arrives there; the innermost first."""
+def _watch_modules(task: nn.Module, report: Callable[[str], None]) -> Iterator[None]:
+    """Report modules whose output, or its gradient, is not finite; inner modules come first."""
 
-    def ask(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            for tensor in tensors(output):
-                if not _finite(tensor):
-                    tell(f"what {name} gives")
+    def make_hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def check_gradient(gradient: Tensor) -> None:
+            if not _is_finite(gradient):
+                report(f"the gradient of the output of {name}")
+
+        def check_output(module: nn.Module, inputs: Any, output: Any) -> None:
+            for tensor in list_tensors(output):
+                if not _is_finite(tensor):
+                    report(f"the output of {name}")
                 elif tensor.requires_grad:
-                    tensor.register_hook(
-                        lambda grad: (
-                            None if _finite(grad) else tell(f"the gradient at what {name} gives")
-                        )
-                    )
+                    tensor.register_hook(check_gradient)
 
-        return hook
+        return check_output
 
     handles = [
-        module.register_forward_hook(ask(name)) for name, module in task.named_modules() if name
+        module.register_forward_hook(make_hook(name))
+        for name, module in task.named_modules()
+        if name
     ]
     try:
         yield
@@ -102,8 +112,8 @@ def _asked(task: nn.Module, tell: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _alone(task: Task) -> Iterator[None]:
-    """Alone: nothing is counted twice by Lightning's log, and no other process is asked."""
+def _isolate(task: Task) -> Iterator[None]:
+    """Keep a repeated step from Lightning's log and from other processes."""
     vars(task).update(log=_ignore, log_dict=_ignore, over_processes=lambda own: own)
     try:
         yield
@@ -111,33 +121,34 @@ def _alone(task: Task) -> Iterator[None]:
         del task.log, task.log_dict, task.average_over_processes
 
 
-def _ignore(*told: Any, **more: Any) -> None:
-    """In place of Lightning's log."""
+def _ignore(*args: Any, **kwargs: Any) -> None:
+    """Stand in for Lightning's log."""
 
 
-def _finite(tensor: Tensor | None) -> bool:
+def _is_finite(tensor: Tensor | None) -> bool:
     return tensor is None or bool(torch.isfinite(tensor).all())
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors of numbers with a fraction in nested tuples, lists, mappings and dataclasses."""
+def list_tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the real and complex tensors of nested tuples, lists, mappings and dataclasses."""
     if isinstance(value, Tensor):
-        yield from (value,) if value.is_floating_point() or value.is_complex() else ()
+        if value.is_floating_point() or value.is_complex():
+            yield value
     elif isinstance(value, Mapping):
-        yield from tensors(list(value.values()))
+        yield from list_tensors(list(value.values()))
     elif isinstance(value, tuple | list):
         for one in value:
-            yield from tensors(one)
+            yield from list_tensors(one)
     elif is_dataclass(value):
-        yield from tensors([getattr(value, field.name) for field in fields(value)])
+        yield from list_tensors([getattr(value, field.name) for field in fields(value)])
 
 
-def plain(value: Any) -> Any:
-    """A batch as nested lists and mappings of tensors on the CPU."""
+def to_plain(value: Any) -> Any:
+    """Return a batch as nested lists and mappings of tensors on the CPU."""
     if isinstance(value, Tensor):
         return value.detach().cpu().clone()
     if hasattr(value, "_asdict"):
-        return plain(value._asdict())
+        return to_plain(value._asdict())
     if isinstance(value, Mapping):
-        return {key: plain(one) for key, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, tuple | list) else value
+        return {key: to_plain(one) for key, one in value.items()}
+    return [to_plain(one) for one in value] if isinstance(value, tuple | list) else value
