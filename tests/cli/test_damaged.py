@@ -141,7 +141,7 @@ def changed(file, change):
     """Write a checkpoint anew, sealed as zoo does, with something of it changed."""
     content = torch.load(file, weights_only=True)
     change(content)
-    atomic_io.publish(atomic_io.serialised(content), file)
+    atomic_io.write_sealed(atomic_io.serialise(content), file)
 
 
 def test_weights_that_are_not_finite_are_told(copy, zoo, untested):

@@ -303,7 +303,7 @@ def checkpoints(runs):
     content = torch.load(runs / "digits" / "checkpoints" / "best.ckpt", weights_only=True)
     model = {**content["zoo"]["recipe"]["model"], "depht": 2}
     content["zoo"] |= {"version": "9.9", "recipe": {**content["zoo"]["recipe"], "model": model}}
-    atomic_io.publish(atomic_io.serialised(content), runs / "other.ckpt")
+    atomic_io.write_sealed(atomic_io.serialise(content), runs / "other.ckpt")
     (runs / "corrupt.ckpt").write_bytes((runs / "other.ckpt").read_bytes()[:-900])
     return runs
 

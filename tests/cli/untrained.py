@@ -14,4 +14,4 @@ def made(run, name, overrides):
         parameter.data.normal_(std=0.3)
     (run / "checkpoints").mkdir(parents=True)
     content = {"zoo": about(recipe, task.samples), "state_dict": task.state_dict()}
-    atomic_io.publish(atomic_io.serialised(content), run / "checkpoints" / "best.ckpt")
+    atomic_io.write_sealed(atomic_io.serialise(content), run / "checkpoints" / "best.ckpt")

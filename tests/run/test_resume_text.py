@@ -53,7 +53,7 @@ def test_a_length_to_evaluate_at_leaves_the_model_as_it_was_trained(song):
 def test_classes_of_texts_are_remembered(tmp_path):
     known = TextClassificationSpec(8, Characters("abc"), 2, ("calm", "wild"))
     assert (
-        checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path) == known
+        checkpoint.read_spec({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path) == known
     )
 
 
@@ -64,11 +64,11 @@ def test_that_windows_ask_for_answers_is_remembered(tmp_path):
         TextSpec(8, Characters("ab")),
     ):
         assert (
-            checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path)
+            checkpoint.read_spec({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path)
             == known
         )
     before = {"length": 8, "vocabulary": Characters("ab").plain(), "answers": True}
-    assert checkpoint.recalled({"zoo": {"samples": before}}, tmp_path) == TextSpec(
+    assert checkpoint.read_spec({"zoo": {"samples": before}}, tmp_path) == TextSpec(
         8, Characters("ab"), "answers"
     )
 
@@ -80,16 +80,16 @@ def test_images_are_remembered(tmp_path):
         VideoSpec(1, 8, 8, 10, frames=4),
     ):
         assert (
-            checkpoint.recalled({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path)
+            checkpoint.read_spec({"zoo": {"samples": checkpoint.remembered(known)}}, tmp_path)
             == known
         )
-    assert checkpoint.recalled({"zoo": {}}, tmp_path) is None
+    assert checkpoint.read_spec({"zoo": {}}, tmp_path) is None
 
 
 def test_a_vocabulary_that_cannot_be_read_is_told(tmp_path):
     content = {"zoo": {"samples": {"length": 8, "vocabulary": {"kind": "runes"}}}}
     with pytest.raises(CheckpointError, match=r"what it says of its data cannot be read, .*runes"):
-        checkpoint.recalled(content, tmp_path / "one.ckpt")
+        checkpoint.read_spec(content, tmp_path / "one.ckpt")
 
 
 FILLS = [

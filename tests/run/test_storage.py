@@ -25,7 +25,7 @@ CONTENT = {
 @pytest.fixture
 def path(tmp_path):
     """A small checkpoint."""
-    atomic_io.publish(atomic_io.serialised(CONTENT), tmp_path / "last.ckpt")
+    atomic_io.write_sealed(atomic_io.serialise(CONTENT), tmp_path / "last.ckpt")
     return tmp_path / "last.ckpt"
 
 
@@ -86,7 +86,7 @@ def test_nothing_runs_even_under_a_true_checksum(content, zipped, tmp_path, monk
     torch.save(content, file, _use_new_zipfile_serialization=zipped)
     if not zipped:
         file.write(atomic_io.UNSEALED)  # which the seal will replace
-    atomic_io.publish(file, Path("evil.ckpt"))
+    atomic_io.write_sealed(file, Path("evil.ckpt"))
     with pytest.raises(CheckpointError, match="unsafe, it holds more than plain data"):
         checkpoint.read(Path("evil.ckpt"))
     assert not Path("hacked").exists()
@@ -102,7 +102,7 @@ def test_a_full_disk_leaves_what_was_there(call, path, monkeypatch):
             ZooError,
             match=r"last.ckpt: cannot be written, No space left on device; still there: last.ckpt",
         ):
-            atomic_io.publish(atomic_io.serialised({}), path)
+            atomic_io.write_sealed(atomic_io.serialise({}), path)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["last.ckpt"]
 

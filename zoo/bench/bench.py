@@ -32,8 +32,8 @@ from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Between, nearest
-from zoo.utils.progress import Ticker
-from zoo.utils.signals import stopping
+from zoo.utils.ticker import Ticker
+from zoo.utils.signals import stop_on_signal
 
 MOST = (
     2**24
@@ -89,7 +89,7 @@ def bench(
         Pace(rounds=options.rounds, seconds=options.seconds, warmup=options.warm),
         Ticker(),
     )
-    with stopping() as received:
+    with stop_on_signal() as received:
         comparison.run()
     comparison.tell("")
     result = _result(

@@ -14,8 +14,8 @@ from zoo.config.recipe import diff_recipes, format_sides
 from zoo.data.spec import Samples
 from zoo.errors import DataError, OptionError, RecipeError
 from zoo.run import checkpoint
-from zoo.run.build import build_model
-from zoo.run.preflight import tokens
+from zoo.run.build import Experiment
+from zoo.run.preflight import count_tokens
 
 CHECKPOINT_NAMES = ("last", "best")
 
@@ -93,15 +93,16 @@ def _load_subject(name: str, overrides: Sequence[str]) -> Subject:
     content = checkpoint.read(file)
     about = content["zoo"]
     recipe = config.from_plain(about["recipe"], overrides, origin=str(file), name=about["name"])
-    return Subject(recipe, checkpoint.recalled(content, file))
+    return Subject(recipe, checkpoint.read_spec(content, file))
 
 
 def _measure_model(subject: Subject) -> dict[str, int | None]:
     """Count parameters and tokens per sample; None if model or data are not to be had."""
     try:
         with torch.device("meta"):
-            model = build_model(subject.recipe, subject.samples)
+            experiment = Experiment(subject.recipe, subject.samples)
+            model = experiment.meta_model
             count = sum(parameter.numel() for parameter in model.parameters())
-            return {"parameters": count, "tokens": tokens(subject.recipe, model, subject.samples)}
+            return {"parameters": count, "tokens": count_tokens(model, experiment.spec)}
     except (OptionError, DataError, RecipeError):
         return {"parameters": None, "tokens": None}

@@ -9,18 +9,19 @@ from itertools import groupby
 
 from torch import nn
 
-from zoo.config import Recipe
+from zoo.data.spec import Samples
 from zoo.run.build import build_model
-from zoo.run.load import load_recipe
-from zoo.run.preflight import parameters, plan, tokens
+from zoo.run.load import load_experiment
+from zoo.run.preflight import count_parameters, count_tokens, plan_backends
 
 
 def describe_recipe(name: str, overrides: Sequence[str]) -> str:
     """Return the resolved recipe as YAML, with parameters, tokens and backends as comments."""
-    recipe = load_recipe(name, overrides)
-    model = build_model(recipe)
+    experiment = load_experiment(name, overrides)
+    recipe, spec = experiment.recipe, experiment.spec
+    model = build_model(recipe, spec)
 
-    counts = parameters(model)
+    counts = count_parameters(model)
     counts = {**counts, "all": sum(counts.values())}
     width = max(map(len, counts))
     lines = [f"# {recipe.name}, resolved", recipe.yaml(), "# parameters"]
@@ -28,9 +29,9 @@ def describe_recipe(name: str, overrides: Sequence[str]) -> str:
 
     lines += ["", "# names of parameters, as optim.param_groups match them"]
     lines += [*_list_parameters(model), ""]
-    lines += [f"# tokens per sample: {tokens(recipe, model)}", "", "# attention"]
+    lines += [f"# tokens per sample: {count_tokens(model, spec)}", "", "# attention"]
     for device in ("cpu", "cuda"):
-        lines += _list_backends(recipe, model, device)
+        lines += _list_backends(model, spec, device)
     return "\n".join(lines)
 
 
@@ -44,9 +45,9 @@ def _list_parameters(model: nn.Module) -> Iterator[str]:
         yield f"{name}  {shape}" + (f", {count} times" if count > 1 else "")
 
 
-def _list_backends(recipe: Recipe, model: nn.Module, device: str) -> Iterator[str]:
+def _list_backends(model: nn.Module, spec: Samples, device: str) -> Iterator[str]:
     """Yield which backend computes attention, for each run of equal layers."""
-    numbered = enumerate(plan(recipe, model, device))
+    numbered = enumerate(plan_backends(model, spec, device))
     for (name, why), layers in groupby(numbered, key=lambda pair: pair[1]):
         numbers = [number for number, _ in layers]
         first, last = numbers[0], numbers[-1]

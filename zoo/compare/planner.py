@@ -18,7 +18,7 @@ from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.data.spec import ImageSpec, TextSpec
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.run.build import build_data
-from zoo.run.conditions import lengths
+from zoo.run.conditions import list_lengths
 from zoo.run.load import load_recipe
 from zoo.run.preflight import check
 
@@ -206,6 +206,6 @@ def _size(made: Recipe) -> str:
 
 def _windows(made: Recipe) -> Iterator[str]:
     """How texts are cut at other lengths than that of training, where they are."""
-    for sized in lengths(made, build_data(made).samples).values():
+    for sized in list_lengths(made, build_data(made).samples).values():
         if words := build_data(made, **sized.options).windows:
             yield f"windows {words}"

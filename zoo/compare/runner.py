@@ -24,14 +24,14 @@ from zoo.compare.workspace import prepare_folder, write_plan
 from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, RecipeError, Stopped, ZooError
-from zoo.evaluation.evaluate import evaluate, write
-from zoo.run import loggers
+from zoo.evaluation.evaluate import evaluate
+from zoo.run import atomic_io, loggers
 from zoo.run.callbacks.manifest import END
-from zoo.run.callbacks.progress import clock
+from zoo.utils.ticker import format_duration
 from zoo.run.fit import fit
 from zoo.run.load import load_recipe
-from zoo.utils.progress import Ticker
-from zoo.utils.signals import stopping
+from zoo.utils.ticker import Ticker
+from zoo.utils.signals import stop_on_signal
 
 
 def run_cell(run: Path, tied: bool) -> None:
@@ -51,7 +51,7 @@ def run_cell(run: Path, tied: bool) -> None:
         known = load_recipe(recipe)
         if known.evaluate.resolutions or known.evaluate.lengths or known.evaluate.data_variants:
             found = evaluate(str(run), [f"trainer.accelerator={known.trainer.accelerator}"])
-            write(found or {}, run / MEASURED)
+            atomic_io.write_json(found or {}, run / MEASURED)
         status.write(run, "done")
 
 
@@ -105,7 +105,7 @@ class CellRunner:
             return None
         ticker, self.began, self.before = Ticker(), time.monotonic(), self._share()
         try:
-            with stopping() as received:
+            with stop_on_signal() as received:
                 try:
                     self.engine.start([task for _, task in given], self.needs)
                 finally:  # also of those that were given before a signal came
@@ -138,7 +138,7 @@ class CellRunner:
             "%s: %d cells save their state; once more, and they end at once", signal.name, running
         )
         self.engine.stop(signal)
-        with stopping() as again:
+        with stop_on_signal() as again:
             self._drain()
         if again:
             self.engine.stop(SIGKILL)
@@ -188,14 +188,16 @@ class CellRunner:
         found = cell(self.plan, self.folder, planned, files(self.folder / CELLS / planned.name))
         value = found.metrics.get(TRAINED, {}).get(self.plan.measure)
         told = "" if value is None else f"{self.plan.measure} {value:.4f}, "
-        return f"{told}trained in {clock(60 * (found.minutes or 0))}; {self.done} of {len(self.plan.cells)} cells"
+        return f"{told}trained in {format_duration(60 * (found.minutes or 0))}; {self.done} of {len(self.plan.cells)} cells"
 
     def _told(self) -> str:
         share, cells = self._share(), len(self.plan.cells)
         running = sum(handle.running() for _, handle in self.left)
         told = f"{cells - len(self.left)} of {cells} cells ended, {running} running"
         spent, gone = time.monotonic() - self.began, share - self.before
-        return f"{told}, {clock(spent * (cells - share) / gone)} left" if gone > 0 else told
+        return (
+            f"{told}, {format_duration(spent * (cells - share) / gone)} left" if gone > 0 else told
+        )
 
     def _share(self) -> float:
         """How many cells' worth of training is done."""

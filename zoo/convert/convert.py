@@ -66,8 +66,8 @@ def convert(file: Path, name: str, words: Sequence[str]) -> dict[str, Any]:
     _refuse(file, wrong_recipe, _compare_model(task.model, weights))
     task.model.load_state_dict(weights)
 
-    content = {"zoo": checkpoint.about(recipe, task.samples), "state_dict": task.state_dict()}
-    atomic_io.publish(atomic_io.serialised(content), target)
+    content = {"zoo": checkpoint.build_metadata(recipe, task.samples), "state_dict": task.state_dict()}
+    atomic_io.write_sealed(atomic_io.serialise(content), target)
     return {"recipe": recipe.name, "checkpoint": str(target), "weights": len(published)}
 
 

@@ -1,4 +1,4 @@
-"""`zoo generate`: continue a text with a trained model, as it is written."""
+"""`zoo generate`: continue a text with a trained model, printed as it is generated."""
 
 from __future__ import annotations
 
@@ -18,36 +18,50 @@ from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
 from zoo.config import GenerateOptions, Recipe
 from zoo.data.spec import TextSpec, Vocabulary
 from zoo.errors import OptionError, RecipeError
-from zoo.evaluation.evaluate import UNLESS_SAID
+from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
 from zoo.models.generation import TextStreamer, sample_tokens
 from zoo.run import checkpoint
 from zoo.run.load import restore
 
+log = logging.getLogger("zoo")
 
-def device(recipe: Recipe) -> str:
-    """The GPU, where there is one and the recipe does not ask for the CPU."""
+TEXT_OPTIONS = ("prompt", "stop")  # taken as they are written, without quotes
+
+
+def choose_device(recipe: Recipe) -> str:
+    """Return "cuda" where there is a GPU and the recipe does not ask for the CPU, else "cpu"."""
     return "cuda" if recipe.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-log = logging.getLogger("zoo")
-
-RAW = ("prompt", "stop")  # texts, taken as they are
-
-
 def generate(place: str, words: Sequence[str], quiet: bool = False) -> dict[str, Any]:
-    """Continue `prompt` in each sample; unless `quiet` the text goes to standard output as it is written."""
+    """Continue the prompt with a trained model.
+
+    Args:
+        place: A run directory or a checkpoint.
+        words: Options of `generate`, such as `prompt=...`, and overrides of the recipe.
+        quiet: Do not print the text.
+
+    Returns:
+        What `--json` prints.
+
+    Raises:
+        RecipeError: There is nothing to continue, or the model cannot.
+        CheckpointError: As `zoo.load` raises it.
+    """
     path = checkpoint.locate(place)
-    recipe, task = restore(path, [*UNLESS_SAID, *map(_override, words)])
-    facts: Any = task.samples
+    experiment, task = restore(path, [*DEFAULT_OVERRIDES, *map(_complete_key, words)])
+    recipe, spec = experiment.recipe, experiment.spec
     try:
-        prompt = _prompt(recipe, task.model, facts)
+        prompt = _encode_prompt(recipe, task.model, spec)
     except OptionError as error:
         raise RecipeError(recipe.make_issue(error.key, str(error))) from None
-    task.to(device(recipe))
-    began, samples = time.monotonic(), []
+    assert isinstance(spec, TextSpec)
+
+    task.to(choose_device(recipe))
+    start, samples = time.monotonic(), []
     for number in range(recipe.generate.samples):
-        samples.append(_sample(recipe, task.model, facts.vocabulary, prompt, number, quiet))
-    _conclude(samples, len(prompt), facts.length, time.monotonic() - began)
+        samples.append(_generate_sample(recipe, task.model, spec.vocabulary, prompt, number, quiet))
+    _log_summary(samples, len(prompt), spec.length, time.monotonic() - start)
     return {
         "recipe": recipe.name,
         "checkpoint": str(path),
@@ -56,26 +70,24 @@ def generate(place: str, words: Sequence[str], quiet: bool = False) -> dict[str,
     }
 
 
-def _override(word: str) -> str:
-    """`temperature=1` as `generate.temperature=1`; texts are quoted, with \\n for a new line."""
+def _complete_key(word: str) -> str:
+    """Return `temperature=1` as `generate.temperature=1`; quote texts, with \\n for a new line."""
     key, equals, text = word.partition("=")
-    if key in RAW and equals:
+    if key in TEXT_OPTIONS and equals:
         text = json.dumps(text.replace("\\n", "\n"), ensure_ascii=False)
     return word if "." in key or not equals else f"generate.{key}{equals}{text}"
 
 
-def _prompt(recipe: Recipe, model: nn.Module, facts: Any) -> list[int]:
-    """The prompt as tokens. Raises OptionError, with a whole key, where there is nothing to continue, or no way to."""
-    if not isinstance(facts, TextSpec) or not _writes(model):
-        raise OptionError(
-            "model.name",
-            f"{recipe.model.name} does not write text from left to right; a decoder does",
-        )
+def _encode_prompt(recipe: Recipe, model: nn.Module, spec: Any) -> list[int]:
+    """Return the prompt as tokens. Raises OptionError with the full key of what is wrong."""
+    if not isinstance(spec, TextSpec) or not _can_generate(model):
+        problem = f"{recipe.model.name} does not write text from left to right; a decoder does"
+        raise OptionError("model.name", problem)
     if not recipe.generate.cache and getattr(model, "memory_length", None):
-        told = "the model remembers segments, so it cannot read the whole text again for each token; leave it true"
-        raise OptionError("generate.cache", told)
+        problem = "a model with memory cannot read the whole text again for each token"
+        raise OptionError("generate.cache", f"{problem}; leave it true")
     try:
-        prompt = facts.vocabulary.encode(recipe.generate.prompt)
+        prompt = spec.vocabulary.encode(recipe.generate.prompt)
     except OptionError as error:
         raise OptionError("generate.prompt", str(error)) from None
     if not prompt:
@@ -83,12 +95,12 @@ def _prompt(recipe: Recipe, model: nn.Module, facts: Any) -> list[int]:
     return prompt
 
 
-def _writes(model: nn.Module) -> bool:
-    """Whether it goes on from what it remembers, and tells the last token's logits alone."""
+def _can_generate(model: nn.Module) -> bool:
+    """Tell whether a model takes a context and returns the logits of the last token alone."""
     return {"context", "last"} <= inspect.signature(model.forward).parameters.keys()
 
 
-def _sample(
+def _generate_sample(
     recipe: Recipe,
     model: nn.Module,
     vocabulary: Vocabulary,
@@ -96,16 +108,18 @@ def _sample(
     number: int,
     quiet: bool,
 ) -> dict[str, Any]:
-    """One continuation; `ended` says why it ends."""
-    told, count, ended = recipe.generate, 0, "tokens"
-    writer = TextStreamer(vocabulary, told.stop, prompt)
-    emit = (lambda text: None) if quiet else _print
-    head = f"--- {number + 1} of {told.samples}\n{told.prompt}" if told.samples > 1 else told.prompt
+    """Return one continuation; `ended` says why it ended."""
+    options, count, ended = recipe.generate, 0, "tokens"
+    writer = TextStreamer(vocabulary, options.stop, prompt)
+    shown = options.prompt
+    if options.samples > 1:
+        shown = f"--- {number + 1} of {options.samples}\n{options.prompt}"
     try:
-        for token in islice(_tokens(told, model, prompt, number), told.tokens):
-            emit(
-                writer.put(token) if count else head + writer.put(token)
-            )  # a refused prompt writes nothing
+        for token in islice(_generate_tokens(options, model, prompt, number), options.tokens):
+            text = writer.put(token)
+            if not quiet:
+                # the prompt is printed once the model has accepted it
+                _print(text if count else shown + text)
             count += 1
             if writer.stopped:
                 ended = "stop"
@@ -114,20 +128,29 @@ def _sample(
         if not count:
             raise RecipeError(recipe.make_issue("generate.prompt", str(error))) from None
         ended = str(error)
-    emit(writer.end() + "\n")
+    rest = writer.end()
+    if not quiet:
+        _print(rest + "\n")
     return {"text": writer.text, "tokens": count, "ended": ended}
 
 
-def _tokens(
-    told: GenerateOptions, model: nn.Module, prompt: list[int], number: int
+def _generate_tokens(
+    options: GenerateOptions, model: nn.Module, prompt: list[int], number: int
 ) -> Iterator[int]:
     memory = getattr(model, "memory_length", None)
-    context: Context | None = KeyValueCache() if told.cache else None
+    context: Context | None = KeyValueCache() if options.cache else None
     if isinstance(memory, int) and memory:
         context = SegmentMemory(memory)
-    generator = torch.Generator().manual_seed(told.seed + number)
-    sampling = {"temperature": told.temperature, "top_k": told.top_k, "top_p": told.top_p}
-    return sample_tokens(model, prompt, context, generator, **sampling)  # type: ignore[arg-type]
+    generator = torch.Generator().manual_seed(options.seed + number)
+    return sample_tokens(
+        model,
+        prompt,
+        context,
+        generator,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+    )
 
 
 def _print(text: str) -> None:
@@ -135,12 +158,12 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def _conclude(samples: list[dict[str, Any]], prompt: int, length: int, seconds: float) -> None:
+def _log_summary(samples: list[dict[str, Any]], prompt: int, length: int, seconds: float) -> None:
     count = sum(sample["tokens"] for sample in samples)
-    log.info("%d tokens, %.0f a second", count, count / max(seconds, 1e-9))
+    log.info("%d tokens, %.0f per second", count, count / max(seconds, 1e-9))
     for sample in samples:
         if sample["ended"] not in ("tokens", "stop"):
-            log.info("ended after %d tokens: %s", sample["tokens"], sample["ended"])
+            log.info("Ended after %d tokens: %s", sample["tokens"], sample["ended"])
         elif prompt + sample["tokens"] > length:
-            log.info("what follows token %d is past the length of training", length)
+            log.info("Tokens after the first %d are beyond the length of training", length)
             break

@@ -1,4 +1,4 @@
-"""`zoo predict`: what a trained model says of files and folders."""
+"""`zoo predict`: what a trained model predicts for files and folders."""
 
 from __future__ import annotations
 
@@ -6,75 +6,76 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from lightning.fabric.utilities import move_data_to_device
-from torch import Tensor
 
-from zoo.config import Recipe
 from zoo.data.base import Given
 from zoo.data.spec import ImageSpec, TextClassificationSpec
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
-from zoo.evaluation.evaluate import UNLESS_SAID
-from zoo.evaluation.generate import device
+from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
+from zoo.evaluation.generate import choose_device
 from zoo.run import checkpoint
-from zoo.run.build import build_data
-from zoo.run.callbacks.progress import QUIET, clock
+from zoo.run.build import Experiment
 from zoo.run.load import restore
 from zoo.tasks.base import Task
 from zoo.tasks.causal_lm import CausalLM
 from zoo.tasks.classification import Classification
+from zoo.utils.ticker import Ticker, format_duration
+
+log = logging.getLogger("zoo")
+
+TEXT_SUFFIXES = (".txt",)
 
 
-class Classified:
-    """The `top` likeliest classes of each file, by their names where the data of training had them."""
+class ClassPredictor:
+    """Predicts the `top` likeliest classes of each file, by name where the data has names."""
 
     def __init__(self, task: Classification, top: int) -> None:
         assert isinstance(task.samples, ImageSpec | TextClassificationSpec)
         self.task, self.top = task, min(top, task.samples.classes)
         self.labels: Sequence[str | int] = task.samples.names or range(task.samples.classes)
 
-    def say(self, batches: Iterable[Given]) -> Iterator[dict[str, Any]]:
-        """{path, label, probability, top: [{label, probability}, ...]} of each file."""
+    def predict(self, batches: Iterable[Given]) -> Iterator[dict[str, Any]]:
+        """Yield {path, label, probability, top: [{label, probability}, ...]} of each file."""
         for given in batches:
             logits = self.task(given.batch.to(self.task.device))
-            shares, classes = logits.float().softmax(-1).topk(self.top)
-            for path, row, numbers in zip(given.paths, shares, classes, strict=True):
-                yield {"path": str(path), **(top := self._top(row, numbers))[0], "top": top}
+            probabilities, classes = logits.float().softmax(-1).topk(self.top)
+            for path, row, numbers in zip(given.paths, probabilities, classes, strict=True):
+                pairs = zip(numbers.tolist(), row.tolist(), strict=True)
+                top = [{"label": self.labels[number], "probability": p} for number, p in pairs]
+                yield {"path": str(path), **top[0], "top": top}
 
-    def _top(self, shares: Tensor, classes: Tensor) -> list[dict[str, Any]]:
-        pairs = zip(classes.tolist(), shares.tolist(), strict=True)
-        return [{"label": self.labels[number], "probability": share} for number, share in pairs]
-
-    def lines(self, one: dict[str, Any], width: int, first: bool) -> list[str]:
-        """The path, then its classes, the likeliest first."""
-        told = (f"{each['label']} {each['probability']:.4f}" for each in one["top"])
-        return ["  ".join([one["path"].ljust(width), *told])]
+    def format_lines(self, one: dict[str, Any], width: int, first: bool) -> list[str]:
+        """Return the path, then its classes, the likeliest first."""
+        classes = (f"{each['label']} {each['probability']:.4f}" for each in one["top"])
+        return ["  ".join([one["path"].ljust(width), *classes])]
 
 
-class Measured:
-    """The loss of each text in nats for each token, its perplexity, and bits per character or byte."""
+class LossPredictor:
+    """Measures the loss of each text in nats per token, perplexity, and bits per character or byte."""
 
     def __init__(self, task: CausalLM) -> None:
         self.task = task
 
-    def say(self, batches: Iterable[Given]) -> Iterator[dict[str, Any]]:
-        """{path, tokens, loss, perplexity, accuracy, bits_per_...} of each text; `tokens` are those that were asked."""
+    def predict(self, batches: Iterable[Given]) -> Iterator[dict[str, Any]]:
+        """Yield {path, tokens, loss, perplexity, accuracy, bits_per_...} of each text."""
         for (path,), windows in groupby(batches, key=lambda given: given.paths):
-            self.task.on_test_epoch_start()  # each text is a test of its own
+            # each text is a test of its own
+            self.task.on_test_epoch_start()
             for number, given in enumerate(windows):
                 self.task.test_step(move_data_to_device(given.batch, self.task.device), number)
             counts = self.task.test_tally.compute()
             measures = {**counts.measures(), **counts.bits(self.task.unit)}
-            found = {name: float(value) for name, value in measures.items()}
-            yield {"path": str(path), "tokens": int(counts.targets.sum()), **found}
+            values = {name: float(value) for name, value in measures.items()}
+            yield {"path": str(path), "tokens": int(counts.targets.sum()), **values}
 
-    def lines(self, one: dict[str, Any], width: int, first: bool) -> list[str]:
-        """The path, then its numbers below their names."""
+    def format_lines(self, one: dict[str, Any], width: int, first: bool) -> list[str]:
+        """Return the path, then its numbers; before the first one their names."""
         path, tokens, *measures = one.values()
         titles = [title.replace("_per_", "/") for title in one]
         row = [path.ljust(width), f"{tokens:>9}", *(f"{number:.4f}" for number in measures)]
@@ -86,18 +87,15 @@ class Measured:
         ]
 
 
-TEXTS = (".txt",)
-
-
-class Found(NamedTuple):
-    """Files, each once, and what is wrong with the folders that could not be looked into."""
+class Files(NamedTuple):
+    """Files, each once, and the folders that could not be read, each with the problem."""
 
     paths: list[Path]
-    faults: dict[Path, str]
+    problems: dict[Path, str]
 
 
-def parted(words: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Paths and overrides: what has a `=` or begins with `~`, and is no path that exists, is an override."""
+def split_paths(words: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Split paths from overrides, which have a `=` or begin with `~` and name no file that exists."""
     overrides = [
         word
         for word in words
@@ -106,40 +104,42 @@ def parted(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     return [Path(word) for word in words if word not in overrides], overrides
 
 
-def images() -> frozenset[str]:
-    """The suffixes of images that can be read."""
+def list_image_suffixes() -> frozenset[str]:
+    """Return the suffixes of images that can be read."""
     from PIL import Image
 
     Image.init()
     return frozenset(suffix for suffix, kind in Image.EXTENSION.items() if kind in Image.OPEN)
 
 
-def found(places: Iterable[Path], suffixes: Iterable[str]) -> Found:
-    """Files as they are named, and those of folders with one of `suffixes`, sorted. Raises DataError where there is none.
+def find_files(places: Iterable[Path], suffixes: Iterable[str]) -> Files:
+    """Find files as they are named, and those of folders that have one of the suffixes.
 
-    Names that begin with a dot are left out of folders.
+    Names in folders that begin with a dot are left out. Raises DataError where there is none.
     """
-    known, faults = frozenset(suffixes), dict[Path, str]()
-    paths = dict.fromkeys(path for place in places for path in _files(place, known, faults))
-    return Found([*paths], faults)
+    known, problems = frozenset(suffixes), dict[Path, str]()
+    paths: dict[Path, None] = {}
+    for place in places:
+        paths |= dict.fromkeys(_list_files(place, known, problems))
+    return Files([*paths], problems)
 
 
-def _files(place: Path, suffixes: frozenset[str], faults: dict[Path, str]) -> Iterator[Path]:
+def _list_files(place: Path, suffixes: frozenset[str], problems: dict[Path, str]) -> list[Path]:
     if not place.exists():
         raise DataError(f"{place}: no such file or folder")
     if not place.is_dir():
-        yield place
-        return
-    below, unseen = [*_below(place, suffixes, faults)], len(faults)
-    if not below and not unseen:
+        return [place]
+    before = len(problems)
+    found = [*_walk(place, suffixes, problems)]
+    if not found and len(problems) == before:
         kinds = ", ".join(sorted(suffixes)) if len(suffixes) < 5 else "that of an image"
         raise DataError(f"{place}: there is no file to read in it; its name must end with {kinds}")
-    yield from below
+    return found
 
 
-def _below(folder: Path, suffixes: frozenset[str], faults: dict[Path, str]) -> Iterator[Path]:
+def _walk(folder: Path, suffixes: frozenset[str], problems: dict[Path, str]) -> Iterator[Path]:
     def note(error: OSError) -> None:
-        faults[Path(error.filename)] = error.strerror or str(error)
+        problems[Path(error.filename)] = error.strerror or str(error)
 
     for place, folders, names in os.walk(folder, onerror=note):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -149,105 +149,113 @@ def _below(folder: Path, suffixes: frozenset[str], faults: dict[Path, str]) -> I
                 yield path
 
 
-log = logging.getLogger("zoo")
-
-
 def predict(place: str, words: Sequence[str], quiet: bool = False) -> dict[str, Any]:
-    """What the model of a checkpoint says of files; unless `quiet` each has its line on standard output.
+    """CausalLM for files with a trained model; the data of its training need not be there.
 
-    The data that it was trained on need not be there. Raises DataError where no file could be read.
+    Args:
+        place: A run directory or a checkpoint.
+        words: Files and folders, options of `predict` such as `top=3`, overrides of the recipe.
+        quiet: Do not print a line per file.
+
+    Returns:
+        What `--json` prints.
+
+    Raises:
+        DataError: No file could be read.
+        RecipeError: The model predicts nothing of a file by itself.
+        CheckpointError: As `zoo.load` raises it.
     """
-    places, overrides = parted(words)
+    places, overrides = split_paths(words)
     if not places:
-        raise RecipeError(
-            ConfigIssue(
-                "command line", "", "nothing to predict", "name a file or a folder after the run"
-            )
-        )
+        remedy = "name a file or a folder after the run"
+        raise RecipeError(ConfigIssue("command line", "", "nothing to predict", remedy))
     path = checkpoint.locate(place)
-    recipe, task = restore(path, [*UNLESS_SAID, *map(_override, overrides)])
-    speaker = _speaker(recipe, task)
-    asked = found(places, images() if isinstance(task.samples, ImageSpec) else TEXTS)
-    said, faults = _said(recipe, task, speaker, asked, (lambda line: None) if quiet else _print)
-    if not said:
-        raise DataError(f"{_told(faults)[0]}; none of {len(faults)} could be read")
-    skipped = [{"path": str(path), "problem": problem} for path, problem in faults.items()]
-    return {"recipe": recipe.name, "checkpoint": str(path), "predictions": said, "skipped": skipped}
+    experiment, task = restore(path, [*DEFAULT_OVERRIDES, *map(_complete_key, overrides)])
+    predictor = _choose_predictor(experiment, task)
+    is_image = isinstance(task.samples, ImageSpec)
+    files = find_files(places, list_image_suffixes() if is_image else TEXT_SUFFIXES)
+    for problem in _format_problems(files.problems):
+        log.warning("Skipped %s", problem)
+
+    predictions = _predict_files(experiment, task, predictor, files, quiet)
+    if not predictions:
+        first, count = _format_problems(files.problems)[0], len(files.problems)
+        raise DataError(f"{first}; none of {count} could be read")
+    return {
+        "recipe": experiment.recipe.name,
+        "checkpoint": str(path),
+        "predictions": predictions,
+        "skipped": [{"path": str(path), "problem": text} for path, text in files.problems.items()],
+    }
 
 
-def _override(word: str) -> str:
-    """`top=3` as `predict.top=3`."""
+def _complete_key(word: str) -> str:
+    """Return `top=3` as `predict.top=3`."""
     return word if "." in word.partition("=")[0] else f"predict.{word}"
 
 
-def _speaker(recipe: Recipe, task: Task) -> Classified | Measured:
+def _choose_predictor(experiment: Experiment, task: Task) -> ClassPredictor | LossPredictor:
+    recipe = experiment.recipe
     if isinstance(task, Classification):
-        return Classified(task, recipe.predict.top)
+        return ClassPredictor(task, recipe.predict.top)
     if isinstance(task, CausalLM):
-        return Measured(task)
-    told = f"{recipe.task.name} says nothing of a file by itself"
-    raise RecipeError(
-        recipe.make_issue(
-            "task.name", told, "zoo eval measures it, zoo generate lets a decoder write"
-        )
-    )
+        return LossPredictor(task)
+    problem = f"{recipe.task.name} predicts nothing of a file by itself"
+    remedy = "zoo eval measures it, zoo generate lets a decoder write"
+    raise RecipeError(recipe.make_issue("task.name", problem, remedy))
 
 
-def _said(
-    recipe: Recipe,
+def _predict_files(
+    experiment: Experiment,
     task: Task,
-    speaker: Classified | Measured,
-    asked: Found,
-    show: Callable[[str], None],
-) -> tuple[list[dict[str, Any]], dict[Path, str]]:
-    """What is said of each file that can be read, shown as soon as it is known, and what is wrong with the others."""
-    faults = dict(asked.faults)
-    for told in _told(faults):
-        log.warning("skipped %s", told)
+    predictor: ClassPredictor | LossPredictor,
+    files: Files,
+    quiet: bool,
+) -> list[dict[str, Any]]:
+    """CausalLM for each readable file, print it at once, and add the others to `files.problems`."""
+    recipe = experiment.recipe
     try:
-        batches = build_data(recipe).read(asked.paths, task.samples)
+        batches = experiment.data.read(files.paths, task.samples)
     except OptionError as error:
         raise RecipeError(recipe.make_issue(f"data.{error.key}", str(error))) from None
-    task.to(device(recipe))
-    width = max((len(str(path)) for path in asked.paths), default=0)
-    said: list[dict[str, Any]] = []
+    task.to(choose_device(recipe))
+    width = max((len(str(path)) for path in files.paths), default=0)
+    predictions: list[dict[str, Any]] = []
     try:
         with torch.inference_mode():
-            for one in speaker.say(_sound(batches, faults, len(asked.paths))):
-                for line in speaker.lines(one, width, first=not said):
-                    show(line)
-                said.append(one)
-    except OptionError as error:  # a size or a length that the model cannot follow
+            for one in predictor.predict(_skip_unreadable(batches, files)):
+                for line in predictor.format_lines(one, width, first=not predictions):
+                    if not quiet:
+                        _print(line)
+                predictions.append(one)
+    except OptionError as error:
+        # a size or a length that the model cannot follow
         raise RecipeError(recipe.make_issue(f"model.{error.key}", str(error))) from None
-    return said, faults
+    return predictions
 
 
-def _sound(batches: Iterable[Given], faults: dict[Path, str], count: int) -> Iterator[Given]:
-    """Batches of what could be read; tells and notes what could not, and now and then how far it is."""
-    began = spoken = time.monotonic()
+def _skip_unreadable(batches: Iterable[Given], files: Files) -> Iterator[Given]:
+    """Yield what could be read; log what could not, and the progress now and then."""
+    start, ticker = time.monotonic(), Ticker()
     seen: set[Path] = set()
     for given in batches:
-        faults |= given.faults
-        for told in _told(given.faults):
-            log.warning("skipped %s", told)
+        files.problems.update(given.faults)
+        for problem in _format_problems(given.faults):
+            log.warning("Skipped %s", problem)
         if given.paths:
             yield given
         seen |= {*given.paths, *given.faults}
-        if (now := time.monotonic()) - spoken > QUIET:
-            spoken = now
-            log.info(
-                "%d of %d files, %s left",
-                len(seen),
-                count,
-                clock((now - began) * (count / len(seen) - 1)),
-            )
+        if ticker.is_due():
+            count = len(files.paths)
+            left = (time.monotonic() - start) * (count / len(seen) - 1)
+            log.info("%d of %d files, %s left", len(seen), count, format_duration(left))
 
 
 def _print(line: str) -> None:
-    """A line with the name of a file, which need not be text."""
+    """Print a line with the name of a file, which need not be valid text."""
     encoding = sys.stdout.encoding or "utf-8"
     print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
-def _told(faults: dict[Path, str]) -> list[str]:
-    return [f"{path}: {problem}" for path, problem in faults.items()]
+def _format_problems(problems: dict[Path, str]) -> list[str]:
+    return [f"{path}: {problem}" for path, problem in problems.items()]

@@ -28,8 +28,8 @@ from zoo.laws.certificate import Certificate, Finding, Rounding, examine, measur
 from zoo.laws.report import describe_axes
 from zoo.registry import Choice
 from zoo.run import atomic_io
-from zoo.utils.progress import Ticker
-from zoo.utils.signals import stopping
+from zoo.utils.ticker import Ticker
+from zoo.utils.signals import stop_on_signal
 
 ALL = "all"
 Axes = Literal[1, 2, 3]
@@ -72,8 +72,37 @@ class Verification:
     stopped: Signals | None
 
 
+<<<<<<< HEAD
 def _refuse(key: str, problem: str, remedy: str = "") -> RecipeError:
     return RecipeError(ConfigIssue(COMMAND_LINE, key, problem, remedy))
+=======
+def conform(words: Sequence[str], plugins: Sequence[str]) -> Conformance:
+    """Put encodings through the laws. What can be wrong with the arguments is told before."""
+    options, laws, asked = examinees(words)
+    paths = _paths(options.to, [one.name for one in asked])
+    command = shlex.join(
+        ["zoo", "verify", *words, *(word for plugin in plugins for word in ("--plugin", plugin))]
+    )
+    found, tell = list[Certificate](), Ticker()
+    with stop_on_signal() as received:
+        for number, one in enumerate(asked, start=1):
+            work = _Work(one, laws, options.laws is None, command)
+            try:
+                work.run(
+                    lambda law, name=one.name, at=number: tell(  # type: ignore[misc]
+                        f"{name} ({at} of {len(asked)}): {law}"
+                    )
+                )
+            finally:
+                found.append(work.certificate())
+            if paths:
+                atomic_io.write(
+                    io.BytesIO(f"{written(found[-1].plain())}\n".encode()), paths[one.name]
+                )
+    tell("")
+    done = tuple(one for one in found if one.findings)
+    return Conformance(certificates=done, asked=len(asked), stopped=next(iter(received), None))
+>>>>>>> 6773535 (wip2)
 
 
 def select_candidates(words: Sequence[str]) -> tuple[VerifyOptions, list[Law], list[Candidate]]:

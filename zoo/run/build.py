@@ -238,7 +238,7 @@ def _build_encodings(
 
 def _build_factory(choice: Choice, key: str, streams: RandomStreams) -> EncodingFactory:
     """Return a factory of an encoding whose errors name its key in the recipe."""
-    build = api.waiting(choice)
+    build = api.make_factory(choice)
 
     def make(dims: Dims) -> Encoding:
         try:

@@ -142,7 +142,9 @@ def _find_problem(content: Any) -> str:
     version = str(metadata.get("version"))
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if numbers and numbers < RENAMED_WEIGHTS:
-        return f"written by zoo {version}; this is {__version__}, which renamed weights; no migration"
+        return (
+            f"written by zoo {version}; this is {__version__}, which renamed weights; no migration"
+        )
 
     missing = ""
     if not isinstance(weights, dict) or not all(isinstance(w, Tensor) for w in weights.values()):

@@ -77,7 +77,7 @@ def list_sizes(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
 
 def check_data(experiment: Experiment) -> Iterator[OptionError]:
     """Yield why the data cannot be given under some condition, whatever the model."""
-    recipe, evaluate = experiment.recipe, experiment.recipe.evaluate
+    evaluate = experiment.recipe.evaluate
     if evaluate.stride and not evaluate.lengths:
         yield OptionError(
             "stride", "a stride applies to windows of other lengths; add evaluate.lengths"

@@ -23,7 +23,7 @@ from lightning.pytorch.strategies import ParallelStrategy
 from torch import distributed
 
 from zoo.config import TrainerOptions
-from zoo.errors import Told, ZooError
+from zoo.errors import AlreadyReported, ZooError
 
 ACCELERATORS: dict[str, tuple[type[Accelerator], ...]] = {
     "auto": (XLAAccelerator, MPSAccelerator, CUDAAccelerator, CPUAccelerator),
@@ -126,7 +126,7 @@ class Processes:
         """Run a function in the first process and return its result in all of them.
 
         Raises:
-            ZooError: It failed; the first process raises its error, the others Told.
+            ZooError: It failed; the first process raises its error, the others AlreadyReported.
         """
         value: Value | None = None
         failure: ZooError | None = None
@@ -137,7 +137,7 @@ class Processes:
                 failure = error
         result, code = self.broadcast((value, failure.code if failure else None))
         if code is not None:
-            raise failure or Told(code)
+            raise failure or AlreadyReported(code)
         return result  # type: ignore[return-value]
 
     def is_connection_error(self, error: Exception) -> bool:

@@ -13,18 +13,13 @@ import lightning as L
 
 from zoo.diagnostics.callback import Probe
 from zoo.errors import OptionError, RecipeError, ZooError
-from zoo.models.transformer import recompute
+from zoo.models.transformer import enable_activation_checkpointing
 from zoo.run import atomic_io, checkpoint, init_from, loggers, run_dir
 from zoo.run.build import Experiment
 from zoo.run.callbacks.checkpointing import Checkpoints, SealedCheckpointIO
 from zoo.run.callbacks.ema import ExponentialMovingAverage
 from zoo.run.callbacks.guards import FiniteGuard, StopOnSignal
-from zoo.run.callbacks.manifest import (
-    CostTracker,
-    StartManifest,
-    measure_step_seconds,
-    write_end,
-)
+from zoo.run.callbacks.manifest import CostTracker, StartManifest, measure_step_seconds, write_end
 from zoo.run.callbacks.progress import EvaluationProgress, TrainingProgress
 from zoo.run.distributed import Processes
 from zoo.run.init_from import TransferReport
@@ -55,11 +50,7 @@ class Start(NamedTuple):
 
 
 def fit(
-    name: str,
-    overrides: Sequence[str],
-    path: Path | None,
-    resume: str,
-    command: Sequence[str] = (),
+    name: str, overrides: Sequence[str], path: Path | None, resume: str, command: Sequence[str] = ()
 ) -> dict[str, Any] | None:
     """Train a recipe and test its best checkpoint.
 
@@ -87,9 +78,11 @@ def fit(
 
     start = processes.run_on_rank_zero(lambda: _prepare(experiment, path, resume, processes))
     log_file = loggers.log_to_file(start.run / "train.log")
-    with log_file if processes.first else contextlib.nullcontext():
-        with _explain_failures(start.run, processes):
-            result = train(experiment, start, processes)
+    with (
+        log_file if processes.first else contextlib.nullcontext(),
+        _explain_failures(start.run, processes),
+    ):
+        result = train(experiment, start, processes)
     return result if processes.first else None
 
 
@@ -102,9 +95,7 @@ def _check_data_exists(experiment: Experiment) -> None:
         raise RecipeError(issue) from None
 
 
-def _prepare(
-    experiment: Experiment, path: Path | None, resume: str, processes: Processes
-) -> Start:
+def _prepare(experiment: Experiment, path: Path | None, resume: str, processes: Processes) -> Start:
     """Find what the run starts from and create its directory."""
     recipe = experiment.recipe
     loggers.check_installed(recipe)
@@ -151,7 +142,7 @@ def train(experiment: Experiment, start: Start, processes: Processes) -> dict[st
         trainer.loggers = loggers.build_loggers(recipe, start.run, keep_until=start.step)
         _begin(experiment, task, start, transfer)
     if recipe.trainer.activation_checkpointing:
-        recompute(task.model)
+        enable_activation_checkpointing(task.model)
     if recipe.trainer.compile:
         task.model.compile()
 

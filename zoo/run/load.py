@@ -91,7 +91,7 @@ def _check_stored_recipe(metadata: Mapping[str, Any], path: Path) -> None:
     try:
         config.from_plain(metadata["recipe"], (), origin=str(path), name=metadata["name"])
     except RecipeError as error:
-        issue = error.faults[0]
+        issue = error.issues[0]
         problem = f"its recipe cannot be read, {issue.key}: {issue.problem}"
         remedy = "if that comes from a plug-in, add --plugin MODULE"
         version = _describe_version(metadata)

@@ -134,7 +134,9 @@ def build_loggers(recipe: Recipe, run: Path, keep_until: int) -> list[Logger]:
     return [MetricsFile(run / "metrics.csv", keep_until=keep_until), *trackers]
 
 
-def log_results(loggers: list[Logger], recipe: Recipe, metrics: dict[str, float], step: int) -> None:
+def log_results(
+    loggers: list[Logger], recipe: Recipe, metrics: dict[str, float], step: int
+) -> None:
     """Add the results to TensorBoard's table of hyperparameters."""
     for logger in loggers:
         if isinstance(logger, TensorBoardLogger):
@@ -167,5 +169,8 @@ def _build_mlflow(recipe: Recipe, run: Path) -> Logger:
         uri = f"sqlite:///{run.resolve() / 'mlflow.db'}"
         artifacts = (run / "mlflow").resolve().as_uri()
     return MLFlowLogger(
-        experiment_name=recipe.name, run_name=run.name, tracking_uri=uri, artifact_location=artifacts
+        experiment_name=recipe.name,
+        run_name=run.name,
+        tracking_uri=uri,
+        artifact_location=artifacts,
     )

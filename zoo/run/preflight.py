@@ -15,7 +15,7 @@ from zoo.config import Recipe
 from zoo.data.spec import Samples
 from zoo.diagnostics import capture
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
-from zoo.models.transformer import recompute
+from zoo.models.transformer import enable_activation_checkpointing
 from zoo.run import conditions
 from zoo.run.build import Experiment, build_sample, find_reader
 
@@ -73,7 +73,7 @@ class IssueCollector:
     def add(self, section: str, error: OptionError) -> None:
         """Add an error of an option of a section."""
         key = f"{section}.{error.key}" if error.key else section
-        self.found.append(self.recipe.fault(key, str(error)))
+        self.found.append(self.recipe.make_issue(key, str(error)))
 
 
 def _check_model(experiment: Experiment, issues: IssueCollector, with_conditions: bool) -> None:
@@ -90,7 +90,7 @@ def _check_model(experiment: Experiment, issues: IssueCollector, with_conditions
                 experiment.optimiser.configure(model, 1)
         with issues.collect("trainer"):
             if recipe.trainer.activation_checkpointing:
-                recompute(model)
+                enable_activation_checkpointing(model)
         with issues.collect("diagnostics"):
             if recipe.diagnostics.layers:
                 capture.check(model, recipe.diagnostics.layers)
@@ -129,7 +129,7 @@ def _check_trainer(experiment: Experiment) -> list[ConfigIssue]:
             experiment.trainer  # noqa: B018
     except Exception as error:
         # Lightning refuses with several types of exceptions
-        return [experiment.recipe.fault("trainer", str(error).splitlines()[0][:200])]
+        return [experiment.recipe.make_issue("trainer", str(error).splitlines()[0][:200])]
     return []
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from zoo.errors import RecipeError, Told
+from zoo.errors import AlreadyReported, RecipeError
 from zoo.run.build import Experiment
 from zoo.run.distributed import Processes, detect_launcher
 
@@ -27,14 +27,14 @@ def join_processes(experiment: Experiment, command: Sequence[str]) -> Processes 
 
     Raises:
         RecipeError: The recipe asks for several nodes, which a launcher has to start.
-        Told: The started processes failed and have printed why.
+        AlreadyReported: The started processes failed and have printed why.
     """
     recipe, trainer = experiment.recipe, experiment.trainer
     if detect_launcher() is None and trainer.world_size > 1:
         if recipe.trainer.num_nodes > 1:
             problem = f"{recipe.trainer.num_nodes} nodes, but no launcher says which node this is"
             remedy = "start it with torchrun or SLURM: zoo launch"
-            raise RecipeError(recipe.fault("trainer.num_nodes", problem, remedy))
+            raise RecipeError(recipe.make_issue("trainer.num_nodes", problem, remedy))
         spawn_processes(trainer.world_size, command)
         return None
 
@@ -55,7 +55,7 @@ def spawn_processes(count: int, command: Sequence[str]) -> None:
     All of them receive the signals that this process receives.
 
     Raises:
-        Told: A process failed, which ended the others; has its exit code.
+        AlreadyReported: A process failed, which ended the others; has its exit code.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -81,9 +81,9 @@ def spawn_processes(count: int, command: Sequence[str]) -> None:
             elastic_launch(config, sys.executable)("-m", "zoo", *command)
         except ChildFailedError as error:
             codes = [failure.exitcode for failure in error.failures.values()]
-            raise Told(choose_exit_code(codes)) from None
+            raise AlreadyReported(choose_exit_code(codes)) from None
         except SignalException as error:
-            raise Told(128 + error.sigval) from None
+            raise AlreadyReported(128 + error.sigval) from None
 
 
 def choose_exit_code(codes: Iterable[int]) -> int:

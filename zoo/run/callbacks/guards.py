@@ -107,7 +107,9 @@ class StopOnSignal(L.Callback):
             message += f"; saved {path}; the same command with --resume auto resumes it"
         else:
             message += "; the training is complete"
-        raise Stopped(received, message) if self.processes.first else AlreadyReported(128 + received)
+        raise (
+            Stopped(received, message) if self.processes.first else AlreadyReported(128 + received)
+        )
 
 
 class FiniteGuard(L.Callback):

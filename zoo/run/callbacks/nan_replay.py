@@ -114,11 +114,11 @@ def _watch_modules(task: nn.Module, report: Callable[[str], None]) -> Iterator[N
 @contextmanager
 def _isolate(task: Task) -> Iterator[None]:
     """Keep a repeated step from Lightning's log and from other processes."""
-    vars(task).update(log=_ignore, log_dict=_ignore, over_processes=lambda own: own)
+    vars(task).update(log=_ignore, log_dict=_ignore, average_over_processes=lambda own: own)
     try:
         yield
     finally:
-        del task.log, task.log_dict, task.average_over_processes
+        del task.log, task.log_dict, task.average_average_over_processes
 
 
 def _ignore(*args: Any, **kwargs: Any) -> None:

@@ -71,9 +71,7 @@ class TrainingProgress(L.Callback):
             rate = (step - self.first_step) / (now - self.start)
             left = format_duration((self.total - step) / max(rate, 1e-9))
             metrics = " ".join(f"{name} {value}" for name, value in self.shown.items())
-            log.info(
-                "step %d/%d  %.1f steps/s  %s left  %s", step, self.total, rate, left, metrics
-            )
+            log.info("step %d/%d  %.1f steps/s  %s left  %s", step, self.total, rate, left, metrics)
         self.batch_end = time.monotonic()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

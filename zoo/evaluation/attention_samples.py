@@ -1,0 +1,160 @@
+"""Run a few test samples through a model to look at its attention, and describe them for people."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from lightning.fabric.utilities import move_data_to_device
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.data.base import DataModule
+from zoo.data.spec import ImageSpec, TextSpec, Windows
+from zoo.diagnostics import metrics
+from zoo.diagnostics.capture import Look, look, resting, watch
+from zoo.diagnostics.position_ablation import CHANGES, Change, changed
+from zoo.diagnostics.report import Sample
+from zoo.diagnostics.token_layout import Layout, pictures, pieces
+from zoo.errors import DataError, OptionError
+from zoo.evaluation.evaluate import adapt_data
+from zoo.tasks.base import Task
+
+log = logging.getLogger("zoo")
+
+MAX_ROLLOUT_WEIGHTS = 2**27  # attention weights of one layer
+PADDING = -1  # of a text's tokens
+
+Inputs = tuple[Tensor | None, ...]
+
+
+class CapturedAttention(NamedTuple):
+    """The attention of some layers, from the queries that the layout names.
+
+    Attributes:
+        layout: Tokens of the samples, and the queries.
+        layers: One look per layer.
+        zeroed: Likewise with all tokens at one position; None where the model refuses that.
+        shifted: Likewise with all positions moved alike.
+        rollout: Attention rollout over all layers [S, Q, M]; None where it is too large.
+    """
+
+    layout: Layout
+    layers: list[Look]
+    zeroed: list[Look] | None
+    shifted: list[Look] | None
+    rollout: Tensor | None
+
+    @property
+    def weights(self) -> Tensor:
+        """Attention weights [S, L, H, Q, M]."""
+        return torch.stack([one.weights.float().cpu() for one in self.layers], dim=1)
+
+
+def capture_attention(
+    model: nn.Module, inputs: Inputs, layout: Layout, layers: Sequence[int] | None
+) -> CapturedAttention:
+    """Capture the attention of layers (None: all), also with changed positions."""
+    looks = look(model, inputs, layout.slots, layers)
+    zeroed = _capture_changed(model, inputs, layout, layers, CHANGES["zeroed"])
+    shifted = _capture_changed(model, inputs, layout, layers, CHANGES["shifted"])
+    rollout = _compute_rollout(model, inputs, layout, looks[0])
+    return CapturedAttention(layout, looks, zeroed, shifted, rollout)
+
+
+def _capture_changed(
+    model: nn.Module, inputs: Inputs, layout: Layout, layers: Sequence[int] | None, change: Change
+) -> list[Look] | None:
+    try:
+        with changed(model, change):
+            return look(model, inputs, layout.slots, layers)
+    except OptionError:
+        return None
+
+
+def _compute_rollout(
+    model: nn.Module, inputs: Inputs, layout: Layout, first: Look
+) -> Tensor | None:
+    """Compute the rollout layer by layer, holding the weights of one alone; None if too many."""
+    batch, heads = first.weights.shape[:2]
+    if batch * heads * layout.tokens**2 > MAX_ROLLOUT_WEIGHTS:
+        log.info("No attention rollout: %d tokens have too many pairs", layout.tokens)
+        return None
+    means: list[Tensor] = []
+    watch(
+        model, inputs, lambda seen: means.append(seen.weights.float().abs().mean(1, keepdim=True))
+    )
+    return metrics.rollout(means)[:, list(layout.slots)].cpu()
+
+
+def load_samples(task: Task, data: DataModule, count: int) -> Any:
+    """Load the first test samples as one batch on the model's device.
+
+    Raises:
+        DataError: There is none.
+        OptionError: The data is not what the model was trained on.
+    """
+    adapt_data(task, data)
+    data.setup("test")
+    batch = _take_first(data.loader("test"), count)
+    if batch is None:
+        raise DataError(f"{data.title}: the test part has no sample")
+    return data.on_after_batch_transfer(move_data_to_device(batch, task.device), 0)
+
+
+def _take_first(batches: Iterable[Any], count: int) -> Any:
+    """Return the first samples of batches as one batch of the same type, None if there is none."""
+    taken: list[Any] = []
+    for batch in batches:
+        taken.append(batch)
+        if sum(len(one[0]) for one in taken) >= count:
+            break
+    if not taken or not len(taken[0][0]):
+        return None
+    columns = zip(*taken, strict=True)
+    whole = [None if column[0] is None else _concatenate(column)[:count] for column in columns]
+    return Windows(*whole) if isinstance(taken[0], Windows) else tuple(whole)  # type: ignore[arg-type]
+
+
+def _concatenate(column: Sequence[Tensor]) -> Tensor:
+    """Concatenate batches; texts of unequal lengths are padded."""
+    if column[0].dim() == 2:
+        longest = max(one.shape[1] for one in column)
+        column = [F.pad(one, (0, longest - one.shape[1]), value=PADDING) for one in column]
+    return torch.cat([*column])
+
+
+def describe_samples(
+    task: Task, data: DataModule, batch: Any, inputs: Inputs, grid: tuple[int, ...]
+) -> tuple[Sample, ...]:
+    """Return the samples of a batch with titles, as pictures or pieces of text; `grid` of tokens."""
+    titles, shown = _make_titles(task, batch, inputs), inputs[0]
+    assert shown is not None
+    if isinstance(task.samples, ImageSpec):
+        images = data.pictured(shown.float())
+        return tuple(
+            Sample(title=title, pictures=pictures(image, grid[0]))
+            for title, image in zip(titles, images, strict=True)
+        )
+    vocabulary = task.samples.vocabulary
+    return tuple(
+        Sample(title=title, tokens=pieces(vocabulary, row))
+        for title, row in zip(titles, shown, strict=True)
+    )
+
+
+def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
+    """Return numbers and, of samples with a class, the class and what the model predicts."""
+    spec = task.samples
+    if isinstance(spec, TextSpec):
+        return [f"test window {number + 1}" for number in range(len(batch[0]))]
+    names = [*spec.names] or [f"class {number}" for number in range(spec.classes)]
+    with resting(task.model):
+        predicted: list[int] = task.model(*inputs).argmax(-1).tolist()
+    titles = []
+    for number, (label, guess) in enumerate(zip(batch[1].tolist(), predicted, strict=True)):
+        outcome = "correct" if label == guess else f"predicted {names[guess]}"
+        titles.append(f"test sample {number + 1}: {names[label]}, {outcome}")
+    return titles
