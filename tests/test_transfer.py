@@ -14,7 +14,7 @@ from zoo.models.decoder import Decoder
 from zoo.models.encoder import Encoder
 from zoo.models.transformer import BlockOptions
 from zoo.models.vit import ViT
-from zoo.run.init_from import Report, Source, adopt
+from zoo.run.init_from import Source, TransferReport, copy_weights
 
 IMAGES = ImageSpec(channels=1, height=8, width=16, classes=5)
 CLIPS = VideoSpec(channels=1, height=8, width=16, classes=5, frames=6)
@@ -27,7 +27,7 @@ def vit(encoding="learned", samples=IMAGES, **options):
 
 
 def start(model, source):
-    return adopt(model, Source(Path("run"), source.state_dict(), source))
+    return copy_weights(model, Source(Path("run"), source.state_dict(), source))
 
 
 def same(found, right):
@@ -38,7 +38,7 @@ def same(found, right):
 def test_a_model_of_the_same_sizes_is_the_same(encoding):
     model, trained, images = vit(encoding), vit(encoding), torch.randn(2, 1, 8, 16)
     report = start(model, trained)
-    assert set(report.taken) == set(model.state_dict())
+    assert set(report.copied) == set(model.state_dict())
     assert not report.resampled and not report.left and not report.unused  # noqa: PT018
     same(model(images), trained(images))
 
@@ -147,18 +147,18 @@ def test_a_module_that_says_nothing_goes_by_shapes():
         nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4)),
         nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 5)),
     )
-    assert report.taken == ("0.weight", "0.bias")
+    assert report.copied == ("0.weight", "0.bias")
     assert set(report.left) == {"1.weight", "1.bias"}
 
 
 def test_a_long_report_is_shortened():
-    report = Report(
+    report = TransferReport(
         Path("run"), ("a",), {"b": "[1] to [2]"}, {f"c{n}": "why" for n in range(30)}, {}
     )
     lines = list(report.lines())
     assert (
         lines[0]
-        == "from run: 1 weights as they are, 1 resampled, 30 left at their initial value; 0 not used"
+        == "Initialised from run: 1 weights copied, 1 resampled, 30 left at their initial value; 0 not used"
     )
     assert lines[1:3] == ["  resampled b: [1] to [2]", "  left c0: why"]
     assert lines[-1] == "  left: 18 more"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zoo.run.build import build_model
     from zoo.run.load import load, load_recipe
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PLACES = {
     "zoo.attention.chain": ("Chain",),

@@ -33,9 +33,9 @@ STATE = (
     "optimizer_states",
     "lr_schedulers",
     "loops",
-    "random",
+    "rng_states",
     "loader",
-    "best",
+    "best_metric",
     "global_step",
     "epoch",
 )

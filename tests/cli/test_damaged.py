@@ -55,10 +55,10 @@ def copy(run, tmp_path):
 def untested(monkeypatch):
     """Long work is a failure."""
     monkeypatch.setattr(
-        "zoo.evaluation.diagnose.controls", lambda *given: pytest.fail("it was tested")
+        "zoo.evaluation.diagnose.run_controls", lambda *given: pytest.fail("it was tested")
     )
     monkeypatch.setattr(
-        "zoo.evaluation.diagnose.looked", lambda *given: pytest.fail("it was looked at")
+        "zoo.evaluation.diagnose.capture_attention", lambda *given: pytest.fail("it was looked at")
     )
 
 

@@ -12,7 +12,7 @@ from zoo import __version__
 from zoo.diagnostics.capture import look
 from zoo.diagnostics.metrics import rollout
 from zoo.diagnostics.token_layout import layout
-from zoo.evaluation.diagnose import looked, reported
+from zoo.evaluation.diagnose import build_report, capture_attention
 from zoo.evaluation.evaluate import evaluate
 from zoo.reporting.panel import Curves, HeatmapGrid
 from zoo.run import atomic_io
@@ -55,7 +55,7 @@ def runs(tmp_path_factory):
 def reports(runs):
     """{family: its run in a report}"""
     return {
-        name: reported([str(runs / name), "samples=3", "queries=9", "limit=2"])[0].runs[0]
+        name: build_report([str(runs / name), "samples=3", "queries=9", "limit=2"])[0].runs[0]
         for name in FAMILIES
     }
 
@@ -151,7 +151,7 @@ def test_a_relative_encoding_departs_from_nothing(reports):
 def test_a_report_tells_what_it_is_of(runs, reports):
     for run in reports.values():
         assert {
-            "use of places",
+            "use of positions",
             "model",
             "parameters",
             "a sample",
@@ -173,7 +173,7 @@ def test_a_report_tells_what_it_is_of(runs, reports):
 
 
 def test_metrics_are_those_of_an_evaluation(runs):
-    (run,) = reported([str(runs / "digits"), "controls=false"])[0].runs
+    (run,) = build_report([str(runs / "digits"), "controls=false"])[0].runs
     assert run.metrics == evaluate(str(runs / "digits"), [])["metrics"]
     assert [control.name for control in run.controls] == ["as they are"]
 
@@ -184,7 +184,7 @@ def test_what_an_evaluation_found_is_kept_and_drawn(runs, zoo):
     )
     assert code == 0
     assert json.loads((runs / "decoder" / "evaluation.json").read_text()) == json.loads(out)
-    (run,) = reported([str(runs / "decoder"), "limit=1", "controls=false"])[0].runs
+    (run,) = build_report([str(runs / "decoder"), "limit=1", "controls=false"])[0].runs
     loss = next(panel for panel in run.extrapolation if panel.y == "test/loss")
     assert loss.places.tolist() == [8, 16]
     assert "refused at 32" in loss.says
@@ -196,20 +196,20 @@ def test_what_an_evaluation_found_is_kept_and_drawn(runs, zoo):
 
 
 def test_layers_and_runs_are_chosen(runs, zoo, tmp_path):
-    report, path = reported(
+    report, path = build_report(
         [str(runs / "digits"), str(runs / "clips"), "layers=0", "limit=1", "controls=false"]
     )
     assert [run.attended.layers for run in report.runs] == [(0,), (0,)]
     assert [run.name for run in report.runs] == ["vit_none", "clip_comrope"]
     assert path.resolve() == tmp_path / "diagnosis.html"
     assert (
-        reported([str(runs / "digits"), "layers=[1]", "limit=1"])[1]
+        build_report([str(runs / "digits"), "layers=[1]", "limit=1"])[1]
         == runs / "digits" / "diagnosis.html"
     )
 
 
 def test_one_query_looks_from_the_middle_and_says_what_it_can(runs):
-    (run,) = reported([str(runs / "decoder"), "limit=1", "controls=false", "queries=1"])[0].runs
+    (run,) = build_report([str(runs / "decoder"), "limit=1", "controls=false", "queries=1"])[0].runs
     assert run.attended.queries == (7,)
     assert run.facts["tested on"].startswith("1 batch of 8; ")
     assert not any(measure.values.isnan().all() for measure in run.measures)
@@ -220,7 +220,7 @@ def test_a_rollout_is_made_in_one_pass(runs):
     model, calls = load(runs / "deep").model, []
     plan = layout(model, (words,), 4)
     model.register_forward_pre_hook(lambda *given: calls.append(1))
-    found = looked(model, (words,), plan, [0])
+    found = capture_attention(model, (words,), plan, [0])
     assert (
         len(calls) == 4
     )  # as it is, with all in one place, moved alike, and of all layers for the rollout
@@ -230,7 +230,7 @@ def test_a_rollout_is_made_in_one_pass(runs):
 
 def test_one_run_has_names_for_its_checkpoints(runs):
     words = [str(runs / "digits" / name) for name in ("best", "last")]
-    report, _ = reported([*words, "limit=1", "controls=false", "samples=1"])
+    report, _ = build_report([*words, "limit=1", "controls=false", "samples=1"])
     assert [run.name for run in report.runs] == ["vit_none digits best", "vit_none digits last"]
     assert "by_position" not in {
         measure.name for measure in report.runs[0].measures
@@ -244,7 +244,7 @@ def test_a_page_and_its_numbers_are_written(runs, zoo, tmp_path, caplog):
     assert code == 0, told
     assert json.loads(out) == json.loads((tmp_path / "page.json").read_text())
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
-    assert "mlm_t5: testing with places reversed" in caplog.messages
+    assert "mlm_t5: testing with positions reversed" in caplog.messages
 
 
 WRONG = {

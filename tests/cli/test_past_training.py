@@ -15,7 +15,7 @@ from zoo.config import load as recipe
 from zoo.config.validate import explain_misfit
 from zoo.data.vision.augmentation import Augmentation
 from zoo.errors import Stopped
-from zoo.evaluation.evaluate import KEPT
+from zoo.evaluation.evaluate import RESULT
 from zoo.evaluation.size_figure import _average, plot_by_size
 from zoo.models.decoder import Decoder
 from zoo.registry import Choice
@@ -221,20 +221,20 @@ def test_too_little_memory_at_one_length_is_told_and_stops_no_other(error, runs,
         for sizes in (found["lengths"], found["rules"]["yarn"])
         for size in ("32", "64")
     )
-    assert json.loads((runs / "rope" / KEPT).read_text()) == found
+    assert json.loads((runs / "rope" / RESULT).read_text()) == found
     assert "partial" not in found
 
 
 def test_what_was_measured_before_a_signal_is_kept(runs, zoo, beyond):
-    (runs / "rope" / KEPT).unlink(missing_ok=True)
+    (runs / "rope" / RESULT).unlink(missing_ok=True)
     beyond(Stopped(SIGTERM, "stopped by SIGTERM while testing; nothing was written"))
     code, out, told = zoo("eval", runs / "rope", "evaluate.lengths=[2x,48,64]")
     assert (code, out) == (143, "")
     assert (
-        f"stopped by SIGTERM while testing; what was measured before stands in {runs / 'rope' / KEPT}"
+        f"stopped by SIGTERM while testing; what was measured before stands in {runs / 'rope' / RESULT}"
         in told
     )
-    kept = json.loads((runs / "rope" / KEPT).read_text())
+    kept = json.loads((runs / "rope" / RESULT).read_text())
     assert kept["partial"] is True
     assert [*kept["lengths"]] == ["32"]
     assert (kept["size"], kept["trained"]) == (16, 16)
@@ -244,7 +244,7 @@ def test_a_figure_that_fails_loses_no_number(runs, zoo, monkeypatch):
     monkeypatch.setattr("zoo.evaluation.size_figure.save_figure", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         zoo("eval", runs / "rope", "evaluate.lengths=[3x]")
-    kept = json.loads((runs / "rope" / KEPT).read_text())
+    kept = json.loads((runs / "rope" / RESULT).read_text())
     assert [*kept["lengths"]] == ["48"]
     assert "partial" not in kept
 

@@ -133,7 +133,7 @@ def test_folders_are_searched_and_what_is_broken_is_told(runs, photos, predicted
     names = ["photos/a.PNG", "photos/b.png", "photos/z.png", "photos/c/d.bmp", "photos/c/e/f.webp"]
     assert [one["path"] for one in found["predictions"]] == names
     assert [one["path"] for one in found["skipped"]] == ["photos/broken.jpg"]
-    assert "skipped photos/broken.jpg: " in caplog.text
+    assert "Skipped photos/broken.jpg: " in caplog.text
     assert found.keys() == {"recipe", "checkpoint", "predictions", "skipped"}
 
 
@@ -189,7 +189,7 @@ def test_workers_change_nothing(runs, photos, predicted):
 
 
 def test_long_work_says_how_far_it_is(runs, photos, predicted, monkeypatch, caplog):
-    monkeypatch.setattr("zoo.evaluation.predict.QUIET", 0.0)
+    monkeypatch.setattr("zoo.utils.ticker.INTERVAL", 0.0)
     caplog.set_level(logging.INFO)
     predicted(runs / "photos", "photos")
     assert "of 6 files, 0:00 left" in caplog.text

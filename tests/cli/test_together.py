@@ -9,8 +9,8 @@ import time
 import pytest
 from tiny import TINY
 
-from zoo.errors import Told
-from zoo.run import checkpoint, distributed
+from zoo.errors import AlreadyReported
+from zoo.run import checkpoint, spawn
 
 TWO = ["trainer.devices=2", "trainer.max_epochs=300", "--run-dir", "run"]
 
@@ -35,7 +35,7 @@ def test_torchrun_starts_a_run_that_one_process_can_evaluate(zoo):
     )
     assert told["metrics"] == pytest.approx(json.loads(again)["metrics"], abs=1e-6)
     assert (
-        done.stderr.count("run directory") == 2
+        done.stderr.count("Run directory") == 2
     )  # at the beginning and at the end, by one process
 
 
@@ -53,19 +53,19 @@ def test_a_signal_to_zoo_reaches_the_processes_it_started(process, tmp_path):
 
 
 def test_the_code_that_says_most_is_that_of_the_run():
-    assert distributed._told([-15, 1, 4]) == 4
-    assert distributed._told([1, -15]) == distributed._told([-9, -15]) == 1
+    assert spawn.choose_exit_code([-15, 1, 4]) == 4
+    assert spawn.choose_exit_code([1, -15]) == spawn.choose_exit_code([-9, -15]) == 1
 
 
 def test_one_that_fails_ends_the_others(tmp_path, monkeypatch):
     """Here all do, for there is no such verb."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Told) as told:
-        distributed.start(2, ["nothing"])
+    with pytest.raises(AlreadyReported) as told:
+        spawn.spawn_processes(2, ["nothing"])
     assert told.value.code == 2
 
 
 def test_nodes_without_a_launcher_are_refused(zoo):
     code, _, told = zoo("fit", "vit_comrope", *TINY, "trainer.num_nodes=4")
     assert code == 2
-    assert "trainer.num_nodes: 4 nodes, and nothing here says which of them this is" in told
+    assert "trainer.num_nodes: 4 nodes, and no launcher says which node this is" in told

@@ -2,7 +2,7 @@
 
 from zoo.run import atomic_io
 from zoo.run.build import build_task
-from zoo.run.checkpoint import about
+from zoo.run.checkpoint import build_metadata
 from zoo.run.load import load_recipe
 
 
@@ -13,5 +13,5 @@ def made(run, name, overrides):
     for parameter in task.parameters():
         parameter.data.normal_(std=0.3)
     (run / "checkpoints").mkdir(parents=True)
-    content = {"zoo": about(recipe, task.samples), "state_dict": task.state_dict()}
+    content = {"zoo": build_metadata(recipe, task.samples), "state_dict": task.state_dict()}
     atomic_io.write_sealed(atomic_io.serialise(content), run / "checkpoints" / "best.ckpt")

@@ -273,6 +273,6 @@ def test_it_goes_on_where_it_was_stopped(number, compared, driver):
     )  # where the driver was killed, cells that it has left may still be saving
     assert code == 0, told
     logs = [path.read_text() for path in Path("c/cells").glob("*/train.log")]
-    assert any("going on from c/cells" in log for log in logs)
+    assert any("Resuming from c/cells" in log for log in logs)
     for name, found in values("c").items():  # as if nobody had stopped it
         assert fit(f"c/recipes/{name}.yaml", [], Path(name), "never")["metrics"] == found

@@ -21,8 +21,9 @@ from zoo.models.generation import sample_tokens
 from zoo.models.transformer import BlockOptions
 from zoo.models.vit import ViT
 from zoo.registry import Choice
-from zoo.run.init_from import Source, adopt
-from zoo.run.preflight import plan
+from zoo.run.build import build_data
+from zoo.run.init_from import Source, copy_weights
+from zoo.run.preflight import plan_backends
 
 IMAGES = ImageSpec(channels=1, height=8, width=16, classes=5)
 FORMS = [
@@ -164,7 +165,7 @@ def test_key_heads_must_divide_the_heads():
 
 def test_weights_of_another_number_of_key_heads_are_left():
     model, trained = decoder("rope", heads=4, kv_heads=2), decoder("rope", heads=4)
-    report = adopt(model, Source(Path("run"), trained.state_dict(), trained))
+    report = copy_weights(model, Source(Path("run"), trained.state_dict(), trained))
     parts = ("k_proj.weight", "v_proj.weight", "v_proj.bias")
     assert set(report.left) == {
         f"blocks.{layer}.attn.{part}" for layer in range(2) for part in parts
@@ -174,7 +175,10 @@ def test_weights_of_another_number_of_key_heads_are_left():
 
 def planned(*overrides):
     recipe = zoo.load_recipe("flipflop_fox", ["model.depth=2", *overrides])
-    return [plan(recipe, zoo.build_model(recipe), device) for device in ("cpu", "cuda")]
+    return [
+        plan_backends(zoo.build_model(recipe), build_data(recipe).samples, device)
+        for device in ("cpu", "cuda")
+    ]
 
 
 def test_what_will_compute_it_is_told():

@@ -12,8 +12,8 @@ from zoo.errors import CheckpointError, RecipeError, Stopped
 from zoo.evaluation.evaluate import evaluate
 from zoo.run import checkpoint
 from zoo.run.build import build_data, build_trainer
-from zoo.run.callbacks.ema import LIVE, Average
-from zoo.run.callbacks.guards import Signals
+from zoo.run.callbacks.ema import LIVE, ExponentialMovingAverage
+from zoo.run.callbacks.guards import StopOnSignal
 from zoo.run.fit import fit
 from zoo.tasks.classification import Classification
 
@@ -78,7 +78,7 @@ def test_the_average_is_validated_tested_and_loaded(whole):
     assert same(task.state_dict(), content["state_dict"])
     assert evaluate(str(run), [])["metrics"] == result["metrics"]
     recipe = zoo.load_recipe(run / "recipe.yaml")
-    data, trainer = build_data(recipe), build_trainer(recipe, logger=False)
+    data, trainer = build_data(recipe), build_trainer(recipe)
     (validated,) = trainer.validate(task, datamodule=data, verbose=False)
     assert validated[task.monitor] == pytest.approx(content["best"])
     task.load_state_dict(content[LIVE])
@@ -98,7 +98,7 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(when, whole, averaged, monkeyp
 
     with monkeypatch.context() as patch:
         hooked = {"validation": ("on_validation_batch_start", stop_in_validation)}
-        patch.setattr(Signals, *hooked.get(when, ("on_train_batch_start", stop_in_training)))
+        patch.setattr(StopOnSignal, *hooked.get(when, ("on_train_batch_start", stop_in_training)))
         with pytest.raises(Stopped):
             fit("vit_comrope", averaged, Path("broken"), "never")
     assert fit("vit_comrope", averaged, Path("broken"), "auto")["metrics"] == whole[0]["metrics"]
@@ -114,7 +114,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(whole, averaged, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Signals, "on_train_batch_start", die)
+        patch.setattr(StopOnSignal, "on_train_batch_start", die)
         with pytest.raises((KeyboardInterrupt, SystemExit)):
             fit("vit_comrope", averaged, Path("broken"), "never")
     fit("vit_comrope", averaged, Path("broken"), "auto")
@@ -140,7 +140,7 @@ def test_what_cannot_be_averaged_is_refused(more, averaged):
 def test_constants_and_equals_are_not_rounded_away():
     average, weights = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
     average.load_state_dict(weights.state_dict())
-    update = Average(0.999)._kwargs["multi_avg_fn"]
+    update = ExponentialMovingAverage(0.999)._kwargs["multi_avg_fn"]
     for _ in range(10):
         update(list(average.parameters()), list(weights.parameters()), 1)
     assert same(average.state_dict(), weights.state_dict())

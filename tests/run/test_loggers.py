@@ -19,7 +19,7 @@ def made(tiny):
 
     def make(*names):
         recipe = zoo.load_recipe("vit_none", [*tiny[:3], f"trainer.logger=[{','.join(names)}]"])
-        found = loggers.made(recipe, Path("runs", "one"), 0)
+        found = loggers.build_loggers(recipe, Path("runs", "one"), 0)
         for logger in found[1:]:
             logger.log_metrics({"train/loss": 2.0}, 3)
         return recipe, found

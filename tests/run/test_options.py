@@ -104,8 +104,8 @@ def test_a_model_that_remembers_is_computed_again(tmp_path, monkeypatch, weights
         torch.equal(other["state_dict"][name], value) for name, value in plain["state_dict"].items()
     )
     assert (
-        other["carried"][0]["memory"]["context"]["seen"]
-        == plain["carried"][0]["memory"]["context"]["seen"]
+        other["batch_states"][0]["memory"]["context"]["seen"]
+        == plain["batch_states"][0]["memory"]["context"]["seen"]
         > 0
     )
 

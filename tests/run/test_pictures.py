@@ -10,7 +10,7 @@ from pictures import parquet
 
 from zoo.data.images import Images
 from zoo.errors import DataError, Stopped
-from zoo.run.callbacks.guards import Signals
+from zoo.run.callbacks.guards import StopOnSignal
 from zoo.run.fit import fit
 
 RECIPE = """
@@ -58,7 +58,7 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(options, album, weights, monke
             self._note(signal.SIGTERM, None)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Signals, "on_train_batch_start", stop)
+        patch.setattr(StopOnSignal, "on_train_batch_start", stop)
         with pytest.raises(Stopped):
             fit(album, options, Path("broken"), "never")
     fit(album, options, Path("broken"), "auto")
@@ -72,7 +72,7 @@ def test_what_an_encoding_draws_changes_no_picture(album, monkeypatch):
     def look(self, trainer, pl_module, batch, batch_idx):
         seen.setdefault(trainer.datamodule.run, []).append(batch[0].clone())
 
-    monkeypatch.setattr(Signals, "on_train_batch_start", look, raising=False)
+    monkeypatch.setattr(StopOnSignal, "on_train_batch_start", look, raising=False)
     for encoding in ("cape", "rope_axial"):
         monkeypatch.setattr(Images, "run", encoding, raising=False)
         fit(album, [*AUGMENTED, f"model.encoding={encoding}"], Path(encoding), "never")

@@ -10,7 +10,7 @@ import zoo
 from zoo.errors import NonFiniteError
 from zoo.run import checkpoint
 from zoo.run.fit import fit
-from zoo.run.rng import restore_random
+from zoo.run.rng import set_random_state
 from zoo.tasks.classification import Classification
 
 STEP = 7  # of 18, in the second epoch
@@ -72,15 +72,16 @@ def test_the_first_module_is_named(more, tiny, monkeypatch):
     )
     told, content = broken_run([*tiny, "trainer.max_epochs=6", *more], monkeypatch, spoil)
     assert (
-        f"first: what {PLACE} gives; batch, random states and weights are in run/replay.pt" in told
+        f"first: the output of {PLACE}; batch, random states and weights are in run/replay.pt"
+        in told
     )
-    assert content["replay"]["first"] == f"what {PLACE} gives"
+    assert content["replay"]["first"] == f"the output of {PLACE}"
     assert content["replay"]["step"] == STEP
 
 
 def test_the_first_gradient_is_named(tiny, monkeypatch):
     told, _ = broken_run(tiny, monkeypatch, spoil_gradient)
-    assert f"first: the gradient at what {PLACE} gives" in told
+    assert f"first: the gradient of the output of {PLACE}" in told
 
 
 def test_no_weight_that_is_not_finite_is_in_any_file(tiny, monkeypatch, weights):
@@ -101,12 +102,12 @@ def test_a_replay_takes_the_step_again(tiny, monkeypatch):
 
     monkeypatch.setattr(Classification, "training_step", noted)
     with pytest.raises(
-        NonFiniteError, match="first: the loss, though what every module gives is finite"
+        NonFiniteError, match="first: the loss, though the outputs of all modules are finite"
     ):
         fit("vit_comrope", tiny, Path("run"), "never")
     kept = checkpoint.read(Path("run/replay.pt"))["replay"]
     task = zoo.load("run/replay.pt").train()
-    restore_random(kept["random"])
+    set_random_state(kept["rng_state"])
     inputs, labels = kept["batch"]
     again = torch.nn.functional.cross_entropy(
         task(inputs), labels, label_smoothing=task.label_smoothing
@@ -117,6 +118,6 @@ def test_a_replay_takes_the_step_again(tiny, monkeypatch):
 def test_a_replay_is_no_checkpoint_to_go_on_from(tiny, monkeypatch):
     broken_run(tiny, monkeypatch, spoil)
     with pytest.raises(
-        zoo.errors.CheckpointError, match="it holds weights, but no training to go on with"
+        zoo.errors.CheckpointError, match="it holds weights, but no training state to resume"
     ):
         fit("vit_comrope", tiny, None, "run/replay.pt")

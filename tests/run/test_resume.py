@@ -13,7 +13,7 @@ from tiny import MORE, TINY
 import zoo
 from zoo.errors import CheckpointError, Stopped, ZooError
 from zoo.run import checkpoint
-from zoo.run.callbacks.guards import Signals
+from zoo.run.callbacks.guards import StopOnSignal
 from zoo.run.fit import fit
 
 
@@ -43,7 +43,7 @@ def halted(tmp_path_factory):
     """The folder of a run that was stopped in its second epoch: `best` is of step 6 and `last` of step 8."""
     run = tmp_path_factory.mktemp("halted") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Signals, "on_train_batch_start", stop_at(8))
+        patch.setattr(StopOnSignal, "on_train_batch_start", stop_at(8))
         with pytest.raises(Stopped):
             fit("vit_comrope", [*TINY, *MORE], run, "never")
     return run
@@ -61,7 +61,9 @@ def test_a_run_that_accumulates_stops_between_steps(tiny, weights, monkeypatch):
     fit("vit_comrope", tiny, Path("whole"), "never")
     with monkeypatch.context() as patch:
         patch.setattr(
-            Signals, "on_train_batch_start", lambda self, *given: self._note(signal.SIGTERM, None)
+            StopOnSignal,
+            "on_train_batch_start",
+            lambda self, *given: self._note(signal.SIGTERM, None),
         )
         with pytest.raises(Stopped, match="SIGTERM at step 1; saved"):
             fit("vit_comrope", tiny, Path("broken"), "never")
@@ -72,7 +74,7 @@ def test_a_run_that_accumulates_stops_between_steps(tiny, weights, monkeypatch):
 @pytest.mark.parametrize("step", [2, 6, 8])  # in the first epoch, at the end of it, in the second
 def test_a_stopped_run_ends_as_if_it_had_not_been(step, whole, tiny, weights, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Signals, "on_train_batch_start", stop_at(step))
+        patch.setattr(StopOnSignal, "on_train_batch_start", stop_at(step))
         with pytest.raises(
             Stopped, match=f"SIGTERM at step {step}; saved broken/checkpoints/last.ckpt"
         ) as stopped:
@@ -93,7 +95,7 @@ def test_a_run_stopped_in_validation_validates_anew(whole, tiny, weights, monkey
             self._note(signal.SIGTERM, None)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Signals, "on_validation_batch_start", stop)
+        patch.setattr(StopOnSignal, "on_validation_batch_start", stop)
         with pytest.raises(Stopped, match="SIGTERM at step 12"):
             fit("vit_comrope", tiny, Path("broken"), "never")
     assert fit("vit_comrope", tiny, Path("broken"), "auto")["metrics"] == whole[1]["metrics"]
@@ -137,9 +139,9 @@ def test_auto_takes_the_newest_that_is_whole(damaged, step, whole, stopped, weig
     Path(f"broken/checkpoints/{damaged}.ckpt").write_bytes(b"PK")
     with caplog.at_level("INFO", "zoo"):
         fit("vit_comrope", stopped, Path("broken"), "auto")
-    assert f"skipped broken/checkpoints/{damaged}.ckpt: corrupt" in caplog.text
+    assert f"Skipped broken/checkpoints/{damaged}.ckpt: corrupt" in caplog.text
     assert (
-        f"going on from broken/checkpoints/{'best' if damaged == 'last' else 'last'}.ckpt"
+        f"Resuming from broken/checkpoints/{'best' if damaged == 'last' else 'last'}.ckpt"
         in caplog.text
     )
     assert same(

@@ -9,7 +9,7 @@ import torch
 from zoo.errors import NonFiniteError, Stopped
 from zoo.run import checkpoint
 from zoo.run.callbacks.checkpointing import Checkpoints
-from zoo.run.callbacks.guards import Signals
+from zoo.run.callbacks.guards import StopOnSignal
 from zoo.run.fit import fit
 from zoo.tasks.classification import Classification
 
@@ -58,7 +58,7 @@ def test_a_signal_in_the_last_validation_loses_nothing(last, tiny, weights, monk
             self._note(signal.SIGTERM, None)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Signals, "on_validation_batch_start", stop)
+        patch.setattr(StopOnSignal, "on_validation_batch_start", stop)
         with pytest.raises(Stopped, match=f"SIGTERM at step {last}"):
             fit("vit_comrope", given, Path("broken"), "never")
     resumed = fit("vit_comrope", given, Path("broken"), "auto")
@@ -73,7 +73,7 @@ def test_a_signal_in_the_last_step_loses_no_validation(tiny, monkeypatch):
             self._note(signal.SIGTERM, None)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Signals, "on_train_batch_start", stop)
+        patch.setattr(StopOnSignal, "on_train_batch_start", stop)
         with pytest.raises(Stopped, match="SIGTERM at step 8"):
             fit("vit_comrope", [*tiny, *LAST], Path("run"), "never")
     assert len(validated("run")) == 2

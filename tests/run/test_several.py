@@ -13,7 +13,7 @@ from several import run, slurm, torchrun
 from zoo.data.vision.decode import Decoding
 from zoo.evaluation.evaluate import evaluate
 from zoo.run import checkpoint
-from zoo.run.callbacks.guards import Finite, Signals
+from zoo.run.callbacks.guards import FiniteGuard, StopOnSignal
 from zoo.run.fit import fit
 from zoo.tasks import base  # noqa: F401  before processes are forked, each of which would import it
 from zoo.tasks.masked_lm import MaskedLM
@@ -130,7 +130,7 @@ def test_gradients_are_those_of_the_joined_batch(options, text, monkeypatch):
         found = {name: weight.grad.clone() for name, weight in task.named_parameters()}
         torch.save(found, f"gradients-{trainer.world_size}-{trainer.global_step}.pt")
 
-    monkeypatch.setattr(Finite, "on_before_optimizer_step", write)
+    monkeypatch.setattr(FiniteGuard, "on_before_optimizer_step", write)
     monkeypatch.setattr(MaskedLM, "masked", masked_by_contents)
     fit(text, [*options, "data.batch_size=8"], Path("one"), "never")
     assert several(options, "two", recipe=text) == [0, 0], logs()
@@ -188,7 +188,7 @@ def test_a_signal_to_any_process_stops_all_and_loses_nothing(strategy, tiny, wei
                 os.kill(os.getpid(), signal.SIGTERM)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Signals, "on_train_batch_start", kill)
+            patch.setattr(StopOnSignal, "on_train_batch_start", kill)
             assert several(tiny, "broken", "auto") == [143, 143], logs()
         assert checkpoint.read(Path("broken/checkpoints/last.ckpt"))["global_step"] == step + 1
         assert logs().count("SIGTERM") == 1
@@ -199,15 +199,15 @@ def test_a_signal_to_any_process_stops_all_and_loses_nothing(strategy, tiny, wei
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_number_that_is_not_finite_in_one_process_stops_all(strategy, tiny, monkeypatch):
-    def spoil(self, trainer, task, batch, index, original=Finite.on_train_batch_start):
+    def spoil(self, trainer, task, batch, index, original=FiniteGuard.on_train_batch_start):
         original(self, trainer, task, batch, index)
         if trainer.global_step == 4 and trainer.global_rank == 1:
             batch[0][0, 0, 0, 0] = float("nan")
 
-    monkeypatch.setattr(Finite, "on_train_batch_start", spoil)
+    monkeypatch.setattr(FiniteGuard, "on_train_batch_start", spoil)
     assert several([*tiny, f"trainer.strategy={strategy}"], "run") == [3, 3], logs()
     assert (
-        "first: what model.patch_embed gives in process 1; batch, random states and weights are in run/replay.pt"
+        "first: the output of model.patch_embed in process 1; batch, random states and weights are in run/replay.pt"
         in logs()
     )
     kept = checkpoint.read(Path("run/replay.pt"))
@@ -220,7 +220,7 @@ def test_a_process_that_dies_is_missed_by_the_others(tiny, monkeypatch):
         if trainer.global_step == 4 and trainer.global_rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(Signals, "on_train_batch_start", die)
+    monkeypatch.setattr(StopOnSignal, "on_train_batch_start", die)
     assert several(tiny, "run") == [1, -signal.SIGKILL]
     assert (
         "process 0 cannot reach another one, which has died or hangs; still there: best.ckpt"
@@ -232,7 +232,7 @@ def test_one_process_goes_on_from_what_two_have_saved(tiny, weights, caplog):
     assert several([*tiny, "trainer.max_epochs=1"], "run") == [0, 0], logs()
     with caplog.at_level("INFO", "zoo"):
         fit("vit_comrope", tiny, Path("run"), "auto")
-    assert "saved by 2 processes and goes on in 1: random numbers are drawn anew" in caplog.text
+    assert "saved by 2 processes and is resumed by 1: random numbers are drawn anew" in caplog.text
     assert checkpoint.read(Path("run/checkpoints/last.ckpt"))["epoch"] == 1
 
 

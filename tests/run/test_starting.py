@@ -13,9 +13,9 @@ import zoo
 from zoo.config import load
 from zoo.errors import OptionError
 from zoo.run import run_dir
-from zoo.run.callbacks.manifest import START, Start, digest, tensors
+from zoo.run.callbacks.manifest import START, StartManifest, digest, list_batch_tensors
 from zoo.run.fit import fit
-from zoo.run.rng import Aside
+from zoo.run.rng import RandomStreams
 
 IMAGES = ("vit_comrope", ["model.dim=16", "model.depth=2", "model.heads=2", "model.patch_size=4"])
 TEXTS = ("flipflop_rope", ["model.dim=16", "model.depth=2", "model.heads=2", "data.length=16"])
@@ -81,7 +81,7 @@ def test_encodings_of_two_models_differ_and_so_do_those_of_two_layers():
 
 def test_what_draws_aside_leaves_the_stream_where_it_stood():
     torch.manual_seed(0)
-    aside, before = Aside(), torch.get_rng_state()
+    aside, before = RandomStreams(), torch.get_rng_state()
     with aside("a"):
         one = torch.rand(3)
     with aside("b"):
@@ -105,7 +105,7 @@ def test_weights_that_are_not_learned_are_digested_too(tmp_path):
     model = torch.nn.Linear(2, 1, bias=False)
     model.register_buffer("table", torch.zeros(3))
     model.register_buffer("count", torch.zeros(3, dtype=torch.long))
-    told = Start(tmp_path, model, {}).told
+    told = StartManifest(tmp_path, model, {}).content
     assert told["parameters"] == 2
     assert set(told["weights"]) == {"weight", "table"}
     assert told["weights"]["table"] == [3, digest([torch.zeros(3)])]
@@ -117,14 +117,14 @@ def test_tensors_of_a_batch_are_found_in_mappings_too():
         "rest": [torch.ones(2), {"more": (torch.ones(3),)}],
         "name": "a",
     }
-    assert [len(one) for one in tensors(batch)] == [1, 2, 3]
+    assert [len(one) for one in list_batch_tensors(batch)] == [1, 2, 3]
 
 
 def test_the_commit_is_that_of_the_code_that_runs(tmp_path, monkeypatch):
-    here = run_dir._git()
+    here = run_dir._describe_git()
     monkeypatch.chdir(tmp_path)
     subprocess.run(["git", "init", "-q"], check=True)
-    assert run_dir._git() == here
+    assert run_dir._describe_git() == here
 
 
 def test_a_run_writes_down_what_it_began_with(tmp_path, monkeypatch):

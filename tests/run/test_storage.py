@@ -13,7 +13,7 @@ import torch
 
 from zoo.errors import CheckpointError, ZooError
 from zoo.run import atomic_io, checkpoint
-from zoo.run.callbacks.checkpointing import Storage
+from zoo.run.callbacks.checkpointing import SealedCheckpointIO
 
 CONTENT = {
     "zoo": {"recipe": {}, "name": "tiny"},
@@ -85,7 +85,7 @@ def test_nothing_runs_even_under_a_true_checksum(content, zipped, tmp_path, monk
     file = io.BytesIO()
     torch.save(content, file, _use_new_zipfile_serialization=zipped)
     if not zipped:
-        file.write(atomic_io.UNSEALED)  # which the seal will replace
+        file.write(atomic_io.NO_COMMENT)  # which the seal will replace
     atomic_io.write_sealed(file, Path("evil.ckpt"))
     with pytest.raises(CheckpointError, match="unsafe, it holds more than plain data"):
         checkpoint.read(Path("evil.ckpt"))
@@ -112,13 +112,19 @@ def test_unfinished_files_of_a_killed_run_are_removed(path):
     (run / "checkpoints").mkdir()
     for name in ("metrics.writing", "checkpoints/.last.ckpt.writing"):
         (run / name).touch()
-    atomic_io.clear(run)
+    atomic_io.remove_unfinished(run)
     assert sorted(file.name for file in run.rglob("*")) == ["checkpoints", "last.ckpt"]
 
 
 def test_the_background_saves_what_there_was(tmp_path, monkeypatch):
-    disk, weight, published = Storage(background=True), torch.ones(3), atomic_io.publish
-    monkeypatch.setattr(atomic_io, "publish", lambda *given: (time.sleep(0.2), published(*given)))
+    disk, weight, published = (
+        SealedCheckpointIO(background=True),
+        torch.ones(3),
+        atomic_io.write_sealed,
+    )
+    monkeypatch.setattr(
+        atomic_io, "write_sealed", lambda *given: (time.sleep(0.2), published(*given))
+    )
     disk.save_checkpoint({**CONTENT, "state_dict": {"weight": weight}}, tmp_path / "one.ckpt")
     weight.zero_()
     assert not (tmp_path / "one.ckpt").exists()
@@ -129,7 +135,7 @@ def test_the_background_saves_what_there_was(tmp_path, monkeypatch):
 
 
 def test_what_goes_wrong_in_the_background_is_raised(tmp_path):
-    disk = Storage(background=True)
+    disk = SealedCheckpointIO(background=True)
     disk.save_checkpoint(CONTENT, tmp_path / "nowhere" / "one.ckpt")
     with pytest.raises(ZooError, match=r"nowhere/one.ckpt: cannot be written"):
         disk.drain()

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from zoo.data.spec import Windows
 from zoo.optim.adamw import AdamW
-from zoo.run.build import hush
+from zoo.run.build import silence_libraries
 
 OPTIM = AdamW(lr=3e-3, warmup_ratio=0.0)
 
@@ -39,7 +39,7 @@ class Cycle(L.LightningDataModule):
 
 
 def trainer(**options):
-    hush()
+    silence_libraries()
     quiet = {
         "enable_progress_bar": False,
         "enable_model_summary": False,

@@ -32,8 +32,8 @@ from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Between, nearest
-from zoo.utils.ticker import Ticker
 from zoo.utils.signals import stop_on_signal
+from zoo.utils.ticker import Ticker
 
 MOST = (
     2**24

@@ -27,11 +27,10 @@ from zoo.errors import ConfigIssue, RecipeError, Stopped, ZooError
 from zoo.evaluation.evaluate import evaluate
 from zoo.run import atomic_io, loggers
 from zoo.run.callbacks.manifest import END
-from zoo.utils.ticker import format_duration
 from zoo.run.fit import fit
 from zoo.run.load import load_recipe
-from zoo.utils.ticker import Ticker
 from zoo.utils.signals import stop_on_signal
+from zoo.utils.ticker import Ticker, format_duration
 
 
 def run_cell(run: Path, tied: bool) -> None:

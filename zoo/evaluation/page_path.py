@@ -21,7 +21,7 @@ def choose_page(to: str | None, checkpoints: Sequence[Path]) -> Path:
 
     Raises RecipeError where it cannot be written, or where its numbers would take the place of another file.
     """
-    default = run_dir.holder(checkpoints[0]) / PAGE if len(checkpoints) == 1 else Path(PAGE)
+    default = run_dir.find_run_dir(checkpoints[0]) / PAGE if len(checkpoints) == 1 else Path(PAGE)
     page = default if to is None else _check_name(Path(to))
     try:
         _check(page, page.with_suffix(".json"))

@@ -26,7 +26,7 @@ from zoo.optim.param_groups import freeze
 from zoo.registry import Choice
 from zoo.run import distributed
 from zoo.run.rng import RandomStreams
-from zoo.tasks.base import Optimiser, Task
+from zoo.tasks.base import Optimizer, Task
 
 
 class Experiment:
@@ -56,10 +56,10 @@ class Experiment:
         return self.data.samples if self._spec is None else self._spec
 
     @cached_property
-    def optimiser(self) -> Optimiser:
+    def optimizer(self) -> Optimizer:
         """The optimiser's settings, not yet bound to a model. Raises OptionError."""
         optim = self.recipe.optim
-        return cast(Optimiser, registry.find("optim", optim.name)(**optim.options))
+        return cast(Optimizer, registry.find("optim", optim.name)(**optim.options))
 
     @cached_property
     def meta_model(self) -> nn.Module:
@@ -152,7 +152,6 @@ def find_reader(recipe: Recipe, section: Literal["model", "task"], spec: Samples
 
 def build_trainer(recipe: Recipe) -> L.Trainer:
     """Build Lightning's trainer; it prints nothing itself and has no loggers or callbacks yet."""
-    silence_libraries()
     options = {key: value for key, value in asdict(recipe.trainer).items() if key not in OURS}
     if options["max_epochs"] is None and options["max_steps"] is not None:
         options["max_epochs"] = -1

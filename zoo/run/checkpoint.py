@@ -129,7 +129,7 @@ def read(path: Path) -> dict[str, Any]:
 
     if problem := _find_problem(content):
         raise CheckpointError(f"{path}: {problem}; {_describe_others(path)}")
-    return content  # type: ignore[no-any-return]
+    return content
 
 
 def _find_problem(content: Any) -> str:

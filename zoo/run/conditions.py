@@ -87,9 +87,9 @@ def check_data(experiment: Experiment) -> Iterator[OptionError]:
     if evaluate.lengths:
         yield from _check_sizes(experiment, "lengths")
     for name, changes in (evaluate.data_variants or {}).items():
-        error = _find_refusal(experiment, changes, changes)
-        if error:
-            yield OptionError(f"data_variants.{name}", str(error))
+        refusal = _find_refusal(experiment, changes, changes)
+        if refusal:
+            yield OptionError(f"data_variants.{name}", str(refusal))
 
 
 def _check_sizes(experiment: Experiment, kind: str) -> Iterator[OptionError]:
@@ -110,9 +110,9 @@ def _check_sizes(experiment: Experiment, kind: str) -> Iterator[OptionError]:
         return
     for sized in sizes.values():
         chosen = {key: sized.options[key] for key in (option, "stride") if key in sized.options}
-        error = _find_refusal(experiment, chosen, sized.options)
-        if error:
-            yield OptionError("stride" if error.key == "stride" else kind, str(error))
+        refusal = _find_refusal(experiment, chosen, sized.options)
+        if refusal:
+            yield OptionError("stride" if refusal.key == "stride" else kind, str(refusal))
 
 
 def _find_refusal(

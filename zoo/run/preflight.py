@@ -17,7 +17,7 @@ from zoo.diagnostics import capture
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.models.transformer import enable_activation_checkpointing
 from zoo.run import conditions
-from zoo.run.build import Experiment, build_sample, find_reader
+from zoo.run.build import Experiment, build_sample, find_reader, silence_libraries
 
 
 def check(recipe: Recipe, spec: Samples | None = None) -> Experiment:
@@ -34,10 +34,11 @@ def check(recipe: Recipe, spec: Samples | None = None) -> Experiment:
         RecipeError: With every issue, each located in the recipe.
         DataError: There is no issue but that data is missing.
     """
+    silence_libraries()
     experiment = Experiment(recipe, spec)
     issues = IssueCollector(recipe)
     with issues.collect("optim"):
-        experiment.optimiser  # noqa: B018
+        experiment.optimizer  # noqa: B018
     with issues.collect("data"):
         experiment.spec  # noqa: B018
         unmet = [*conditions.check_data(experiment)]
@@ -87,7 +88,7 @@ def _check_model(experiment: Experiment, issues: IssueCollector, with_conditions
         _check_memory(recipe, model)
         if not any(issue.key.startswith("optim") for issue in issues.found):
             with issues.collect("optim"):
-                experiment.optimiser.configure(model, 1)
+                experiment.optimizer.configure(model, 1)
         with issues.collect("trainer"):
             if recipe.trainer.activation_checkpointing:
                 enable_activation_checkpointing(model)
