@@ -80,7 +80,7 @@ def test_the_average_is_validated_tested_and_loaded(whole):
     recipe = zoo.load_recipe(run / "recipe.yaml")
     data, trainer = build_data(recipe), build_trainer(recipe)
     (validated,) = trainer.validate(task, datamodule=data, verbose=False)
-    assert validated[task.monitor] == pytest.approx(content["best"])
+    assert validated[task.monitor] == pytest.approx(content["best_metric"])
     task.load_state_dict(content[LIVE])
     (live,) = trainer.test(task, datamodule=data, verbose=False)
     assert live["test/loss"] != result["metrics"]["test/loss"]

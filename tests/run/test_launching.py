@@ -39,9 +39,7 @@ def test_they_go_before_the_recipe(launcher, monkeypatch):
     told(
         monkeypatch, launcher(0, 2)
     )  # the first: Lightning remembers the rank for the rest of the process
-    trainer = build_trainer(
-        zoo.load_recipe("vit_comrope", ["trainer.accelerator=cpu"]), logger=False
-    )
+    trainer = build_trainer(zoo.load_recipe("vit_comrope", ["trainer.accelerator=cpu"]))
     assert (trainer.world_size, trainer.global_rank) == (2, 0)
     assert isinstance(trainer.strategy, DDPStrategy)
 

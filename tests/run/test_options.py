@@ -63,7 +63,9 @@ def test_batches_that_are_accumulated_are_one_batch(tiny):
         task.on_before_optimizer_step = lambda _: found.update(
             {n: p.grad.clone() for n, p in task.named_parameters()}
         )
-        build_trainer(recipe, logger=False, limit_val_batches=0).fit(task, datamodule=data)
+        trainer = build_trainer(recipe)
+        trainer.limit_val_batches = 0
+        trainer.fit(task, datamodule=data)
         return found
 
     eight = trained("data.batch_size=8", "trainer.gradient_clip_val=null")

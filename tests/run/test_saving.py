@@ -38,7 +38,7 @@ def test_a_run_of_so_many_steps_is_validated_where_it_ends(tiny):
     losses = [*validated("run").values()]
     assert len(losses) == 2
     best = checkpoint.read(Path("run/checkpoints/best.ckpt"))
-    assert best["best"] == pytest.approx(min(losses))
+    assert best["best_metric"] == pytest.approx(min(losses))
     assert steps("run") == {"best": 8 if losses[1] <= losses[0] else 6, "last": 8}
 
 

@@ -81,12 +81,12 @@ def test_encodings_of_two_models_differ_and_so_do_those_of_two_layers():
 
 def test_what_draws_aside_leaves_the_stream_where_it_stood():
     torch.manual_seed(0)
-    aside, before = RandomStreams(), torch.get_rng_state()
-    with aside("a"):
+    streams, before = RandomStreams(), torch.get_rng_state()
+    with streams.use("a"):
         one = torch.rand(3)
-    with aside("b"):
+    with streams.use("b"):
         two = torch.rand(3)
-    with aside("a"):
+    with streams.use("a"):
         assert torch.equal(torch.rand(3), one)
     assert not torch.equal(one, two)
     assert torch.equal(torch.get_rng_state(), before)
@@ -141,7 +141,7 @@ def test_a_run_writes_down_what_it_began_with(tmp_path, monkeypatch):
     assert (one["order"], one["batch"]) == (other["order"], other["batch"])
     assert apart["order"] != one["order"]
     assert apart["batch"] != one["batch"]
-    assert one["interpreters"] == ["sdpa"]
+    assert one["backends"] == ["sdpa"]
     end = json.loads((tmp_path / "a" / "end.json").read_text())
     assert end["steps"] == 6
     assert end["memory"] > 2**26

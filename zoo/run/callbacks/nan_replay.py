@@ -118,7 +118,7 @@ def _isolate(task: Task) -> Iterator[None]:
     try:
         yield
     finally:
-        del task.log, task.log_dict, task.average_average_over_processes
+        del task.log, task.log_dict, task.average_over_processes
 
 
 def _ignore(*args: Any, **kwargs: Any) -> None:
