@@ -70,7 +70,7 @@ def cell(plan: ComparisonPlan, folder: Path, planned: PlannedCell, found: Files)
         },
         curve=_curve(run, found.start.get("monitor", "")),
         parameters=found.start.get("parameters"),
-        interpreters=tuple(found.start.get("interpreters", ())),
+        interpreters=tuple(found.start.get("backends", ())),
         steps=found.end.get("steps"),
         minutes=found.end.get("minutes"),
         step_seconds=found.end.get("step_seconds"),

@@ -18,7 +18,7 @@ ENVIRONMENT = {
 START = {
     "parameters": int,
     "weights": {ANY: [(int, str)]},
-    "interpreters": [str],
+    "backends": [str],
     "monitor": str,
     "order": (str, NOTHING),
     "batch": str,

@@ -10,7 +10,7 @@ from typing import Any
 
 import lightning as L
 
-from zoo.bench.timing import exhausted
+from zoo.bench.timing import is_out_of_memory
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule
 from zoo.data.spec import ImageSpec, Samples, TextClassificationSpec, TextSpec
@@ -169,7 +169,7 @@ class Evaluation:
             return {"refused": str(error)}
         except (RuntimeError, MemoryError) as error:
             # other processes would wait for this one
-            if trainer.world_size > 1 or not exhausted(error):
+            if trainer.world_size > 1 or not is_out_of_memory(error):
                 raise
             return {"refused": "out of memory"}
         rest = {key: value for key, value in measured.items() if key not in ("count", "metrics")}
@@ -223,7 +223,7 @@ def adapt_data(task: Task, data: DataModule) -> None:
 def _check_equal(trained: Samples, found: Samples, *keys: str) -> None:
     """Raise OptionError where samples differ from those of training in more than their size."""
     if type(found) is not type(trained):
-        raise OptionError("name", f"the model reads {type(trained).__name__}")
+        raise OptionError("name", f"the model reads {trained.noun}")
     for key in keys:
         ours, theirs = getattr(found, key), getattr(trained, key)
         if ours != theirs:

@@ -72,37 +72,8 @@ class Verification:
     stopped: Signals | None
 
 
-<<<<<<< HEAD
 def _refuse(key: str, problem: str, remedy: str = "") -> RecipeError:
     return RecipeError(ConfigIssue(COMMAND_LINE, key, problem, remedy))
-=======
-def conform(words: Sequence[str], plugins: Sequence[str]) -> Conformance:
-    """Put encodings through the laws. What can be wrong with the arguments is told before."""
-    options, laws, asked = examinees(words)
-    paths = _paths(options.to, [one.name for one in asked])
-    command = shlex.join(
-        ["zoo", "verify", *words, *(word for plugin in plugins for word in ("--plugin", plugin))]
-    )
-    found, tell = list[Certificate](), Ticker()
-    with stop_on_signal() as received:
-        for number, one in enumerate(asked, start=1):
-            work = _Work(one, laws, options.laws is None, command)
-            try:
-                work.run(
-                    lambda law, name=one.name, at=number: tell(  # type: ignore[misc]
-                        f"{name} ({at} of {len(asked)}): {law}"
-                    )
-                )
-            finally:
-                found.append(work.certificate())
-            if paths:
-                atomic_io.write(
-                    io.BytesIO(f"{written(found[-1].plain())}\n".encode()), paths[one.name]
-                )
-    tell("")
-    done = tuple(one for one in found if one.findings)
-    return Conformance(certificates=done, asked=len(asked), stopped=next(iter(received), None))
->>>>>>> 6773535 (wip2)
 
 
 def select_candidates(words: Sequence[str]) -> tuple[VerifyOptions, list[Law], list[Candidate]]:
@@ -233,7 +204,7 @@ def verify(words: Sequence[str], plugins: Sequence[str]) -> Verification:
 
     certificates: list[Certificate] = []
     ticker = Ticker()
-    with stopping() as received:
+    with stop_on_signal() as received:
         for number, candidate in enumerate(candidates, start=1):
             title = f"{candidate.name} ({number} of {len(candidates)})"
             work = _Examination(candidate, command)

@@ -142,10 +142,8 @@ def find_reader(recipe: Recipe, section: Literal["model", "task"], spec: Samples
     cls = registry.find(f"{section}s", name)
     expected = get_type_hints(cls.__init__).get("samples", object)
     if not isinstance(spec, expected):
-        kinds = " or ".join(kind.__name__ for kind in get_args(expected) or (expected,))
-        problem = (
-            f"{section} {name} reads {kinds}, data {recipe.data.name} yields {type(spec).__name__}"
-        )
+        kinds = " or ".join(kind.noun for kind in get_args(expected) or (expected,))
+        problem = f"{section} {name} reads {kinds}, data {recipe.data.name} yields {spec.noun}"
         raise OptionError("name", problem)
     return cls
 

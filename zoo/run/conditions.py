@@ -99,7 +99,7 @@ def _check_sizes(experiment: Experiment, kind: str) -> Iterator[OptionError]:
         yield OptionError(kind, problem)
         return
     if isinstance(trained, ImageSpec) != (kind == "resolutions"):
-        problem = f"data {recipe.data.name} yields {type(trained).__name__}, which has no {kind}"
+        problem = f"data {recipe.data.name} yields {trained.noun}, which have none"
         yield OptionError(kind, problem)
         return
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from zoo.attention.encoding import Encoding
 from zoo.config import Recipe
 from zoo.data.spec import ImageSpec, Samples
-from zoo.models.transformer import Transformer
+from zoo.models.transformer import find_transformers
 from zoo.registry import Choice, nearest
 from zoo.run.build import build_task
 from zoo.tasks.base import Task
@@ -46,8 +46,7 @@ def find_methods(model: nn.Module, factors: tuple[float, ...]) -> dict[str, Chan
 
 
 def _list_encodings(model: nn.Module) -> list[Encoding]:
-    transformers = [module for module in model.modules() if isinstance(module, Transformer)]
-    return [link for transformer in transformers for link in transformer.chains[0]]
+    return [link for transformer in find_transformers(model) for link in transformer.chains[0]]
 
 
 def _has_other_coordinates(link: Encoding) -> bool:

@@ -156,7 +156,7 @@ def count_parameters(model: nn.Module) -> Mapping[str, int]:
     """Return numbers of parameters by part of the model; those of all blocks are added up."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
-        words = name.replace("trunk.", "").split(".")
+        words = name.split(".")
         if words[0] == "blocks":
             part = f"blocks.{words[2].partition('_')[0]}"
         elif words[0] == "encoding":
