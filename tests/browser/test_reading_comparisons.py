@@ -50,14 +50,15 @@ def test_the_first_screen_holds_the_answer_and_the_figure(visit, name):
     assert tab.locator("#flags").bounding_box()["y"] < WIDE["height"]
 
 
-def test_strips_lie_side_by_side_in_line(visit):
-    tab = visit("images")
+@pytest.mark.parametrize(("name", "width"), [("images", 120), ("many", 80)])
+def test_strips_lie_side_by_side_in_line(visit, name, width):
+    tab = visit(name)
     lines = tab.locator(".ranks td[data-column='1'] .strip:not(.axis)")
     sides = {
         (round(box["x"]), round(box["width"])) for one in lines.all() if (box := one.bounding_box())
     }
     assert len(sides) == 1
-    assert sides.pop()[1] > 120
+    assert sides.pop()[1] > width
 
 
 def test_the_switch_ranks_anew_by_mouse(visit):

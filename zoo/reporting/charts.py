@@ -201,10 +201,15 @@ def _draw_rule(panel: LineChart, x_scale: Scale, style: Style) -> list[alt.Chart
     text = base.mark_text(
         align="right" if is_right else "left",
         dx=-5 if is_right else 5,
-        baseline="top",
+        baseline="bottom" if panel.shows_values else "top",
         color=style.palette.quiet,
     )
-    return [rule, text.encode(x=x, y=alt.value(2), text=alt.Text("name:N"))]
+    return [
+        rule,
+        text.encode(
+            x=x, y=alt.value(style.height - 4 if panel.shows_values else 2), text=alt.Text("name:N")
+        ),
+    ]
 
 
 def _colour_encoding(
