@@ -3,6 +3,7 @@
 import dataclasses
 import doctest
 import importlib
+import inspect
 import math
 import re
 import shlex
@@ -323,3 +324,20 @@ def test_the_files_that_pages_name_exist():
         for path in re.findall(r"`((?:zoo|docs|tests|examples)/[\w/]+\.\w+)`", page.read_text()):
             if path not in EXAMPLE_FILES:
                 assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def test_the_broken_law_on_the_page_about_adding_is_quoted_as_it_is_stated():
+    (law,) = (law for law in LAWS if law.name == "shifts_are_seen")
+    assert f"    the law: {law.statement}\n" in (ROOT / "docs" / "adding.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(zoo.__all__))
+def test_a_public_name_documents_its_arguments(name):
+    public = getattr(zoo, name)
+    text = inspect.getdoc(public) or ""
+    parameters = inspect.signature(public).parameters.values()
+
+    undescribed = [one for one in parameters if not re.search(rf"^ +\**{one.name}: ", text, re.M)]
+    assert text
+    assert not undescribed or isinstance(public, type)
+    assert "Returns:" in text or isinstance(public, type)
