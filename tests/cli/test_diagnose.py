@@ -9,9 +9,9 @@ from tiny import TINY, language
 from untrained import made
 
 from zoo import __version__
-from zoo.diagnostics.capture import look
+from zoo.diagnostics.capture import capture_attention
 from zoo.diagnostics.metrics import rollout
-from zoo.diagnostics.token_layout import layout
+from zoo.diagnostics.token_layout import find_layout
 from zoo.evaluation.diagnose import build_report, capture_attention
 from zoo.evaluation.evaluate import evaluate
 from zoo.reporting.panel import Curves, HeatmapGrid
@@ -218,14 +218,14 @@ def test_one_query_looks_from_the_middle_and_says_what_it_can(runs):
 def test_a_rollout_is_made_in_one_pass(runs):
     words = torch.randint(0, 9, (2, 16))
     model, calls = load(runs / "deep").model, []
-    plan = layout(model, (words,), 4)
+    plan = find_layout(model, (words,), 4)
     model.register_forward_pre_hook(lambda *given: calls.append(1))
     found = capture_attention(model, (words,), plan, [0])
     assert (
         len(calls) == 4
     )  # as it is, with all in one place, moved alike, and of all layers for the rollout
-    means = [one.weights.mean(1, keepdim=True) for one in look(model, (words,))]
-    assert torch.equal(found.rollout, rollout(means)[:, list(plan.slots)])
+    means = [one.weights.mean(1, keepdim=True) for one in capture_attention(model, (words,))]
+    assert torch.equal(found.rollout, rollout(means)[:, list(plan.query_index)])
 
 
 def test_one_run_has_names_for_its_checkpoints(runs):

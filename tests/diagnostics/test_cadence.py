@@ -2,7 +2,7 @@
 
 import pytest
 
-from zoo.diagnostics.callback import Cadence
+from zoo.diagnostics.callback import LookSchedule
 
 SECOND = 0.01  # of a step
 
@@ -24,23 +24,23 @@ def trained(cadence, cost, steps):
 
 
 def test_cheap_looks_come_at_each_step_that_is_asked_for():
-    found, _ = trained(Cadence(every=100, budget=0.02), SECOND, 1000)
+    found, _ = trained(LookSchedule(every=100, budget=0.02), SECOND, 1000)
     assert found == list(range(100, 1001, 100))
 
 
 @pytest.mark.parametrize("cost", [2 * SECOND, 10 * SECOND, 40 * SECOND])
 def test_dear_looks_are_put_off(cost):
-    found, _ = trained(Cadence(every=10, budget=0.02), cost, 20_000)
+    found, _ = trained(LookSchedule(every=10, budget=0.02), cost, 20_000)
     assert all(step % 10 == 0 for step in found)
     assert len(found) * cost <= 0.0205 * 20_000 * SECOND + cost
     assert len(found) * cost > 0.017 * 20_000 * SECOND
 
 
 def test_the_share_is_kept_once_the_cost_is_known():
-    cadence = Cadence(every=10, budget=0.02)
+    cadence = LookSchedule(every=10, budget=0.02)
     cadence.cost = 5 * SECOND
     assert trained(cadence, 5 * SECOND, 5000)[1] <= 0.02
 
 
 def test_the_whole_time_may_be_asked_for():
-    assert trained(Cadence(every=1, budget=1.0), SECOND, 5)[0] == [1, 2, 3, 4, 5]
+    assert trained(LookSchedule(every=1, budget=1.0), SECOND, 5)[0] == [1, 2, 3, 4, 5]

@@ -8,28 +8,28 @@ import torch
 
 from zoo.diagnostics import metrics
 from zoo.diagnostics.metrics import (
-    both,
-    correlations,
-    departure,
+    positioned_pairs,
+    word_position_correlations,
+    shift_sensitivity,
     distance,
     distance_by_axis,
     effective_rank,
     entropy,
-    explained_by,
-    explained_by_position,
-    first,
+    squared_correlation,
+    position_r2,
+    first_keys,
     gram,
-    largest,
-    mass,
-    near,
+    max_score,
+    share_at,
+    neighbourhood,
     offsets,
-    own,
-    profile,
+    diagonal,
+    offset_profile,
     rollout,
-    shares,
-    similarity,
-    total,
-    unplaced,
+    weight_shares,
+    head_similarity,
+    weight_sum,
+    special_tokens,
 )
 
 NAN, INF = float("nan"), float("inf")
@@ -76,7 +76,7 @@ def close(found, expected, **tolerances):
 
 def test_shares_are_sizes_relative_to_their_row():
     close(
-        shares(PARTIAL),
+        weight_shares(PARTIAL),
         [[[[1 / 4, 3 / 4, 0, 0], [NAN] * 4, [1 / 8, 3 / 8, 1 / 4, 1 / 4]]]],
         atol=1e-7,
         rtol=1e-6,
@@ -84,8 +84,8 @@ def test_shares_are_sizes_relative_to_their_row():
 
 
 def test_total_is_how_much_is_attended_at_all():
-    close(total(PARTIAL), row(0.4, 0, 0.5))
-    close(total(UNIFORM), 1)
+    close(weight_sum(PARTIAL), row(0.4, 0, 0.5))
+    close(weight_sum(UNIFORM), 1)
 
 
 @pytest.mark.parametrize(
@@ -149,30 +149,30 @@ def test_distance_is_over_keys_with_a_place():
 
 def test_mass_on_the_first_token_on_tokens_without_place_and_on_self():
     weights = torch.tensor([[[[0.5, 0.2, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.0, 0.0]]]])
-    close(mass(weights, first(weights)), row(0.5, 0.1, NAN))
-    close(mass(weights, unplaced(torch.tensor([[False, False, True, True]]))), row(0.7, 0.3, NAN))
-    close(mass(weights, own(torch.tensor([3, 1, 2]), 4)), row(0.1, 0.2, NAN))
-    close(mass(PARTIAL, first(PARTIAL)), row(1 / 4, NAN, 1 / 8))
-    close(mass(PARTIAL, first(PARTIAL) & False), row(0, NAN, 0))
+    close(share_at(weights, first_keys(weights)), row(0.5, 0.1, NAN))
+    close(share_at(weights, special_tokens(torch.tensor([[False, False, True, True]]))), row(0.7, 0.3, NAN))
+    close(share_at(weights, diagonal(torch.tensor([3, 1, 2]), 4)), row(0.1, 0.2, NAN))
+    close(share_at(PARTIAL, first_keys(PARTIAL)), row(1 / 4, NAN, 1 / 8))
+    close(share_at(PARTIAL, first_keys(PARTIAL) & False), row(0, NAN, 0))
 
 
 def test_mass_of_each_sample_is_of_its_own_pairs():
-    where = unplaced(torch.tensor([[True, False, False, False], [False, True, True, True]]))
-    close(mass(UNIFORM.expand(2, 3, 4, 4), where)[..., 0], [[3 / 4] * 3, [1 / 4] * 3])
+    where = special_tokens(torch.tensor([[True, False, False, False], [False, True, True, True]]))
+    close(share_at(UNIFORM.expand(2, 3, 4, 4), where)[..., 0], [[3 / 4] * 3, [1 / 4] * 3])
 
 
 def test_mass_within_a_window():
-    close(mass(UNIFORM, near(line(4), 1)), row(2 / 4, 3 / 4, 3 / 4, 2 / 4))
-    corner = mass(torch.full((1, 1, 12, 12), 1 / 12), near(board(3, 4), 1))[0, 0]
+    close(share_at(UNIFORM, neighbourhood(line(4), 1)), row(2 / 4, 3 / 4, 3 / 4, 2 / 4))
+    corner = share_at(torch.full((1, 1, 12, 12), 1 / 12), neighbourhood(board(3, 4), 1))[0, 0]
     assert corner[[0, 5]].tolist() == pytest.approx([4 / 12, 9 / 12])
-    placed = both(
+    placed = positioned_pairs(
         torch.tensor([[False, True, True, True]]), torch.tensor([[False, True, True, True]])
     )
-    close(mass(UNIFORM, near(line(4), 1, placed)), row(0, 2 / 4, 3 / 4, 2 / 4))
+    close(share_at(UNIFORM, neighbourhood(line(4), 1, placed)), row(0, 2 / 4, 3 / 4, 2 / 4))
 
 
 def test_pairs_that_both_have_a_place():
-    found = both(torch.tensor([[True, False]]), torch.tensor([[False, True, True]]))
+    found = positioned_pairs(torch.tensor([[True, False]]), torch.tensor([[False, True, True]]))
     assert found.tolist() == [[[[False, True, True], [False, False, False]]]]
 
 
@@ -198,14 +198,14 @@ def test_effective_rank_of_a_random_matrix():
 def test_the_largest_score_is_one_that_is_seen():
     one, other = [[-5.0, -INF], [-3.0, -4.0]], [[7.0, INF], [-9.0, 1.0]]
     scores = torch.tensor([[one, other], [other, [[-INF, -INF], [-INF, -INF]]]])
-    close(largest(scores), [[-3, 7], [7, NAN]])
+    close(max_score(scores), [[-3, 7], [7, NAN]])
 
 
 def test_heads_are_alike_by_the_cosine_of_their_rows():
     heads = torch.cat([DIAGONAL, UNIFORM, SHIFTED, 3 * DIAGONAL, -DIAGONAL], dim=1)
     half = 1 / 2  # of a single look with an even one over four keys
     close(
-        similarity(heads),
+        head_similarity(heads),
         [
             [
                 [1, half, 0, 1, -1],
@@ -221,25 +221,25 @@ def test_heads_are_alike_by_the_cosine_of_their_rows():
 def test_each_query_counts_alike_in_the_likeness_of_heads():
     one = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     other = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
-    close(similarity(torch.stack([one, other])[None])[0, 0, 1], 1 / 2)
+    close(head_similarity(torch.stack([one, other])[None])[0, 0, 1], 1 / 2)
 
 
 def test_queries_that_see_nothing_do_not_make_heads_unlike():
     empty = DIAGONAL.clone()
     empty[..., 1, :] = 0
     close(
-        similarity(torch.cat([DIAGONAL, empty, 0 * empty], dim=1)),
+        head_similarity(torch.cat([DIAGONAL, empty, 0 * empty], dim=1)),
         [[[1, 1, NAN], [1, 1, NAN], [NAN] * 3]],
     )
 
 
 def test_random_heads_are_half_alike():
     # of rows of M keys, products average 1 / M and squares 2 / (M + 1)
-    close(similarity(random_weights(1, 2, 300))[0, 0, 1], 301 / 600, atol=0.01, rtol=0)
+    close(head_similarity(random_weights(1, 2, 300))[0, 0, 1], 301 / 600, atol=0.01, rtol=0)
 
 
 def test_profile_of_a_shifted_diagonal_stands_at_its_offset():
-    (axis,), values = profile(SHIFTED, line(4), everywhere(4))
+    (axis,), values = offset_profile(SHIFTED, line(4), everywhere(4))
     assert axis.tolist() == [-3, -2, -1, 0, 1, 2, 3]
     close(values, [[0, 0, 1, 0, 0, 0, 1]])
 
@@ -251,13 +251,13 @@ def test_profile_averages_samples_and_keeps_heads_apart():
             torch.stack([0 * torch.eye(3), torch.ones(3, 3)]),
         ]
     )
-    close(profile(weights, line(3), everywhere(3))[1], [[0, 0, 1 / 2, 0, 0], [2 / 3] * 5])
+    close(offset_profile(weights, line(3), everywhere(3))[1], [[0, 0, 1 / 2, 0, 0], [2 / 3] * 5])
 
 
 def test_profile_knows_no_weight_where_no_pair_is_seen():
     causal = everywhere(3).tril()
     weights = causal / causal.sum(-1, keepdim=True)
-    (axis,), values = profile(weights, line(3), causal)
+    (axis,), values = offset_profile(weights, line(3), causal)
     assert axis.tolist() == [-2, -1, 0, 1, 2]
     close(values, [[NAN, NAN, (1 + 1 / 2 + 1 / 3) / 3, (1 / 2 + 1 / 3) / 2, 1 / 3]])
 
@@ -265,7 +265,7 @@ def test_profile_knows_no_weight_where_no_pair_is_seen():
 def test_profile_of_an_image_has_rows_and_columns():
     looks = torch.zeros(6, 6)
     looks[3, 1] = looks[4, 2] = 1.0  # in 2 rows of 3, one row down and one column left
-    (rows, columns), values = profile(looks[None, None], board(2, 3), everywhere(6))
+    (rows, columns), values = offset_profile(looks[None, None], board(2, 3), everywhere(6))
     assert (rows.tolist(), columns.tolist()) == ([-1, 0, 1], [-2, -1, 0, 1, 2])
     expected = torch.zeros(1, 3, 5)
     expected[0, 2, 1] = 1  # both of the two pairs
@@ -274,7 +274,7 @@ def test_profile_of_an_image_has_rows_and_columns():
 
 def test_profile_of_a_clip_is_a_volume():
     places = torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(2))[None]
-    axes, values = profile(torch.eye(12)[None, None], offsets(places, places), everywhere(12))
+    axes, values = offset_profile(torch.eye(12)[None, None], offsets(places, places), everywhere(12))
     assert [len(axis) for axis in axes] == [3, 5, 3]
     assert values.shape == (1, 3, 5, 3)
     assert values[0, 1, 2, 1] == 1 == values.sum()
@@ -284,19 +284,19 @@ def test_profile_is_of_tokens_with_a_place():
     placed = torch.tensor([[False, True, True, True]])
     apart = line(4).float()
     apart[:, 0] = apart[:, :, 0] = 0.5
-    (axis,), values = profile(ONE_HOT, apart, everywhere(4), both(placed, placed))
+    (axis,), values = offset_profile(ONE_HOT, apart, everywhere(4), positioned_pairs(placed, placed))
     assert axis.tolist() == [-2, -1, 0, 1, 2]
     close(values, [[0, 1 / 2, 1 / 3, 1 / 2, 0]])
     close(
-        profile(ONE_HOT, apart, everywhere(4).tril(), both(placed, placed))[1],
+        offset_profile(ONE_HOT, apart, everywhere(4).tril(), positioned_pairs(placed, placed))[1],
         [[NAN, NAN, 1 / 3, 1 / 2, 0]],
     )
     with pytest.raises(ValueError, match="whole"):
-        profile(ONE_HOT, apart, everywhere(4))
+        offset_profile(ONE_HOT, apart, everywhere(4))
 
 
 def test_profile_of_no_pair_is_empty():
-    (axis,), values = profile(UNIFORM, line(4), ~everywhere(4))
+    (axis,), values = offset_profile(UNIFORM, line(4), ~everywhere(4))
     assert axis.tolist() == [0]
     close(values, [[NAN]])
 
@@ -324,51 +324,51 @@ def test_scores_of_places_alone_are_explained_by_them():
     scores = torch.randn(1, 3, 5, 5) + torch.randn(
         6, 3, 5, 1
     )  # what a row has in common does not count
-    close(explained_by_position(scores), 1, atol=1e-5, rtol=0)
+    close(position_r2(scores), 1, atol=1e-5, rtol=0)
 
 
 def test_noise_is_not_explained_by_position():
-    close(explained_by_position(torch.randn(2, 4, 64, 64)), 0, atol=0.05, rtol=0)
+    close(position_r2(torch.randn(2, 4, 64, 64)), 0, atol=0.05, rtol=0)
 
 
 @pytest.mark.parametrize("samples", [2, 3, 8])
 def test_of_many_draws_of_noise_nothing_is_explained_on_average(samples):
     drawn = torch.randn(samples, 4000, 3, 4)
-    close(explained_by_position(drawn, clamped=False).mean(), 0, atol=0.015, rtol=0)
-    assert explained_by_position(drawn).min() == 0
+    close(position_r2(drawn, clamp=False).mean(), 0, atol=0.015, rtol=0)
+    assert position_r2(drawn).min() == 0
 
 
 @pytest.mark.parametrize("samples", [2, 8])
 def test_half_of_what_is_half_place_and_half_noise_is_explained(samples):
     scores = torch.randn(1, 40, 24, 24) + torch.randn(samples, 40, 24, 24)
-    close(explained_by_position(scores).mean(), 1 / 2, atol=0.02, rtol=0)
+    close(position_r2(scores).mean(), 1 / 2, atol=0.02, rtol=0)
 
 
 def test_what_position_explains_is_of_pairs_seen_in_all_samples():
     scores = torch.randn(1, 2, 5, 5).masked_fill(~everywhere(5).tril(), -INF).repeat(3, 1, 1, 1)
     scores[0, :, 4, 0] = -INF
     scores[1:, :, 4, 0] = torch.randn(2, 2) * 100
-    close(explained_by_position(scores), 1, atol=1e-5, rtol=0)
+    close(position_r2(scores), 1, atol=1e-5, rtol=0)
 
 
 def test_constant_rows_leave_nothing_to_explain():
     scores = (torch.arange(1.0, 4)[:, None, None, None] / 10).expand(3, 2, 7, 7)
-    close(explained_by_position(scores), NAN)
-    close(explained_by(scores, scores), NAN)
-    close(departure(scores, scores), NAN)
+    close(position_r2(scores), NAN)
+    close(squared_correlation(scores, scores), NAN)
+    close(shift_sensitivity(scores, scores), NAN)
 
 
 def test_one_sample_cannot_tell_place_from_content():
     with pytest.raises(ValueError, match="at least two samples, got 1"):
-        explained_by_position(torch.randn(1, 2, 3, 3))
+        position_r2(torch.randn(1, 2, 3, 3))
 
 
 def test_what_a_part_explains_of_its_sum():
     part = torch.tensor([[[[1.0, -1.0, 0.0, 0.0]]], [[[0.0, 0.0, 1.0, -1.0]]]])
     rest = torch.tensor([[[[0.0, 0.0, 2.0, -2.0]]], [[[1.0, -1.0, 0.0, 0.0]]]])
-    close(explained_by(part + rest + 7, -3 * part - 2), 4 / (4 + 10))
-    close(explained_by(part, part), 1)
-    close(explained_by(part, rest), 0)
+    close(squared_correlation(part + rest + 7, -3 * part - 2), 4 / (4 + 10))
+    close(squared_correlation(part, part), 1)
+    close(squared_correlation(part, rest), 0)
 
 
 def test_what_a_part_explains_is_of_pairs_seen_in_both():
@@ -376,19 +376,19 @@ def test_what_a_part_explains_is_of_pairs_seen_in_both():
     part = torch.tensor(
         [[[[3.0, 5.0, 9.0, 50.0], [2.0, 10.0, -INF, 16.0]]]]
     )  # twice as much, and a constant
-    close(explained_by(scores, part), 1)
+    close(squared_correlation(scores, part), 1)
 
 
 def test_a_relative_encoding_does_not_depart():
     relative = -(line(5)[..., 0].abs())[:, None]
-    close(departure(relative, relative + torch.randn(1, 1, 5, 1)), 0, atol=1e-6, rtol=0)
+    close(shift_sensitivity(relative, relative + torch.randn(1, 1, 5, 1)), 0, atol=1e-6, rtol=0)
 
 
 def test_departure_of_products_of_places():
     places = torch.arange(1.0, 5)
     scores, shifted = (torch.outer(p, p)[None, None] for p in (places, places + 3))
     # centred, i j loses i times the mean of j: a shift by 3 adds 3 where there was i
-    close(departure(scores, shifted), 3 * math.sqrt(4 / (1 + 4 + 9 + 16)))
+    close(shift_sensitivity(scores, shifted), 3 * math.sqrt(4 / (1 + 4 + 9 + 16)))
 
 
 def test_departure_is_of_pairs_seen_in_both():
@@ -396,7 +396,7 @@ def test_departure_is_of_pairs_seen_in_both():
     scores = torch.tensor([[[[1.0, -1.0, -INF], [2.0, 0.0, 100.0], blind]]])
     shifted = torch.tensor([[[[-3.0, 3.0, 50.0], [4.0, 0.0, -INF], blind[::-1]]]])
     # centred: 1 -1 and 1 -1 become -3 3 and 2 -2
-    close(departure(scores, shifted), math.sqrt((16 + 16 + 1 + 1) / 4))
+    close(shift_sensitivity(scores, shifted), math.sqrt((16 + 16 + 1 + 1) / 4))
 
 
 def test_products_of_a_table():
@@ -414,7 +414,7 @@ def test_correlations_of_words_and_places_by_hand():
     key = torch.tensor([[[5.0, 0.0], [7.0, 11.0]]])
     found = {
         name: (part[0] * math.sqrt(2)).round(decimals=4).tolist()
-        for name, part in correlations(word, position, query, key).items()
+        for name, part in word_position_correlations(word, position, query, key).items()
     }
     assert found == {
         "word to word": [[25, 5], [5, 10]],  # 5 times the mean of (1 3, 2 0) squared
@@ -432,28 +432,28 @@ def test_the_four_correlations_add_up_to_the_scores():
     ]
     scores = projected[0] @ projected[1].mT / math.sqrt(4)
     close(
-        sum(correlations(word, position, query, key).values()), scores.mean(0), atol=1e-4, rtol=1e-4
+        sum(word_position_correlations(word, position, query, key).values()), scores.mean(0), atol=1e-4, rtol=1e-4
     )
 
 
 CALLS = {
-    "correlations": lambda w: correlations(w[0], w[0], w[0], w[0])["word to word"],
-    "departure": lambda w: departure(w, 2 * w),
+    "correlations": lambda w: word_position_correlations(w[0], w[0], w[0], w[0])["word to word"],
+    "departure": lambda w: shift_sensitivity(w, 2 * w),
     "distance": lambda w: distance(w, line(4).to(w), torch.ones(1, 4, dtype=torch.bool)),
     "distance_by_axis": lambda w: distance_by_axis(w, line(4).to(w)),
     "effective_rank": effective_rank,
     "entropy": entropy,
-    "explained_by": lambda w: explained_by(w, w.flip(-1)),
-    "explained_by_position": explained_by_position,
+    "explained_by": lambda w: squared_correlation(w, w.flip(-1)),
+    "explained_by_position": position_r2,
     "gram": lambda w: gram(w[0, 0]),
-    "largest": largest,
-    "mass": lambda w: mass(w, first(w)),
+    "largest": max_score,
+    "mass": lambda w: share_at(w, first_keys(w)),
     "offsets": lambda w: offsets(w[0], w[0]),
-    "profile": lambda w: profile(w, line(4).to(w), everywhere(4))[1],
+    "profile": lambda w: offset_profile(w, line(4).to(w), everywhere(4))[1],
     "rollout": lambda w: rollout([w, w]),
-    "shares": shares,
-    "similarity": similarity,
-    "total": total,
+    "shares": weight_shares,
+    "similarity": head_similarity,
+    "total": weight_sum,
 }
 PAIRS = {"both", "first", "near", "own", "unplaced"}
 

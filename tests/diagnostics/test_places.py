@@ -6,7 +6,7 @@ from language import decoder, text
 
 import zoo
 from zoo.attention import Dims, Tokens
-from zoo.diagnostics.position_ablation import CHANGES, changed, moved
+from zoo.diagnostics.position_ablation import CHANGES, change_positions, apply_change
 from zoo.errors import OptionError
 
 GRID = torch.tensor([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]).float()
@@ -29,15 +29,15 @@ def passages():
 
 
 def places(tokens, name):
-    return moved(tokens, CHANGES[name]).index
+    return apply_change(tokens, CHANGES[name]).index
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_class_token_stays_and_order_is_not_claimed(name):
-    found = moved(image(), CHANGES[name])
+    found = apply_change(image(), CHANGES[name])
     assert found.index[0, 0].tolist() == [0.5, 1.0]
     assert found.pos is found.index
-    assert not moved(passages(), CHANGES[name]).ordered
+    assert not apply_change(passages(), CHANGES[name]).ordered
 
 
 def test_shuffling_deals_out_the_same_places():
@@ -104,7 +104,7 @@ RELATIVE = ("rope", "xpos", "alibi", "kerple", "t5", "shaw", "transformer_xl", "
 def test_a_model_is_moved_and_let_go(encoding):
     model, inputs = decoder(encoding), text()
     before = model(inputs)
-    with changed(model, CHANGES["shuffled"]):
+    with change_positions(model, CHANGES["shuffled"]):
         inside = model(inputs)
     assert torch.equal(before, inside) is (encoding in ORDER)
     assert torch.equal(before, model(inputs))
@@ -114,15 +114,15 @@ def test_a_model_is_moved_and_let_go(encoding):
 def test_what_is_relative_does_not_see_a_shift(encoding):
     model, inputs = decoder(encoding).double(), text()
     before = model(inputs)
-    with changed(model, CHANGES["shifted"]):
+    with change_positions(model, CHANGES["shifted"]):
         assert torch.allclose(model(inputs), before)
-    with changed(model, CHANGES["zeroed"]):
+    with change_positions(model, CHANGES["zeroed"]):
         assert not torch.allclose(model(inputs), before)
 
 
 def test_a_table_that_is_too_short_refuses():
     with (
-        changed(model := decoder("learned"), CHANGES["shifted"]),
+        change_positions(model := decoder("learned"), CHANGES["shifted"]),
         pytest.raises(OptionError, match="12"),
     ):
         model(text())
@@ -131,6 +131,6 @@ def test_a_table_that_is_too_short_refuses():
 def test_a_model_that_is_no_transformer_is_refused():
     with (
         pytest.raises(OptionError, match="the model is no Transformer"),
-        changed(zoo.Attention(Dims(16, 2), "rope"), CHANGES["zeroed"]),
+        change_positions(zoo.Attention(Dims(16, 2), "rope"), CHANGES["zeroed"]),
     ):
         pass

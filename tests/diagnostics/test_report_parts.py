@@ -8,32 +8,32 @@ import torch
 from language import SAMPLES, decoder, encoder, text
 
 from zoo.data.corpus.tokenizer import Bytes
-from zoo.diagnostics.capture import look
+from zoo.diagnostics.capture import capture_attention
 from zoo.diagnostics.encoding_panels import encodings, findings
-from zoo.diagnostics.position_ablation import CHANGES, changed
-from zoo.diagnostics.report import Control, measured, profiles, verdict
-from zoo.diagnostics.token_layout import layout, pictures, pieces, spread
-from zoo.diagnostics.training_curves import extrapolation, training
+from zoo.diagnostics.position_ablation import CHANGES, change_positions
+from zoo.diagnostics.report import Control, compute_measures, draw_profiles, describe_ablation
+from zoo.diagnostics.token_layout import find_layout, to_pictures, decode_pieces, choose_cells
+from zoo.diagnostics.training_curves import draw_extrapolation, draw_training_curves
 
 # what is shown
 
 
 def test_queries_are_spread_along_each_axis():
-    assert spread((4, 4), 16) == [*range(16)]
-    assert spread((3, 5), 6) == [0, 2, 4, 10, 12, 14]
-    assert spread((7,), 3) == [0, 3, 6]
-    assert len(spread((4, 14, 14), 64)) <= 64
-    assert spread((5, 5), 1) == [12]
+    assert choose_cells((4, 4), 16) == [*range(16)]
+    assert choose_cells((3, 5), 6) == [0, 2, 4, 10, 12, 14]
+    assert choose_cells((7,), 3) == [0, 3, 6]
+    assert len(choose_cells((4, 14, 14), 64)) <= 64
+    assert choose_cells((5, 5), 1) == [12]
 
 
 def test_a_layout_names_what_has_no_place():
-    found = layout(encoder("rope", cls_token=True), (text(2, 9),), 4)
+    found = find_layout(encoder("rope", cls_token=True), (text(2, 9),), 4)
     assert (found.extra, found.grid, found.layers, found.tokens) == (("class",), (9,), (0, 1), 10)
-    assert found.slots == (0, 1, 4, 6, 9)
+    assert found.query_index == (0, 1, 4, 6, 9)
 
 
 def test_pieces_tell_padding_and_what_is_hidden():
-    assert pieces(SAMPLES.vocabulary, torch.tensor([0, 10, 11, -1])) == ("a", "k", "[mask]", "")
+    assert decode_pieces(SAMPLES.vocabulary, torch.tensor([0, 10, 11, -1])) == ("a", "k", "[mask]", "")
 
 
 def test_a_character_of_several_bytes_stands_at_the_first():
@@ -55,13 +55,13 @@ def test_a_character_of_several_bytes_stands_at_the_first():
         "\u2039A9\u203a",
         "",
     )
-    assert pieces(words, torch.tensor(broken)) == shown
-    assert pieces(words, torch.tensor([0xC3, 256])) == ("\u2039C3\u203a", "[mask]")
+    assert decode_pieces(words, torch.tensor(broken)) == shown
+    assert decode_pieces(words, torch.tensor([0xC3, 256])) == ("\u2039C3\u203a", "[mask]")
 
 
 def test_a_clip_is_shown_by_the_middle_frame_of_each_step():
     clip = (torch.arange(6.0) / 5)[None, :, None, None].expand(1, 6, 2, 3)
-    found = pictures(clip, 2)
+    found = to_pictures(clip, 2)
     assert [picture.shape for picture in found] == [(2, 3, 3)] * 2
     assert [int(picture[0, 0, 0]) for picture in found] == [
         51,
@@ -70,9 +70,9 @@ def test_a_clip_is_shown_by_the_middle_frame_of_each_step():
 
 
 def test_colours_stay_and_grey_becomes_colour():
-    (picture,) = pictures(torch.tensor([0.0, 0.5, 2.0])[:, None, None], 1)
+    (picture,) = to_pictures(torch.tensor([0.0, 0.5, 2.0])[:, None, None], 1)
     assert picture[0, 0].tolist() == [0, 128, 255]
-    (picture,) = pictures(torch.full((1, 1, 1), 0.2), 1)
+    (picture,) = to_pictures(torch.full((1, 1, 1), 0.2), 1)
     assert picture[0, 0].tolist() == [51, 51, 51]
 
 
@@ -80,20 +80,20 @@ def test_colours_stay_and_grey_becomes_colour():
 
 
 def test_a_profile_of_looking_at_the_token_before_has_one_peak():
-    (seen, _) = look(decoder("none"), (text(),))
+    (seen, _) = capture_attention(decoder("none"), (text(),))
     before = torch.eye(12).roll(1, 0).expand(2, 2, 12, 12)
     before = before.clone().index_fill_(
         2, torch.tensor([0]), 0.0
     )  # the first token has none before it
-    (panel,) = profiles([replace(seen, weights=before)])
+    (panel,) = draw_profiles([replace(seen, weights=before)])
     assert panel.places.tolist() == [*range(12)]
     assert all(line.argmax() == 1 for line in panel.lines.values())
     assert panel.lines["head 1"][1] == 1
 
 
 def test_attention_spread_evenly_is_told_beside_each_measure():
-    seen = look(encoder("none"), (text(),))
-    found = {measure.name: measure for measure in measured(seen, None, None)}
+    seen = capture_attention(encoder("none"), (text(),))
+    found = {measure.name: measure for measure in compute_measures(seen, None, None)}
     even = {name: measure.even for name, measure in found.items()}
     assert even["entropy"] == pytest.approx(math.log(12))
     assert even["distance"] == pytest.approx((12**2 - 1) / (3 * 12))
@@ -104,25 +104,25 @@ def test_attention_spread_evenly_is_told_beside_each_measure():
 
 def test_a_token_without_a_place_is_no_departure_from_relativity():
     model, given = encoder("rope", cls_token=True), (text(),)
-    with changed(model, CHANGES["shifted"]):
-        shifted = look(model, given)
+    with change_positions(model, CHANGES["shifted"]):
+        shifted = capture_attention(model, given)
     found = {
         measure.name: measure.values
-        for measure in measured(look(model, given)[:1], None, shifted[:1])
+        for measure in compute_measures(capture_attention(model, given)[:1], None, shifted[:1])
     }
     assert found["departure"].max() < 1e-5
 
 
 def test_turns_that_an_encoding_tells_are_drawn_once():
     model, given = decoder("rope"), (text(),)
-    titles = [panel.title for panel in encodings(model, given, look(model, given), (12,))]
+    titles = [panel.title for panel in encodings(model, given, capture_attention(model, given), (12,))]
     assert "rope: Frequencies of turns" in titles
     assert "Rotation of each pair of channels" not in titles
     assert "Scores of equal tokens" in titles
 
 
 def test_what_is_the_same_in_all_layers_is_told_once():
-    shared, own = (findings(look(decoder(name), (text(),))) for name in ("t5", "fox"))
+    shared, own = (findings(capture_attention(decoder(name), (text(),))) for name in ("t5", "fox"))
     titles = [panel.title for panel in (*shared, *own)]
     assert len(titles) == len(set(titles))
     assert not any("layer" in panel.title for panel in shared)
@@ -152,7 +152,7 @@ def control(name, loss=None, refused=""):
     ids=["alone", "order alone", "a set", "places", "refused"],
 )
 def test_a_verdict_says_whether_places_are_used(others, causal, parts):
-    told = verdict([control("as they are", 2.0), *others], "test/loss", causal)
+    told = describe_ablation([control("as they are", 2.0), *others], "test/loss", causal)
     assert all(part in told for part in parts), told
     assert "shifted" not in told
 
@@ -163,7 +163,7 @@ def test_what_no_digit_tells_apart_is_no_change():
         for name, a in (("as they are", 3.4), ("reversed", 3.40001))
     ]
     assert (
-        verdict(pair, "a", True)
+        describe_ablation(pair, "a", True)
         == "a stays at 3.4000 wherever tokens are put, but for less than 0.00005"
     )
 
@@ -174,7 +174,7 @@ def test_a_metric_that_stays_is_no_sign_that_no_places_are_read():
         for name, b in (("as they are", 1.0), ("shuffled", 2.0))
     ]
     assert (
-        verdict(pair, "a", True)
+        describe_ablation(pair, "a", True)
         == "a stays at 1.0000 wherever tokens are put, though other metrics change"
     )
 
@@ -184,14 +184,14 @@ def test_a_metric_that_is_no_number_is_told_as_such(others):
     pair = [control("shuffled", float(others[0])), control("zeroed", float(others[1]))]
     lost = "shuffled" if others[0] == "nan" else "zeroed"
     assert (
-        verdict([control("as they are", 1.0), *pair], "test/loss", True)
+        describe_ablation([control("as they are", 1.0), *pair], "test/loss", True)
         == f"test/loss is no number with places {lost}"
     )
 
 
 def test_rounding_is_no_use_of_places():
     pair = [control("as they are", 0.9), control("shuffled", 0.9000001)]
-    assert verdict(pair, "test/loss", True).endswith("but for less than 0.00005")
+    assert describe_ablation(pair, "test/loss", True).endswith("but for less than 0.00005")
 
 
 # what was kept
@@ -218,7 +218,7 @@ def test_training_and_validation_are_drawn_over_the_same_steps():
         val_loss=["", "5", "", "6"],
         val_accuracy=["", "0.1", "", "0.2"],
     )
-    first, both, accuracy = training(kept, "tokens")
+    first, both, accuracy = draw_training_curves(kept, "tokens")
     assert first.lines["train"].tolist() == [4, 2, 3, 1]
     assert both.places.tolist() == [1, 3]
     assert both.lines["train"].tolist() == [3, 2]
@@ -227,7 +227,7 @@ def test_training_and_validation_are_drawn_over_the_same_steps():
 
 
 def test_long_trainings_are_thinned():
-    (panel,) = training(rows(train_loss=[str(n) for n in range(1000)]), "tokens")
+    (panel,) = draw_training_curves(rows(train_loss=[str(n) for n in range(1000)]), "tokens")
     assert len(panel.places) <= 400
     assert panel.lines["train"].mean().item() == pytest.approx(499.5, abs=1)
 
@@ -237,7 +237,7 @@ def test_what_was_measured_of_attention_has_a_line_for_each_layer():
         {"step": "0", "attention/0/entropy": "1", "attention/1/entropy": "2"},
         {"step": "9", "attention/0/entropy": "3"},
     ]
-    (panel,) = training(kept, "tokens")
+    (panel,) = draw_training_curves(kept, "tokens")
     assert panel.places.tolist() == [0, 9]
     assert (panel.title, panel.y) == ("Entropy", "nats")
     assert panel.lines["layer 0"].tolist() == [1, 3]
@@ -251,11 +251,11 @@ def test_an_evaluation_at_other_lengths_is_drawn_with_its_own():
         "128": {"refused": "no"},
     }
     result = {"metrics": {"test/loss": 1.0}, "size": 32, "lengths": swept}
-    loss, place = extrapolation(result, 32)
+    loss, place = draw_extrapolation(result, 32)
     assert loss.places.tolist() == [16, 32, 64]
     assert loss.lines["test/loss"].tolist() == [2, 1, 3]
     assert "refused at 128" in loss.says
     assert place.places.tolist() == [0, 2]
     slid = {size: {"windows": "sliding", **found} for size, found in swept.items()}
-    loss, _ = extrapolation({**result, "windows": "side by side", "lengths": slid}, 32)
+    loss, _ = draw_extrapolation({**result, "windows": "side by side", "lengths": slid}, 32)
     assert loss.places.tolist() == [16, 64]

@@ -8,9 +8,9 @@ import torch
 import zoo
 from zoo.attention.encoding import Dims
 from zoo.diagnostics import metrics
-from zoo.diagnostics.callback import GAP, MARK, STOPS, attended, numbers
-from zoo.diagnostics.capture import look
-from zoo.diagnostics.head_metrics import kinds, unit
+from zoo.diagnostics.callback import GAP, MARK, STOPS, draw_attention, summarize_layer
+from zoo.diagnostics.capture import capture_attention
+from zoo.diagnostics.head_metrics import list_metrics, position_unit
 from zoo.run.build import build_model
 
 
@@ -19,12 +19,12 @@ def even(axes=1, length=(8,), causal=False, queries=None):
     layer = zoo.Attention(Dims(16, 2, axes=axes, length=length), "none", causal=causal)
     for parameter in layer.layer.q_proj.parameters():
         torch.nn.init.zeros_(parameter)
-    (found,) = look(layer, (torch.randn(2, math.prod(length), 16),), queries=queries)
+    (found,) = capture_attention(layer, (torch.randn(2, math.prod(length), 16),), queries=queries)
     return found
 
 
 def measured(look):
-    return {kind.name: kind.of(look) for kind in kinds(look)}
+    return {kind.name: kind.compute(look) for kind in list_metrics(look)}
 
 
 def test_even_attention_over_a_text_is_measured_as_such():
@@ -59,10 +59,10 @@ def test_a_causal_mask_leaves_what_came_before():
 def test_distances_on_a_grid_are_in_patches():
     seen = even(2, (2, 4))
     found = measured(seen)
-    assert unit(seen) == "patches"
+    assert position_unit(seen) == "patches"
     torch.testing.assert_close(found["distance_row"], torch.full((2,), 0.5))
     torch.testing.assert_close(found["distance_column"], torch.full((2,), 1.25))
-    assert {kind.name: kind.unit for kind in kinds(seen)}["distance_column"] == "columns"
+    assert {kind.name: kind.unit for kind in list_metrics(seen)}["distance_column"] == "columns"
 
 
 def test_distances_in_a_clip_are_told_along_time_too():
@@ -72,20 +72,20 @@ def test_distances_in_a_clip_are_told_along_time_too():
 
 
 def test_numbers_are_means_over_heads_and_leave_out_what_cannot_be_said():
-    found = numbers(even())
+    found = summarize_layer(even())
     assert found["entropy"] == pytest.approx(math.log(8), abs=1e-5)
     assert "by_position" not in found  # scores are constant
 
 
 def test_what_encodings_say_in_numbers_is_among_them():
     layer = zoo.Attention(Dims(16, 2), "fox", causal=True)
-    (seen,) = look(layer, (torch.randn(1, 6, 16),))
-    assert [name for name in numbers(seen) if name.startswith("fox/")]
+    (seen,) = capture_attention(layer, (torch.randn(1, 6, 16),))
+    assert [name for name in summarize_layer(seen) if name.startswith("fox/")]
 
 
 def test_a_picture_of_a_text_has_a_cell_for_each_head():
     seen = even(queries=4)
-    picture = attended(seen)
+    picture = draw_attention(seen)
     cell = 96 // 8  # pixels of a weight
     assert picture.shape == (3, 4 * 2 * cell + GAP, 2 * (8 * cell + GAP))
     assert tuple(picture[:, 0, 0].tolist()) == STOPS[-1]  # all weights are the largest
@@ -93,7 +93,7 @@ def test_a_picture_of_a_text_has_a_cell_for_each_head():
 
 
 def test_a_picture_of_a_grid_has_a_row_for_each_query_and_a_dot_on_it():
-    picture = attended(even(2, (2, 4), queries=2))
+    picture = draw_attention(even(2, (2, 4), queries=2))
     cell = 96 // 4
     assert picture.shape == (3, 2 * (2 * cell + GAP), 2 * (4 * cell + GAP))
     assert (
@@ -104,7 +104,7 @@ def test_a_picture_of_a_grid_has_a_row_for_each_query_and_a_dot_on_it():
 
 
 def test_a_picture_of_a_clip_has_its_frames_side_by_side():
-    picture = attended(even(3, (2, 2, 2), queries=1))
+    picture = draw_attention(even(3, (2, 2, 2), queries=1))
     cell = 96 // 4
     assert picture.shape == (3, 2 * cell + GAP, 2 * (4 * cell + GAP))
 
@@ -119,7 +119,7 @@ def vit(*overrides, size=8, patch_size=2):
         "model.encoding=rope_axial",
     ]
     made = build_model(zoo.load_recipe("vit_comrope", [*words, *overrides]))
-    (seen,) = look(made, (torch.randn(2, 1, size, size),))
+    (seen,) = capture_attention(made, (torch.randn(2, 1, size, size),))
     return seen
 
 
@@ -129,7 +129,7 @@ def test_class_and_register_tokens_are_no_patches_wherever_they_stand(place):
     found = measured(seen)
     torch.testing.assert_close(found["unplaced"], seen.weights[..., :2].sum(-1).mean((0, 2)))
     assert seen.grid[1].tolist() == [[False, False, *[True] * 9]]
-    assert attended(seen).shape[0] == 3
+    assert draw_attention(seen).shape[0] == 3
     assert found["distance"].max() < 2**0.5 * 2
 
 
@@ -149,7 +149,7 @@ def test_a_model_without_extra_tokens_has_no_share_on_them():
 def test_the_first_token_is_that_of_a_query_s_own_document(document, first):
     document = torch.tensor([document])
     same = document[:, :, None] == document[:, None]
-    found = metrics.first(torch.rand(1, 2, 6, 6), same)[0, 0]
+    found = metrics.first_keys(torch.rand(1, 2, 6, 6), same)[0, 0]
     expected = [[key == slot for key in range(6)] for slot in first]
     real = document[0] >= 0
     assert found[real].tolist() == torch.tensor(expected)[real].tolist()
@@ -159,19 +159,19 @@ def test_what_is_not_finite_is_left_out_of_numbers_and_pictures():
     layer = zoo.Attention(Dims(16, 2), "none", causal=True)
     with torch.no_grad():
         layer.layer.k_proj.weight.fill_(math.nan)
-    (seen,) = look(layer, (torch.randn(2, 8, 16),))
-    assert all(math.isfinite(value) for value in numbers(seen).values())
-    assert attended(seen).shape[0] == 3
+    (seen,) = capture_attention(layer, (torch.randn(2, 8, 16),))
+    assert all(math.isfinite(value) for value in summarize_layer(seen).values())
+    assert draw_attention(seen).shape[0] == 3
 
 
 def test_pictures_of_long_texts_stay_small():
     layer = zoo.Attention(Dims(48, 6), "none", causal=True)
-    (seen,) = look(layer, (torch.randn(1, 1500, 48),), queries=16)
-    picture = attended(seen)
+    (seen,) = capture_attention(layer, (torch.randn(1, 1500, 48),), queries=16)
+    picture = draw_attention(seen)
     assert picture.shape == (3, 2 * (96 + GAP), 4 * (192 + GAP))
 
 
 def test_layers_of_one_number_are_counted():
     model = torch.nn.Sequential(*(zoo.Attention(Dims(16, 2), "none") for _ in range(3)))
-    assert [one.layer for one in look(model, (torch.randn(1, 4, 16),))] == [0, 1, 2]
-    assert [one.layer for one in look(model, (torch.randn(1, 4, 16),), layers=[2])] == [2]
+    assert [one.layer for one in capture_attention(model, (torch.randn(1, 4, 16),))] == [0, 1, 2]
+    assert [one.layer for one in capture_attention(model, (torch.randn(1, 4, 16),), layers=[2])] == [2]

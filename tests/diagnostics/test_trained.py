@@ -12,7 +12,7 @@ from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.kv_cache import Context
 from zoo.attention.tokens import Tokens
-from zoo.diagnostics.encoding_panels import correlations, decomposed, panels
+from zoo.diagnostics.encoding_panels import draw_correlations, decompose_scores, measure_encoding
 from zoo.models.transformer import Block, BlockOptions
 from zoo.reporting.panel import Panel
 
@@ -26,7 +26,7 @@ def chained(name, dims=TEXT, **options):
 
 def shown(chain, causal=False):
     """{title: panel}"""
-    return {panel.title: panel for panel in panels(chain, chain.dims.sizes, causal)}
+    return {panel.title: panel for panel in measure_encoding(chain, chain.dims.sizes, causal)}
 
 
 def products(chain):
@@ -118,7 +118,7 @@ def test_the_decay_of_rope_is_a_mean_of_cosines():
 )
 def test_every_panel_says_what_one_should_see(dims, names):
     for name in names:
-        found = panels(chained(name, dims), dims.sizes, zoo.encoding_class(name).causal_only)
+        found = measure_encoding(chained(name, dims), dims.sizes, zoo.encoding_class(name).causal_only)
         assert len({panel.title for panel in found}) == len(found)
         for panel in found:
             assert isinstance(panel, Panel)
@@ -155,7 +155,7 @@ def described(made, chain, tokens):
 def test_words_and_positions_add_up_to_scores(options):
     made, chain = block(**options), chained("sinusoidal")
     before, after = entered(chain)
-    parts = decomposed(made, before, after)
+    parts = decompose_scores(made, before, after)
     read = after if made.post else after.replace(x=made.norm1(after.x))
     expected = scores(made.attention.describe(read, chain, Context())[1])[0]
     torch.testing.assert_close(sum(parts.values()), expected)
@@ -169,7 +169,7 @@ def test_heads_that_share_keys_add_up_too():
     before, after = entered(chain)
     read = after.replace(x=made.norm1(after.x))
     expected = scores(made.attention.describe(read, chain, Context())[1])[0]
-    torch.testing.assert_close(sum(decomposed(made, before, after).values()), expected)
+    torch.testing.assert_close(sum(decompose_scores(made, before, after).values()), expected)
 
 
 @torch.no_grad()
@@ -177,7 +177,7 @@ def test_tokens_without_a_place_are_left_out_of_correlations():
     made, (before, after) = block(), entered(chained("sinusoidal"), count=3)
     placed = torch.arange(LENGTH)[None] > 0
     call = described(made, chained("sinusoidal"), after)
-    (panel,) = correlations(
+    (panel,) = draw_correlations(
         made, before.replace(has_position=placed), after.replace(has_position=placed), call
     )
     assert panel.labels == (
@@ -194,10 +194,10 @@ def test_nothing_is_told_of_what_is_no_such_sum():
     chain, made, mixing = chained("sinusoidal"), block(), block(token_shift=True)
     before, after = entered(chain)
     call = described(made, chain, after)
-    assert correlations(made, before, before, call) == ()
-    assert correlations(block(qk_norm=True), before, after, call) == ()
-    assert correlations(mixing, before, after, described(mixing, chain, after)) == ()
-    assert math.isfinite(float(correlations(made, before, after, call)[0].values.sum()))
+    assert draw_correlations(made, before, before, call) == ()
+    assert draw_correlations(block(qk_norm=True), before, after, call) == ()
+    assert draw_correlations(mixing, before, after, described(mixing, chain, after)) == ()
+    assert math.isfinite(float(draw_correlations(made, before, after, call)[0].values.sum()))
 
 
 @torch.no_grad()
@@ -207,4 +207,4 @@ def test_nothing_is_told_of_heads_that_another_link_turns_or_scales(other):
     before, after = entered(chain)
     for parameter in chain.parameters():
         parameter.mul_(1.5)
-    assert correlations(made, before, after, described(made, chain, after)) == ()
+    assert draw_correlations(made, before, after, described(made, chain, after)) == ()

@@ -7,8 +7,8 @@ import torch
 
 import zoo
 from zoo.attention.backends.reference import apply_weights
-from zoo.diagnostics.callback import attended, numbers
-from zoo.diagnostics.capture import look
+from zoo.diagnostics.callback import draw_attention, summarize_layer
+from zoo.diagnostics.capture import capture_attention
 
 pytestmark = [
     pytest.mark.gpu,
@@ -73,10 +73,10 @@ def test_what_is_seen_of_a_layer_on_a_gpu_is_what_it_computes(name):
     listed = ["alibi", name] if zoo.encoding_class(name).consumes_biases else name
     layer = zoo.Attention(zoo.Dims(64, 4, length=128, depth=2), listed, causal=True).eval().cuda()
     x = torch.randn(2, 128, 64, device="cuda")
-    (seen,) = look(layer, (x,), queries=9)
-    assert all(math.isfinite(value) for value in numbers(seen).values())
-    assert attended(seen).dtype == torch.uint8
+    (seen,) = capture_attention(layer, (x,), queries=9)
+    assert all(math.isfinite(value) for value in summarize_layer(seen).values())
+    assert draw_attention(seen).dtype == torch.uint8
     with torch.no_grad():
         out = apply_weights(seen.call, seen.weights)[..., : seen.call.v.shape[-1]]
         rebuilt = seen.attention.merge_heads(out, seen.call.queries.x)
-        torch.testing.assert_close(rebuilt, layer(x)[:, seen.slots], atol=2e-3, rtol=2e-3)
+        torch.testing.assert_close(rebuilt, layer(x)[:, seen.query_index], atol=2e-3, rtol=2e-3)

@@ -18,15 +18,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.config.schema import DiagnosticsOptions
-from zoo.diagnostics.capture import Look, check, watch
-from zoo.diagnostics.head_metrics import kinds
+from zoo.diagnostics.capture import LayerAttention, number_layers, capture_layers
+from zoo.diagnostics.head_metrics import list_metrics
 from zoo.errors import OptionError
 from zoo.reporting.panel import Bars
 from zoo.tasks.base import Task
 
 
 @dataclass
-class Cadence:
+class LookSchedule:
     """Looks every `every` steps, or less often where that would take more than the share `budget` of the time.
 
     Time is in seconds since training began, looks included.
@@ -37,24 +37,24 @@ class Cadence:
     spent: float = 0.0
     cost: float | None = None  # of the last look
 
-    def expected(self, pace: float) -> float:
+    def estimate_cost(self, pace: float) -> float:
         """What the next look will cost, given the seconds of a step.
 
         That of the last one; the first is taken to cost as much as two steps: it sees fewer samples, but with weights.
         """
         return 2 * pace if self.cost is None else self.cost
 
-    def next(self, step: int, steps: int, elapsed: float) -> int:
+    def next_step(self, step: int, steps: int, elapsed: float) -> int:
         """The step to look at, `step` itself or a later one, after so many `steps` of this training in `elapsed` seconds."""
         pace = max(elapsed - self.spent, 1e-9) / max(steps, 1)
-        cost = self.expected(pace)
+        cost = self.estimate_cost(pace)
         needed = (
             self.spent + cost
         ) / self.budget - cost  # of which the looks so far and this one are the budget
         later = step + math.ceil(max(0.0, needed - elapsed) / pace)
         return -(-later // self.every) * self.every
 
-    def took(self, seconds: float) -> None:
+    def record(self, seconds: float) -> None:
         """Count a look."""
         self.cost, self.spent = seconds, self.spent + seconds
 
@@ -78,7 +78,7 @@ QUERIES, SIDE, GAP = (
 COLUMNS, ACROSS = 192, 4  # pixels of a line of text at most, and cells beside one another
 
 
-def attended(look: Look) -> Tensor:
+def draw_attention(look: LayerAttention) -> Tensor:
     """What the queries of the first sample look at, uint8 [3, height, width].
 
     On a grid a row for each of a few queries and a column for each head, a cell being the grid, with a dot on the query; of a
@@ -88,28 +88,28 @@ def attended(look: Look) -> Tensor:
     weights = look.weights[0].abs().float().cpu()  # [H, Q, M]
     weights = weights / weights.amax(-1, keepdim=True).clamp(min=1e-12)
     if look.call.keys.index.shape[-1] == 1:
-        return _lines(weights)
+        return _draw_text(weights)
     keys = look.grid[1][0].cpu()
-    sizes = _sizes(look, int(keys.sum()))
+    sizes = _grid_shape(look, int(keys.sum()))
     chosen = torch.linspace(0, weights.shape[1] - 1, min(QUERIES, weights.shape[1])).long().unique()
     cells = (
         weights[:, chosen][..., keys].unflatten(-1, sizes).transpose(0, 1)
     )  # [Q, H, (T,) rows, columns]
-    own = (look.slots.cpu()[chosen, None] == torch.arange(weights.shape[-1]))[:, keys].unflatten(
+    own = (look.query_index.cpu()[chosen, None] == torch.arange(weights.shape[-1]))[:, keys].unflatten(
         -1, sizes
     )
     if len(sizes) == 3:  # frames side by side
         cells, own = (one.movedim(-3, -2).flatten(-2) for one in (cells, own))
-    return _mosaic(cells, own)
+    return _draw_mosaic(cells, own)
 
 
-def _sizes(look: Look, count: int) -> tuple[int, ...]:
+def _grid_shape(look: LayerAttention, count: int) -> tuple[int, ...]:
     """Of the grid; of one that nobody told, a single row."""
     extent = look.call.keys.grid_size
     return (1, count) if extent is None else tuple(int(size) for size in extent[0, 0])
 
 
-def _lines(weights: Tensor) -> Tensor:
+def _draw_text(weights: Tensor) -> Tensor:
     """Weights [H, Q, M] of a text as one picture: few heads beside one another, lines as high as the cell is to be."""
     heads, queries, keys = weights.shape
     weights = F.adaptive_max_pool1d(weights, min(keys, COLUMNS))
@@ -118,10 +118,10 @@ def _lines(weights: Tensor) -> Tensor:
     )
     across = min(heads, ACROSS)
     cells = F.pad(weights, (0, 0, 0, 0, 0, -heads % across)).unflatten(0, (-1, across))
-    return _mosaic(cells, torch.zeros(len(cells), *cells.shape[-2:], dtype=torch.bool))
+    return _draw_mosaic(cells, torch.zeros(len(cells), *cells.shape[-2:], dtype=torch.bool))
 
 
-def _mosaic(cells: Tensor, dots: Tensor) -> Tensor:
+def _draw_mosaic(cells: Tensor, dots: Tensor) -> Tensor:
     """Cells [down, across, rows, columns] from 0 to 1 as one picture uint8 [3, height, width].
 
     A value is a square of pixels, with a smaller one of another colour within where `dots`, bool [down, rows, columns].
@@ -129,14 +129,14 @@ def _mosaic(cells: Tensor, dots: Tensor) -> Tensor:
     scale = max(1, SIDE // cells.shape[-1])
     inner = torch.arange(scale)
     inside = (inner >= scale // 3) & (inner < scale - scale // 3)
-    marked = _magnified(dots, scale) & (inside[:, None] & inside).tile(dots.shape[-2:])
+    marked = _magnify(dots, scale) & (inside[:, None] & inside).tile(dots.shape[-2:])
     mark = torch.tensor(MARK, dtype=torch.uint8)[:, None, None]
-    pixels = torch.where(marked[:, None, None], mark, _magnified(_coloured(cells), scale))
+    pixels = torch.where(marked[:, None, None], mark, _magnify(_colorize(cells), scale))
     pixels = F.pad(pixels, (0, GAP, 0, GAP), value=255)  # [down, across, 3, height, width]
     return pixels.permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2)
 
 
-def _coloured(values: Tensor) -> Tensor:
+def _colorize(values: Tensor) -> Tensor:
     """Values [.., rows, columns] from 0 to 1 as colours uint8 [.., 3, rows, columns]."""
     stops = torch.tensor(STOPS, dtype=torch.float32)
     at = values.float().nan_to_num().clamp(0, 1) * (len(stops) - 1)
@@ -150,14 +150,14 @@ def _coloured(values: Tensor) -> Tensor:
     )
 
 
-def _magnified(cells: Tensor, scale: int) -> Tensor:
+def _magnify(cells: Tensor, scale: int) -> Tensor:
     return cells.repeat_interleave(scale, -2).repeat_interleave(scale, -1)
 
 
 log = logging.getLogger("zoo")
 
 
-class Probe(L.Callback):
+class AttentionDiagnostics(L.Callback):
     """Logs attention/<layer>/... as scalars to every logger, and as histograms and pictures to TensorBoard.
 
     All processes look, so that none waits in vain where weights are in shards; each has its own share of the validation's
@@ -168,12 +168,12 @@ class Probe(L.Callback):
     def __init__(
         self,
         options: DiagnosticsOptions,
-        agreed: Callable[[int], int] = int,
-        most: Callable[[int], int] = int,
+        broadcast: Callable[[int], int] = int,
+        all_reduce_max: Callable[[int], int] = int,
     ) -> None:
         assert options.every_n_steps is not None
-        self.options, self.agreed, self.most = options, agreed, most
-        self.cadence = Cadence(options.every_n_steps, options.max_overhead)
+        self.options, self.broadcast, self.all_reduce_max = options, broadcast, all_reduce_max
+        self.cadence = LookSchedule(options.every_n_steps, options.max_overhead)
         self.inputs: tuple[Tensor | None, ...] | None = None
         self.due: int | None = None  # never
 
@@ -194,38 +194,38 @@ class Probe(L.Callback):
         if self.due is None or step < self.due:
             return
         elapsed = time.monotonic() - self.start
-        self.due = self.agreed(self.cadence.next(step, step - self.first, elapsed))
-        if self.due > step or not self._begun(
+        self.due = self.broadcast(self.cadence.next_step(step, step - self.first, elapsed))
+        if self.due > step or not self._is_ready(
             trainer, pl_module
         ):  # it would take too much of the time by now
             return
-        began = _now(trainer)
+        began = _synchronize_clock(trainer)
         with isolate_rng():
             self._look(trainer, pl_module, step - 1)  # as the losses of this step are counted
-        self.cadence.took(_now(trainer) - began)
+        self.cadence.record(_synchronize_clock(trainer) - began)
         self.due = step + self.cadence.every
         share = self.cadence.share(time.monotonic() - self.start)
         self._log(trainer, {"perf/diagnostics_share": share}, step - 1)
 
-    def _begun(self, trainer: L.Trainer, task: Task) -> bool:
+    def _is_ready(self, trainer: L.Trainer, task: Task) -> bool:
         """Whether there is something to look at, the same in all processes; what short trainings never see is not read."""
         if self.inputs is not None:
             return True
         began = time.monotonic()
         with isolate_rng():
-            problem = self._begin(trainer, task)
+            problem = self._choose_samples(trainer, task)
         self.cadence.spent += time.monotonic() - began
-        if self.most(bool(problem)):
+        if self.all_reduce_max(bool(problem)):
             log.info("attention is not looked at: %s", problem or "another process cannot")
             self.due = None
             return False
         return True
 
-    def _begin(self, trainer: L.Trainer, task: Task) -> str:
+    def _choose_samples(self, trainer: L.Trainer, task: Task) -> str:
         """Take the samples that are looked at; says why not, where there are none."""
         try:
-            check(task.model, self.options.layers)
-            with _not_training(trainer):
+            number_layers(task.model, self.options.layers)
+            with _validation_mode(trainer):
                 batch = next(iter(trainer.datamodule.val_dataloader()))  # type: ignore[attr-defined]
                 batch = trainer.strategy.batch_to_device(
                     trainer.precision_plugin.convert_input(batch), dataloader_idx=0
@@ -247,16 +247,16 @@ class Probe(L.Callback):
             logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)
         ]
 
-        def see(one: Look) -> None:
+        def see(one: LayerAttention) -> None:
             if trainer.is_global_zero:
                 scalars.update(
-                    {f"attention/{one.layer}/{name}": value for name, value in numbers(one).items()}
+                    {f"attention/{one.layer}/{name}": value for name, value in summarize_layer(one).items()}
                 )
                 for writer in writers:
                     _draw(writer, one, step)
 
         with trainer.precision_plugin.forward_context():
-            watch(task.model, self.inputs, see, self.options.queries, self.options.layers)
+            capture_layers(task.model, self.inputs, see, self.options.queries, self.options.layers)
         if trainer.is_global_zero:
             self._log(trainer, scalars, step)
 
@@ -266,9 +266,9 @@ class Probe(L.Callback):
 
 
 @torch.no_grad()
-def numbers(look: Look) -> dict[str, float]:
+def summarize_layer(look: LayerAttention) -> dict[str, float]:
     """Each measure of a layer as the mean over its heads, and what its encodings tell of themselves in numbers."""
-    found = {kind.name: kind.of(look) for kind in kinds(look)}
+    found = {kind.name: kind.compute(look) for kind in list_metrics(look)}
     told = {name: float(value.nanmean()) for name, value in found.items()}
     for panel in look.chain.panels(look.call):
         if isinstance(panel, Bars):
@@ -281,15 +281,15 @@ def numbers(look: Look) -> dict[str, float]:
     }  # else there is nothing to say
 
 
-def _draw(writer: Any, look: Look, step: int) -> None:
+def _draw(writer: Any, look: LayerAttention, step: int) -> None:
     tag = f"attention/{look.layer}"
     for name, values in (("weights", look.weights), ("scores", look.scores)):
         if values is not None and len(told := values[values.isfinite() & (values != 0)]):
             writer.add_histogram(f"{tag}/{name}", told.cpu(), step)
-    writer.add_image(f"{tag}/looks", attended(look), step)
+    writer.add_image(f"{tag}/looks", draw_attention(look), step)
 
 
-def _now(trainer: L.Trainer) -> float:
+def _synchronize_clock(trainer: L.Trainer) -> float:
     """The time at which a device has done what it was told so far."""
     if trainer.strategy.root_device.type == "cuda":
         torch.cuda.synchronize(trainer.strategy.root_device)
@@ -297,7 +297,7 @@ def _now(trainer: L.Trainer) -> float:
 
 
 @contextmanager
-def _not_training(trainer: L.Trainer) -> Iterator[None]:
+def _validation_mode(trainer: L.Trainer) -> Iterator[None]:
     """Batches come as an evaluation has them, not augmented."""
     trainer.training = False
     try:

@@ -26,7 +26,7 @@ Queries = int | Sequence[int] | None
 
 
 @dataclass(frozen=True)
-class Look:
+class LayerAttention:
     """What chosen queries of one layer do: Q queries at `slots` among M keys.
 
     Places of queries and keys, in tokens or patches, are `terms.queries.index` and `terms.keys.index`. Weights of linear
@@ -37,7 +37,7 @@ class Look:
     attention: SelfAttention
     chain: Chain
     call: AttentionCall
-    slots: Tensor  # int [Q]
+    query_index: Tensor  # int [Q]
     weights: Tensor  # [B, H, Q, M], at least float32
     scores: (
         Tensor | None
@@ -51,21 +51,21 @@ class Look:
         """
         keys, count = self.call.keys, self.weights.shape[-1]
         found = (
-            self.slots.new_ones(1, count).bool() if keys.has_position is None else keys.has_position
+            self.query_index.new_ones(1, count).bool() if keys.has_position is None else keys.has_position
         )
         if keys.grid_size is not None and keys.index.shape[-1] > 1:
             extra = count - int(keys.grid_size[0, 0].prod())  # they stand first
             if int(found[0].sum()) > count - extra:
                 found = found & (torch.arange(count, device=found.device) >= extra)
-        return found[:, self.slots], found
+        return found[:, self.query_index], found
 
 
-def look(
+def capture_attention(
     model: nn.Module,
     inputs: Sequence[Any],
     queries: Queries = None,
     layers: Sequence[int] | None = None,
-) -> list[Look]:
+) -> list[LayerAttention]:
     """Looks at some layers of a model called with `inputs`, by default at all layers and at the queries of all tokens.
 
     Of many tokens, as many `queries` are chosen, from the first to the last one evenly, or those in these slots.
@@ -73,36 +73,36 @@ def look(
     The model computes as in an evaluation, uncompiled, without gradients, and is left as it was. Raises OptionError("layers")
     where a layer is not there, and where the model has no attention of ours.
     """
-    found: list[Look] = []
-    watch(model, inputs, found.append, queries, layers)
+    found: list[LayerAttention] = []
+    capture_layers(model, inputs, found.append, queries, layers)
     return found
 
 
-def watch(
+def capture_layers(
     model: nn.Module,
     inputs: Sequence[Any],
-    see: Callable[[Look], None],
+    callback: Callable[[LayerAttention], None],
     queries: Queries = None,
     layers: Sequence[int] | None = None,
 ) -> None:
     """The same, layer by layer: what `see` does not keep of a look is forgotten before the next layer computes."""
-    numbers = check(model, layers)
+    numbers = number_layers(model, layers)
     wanted = set(numbers.values()) if layers is None else set(layers)
 
     def noted(attention: SelfAttention, tokens: Tokens, chain: Chain, context: Context) -> None:
         if numbers[attention] in wanted:
-            see(_look(numbers[attention], attention, tokens, chain, queries))
+            callback(_capture_layer(numbers[attention], attention, tokens, chain, queries))
 
-    with watched(model, noted), resting(model):
+    with hook_attention(model, noted), evaluation_mode(model):
         model(*inputs)
 
 
-def check(model: nn.Module, layers: Sequence[int] | None) -> dict[SelfAttention, int]:
+def number_layers(model: nn.Module, layers: Sequence[int] | None) -> dict[SelfAttention, int]:
     """The model's layers with their numbers, those that they have or, where these are not one each, by order.
 
     Raises OptionError where it has no such `layers`.
     """
-    known = _attention(model)
+    known = _find_attention(model)
     if not known:
         raise OptionError("layers", "the model has no attention layer of zoo to look at")
     own = [module.dims.layer for module in known]
@@ -115,13 +115,13 @@ def check(model: nn.Module, layers: Sequence[int] | None) -> dict[SelfAttention,
 
 
 @contextmanager
-def watched(
-    model: nn.Module, see: Callable[[SelfAttention, Tokens, Chain, Context], None]
+def hook_attention(
+    model: nn.Module, callback: Callable[[SelfAttention, Tokens, Chain, Context], None]
 ) -> Iterator[None]:
     """`see` is called with what each attention layer of the model is called with, before it computes."""
     hooks = [
-        module.register_forward_pre_hook(lambda layer, given: see(layer, *given))
-        for module in _attention(model)
+        module.register_forward_pre_hook(lambda layer, given: callback(layer, *given))
+        for module in _find_attention(model)
     ]
     try:
         yield
@@ -131,7 +131,7 @@ def watched(
 
 
 @contextmanager
-def resting(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """In evaluation mode, uncompiled, without gradients; modules go back to the mode that each was in."""
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -143,11 +143,11 @@ def resting(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _attention(model: nn.Module) -> list[SelfAttention]:
+def _find_attention(model: nn.Module) -> list[SelfAttention]:
     return [module for module in model.modules() if isinstance(module, SelfAttention)]
 
 
-def spread(count: int, most: int | None = None) -> list[int]:
+def choose_evenly(count: int, most: int | None = None) -> list[int]:
     """Slots out of `count`, from the first to the last evenly, at most so many; one alone lies in the middle."""
     if most is None or most >= count:
         return list(range(count))
@@ -156,18 +156,18 @@ def spread(count: int, most: int | None = None) -> list[int]:
     return [round(n * (count - 1) / (most - 1)) for n in range(most)]
 
 
-def _slots(count: int, queries: Queries) -> list[int]:
-    return spread(count, queries) if queries is None or isinstance(queries, int) else list(queries)
+def _choose_queries(count: int, queries: Queries) -> list[int]:
+    return choose_evenly(count, queries) if queries is None or isinstance(queries, int) else list(queries)
 
 
-def _look(
+def _capture_layer(
     number: int, attention: SelfAttention, tokens: Tokens, chain: Chain, queries: Queries
-) -> Look:
-    chosen = torch.tensor(_slots(len(tokens), queries), device=tokens.x.device)
+) -> LayerAttention:
+    chosen = torch.tensor(_choose_queries(len(tokens), queries), device=tokens.x.device)
     if attention.linear:
         summed = attention.describe_linear(tokens, chain, Context(), chosen)[1]
         shares = linear.weights(summed)
-        return Look(number, attention, chain, summed.call, chosen, shares, None)
+        return LayerAttention(number, attention, chain, summed.call, chosen, shares, None)
     call = attention.describe(tokens, chain, Context(), chosen)[1]
     values = scores(call)
-    return Look(number, attention, chain, call, chosen, normalize_scores(call, values), values)
+    return LayerAttention(number, attention, chain, call, chosen, normalize_scores(call, values), values)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zoo.attention.backends.reference import attention_mask
 from zoo.diagnostics import metrics
-from zoo.diagnostics.capture import Look
+from zoo.diagnostics.capture import LayerAttention
 
 NEAR = {"tokens": 8, "patches": 2}  # how far a neighbourhood reaches
 SIDES = {"row": "rows", "column": "columns"}
@@ -19,175 +19,175 @@ AXES: Mapping[int, Mapping[str, str]] = {1: {}, 2: SIDES, 3: {"step": "steps in 
 
 
 @dataclass(frozen=True)
-class Kind:
+class HeadMetric:
     """A measure. `name` is its tag beneath that of the layer; `says` is a sentence: what one should see in it."""
 
     name: str
     title: str
     unit: str
-    says: str
-    of: Callable[[Look], Tensor]  # [H]; NaN where nothing can be said
+    description: str
+    compute: Callable[[LayerAttention], Tensor]  # [H]; NaN where nothing can be said
 
 
-def unit(look: Look) -> str:
+def position_unit(look: LayerAttention) -> str:
     """What places are counted in."""
     return "tokens" if look.call.keys.index.shape[-1] == 1 else "patches"
 
 
-def kinds(look: Look) -> Iterator[Kind]:
+def list_metrics(look: LayerAttention) -> Iterator[HeadMetric]:
     """The measures that looks like this one have."""
-    yield from _spread()
-    yield from _far(unit(look), AXES[look.call.keys.index.shape[-1]])
-    yield from _masses(unit(look), not bool(look.grid[1].all()))
+    yield from _list_spread_metrics()
+    yield from _list_distance_metrics(position_unit(look), AXES[look.call.keys.index.shape[-1]])
+    yield from _list_share_metrics(position_unit(look), not bool(look.grid[1].all()))
     if look.scores is not None:
-        yield from _of_scores(_comparable(look))
+        yield from _list_score_metrics(_is_comparable(look))
 
 
-def named(counted: str) -> dict[str, Kind]:
+def metrics_by_name(counted: str) -> dict[str, HeadMetric]:
     """All measures by name, where places are counted in tokens or patches."""
     every = (
-        *_spread(),
-        *_far(counted, AXES[3]),
-        *_masses(counted, some_unplaced=True),
-        *_of_scores(comparable=True),
+        *_list_spread_metrics(),
+        *_list_distance_metrics(counted, AXES[3]),
+        *_list_share_metrics(counted, some_unplaced=True),
+        *_list_score_metrics(comparable=True),
     )
     return {kind.name: kind for kind in every}
 
 
-def _spread() -> Iterator[Kind]:
-    yield Kind(
+def _list_spread_metrics() -> Iterator[HeadMetric]:
+    yield HeadMetric(
         "entropy",
         "Entropy",
         "nats",
         "Low where a head looks at few keys, high where it looks at all of them alike.",
-        _mean(lambda look: metrics.entropy(look.weights)),
+        _average(lambda look: metrics.entropy(look.weights)),
     )
-    yield Kind(
+    yield HeadMetric(
         "effective_rank",
         "Effective rank",
         "directions",
         "At 1 all queries look at the same keys; the higher, the more it matters which query looks.",
         lambda look: metrics.effective_rank(look.weights).nanmean(0),
     )
-    yield Kind(
+    yield HeadMetric(
         "similarity",
         "Likeness to other heads",
         "cosine",
         "At 1 the heads of a layer look at the same keys, so that some of them could be spared.",
-        _likeness,
+        _head_similarity,
     )
-    yield Kind(
+    yield HeadMetric(
         "total",
         "Attention in all",
         "sum of weights",
         "1 for a softmax; less where a head may keep what it does not spend, as in stick-breaking.",
-        _mean(_total),
+        _average(_weight_sum),
     )
 
 
-def _far(counted: str, axes: Mapping[str, str]) -> Iterator[Kind]:
-    yield Kind(
+def _list_distance_metrics(counted: str, axes: Mapping[str, str]) -> Iterator[HeadMetric]:
+    yield HeadMetric(
         "distance",
         "Attended distance",
         counted,
         "How far away that lies what a query looks at: low for local heads, high for global ones.",
-        _mean(_distance),
+        _average(_distance),
     )
     for number, (axis, steps) in enumerate(axes.items()):
-        yield Kind(
+        yield HeadMetric(
             f"distance_{axis}",
             f"Attended distance across {steps}",
             steps,
             "Low here and high along another axis, a head looks along lines.",
-            _mean(partial(_distance, axis=number)),
+            _average(partial(_distance, axis=number)),
         )
 
 
-def _masses(counted: str, some_unplaced: bool) -> Iterator[Kind]:
+def _list_share_metrics(counted: str, some_unplaced: bool) -> Iterator[HeadMetric]:
     reach = NEAR[counted]
-    yield Kind(
+    yield HeadMetric(
         "near",
         f"Share within {reach} {counted}",
         "of attention",
         "The share of attention that stays in the neighbourhood of the query.",
-        _mean(partial(_near, reach=reach)),
+        _average(partial(_neighbourhood_share, reach=reach)),
     )
-    yield Kind(
+    yield HeadMetric(
         "self",
         "Share on itself",
         "of attention",
         "The share of attention that a token gives to itself.",
-        _mean(
-            lambda look: metrics.mass(look.weights, metrics.own(look.slots, look.weights.shape[-1]))
+        _average(
+            lambda look: metrics.share_at(look.weights, metrics.diagonal(look.query_index, look.weights.shape[-1]))
         ),
     )
-    yield Kind(
+    yield HeadMetric(
         "first",
         "Share on the first token",
         "of attention",
         "Near 1 the first token is a sink: where heads rest that need nothing.",
-        _mean(_first),
+        _average(_first_token_share),
     )
     if some_unplaced:
-        yield Kind(
+        yield HeadMetric(
             "unplaced",
             "Share on class and register tokens",
             "of attention",
             "The share of attention that goes to tokens without a place.",
-            _mean(lambda look: metrics.mass(look.weights, metrics.unplaced(look.grid[1]))),
+            _average(lambda look: metrics.share_at(look.weights, metrics.special_tokens(look.grid[1]))),
         )
 
 
-def _of_scores(comparable: bool) -> Iterator[Kind]:
-    yield Kind(
+def _list_score_metrics(comparable: bool) -> Iterator[HeadMetric]:
+    yield HeadMetric(
         "largest_score",
         "Largest score",
         "logit",
         "Where it grows to hundreds, the softmax is one-hot and training may become unstable.",
-        _largest,
+        _max_score,
     )
     if comparable:
-        yield Kind(
+        yield HeadMetric(
             "by_position",
             "Explained by position alone",
             "of variance",
             "At 1 scores are the same whatever tokens say; at 0 the two places alone tell nothing of them.",
-            lambda look: metrics.explained_by_position(_scores(look)),
+            lambda look: metrics.position_r2(_get_scores(look)),
         )
 
 
-def _mean(measure: Callable[[Look], Tensor]) -> Callable[[Look], Tensor]:
+def _average(measure: Callable[[LayerAttention], Tensor]) -> Callable[[LayerAttention], Tensor]:
     """Over samples and queries of what gives [B, H, N]."""
     return lambda look: measure(look).nanmean((0, 2))
 
 
-def _total(look: Look) -> Tensor:
+def _weight_sum(look: LayerAttention) -> Tensor:
     """[B, H, N], NaN for padding, which sees nothing."""
-    return metrics.total(look.weights).masked_fill(~attention_mask(look.call).any(-1), float("nan"))
+    return metrics.weight_sum(look.weights).masked_fill(~attention_mask(look.call).any(-1), float("nan"))
 
 
-def _largest(look: Look) -> Tensor:
-    found = metrics.largest(_scores(look)).nan_to_num(-float("inf")).amax(0)
+def _max_score(look: LayerAttention) -> Tensor:
+    found = metrics.max_score(_get_scores(look)).nan_to_num(-float("inf")).amax(0)
     return found.masked_fill(found.isinf(), float("nan"))
 
 
-def _scores(look: Look) -> Tensor:
+def _get_scores(look: LayerAttention) -> Tensor:
     assert look.scores is not None  # asked for where there are some
     return look.scores
 
 
-def _first(look: Look) -> Tensor:
+def _first_token_share(look: LayerAttention) -> Tensor:
     """[B, H, N], of the first token of each query's document."""
     queries, keys = look.call.queries.document, look.call.keys.document
     same = None if queries is None or keys is None else queries[:, :, None] == keys[:, None]
-    return metrics.mass(look.weights, metrics.first(look.weights, same))
+    return metrics.share_at(look.weights, metrics.first_keys(look.weights, same))
 
 
-def _offsets(look: Look) -> Tensor:
+def _offsets(look: LayerAttention) -> Tensor:
     return metrics.offsets(look.call.queries.index, look.call.keys.index)
 
 
-def _distance(look: Look, axis: int | None = None) -> Tensor:
+def _distance(look: LayerAttention, axis: int | None = None) -> Tensor:
     """[B, H, N], NaN for queries that are no piece of the text or the image."""
     rows, columns = look.grid
     if axis is None:
@@ -197,24 +197,24 @@ def _distance(look: Look, axis: int | None = None) -> Tensor:
     return found.masked_fill(~rows[:, None], float("nan"))
 
 
-def _near(look: Look, reach: int) -> Tensor:
+def _neighbourhood_share(look: LayerAttention, reach: int) -> Tensor:
     """[B, H, N], NaN for queries that are no piece of the text or the image."""
     rows, columns = look.grid
-    near = metrics.near(_offsets(look), reach, metrics.both(rows, columns))
-    return metrics.mass(look.weights, near).masked_fill(~rows[:, None], float("nan"))
+    near = metrics.neighbourhood(_offsets(look), reach, metrics.positioned_pairs(rows, columns))
+    return metrics.share_at(look.weights, near).masked_fill(~rows[:, None], float("nan"))
 
 
-def _likeness(look: Look) -> Tensor:
+def _head_similarity(look: LayerAttention) -> Tensor:
     """Mean similarity of each head to the others, 1 for a head that is alone."""
     heads = look.weights.shape[1]
-    found = metrics.similarity(look.weights).nanmean(0)  # [H, H]
+    found = metrics.head_similarity(look.weights).nanmean(0)  # [H, H]
     return (found.sum(-1) - found.diagonal()) / (heads - 1) if heads > 1 else found[0]
 
 
-def _comparable(look: Look) -> bool:
+def _is_comparable(look: LayerAttention) -> bool:
     """Whether there are several samples, whose pairs stand at the same places."""
     index = look.call.keys.index
     seen = (
-        _scores(look).isfinite().all(0).any(0).any(0)
+        _get_scores(look).isfinite().all(0).any(0).any(0)
     )  # [M] keys that some query sees in every sample
     return look.weights.shape[0] > 1 and bool((index == index[:1])[:, seen].all())

@@ -41,7 +41,7 @@ def effective_rank(weights: Tensor) -> Tensor:
     return torch.special.entr(values / values.sum(-1, keepdim=True)).sum(-1).exp()
 
 
-def largest(scores: Tensor) -> Tensor:
+def max_score(scores: Tensor) -> Tensor:
     """The largest finite score, [B, H]; NaN where no pair may attend.
 
     Where it grows, training becomes unstable (Dehghani et al. 2023, arXiv:2302.05442).
@@ -51,7 +51,7 @@ def largest(scores: Tensor) -> Tensor:
     return found.masked_fill(found.isinf(), float("nan"))
 
 
-def similarity(weights: Tensor) -> Tensor:
+def head_similarity(weights: Tensor) -> Tensor:
     """Cosine of the rows of two heads, averaged over queries, [B, H, H]; 1 on the diagonal.
 
     Row by row, so that each query counts alike: in the cosine of whole matrices those with sharp rows would count most.
@@ -62,7 +62,7 @@ def similarity(weights: Tensor) -> Tensor:
     return (unit @ unit.mT).nanmean(1)
 
 
-def first(weights: Tensor, same: Tensor | None = None) -> Tensor:
+def first_keys(weights: Tensor, same: Tensor | None = None) -> Tensor:
     """The first key of a query's document, where heads that need nothing rest (Xiao et al. 2023, arXiv:2309.17453).
 
     [1|B, 1, 1|N, M]. `same`, bool [1|B, N, M], tells the keys of each query's document; by default there is one.
@@ -72,28 +72,28 @@ def first(weights: Tensor, same: Tensor | None = None) -> Tensor:
     return (same & (same.cumsum(-1) == 1))[:, None]
 
 
-def unplaced(placed: Tensor) -> Tensor:
+def special_tokens(has_position: Tensor) -> Tensor:
     """Keys without a place, [1|B, 1, 1, M]; `placed` is bool [1|B, M]."""
-    return ~placed[:, None, None]
+    return ~has_position[:, None, None]
 
 
-def own(slots: Tensor, keys: int) -> Tensor:
+def diagonal(query_index: Tensor, keys: int) -> Tensor:
     """Each query's own key, [1, 1, N, M]; slots int [N] of the queries among so many keys."""
-    return (slots[:, None] == torch.arange(keys, device=slots.device))[None, None]
+    return (query_index[:, None] == torch.arange(keys, device=query_index.device))[None, None]
 
 
-def both(queries: Tensor, keys: Tensor) -> Tensor:
+def positioned_pairs(queries: Tensor, keys: Tensor) -> Tensor:
     """Pairs of a query and a key that both have a place, [1|B, 1, N, M], from bool [1|B, N] and [1|B, M]."""
     return queries[:, None, :, None] & keys[:, None, None]
 
 
-def near(offsets: Tensor, window: float, placed: Tensor | None = None) -> Tensor:
+def neighbourhood(offsets: Tensor, window: float, pairs: Tensor | None = None) -> Tensor:
     """Pairs at most `window` apart along every axis, [1|B, 1, N, M].
 
     Offsets are [1|B, N, M, P]; `placed`, as `both` gives it, leaves out pairs without an offset.
     """
     close = (offsets.abs() <= window).all(-1)[:, None]
-    return close if placed is None else close & placed
+    return close if pairs is None else close & pairs
 
 
 def gram(table: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def gram(table: Tensor) -> Tensor:
     return table @ table.mT
 
 
-def correlations(word: Tensor, position: Tensor, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+def word_position_correlations(word: Tensor, position: Tensor, query: Tensor, key: Tensor) -> dict[str, Tensor]:
     """The four parts of (w_i + p_i) Q (w_j + p_j) K / sqrt(K), each [H, N, N], by name, averaged over samples.
 
     TUPE (Ke, He & Liu 2020, arXiv:2006.15595), equation 6 and figure 2: word to word, word to position, position to word,
@@ -122,13 +122,13 @@ def correlations(word: Tensor, position: Tensor, query: Tensor, key: Tensor) -> 
     }
 
 
-def shares(weights: Tensor) -> Tensor:
+def weight_shares(weights: Tensor) -> Tensor:
     """|w_j| / sum_j |w_j| along each row, [B, H, N, M]; NaN along a row without any weight."""
     sizes = upcast(weights).abs()
     return sizes / sizes.sum(-1, keepdim=True)
 
 
-def total(weights: Tensor) -> Tensor:
+def weight_sum(weights: Tensor) -> Tensor:
     """sum_j w_j, [B, H, N]: how much is attended at all. 1 for a softmax, 0 for a row that sees nothing.
 
     Signs count: it is what comes of a value of 1 that all keys share.
@@ -138,13 +138,13 @@ def total(weights: Tensor) -> Tensor:
 
 def entropy(weights: Tensor) -> Tensor:
     """-sum_j s_j log s_j of shares s in nats, [B, H, N]: from 0, one key, to log M, all keys alike (Shannon 1948)."""
-    return torch.special.entr(shares(weights)).sum(-1)
+    return torch.special.entr(weight_shares(weights)).sum(-1)
 
 
-def mass(weights: Tensor, where: Tensor) -> Tensor:
+def share_at(weights: Tensor, where: Tensor) -> Tensor:
     """The share [B, H, N] of a row that falls on the pairs `where`, bool [1|B, 1|H, 1|N, M]."""
     # a product, not a mask: a row without weight stays NaN
-    return (shares(weights) * where).sum(-1)
+    return (weight_shares(weights) * where).sum(-1)
 
 
 def offsets(queries: Tensor, keys: Tensor) -> Tensor:
@@ -152,32 +152,32 @@ def offsets(queries: Tensor, keys: Tensor) -> Tensor:
     return upcast(queries)[:, :, None] - upcast(keys)[:, None]
 
 
-def distance(weights: Tensor, offsets: Tensor, placed: Tensor | None = None) -> Tensor:
+def distance(weights: Tensor, offsets: Tensor, has_position: Tensor | None = None) -> Tensor:
     """sum_j s_j |o_j|, [B, H, N]: Euclidean distance of what a query looks at (Dosovitskiy et al. 2020, arXiv:2010.11929).
 
     Shares s are of keys that have a place alone, `placed` bool [1|B, M]; NaN where these have no weight. Offsets o are
     [1|B, N, M, P]. Queries without a place are the caller's to leave out.
     """
     far = upcast(offsets).norm(dim=-1, keepdim=True)
-    return _expected(weights, far, placed)[..., 0]
+    return _average_over_keys(weights, far, has_position)[..., 0]
 
 
-def distance_by_axis(weights: Tensor, offsets: Tensor, placed: Tensor | None = None) -> Tensor:
+def distance_by_axis(weights: Tensor, offsets: Tensor, has_position: Tensor | None = None) -> Tensor:
     """sum_j s_j |o_jp| along each axis p, [B, H, N, P]; the rest is as in `distance`."""
-    return _expected(weights, upcast(offsets).abs(), placed)
+    return _average_over_keys(weights, upcast(offsets).abs(), has_position)
 
 
-def _expected(weights: Tensor, values: Tensor, placed: Tensor | None) -> Tensor:
+def _average_over_keys(weights: Tensor, values: Tensor, has_position: Tensor | None) -> Tensor:
     """Mean over placed keys of values [1|B, N, M, P], [B, H, N, P]."""
-    if placed is not None:
-        weights = weights.masked_fill(~placed[:, None, None], 0)
-        values = values.masked_fill(~placed[:, None, :, None], 0)  # whatever stands there
-    found = shares(weights)
+    if has_position is not None:
+        weights = weights.masked_fill(~has_position[:, None, None], 0)
+        values = values.masked_fill(~has_position[:, None, :, None], 0)  # whatever stands there
+    found = weight_shares(weights)
     return torch.einsum("bhnm,bnmp->bhnp", found, values.to(found.dtype))
 
 
-def profile(
-    weights: Tensor, offsets: Tensor, visible: Tensor, placed: Tensor | None = None
+def offset_profile(
+    weights: Tensor, offsets: Tensor, visible: Tensor, pairs: Tensor | None = None
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """Mean weight at each offset over all visible pairs and samples: for each axis the offsets, and values [H, ...].
 
@@ -185,7 +185,7 @@ def profile(
     pair has. A curve for a text, a map for an image, a volume for a clip. `visible` is bool [1|B, 1, N, M], as is `placed`,
     which `pairs.both` gives. Raises ValueError where offsets [1|B, N, M, P] are not whole numbers.
     """
-    counted = (visible if placed is None else visible & placed).expand(
+    counted = (visible if pairs is None else visible & pairs).expand(
         len(weights), 1, *weights.shape[2:]
     )[:, 0]
     met = offsets.expand(len(weights), *offsets.shape[1:])[counted]  # [pairs, P]
@@ -193,7 +193,7 @@ def profile(
         raise ValueError("a profile needs offsets of whole tokens or patches")
     reach = torch.cat([met.abs(), met.new_zeros(1, met.shape[-1])]).amax(0).long()  # [P]
     sizes = (2 * reach + 1).tolist()
-    bins = _flat(met.long() + reach, sizes)
+    bins = _flatten_index(met.long() + reach, sizes)
     found = upcast(weights).movedim(1, -1)[counted]  # [pairs, H]
     cells = torch.Size(sizes).numel()
     sums = found.new_zeros(cells, found.shape[-1]).index_add_(0, bins, found)
@@ -201,7 +201,7 @@ def profile(
     return tuple(torch.arange(-r, r + 1, device=met.device) for r in reach.tolist()), values
 
 
-def _flat(places: Tensor, sizes: list[int]) -> Tensor:
+def _flatten_index(places: Tensor, sizes: list[int]) -> Tensor:
     """Places [pairs, P] in a grid as numbers of its cells, row by row."""
     flat = torch.zeros_like(places[:, 0])
     for axis, size in enumerate(sizes):
@@ -209,7 +209,7 @@ def _flat(places: Tensor, sizes: list[int]) -> Tensor:
     return flat
 
 
-def explained_by_position(scores: Tensor, *, clamped: bool = True) -> Tensor:
+def position_r2(scores: Tensor, *, clamp: bool = True) -> Tensor:
     """1 - W / T: the share of the variance of scores that is a function of the two places alone, [H].
 
     Scores [B, H, N, M] are of B samples with different contents at the same places, their rows centred over the pairs
@@ -223,37 +223,37 @@ def explained_by_position(scores: Tensor, *, clamped: bool = True) -> Tensor:
         raise ValueError(
             f"the share that position explains needs at least two samples, got {len(scores)}"
         )
-    values = _centred(scores, scores.isfinite().all(0))
+    values = _center_rows(scores, scores.isfinite().all(0))
     share = 1 - values.var(0).sum((-2, -1)) / values.square().mean(0).sum((-2, -1))
-    return share.clamp(min=0) if clamped else share
+    return share.clamp(min=0) if clamp else share
 
 
-def explained_by(scores: Tensor, part: Tensor) -> Tensor:
+def squared_correlation(scores: Tensor, part: Tensor) -> Tensor:
     """Squared correlation of centred scores [B, H, N, M] with another set of them over all pairs and samples, [H].
 
     With scores of the same contents at one place, this is what content alone explains. Pairs must be visible in both; NaN
     where the rows of either are constant.
     """
-    first, second = _matched(scores, part)
-    return _sum(first * second).square() / (_sum(first.square()) * _sum(second.square()))
+    first, second = _center_both(scores, part)
+    return _sum_pairs(first * second).square() / (_sum_pairs(first.square()) * _sum_pairs(second.square()))
 
 
-def departure(scores: Tensor, shifted: Tensor) -> Tensor:
+def shift_sensitivity(scores: Tensor, shifted: Tensor) -> Tensor:
     """sqrt(mean (s' - s)^2 / mean s^2), [H]: how much centred scores change when all places are shifted by one vector.
 
     0 for a relative encoding; NaN where rows are constant before and after. Pairs must be visible in both.
     """
-    first, second = _matched(scores, shifted)
-    return (_sum((second - first).square()) / _sum(first.square())).sqrt()
+    first, second = _center_both(scores, shifted)
+    return (_sum_pairs((second - first).square()) / _sum_pairs(first.square())).sqrt()
 
 
-def _matched(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+def _center_both(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Both sets of scores, centred over the pairs visible in both."""
     counted = first.isfinite() & second.isfinite()
-    return _centred(first, counted), _centred(second, counted)
+    return _center_rows(first, counted), _center_rows(second, counted)
 
 
-def _centred(scores: Tensor, counted: Tensor) -> Tensor:
+def _center_rows(scores: Tensor, counted: Tensor) -> Tensor:
     """Scores less the mean of their row over the pairs that count, 0 for the others."""
     scores = upcast(scores)
     # less the largest first, so that a constant row becomes exactly 0
@@ -265,31 +265,31 @@ def _centred(scores: Tensor, counted: Tensor) -> Tensor:
     return (values - mean).masked_fill(~counted, 0)
 
 
-def _sum(values: Tensor) -> Tensor:
+def _sum_pairs(values: Tensor) -> Tensor:
     return values.sum((0, -2, -1))
 
 
 __all__ = [
-    "both",
-    "correlations",
-    "departure",
+    "positioned_pairs",
+    "word_position_correlations",
+    "shift_sensitivity",
     "distance",
     "distance_by_axis",
     "effective_rank",
     "entropy",
-    "explained_by",
-    "explained_by_position",
-    "first",
+    "squared_correlation",
+    "position_r2",
+    "first_keys",
     "gram",
-    "largest",
-    "mass",
-    "near",
+    "max_score",
+    "share_at",
+    "neighbourhood",
     "offsets",
-    "own",
-    "profile",
+    "diagonal",
+    "offset_profile",
     "rollout",
-    "shares",
-    "similarity",
-    "total",
-    "unplaced",
+    "weight_shares",
+    "head_similarity",
+    "weight_sum",
+    "special_tokens",
 ]

@@ -20,7 +20,7 @@ Change = Callable[[Tokens], Tensor]
 
 
 @contextmanager
-def changed(model: nn.Module, change: Change) -> Iterator[None]:
+def change_positions(model: nn.Module, change: Change) -> Iterator[None]:
     """Within it the model's tokens stand in other places, from before the first layer on; contents and masks stay.
 
     An encoding that cannot follow raises OptionError when the model is called.
@@ -33,11 +33,11 @@ def changed(model: nn.Module, change: Change) -> Iterator[None]:
         raise OptionError("controls", "the model is no Transformer of zoo, so it cannot be moved")
     with ExitStack() as stack:
         for transformer in transformers:
-            stack.enter_context(hook_tokens(transformer, lambda tokens: moved(tokens, change)))
+            stack.enter_context(hook_tokens(transformer, lambda tokens: apply_change(tokens, change)))
         yield
 
 
-def moved(tokens: Tokens, change: Change) -> Tokens:
+def apply_change(tokens: Tokens, change: Change) -> Tokens:
     """The same tokens in other places, but for those that have none. Nothing is said of their order any more."""
     index = change(tokens)
     if tokens.has_position is not None:
@@ -47,7 +47,7 @@ def moved(tokens: Tokens, change: Change) -> Tokens:
 
 def shuffle(tokens: Tokens) -> Tensor:
     """The places of each document dealt out anew, in an order that depends on the number of tokens alone."""
-    groups = _groups(tokens)  # [1|B, N]
+    groups = _group_tokens(tokens)  # [1|B, N]
     lots = torch.rand(len(tokens), generator=torch.Generator().manual_seed(SEED)).to(groups.device)
     drawn = lots.argsort().expand_as(groups)
     drawn = drawn.gather(
@@ -63,7 +63,7 @@ def shuffle(tokens: Tokens) -> Tensor:
 
 def shift(tokens: Tokens) -> Tensor:
     """All places further along each axis by half of its size, rounded up, so that many lie where none was in training."""
-    low, high = _ends(tokens)
+    low, high = _find_range(tokens)
     return tokens.index + ((high - low + 1) / 2).ceil()
 
 
@@ -74,7 +74,7 @@ def zero(tokens: Tokens) -> Tensor:
 
 def reverse(tokens: Tokens) -> Tensor:
     """Each axis read from its other end, n - 1 - i for i, within documents."""
-    low, high = _ends(tokens)
+    low, high = _find_range(tokens)
     return low + high - tokens.index
 
 
@@ -83,7 +83,7 @@ CHANGES: Mapping[str, Change] = MappingProxyType(
 )
 
 
-def _groups(tokens: Tokens) -> Tensor:
+def _group_tokens(tokens: Tokens) -> Tensor:
     """int [1|B, N]: equal for tokens that may trade places. A token without a place is a group of its own."""
     device, count = tokens.index.device, len(tokens)
     groups = (
@@ -97,7 +97,7 @@ def _groups(tokens: Tokens) -> Tensor:
     return torch.where(tokens.has_position, groups, alone)
 
 
-def _ends(tokens: Tokens) -> tuple[Tensor, Tensor]:
+def _find_range(tokens: Tokens) -> tuple[Tensor, Tensor]:
     """The first and the last place along each axis, [1|B, 1|N, P]: of the grid, or of what each document has here."""
     if tokens.grid_size is not None:
         return torch.zeros_like(tokens.grid_size), tokens.grid_size - 1

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from zoo.attention.backends.reference import attention_mask
 from zoo.diagnostics import metrics
-from zoo.diagnostics.capture import Look
-from zoo.diagnostics.head_metrics import kinds
+from zoo.diagnostics.capture import LayerAttention
+from zoo.diagnostics.head_metrics import list_metrics
 from zoo.reporting.panel import Curves, HeatmapGrid, Panel, named
 
 
@@ -105,22 +105,22 @@ COMPARED = (
     "first",
     "unplaced",
 )  # with attention that is spread evenly
-Others = Sequence[Look] | None
+Others = Sequence[LayerAttention] | None
 
 
-def measured(looks: Sequence[Look], content: Others, shifted: Others) -> tuple[Measure, ...]:
+def compute_measures(looks: Sequence[LayerAttention], content: Others, shifted: Others) -> tuple[Measure, ...]:
     """All measures of the layers looked at, as far as they mean something there.
 
     `content` is what the same layers do where all tokens are in one place, `shifted` where all have moved alike; None where
     the model refuses that.
     """
-    return (*_alone(looks), *_against(looks, content, shifted))
+    return (*_measure_layers(looks), *_compare_layers(looks, content, shifted))
 
 
-def _alone(looks: Sequence[Look]) -> Iterator[Measure]:
-    even = _even(looks[0])
-    for kind in kinds(looks[0]):
-        values = torch.stack([kind.of(look) for look in looks])
+def _measure_layers(looks: Sequence[LayerAttention]) -> Iterator[Measure]:
+    even = _spread_evenly(looks[0])
+    for kind in list_metrics(looks[0]):
+        values = torch.stack([kind.compute(look) for look in looks])
         if kind.name == "total" and torch.allclose(values, torch.ones_like(values), atol=1e-4):
             continue  # as of every softmax
         compared = kind.name.split("_")[0] in COMPARED
@@ -128,54 +128,54 @@ def _alone(looks: Sequence[Look]) -> Iterator[Measure]:
             name=kind.name,
             title=kind.title,
             unit=kind.unit,
-            says=kind.says,
+            says=kind.description,
             values=values.float().cpu(),
-            even=float(kind.of(even)[0]) if compared else None,
+            even=float(kind.compute(even)[0]) if compared else None,
         )
 
 
-def _even(look: Look) -> Look:
+def _spread_evenly(look: LayerAttention) -> LayerAttention:
     """The same with all that a query may see at the same weight."""
     visible = attention_mask(look.call).expand(look.weights.shape).to(look.weights.dtype)
     return replace(look, weights=visible)
 
 
-def _against(looks: Sequence[Look], content: Others, shifted: Others) -> Iterator[Measure]:
-    if pairs := _pairs(looks, content):
+def _compare_layers(looks: Sequence[LayerAttention], content: Others, shifted: Others) -> Iterator[Measure]:
+    if pairs := _pair_scores(looks, content):
         yield Measure(
             name="by_content",
             title="Explained without places",
             unit="of variance",
             says="At 1 scores are what they would be with all tokens in one place: content, and order as far as it needs no "
             "places, explain all of them.",
-            values=_each(pairs, metrics.explained_by),
+            values=_measure_pairs(pairs, metrics.squared_correlation),
         )
-    if pairs := _pairs(looks, shifted):
+    if pairs := _pair_scores(looks, shifted):
         yield Measure(
             name="departure",
             title="Departure from relativity",
             unit="of scores",
             says="How much scores change when all tokens move alike, by half a grid or half a text: at 0 only the offsets "
             "between tokens count.",
-            values=_each(pairs, metrics.departure),
+            values=_measure_pairs(pairs, metrics.shift_sensitivity),
         )
 
 
-def _pairs(looks: Sequence[Look], others: Others) -> list[tuple[Tensor, Tensor]]:
+def _pair_scores(looks: Sequence[LayerAttention], others: Others) -> list[tuple[Tensor, Tensor]]:
     """Scores of each layer and the others', as far as both tokens have a place; none where linear attention has none."""
     return [
-        (_on_places(one, one.scores), other.scores)
+        (_mask_special_tokens(one, one.scores), other.scores)
         for one, other in zip(looks, others or (), strict=others is not None)
         if one.scores is not None and other.scores is not None
     ]
 
 
-def _on_places(look: Look, scores: Tensor) -> Tensor:
+def _mask_special_tokens(look: LayerAttention, scores: Tensor) -> Tensor:
     """A class token has no place that could change, and turns beside it leave it where it is."""
-    return scores.masked_fill(~metrics.both(*look.grid), -torch.inf)
+    return scores.masked_fill(~metrics.positioned_pairs(*look.grid), -torch.inf)
 
 
-def _each(
+def _measure_pairs(
     pairs: Sequence[tuple[Tensor, Tensor]], measure: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
     return torch.stack([measure(*pair) for pair in pairs]).float().cpu()
@@ -184,39 +184,39 @@ def _each(
 FARTHEST = 256  # tokens or patches to either side that are drawn
 
 
-def profiles(looks: Sequence[Look]) -> tuple[Panel, ...]:
+def draw_profiles(looks: Sequence[LayerAttention]) -> tuple[Panel, ...]:
     """A panel for each layer; of clips one in time and one in space."""
-    return tuple(panel for look in looks for panel in _panels(look, f"layer {look.layer}"))
+    return tuple(panel for look in looks for panel in _draw_profile(look, f"layer {look.layer}"))
 
 
-def _panels(look: Look, title: str) -> Iterator[Panel]:
+def _draw_profile(look: LayerAttention, title: str) -> Iterator[Panel]:
     axes = look.call.keys.index.shape[-1]
     if axes == 1:
-        yield _curves(look, slice(None), title, "tokens that the key stands before the query")
+        yield _draw_offset_curves(look, slice(None), title, "tokens that the key stands before the query")
     elif axes == 2:
-        yield _mosaic(look, slice(None), title)
+        yield _draw_offset_map(look, slice(None), title)
     else:
-        yield _curves(
+        yield _draw_offset_curves(
             look,
             slice(0, 1),
             f"{title}, in time",
             "steps in time that the key stands before the query",
         )
-        yield _mosaic(look, slice(1, None), f"{title}, in space")
+        yield _draw_offset_map(look, slice(1, None), f"{title}, in space")
 
 
-def _profile(look: Look, axes: slice) -> tuple[tuple[Tensor, ...], Tensor]:
+def _compute_profile(look: LayerAttention, axes: slice) -> tuple[tuple[Tensor, ...], Tensor]:
     """Offsets along some axes, query less key, and mean weights [H, ...] of pairs of tokens that stand on the grid."""
     queries, keys = look.call.queries, look.call.keys
     offsets = metrics.offsets(queries.index, keys.index)[..., axes]
     near = (offsets.abs() <= FARTHEST).all(-1)[:, None]
-    where = metrics.both(*look.grid) & near
-    places, values = metrics.profile(look.weights, offsets, attention_mask(look.call), where)
+    where = metrics.positioned_pairs(*look.grid) & near
+    places, values = metrics.offset_profile(look.weights, offsets, attention_mask(look.call), where)
     return tuple(one.float().cpu() for one in places), values.float().cpu()
 
 
-def _curves(look: Look, axes: slice, title: str, x: str) -> Curves:
-    (places,), values = _profile(look, axes)
+def _draw_offset_curves(look: LayerAttention, axes: slice, title: str, x: str) -> Curves:
+    (places,), values = _compute_profile(look, axes)
     met = values.isfinite().any(0)
     return Curves(
         title=title,
@@ -228,8 +228,8 @@ def _curves(look: Look, axes: slice, title: str, x: str) -> Curves:
     )
 
 
-def _mosaic(look: Look, axes: slice, title: str) -> HeatmapGrid:
-    (rows, columns), values = _profile(look, axes)
+def _draw_offset_map(look: LayerAttention, axes: slice, title: str) -> HeatmapGrid:
+    (rows, columns), values = _compute_profile(look, axes)
     turned = torch.flip(values, (1, 2))  # a key further right has a smaller offset
     return HeatmapGrid(
         title=title,
@@ -248,14 +248,14 @@ AS_THEY_ARE = "as they are"
 SAME = 0.00005  # a change that is smaller says nothing
 
 
-def verdict(controls: Sequence[Control], metric: str, causal: bool) -> str:
+def describe_ablation(controls: Sequence[Control], metric: str, causal: bool) -> str:
     """What becomes of a metric where places are changed. Where nothing at all changes, the model reads no places."""
     own, *others = controls
     asked = [control for control in others if not control.refused]
     if not asked:
         return "not asked" if not others else "unknown: the model refuses every change"
     if all(control.metrics == own.metrics for control in asked):
-        return f"none: no metric changes at all where places do. {_instead(causal)}"
+        return f"none: no metric changes at all where places do. {_explain_no_change(causal)}"
     before = own.metrics[metric]
     lost = [control.name for control in asked if not math.isfinite(control.metrics[metric])]
     if lost or not math.isfinite(before):
@@ -268,7 +268,7 @@ def verdict(controls: Sequence[Control], metric: str, causal: bool) -> str:
     return f"{metric} goes from {before:.4f} to {most.metrics[metric]:.4f} with them {most.name}, which changes most"
 
 
-def _instead(causal: bool) -> str:
+def _explain_no_change(causal: bool) -> str:
     if causal:
         return (
             "Its encoding reads none. What the model knows of order comes from sums along the text or from the causal mask "

@@ -28,57 +28,57 @@ class Layout:
     layers: tuple[int, ...]  # all that the model has
     extra: tuple[str, ...]
     grid: tuple[int, ...]
-    slots: tuple[int, ...]  # of the queries to look from
+    query_index: tuple[int, ...]  # of the queries to look from
 
     @property
     def tokens(self) -> int:
         return len(self.extra) + prod(self.grid)
 
 
-def layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) -> Layout:
+def find_layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) -> Layout:
     """The layout of what the model makes of inputs; queries are those of `extra` and at most so many of the grid."""
     seen: list[Tokens] = []
     with (
-        capture.watched(model, lambda _, tokens, *more: seen.append(tokens)),
-        capture.resting(model),
+        capture.hook_attention(model, lambda _, tokens, *more: seen.append(tokens)),
+        capture.evaluation_mode(model),
     ):
         model(*inputs)
     tokens = seen[0]
-    grid = _grid(tokens)
+    grid = _find_grid(tokens)
     count = len(tokens) - prod(grid)
-    chosen = [count + slot for slot in spread(grid, most)]
+    chosen = [count + slot for slot in choose_cells(grid, most)]
     return Layout(
-        tuple(sorted(capture.check(model, None).values())),
-        _extra(model, count),
+        tuple(sorted(capture.number_layers(model, None).values())),
+        _name_special_tokens(model, count),
         grid,
         (*range(count), *chosen),
     )
 
 
-def spread(grid: Sequence[int], most: int) -> list[int]:
+def choose_cells(grid: Sequence[int], most: int) -> list[int]:
     """At most so many cells of a grid, evenly along each axis, as numbers counted row by row."""
     counts = list(grid)
     while prod(counts) > most:
         counts[counts.index(max(counts))] -= 1
-    along = [capture.spread(size, count) for size, count in zip(grid, counts, strict=True)]
-    return [_flat(place, grid) for place in product(*along)]
+    along = [capture.choose_evenly(size, count) for size, count in zip(grid, counts, strict=True)]
+    return [_flatten_index_of(place, grid) for place in product(*along)]
 
 
-def _flat(place: Sequence[int], grid: Sequence[int]) -> int:
+def _flatten_index_of(place: Sequence[int], grid: Sequence[int]) -> int:
     number = 0
     for at, size in zip(place, grid, strict=True):
         number = number * size + at
     return number
 
 
-def _grid(tokens: Tokens) -> tuple[int, ...]:
+def _find_grid(tokens: Tokens) -> tuple[int, ...]:
     """Tokens along each axis; of a text all that have a place, padding included."""
     if tokens.index.shape[-1] > 1:
         return tuple(int(last) + 1 for last in tokens.index[0].amax(0))
     return (len(tokens) if tokens.has_position is None else int(tokens.has_position[0].sum()),)
 
 
-def _extra(model: nn.Module, count: int) -> tuple[str, ...]:
+def _name_special_tokens(model: nn.Module, count: int) -> tuple[str, ...]:
     """Names of the tokens before the grid."""
     first = ["class"] if count and getattr(model, "cls_token", None) is not None else []
     registers = count - len(first)
@@ -88,25 +88,25 @@ def _extra(model: nn.Module, count: int) -> tuple[str, ...]:
     )
 
 
-def pieces(vocabulary: Vocabulary, row: Tensor) -> tuple[str, ...]:
+def decode_pieces(vocabulary: Vocabulary, row: Tensor) -> tuple[str, ...]:
     """Each of the tokens [N] decoded by itself; -1 is padding, the number after the last token hides one.
 
     A character of several tokens stands at the first of them, at the others three dots; bytes of none are told as such.
     """
     tokens: list[int] = row.tolist()
-    found = [_piece(vocabulary, token) for token in tokens]
+    found = [_decode_token(vocabulary, token) for token in tokens]
     for place, piece in enumerate(found):
         if UNKNOWN in piece and (
-            joined := _joined(vocabulary, tokens[place : place + MOST], piece)
+            joined := _join_bytes(vocabulary, tokens[place : place + MOST], piece)
         ):
             found[place : place + len(joined)] = joined
     return tuple(
-        _byte(vocabulary, *pair) if UNKNOWN in pair[1] else pair[1]
+        _show_byte(vocabulary, *pair) if UNKNOWN in pair[1] else pair[1]
         for pair in zip(tokens, found, strict=True)
     )
 
 
-def _joined(vocabulary: Vocabulary, tokens: Sequence[int], piece: str) -> list[str]:
+def _join_bytes(vocabulary: Vocabulary, tokens: Sequence[int], piece: str) -> list[str]:
     """Pieces of the fewest of the tokens that are whole characters; none if none are."""
     for count in range(2, len(tokens) + 1):
         if not all(0 <= token < len(vocabulary) for token in tokens[:count]):
@@ -117,27 +117,27 @@ def _joined(vocabulary: Vocabulary, tokens: Sequence[int], piece: str) -> list[s
     return []
 
 
-def _byte(vocabulary: Vocabulary, token: int, piece: str) -> str:
+def _show_byte(vocabulary: Vocabulary, token: int, piece: str) -> str:
     return f"\u2039{token:02X}\u203a" if vocabulary.unit == "byte" else piece
 
 
-def _piece(vocabulary: Vocabulary, token: int) -> str:
+def _decode_token(vocabulary: Vocabulary, token: int) -> str:
     if token < 0:
         return PADDING
     return HIDDEN if token >= len(vocabulary) else vocabulary.decode([token])
 
 
-def pictures(sample: Tensor, steps: int) -> tuple[Tensor, ...]:
+def to_pictures(sample: Tensor, steps: int) -> tuple[Tensor, ...]:
     """An image [C, H, W], or so many frames of a clip [C, T, H, W], from 0 to 1, as uint8 [H, W, 3].
 
     Of the frames that one token joins, the middle one is shown.
     """
     if sample.dim() == 3:
-        return (_coloured(sample),)
+        return (_to_rgb(sample),)
     joined = sample.shape[1] // steps
-    return tuple(_coloured(frame) for frame in sample[:, joined // 2 :: joined].unbind(1))
+    return tuple(_to_rgb(frame) for frame in sample[:, joined // 2 :: joined].unbind(1))
 
 
-def _coloured(image: Tensor) -> Tensor:
+def _to_rgb(image: Tensor) -> Tensor:
     channels = image if len(image) == 3 else image.mean(0, keepdim=True).expand(3, -1, -1)
     return (channels.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).cpu()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.diagnostics.head_metrics import Kind, named
+from zoo.diagnostics.head_metrics import HeadMetric, metrics_by_name
 from zoo.reporting.panel import Curves
 
 MOST, BINS = 400, 48  # points of a curve; of one whose points are single tokens' losses
@@ -19,7 +19,7 @@ ATTENTION = re.compile(r"attention/\d+/.+")
 Points = Sequence[tuple[float, float]]
 
 
-def training(rows: Sequence[Mapping[str, str]], unit: str) -> tuple[Curves, ...]:
+def draw_training_curves(rows: Sequence[Mapping[str, str]], unit: str) -> tuple[Curves, ...]:
     """Curves over steps of what stands in `metrics.csv`, given as its rows: losses together, each other metric by itself.
 
     Places are counted in `unit`, tokens or patches.
@@ -28,26 +28,26 @@ def training(rows: Sequence[Mapping[str, str]], unit: str) -> tuple[Curves, ...]
     found = {
         name: points
         for name in names
-        if name.startswith(("train/", "val/")) and (points := _points(rows, name))
+        if name.startswith(("train/", "val/")) and (points := _read_points(rows, name))
     }
     return (
-        *_drawn(found),
-        *_attention(rows, [name for name in names if ATTENTION.fullmatch(name)], named(unit)),
+        *_draw_losses(found),
+        *_draw_attention_metrics(rows, [name for name in names if ATTENTION.fullmatch(name)], metrics_by_name(unit)),
     )
 
 
-def _points(rows: Sequence[Mapping[str, str]], name: str) -> Points:
+def _read_points(rows: Sequence[Mapping[str, str]], name: str) -> Points:
     return [(float(row["step"]), float(row[name])) for row in rows if row.get(name)]
 
 
-def _attention(
-    rows: Sequence[Mapping[str, str]], names: Sequence[str], known: Mapping[str, Kind]
+def _draw_attention_metrics(
+    rows: Sequence[Mapping[str, str]], names: Sequence[str], known: Mapping[str, HeadMetric]
 ) -> Iterator[Curves]:
     """What was measured of attention while training, a line for each layer; nothing of what stayed the same in all."""
     kinds: dict[str, dict[str, Points]] = {}
     for name in names:
         _, layer, kind = name.split("/", 2)
-        if points := _points(rows, name):
+        if points := _read_points(rows, name):
             kinds.setdefault(kind, {})[f"layer {layer}"] = points
     for kind, layers in kinds.items():
         if len({value for points in layers.values() for _, value in points}) == 1:
@@ -66,21 +66,21 @@ def _attention(
             if kind in known
             else (kind.replace("_", " "), "mean over heads")
         )
-        yield _curves(title, y, lines, told)
+        yield _make_curves(title, y, lines, told)
 
 
-def _drawn(found: Mapping[str, Points]) -> Iterator[Curves]:
+def _draw_losses(found: Mapping[str, Points]) -> Iterator[Curves]:
     train, val = found.get("train/loss", ()), found.get("val/loss", ())
     if train:
-        yield _curves(
+        yield _make_curves(
             "training loss",
             "loss",
             {"train": train},
             "It falls fast, then slowly; a jump up is a step too far.",
         )
     if train and len(val) > 1:
-        lines = {"train": _meanwhile(train, val), "val": val}
-        yield _curves(
+        lines = {"train": _average_between(train, val), "val": val}
+        yield _make_curves(
             "loss on what was trained on, and on what was not",
             "loss",
             lines,
@@ -91,7 +91,7 @@ def _drawn(found: Mapping[str, Points]) -> Iterator[Curves]:
         if name not in ("train/loss", "val/loss") or (
             name == "val/loss" and not (train and len(val) > 1)
         ):
-            yield _curves(
+            yield _make_curves(
                 name.replace("/", " "),
                 name,
                 {name: points},
@@ -99,7 +99,7 @@ def _drawn(found: Mapping[str, Points]) -> Iterator[Curves]:
             )
 
 
-def _meanwhile(train: Points, val: Points) -> Points:
+def _average_between(train: Points, val: Points) -> Points:
     """The mean of the training loss between one validation and the next, at the latter."""
     steps = [-1.0, *(step for step, _ in val)]
     spans = [[loss for step, loss in train if low < step <= high] for low, high in pairwise(steps)]
@@ -109,32 +109,32 @@ def _meanwhile(train: Points, val: Points) -> Points:
     ]
 
 
-def _curves(title: str, y: str, lines: Mapping[str, Points], says: str) -> Curves:
+def _make_curves(title: str, y: str, lines: Mapping[str, Points], says: str) -> Curves:
     """Lines over the same steps."""
     first = next(iter(lines.values()))
-    places = _thinned([step for step, _ in first])
-    drawn = {name: _thinned([value for _, value in points]) for name, points in lines.items()}
+    places = _thin([step for step, _ in first])
+    drawn = {name: _thin([value for _, value in points]) for name, points in lines.items()}
     return Curves(title=title, x="step", y=y, says=says, places=places, lines=drawn)
 
 
-def _thinned(values: Sequence[float], most: int = MOST) -> Tensor:
+def _thin(values: Sequence[float], most: int = MOST) -> Tensor:
     """At most so many numbers, each the mean of as many neighbours."""
     run = -(-len(values) // most)
     return torch.stack([part.nanmean() for part in torch.tensor(values).split(run)])
 
 
-def extrapolation(result: Mapping[str, Any], trained: int) -> tuple[Curves, ...]:
+def draw_extrapolation(result: Mapping[str, Any], trained: int) -> tuple[Curves, ...]:
     """Curves of what `zoo eval` found at other resolutions or lengths; `trained` is the size of training."""
     kinds = [kind for kind in ("resolutions", "lengths") if kind in result]
     return (
-        *(panel for kind in kinds for panel in _swept(result, kind, trained)),
-        *_by_place(result, trained),
+        *(panel for kind in kinds for panel in _draw_sizes(result, kind, trained)),
+        *_draw_positions(result, trained),
     )
 
 
-def _swept(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curves]:
+def _draw_sizes(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curves]:
     """Against the size, as the model is and by each rule; images that are no squares have no place on such a line."""
-    own = {str(result["size"]): result["metrics"]} if as_swept(result, kind) else {}
+    own = {str(result["size"]): result["metrics"]} if has_equal_windows(result, kind) else {}
     found = own | result[kind]
     sizes = {int(size): metrics for size, metrics in found.items() if "x" not in size}
     refused = sorted(size for size, metrics in sizes.items() if "refused" in metrics)
@@ -170,7 +170,7 @@ def _swept(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curve
         )
 
 
-def as_swept(result: Mapping[str, Any], kind: str) -> bool:
+def has_equal_windows(result: Mapping[str, Any], kind: str) -> bool:
     """Whether the data as they are were cut into windows as at all sizes: else they are no point of one curve."""
     swept = [
         *result[kind].values(),
@@ -179,7 +179,7 @@ def as_swept(result: Mapping[str, Any], kind: str) -> bool:
     return all(one.get("windows") == result.get("windows") for one in swept if "refused" not in one)
 
 
-def _by_place(result: Mapping[str, Any], trained: int) -> Iterator[Curves]:
+def _draw_positions(result: Mapping[str, Any], trained: int) -> Iterator[Curves]:
     """The loss and the accuracy by place in the longest windows that the model followed."""
     for key, name, says in (
         (
@@ -211,6 +211,6 @@ def _by_place(result: Mapping[str, Any], trained: int) -> Iterator[Curves]:
             x="place in the window, in tokens",
             y=name,
             says=f"Trained on windows of {trained}: {says}.",
-            places=_thinned([place for place, _ in points], BINS),
-            lines={name: _thinned([value for _, value in points], BINS)},
+            places=_thin([place for place, _ in points], BINS),
+            lines={name: _thin([value for _, value in points], BINS)},
         )

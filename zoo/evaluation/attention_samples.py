@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from zoo.data.base import DataModule
 from zoo.data.spec import ImageSpec, TextSpec, Windows
 from zoo.diagnostics import metrics
-from zoo.diagnostics.capture import Look, look, resting, watch
-from zoo.diagnostics.position_ablation import CHANGES, Change, changed
+from zoo.diagnostics.capture import LayerAttention, capture_attention, evaluation_mode, capture_layers
+from zoo.diagnostics.position_ablation import CHANGES, Change, change_positions
 from zoo.diagnostics.report import Sample
-from zoo.diagnostics.token_layout import Layout, pictures, pieces
+from zoo.diagnostics.token_layout import Layout, to_pictures, decode_pieces
 from zoo.errors import DataError, OptionError
 from zoo.evaluation.evaluate import adapt_data
 from zoo.tasks.base import Task
@@ -42,9 +42,9 @@ class CapturedAttention(NamedTuple):
     """
 
     layout: Layout
-    layers: list[Look]
-    zeroed: list[Look] | None
-    shifted: list[Look] | None
+    layers: list[LayerAttention]
+    zeroed: list[LayerAttention] | None
+    shifted: list[LayerAttention] | None
     rollout: Tensor | None
 
     @property
@@ -57,7 +57,7 @@ def capture_attention(
     model: nn.Module, inputs: Inputs, layout: Layout, layers: Sequence[int] | None
 ) -> CapturedAttention:
     """Capture the attention of layers (None: all), also with changed positions."""
-    looks = look(model, inputs, layout.slots, layers)
+    looks = capture_attention(model, inputs, layout.query_index, layers)
     zeroed = _capture_changed(model, inputs, layout, layers, CHANGES["zeroed"])
     shifted = _capture_changed(model, inputs, layout, layers, CHANGES["shifted"])
     rollout = _compute_rollout(model, inputs, layout, looks[0])
@@ -66,16 +66,16 @@ def capture_attention(
 
 def _capture_changed(
     model: nn.Module, inputs: Inputs, layout: Layout, layers: Sequence[int] | None, change: Change
-) -> list[Look] | None:
+) -> list[LayerAttention] | None:
     try:
-        with changed(model, change):
-            return look(model, inputs, layout.slots, layers)
+        with change_positions(model, change):
+            return capture_attention(model, inputs, layout.query_index, layers)
     except OptionError:
         return None
 
 
 def _compute_rollout(
-    model: nn.Module, inputs: Inputs, layout: Layout, first: Look
+    model: nn.Module, inputs: Inputs, layout: Layout, first: LayerAttention
 ) -> Tensor | None:
     """Compute the rollout layer by layer, holding the weights of one alone; None if too many."""
     batch, heads = first.weights.shape[:2]
@@ -83,10 +83,10 @@ def _compute_rollout(
         log.info("No attention rollout: %d tokens have too many pairs", layout.tokens)
         return None
     means: list[Tensor] = []
-    watch(
+    capture_layers(
         model, inputs, lambda seen: means.append(seen.weights.float().abs().mean(1, keepdim=True))
     )
-    return metrics.rollout(means)[:, list(layout.slots)].cpu()
+    return metrics.rollout(means)[:, list(layout.query_index)].cpu()
 
 
 def load_samples(task: Task, data: DataModule, count: int) -> Any:
@@ -135,12 +135,12 @@ def describe_samples(
     if isinstance(task.samples, ImageSpec):
         images = data.pictured(shown.float())
         return tuple(
-            Sample(title=title, pictures=pictures(image, grid[0]))
+            Sample(title=title, pictures=to_pictures(image, grid[0]))
             for title, image in zip(titles, images, strict=True)
         )
     vocabulary = task.samples.vocabulary
     return tuple(
-        Sample(title=title, tokens=pieces(vocabulary, row))
+        Sample(title=title, tokens=decode_pieces(vocabulary, row))
         for title, row in zip(titles, shown, strict=True)
     )
 
@@ -151,7 +151,7 @@ def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
     if isinstance(spec, TextSpec):
         return [f"test window {number + 1}" for number in range(len(batch[0]))]
     names = [*spec.names] or [f"class {number}" for number in range(spec.classes)]
-    with resting(task.model):
+    with evaluation_mode(task.model):
         predicted: list[int] = task.model(*inputs).argmax(-1).tolist()
     titles = []
     for number, (label, guess) in enumerate(zip(batch[1].tolist(), predicted, strict=True)):

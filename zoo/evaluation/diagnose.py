@@ -16,9 +16,9 @@ from zoo.config import Recipe
 from zoo.config.command_line import parse_options, split_words
 from zoo.config.tree import COMMAND_LINE
 from zoo.data.spec import ImageSpec
-from zoo.diagnostics.capture import check
+from zoo.diagnostics.capture import number_layers
 from zoo.diagnostics.encoding_panels import encodings
-from zoo.diagnostics.position_ablation import CHANGES, Change, changed
+from zoo.diagnostics.position_ablation import CHANGES, Change, change_positions
 from zoo.diagnostics.report import (
     AS_THEY_ARE,
     Attended,
@@ -26,11 +26,11 @@ from zoo.diagnostics.report import (
     Report,
     Run,
     Sample,
-    measured,
-    profiles,
-    verdict,
+    compute_measures,
+    draw_profiles,
+    describe_ablation,
 )
-from zoo.diagnostics.token_layout import layout
+from zoo.diagnostics.token_layout import find_layout
 from zoo.errors import ConfigIssue, NonFiniteError, OptionError, RecipeError
 from zoo.evaluation.attention_samples import (
     CapturedAttention,
@@ -191,7 +191,7 @@ def _check_layers(options: DiagnoseOptions, subjects: Sequence[Subject]) -> None
         raise RecipeError(ConfigIssue(COMMAND_LINE, "layers", "the list is empty", remedy))
     for subject in subjects:
         try:
-            check(subject.task.model, options.chosen)
+            number_layers(subject.task.model, options.chosen)
         except OptionError as error:
             problem = f"{subject.name}: {error}"
             raise RecipeError(ConfigIssue(COMMAND_LINE, error.key, problem)) from None
@@ -211,7 +211,7 @@ def diagnose_run(subject: Subject, saved: Saved, options: DiagnoseOptions) -> Ru
     with _locate_errors(recipe, "task"):
         inputs = task.inputs(batch)
     with _locate_errors(recipe, "model"):
-        plan = layout(task.model, inputs, options.queries)
+        plan = find_layout(task.model, inputs, options.queries)
 
     log.info("%s: capturing the attention of %d samples", subject.name, len(batch[0]))
     seen = capture_attention(task.model, inputs, plan, options.chosen)
@@ -221,7 +221,7 @@ def diagnose_run(subject: Subject, saved: Saved, options: DiagnoseOptions) -> Ru
     with _locate_errors(recipe, "data"):
         tests = [*run_controls(subject, CHANGES if options.controls else {}, options.limit)]
 
-    measures = measured(seen.layers, seen.zeroed, seen.shifted)
+    measures = compute_measures(seen.layers, seen.zeroed, seen.shifted)
     return Run(
         name=subject.name,
         checkpoint=str(subject.path),
@@ -232,7 +232,7 @@ def diagnose_run(subject: Subject, saved: Saved, options: DiagnoseOptions) -> Ru
         metrics=tests[0].metrics,
         training=saved.training,
         measures=tuple(one for one in measures if not one.values.isnan().all()),
-        profiles=profiles(seen.layers),
+        profiles=draw_profiles(seen.layers),
         attended=_build_attended(seen, described),
         encodings=panels,
         controls=tuple(tests),
@@ -279,7 +279,7 @@ def run_controls(
         for name, change in changes.items():
             log.info("%s: testing with positions %s", subject.name, name)
             try:
-                with changed(task.model, change):
+                with change_positions(task.model, change):
                     yield Control(name=name, metrics=measure(trainer, task, data)["metrics"])
             except OptionError as error:
                 yield Control(name=name, metrics={}, refused=str(error))
@@ -291,7 +291,7 @@ def _build_attended(seen: CapturedAttention, samples: tuple[Sample, ...]) -> Att
         grid=seen.layout.grid,
         extra=seen.layout.extra,
         layers=tuple(one.layer for one in seen.layers),
-        queries=seen.layout.slots,
+        queries=seen.layout.query_index,
         weights=seen.weights,
         rollout=seen.rollout,
     )
@@ -316,7 +316,7 @@ def _list_facts(
     if plan.extra:
         sample += f"; before them {', '.join(plan.extra)}"
     return {
-        "use of positions": verdict(tests, metric, first.call.causal),
+        "use of positions": describe_ablation(tests, metric, first.call.causal),
         "model": model,
         "parameters": f"{parameters:,}",
         "a sample": sample,

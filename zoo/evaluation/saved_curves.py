@@ -55,7 +55,7 @@ def _read_training(file: Path, unit: str) -> tuple[Curves, ...]:
     if not file.exists():
         return ()
     with _explain_errors(file):
-        return _log_if_empty(file, training_curves.training(loggers.read(file)[1], unit))
+        return _log_if_empty(file, training_curves.draw_training_curves(loggers.read(file)[1], unit))
 
 
 def _read_extrapolation(file: Path, checkpoint: Path, trained: int) -> tuple[Curves, ...]:
@@ -67,7 +67,7 @@ def _read_extrapolation(file: Path, checkpoint: Path, trained: int) -> tuple[Cur
         if Path(result["checkpoint"]).name != checkpoint.name:
             log.info("%s is of %s, so it is left out", file, result["checkpoint"])
             return ()
-        return _log_if_empty(file, training_curves.extrapolation(result, trained))
+        return _log_if_empty(file, training_curves.draw_extrapolation(result, trained))
 
 
 def _log_if_empty(file: Path, curves: tuple[Curves, ...]) -> tuple[Curves, ...]:

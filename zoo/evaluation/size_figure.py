@@ -11,7 +11,7 @@ import altair as alt
 import torch
 
 from zoo.config import Recipe
-from zoo.diagnostics.training_curves import as_swept
+from zoo.diagnostics.training_curves import has_equal_windows
 from zoo.reporting import charts, render
 from zoo.reporting.axes import Style
 from zoo.reporting.panel import Bars, Line, LineChart, Panel
@@ -101,7 +101,7 @@ def plot_by_position(result: Result, key: str, metric: str, trained: int) -> Lin
     """Return what is found by position in the longest windows, as it is and by each rule."""
     sizes = [int(size) for size, found in result["lengths"].items() if key in found]
     longest = max(sizes, default=result["size"])
-    own = result if as_swept(result, "lengths") else {}
+    own = result if has_equal_windows(result, "lengths") else {}
     plain = result["lengths"].get(str(longest), own)
     rules = {rule: sizes for rule, sizes in result.get("rules", {}).items() if rule != "none"}
     found = chain.from_iterable(one.items() for one in rules.values())
@@ -141,7 +141,7 @@ def _collect_sizes(
         ordered = sorted(sizes, key=_order)
         return {size: sizes[size][metric] for size in ordered if metric in sizes[size]}
 
-    own = {str(result["size"]): result["metrics"]} if as_swept(result, kind) else {}
+    own = {str(result["size"]): result["metrics"]} if has_equal_windows(result, kind) else {}
     plain = pick({**own, **result[kind]})
     lines = {"as it is": plain}
     start = {str(trained): plain[str(trained)]} if str(trained) in plain else {}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import lightning as L
 
-from zoo.diagnostics.callback import Probe
+from zoo.diagnostics.callback import AttentionDiagnostics
 from zoo.errors import OptionError, RecipeError, ZooError
 from zoo.models.transformer import enable_activation_checkpointing
 from zoo.run import atomic_io, checkpoint, init_from, loggers, run_dir
@@ -209,7 +209,7 @@ def _build_callbacks(
         if recipe.trainer.fast_dev_run:
             # a trial of one batch tries the diagnostics too, at whatever cost
             diagnostics = replace(diagnostics, every_n_steps=1, max_overhead=1.0)
-        callbacks.append(Probe(diagnostics, processes.broadcast, processes.all_reduce_max))
+        callbacks.append(AttentionDiagnostics(diagnostics, processes.broadcast, processes.all_reduce_max))
     progress = [TrainingProgress(), EvaluationProgress()]
     return [*callbacks, *progress, FiniteGuard(checkpoints), checkpoints, *last]
 

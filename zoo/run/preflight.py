@@ -94,7 +94,7 @@ def _check_model(experiment: Experiment, issues: IssueCollector, with_conditions
                 enable_activation_checkpointing(model)
         with issues.collect("diagnostics"):
             if recipe.diagnostics.layers:
-                capture.check(model, recipe.diagnostics.layers)
+                capture.number_layers(model, recipe.diagnostics.layers)
         with issues.collect("task"):
             if task is not None:
                 task(model, None, spec, **recipe.task.options)
