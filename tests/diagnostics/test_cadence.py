@@ -13,9 +13,9 @@ def trained(cadence, cost, steps):
     for step in range(1, steps + 1):
         elapsed = step * SECOND + looks
         if step >= due:
-            due = cadence.next(step, step, elapsed)
+            due = cadence.next_step(step, step, elapsed)
             if due == step:
-                cadence.took(cost)
+                cadence.record(cost)
                 looks += cost
                 found.append(step)
                 most = max(most, cadence.share(elapsed + cost))

@@ -8,7 +8,13 @@ import zoo
 from zoo.attention.backends.reference import apply_weights
 from zoo.attention.encoding import Dims
 from zoo.attention.layer import SelfAttention
-from zoo.diagnostics.capture import LayerAttention, number_layers, capture_attention, evaluation_mode, choose_evenly
+from zoo.diagnostics.capture import (
+    LayerAttention,
+    capture_attention,
+    choose_evenly,
+    evaluation_mode,
+    number_layers,
+)
 from zoo.errors import OptionError
 from zoo.run.build import build_model
 
@@ -99,7 +105,9 @@ class _Documents(nn.Module):
 def test_linear_attention_shows_what_it_reads():
     decoder = model("lm_linear_rope", *LM)
     text = torch.randint(0, 4, (1, 16))
-    for one, out in zip(capture_attention(decoder, (text,), queries=4), outputs(decoder, text), strict=True):
+    for one, out in zip(
+        capture_attention(decoder, (text,), queries=4), outputs(decoder, text), strict=True
+    ):
         assert one.scores is None
         torch.testing.assert_close(rebuilt(one), out[:, one.query_index], atol=SAME, rtol=SAME)
 

@@ -6,7 +6,7 @@ from language import decoder, text
 
 import zoo
 from zoo.attention import Dims, Tokens
-from zoo.diagnostics.position_ablation import CHANGES, change_positions, apply_change
+from zoo.diagnostics.position_ablation import CHANGES, apply_change, change_positions
 from zoo.errors import OptionError
 
 GRID = torch.tensor([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]).float()

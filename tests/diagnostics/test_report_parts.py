@@ -9,10 +9,10 @@ from language import SAMPLES, decoder, encoder, text
 
 from zoo.data.corpus.tokenizer import Bytes
 from zoo.diagnostics.capture import capture_attention
-from zoo.diagnostics.encoding_panels import encodings, findings
+from zoo.diagnostics.encoding_panels import collect_panels, draw_encodings
 from zoo.diagnostics.position_ablation import CHANGES, change_positions
-from zoo.diagnostics.report import Control, compute_measures, draw_profiles, describe_ablation
-from zoo.diagnostics.token_layout import find_layout, to_pictures, decode_pieces, choose_cells
+from zoo.diagnostics.report import Control, compute_measures, describe_ablation, draw_profiles
+from zoo.diagnostics.token_layout import choose_cells, decode_pieces, find_layout, to_pictures
 from zoo.diagnostics.training_curves import draw_extrapolation, draw_training_curves
 
 # what is shown
@@ -33,7 +33,12 @@ def test_a_layout_names_what_has_no_place():
 
 
 def test_pieces_tell_padding_and_what_is_hidden():
-    assert decode_pieces(SAMPLES.vocabulary, torch.tensor([0, 10, 11, -1])) == ("a", "k", "[mask]", "")
+    assert decode_pieces(SAMPLES.vocabulary, torch.tensor([0, 10, 11, -1])) == (
+        "a",
+        "k",
+        "[mask]",
+        "",
+    )
 
 
 def test_a_character_of_several_bytes_stands_at_the_first():
@@ -115,14 +120,19 @@ def test_a_token_without_a_place_is_no_departure_from_relativity():
 
 def test_turns_that_an_encoding_tells_are_drawn_once():
     model, given = decoder("rope"), (text(),)
-    titles = [panel.title for panel in encodings(model, given, capture_attention(model, given), (12,))]
+    titles = [
+        panel.title
+        for panel in draw_encodings(model, given, capture_attention(model, given), (12,))
+    ]
     assert "rope: Frequencies of turns" in titles
     assert "Rotation of each pair of channels" not in titles
     assert "Scores of equal tokens" in titles
 
 
 def test_what_is_the_same_in_all_layers_is_told_once():
-    shared, own = (findings(capture_attention(decoder(name), (text(),))) for name in ("t5", "fox"))
+    shared, own = (
+        collect_panels(capture_attention(decoder(name), (text(),))) for name in ("t5", "fox")
+    )
     titles = [panel.title for panel in (*shared, *own)]
     assert len(titles) == len(set(titles))
     assert not any("layer" in panel.title for panel in shared)

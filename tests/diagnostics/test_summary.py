@@ -174,4 +174,6 @@ def test_pictures_of_long_texts_stay_small():
 def test_layers_of_one_number_are_counted():
     model = torch.nn.Sequential(*(zoo.Attention(Dims(16, 2), "none") for _ in range(3)))
     assert [one.layer for one in capture_attention(model, (torch.randn(1, 4, 16),))] == [0, 1, 2]
-    assert [one.layer for one in capture_attention(model, (torch.randn(1, 4, 16),), layers=[2])] == [2]
+    assert [
+        one.layer for one in capture_attention(model, (torch.randn(1, 4, 16),), layers=[2])
+    ] == [2]

@@ -12,7 +12,7 @@ from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.kv_cache import Context
 from zoo.attention.tokens import Tokens
-from zoo.diagnostics.encoding_panels import draw_correlations, decompose_scores, measure_encoding
+from zoo.diagnostics.encoding_panels import decompose_scores, draw_correlations, measure_encoding
 from zoo.models.transformer import Block, BlockOptions
 from zoo.reporting.panel import Panel
 
@@ -118,7 +118,9 @@ def test_the_decay_of_rope_is_a_mean_of_cosines():
 )
 def test_every_panel_says_what_one_should_see(dims, names):
     for name in names:
-        found = measure_encoding(chained(name, dims), dims.sizes, zoo.encoding_class(name).causal_only)
+        found = measure_encoding(
+            chained(name, dims), dims.sizes, zoo.encoding_class(name).causal_only
+        )
         assert len({panel.title for panel in found}) == len(found)
         for panel in found:
             assert isinstance(panel, Panel)
@@ -145,19 +147,21 @@ def entered(chain, count=1):
 
 def described(made, chain, tokens):
     """The call of the block's attention."""
-    return made.attention.describe(tokens.replace(x=made.norm1(tokens.x)), chain, Context())[1]
+    return made.attn.describe(tokens.replace(x=made.norm1(tokens.x)), chain, Context())[1]
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "options", [{}, {"norm": "rms"}, {"order": "post"}, {"order": "parallel"}], ids=str
+    "options",
+    [{}, {"norm": "rms"}, {"norm_position": "post"}, {"norm_position": "parallel"}],
+    ids=str,
 )
 def test_words_and_positions_add_up_to_scores(options):
     made, chain = block(**options), chained("sinusoidal")
     before, after = entered(chain)
     parts = decompose_scores(made, before, after)
     read = after if made.post else after.replace(x=made.norm1(after.x))
-    expected = scores(made.attention.describe(read, chain, Context())[1])[0]
+    expected = scores(made.attn.describe(read, chain, Context())[1])[0]
     torch.testing.assert_close(sum(parts.values()), expected)
     assert all(part.abs().max() > 0.1 for part in parts.values())
 
@@ -168,7 +172,7 @@ def test_heads_that_share_keys_add_up_too():
     made, chain = block(dims), chained("sinusoidal", dims)
     before, after = entered(chain)
     read = after.replace(x=made.norm1(after.x))
-    expected = scores(made.attention.describe(read, chain, Context())[1])[0]
+    expected = scores(made.attn.describe(read, chain, Context())[1])[0]
     torch.testing.assert_close(sum(decompose_scores(made, before, after).values()), expected)
 
 

@@ -1,4 +1,4 @@
-"""Attention looked at while a model trains: the same few samples, every so many steps, within a share of the time."""
+"""Log attention while a model trains: the same samples at intervals, within a share of the time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.config.schema import DiagnosticsOptions
-from zoo.diagnostics.capture import LayerAttention, number_layers, capture_layers
+from zoo.diagnostics.capture import LayerAttention, capture_layers, number_layers
 from zoo.diagnostics.head_metrics import list_metrics
 from zoo.errors import OptionError
 from zoo.reporting.panel import Bars
@@ -27,9 +27,9 @@ from zoo.tasks.base import Task
 
 @dataclass
 class LookSchedule:
-    """Looks every `every` steps, or less often where that would take more than the share `budget` of the time.
+    """Decide when to capture attention: every `every` steps, less often if that exceeds `budget`.
 
-    Time is in seconds since training began, looks included.
+    Times are in seconds since training began, diagnostics included; `budget` is a share of them.
     """
 
     every: int
@@ -38,14 +38,14 @@ class LookSchedule:
     cost: float | None = None  # of the last look
 
     def estimate_cost(self, pace: float) -> float:
-        """What the next look will cost, given the seconds of a step.
+        """Estimate the cost of the next capture from the last one, given the seconds of a step.
 
-        That of the last one; the first is taken to cost as much as two steps: it sees fewer samples, but with weights.
+        The first is taken to cost as much as two steps: it sees fewer samples, but computes weights.
         """
         return 2 * pace if self.cost is None else self.cost
 
     def next_step(self, step: int, steps: int, elapsed: float) -> int:
-        """The step to look at, `step` itself or a later one, after so many `steps` of this training in `elapsed` seconds."""
+        """Return the step of the next capture, after `steps` steps in `elapsed` seconds."""
         pace = max(elapsed - self.spent, 1e-9) / max(steps, 1)
         cost = self.estimate_cost(pace)
         needed = (
@@ -55,11 +55,11 @@ class LookSchedule:
         return -(-later // self.every) * self.every
 
     def record(self, seconds: float) -> None:
-        """Count a look."""
+        """Record the cost of a capture."""
         self.cost, self.spent = seconds, self.spent + seconds
 
     def share(self, elapsed: float) -> float:
-        """Of the time so far."""
+        """Return the share of the elapsed time that captures took."""
         return self.spent / max(elapsed, 1e-9)
 
 
@@ -79,11 +79,11 @@ COLUMNS, ACROSS = 192, 4  # pixels of a line of text at most, and cells beside o
 
 
 def draw_attention(look: LayerAttention) -> Tensor:
-    """What the queries of the first sample look at, uint8 [3, height, width].
+    """Draw what the queries of the first sample attend to, uint8 [3, height, width].
 
-    On a grid a row for each of a few queries and a column for each head, a cell being the grid, with a dot on the query; of a
-    text a cell for each head, in which a line is a query and a column a key, or the largest of some keys where there are many.
-    Each line is relative to its largest weight.
+    On a grid, rows are a few queries and columns are heads; each cell is the grid, with a dot on the
+    query. For text, a cell is a head, its lines are queries and its columns keys (or the largest of
+    several keys, if there are many). Each line is relative to its largest weight.
     """
     weights = look.weights[0].abs().float().cpu()  # [H, Q, M]
     weights = weights / weights.amax(-1, keepdim=True).clamp(min=1e-12)
@@ -95,22 +95,22 @@ def draw_attention(look: LayerAttention) -> Tensor:
     cells = (
         weights[:, chosen][..., keys].unflatten(-1, sizes).transpose(0, 1)
     )  # [Q, H, (T,) rows, columns]
-    own = (look.query_index.cpu()[chosen, None] == torch.arange(weights.shape[-1]))[:, keys].unflatten(
-        -1, sizes
-    )
+    own = (look.query_index.cpu()[chosen, None] == torch.arange(weights.shape[-1]))[
+        :, keys
+    ].unflatten(-1, sizes)
     if len(sizes) == 3:  # frames side by side
         cells, own = (one.movedim(-3, -2).flatten(-2) for one in (cells, own))
     return _draw_mosaic(cells, own)
 
 
 def _grid_shape(look: LayerAttention, count: int) -> tuple[int, ...]:
-    """Of the grid; of one that nobody told, a single row."""
+    """Return the shape of the grid; a single row if it is unknown."""
     extent = look.call.keys.grid_size
     return (1, count) if extent is None else tuple(int(size) for size in extent[0, 0])
 
 
 def _draw_text(weights: Tensor) -> Tensor:
-    """Weights [H, Q, M] of a text as one picture: few heads beside one another, lines as high as the cell is to be."""
+    """Draw weights [H, Q, M] of a text: a few heads side by side."""
     heads, queries, keys = weights.shape
     weights = F.adaptive_max_pool1d(weights, min(keys, COLUMNS))
     weights = weights.repeat_interleave(
@@ -122,9 +122,9 @@ def _draw_text(weights: Tensor) -> Tensor:
 
 
 def _draw_mosaic(cells: Tensor, dots: Tensor) -> Tensor:
-    """Cells [down, across, rows, columns] from 0 to 1 as one picture uint8 [3, height, width].
+    """Join cells [down, across, rows, columns] from 0 to 1 into one picture.
 
-    A value is a square of pixels, with a smaller one of another colour within where `dots`, bool [down, rows, columns].
+    A value is a square of pixels; where `dots`, bool [down, rows, columns], it has a mark inside.
     """
     scale = max(1, SIDE // cells.shape[-1])
     inner = torch.arange(scale)
@@ -137,7 +137,7 @@ def _draw_mosaic(cells: Tensor, dots: Tensor) -> Tensor:
 
 
 def _colorize(values: Tensor) -> Tensor:
-    """Values [.., rows, columns] from 0 to 1 as colours uint8 [.., 3, rows, columns]."""
+    """Map values [.., rows, columns] from 0 to 1 to colours uint8 [.., 3, rows, columns]."""
     stops = torch.tensor(STOPS, dtype=torch.float32)
     at = values.float().nan_to_num().clamp(0, 1) * (len(stops) - 1)
     low = at.long().clamp(max=len(stops) - 2)
@@ -158,11 +158,11 @@ log = logging.getLogger("zoo")
 
 
 class AttentionDiagnostics(L.Callback):
-    """Logs attention/<layer>/... as scalars to every logger, and as histograms and pictures to TensorBoard.
+    """Log attention/<layer>/... as scalars to every logger, histograms and pictures to TensorBoard.
 
-    All processes look, so that none waits in vain where weights are in shards; each has its own share of the validation's
-    first batch, and the first one speaks. `agreed` gives all of them what the first one says, and `most` the largest number.
-    Training goes on as if nobody had looked: random states, modes of modules and weights are left as they were.
+    All processes take part, so that none waits in vain where weights are sharded: each has its own
+    share of the first validation batch, and the first process logs. Training goes on as if nothing had
+    happened: random states, modes of modules and weights are left as they were.
     """
 
     def __init__(
@@ -208,7 +208,10 @@ class AttentionDiagnostics(L.Callback):
         self._log(trainer, {"perf/diagnostics_share": share}, step - 1)
 
     def _is_ready(self, trainer: L.Trainer, task: Task) -> bool:
-        """Whether there is something to look at, the same in all processes; what short trainings never see is not read."""
+        """Choose samples if there are none yet; return whether all processes have some.
+
+        Short trainings that never reach a capture read no samples.
+        """
         if self.inputs is not None:
             return True
         began = time.monotonic()
@@ -222,7 +225,7 @@ class AttentionDiagnostics(L.Callback):
         return True
 
     def _choose_samples(self, trainer: L.Trainer, task: Task) -> str:
-        """Take the samples that are looked at; says why not, where there are none."""
+        """Take the first validation samples; return the reason if there are none."""
         try:
             number_layers(task.model, self.options.layers)
             with _validation_mode(trainer):
@@ -250,7 +253,10 @@ class AttentionDiagnostics(L.Callback):
         def see(one: LayerAttention) -> None:
             if trainer.is_global_zero:
                 scalars.update(
-                    {f"attention/{one.layer}/{name}": value for name, value in summarize_layer(one).items()}
+                    {
+                        f"attention/{one.layer}/{name}": value
+                        for name, value in summarize_layer(one).items()
+                    }
                 )
                 for writer in writers:
                     _draw(writer, one, step)
@@ -267,7 +273,7 @@ class AttentionDiagnostics(L.Callback):
 
 @torch.no_grad()
 def summarize_layer(look: LayerAttention) -> dict[str, float]:
-    """Each measure of a layer as the mean over its heads, and what its encodings tell of themselves in numbers."""
+    """Average each metric of a layer over its heads; add the numbers of its encodings."""
     found = {kind.name: kind.compute(look) for kind in list_metrics(look)}
     told = {name: float(value.nanmean()) for name, value in found.items()}
     for panel in look.chain.panels(look.call):
@@ -290,7 +296,7 @@ def _draw(writer: Any, look: LayerAttention, step: int) -> None:
 
 
 def _synchronize_clock(trainer: L.Trainer) -> float:
-    """The time at which a device has done what it was told so far."""
+    """Return the time at which the device has finished its queued work."""
     if trainer.strategy.root_device.type == "cuda":
         torch.cuda.synchronize(trainer.strategy.root_device)
     return time.monotonic()
@@ -298,7 +304,7 @@ def _synchronize_clock(trainer: L.Trainer) -> float:
 
 @contextmanager
 def _validation_mode(trainer: L.Trainer) -> Iterator[None]:
-    """Batches come as an evaluation has them, not augmented."""
+    """Yield batches as validation has them, not augmented."""
     trainer.training = False
     try:
         yield

@@ -1,7 +1,8 @@
-"""Attention recomputed for a few queries: what any layer of a model does with a batch, whatever computes it in training.
+"""Capture exact attention of any layer for a few queries, whatever backend the model uses.
 
-A layer describes its attention call before anything computes it. Whoever looks describes it once more, for chosen queries,
-and takes the definition's first half: exact scores and weights. The model itself goes on with its fused kernels.
+A layer describes its attention call before a backend computes it. Capturing describes the call
+once more, for chosen queries, and computes scores and weights with the reference backend. The
+model itself goes on with its fused kernels.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ Queries = int | Sequence[int] | None
 
 @dataclass(frozen=True)
 class LayerAttention:
-    """What chosen queries of one layer do: Q queries at `slots` among M keys.
+    """Attention of one layer for Q chosen queries among M keys.
 
-    Places of queries and keys, in tokens or patches, are `terms.queries.index` and `terms.keys.index`. Weights of linear
-    attention may be negative, and it has no scores.
+    Positions of queries and keys, in tokens or patches, are `call.queries.index` and
+    `call.keys.index`. Weights of linear attention may be negative, and it has no scores.
     """
 
     layer: int
@@ -45,13 +46,15 @@ class LayerAttention:
 
     @property
     def grid(self) -> tuple[Tensor, Tensor]:
-        """Which queries and which keys are pieces of the text or of the image, bool [1|B, Q] and [1|B, M].
+        """Mark queries and keys that are part of the text or image, bool [1|B, Q] and [1|B, M].
 
-        Class and register tokens are none, whether or not they have a place.
+        CLS and register tokens are not, whether or not they have a position.
         """
         keys, count = self.call.keys, self.weights.shape[-1]
         found = (
-            self.query_index.new_ones(1, count).bool() if keys.has_position is None else keys.has_position
+            self.query_index.new_ones(1, count).bool()
+            if keys.has_position is None
+            else keys.has_position
         )
         if keys.grid_size is not None and keys.index.shape[-1] > 1:
             extra = count - int(keys.grid_size[0, 0].prod())  # they stand first
@@ -66,12 +69,18 @@ def capture_attention(
     queries: Queries = None,
     layers: Sequence[int] | None = None,
 ) -> list[LayerAttention]:
-    """Looks at some layers of a model called with `inputs`, by default at all layers and at the queries of all tokens.
+    """Capture the attention of some layers while the model runs on `inputs`.
 
-    Of many tokens, as many `queries` are chosen, from the first to the last one evenly, or those in these slots.
+    The model runs in evaluation mode, uncompiled, without gradients, and is left as it was.
 
-    The model computes as in an evaluation, uncompiled, without gradients, and is left as it was. Raises OptionError("layers")
-    where a layer is not there, and where the model has no attention of ours.
+    Args:
+        model: A model with attention layers of zoo.
+        inputs: Arguments of the model.
+        queries: How many queries to choose evenly, or their indices; None for all.
+        layers: Layer numbers; None for all.
+
+    Raises:
+        OptionError: A layer does not exist, or the model has no attention layer of zoo.
     """
     found: list[LayerAttention] = []
     capture_layers(model, inputs, found.append, queries, layers)
@@ -85,7 +94,10 @@ def capture_layers(
     queries: Queries = None,
     layers: Sequence[int] | None = None,
 ) -> None:
-    """The same, layer by layer: what `see` does not keep of a look is forgotten before the next layer computes."""
+    """Pass each captured layer to `callback`, so that it need not be kept until the next layer.
+
+    See `capture_attention` for the other arguments.
+    """
     numbers = number_layers(model, layers)
     wanted = set(numbers.values()) if layers is None else set(layers)
 
@@ -98,9 +110,10 @@ def capture_layers(
 
 
 def number_layers(model: nn.Module, layers: Sequence[int] | None) -> dict[SelfAttention, int]:
-    """The model's layers with their numbers, those that they have or, where these are not one each, by order.
+    """Return the number of each attention layer: its own, or its rank if those are not unique.
 
-    Raises OptionError where it has no such `layers`.
+    Raises:
+        OptionError: One of `layers` does not exist.
     """
     known = _find_attention(model)
     if not known:
@@ -118,7 +131,7 @@ def number_layers(model: nn.Module, layers: Sequence[int] | None) -> dict[SelfAt
 def hook_attention(
     model: nn.Module, callback: Callable[[SelfAttention, Tokens, Chain, Context], None]
 ) -> Iterator[None]:
-    """`see` is called with what each attention layer of the model is called with, before it computes."""
+    """Call `callback` with the inputs of each attention layer, before the layer computes."""
     hooks = [
         module.register_forward_pre_hook(lambda layer, given: callback(layer, *given))
         for module in _find_attention(model)
@@ -132,7 +145,7 @@ def hook_attention(
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """In evaluation mode, uncompiled, without gradients; modules go back to the mode that each was in."""
+    """Run in evaluation mode, uncompiled, without gradients, and restore each module's mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -148,7 +161,7 @@ def _find_attention(model: nn.Module) -> list[SelfAttention]:
 
 
 def choose_evenly(count: int, most: int | None = None) -> list[int]:
-    """Slots out of `count`, from the first to the last evenly, at most so many; one alone lies in the middle."""
+    """Choose at most so many of `count` indices evenly; a single one in the middle."""
     if most is None or most >= count:
         return list(range(count))
     if most == 1:
@@ -157,7 +170,11 @@ def choose_evenly(count: int, most: int | None = None) -> list[int]:
 
 
 def _choose_queries(count: int, queries: Queries) -> list[int]:
-    return choose_evenly(count, queries) if queries is None or isinstance(queries, int) else list(queries)
+    return (
+        choose_evenly(count, queries)
+        if queries is None or isinstance(queries, int)
+        else list(queries)
+    )
 
 
 def _capture_layer(
@@ -170,4 +187,6 @@ def _capture_layer(
         return LayerAttention(number, attention, chain, summed.call, chosen, shares, None)
     call = attention.describe(tokens, chain, Context(), chosen)[1]
     values = scores(call)
-    return LayerAttention(number, attention, chain, call, chosen, normalize_scores(call, values), values)
+    return LayerAttention(
+        number, attention, chain, call, chosen, normalize_scores(call, values), values
+    )

@@ -1,4 +1,4 @@
-"""What a trained encoding does: measured as a portrait measures one that is new, and beside the words of a model."""
+"""Panels about a trained encoding: measured like a new one, and by what it reports of itself."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ PARTS = (
 
 @torch.no_grad()
 def measure_encoding(chain: Chain, sizes: Sequence[int], causal: bool) -> tuple[Panel, ...]:
-    """What the encodings of one layer do, their parameters as they are, to a text or a grid of `sizes`, or to its beginning.
+    """Measure what the encodings of one layer do with their parameters as they are.
 
-    Measured in float64 on a copy. What is added to the input is added before the first layer, whichever one is asked.
+    Measured in float64 on a copy, for the first tokens of a text or grid of `sizes`. What is added to
+    the input is added before the first layer, whichever layer is measured.
     """
     copy = deepcopy(chain).to("cpu", torch.float64).eval().requires_grad_(False)
     shown = tuple(map(min, MOST[len(sizes)], sizes))
@@ -41,10 +42,16 @@ def measure_encoding(chain: Chain, sizes: Sequence[int], causal: bool) -> tuple[
 def draw_correlations(
     block: Block, before: Tokens, after: Tokens, call: AttentionCall
 ) -> tuple[Panel, ...]:
-    """The four correlations of word and position in the first block of a model (TUPE, arXiv:2006.15595, figure 2).
+    """Draw the word and position correlations of the first block (arXiv:2006.15595, figure 2).
 
-    `before` and `after` are the tokens as `embed` found and left them, `terms` is a call of the block's attention. Nothing
-    where nothing was added to the tokens, or where scores are no sum of such parts.
+    Args:
+        block: The first block.
+        before: Tokens before `embed`.
+        after: Tokens after it.
+        call: An attention call of the block.
+
+    Returns:
+        One panel; none if nothing was added to the tokens, or if scores are no sum of such parts.
     """
     if not (after.x != before.x).any() or not _is_plain_projection(block, call):
         return ()
@@ -64,7 +71,7 @@ def draw_correlations(
 
 
 def _is_plain_projection(block: Block, call: AttentionCall) -> bool:
-    """Whether queries and keys are projections of the tokens, not normed, mixed, turned or scaled by anything."""
+    """Tell whether queries and keys are plain projections, not normed, mixed or rotated."""
     layer = block.attn
     if layer.token_shift is not None or not isinstance(layer.q_norm, nn.Identity):
         return False
@@ -73,9 +80,10 @@ def _is_plain_projection(block: Block, call: AttentionCall) -> bool:
 
 
 def decompose_scores(block: Block, before: Tokens, after: Tokens) -> dict[str, Tensor]:
-    """Each part [H, N, N] by name, of tokens that have a place; their sum is the scores but for what biases add to them.
+    """Split the scores of tokens with a position into parts [H, N, N], by name.
 
-    What `embed` added is the position, what it found the word; both go through the norm at the scale of their sum.
+    What `embed` added is the position, what it found is the word; both go through the norm at the
+    scale of their sum.
     """
     layer, dims = block.attn, block.attn.dims
     placed = slice(None) if after.has_position is None else after.has_position[0]
@@ -90,7 +98,7 @@ def decompose_scores(block: Block, before: Tokens, after: Tokens) -> dict[str, T
 
 
 def _linearize_norm(norm: nn.Module | None, whole: Tensor) -> Callable[[Tensor], Tensor]:
-    """What a norm multiplies parts of [B, N, D] by, where the whole has the size that it has; its own bias is left out."""
+    """Return the linear map that a norm applies to parts, at the scale of the whole [B, N, D]."""
     whole = upcast(whole)
     if isinstance(norm, nn.LayerNorm):
         centred = whole - whole.mean(-1, keepdim=True)
@@ -103,25 +111,25 @@ def _linearize_norm(norm: nn.Module | None, whole: Tensor) -> Callable[[Tensor],
     return lambda part: part
 
 
-def encodings(
+def draw_encodings(
     model: nn.Module, inputs: Sequence[Any], looks: Sequence[LayerAttention], grid: Sequence[int]
 ) -> tuple[Panel, ...]:
-    """What encodings do, then what they found, then the correlations of words and positions where they are added.
+    """Collect the panels of all encodings: measured ones, reported ones, and correlations.
 
-    Turns that an encoding tells of itself are not measured from outside once more.
+    A rotation that an encoding reports itself is not measured once more.
     """
-    told = findings(looks)
+    told = collect_panels(looks)
     turned = {panel.y for panel in told if isinstance(panel, Points)}
     doings = [
         panel
-        for panel in _doings(looks, grid)
+        for panel in _draw_first_layer(looks, grid)
         if not (isinstance(panel, Points) and panel.y in turned)
     ]
-    return (*doings, *told, *_correlations(model, inputs, looks))
+    return (*doings, *told, *_draw_model_correlations(model, inputs, looks))
 
 
-def _doings(looks: Sequence[LayerAttention], grid: Sequence[int]) -> Iterator[Panel]:
-    """Of the first layer that was looked at; the others' are the same only where all layers share one encoding."""
+def _draw_first_layer(looks: Sequence[LayerAttention], grid: Sequence[int]) -> Iterator[Panel]:
+    """Measure the first captured layer; others are the same only if layers share the encoding."""
     first = looks[0]
     for panel in measure_encoding(first.chain, grid, first.call.causal):
         yield (
@@ -131,7 +139,7 @@ def _doings(looks: Sequence[LayerAttention], grid: Sequence[int]) -> Iterator[Pa
         )
 
 
-def _correlations(
+def _draw_model_correlations(
     model: nn.Module, inputs: Sequence[Any], looks: Sequence[LayerAttention]
 ) -> tuple[Panel, ...]:
     transformers = find_transformers(model)
@@ -159,17 +167,17 @@ def _correlations(
     return draw_correlations(first, before, after, call.call)
 
 
-def findings(looks: Sequence[LayerAttention]) -> tuple[Panel, ...]:
-    """The findings of each layer's encodings, those that are the same in all layers once; kinds of panels together."""
+def collect_panels(looks: Sequence[LayerAttention]) -> tuple[Panel, ...]:
+    """Collect the panels that the encodings of each layer report, equal ones once."""
     kinds: dict[str, list[tuple[int, Panel]]] = {}
     for one in looks:
         for panel in one.chain.panels(one.call):
             kinds.setdefault(panel.title, []).append((one.layer, panel))
-    return tuple(panel for kind in kinds.values() for panel in _told(kind))
+    return tuple(panel for kind in kinds.values() for panel in _title_by_layer(kind))
 
 
-def _told(kind: Sequence[tuple[int, Panel]]) -> list[Panel]:
-    """Panels of one kind, each with its layer unless one stands for all."""
+def _title_by_layer(kind: Sequence[tuple[int, Panel]]) -> list[Panel]:
+    """Title panels of one kind by layer, unless one panel holds for all layers."""
     first = kind[0][1]
     if all(_is_same(first, panel) for _, panel in kind):
         return [first]
@@ -177,7 +185,7 @@ def _told(kind: Sequence[tuple[int, Panel]]) -> list[Panel]:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two panels, or parts of them, are equal."""
+    """Compare two panels, or parts of them."""
     if isinstance(one, Panel):
         return type(one) is type(other) and all(
             _is_same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one)

@@ -1,4 +1,4 @@
-"""What is measured of every layer: a number for each head, from a look at some queries."""
+"""The metrics of every head that are logged while training and shown in reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ AXES: Mapping[int, Mapping[str, str]] = {1: {}, 2: SIDES, 3: {"step": "steps in 
 
 @dataclass(frozen=True)
 class HeadMetric:
-    """A measure. `name` is its tag beneath that of the layer; `says` is a sentence: what one should see in it."""
+    """A metric of each head.
+
+    `name` is its tag below that of the layer, `description` one sentence on how to read it, and
+    `compute` returns [H] with NaN where the metric is undefined.
+    """
 
     name: str
     title: str
@@ -30,12 +34,12 @@ class HeadMetric:
 
 
 def position_unit(look: LayerAttention) -> str:
-    """What places are counted in."""
+    """Return the unit of positions: tokens or patches."""
     return "tokens" if look.call.keys.index.shape[-1] == 1 else "patches"
 
 
 def list_metrics(look: LayerAttention) -> Iterator[HeadMetric]:
-    """The measures that looks like this one have."""
+    """Yield the metrics that apply to this layer."""
     yield from _list_spread_metrics()
     yield from _list_distance_metrics(position_unit(look), AXES[look.call.keys.index.shape[-1]])
     yield from _list_share_metrics(position_unit(look), not bool(look.grid[1].all()))
@@ -44,7 +48,7 @@ def list_metrics(look: LayerAttention) -> Iterator[HeadMetric]:
 
 
 def metrics_by_name(counted: str) -> dict[str, HeadMetric]:
-    """All measures by name, where places are counted in tokens or patches."""
+    """Return all metrics by name, for positions counted in tokens or patches."""
     every = (
         *_list_spread_metrics(),
         *_list_distance_metrics(counted, AXES[3]),
@@ -118,7 +122,9 @@ def _list_share_metrics(counted: str, some_unplaced: bool) -> Iterator[HeadMetri
         "of attention",
         "The share of attention that a token gives to itself.",
         _average(
-            lambda look: metrics.share_at(look.weights, metrics.diagonal(look.query_index, look.weights.shape[-1]))
+            lambda look: metrics.share_at(
+                look.weights, metrics.diagonal(look.query_index, look.weights.shape[-1])
+            )
         ),
     )
     yield HeadMetric(
@@ -134,7 +140,9 @@ def _list_share_metrics(counted: str, some_unplaced: bool) -> Iterator[HeadMetri
             "Share on class and register tokens",
             "of attention",
             "The share of attention that goes to tokens without a place.",
-            _average(lambda look: metrics.share_at(look.weights, metrics.special_tokens(look.grid[1]))),
+            _average(
+                lambda look: metrics.share_at(look.weights, metrics.special_tokens(look.grid[1]))
+            ),
         )
 
 
@@ -157,13 +165,15 @@ def _list_score_metrics(comparable: bool) -> Iterator[HeadMetric]:
 
 
 def _average(measure: Callable[[LayerAttention], Tensor]) -> Callable[[LayerAttention], Tensor]:
-    """Over samples and queries of what gives [B, H, N]."""
+    """Average a metric [B, H, N] over samples and queries."""
     return lambda look: measure(look).nanmean((0, 2))
 
 
 def _weight_sum(look: LayerAttention) -> Tensor:
-    """[B, H, N], NaN for padding, which sees nothing."""
-    return metrics.weight_sum(look.weights).masked_fill(~attention_mask(look.call).any(-1), float("nan"))
+    """Sum the weights, [B, H, N]; NaN for padding, which sees nothing."""
+    return metrics.weight_sum(look.weights).masked_fill(
+        ~attention_mask(look.call).any(-1), float("nan")
+    )
 
 
 def _max_score(look: LayerAttention) -> Tensor:
@@ -177,7 +187,7 @@ def _get_scores(look: LayerAttention) -> Tensor:
 
 
 def _first_token_share(look: LayerAttention) -> Tensor:
-    """[B, H, N], of the first token of each query's document."""
+    """Return the share of the first token of each query's document, [B, H, N]."""
     queries, keys = look.call.queries.document, look.call.keys.document
     same = None if queries is None or keys is None else queries[:, :, None] == keys[:, None]
     return metrics.share_at(look.weights, metrics.first_keys(look.weights, same))
@@ -188,7 +198,7 @@ def _offsets(look: LayerAttention) -> Tensor:
 
 
 def _distance(look: LayerAttention, axis: int | None = None) -> Tensor:
-    """[B, H, N], NaN for queries that are no piece of the text or the image."""
+    """Return the distance [B, H, N], NaN for queries that are no part of text or image."""
     rows, columns = look.grid
     if axis is None:
         found = metrics.distance(look.weights, _offsets(look), columns)
@@ -198,21 +208,21 @@ def _distance(look: LayerAttention, axis: int | None = None) -> Tensor:
 
 
 def _neighbourhood_share(look: LayerAttention, reach: int) -> Tensor:
-    """[B, H, N], NaN for queries that are no piece of the text or the image."""
+    """Return the share near the query [B, H, N], NaN for special tokens."""
     rows, columns = look.grid
     near = metrics.neighbourhood(_offsets(look), reach, metrics.positioned_pairs(rows, columns))
     return metrics.share_at(look.weights, near).masked_fill(~rows[:, None], float("nan"))
 
 
 def _head_similarity(look: LayerAttention) -> Tensor:
-    """Mean similarity of each head to the others, 1 for a head that is alone."""
+    """Average the similarity of each head to the others; 1 for a single head."""
     heads = look.weights.shape[1]
     found = metrics.head_similarity(look.weights).nanmean(0)  # [H, H]
     return (found.sum(-1) - found.diagonal()) / (heads - 1) if heads > 1 else found[0]
 
 
 def _is_comparable(look: LayerAttention) -> bool:
-    """Whether there are several samples, whose pairs stand at the same places."""
+    """Tell whether there are several samples whose pairs have the same positions."""
     index = look.call.keys.index
     seen = (
         _get_scores(look).isfinite().all(0).any(0).any(0)

@@ -1,4 +1,10 @@
-"""How far heads look, in tokens or patches."""
+"""Metrics of attention weights and scores, as functions of tensors.
+
+Weights are [B, H, N, M]. Rows need not sum to one (stick-breaking) nor be positive (linear
+attention): a key's share of a row is |w| / sum |w|. A row without any weight has no shares, so its
+metrics are NaN, and callers average queries with `nanmean`. Scores are -inf where a pair may not
+attend. Everything is computed in at least float32.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +18,17 @@ from zoo.attention import upcast
 
 
 def rollout(layers: Sequence[Tensor], residual: float = 0.5) -> Tensor:
-    """A_L ... A_1, A = rows of (residual I + (1 - residual) mean_h |W_h|) scaled to sum to one (arXiv:2005.00928).
+    """Compute attention rollout (Abnar and Zuidema 2020, arXiv:2005.00928).
 
-    Attention rollout (Abnar & Zuidema 2020): [B, N, N], what each last state is made of, from the weights [B, H, N, N] of
-    all layers, the first one first. A row that sees nothing passes itself on.
+    The product A_L ... A_1 over layers, where A is residual I + (1 - residual) mean_h |W_h| with rows
+    scaled to sum to one. A row that sees nothing passes itself on.
+
+    Args:
+        layers: Weights [B, H, N, N] of all layers, the first layer first.
+        residual: Share of the residual connection.
+
+    Returns:
+        [B, N, N]: how much of each input is in each last state.
     """
     found: Tensor | None = None
     for weights in layers:
@@ -31,9 +44,10 @@ def rollout(layers: Sequence[Tensor], residual: float = 0.5) -> Tensor:
 
 
 def effective_rank(weights: Tensor) -> Tensor:
-    """exp(-sum_k p_k log p_k), p_k = sigma_k / sum sigma of singular values, [B, H] (Roy & Vetterli 2007, EUSIPCO).
+    """Compute the effective rank of each head, [B, H] (Roy and Vetterli 2007, EUSIPCO).
 
-    From 1, all queries look alike, to the smaller of N and M; NaN for a head without any weight.
+    exp(-sum_k p_k log p_k) with p_k = sigma_k / sum sigma of the singular values: from 1, where all
+    queries look alike, to the smaller of N and M; NaN for a head without any weight.
     """
     weights = upcast(weights)
     known = weights.isfinite().all((-2, -1), keepdim=True)
@@ -42,7 +56,7 @@ def effective_rank(weights: Tensor) -> Tensor:
 
 
 def max_score(scores: Tensor) -> Tensor:
-    """The largest finite score, [B, H]; NaN where no pair may attend.
+    """Return the largest finite score of each head, [B, H]; NaN where no pair may attend.
 
     Where it grows, training becomes unstable (Dehghani et al. 2023, arXiv:2302.05442).
     """
@@ -52,9 +66,9 @@ def max_score(scores: Tensor) -> Tensor:
 
 
 def head_similarity(weights: Tensor) -> Tensor:
-    """Cosine of the rows of two heads, averaged over queries, [B, H, H]; 1 on the diagonal.
+    """Compute the cosine between the rows of two heads, averaged over queries, [B, H, H].
 
-    Row by row, so that each query counts alike: in the cosine of whole matrices those with sharp rows would count most.
+    Each query counts alike; in the cosine of whole matrices, heads with sharp rows would count most.
     Queries for which either head has no weight are left out; NaN where none is left.
     """
     rows = upcast(weights).transpose(1, 2)  # [B, N, H, M]
@@ -63,9 +77,13 @@ def head_similarity(weights: Tensor) -> Tensor:
 
 
 def first_keys(weights: Tensor, same: Tensor | None = None) -> Tensor:
-    """The first key of a query's document, where heads that need nothing rest (Xiao et al. 2023, arXiv:2309.17453).
+    """Mark the first key of each query's document, the usual attention sink, [1|B, 1, 1|N, M].
 
-    [1|B, 1, 1|N, M]. `same`, bool [1|B, N, M], tells the keys of each query's document; by default there is one.
+    Heads that need nothing rest there (Xiao et al. 2023, arXiv:2309.17453).
+
+    Args:
+        weights: [B, H, N, M].
+        same: bool [1|B, N, M], the keys of each query's document; None for one document.
     """
     if same is None:
         same = weights.new_ones(1, 1, weights.shape[-1]).bool()
@@ -73,42 +91,54 @@ def first_keys(weights: Tensor, same: Tensor | None = None) -> Tensor:
 
 
 def special_tokens(has_position: Tensor) -> Tensor:
-    """Keys without a place, [1|B, 1, 1, M]; `placed` is bool [1|B, M]."""
+    """Mark keys without a position, [1|B, 1, 1, M], given `has_position`, bool [1|B, M]."""
     return ~has_position[:, None, None]
 
 
 def diagonal(query_index: Tensor, keys: int) -> Tensor:
-    """Each query's own key, [1, 1, N, M]; slots int [N] of the queries among so many keys."""
+    """Mark each query's own key, [1, 1, N, M], given the queries' indices [N] among the keys."""
     return (query_index[:, None] == torch.arange(keys, device=query_index.device))[None, None]
 
 
 def positioned_pairs(queries: Tensor, keys: Tensor) -> Tensor:
-    """Pairs of a query and a key that both have a place, [1|B, 1, N, M], from bool [1|B, N] and [1|B, M]."""
+    """Mark pairs that both have a position, [1|B, 1, N, M], from bool [1|B, N] and [1|B, M]."""
     return queries[:, None, :, None] & keys[:, None, None]
 
 
 def neighbourhood(offsets: Tensor, window: float, pairs: Tensor | None = None) -> Tensor:
-    """Pairs at most `window` apart along every axis, [1|B, 1, N, M].
+    """Mark pairs at most `window` apart along every axis, [1|B, 1, N, M].
 
-    Offsets are [1|B, N, M, P]; `placed`, as `both` gives it, leaves out pairs without an offset.
+    Args:
+        offsets: [1|B, N, M, P].
+        window: Largest offset.
+        pairs: Pairs that have an offset, from `positioned_pairs`; None for all.
     """
     close = (offsets.abs() <= window).all(-1)[:, None]
     return close if pairs is None else close & pairs
 
 
 def gram(table: Tensor) -> Tensor:
-    """PE(i).PE(j), [N, N], of a table [N, D]."""
+    """Compute the products PE(i) . PE(j), [N, N], of a table [N, D]."""
     table = upcast(table)
     return table @ table.mT
 
 
-def word_position_correlations(word: Tensor, position: Tensor, query: Tensor, key: Tensor) -> dict[str, Tensor]:
-    """The four parts of (w_i + p_i) Q (w_j + p_j) K / sqrt(K), each [H, N, N], by name, averaged over samples.
+def word_position_correlations(
+    word: Tensor, position: Tensor, query: Tensor, key: Tensor
+) -> dict[str, Tensor]:
+    """Split scores into word and position parts (TUPE, arXiv:2006.15595, equation 6, figure 2).
 
-    TUPE (Ke, He & Liu 2020, arXiv:2006.15595), equation 6 and figure 2: word to word, word to position, position to word,
-    position to position, of the first layer of BERT for a batch of sentences. Words [B, N, D] and positions [N, D] or
-    [B, N, D] are what is added up before the projections query [H, K, D] and key [H, K, D]; rows are queries. The parts
-    add up to the scores where the layer projects that sum itself, with no norm or bias between.
+    The four products of (w_i + p_i) Q (w_j + p_j) K / sqrt(K), averaged over samples. They add up to
+    the scores if the layer projects that sum itself, with no norm or bias between.
+
+    Args:
+        word: [B, N, D], what is embedded.
+        position: [N, D] or [B, N, D], what is added to it.
+        query: Query projection [H, K, D].
+        key: Key projection [H, K, D].
+
+    Returns:
+        The parts by name, each [H, N, N]; rows are queries.
     """
     parts = {"word": upcast(word), "position": upcast(position).expand(len(word), -1, -1)}
     queries, keys = (
@@ -123,52 +153,58 @@ def word_position_correlations(word: Tensor, position: Tensor, query: Tensor, ke
 
 
 def weight_shares(weights: Tensor) -> Tensor:
-    """|w_j| / sum_j |w_j| along each row, [B, H, N, M]; NaN along a row without any weight."""
+    """Scale the rows of |weights| to sum to one, [B, H, N, M]; NaN for a row without any weight."""
     sizes = upcast(weights).abs()
     return sizes / sizes.sum(-1, keepdim=True)
 
 
 def weight_sum(weights: Tensor) -> Tensor:
-    """sum_j w_j, [B, H, N]: how much is attended at all. 1 for a softmax, 0 for a row that sees nothing.
+    """Sum the weights of each row, [B, H, N]: 1 for a softmax, 0 for a row that sees nothing.
 
-    Signs count: it is what comes of a value of 1 that all keys share.
+    Signs count: it is the output for values that are all 1.
     """
     return upcast(weights).sum(-1)
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """-sum_j s_j log s_j of shares s in nats, [B, H, N]: from 0, one key, to log M, all keys alike (Shannon 1948)."""
+    """Compute the entropy of each row in nats, [B, H, N]: 0 for one key, log M for all alike."""
     return torch.special.entr(weight_shares(weights)).sum(-1)
 
 
 def share_at(weights: Tensor, where: Tensor) -> Tensor:
-    """The share [B, H, N] of a row that falls on the pairs `where`, bool [1|B, 1|H, 1|N, M]."""
+    """Sum the shares [B, H, N] of each row over the pairs `where`, bool [1|B, 1|H, 1|N, M]."""
     # a product, not a mask: a row without weight stays NaN
     return (weight_shares(weights) * where).sum(-1)
 
 
 def offsets(queries: Tensor, keys: Tensor) -> Tensor:
-    """Place of the query less place of the key, [1|B, N, M, P], from indices [1|B, N, P] and [1|B, M, P]."""
+    """Return query positions [1|B, N, P] less key positions [1|B, M, P], [1|B, N, M, P]."""
     return upcast(queries)[:, :, None] - upcast(keys)[:, None]
 
 
 def distance(weights: Tensor, offsets: Tensor, has_position: Tensor | None = None) -> Tensor:
-    """sum_j s_j |o_j|, [B, H, N]: Euclidean distance of what a query looks at (Dosovitskiy et al. 2020, arXiv:2010.11929).
+    """Compute the mean attended distance, [B, H, N] (Dosovitskiy et al. 2020, arXiv:2010.11929).
 
-    Shares s are of keys that have a place alone, `placed` bool [1|B, M]; NaN where these have no weight. Offsets o are
-    [1|B, N, M, P]. Queries without a place are the caller's to leave out.
+    sum_j s_j |o_j| with Euclidean norms; the shares are of keys with a position alone.
+
+    Args:
+        weights: [B, H, N, M].
+        offsets: [1|B, N, M, P].
+        has_position: bool [1|B, M]; None for all keys. The caller leaves out queries without one.
     """
     far = upcast(offsets).norm(dim=-1, keepdim=True)
     return _average_over_keys(weights, far, has_position)[..., 0]
 
 
-def distance_by_axis(weights: Tensor, offsets: Tensor, has_position: Tensor | None = None) -> Tensor:
-    """sum_j s_j |o_jp| along each axis p, [B, H, N, P]; the rest is as in `distance`."""
+def distance_by_axis(
+    weights: Tensor, offsets: Tensor, has_position: Tensor | None = None
+) -> Tensor:
+    """Compute the mean attended distance along each axis, [B, H, N, P]; see `distance`."""
     return _average_over_keys(weights, upcast(offsets).abs(), has_position)
 
 
 def _average_over_keys(weights: Tensor, values: Tensor, has_position: Tensor | None) -> Tensor:
-    """Mean over placed keys of values [1|B, N, M, P], [B, H, N, P]."""
+    """Average values [1|B, N, M, P] over keys with a position, [B, H, N, P]."""
     if has_position is not None:
         weights = weights.masked_fill(~has_position[:, None, None], 0)
         values = values.masked_fill(~has_position[:, None, :, None], 0)  # whatever stands there
@@ -179,11 +215,21 @@ def _average_over_keys(weights: Tensor, values: Tensor, has_position: Tensor | N
 def offset_profile(
     weights: Tensor, offsets: Tensor, visible: Tensor, pairs: Tensor | None = None
 ) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Mean weight at each offset over all visible pairs and samples: for each axis the offsets, and values [H, ...].
+    """Average the weights over all visible pairs and samples at each offset.
 
-    An axis runs from -r to r, with r the farthest offset that is met along it; values are NaN at offsets that no visible
-    pair has. A curve for a text, a map for an image, a volume for a clip. `visible` is bool [1|B, 1, N, M], as is `placed`,
-    which `pairs.both` gives. Raises ValueError where offsets [1|B, N, M, P] are not whole numbers.
+    Args:
+        weights: [B, H, N, M].
+        offsets: Whole numbers [1|B, N, M, P].
+        visible: bool [1|B, 1, N, M].
+        pairs: Pairs that have an offset, from `positioned_pairs`; None for all.
+
+    Returns:
+        For each axis the offsets, from -r to r for the largest offset r met along it, and the mean
+        weights [H, ...]: a curve for text, a map for images, a volume for clips. NaN at offsets that
+        no visible pair has.
+
+    Raises:
+        ValueError: An offset is no whole number.
     """
     counted = (visible if pairs is None else visible & pairs).expand(
         len(weights), 1, *weights.shape[2:]
@@ -202,7 +248,7 @@ def offset_profile(
 
 
 def _flatten_index(places: Tensor, sizes: list[int]) -> Tensor:
-    """Places [pairs, P] in a grid as numbers of its cells, row by row."""
+    """Convert grid positions [pairs, P] to cell numbers, row by row."""
     flat = torch.zeros_like(places[:, 0])
     for axis, size in enumerate(sizes):
         flat = flat * size + places[:, axis]
@@ -210,14 +256,18 @@ def _flatten_index(places: Tensor, sizes: list[int]) -> Tensor:
 
 
 def position_r2(scores: Tensor, *, clamp: bool = True) -> Tensor:
-    """1 - W / T: the share of the variance of scores that is a function of the two places alone, [H].
+    """Estimate the share of the variance of scores that the two positions alone explain, [H].
 
-    Scores [B, H, N, M] are of B samples with different contents at the same places, their rows centred over the pairs
-    visible in all. W is the mean over pairs of the variance over samples (with B - 1), T the mean square over samples and
-    pairs. Where scores are m + e, a fixed m of each pair and noise e of each sample, T has the expectation m^2 + var e and
-    W var e, so that T - W is unbiased for m^2 (one-way analysis of variance; Fisher 1925). The estimate scatters around
-    the truth, so below 0 too: `clamped` lifts it to 0, without it a mean of estimates is right. NaN where a head's rows are
-    constant. Raises ValueError for fewer than two samples.
+    A one-way analysis of variance (Fisher 1925): 1 - W / T, where W is the mean over pairs of the
+    variance over samples (with B - 1), and T the mean square over samples and pairs. T - W is unbiased
+    for the variance between pairs, so the estimate may fall below 0.
+
+    Args:
+        scores: [B, H, N, M] of B samples with different contents at the same positions.
+        clamp: Raise negative estimates to 0. Leave it off to average estimates.
+
+    Raises:
+        ValueError: There are fewer than two samples.
     """
     if len(scores) < 2:
         raise ValueError(
@@ -229,32 +279,35 @@ def position_r2(scores: Tensor, *, clamp: bool = True) -> Tensor:
 
 
 def squared_correlation(scores: Tensor, part: Tensor) -> Tensor:
-    """Squared correlation of centred scores [B, H, N, M] with another set of them over all pairs and samples, [H].
+    """Compute the squared correlation of centred scores with other ones, [H].
 
-    With scores of the same contents at one place, this is what content alone explains. Pairs must be visible in both; NaN
-    where the rows of either are constant.
+    With scores of the same contents at one position, this is what content alone explains. Pairs must
+    be visible in both; NaN where the rows of either are constant.
     """
     first, second = _center_both(scores, part)
-    return _sum_pairs(first * second).square() / (_sum_pairs(first.square()) * _sum_pairs(second.square()))
+    return _sum_pairs(first * second).square() / (
+        _sum_pairs(first.square()) * _sum_pairs(second.square())
+    )
 
 
 def shift_sensitivity(scores: Tensor, shifted: Tensor) -> Tensor:
-    """sqrt(mean (s' - s)^2 / mean s^2), [H]: how much centred scores change when all places are shifted by one vector.
+    """Compute how much centred scores change when all positions shift by one vector, [H].
 
-    0 for a relative encoding; NaN where rows are constant before and after. Pairs must be visible in both.
+    sqrt(mean (s' - s)^2 / mean s^2): 0 for a shift-invariant encoding; NaN where rows are constant
+    before and after. Pairs must be visible in both.
     """
     first, second = _center_both(scores, shifted)
     return (_sum_pairs((second - first).square()) / _sum_pairs(first.square())).sqrt()
 
 
 def _center_both(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Both sets of scores, centred over the pairs visible in both."""
+    """Center both sets of scores over the pairs visible in both."""
     counted = first.isfinite() & second.isfinite()
     return _center_rows(first, counted), _center_rows(second, counted)
 
 
 def _center_rows(scores: Tensor, counted: Tensor) -> Tensor:
-    """Scores less the mean of their row over the pairs that count, 0 for the others."""
+    """Subtract from each score the mean of its row over the pairs that count; others become 0."""
     scores = upcast(scores)
     # less the largest first, so that a constant row becomes exactly 0
     highest = scores.masked_fill(~counted, float("-inf")).amax(-1, keepdim=True)
@@ -270,26 +323,26 @@ def _sum_pairs(values: Tensor) -> Tensor:
 
 
 __all__ = [
-    "positioned_pairs",
-    "word_position_correlations",
-    "shift_sensitivity",
+    "diagonal",
     "distance",
     "distance_by_axis",
     "effective_rank",
     "entropy",
-    "squared_correlation",
-    "position_r2",
     "first_keys",
     "gram",
-    "max_score",
-    "share_at",
-    "neighbourhood",
-    "offsets",
-    "diagonal",
-    "offset_profile",
-    "rollout",
-    "weight_shares",
     "head_similarity",
-    "weight_sum",
+    "max_score",
+    "neighbourhood",
+    "offset_profile",
+    "offsets",
+    "position_r2",
+    "positioned_pairs",
+    "rollout",
+    "share_at",
+    "shift_sensitivity",
     "special_tokens",
+    "squared_correlation",
+    "weight_shares",
+    "weight_sum",
+    "word_position_correlations",
 ]

@@ -1,4 +1,4 @@
-"""Controls: a model whose tokens are put in other places, to see whether it uses them at all."""
+"""Ablate positions: evaluate a model while its tokens have other positions."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ Change = Callable[[Tokens], Tensor]
 
 @contextmanager
 def change_positions(model: nn.Module, change: Change) -> Iterator[None]:
-    """Within it the model's tokens stand in other places, from before the first layer on; contents and masks stay.
+    """Change the positions of the model's tokens, from before the first layer on.
 
-    An encoding that cannot follow raises OptionError when the model is called.
+    Contents and masks stay. An encoding that cannot follow raises OptionError when the model runs.
 
     Raises:
-        OptionError: The model is no Transformer.
+        OptionError: The model has no Transformer of zoo.
     """
     transformers = find_transformers(model)
     if not transformers:
         raise OptionError("controls", "the model is no Transformer of zoo, so it cannot be moved")
     with ExitStack() as stack:
         for transformer in transformers:
-            stack.enter_context(hook_tokens(transformer, lambda tokens: apply_change(tokens, change)))
+            stack.enter_context(
+                hook_tokens(transformer, lambda tokens: apply_change(tokens, change))
+            )
         yield
 
 
 def apply_change(tokens: Tokens, change: Change) -> Tokens:
-    """The same tokens in other places, but for those that have none. Nothing is said of their order any more."""
+    """Return the tokens at other positions; those without a position stay."""
     index = change(tokens)
     if tokens.has_position is not None:
         index = index.where(tokens.has_position[..., None], tokens.index)
@@ -46,7 +48,7 @@ def apply_change(tokens: Tokens, change: Change) -> Tokens:
 
 
 def shuffle(tokens: Tokens) -> Tensor:
-    """The places of each document dealt out anew, in an order that depends on the number of tokens alone."""
+    """Permute the positions of each document; the order depends on the token count alone."""
     groups = _group_tokens(tokens)  # [1|B, N]
     lots = torch.rand(len(tokens), generator=torch.Generator().manual_seed(SEED)).to(groups.device)
     drawn = lots.argsort().expand_as(groups)
@@ -62,18 +64,18 @@ def shuffle(tokens: Tokens) -> Tensor:
 
 
 def shift(tokens: Tokens) -> Tensor:
-    """All places further along each axis by half of its size, rounded up, so that many lie where none was in training."""
+    """Shift all positions along each axis by half its size, rounded up: many are then unseen."""
     low, high = _find_range(tokens)
     return tokens.index + ((high - low + 1) / 2).ceil()
 
 
 def zero(tokens: Tokens) -> Tensor:
-    """All tokens at the origin."""
+    """Put all tokens at the origin."""
     return torch.zeros_like(tokens.index)
 
 
 def reverse(tokens: Tokens) -> Tensor:
-    """Each axis read from its other end, n - 1 - i for i, within documents."""
+    """Reverse each axis within documents: n - 1 - i for i."""
     low, high = _find_range(tokens)
     return low + high - tokens.index
 
@@ -84,7 +86,10 @@ CHANGES: Mapping[str, Change] = MappingProxyType(
 
 
 def _group_tokens(tokens: Tokens) -> Tensor:
-    """int [1|B, N]: equal for tokens that may trade places. A token without a place is a group of its own."""
+    """Group tokens that may exchange positions, int [1|B, N].
+
+    A token without a position is a group of its own.
+    """
     device, count = tokens.index.device, len(tokens)
     groups = (
         torch.zeros(1, count, dtype=torch.long, device=device)
@@ -98,7 +103,7 @@ def _group_tokens(tokens: Tokens) -> Tensor:
 
 
 def _find_range(tokens: Tokens) -> tuple[Tensor, Tensor]:
-    """The first and the last place along each axis, [1|B, 1|N, P]: of the grid, or of what each document has here."""
+    """Return the first and last position of grid or document along each axis, [1|B, 1|N, P]."""
     if tokens.grid_size is not None:
         return torch.zeros_like(tokens.grid_size), tokens.grid_size - 1
     if tokens.document is None:

@@ -1,4 +1,4 @@
-"""The measures of a report: a number of each head in each layer that was looked at."""
+"""The contents of a diagnosis: metrics of each head, profiles over offsets, position ablation."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from zoo.reporting.panel import Curves, HeatmapGrid, Panel, named
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """A number of each head in each layer [L, H]. `says` is a sentence: what one should see.
+    """A metric of each head in each layer, [L, H].
 
-    `even` is what attention would have that is spread evenly over all that a query may see, None where that tells nothing.
-    Rows are the layers of the run's `attended`, or all from 0 on where nothing is kept of that.
+    `says` is one sentence on how to read it. `even` is its value for attention spread evenly over all
+    visible keys, None where that means nothing. Rows are the layers of the run's `attended`, or all
+    layers.
     """
 
     name: str
@@ -35,10 +36,7 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """What the model was shown: the `tokens` of a text, or the `pictures` uint8 [height, width, 3] of an image or a clip.
-
-    A clip has a picture for each step along its first axis.
-    """
+    """A text as `tokens`, or an image or clip as `pictures` uint8 [height, width, 3]."""
 
     title: str
     tokens: tuple[str, ...] = ()
@@ -47,9 +45,9 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Attended:
-    """Where each head looks: what chosen queries of a few samples make of the keys.
+    """Attention of chosen queries of a few samples.
 
-    Keys are the tokens named in `extra`, which have no place, and then those of `grid`, row by row.
+    Keys are the tokens named in `extra`, which have no position, then those of `grid`, row by row.
     """
 
     samples: tuple[Sample, ...]
@@ -63,7 +61,7 @@ class Attended:
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """Metrics of a test with the places of tokens changed, or why the model refuses them."""
+    """Test metrics with changed positions, or the reason why the model refuses them."""
 
     name: str  # as they are, shuffled, shifted, zeroed, reversed
     metrics: Mapping[str, float]
@@ -72,7 +70,7 @@ class Control:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One checkpoint. `name` tells it apart from the others of the report."""
+    """The diagnosis of one checkpoint; `name` distinguishes it from others in the report."""
 
     name: str
     checkpoint: str
@@ -92,6 +90,8 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
+    """The diagnoses of one or several checkpoints."""
+
     version: str  # of zoo
     made: str  # UTC
     runs: tuple[Run, ...]
@@ -108,11 +108,15 @@ COMPARED = (
 Others = Sequence[LayerAttention] | None
 
 
-def compute_measures(looks: Sequence[LayerAttention], content: Others, shifted: Others) -> tuple[Measure, ...]:
-    """All measures of the layers looked at, as far as they mean something there.
+def compute_measures(
+    looks: Sequence[LayerAttention], content: Others, shifted: Others
+) -> tuple[Measure, ...]:
+    """Compute all metrics of the captured layers that mean something there.
 
-    `content` is what the same layers do where all tokens are in one place, `shifted` where all have moved alike; None where
-    the model refuses that.
+    Args:
+        looks: The captured layers.
+        content: The same layers with all tokens at one position; None if the model refuses that.
+        shifted: The same layers with all positions shifted alike; None if the model refuses that.
     """
     return (*_measure_layers(looks), *_compare_layers(looks, content, shifted))
 
@@ -135,12 +139,14 @@ def _measure_layers(looks: Sequence[LayerAttention]) -> Iterator[Measure]:
 
 
 def _spread_evenly(look: LayerAttention) -> LayerAttention:
-    """The same with all that a query may see at the same weight."""
+    """Return the layer with equal weights on all visible keys."""
     visible = attention_mask(look.call).expand(look.weights.shape).to(look.weights.dtype)
     return replace(look, weights=visible)
 
 
-def _compare_layers(looks: Sequence[LayerAttention], content: Others, shifted: Others) -> Iterator[Measure]:
+def _compare_layers(
+    looks: Sequence[LayerAttention], content: Others, shifted: Others
+) -> Iterator[Measure]:
     if pairs := _pair_scores(looks, content):
         yield Measure(
             name="by_content",
@@ -162,7 +168,7 @@ def _compare_layers(looks: Sequence[LayerAttention], content: Others, shifted: O
 
 
 def _pair_scores(looks: Sequence[LayerAttention], others: Others) -> list[tuple[Tensor, Tensor]]:
-    """Scores of each layer and the others', as far as both tokens have a place; none where linear attention has none."""
+    """Pair the scores of each layer with the others', for pairs that both have a position."""
     return [
         (_mask_special_tokens(one, one.scores), other.scores)
         for one, other in zip(looks, others or (), strict=others is not None)
@@ -171,7 +177,7 @@ def _pair_scores(looks: Sequence[LayerAttention], others: Others) -> list[tuple[
 
 
 def _mask_special_tokens(look: LayerAttention, scores: Tensor) -> Tensor:
-    """A class token has no place that could change, and turns beside it leave it where it is."""
+    """Mask scores of tokens without a position: no change of positions can affect them."""
     return scores.masked_fill(~metrics.positioned_pairs(*look.grid), -torch.inf)
 
 
@@ -185,14 +191,16 @@ FARTHEST = 256  # tokens or patches to either side that are drawn
 
 
 def draw_profiles(looks: Sequence[LayerAttention]) -> tuple[Panel, ...]:
-    """A panel for each layer; of clips one in time and one in space."""
+    """Draw mean weight against offset for each layer; of clips in time and in space."""
     return tuple(panel for look in looks for panel in _draw_profile(look, f"layer {look.layer}"))
 
 
 def _draw_profile(look: LayerAttention, title: str) -> Iterator[Panel]:
     axes = look.call.keys.index.shape[-1]
     if axes == 1:
-        yield _draw_offset_curves(look, slice(None), title, "tokens that the key stands before the query")
+        yield _draw_offset_curves(
+            look, slice(None), title, "tokens that the key stands before the query"
+        )
     elif axes == 2:
         yield _draw_offset_map(look, slice(None), title)
     else:
@@ -206,7 +214,7 @@ def _draw_profile(look: LayerAttention, title: str) -> Iterator[Panel]:
 
 
 def _compute_profile(look: LayerAttention, axes: slice) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Offsets along some axes, query less key, and mean weights [H, ...] of pairs of tokens that stand on the grid."""
+    """Return offsets along some axes, query less key, and mean weights [H, ...]."""
     queries, keys = look.call.queries, look.call.keys
     offsets = metrics.offsets(queries.index, keys.index)[..., axes]
     near = (offsets.abs() <= FARTHEST).all(-1)[:, None]
@@ -249,7 +257,7 @@ SAME = 0.00005  # a change that is smaller says nothing
 
 
 def describe_ablation(controls: Sequence[Control], metric: str, causal: bool) -> str:
-    """What becomes of a metric where places are changed. Where nothing at all changes, the model reads no places."""
+    """Describe in a sentence what happens to a metric when positions change."""
     own, *others = controls
     asked = [control for control in others if not control.refused]
     if not asked:

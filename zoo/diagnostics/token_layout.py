@@ -1,4 +1,4 @@
-"""What a report shows of its samples: the grid of tokens, the queries chosen among them, pictures and pieces of text."""
+"""The layout of a sample's tokens in a report: grid, chosen queries, pictures, pieces of text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST = 4  # bytes of a character
 
 @dataclass(frozen=True)
 class Layout:
-    """How the tokens of a sample lie: those named in `extra` first, then those of the `grid`, row by row."""
+    """The tokens of a sample: those named in `extra` first, then the `grid`, row by row."""
 
     layers: tuple[int, ...]  # all that the model has
     extra: tuple[str, ...]
@@ -32,11 +32,15 @@ class Layout:
 
     @property
     def tokens(self) -> int:
+        """Return the number of tokens."""
         return len(self.extra) + prod(self.grid)
 
 
 def find_layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) -> Layout:
-    """The layout of what the model makes of inputs; queries are those of `extra` and at most so many of the grid."""
+    """Find the layout of the tokens that the model makes of its inputs.
+
+    Queries are the tokens of `extra` and at most `most` of the grid.
+    """
     seen: list[Tokens] = []
     with (
         capture.hook_attention(model, lambda _, tokens, *more: seen.append(tokens)),
@@ -56,7 +60,7 @@ def find_layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) ->
 
 
 def choose_cells(grid: Sequence[int], most: int) -> list[int]:
-    """At most so many cells of a grid, evenly along each axis, as numbers counted row by row."""
+    """Choose at most so many cells of a grid evenly along each axis, numbered row by row."""
     counts = list(grid)
     while prod(counts) > most:
         counts[counts.index(max(counts))] -= 1
@@ -72,14 +76,14 @@ def _flatten_index_of(place: Sequence[int], grid: Sequence[int]) -> int:
 
 
 def _find_grid(tokens: Tokens) -> tuple[int, ...]:
-    """Tokens along each axis; of a text all that have a place, padding included."""
+    """Count tokens along each axis; for text, all that have a position, padding included."""
     if tokens.index.shape[-1] > 1:
         return tuple(int(last) + 1 for last in tokens.index[0].amax(0))
     return (len(tokens) if tokens.has_position is None else int(tokens.has_position[0].sum()),)
 
 
 def _name_special_tokens(model: nn.Module, count: int) -> tuple[str, ...]:
-    """Names of the tokens before the grid."""
+    """Name the tokens before the grid."""
     first = ["class"] if count and getattr(model, "cls_token", None) is not None else []
     registers = count - len(first)
     return (
@@ -89,9 +93,10 @@ def _name_special_tokens(model: nn.Module, count: int) -> tuple[str, ...]:
 
 
 def decode_pieces(vocabulary: Vocabulary, row: Tensor) -> tuple[str, ...]:
-    """Each of the tokens [N] decoded by itself; -1 is padding, the number after the last token hides one.
+    """Decode each of the tokens [N] by itself; -1 is padding, the id after the last a mask.
 
-    A character of several tokens stands at the first of them, at the others three dots; bytes of none are told as such.
+    A character of several tokens is shown at the first of them, with dots at the others. Bytes that
+    are no character are shown as hexadecimal.
     """
     tokens: list[int] = row.tolist()
     found = [_decode_token(vocabulary, token) for token in tokens]
@@ -107,7 +112,7 @@ def decode_pieces(vocabulary: Vocabulary, row: Tensor) -> tuple[str, ...]:
 
 
 def _join_bytes(vocabulary: Vocabulary, tokens: Sequence[int], piece: str) -> list[str]:
-    """Pieces of the fewest of the tokens that are whole characters; none if none are."""
+    """Return the pieces of the fewest tokens that form whole characters; none if there are none."""
     for count in range(2, len(tokens) + 1):
         if not all(0 <= token < len(vocabulary) for token in tokens[:count]):
             return []
@@ -128,9 +133,9 @@ def _decode_token(vocabulary: Vocabulary, token: int) -> str:
 
 
 def to_pictures(sample: Tensor, steps: int) -> tuple[Tensor, ...]:
-    """An image [C, H, W], or so many frames of a clip [C, T, H, W], from 0 to 1, as uint8 [H, W, 3].
+    """Convert an image [C, H, W], or a clip [C, T, H, W], to frames of uint8 [H, W, 3].
 
-    Of the frames that one token joins, the middle one is shown.
+    Of the frames that one token covers, the middle one is shown.
     """
     if sample.dim() == 3:
         return (_to_rgb(sample),)

@@ -1,4 +1,4 @@
-"""Curves of a report: what training logged, and what an evaluation at other sizes found."""
+"""Curves of a report: what training logged, and what evaluation at other sizes found."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Points = Sequence[tuple[float, float]]
 
 
 def draw_training_curves(rows: Sequence[Mapping[str, str]], unit: str) -> tuple[Curves, ...]:
-    """Curves over steps of what stands in `metrics.csv`, given as its rows: losses together, each other metric by itself.
+    """Draw the rows of `metrics.csv` over steps: losses together, each other metric by itself.
 
-    Places are counted in `unit`, tokens or patches.
+    `unit` is that of positions, tokens or patches.
     """
     names = dict.fromkeys(name for row in rows for name in row)
     found = {
@@ -32,7 +32,9 @@ def draw_training_curves(rows: Sequence[Mapping[str, str]], unit: str) -> tuple[
     }
     return (
         *_draw_losses(found),
-        *_draw_attention_metrics(rows, [name for name in names if ATTENTION.fullmatch(name)], metrics_by_name(unit)),
+        *_draw_attention_metrics(
+            rows, [name for name in names if ATTENTION.fullmatch(name)], metrics_by_name(unit)
+        ),
     )
 
 
@@ -43,7 +45,7 @@ def _read_points(rows: Sequence[Mapping[str, str]], name: str) -> Points:
 def _draw_attention_metrics(
     rows: Sequence[Mapping[str, str]], names: Sequence[str], known: Mapping[str, HeadMetric]
 ) -> Iterator[Curves]:
-    """What was measured of attention while training, a line for each layer; nothing of what stayed the same in all."""
+    """Draw the logged attention metrics that vary, with a line for each layer."""
     kinds: dict[str, dict[str, Points]] = {}
     for name in names:
         _, layer, kind = name.split("/", 2)
@@ -100,7 +102,7 @@ def _draw_losses(found: Mapping[str, Points]) -> Iterator[Curves]:
 
 
 def _average_between(train: Points, val: Points) -> Points:
-    """The mean of the training loss between one validation and the next, at the latter."""
+    """Average the training loss between one validation and the next."""
     steps = [-1.0, *(step for step, _ in val)]
     spans = [[loss for step, loss in train if low < step <= high] for low, high in pairwise(steps)]
     return [
@@ -110,7 +112,7 @@ def _average_between(train: Points, val: Points) -> Points:
 
 
 def _make_curves(title: str, y: str, lines: Mapping[str, Points], says: str) -> Curves:
-    """Lines over the same steps."""
+    """Make curves of lines that share their steps."""
     first = next(iter(lines.values()))
     places = _thin([step for step, _ in first])
     drawn = {name: _thin([value for _, value in points]) for name, points in lines.items()}
@@ -118,13 +120,13 @@ def _make_curves(title: str, y: str, lines: Mapping[str, Points], says: str) -> 
 
 
 def _thin(values: Sequence[float], most: int = MOST) -> Tensor:
-    """At most so many numbers, each the mean of as many neighbours."""
+    """Reduce values to at most so many, each the mean of neighbours."""
     run = -(-len(values) // most)
     return torch.stack([part.nanmean() for part in torch.tensor(values).split(run)])
 
 
 def draw_extrapolation(result: Mapping[str, Any], trained: int) -> tuple[Curves, ...]:
-    """Curves of what `zoo eval` found at other resolutions or lengths; `trained` is the size of training."""
+    """Draw the results at other resolutions or lengths; `trained` is the training size."""
     kinds = [kind for kind in ("resolutions", "lengths") if kind in result]
     return (
         *(panel for kind in kinds for panel in _draw_sizes(result, kind, trained)),
@@ -133,7 +135,10 @@ def draw_extrapolation(result: Mapping[str, Any], trained: int) -> tuple[Curves,
 
 
 def _draw_sizes(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[Curves]:
-    """Against the size, as the model is and by each rule; images that are no squares have no place on such a line."""
+    """Draw metrics against size, for the model as it is and with each extrapolation method.
+
+    Images that are not square have no position on such an axis.
+    """
     own = {str(result["size"]): result["metrics"]} if has_equal_windows(result, kind) else {}
     found = own | result[kind]
     sizes = {int(size): metrics for size, metrics in found.items() if "x" not in size}
@@ -171,7 +176,7 @@ def _draw_sizes(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[
 
 
 def has_equal_windows(result: Mapping[str, Any], kind: str) -> bool:
-    """Whether the data as they are were cut into windows as at all sizes: else they are no point of one curve."""
+    """Tell whether the training size was cut into windows as all other sizes were."""
     swept = [
         *result[kind].values(),
         *(one for sizes in result.get("rules", {}).values() for one in sizes.values()),
@@ -180,7 +185,7 @@ def has_equal_windows(result: Mapping[str, Any], kind: str) -> bool:
 
 
 def _draw_positions(result: Mapping[str, Any], trained: int) -> Iterator[Curves]:
-    """The loss and the accuracy by place in the longest windows that the model followed."""
+    """Draw loss and accuracy by position in the longest windows that the model could process."""
     for key, name, says in (
         (
             "positions",

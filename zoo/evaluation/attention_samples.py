@@ -14,10 +14,15 @@ from torch.nn import functional as F
 from zoo.data.base import DataModule
 from zoo.data.spec import ImageSpec, TextSpec, Windows
 from zoo.diagnostics import metrics
-from zoo.diagnostics.capture import LayerAttention, capture_attention, evaluation_mode, capture_layers
+from zoo.diagnostics.capture import (
+    LayerAttention,
+    capture_attention,
+    capture_layers,
+    evaluation_mode,
+)
 from zoo.diagnostics.position_ablation import CHANGES, Change, change_positions
 from zoo.diagnostics.report import Sample
-from zoo.diagnostics.token_layout import Layout, to_pictures, decode_pieces
+from zoo.diagnostics.token_layout import Layout, decode_pieces, to_pictures
 from zoo.errors import DataError, OptionError
 from zoo.evaluation.evaluate import adapt_data
 from zoo.tasks.base import Task

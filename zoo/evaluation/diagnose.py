@@ -17,7 +17,7 @@ from zoo.config.command_line import parse_options, split_words
 from zoo.config.tree import COMMAND_LINE
 from zoo.data.spec import ImageSpec
 from zoo.diagnostics.capture import number_layers
-from zoo.diagnostics.encoding_panels import encodings
+from zoo.diagnostics.encoding_panels import draw_encodings
 from zoo.diagnostics.position_ablation import CHANGES, Change, change_positions
 from zoo.diagnostics.report import (
     AS_THEY_ARE,
@@ -27,8 +27,8 @@ from zoo.diagnostics.report import (
     Run,
     Sample,
     compute_measures,
-    draw_profiles,
     describe_ablation,
+    draw_profiles,
 )
 from zoo.diagnostics.token_layout import find_layout
 from zoo.errors import ConfigIssue, NonFiniteError, OptionError, RecipeError
@@ -217,7 +217,7 @@ def diagnose_run(subject: Subject, saved: Saved, options: DiagnoseOptions) -> Ru
     seen = capture_attention(task.model, inputs, plan, options.chosen)
     _check_attention(subject, seen)
     described = describe_samples(task, data, batch, inputs, plan.grid)
-    panels = encodings(task.model, inputs, seen.layers, plan.grid)
+    panels = draw_encodings(task.model, inputs, seen.layers, plan.grid)
     with _locate_errors(recipe, "data"):
         tests = [*run_controls(subject, CHANGES if options.controls else {}, options.limit)]
 

@@ -55,7 +55,9 @@ def _read_training(file: Path, unit: str) -> tuple[Curves, ...]:
     if not file.exists():
         return ()
     with _explain_errors(file):
-        return _log_if_empty(file, training_curves.draw_training_curves(loggers.read(file)[1], unit))
+        return _log_if_empty(
+            file, training_curves.draw_training_curves(loggers.read(file)[1], unit)
+        )
 
 
 def _read_extrapolation(file: Path, checkpoint: Path, trained: int) -> tuple[Curves, ...]:

@@ -209,7 +209,9 @@ def _build_callbacks(
         if recipe.trainer.fast_dev_run:
             # a trial of one batch tries the diagnostics too, at whatever cost
             diagnostics = replace(diagnostics, every_n_steps=1, max_overhead=1.0)
-        callbacks.append(AttentionDiagnostics(diagnostics, processes.broadcast, processes.all_reduce_max))
+        callbacks.append(
+            AttentionDiagnostics(diagnostics, processes.broadcast, processes.all_reduce_max)
+        )
     progress = [TrainingProgress(), EvaluationProgress()]
     return [*callbacks, *progress, FiniteGuard(checkpoints), checkpoints, *last]
 
