@@ -9,7 +9,7 @@ from tiny import TINY, language
 from untrained import made
 
 from zoo import __version__
-from zoo.diagnostics.capture import capture_attention
+from zoo.diagnostics.capture import capture_model
 from zoo.diagnostics.metrics import rollout
 from zoo.diagnostics.token_layout import find_layout
 from zoo.evaluation.diagnose import build_report, capture_attention
@@ -224,7 +224,7 @@ def test_a_rollout_is_made_in_one_pass(runs):
     assert (
         len(calls) == 4
     )  # as it is, with all in one place, moved alike, and of all layers for the rollout
-    means = [one.weights.mean(1, keepdim=True) for one in capture_attention(model, (words,))]
+    means = [one.weights.mean(1, keepdim=True) for one in capture_model(model, (words,))]
     assert torch.equal(found.rollout, rollout(means)[:, list(plan.query_index)])
 
 

@@ -10,7 +10,7 @@ from zoo.attention.encoding import Dims
 from zoo.attention.layer import SelfAttention
 from zoo.diagnostics.capture import (
     LayerAttention,
-    capture_attention,
+    capture_model,
     choose_evenly,
     evaluation_mode,
     number_layers,
@@ -70,7 +70,7 @@ def test_outputs_rebuilt_from_what_a_decoder_shows_are_its_outputs(encoding):
         model("lm_rope", *LM, f"model.encoding={encoding}"),
         torch.randint(0, 4, (2, 16)),
     )
-    seen = capture_attention(decoder, (text,), queries=5)
+    seen = capture_model(decoder, (text,), queries=5)
     for one, out in zip(seen, outputs(decoder, text), strict=True):
         torch.testing.assert_close(rebuilt(one), out[:, one.query_index], atol=SAME, rtol=SAME)
 
@@ -78,7 +78,7 @@ def test_outputs_rebuilt_from_what_a_decoder_shows_are_its_outputs(encoding):
 @pytest.mark.parametrize("encoding", ["comrope_ld", "liere", "t5", "sinusoidal"])
 def test_outputs_rebuilt_from_what_a_vit_shows_are_its_outputs(encoding):
     vit, images = model("vit_comrope", *VIT, f"model.encoding={encoding}"), torch.randn(2, 1, 8, 8)
-    for one, out in zip(capture_attention(vit, (images,)), outputs(vit, images), strict=True):
+    for one, out in zip(capture_model(vit, (images,)), outputs(vit, images), strict=True):
         assert one.weights.shape == (2, 2, 18, 18)  # a class token, a register and 16 patches
         torch.testing.assert_close(rebuilt(one), out, atol=SAME, rtol=SAME)
 
@@ -87,7 +87,7 @@ def test_outputs_rebuilt_from_what_a_vit_shows_are_its_outputs(encoding):
 def test_a_layer_shows_documents_apart(encoding):
     layer = zoo.Attention(Dims(32, 2), encoding, causal=True)
     document = torch.tensor([0, 0, 0, 1, 1, -1])
-    (seen,) = capture_attention(_Documents(layer, document), (torch.randn(2, 6, 32),))
+    (seen,) = capture_model(_Documents(layer, document), (torch.randn(2, 6, 32),))
     assert not seen.weights[:, :, 3:5, :3].any()
     assert not seen.weights[:, :, 5].any()
     torch.testing.assert_close(seen.weights[:, :, :5].sum(-1), torch.ones(2, 2, 5))
@@ -106,7 +106,7 @@ def test_linear_attention_shows_what_it_reads():
     decoder = model("lm_linear_rope", *LM)
     text = torch.randint(0, 4, (1, 16))
     for one, out in zip(
-        capture_attention(decoder, (text,), queries=4), outputs(decoder, text), strict=True
+        capture_model(decoder, (text,), queries=4), outputs(decoder, text), strict=True
     ):
         assert one.scores is None
         torch.testing.assert_close(rebuilt(one), out[:, one.query_index], atol=SAME, rtol=SAME)
@@ -116,7 +116,7 @@ def test_a_model_is_left_as_it_was():
     vit, images = model("vit_comrope", *VIT, "model.block.dropout=0.5"), torch.randn(2, 1, 8, 8)
     vit.head.eval()  # as of a part that is frozen
     state = torch.get_rng_state()
-    capture_attention(vit, (images,))
+    capture_model(vit, (images,))
     assert torch.equal(state, torch.get_rng_state())
     assert vit.training
     assert vit.training
@@ -128,7 +128,7 @@ def test_a_model_is_left_as_it_was():
 def test_a_model_that_fails_is_left_as_it_was():
     vit = model("vit_comrope", *VIT)
     with pytest.raises(OptionError, match="does not divide"):
-        capture_attention(vit, (torch.randn(1, 1, 7, 7),))
+        capture_model(vit, (torch.randn(1, 1, 7, 7),))
     assert vit.training
     assert not any(one._forward_pre_hooks for one in vit.modules())
 
@@ -142,7 +142,7 @@ def test_a_compiled_model_is_looked_at_uncompiled():
 
     layer, x = zoo.Attention(Dims(32, 2), "none"), torch.randn(1, 4, 32)
     layer.compile(backend=backend)
-    assert len(capture_attention(layer, (x,))) == 1
+    assert len(capture_model(layer, (x,))) == 1
     assert not compiled
     layer(x)
     assert compiled
@@ -150,7 +150,7 @@ def test_a_compiled_model_is_looked_at_uncompiled():
 
 def test_layers_can_be_chosen():
     vit, images = model("vit_comrope", *VIT), torch.randn(1, 1, 8, 8)
-    assert [one.layer for one in capture_attention(vit, (images,), layers=[1])] == [1]
+    assert [one.layer for one in capture_model(vit, (images,), layers=[1])] == [1]
 
 
 def test_a_layer_that_is_not_there_is_refused():
@@ -161,7 +161,7 @@ def test_a_layer_that_is_not_there_is_refused():
 
 def test_a_model_without_attention_is_refused():
     with pytest.raises(OptionError, match="no attention layer"):
-        capture_attention(nn.Linear(2, 2), (torch.zeros(1, 2),))
+        capture_model(nn.Linear(2, 2), (torch.zeros(1, 2),))
 
 
 @pytest.mark.parametrize(

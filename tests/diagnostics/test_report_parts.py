@@ -8,8 +8,8 @@ import torch
 from language import SAMPLES, decoder, encoder, text
 
 from zoo.data.corpus.tokenizer import Bytes
-from zoo.diagnostics.capture import capture_attention
-from zoo.diagnostics.encoding_panels import collect_panels, draw_encodings
+from zoo.diagnostics.capture import capture_model
+from zoo.diagnostics.encoding_panels import draw_encodings, list_reported_panels
 from zoo.diagnostics.position_ablation import CHANGES, change_positions
 from zoo.diagnostics.report import Control, compute_measures, describe_ablation, draw_profiles
 from zoo.diagnostics.token_layout import choose_cells, decode_pieces, find_layout, to_pictures
@@ -85,7 +85,7 @@ def test_colours_stay_and_grey_becomes_colour():
 
 
 def test_a_profile_of_looking_at_the_token_before_has_one_peak():
-    (seen, _) = capture_attention(decoder("none"), (text(),))
+    (seen, _) = capture_model(decoder("none"), (text(),))
     before = torch.eye(12).roll(1, 0).expand(2, 2, 12, 12)
     before = before.clone().index_fill_(
         2, torch.tensor([0]), 0.0
@@ -97,7 +97,7 @@ def test_a_profile_of_looking_at_the_token_before_has_one_peak():
 
 
 def test_attention_spread_evenly_is_told_beside_each_measure():
-    seen = capture_attention(encoder("none"), (text(),))
+    seen = capture_model(encoder("none"), (text(),))
     found = {measure.name: measure for measure in compute_measures(seen, None, None)}
     even = {name: measure.even for name, measure in found.items()}
     assert even["entropy"] == pytest.approx(math.log(12))
@@ -110,10 +110,10 @@ def test_attention_spread_evenly_is_told_beside_each_measure():
 def test_a_token_without_a_place_is_no_departure_from_relativity():
     model, given = encoder("rope", cls_token=True), (text(),)
     with change_positions(model, CHANGES["shifted"]):
-        shifted = capture_attention(model, given)
+        shifted = capture_model(model, given)
     found = {
         measure.name: measure.values
-        for measure in compute_measures(capture_attention(model, given)[:1], None, shifted[:1])
+        for measure in compute_measures(capture_model(model, given)[:1], None, shifted[:1])
     }
     assert found["departure"].max() < 1e-5
 
@@ -121,8 +121,7 @@ def test_a_token_without_a_place_is_no_departure_from_relativity():
 def test_turns_that_an_encoding_tells_are_drawn_once():
     model, given = decoder("rope"), (text(),)
     titles = [
-        panel.title
-        for panel in draw_encodings(model, given, capture_attention(model, given), (12,))
+        panel.title for panel in draw_encodings(model, given, capture_model(model, given), (12,))
     ]
     assert "rope: Frequencies of turns" in titles
     assert "Rotation of each pair of channels" not in titles
@@ -131,7 +130,7 @@ def test_turns_that_an_encoding_tells_are_drawn_once():
 
 def test_what_is_the_same_in_all_layers_is_told_once():
     shared, own = (
-        collect_panels(capture_attention(decoder(name), (text(),))) for name in ("t5", "fox")
+        list_reported_panels(capture_model(decoder(name), (text(),))) for name in ("t5", "fox")
     )
     titles = [panel.title for panel in (*shared, *own)]
     assert len(titles) == len(set(titles))

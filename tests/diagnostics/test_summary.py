@@ -9,7 +9,7 @@ import zoo
 from zoo.attention.encoding import Dims
 from zoo.diagnostics import metrics
 from zoo.diagnostics.callback import GAP, MARK, STOPS, draw_attention, summarize_layer
-from zoo.diagnostics.capture import capture_attention
+from zoo.diagnostics.capture import capture_model
 from zoo.diagnostics.head_metrics import list_metrics, position_unit
 from zoo.run.build import build_model
 
@@ -19,7 +19,7 @@ def even(axes=1, length=(8,), causal=False, queries=None):
     layer = zoo.Attention(Dims(16, 2, axes=axes, length=length), "none", causal=causal)
     for parameter in layer.layer.q_proj.parameters():
         torch.nn.init.zeros_(parameter)
-    (found,) = capture_attention(layer, (torch.randn(2, math.prod(length), 16),), queries=queries)
+    (found,) = capture_model(layer, (torch.randn(2, math.prod(length), 16),), queries=queries)
     return found
 
 
@@ -79,7 +79,7 @@ def test_numbers_are_means_over_heads_and_leave_out_what_cannot_be_said():
 
 def test_what_encodings_say_in_numbers_is_among_them():
     layer = zoo.Attention(Dims(16, 2), "fox", causal=True)
-    (seen,) = capture_attention(layer, (torch.randn(1, 6, 16),))
+    (seen,) = capture_model(layer, (torch.randn(1, 6, 16),))
     assert [name for name in summarize_layer(seen) if name.startswith("fox/")]
 
 
@@ -119,7 +119,7 @@ def vit(*overrides, size=8, patch_size=2):
         "model.encoding=rope_axial",
     ]
     made = build_model(zoo.load_recipe("vit_comrope", [*words, *overrides]))
-    (seen,) = capture_attention(made, (torch.randn(2, 1, size, size),))
+    (seen,) = capture_model(made, (torch.randn(2, 1, size, size),))
     return seen
 
 
@@ -159,21 +159,19 @@ def test_what_is_not_finite_is_left_out_of_numbers_and_pictures():
     layer = zoo.Attention(Dims(16, 2), "none", causal=True)
     with torch.no_grad():
         layer.layer.k_proj.weight.fill_(math.nan)
-    (seen,) = capture_attention(layer, (torch.randn(2, 8, 16),))
+    (seen,) = capture_model(layer, (torch.randn(2, 8, 16),))
     assert all(math.isfinite(value) for value in summarize_layer(seen).values())
     assert draw_attention(seen).shape[0] == 3
 
 
 def test_pictures_of_long_texts_stay_small():
     layer = zoo.Attention(Dims(48, 6), "none", causal=True)
-    (seen,) = capture_attention(layer, (torch.randn(1, 1500, 48),), queries=16)
+    (seen,) = capture_model(layer, (torch.randn(1, 1500, 48),), queries=16)
     picture = draw_attention(seen)
     assert picture.shape == (3, 2 * (96 + GAP), 4 * (192 + GAP))
 
 
 def test_layers_of_one_number_are_counted():
     model = torch.nn.Sequential(*(zoo.Attention(Dims(16, 2), "none") for _ in range(3)))
-    assert [one.layer for one in capture_attention(model, (torch.randn(1, 4, 16),))] == [0, 1, 2]
-    assert [
-        one.layer for one in capture_attention(model, (torch.randn(1, 4, 16),), layers=[2])
-    ] == [2]
+    assert [one.layer for one in capture_model(model, (torch.randn(1, 4, 16),))] == [0, 1, 2]
+    assert [one.layer for one in capture_model(model, (torch.randn(1, 4, 16),), layers=[2])] == [2]

@@ -160,7 +160,7 @@ def test_words_and_positions_add_up_to_scores(options):
     made, chain = block(**options), chained("sinusoidal")
     before, after = entered(chain)
     parts = decompose_scores(made, before, after)
-    read = after if made.post else after.replace(x=made.norm1(after.x))
+    read = after if made.norm_position == "post" else after.replace(x=made.norm1(after.x))
     expected = scores(made.attn.describe(read, chain, Context())[1])[0]
     torch.testing.assert_close(sum(parts.values()), expected)
     assert all(part.abs().max() > 0.1 for part in parts.values())

@@ -8,7 +8,7 @@ import torch
 import zoo
 from zoo.attention.backends.reference import apply_weights
 from zoo.diagnostics.callback import draw_attention, summarize_layer
-from zoo.diagnostics.capture import capture_attention
+from zoo.diagnostics.capture import capture_model
 
 pytestmark = [
     pytest.mark.gpu,
@@ -73,7 +73,7 @@ def test_what_is_seen_of_a_layer_on_a_gpu_is_what_it_computes(name):
     listed = ["alibi", name] if zoo.encoding_class(name).consumes_biases else name
     layer = zoo.Attention(zoo.Dims(64, 4, length=128, depth=2), listed, causal=True).eval().cuda()
     x = torch.randn(2, 128, 64, device="cuda")
-    (seen,) = capture_attention(layer, (x,), queries=9)
+    (seen,) = capture_model(layer, (x,), queries=9)
     assert all(math.isfinite(value) for value in summarize_layer(seen).values())
     assert draw_attention(seen).dtype == torch.uint8
     with torch.no_grad():

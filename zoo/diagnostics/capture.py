@@ -63,7 +63,7 @@ class LayerAttention:
         return found[:, self.query_index], found
 
 
-def capture_attention(
+def capture_model(
     model: nn.Module,
     inputs: Sequence[Any],
     queries: Queries = None,
@@ -96,7 +96,7 @@ def capture_layers(
 ) -> None:
     """Pass each captured layer to `callback`, so that it need not be kept until the next layer.
 
-    See `capture_attention` for the other arguments.
+    See `capture_model` for the other arguments.
     """
     numbers = number_layers(model, layers)
     wanted = set(numbers.values()) if layers is None else set(layers)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from zoo.attention import AttentionCall, Tokens, repeat_kv_heads, upcast
 from zoo.attention.chain import Chain
 from zoo.diagnostics import metrics
-from zoo.diagnostics.capture import LayerAttention, capture_attention, evaluation_mode
+from zoo.diagnostics.capture import LayerAttention, capture_model, evaluation_mode
 from zoo.diagnostics.portrait.portrait import collect_panels
 from zoo.diagnostics.portrait.probe import EncodingProbe
 from zoo.models.transformer import Block, find_transformers, hook_tokens
@@ -88,7 +88,7 @@ def decompose_scores(block: Block, before: Tokens, after: Tokens) -> dict[str, T
     layer, dims = block.attn, block.attn.dims
     placed = slice(None) if after.has_position is None else after.has_position[0]
     word, position = (one[:, placed] for one in (before.x, after.x - before.x))
-    through = _linearize_norm(None if block.post else block.norm1, after.x[:, placed])
+    through = _linearize_norm(None if block.norm_position == "post" else block.norm1, after.x[:, placed])
     query, key = (
         one.weight.unflatten(0, (-1, dims.head_dim)) for one in (layer.q_proj, layer.k_proj)
     )  # [H, K, D], [G, K, D]
@@ -118,14 +118,14 @@ def draw_encodings(
 
     A rotation that an encoding reports itself is not measured once more.
     """
-    told = collect_panels(looks)
-    turned = {panel.y for panel in told if isinstance(panel, Points)}
+    reported = list_reported_panels(looks)
+    turned = {panel.y for panel in reported if isinstance(panel, Points)}
     doings = [
         panel
         for panel in _draw_first_layer(looks, grid)
         if not (isinstance(panel, Points) and panel.y in turned)
     ]
-    return (*doings, *told, *_draw_model_correlations(model, inputs, looks))
+    return (*doings, *reported, *_draw_model_correlations(model, inputs, looks))
 
 
 def _draw_first_layer(looks: Sequence[LayerAttention], grid: Sequence[int]) -> Iterator[Panel]:
@@ -162,12 +162,12 @@ def _draw_model_correlations(
     finally:
         block_hook.remove()
 
-    (call,) = capture_attention(model, inputs, 1, [first.attn.dims.layer])
+    (call,) = capture_model(model, inputs, 1, [first.attn.dims.layer])
     before, after = seen
     return draw_correlations(first, before, after, call.call)
 
 
-def collect_panels(looks: Sequence[LayerAttention]) -> tuple[Panel, ...]:
+def list_reported_panels(looks: Sequence[LayerAttention]) -> tuple[Panel, ...]:
     """Collect the panels that the encodings of each layer report, equal ones once."""
     kinds: dict[str, list[tuple[int, Panel]]] = {}
     for one in looks:

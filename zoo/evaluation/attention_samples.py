@@ -14,12 +14,7 @@ from torch.nn import functional as F
 from zoo.data.base import DataModule
 from zoo.data.spec import ImageSpec, TextSpec, Windows
 from zoo.diagnostics import metrics
-from zoo.diagnostics.capture import (
-    LayerAttention,
-    capture_attention,
-    capture_layers,
-    evaluation_mode,
-)
+from zoo.diagnostics.capture import LayerAttention, capture_layers, capture_model, evaluation_mode
 from zoo.diagnostics.position_ablation import CHANGES, Change, change_positions
 from zoo.diagnostics.report import Sample
 from zoo.diagnostics.token_layout import Layout, decode_pieces, to_pictures
@@ -62,7 +57,7 @@ def capture_attention(
     model: nn.Module, inputs: Inputs, layout: Layout, layers: Sequence[int] | None
 ) -> CapturedAttention:
     """Capture the attention of layers (None: all), also with changed positions."""
-    looks = capture_attention(model, inputs, layout.query_index, layers)
+    looks = capture_model(model, inputs, layout.query_index, layers)
     zeroed = _capture_changed(model, inputs, layout, layers, CHANGES["zeroed"])
     shifted = _capture_changed(model, inputs, layout, layers, CHANGES["shifted"])
     rollout = _compute_rollout(model, inputs, layout, looks[0])
@@ -74,7 +69,7 @@ def _capture_changed(
 ) -> list[LayerAttention] | None:
     try:
         with change_positions(model, change):
-            return capture_attention(model, inputs, layout.query_index, layers)
+            return capture_model(model, inputs, layout.query_index, layers)
     except OptionError:
         return None
 
