@@ -14,7 +14,7 @@ from zoo.attention.backends.reference import attention_mask
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import LayerAttention
 from zoo.diagnostics.head_metrics import list_metrics
-from zoo.reporting.panel import Curves, HeatmapGrid, Panel, named
+from zoo.reporting.panel import Curves, HeatmapGrid, Panel, label_heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +231,7 @@ def _draw_offset_curves(look: LayerAttention, axes: slice, title: str, x: str) -
         x=x,
         y="mean weight",
         places=places[met],
-        lines=named(values[:, met]),
+        lines=label_heads(values[:, met]),
         says="A peak at 0 looks at itself, one beside it at a neighbour; a flat line takes no notice of distance.",
     )
 
@@ -244,7 +244,7 @@ def _draw_offset_map(look: LayerAttention, axes: slice, title: str) -> HeatmapGr
         x="patches to the right of the query",
         y="patches below the query",
         values=turned,
-        labels=tuple(named(turned)),
+        labels=tuple(label_heads(turned)),
         unit="mean weight",
         mark=(0, 0),
         corner=(-(len(rows) // 2), -(len(columns) // 2)),

@@ -113,9 +113,9 @@ def plot_by_position(result: Result, key: str, metric: str, trained: int) -> Lin
         name: [*_average(one.get(key, ()), one.get("target_counts", ()), trained)]
         for name, one in lines.items()
     }
-    told = f", {plain['windows']}" if plain.get("windows") else ""
+    windows = f", {plain['windows']}" if plain.get("windows") else ""
     return LineChart(
-        title=f"by position, windows of {shown}{told}",
+        title=f"by position, windows of {shown}{windows}",
         x="position in the window",
         y=metric.replace("/", " "),
         lines=tuple(_build_line(name, found) for name, found in points.items() if found),

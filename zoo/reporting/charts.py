@@ -102,7 +102,7 @@ def draw_points(panel: Points, style: Style) -> Chart:
     names = list(panel.groups)
     colours = [style.palette.colour(number, len(names)) for number in range(len(names))]
     rows = [{"series": str(number)} | row for number, row in points_of_groups(panel)]
-    chart = start_chart(rows).mark_circle(size=26 if len(rows) > 40 else 60, opacity=0.85)
+    chart = start_chart(rows).mark_circle(size=26 if len(rows) > 12 else 60, opacity=0.85)
     chart = chart.encode(
         x=x_axis("x", panel.x, x_scale, style),
         y=y_axis("y", y_scale, style),

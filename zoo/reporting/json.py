@@ -1,4 +1,4 @@
-"""Plain data, as JSON has it."""
+"""JSON of results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def finite(value: Any) -> Any:
-    """The same, with None for numbers that are not finite."""
+    """Replace numbers that are not finite by None."""
     if isinstance(value, Mapping):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -18,5 +18,5 @@ def finite(value: Any) -> Any:
 
 
 def as_json(result: Mapping[str, Any]) -> str:
-    """One object, with null for what is no number: JSON knows neither NaN nor infinity."""
+    """Encode a mapping as JSON, with null for NaN and infinity, which JSON does not know."""
     return json.dumps(finite(result), indent=1, allow_nan=False, ensure_ascii=False)

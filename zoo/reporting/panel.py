@@ -169,7 +169,7 @@ def distinct(values: Tensor) -> Tensor:
     return values[:1] if same(values, values[:1]) else values
 
 
-def named(values: Tensor, kind: str = "head") -> dict[str, Tensor]:
+def label_heads(values: Tensor, kind: str = "head") -> dict[str, Tensor]:
     """Label heads [H, ...]: "head 1", "head 2", ... or "all heads" if there is one."""
     if len(values) == 1:
         return {"all heads": values[0]}

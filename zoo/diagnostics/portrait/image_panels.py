@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from zoo.diagnostics.metrics import gram
-from zoo.diagnostics.portrait.probe import EncodingProbe, added_scores, is_zero
+from zoo.diagnostics.portrait.probe import EncodingProbe, is_zero, subtract_base
 from zoo.diagnostics.portrait.rotation_probe import (
     is_commuting,
     measure_rotations,
     rotation_angles,
     wave_vectors,
 )
-from zoo.reporting.panel import Heatmap, HeatmapGrid, Panel, Points, distinct, named, same
+from zoo.reporting.panel import Heatmap, HeatmapGrid, Panel, Points, distinct, label_heads, same
 
 ADDED = "added by position"
 COLUMN, ROW = "column of patches", "row of patches"
@@ -59,7 +59,7 @@ def collect_image_panels(probe: EncodingProbe) -> Iterator[Panel]:
         yield _channels(added, (rows, columns))
 
     equal = probe.repeat_content(probe.draw_contents())
-    scores = added_scores(probe.call(equal), 1.0).mean(0)  # [H, N, N]
+    scores = subtract_base(probe.call(equal), 1.0).mean(0)  # [H, N, N]
     fields = scores.unflatten(-1, (rows, columns)).unflatten(1, (rows, columns))
     yield _field("Scores of the centre with all", fields.mean(0), centre, CENTRE)
     if not _is_shift_invariant(fields, centre, corner):
@@ -145,7 +145,7 @@ def _rotation_panels(probe: EncodingProbe) -> Iterator[Panel]:
             x="radians per column",
             y="radians per row",
             says=VECTORS,
-            groups={head: (x, y) for head, (x, y) in named(both).items()},
+            groups={head: (x, y) for head, (x, y) in label_heads(both).items()},
             square=True,
         )
         return

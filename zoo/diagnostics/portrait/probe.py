@@ -127,7 +127,7 @@ def measure_effect(probe: EncodingProbe) -> float:
     return max(changes)
 
 
-def added_scores(call: AttentionCall, base: float) -> Tensor:
+def subtract_base(call: AttentionCall, base: float) -> Tensor:
     """Return scores [B, H, N, M] less a base; NaN for pairs that may not attend."""
     added = (scores(call) - base).round(decimals=12)
     return added.masked_fill(~attention_mask(call), float("nan"))

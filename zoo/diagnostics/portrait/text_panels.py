@@ -12,13 +12,13 @@ from zoo.attention.backends.reference import weights
 from zoo.diagnostics.metrics import gram
 from zoo.diagnostics.portrait.probe import (
     EncodingProbe,
-    added_scores,
     choose_head,
     is_zero,
     relative_weights,
+    subtract_base,
 )
 from zoo.diagnostics.portrait.rotation_probe import measure_rotations, rotation_angles
-from zoo.reporting.panel import Curves, Heatmap, Panel, Points, distinct, named, same
+from zoo.reporting.panel import Curves, Heatmap, Panel, Points, distinct, label_heads, same
 
 ADDED = "added by position"
 CONTENT_BIAS = (
@@ -93,7 +93,7 @@ def collect_text_panels(probe: EncodingProbe, masked: bool) -> Iterator[Panel]:
 def _score_panels(probe: EncodingProbe) -> Iterator[Panel]:
     """Yield the bias, and the scores of equal tokens if they show more than the bias."""
     bias, other = (
-        added_scores(probe.call_constant(probe.draw_tokens(seed), 0.0), 0.0)[0] for seed in (0, 1)
+        subtract_base(probe.call_constant(probe.draw_tokens(seed), 0.0), 0.0)[0] for seed in (0, 1)
     )  # [H, N, N]
     is_fixed = same(bias, other)
     if not is_fixed:
@@ -106,7 +106,7 @@ def _score_panels(probe: EncodingProbe) -> Iterator[Panel]:
             yield _pairs("Bias on scores", bias, ADDED, BIAS)
 
     equal = probe.repeat_content(probe.draw_contents())
-    added = added_scores(probe.call(equal), 1.0)  # [B, H, N, N]
+    added = subtract_base(probe.call(equal), 1.0)  # [B, H, N, N]
     if not (is_fixed and same(added, bias)):
         yield _curves_by_offset("Scores of equal tokens", added, DECAY)
 
@@ -118,7 +118,8 @@ def _rotation_panels(probe: EncodingProbe) -> Iterator[Panel]:
     found = distinct(rotation_angles(rotations[0]))  # [H, K/2]
     pairs, still = torch.arange(found.shape[-1]) + 1, int((found[0] < 1e-9).sum())
     groups = {
-        head: (pairs, angle.where(angle > 1e-9, torch.nan)) for head, angle in named(found).items()
+        head: (pairs, angle.where(angle > 1e-9, torch.nan))
+        for head, angle in label_heads(found).items()
     }
     yield Points(
         title="Rotation of each pair of channels",
@@ -178,7 +179,7 @@ def _curves_by_offset(title: str, values: Tensor, says: str) -> Curves:
         y=ADDED,
         says=says,
         places=torch.tensor(offsets),
-        lines=named(torch.stack([one.mean(-1) for one in found], dim=-1)),
+        lines=label_heads(torch.stack([one.mean(-1) for one in found], dim=-1)),
         band=None if len(heads) > 1 or same(low, high) else (low, high),
     )
 

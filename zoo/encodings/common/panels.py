@@ -11,7 +11,16 @@ from torch import Tensor
 
 from zoo.attention import AttentionCall, Encoding, Tokens, upcast
 from zoo.attention.coordinates import spacing
-from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Panel, Points, distinct, named
+from zoo.reporting.panel import (
+    Bars,
+    Curves,
+    Heatmap,
+    HeatmapGrid,
+    Panel,
+    Points,
+    distinct,
+    label_heads,
+)
 
 Panels = Iterable[Panel]
 
@@ -30,13 +39,13 @@ def to_cpu(values: Tensor) -> Tensor:
 
 def head_panel(title: str, y: str, values: Tensor, says: str, *, kind: str = "head") -> Bars:
     """A number for each of [H]."""
-    numbers = {head: float(value) for head, value in named(to_cpu(values), kind).items()}
+    numbers = {head: float(value) for head, value in label_heads(to_cpu(values), kind).items()}
     return Bars(title=title, x=kind, y=y, says=says, values=numbers)
 
 
 def curve_panel(title: str, x: str, y: str, places: Tensor, lines: Tensor, says: str) -> Curves:
     """Lines [H, N] over places [N]: one for each head, or one in all."""
-    shown = named(distinct(to_cpu(lines)))
+    shown = label_heads(distinct(to_cpu(lines)))
     return Curves(title=title, x=x, y=y, says=says, places=to_cpu(places), lines=shown)
 
 
@@ -53,7 +62,7 @@ def pair_panel(
     found = to_cpu(values)
     found = found.abs().where(found != 0, torch.nan) if steep else found
     places = torch.arange(found.shape[-1]) + 1
-    groups = {head: (places, one) for head, one in named(distinct(found)).items()}
+    groups = {head: (places, one) for head, one in label_heads(distinct(found)).items()}
     return Points(title=title, x=x, y=y, says=says, groups=groups, steep=steep)
 
 
@@ -168,7 +177,8 @@ def frequency_panels(waves: Tensor, encoding: Encoding, call: AttentionCall) -> 
         told = "How far one step in time turns each pair of channels; a pair that is not drawn does not tell steps apart."
         yield pair_panel("Turns along time", "radians per step", found[0], told)
     groups = {
-        head: (one[1], one[0]) for head, one in named(distinct(found[-2:].transpose(0, 1))).items()
+        head: (one[1], one[0])
+        for head, one in label_heads(distinct(found[-2:].transpose(0, 1))).items()
     }
     yield Points(
         title="Wave vectors of turns",
