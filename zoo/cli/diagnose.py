@@ -1,20 +1,27 @@
-"""`zoo diagnose`."""
+"""`zoo diagnose`: a page about the attention of trained models."""
 
 from __future__ import annotations
 
 import argparse
 
-SUMMARY = "a page about what the attention of trained models does"
+SUMMARY = "write a page about the attention of trained models"
+EXAMPLE = "zoo diagnose runs/vit_comrope/latest samples=8"
+OPTIONS = (("", "zoo.evaluation.diagnose:DiagnoseOptions"),)
 JSON = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument(
-        "overrides", nargs="*", metavar="RUN|key=value", help="runs or checkpoints; samples=4, ..."
+        "overrides",
+        nargs="*",
+        metavar="RUN|key=value",
+        help="runs or checkpoints, and the options below",
     )
 
 
 def run(known: argparse.Namespace) -> None:
+    """Write the page, and print its path or its numbers."""
     from zoo.evaluation.diagnose import diagnose
 
     path = diagnose(known.overrides)

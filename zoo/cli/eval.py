@@ -1,4 +1,4 @@
-"""`zoo eval`."""
+"""`zoo eval`: evaluate a checkpoint, also past the length or resolution of training."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import argparse
 
 from zoo.reporting.json import as_json
 
-SUMMARY = "measure a checkpoint"
+SUMMARY = "evaluate a checkpoint, also past the length or resolution of training"
+EXAMPLE = "zoo eval runs/lm_rope/latest evaluate.lengths=[1x,2x,4x]"
+OPTIONS = (("evaluate.", "zoo.config.schema:EvaluateOptions"),)
 JSON = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument("checkpoint", metavar="RUN|CHECKPOINT")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
 
 
 def run(known: argparse.Namespace) -> None:
+    """Evaluate, and print a table or JSON."""
     from zoo.evaluation.evaluate import evaluate
     from zoo.evaluation.report import table
 

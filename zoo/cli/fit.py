@@ -1,4 +1,4 @@
-"""`zoo fit`."""
+"""`zoo fit`: train a recipe, then test its best checkpoint."""
 
 from __future__ import annotations
 
@@ -8,19 +8,39 @@ from pathlib import Path
 from zoo.reporting.json import as_json
 
 SUMMARY = "train a recipe, then test its best checkpoint"
+EXAMPLE = "zoo fit vit_comrope model.encoding=liere model.dim=192 seed=1"
+OPTIONS = (
+    ("trainer.", "zoo.config.schema:TrainerOptions"),
+    ("diagnostics.", "zoo.config.schema:DiagnosticsOptions"),
+)
 JSON = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="this run's own directory")
+    """Declare the arguments of the command."""
+    parser.add_argument("recipe", metavar="RECIPE", help="a YAML file or a registered name")
     parser.add_argument(
-        "--resume", default="never", metavar="auto|never|PATH", help="go on from a checkpoint"
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="keys of the recipe; zoo show RECIPE prints all of them",
+    )
+    parser.add_argument(
+        "--run-dir",
+        type=Path,
+        metavar="DIR",
+        help="run directory; by default runs/RECIPE/TIME-HASH",
+    )
+    parser.add_argument(
+        "--resume",
+        default="never",
+        metavar="auto|never|PATH",
+        help="resume the latest run (auto), or a run or checkpoint",
     )
 
 
 def run(known: argparse.Namespace) -> None:
+    """Train, and print the result as JSON if asked."""
     from zoo import config
 
     # a wrong recipe is reported before lightning and the data libraries are imported
