@@ -1,4 +1,4 @@
-"""What the pages say is so: their code runs, their links hold, their recipes are claims with numbers."""
+"""The documentation is right: code runs, links hold, commands resolve, recipes have claims."""
 
 import dataclasses
 import doctest
@@ -235,29 +235,30 @@ def test_a_recipe_resolves_builds_and_trains_two_steps(path, tmp_path, monkeypat
 
 
 def test_pages_made_from_the_code_are_current(pages):
-    made = pages.write_pages()
-    stale = [
-        path.name
-        for path, text in made.items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
+    written = pages.write_pages()
+    stale = [path.name for path, text in written.items() if not is_current(path, text)]
     assert not stale, "run python docs/pages.py"
-    assert {*(ROOT / "docs" / "encodings").iterdir()} <= {*made}
+    assert {*(ROOT / "docs" / "encodings").iterdir()} <= {*written}
+
+
+def is_current(path, text):
+    return path.exists() and path.read_text(encoding="utf-8") == text
 
 
 def test_every_encoding_has_its_certificate():
-    found = [
-        Certificate.read(path) for path in sorted((ROOT / "docs" / "conformance").glob("*.json"))
-    ]
-    told = "run zoo check all to=docs/conformance"
-    assert {link for one in found for link in one.facts} >= set(zoo.encoding_names()), told
-    for one in found:
-        assert sorted(finding.law for finding in one.findings) == sorted(
-            law.name for law in LAWS
-        ), told
-        assert not one.with_outcome("broken")
-        assert one.roundings
-        assert not one.partial
+    paths = sorted((ROOT / "docs" / "conformance").glob("*.json"))
+    certificates = [Certificate.read(path) for path in paths]
+    remedy = "run zoo verify all to=docs/conformance"
+
+    names = {name for certificate in certificates for name in certificate.facts}
+    assert names >= set(zoo.encoding_names()), remedy
+
+    laws = sorted(law.name for law in LAWS)
+    for certificate in certificates:
+        assert sorted(finding.law for finding in certificate.findings) == laws, remedy
+        assert not certificate.with_outcome("broken")
+        assert certificate.roundings
+        assert not certificate.partial
 
 
 def test_every_encoding_has_its_picture():
@@ -265,12 +266,10 @@ def test_every_encoding_has_its_picture():
     assert {path.name for path in pictures} == {f"{name}.png" for name in zoo.encoding_names()}
 
 
-def test_the_prose_of_a_docstring_is_no_markup(pages):
-    told = "a * b < c, `a * b`, arXiv:2104.09864"
-    assert (
-        pages.escape_prose(told)
-        == r"a \* b \< c, `a * b`, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)"
-    )
+def test_the_prose_of_a_docstring_is_escaped(pages):
+    paper = "[arXiv:2104.09864](https://arxiv.org/abs/2104.09864)"
+    text = pages.escape_prose("a * b < c, `a * b`, arXiv:2104.09864")
+    assert text == rf"a \* b \< c, `a * b`, {paper}"
 
 
 def test_every_page_stands_in_the_site():
@@ -279,7 +278,7 @@ def test_every_page_stands_in_the_site():
         assert page.relative_to(ROOT / "docs").as_posix() in site
 
 
-def test_a_head_is_recorded_anew_by_the_names_of_its_numbers(pages):
+def test_the_numbers_of_a_head_are_replaced_by_name(pages):
     head = """# A claim.
 # cost     3.3 minutes on one core of a busy machine
 # number   test/accuracy 0.9000, test/loss 0.5000, exact 0.1000 (seed 0, torch 2.0.1 on a CPU); the paper's: loss 0.3
@@ -291,10 +290,10 @@ def test_a_head_is_recorded_anew_by_the_names_of_its_numbers(pages):
         "64": {"test/accuracy": 0.98, "test/loss": 1.0},
         "256": {"test/accuracy": 0.5, "test/loss": 2.0},
     }
-    made = importlib.import_module("recipe_heads").replace_numbers(
+    replaced = importlib.import_module("recipe_heads").replace_numbers(
         head, {"metrics": metrics, "minutes": 1.26}, lengths
     )
-    assert made.splitlines()[1:] == [
+    assert replaced.splitlines()[1:] == [
         "# cost     1.3 minutes on one core",
         "# number   test/accuracy 0.9500, test/loss 0.2500, exact 0.7500 "
         f"(seed 0, torch {torch.__version__.partition('+')[0]} on a CPU); the paper's: loss 0.3",

@@ -1,4 +1,4 @@
-"""The page of mistakes: what it shows is what its lines give."""
+"""The examples on the page about common mistakes run and print what it shows."""
 
 import doctest
 from pathlib import Path
@@ -10,13 +10,13 @@ EXAMPLES = doctest.DocTestParser().get_doctest(
 
 
 def run(test, out):
-    """How many examples of a page fail."""
+    """Return how many examples of a page fail."""
     return doctest.DocTestRunner(verbose=False).run(test, out=out.append).failed
 
 
 def test_the_lines_of_the_page_give_what_it_says():
-    told = []
-    assert run(EXAMPLES, told) == 0, "".join(told)
+    output = []
+    assert run(EXAMPLES, output) == 0, "".join(output)
 
 
 def test_each_mistake_is_followed_by_lines():
