@@ -1,4 +1,4 @@
-"""Generated sources of text, small, and their sequences as text."""
+"""SyntheticTask sources of text, small, and their sequences as text."""
 
 import torch
 
@@ -26,9 +26,9 @@ PADDED = (Addition, Copying, Counting, Parity)  # whose sequences differ in leng
 
 def fetched(data, part="test", epoch=0):
     """Rows (inputs, targets, documents or None) of a part, without what batches add to them."""
-    loader = data.loader(part)
+    loader = data.build_loader(part)
     if part == "train":
-        loader.order.set_epoch(epoch)
+        loader.epoch_sampler.set_epoch(epoch)
     for batch in loader:
         documents = (
             batch.documents if batch.documents is not None else torch.zeros_like(batch.inputs)
@@ -40,7 +40,7 @@ def fetched(data, part="test", epoch=0):
 
 def told(data, part="test"):
     """(what stands before the answer, the answer) as text, given that what is asked is what ends each sequence."""
-    decode = data.samples.vocabulary.decode
+    decode = data.spec.vocabulary.decode
     for inputs, targets in fetched(data, part):
         answer = [token for token in targets if token >= 0]
         assert targets[-len(answer) :] == answer

@@ -18,7 +18,7 @@ import zoo
 from zoo import api
 from zoo.cli import main
 from zoo.config import Recipe, load
-from zoo.data.corpus.tokenizer import train
+from zoo.data.corpus.tokenizer import train_bpe
 from zoo.laws import LAWS
 from zoo.laws.certificate import Certificate
 
@@ -221,7 +221,7 @@ def test_a_recipe_resolves_builds_and_trains_two_steps(path, tmp_path, monkeypat
         parquet(tmp_path / "made" / "train-0.parquet", 16, size=(40, 32), classes=10)
     if data.startswith("text_"):
         corpus(tmp_path / "made", column=recipe.data.options["text"])
-        (tmp_path / "words.json").write_text(train([text(n) for n in range(9)], 300).json)
+        (tmp_path / "words.json").write_text(train_bpe([text(n) for n in range(9)], 300).json)
     result = fit(
         path.stem,
         [*small, *SMALL[data], f"data.batch_size={4 if data == 'images' else 16}"],

@@ -61,7 +61,7 @@ def row(pipe: Connection, words: list[str], again: bool, precision: str, compile
     recipe = load_recipe(words[0], words[1:])
     data = build_data(recipe)
     data.setup("fit")
-    task = build_task(recipe, data.samples).to(device).train()
+    task = build_task(recipe, data.spec).to(device).train()
     vars(task).update(log=lambda *told, **more: None)
     batch = type(task).transfer_batch_to_device(
         task, next(iter(data.train_dataloader())), device, 0

@@ -76,7 +76,7 @@ def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
         table.T[None, :, :, None], size=(32, 1), mode="bicubic", align_corners=False
     )[0, :, :, 0].T
     data = build_data(recipe(runs / "learned" / "recipe.yaml"), length=32)
-    data.adopt(task.samples)
+    data.adopt_spec(task.samples)
     losses = []
     with torch.no_grad():
         for batch in data.test_dataloader():
@@ -107,8 +107,8 @@ def test_sliding_windows_are_each_window_by_itself(runs, evaluated):
     assert found["windows"] == "sliding by 5, the last 5 asked"
     task = load(runs / "rope")
     data = build_data(recipe(runs / "rope" / "recipe.yaml"))
-    data.adopt(task.samples)
-    text = torch.tensor(data.reading.corpus.encoded.parts["test"].tokens.astype(int))
+    data.adopt_spec(task.samples)
+    text = torch.tensor(data.corpus.tokens.splits["test"].tokens.astype(int))
     nats, right, count = torch.zeros(32), torch.zeros(32), torch.zeros(32)
     start, asked = 0, 0
     while asked < len(text) - 1:

@@ -13,8 +13,8 @@ from pictures import coded, parquet
 from PIL import Image
 from tiny import LETTERS, TINY, language
 
-from zoo.data.digits import Digits, scanned
-from zoo.data.vision.decode import Decoding
+from zoo.data.digits import Digits, load_digits
+from zoo.data.vision.decode import ImageDecoder
 from zoo.run.fit import fit
 from zoo.run.load import load
 
@@ -90,7 +90,7 @@ def photos(tmp_path):
 
 def drawn(folder, numbers):
     """Files of the digits, in this order."""
-    images, _ = scanned()
+    images, _ = load_digits()
     folder.mkdir()
     for at, number in enumerate(numbers):
         Image.fromarray((images[number, 0] * 255).round().byte().numpy()).save(
@@ -117,7 +117,7 @@ def test_files_of_digits_are_what_the_model_was_tested_on(runs, predicted, tmp_p
 def test_images_are_read_as_the_data_of_training_is(runs, photos, predicted):
     task = load(runs / "photos", ["evaluate.resolutions=null"])
     found = predicted(runs / "photos", photos / "b.png", "top=4")["predictions"][0]
-    pixels = Decoding((8, 8), 3, "crop")((photos / "b.png").read_bytes()) / 255
+    pixels = ImageDecoder((8, 8), 3, "crop")((photos / "b.png").read_bytes()) / 255
     scaled = (pixels - np.array([0.4, 0.5, 0.6])[:, None, None]) / np.array([0.2, 0.3, 0.4])[
         :, None, None
     ]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from zoo.data.corpus.tokenizer import Bytes, Characters, Subwords, train
+from zoo.data.corpus.tokenizer import Bytes, Characters, Subwords, train_bpe
 from zoo.models.generation import TextStreamer
 
 
@@ -64,7 +64,7 @@ def test_a_vocabulary_may_have_the_replacement_character():
 
 
 def test_subwords_of_bytes_are_given_whole():
-    vocabulary, text = train(["abab" * 50], 258), "ab\U0001f600ab"
+    vocabulary, text = train_bpe(["abab" * 50], 258), "ab\U0001f600ab"
     pieces = written(TextStreamer(vocabulary), vocabulary.encode(text))
     assert "".join(pieces) == text
     assert not any("\ufffd" in piece for piece in pieces)

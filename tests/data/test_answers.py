@@ -116,7 +116,7 @@ def passkeys(**options):
 @pytest.mark.parametrize("length", [21, 22, 64, 100])
 def test_the_key_is_in_the_text_and_the_text_is_as_long_as_said(length):
     data = Passkey(0, length=length, test=50)
-    assert {batch.inputs.shape[1] for batch in data.loader("test")} == {length}
+    assert {batch.inputs.shape[1] for batch in data.build_loader("test")} == {length}
     for before, after, key in passkeys(length=length, test=50):
         assert before + after == length + 1 - 4 - 5 - 2 * 5
         assert before == 0 or after % 6 == 0
@@ -147,14 +147,12 @@ def test_a_text_without_room_for_the_key_is_refused():
     ) as caught:
         Passkey(0, length=17)
     assert caught.value.key == "length"
-    assert Passkey(0, length=18, test=3).samples.length == 18
+    assert Passkey(0, length=18, test=3).spec.length == 18
 
 
 @pytest.mark.parametrize("source", [Addition, Copying, Parity])
 def test_bounds_that_cross_are_refused(source):
     (key,) = {"digits", "symbols", "bits"} & source.__init__.__kwdefaults__.keys()
-    with pytest.raises(
-        OptionError, match=f"21 {key} are more than the 20 of the longest"
-    ) as caught:
+    with pytest.raises(OptionError, match=f"21 {key} are more than the maximum of 20") as caught:
         source(0, least=21)
     assert caught.value.key == "least"

@@ -5,8 +5,7 @@ import random
 import pytest
 import torch
 
-from zoo.data.vision.augmentation import Augmentation
-from zoo.data.vision.dataset import Finished
+from zoo.data.vision.augmentation import Augmentation, ImageTransform
 
 IMAGES, LABELS = torch.randint(256, (16, 3, 8, 8), dtype=torch.uint8), torch.arange(16) % 4
 OPTIONS = [
@@ -23,7 +22,7 @@ OPTIONS = [
 
 def finished(options, seed=0, images=IMAGES):
     torch.manual_seed(seed)
-    finish = Finished(3, (8, 8), (0.5,), (0.5,), Augmentation(**options))
+    finish = ImageTransform(3, (8, 8), (0.5,), (0.5,), Augmentation(**options))
     return finish(images, LABELS, training=True, classes=4)
 
 
@@ -61,7 +60,7 @@ def test_mixed_labels_are_the_shares_that_images_have(options):
 
 
 def test_both_kinds_of_mixing_have_their_turn():
-    finish = Finished(3, (8, 8), (0.5,), (0.5,), Augmentation(mixup=0.8, cutmix=1.0))
+    finish = ImageTransform(3, (8, 8), (0.5,), (0.5,), Augmentation(mixup=0.8, cutmix=1.0))
     plain = torch.zeros_like(IMAGES)
     plain[::2] = 255
     whole = [
@@ -74,7 +73,7 @@ def test_both_kinds_of_mixing_have_their_turn():
 def test_a_crop_moves_an_image_by_what_was_padded_at_most():
     images = torch.zeros(64, 3, 8, 8, dtype=torch.uint8)
     images[..., 4, 4] = 255
-    moved = Finished(3, (8, 8), (0.0,), (1.0,), Augmentation(crop=2))(
+    moved = ImageTransform(3, (8, 8), (0.0,), (1.0,), Augmentation(crop=2))(
         images, torch.zeros(64).long(), training=True, classes=4
     )[0]
     places = moved[:, 0].nonzero()[:, 1:]
@@ -84,7 +83,7 @@ def test_a_crop_moves_an_image_by_what_was_padded_at_most():
 
 
 def test_erased_rectangles_are_grey():
-    images = Finished(3, (8, 8), (0.25,), (0.5,), Augmentation(erasing=1.0))(
+    images = ImageTransform(3, (8, 8), (0.25,), (0.5,), Augmentation(erasing=1.0))(
         IMAGES, LABELS, training=True, classes=4
     )[0]
     assert (images == 0).flatten(1).any(1).all()

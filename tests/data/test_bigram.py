@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-from zoo.data.corpus.source import bigram_loss
 from zoo.data.text import Text
 
 
@@ -23,16 +22,16 @@ def test_the_bigram_loss_is_that_of_counting(text, options):
     data = text(
         "the rest of the zoo. is it the best of zoos? " * 20 + "no, the zest! " * 20, **options
     )
-    parts = data.reading.corpus.encoded.parts
+    parts = data.corpus.tokens.splits
     expected = literal(
-        parts["train"].tokens.tolist(), parts["test"].tokens.tolist(), len(data.samples.vocabulary)
+        parts["train"].tokens.tolist(), parts["test"].tokens.tolist(), len(data.spec.vocabulary)
     )
-    assert bigram_loss(data.reading) == pytest.approx(expected)
+    assert data.compute_bigram_loss() == pytest.approx(expected)
 
 
 def test_pairs_across_documents_do_not_count(write):
     files = [write("ab" * 40, "1.txt"), write("ba" * 20, "2.txt")]
     data = Text(0, files=files, length=2, documents=True)
-    left, right = data.reading.pairs("train")
+    left, right = data.list_bigrams("train")
     assert len(left) == 96 - 2
     assert (left != right).all()

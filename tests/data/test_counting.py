@@ -63,6 +63,6 @@ def test_the_paper_has_so_many_programs():
 
 
 def test_no_steps_between_are_refused():
-    with pytest.raises(OptionError, match="9 steps are more than the 8 of the longest") as caught:
+    with pytest.raises(OptionError, match="9 steps are more than the maximum of 8") as caught:
         Counting(0, steps=8, least=9)
     assert caught.value.key == "least"

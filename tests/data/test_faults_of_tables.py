@@ -6,13 +6,13 @@ from tables import jsonl, text
 
 from zoo.data.corpus.tokenizer import Bytes
 from zoo.data.spec import TextClassificationSpec as Facts
-from zoo.data.tables.stream import Stream
-from zoo.data.text_classification import Passages
+from zoo.data.tables.stream import StreamOptions
+from zoo.data.text_classification import TextClassification
 from zoo.data.text_stream import TextStream
 from zoo.data.text_table import TextTable
 from zoo.errors import DataError, OptionError
 
-STREAM = Stream(samples=8, buffer=4)
+STREAM = StreamOptions(samples=8, buffer=4)
 SPLITS = ("train", "validation", "test")
 
 
@@ -23,7 +23,7 @@ def streamed(path, **options):
 
 
 def passages(path, **options):
-    return Passages(
+    return TextClassification(
         0, path=str(path), **{"length": 40, "batch_size": 4, "val": "validation", **options}
     )
 
@@ -123,10 +123,10 @@ def test_a_faulty_row_of_labelled_texts_breaks_off_a_stream(tmp_path):
 
 def test_a_row_that_holds_no_text_is_told(tmp_path, monkeypatch):
     path = rows(tmp_path / "set", text(0), text(1), None, 7, text(4))
-    monkeypatch.setattr("zoo.data.tables.stream.shuffled", lambda rows, *_: iter(rows))
-    with pytest.raises(DataError, match="set, train, row 3: 7 is no text"):
-        TextTable(0, path=str(path)).samples  # noqa: B018
-    with pytest.raises(DataError, match="set, stream of train, row 3: 7 is no text"):
+    monkeypatch.setattr("zoo.data.tables.stream.shuffle", lambda rows, *_: iter(rows))
+    with pytest.raises(DataError, match="set, train, row 3: 7 is not text"):
+        TextTable(0, path=str(path)).spec  # noqa: B018
+    with pytest.raises(DataError, match="set, stream of train, row 3: 7 is not text"):
         trained(streamed(path))
 
 
@@ -134,7 +134,7 @@ def test_a_row_that_holds_no_text_is_told(tmp_path, monkeypatch):
 def test_a_column_of_lists_is_told(tmp_path, make):
     data = make(rows(tmp_path / "set", ["row", "boat"], ["life"]))
     with pytest.raises(DataError, match="column text of train holds list, not text"):
-        data.setup("fit") if isinstance(data, TextStream) else data.samples
+        data.setup("fit") if isinstance(data, TextStream) else data.spec
 
 
 @pytest.mark.parametrize(("content", "kind"), [(b"", "jsonl"), (b"text,label\n", "csv")])
@@ -150,7 +150,7 @@ def test_a_file_without_rows_is_told(tmp_path, make, content, kind):
 def test_what_a_stream_lacks_is_told_before_it_is_read(tmp_path, options):
     path = rows(tmp_path / "set", "row", "boat")
     with pytest.raises(DataError, match=r"no (column words|split dev|such file)"):
-        streamed(**{"path": path, **options}).locate()
+        streamed(**{"path": path, **options}).check_source()
 
 
 # classes
@@ -159,7 +159,7 @@ def test_what_a_stream_lacks_is_told_before_it_is_read(tmp_path, options):
 def test_class_folders_are_streamed(tmp_path):
     path = classed(tmp_path / "set", ("calm", "wild"), count=6)
     data = passages(path, stream=STREAM, workers=1)
-    assert data.samples.names == ("calm", "wild")
+    assert data.spec.names == ("calm", "wild")
     found = [
         (bytes(row.tolist()[:4]).decode(), int(label))
         for inputs, labels in trained(data)
@@ -174,7 +174,7 @@ def test_classes_keep_their_names_in_another_order(tmp_path, stream):
     data = passages(
         classed(tmp_path / "set", ("calm", "wild")), classes=("wild", "calm"), stream=stream
     )
-    data.locate()
+    data.check_source()
     pairs = {
         (chr(row[0]), int(label))
         for inputs, labels in trained(data)
@@ -194,16 +194,16 @@ def test_classes_keep_their_names_in_another_order(tmp_path, stream):
 def test_other_classes_than_those_of_a_table_are_refused(tmp_path, classes, told):
     data = passages(classed(tmp_path / "set", ("calm", "wild")), classes=classes)
     with pytest.raises(OptionError, match=f"train, has the classes calm, wild, {told}") as error:
-        data.locate()
+        data.check_source()
     assert error.value.key == "classes"
 
 
 @pytest.mark.parametrize(
     ("classes", "told"),
     [
-        (1, "1, there must be at least two"),
-        ((), "0, there must be"),
-        (("a",), r"1 \(a\), there must be at least two"),
+        (1, "1, expected at least 2"),
+        ((), "0, expected at least 2"),
+        (("a",), r"1 \(a\), expected at least 2"),
         (("a", "b", "a"), "a is named twice"),
     ],
 )
@@ -214,14 +214,14 @@ def test_classes_that_cannot_be_told_apart_are_refused(classes, told):
 
 
 def test_labels_all_alike_are_refused(tmp_path):
-    with pytest.raises(OptionError, match=r"1 \(calm\), there must be at least two"):
-        passages(classed(tmp_path / "set", ("calm",))).samples  # noqa: B018
+    with pytest.raises(OptionError, match=r"1 \(calm\), expected at least 2"):
+        passages(classed(tmp_path / "set", ("calm",))).spec  # noqa: B018
 
 
 def test_labels_that_are_all_missing_are_told(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", [{"text": text(n), "label": None} for n in range(4)])
     with pytest.raises(OptionError, match="no row has a label"):
-        passages(path).samples  # noqa: B018
+        passages(path).spec  # noqa: B018
 
 
 @pytest.mark.parametrize("other", ["notes/readme.txt", "train/odd.txt"])
@@ -230,14 +230,14 @@ def test_a_folder_of_two_kinds_is_refused(tmp_path, other):
     rows(path, "row", "boat") if other.startswith("notes") else classed(path, ("calm", "wild"))
     (path / other).parent.mkdir(exist_ok=True)
     (path / other).write_text("read me")
-    with pytest.raises(DataError, match=rf"set: holds both .*{other}.*which are meant\?"):
-        passages(path).samples  # noqa: B018
+    with pytest.raises(DataError, match=rf"set: holds both .*{other}.*keep one kind"):
+        passages(path).spec  # noqa: B018
 
 
 @pytest.mark.parametrize("options", [{}, {"classes": ("calm", "wild")}, {"classes": 2}])
 def test_a_model_keeps_the_order_of_its_classes(tmp_path, options):
     data = passages(classed(tmp_path / "set", ("calm", "wild"), splits=("test",)), **options)
-    data.adopt(Facts(12, Bytes(), 2, ("wild", "calm")))
+    data.adopt_spec(Facts(12, Bytes(), 2, ("wild", "calm")))
     data.setup("test")
     pairs = {
         (chr(row[0]), int(label))
@@ -245,13 +245,13 @@ def test_a_model_keeps_the_order_of_its_classes(tmp_path, options):
         for row, label in zip(inputs, labels, strict=True)
     }
     assert pairs == {("w", 0), ("c", 1)}
-    assert data.samples.names == ("wild", "calm")
+    assert data.spec.names == ("wild", "calm")
 
 
 def test_plain_numbers_mean_what_the_recipe_lists(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", [{"text": "cw"[n % 2], "label": n % 2} for n in range(4)])
     data = passages(path, classes=("calm", "wild"), test="train", train="none")
-    data.adopt(Facts(12, Bytes(), 2, ("wild", "calm")))
+    data.adopt_spec(Facts(12, Bytes(), 2, ("wild", "calm")))
     data.setup("test")
     ((inputs, labels),) = data.test_dataloader()
     assert inputs[:, 0].tolist() == [99, 119, 99, 119]

@@ -10,7 +10,7 @@ from zoo.errors import OptionError
 def sequences(data, part="train", epoch=0):
     loader = getattr(data, f"{part}_dataloader")()
     if part == "train":
-        loader.order.set_epoch(epoch)
+        loader.epoch_sampler.set_epoch(epoch)
     return [
         torch.cat(column) for column in zip(*((b.inputs, b.targets) for b in loader), strict=True)
     ]
@@ -19,7 +19,7 @@ def sequences(data, part="train", epoch=0):
 def test_sequences_follow_the_rules():
     data = Flipflop(0, length=16, train=200)
     for row in sequences(data)[0].tolist():
-        said = data.samples.vocabulary.decode(row)
+        said = data.spec.vocabulary.decode(row)
         memory = ""
         assert said[0] == "w"
         assert said[-2] == "r"
@@ -60,7 +60,7 @@ def test_training_is_drawn_anew_each_epoch_and_the_rest_is_not():
 def test_workers_and_a_resumed_epoch_give_the_same():
     whole = list(Flipflop(0, train=256).train_dataloader())
     loader = Flipflop(0, train=256, workers=1).train_dataloader()
-    loader.load_state_dict({"given": 2 * 64})
+    loader.load_state_dict({"consumed": 2 * 64})
     rest = list(loader)
     assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(rest, whole[2:], strict=True))
 
@@ -68,12 +68,12 @@ def test_workers_and_a_resumed_epoch_give_the_same():
 def test_sizes_are_those_asked_for():
     data = Flipflop(0, length=32, val=10, test=70, batch_size=64)
     assert [len(batch.inputs) for batch in data.test_dataloader()] == [35, 35]
-    assert data.count("val") == 10
-    assert data.samples.length == 32
+    assert data.count_samples("val") == 10
+    assert data.spec.length == 32
 
 
 def test_an_odd_length_is_refused():
-    with pytest.raises(OptionError, match="63 tokens are no pairs") as caught:
+    with pytest.raises(OptionError, match="63 is odd") as caught:
         Flipflop(0, length=63)
     assert caught.value.key == "length"
 

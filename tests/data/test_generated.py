@@ -5,8 +5,9 @@ import torch
 from generated import PADDED, SMALL, fetched
 
 from zoo import registry
-from zoo.data.generated.source import Generated
-from zoo.data.synthetic.marker_offset import Marked
+from zoo.data.moving_digits import MovingDigits
+from zoo.data.synthetic.base import SyntheticTask
+from zoo.data.synthetic.marker_offset import MarkerOffset
 
 ALL = pytest.mark.parametrize("source", SMALL, ids=lambda source: source.name)
 
@@ -17,9 +18,13 @@ def small(source, seed=0, **options):
     )
 
 
-def test_every_generated_source_of_text_is_here():
+def test_every_synthetic_task_is_here():
     found = {registry.find("data", name) for name in registry.names("data")}
-    assert {source for source in found if issubclass(source, Generated)} == {*SMALL, Marked}
+    assert {source for source in found if issubclass(source, SyntheticTask)} == {
+        *SMALL,
+        MarkerOffset,
+        MovingDigits,
+    }
 
 
 @ALL
@@ -33,7 +38,9 @@ def test_a_sequence_is_the_same_whatever_it_is_fetched_with(source):
 @ALL
 def test_workers_change_nothing(source):
     pairs = zip(
-        small(source).loader("train"), small(source, workers=1).loader("train"), strict=True
+        small(source).build_loader("train"),
+        small(source, workers=1).build_loader("train"),
+        strict=True,
     )
     for one, two in pairs:
         assert all(a is b is None or torch.equal(a, b) for a, b in zip(one, two, strict=True))
@@ -62,7 +69,7 @@ def test_training_comes_in_another_order_each_epoch_and_the_same_again(source):
 
 @ALL
 def test_padding_is_told(source):
-    batches = list(small(source).loader("test"))
+    batches = list(small(source).build_loader("test"))
     assert all((batch.documents is not None) == (source in PADDED) for batch in batches)
     for batch in batches if source in PADDED else ():
         lengths = (batch.documents == 0).sum(1)
@@ -78,8 +85,8 @@ def test_padding_is_told(source):
 def test_no_window_is_longer_than_said_and_each_asks_something(source):
     data = small(source)
     for inputs, targets in fetched(data):
-        assert len(inputs) <= data.samples.length
-        assert max(inputs) < len(data.samples.vocabulary)
+        assert len(inputs) <= data.spec.length
+        assert max(inputs) < len(data.spec.vocabulary)
         assert max(targets) >= 0
 
 
@@ -88,10 +95,10 @@ def test_the_vocabulary_does_not_depend_on_the_size(source):
     larger = SMALL[source] | {
         key: 2 * size for key, size in SMALL[source].items() if key not in ("keys", "values")
     }
-    assert source(0, **larger).samples.vocabulary == small(source).samples.vocabulary
-    assert source(0, **larger).samples.length > small(source).samples.length
+    assert source(0, **larger).spec.vocabulary == small(source).spec.vocabulary
+    assert source(0, **larger).spec.length > small(source).spec.length
 
 
 def test_what_asks_for_an_answer_of_several_tokens_says_so():
-    several = {source.name for source in SMALL if small(source).samples.asks == "answers"}
+    several = {source.name for source in SMALL if small(source).spec.targets == "answers"}
     assert several == {"addition", "copying", "passkey", "selective_copy"}

@@ -9,9 +9,9 @@ import torch
 from pictures import coded, parquet
 
 from zoo.data.images import Images
-from zoo.data.tables.stream import Stream
+from zoo.data.tables.stream import StreamOptions
 from zoo.data.vision.augmentation import Augmentation
-from zoo.data.vision.decode import Decoding
+from zoo.data.vision.decode import ImageDecoder
 from zoo.errors import DataError, OptionError
 
 
@@ -40,16 +40,16 @@ def first(loader):
 
 
 def test_facts_are_those_of_the_table_or_of_the_recipe(folder):
-    assert Images(0, path=folder, size=16).samples.classes == 4
-    assert Images(0, path="nowhere", size=16, classes=7).samples.grid == (16, 16)
+    assert Images(0, path=folder, size=16).spec.classes == 4
+    assert Images(0, path="nowhere", size=16, classes=7).spec.grid == (16, 16)
 
 
 def test_parts_are_splits_or_shares_of_the_training_split(folder):
     data = images(folder, val=0.25)
-    assert [data.count(part) for part in ("train", "val", "test")] == [30, 10, 10]
-    own = set(data.parts["train"].numbers)
-    assert own.isdisjoint(data.parts["val"].numbers)
-    assert images(folder, val="test", test=0.25).count("train") == 30
+    assert [data.count_samples(part) for part in ("train", "val", "test")] == [30, 10, 10]
+    own = set(data.subsets["train"].numbers)
+    assert own.isdisjoint(data.subsets["val"].numbers)
+    assert images(folder, val="test", test=0.25).count_samples("train") == 30
 
 
 def test_a_folder_of_classes_is_read(tmp_path):
@@ -58,13 +58,15 @@ def test_a_folder_of_classes_is_read(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(coded(number))
     data = images(tmp_path / "set", val=0.25, test=0.25)
-    assert data.samples.classes == 2
-    assert sorted(labels(data.train_dataloader())) == [0, 0, 1, 1] or data.count("train") == 4
+    assert data.spec.classes == 2
+    assert (
+        sorted(labels(data.train_dataloader())) == [0, 0, 1, 1] or data.count_samples("train") == 4
+    )
 
 
 def test_a_glob_of_parquet_files_is_one_training_split(folder):
     data = images(f"{folder}/*.parquet", val=0.1, test=0.1)
-    assert [data.count(part) for part in ("train", "val", "test")] == [40, 5, 5]
+    assert [data.count_samples(part) for part in ("train", "val", "test")] == [40, 5, 5]
 
 
 @pytest.mark.parametrize("keep", [0.0, 1.0])
@@ -72,7 +74,7 @@ def test_pixels_are_those_of_the_files(folder, keep):
     from PIL import Image
 
     data = images(folder, keep=keep)
-    loaded, numbers = data.parts["test"].__getitems__([3, 1])[:2]
+    loaded, numbers = data.subsets["test"].__getitems__([3, 1])[:2]
     expected = np.asarray(Image.open(io.BytesIO(coded(3)))).transpose(2, 0, 1)
     assert np.array_equal(loaded[0].numpy(), expected)
     assert numbers.tolist() == [3, 1]
@@ -91,8 +93,8 @@ def test_of_a_share_only_its_own_images_are_decoded(folder, cache):
     data.setup("test")
     (file,) = cache.glob("*.tokens")
     assert file.stat().st_size < 10 * 3 * 8 * 8 + 1000
-    held = data.parts["test"].rows
-    assert held.numbers.tolist() == data.parts["test"].numbers.tolist()
+    held = data.subsets["test"].rows
+    assert held.numbers.tolist() == data.subsets["test"].numbers.tolist()
     kept, plain = (
         each.test_dataloader() for each in (data, images(folder, val=0.25, test=0.25, keep=0.0))
     )
@@ -105,8 +107,8 @@ def test_of_a_share_only_its_own_images_are_decoded(folder, cache):
 def test_a_split_that_is_no_part_of_a_test_is_not_decoded(folder, monkeypatch):
     numbers = []
     monkeypatch.setattr(
-        Decoding,
-        "__call__",
+        ImageDecoder,
+        "decode",
         lambda self, content: numbers.append(content) or np.zeros(self.shape, "u1"),
     )
     Images(0, path=folder, size=8).setup("test")
@@ -123,13 +125,13 @@ def test_seeds_share_what_is_decoded_for_training(folder, cache):
 def test_a_path_to_nothing_is_told_without_reading(path, monkeypatch):
     monkeypatch.setattr("datasets.load_dataset", None)
     with pytest.raises(DataError, match=r"no such file or folder|no file matches"):
-        Images(0, path=path, classes=2).locate()
+        Images(0, path=path, classes=2).check_source()
 
 
 def test_a_path_to_something_is_not_read(folder, monkeypatch):
     monkeypatch.setattr("datasets.load_dataset", None)
     for path in (folder, f"{folder}/*.parquet", "hub:someone/something"):
-        Images(0, path=path, classes=2).locate()
+        Images(0, path=path, classes=2).check_source()
 
 
 def test_batches_are_finished_on_the_device(folder):
@@ -145,7 +147,7 @@ def test_batches_are_finished_on_the_device(folder):
 def test_the_order_does_not_depend_on_what_loads(folder, options):
     plain, other = images(folder).train_dataloader(), images(folder, **options).train_dataloader()
     for loader in (plain, other):
-        loader.order.set_epoch(3)
+        loader.epoch_sampler.set_epoch(3)
     pairs = zip(plain, other, strict=True)
     assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in pairs)
 
@@ -153,7 +155,7 @@ def test_the_order_does_not_depend_on_what_loads(folder, options):
 def test_a_loader_goes_on_in_the_middle_of_an_epoch(folder):
     whole = [batch[0] for batch in images(folder).train_dataloader()]
     loader = images(folder).train_dataloader()
-    loader.load_state_dict({"given": 2 * 8})
+    loader.load_state_dict({"consumed": 2 * 8})
     assert all(torch.equal(a[0], b) for a, b in zip(loader, whole[2:], strict=True))
 
 
@@ -162,7 +164,7 @@ def test_a_loader_goes_on_in_the_middle_of_an_epoch(folder):
 def test_corrupt_samples_are_skipped_up_to_a_share(tmp_path, keep, workers, caplog):
     path = parquet(tmp_path / "train.parquet", 20, broken=(3,))
     data = images(path, val=0.1, test=0.1, skip=0.07, keep=keep, workers=workers)
-    found = [labels(data.loader(part)) for part in ("train", "val", "test")]
+    found = [labels(data.build_loader(part)) for part in ("train", "val", "test")]
     assert sum(map(len, found)) == 19
     assert "row 3, 3.png" in caplog.text
 
@@ -213,8 +215,8 @@ def test_files_that_are_no_tables_are_told(tmp_path):
         ({"val": "train"}, "train"),
         ({"mean": (0.1, 0.2)}, "mean"),
         ({"std": (0.0,)}, "std"),
-        ({"stream": Stream(samples=8)}, "stream"),
-        ({"stream": Stream(samples=8), "val": "test", "workers": 2}, "workers"),
+        ({"stream": StreamOptions(samples=8)}, "stream"),
+        ({"stream": StreamOptions(samples=8), "val": "test", "workers": 2}, "workers"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options, key):
@@ -224,7 +226,7 @@ def test_options_that_cannot_work_are_refused(options, key):
 
 
 def streamed(folder, **options):
-    return images(folder, val="test", stream=Stream(samples=24, buffer=16), **options)
+    return images(folder, val="test", stream=StreamOptions(samples=24, buffer=16), **options)
 
 
 def test_a_stream_is_a_function_of_seed_and_epoch(folder):
@@ -242,24 +244,24 @@ def test_a_stream_is_a_function_of_seed_and_epoch(folder):
 def test_a_stream_goes_on_in_the_middle_of_an_epoch(folder):
     whole = [batch[0] for batch in streamed(folder).train_dataloader()]
     loader = streamed(folder).train_dataloader()
-    loader.load_state_dict({"given": 2 * 8})
+    loader.load_state_dict({"consumed": 2 * 8})
     rest = [batch[0] for batch in loader]
     assert len(rest) == 1
     assert torch.equal(rest[0], whole[2])
-    assert loader.state_dict() == {"given": 0}
+    assert loader.state_dict() == {"consumed": 0}
 
 
 def test_a_stream_is_measured_whole(folder):
     data = streamed(folder)
-    assert len(labels(data.test_dataloader())) == data.count("test") == 10
+    assert len(labels(data.test_dataloader())) == data.count_samples("test") == 10
 
 
 def test_augmentation_is_for_training(folder):
     data = images(folder, augment=Augmentation(flip=1.0))
     batch = next(iter(data.test_dataloader()))
     assert torch.equal(
-        data.finish(*batch, training=True, classes=4)[0],
-        data.finish(*batch, training=False, classes=4)[0].flip(-1),
+        data.transform(*batch, training=True, classes=4)[0],
+        data.transform(*batch, training=False, classes=4)[0].flip(-1),
     )
 
 

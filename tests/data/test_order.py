@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from zoo.data.sampler import ResumableLoader, ResumableSampler, Share
+from zoo.data.sampler import ProcessShare, ResumableLoader, ResumableSampler
 from zoo.data.synthetic.flipflop import Flipflop
-from zoo.data.tables.dataset import Corrupt, Fetched
-from zoo.data.tables.stream import batched
+from zoo.data.tables.labelled_table import RowBatch, SkipBudget
+from zoo.data.tables.stream import split_batches
 from zoo.errors import DataError
 
 SIZES = list(itertools.product((7, 64, 129, 360, 1000), (1, 8, 64), (1, 2, 3, 7)))
@@ -29,7 +29,7 @@ class Numbers(Dataset):
 
 def orders(count, batch, processes, seed):
     return [
-        list(ResumableSampler(count, batch * processes, Share(rank, processes), seed))
+        list(ResumableSampler(count, batch * processes, ProcessShare(rank, processes), seed))
         for rank in range(processes)
     ]
 
@@ -49,7 +49,7 @@ def test_an_evaluation_has_each_sample_once_and_all_processes_in_each_batch(
 
 @pytest.mark.parametrize(("count", "batch", "processes"), SIZES)
 def test_training_is_that_of_one_process_with_the_joined_batch(count, batch, processes):
-    alone = list(ResumableSampler(count, batch * processes, Share(), 3))
+    alone = list(ResumableSampler(count, batch * processes, ProcessShare(), 3))
     dealt = orders(count, batch, processes, 3)
     joined = [list(itertools.chain(*parts)) for parts in zip(*dealt, strict=True)]
     assert all(len({len(part) for part in parts}) == 1 for parts in zip(*dealt, strict=True))
@@ -58,42 +58,42 @@ def test_training_is_that_of_one_process_with_the_joined_batch(count, batch, pro
 
 
 def test_a_resumed_epoch_may_be_dealt_out_otherwise():
-    whole = [key for batch in ResumableSampler(100, 12, Share(), 0) for key in batch]
-    order = ResumableSampler(100, 20, Share(), 0)
+    whole = [key for batch in ResumableSampler(100, 12, ProcessShare(), 0) for key in batch]
+    order = ResumableSampler(100, 20, ProcessShare(), 0)
     order.skip = 36
     assert [key for batch in order for key in batch] == whole[36:]
     assert len([key for batch in order for key in batch]) == 100
 
 
 def test_fewer_samples_than_processes_are_refused():
-    with pytest.raises(DataError, match="3 samples cannot be dealt out to 4 processes"):
-        ResumableSampler(3, 32, Share(0, 4), None)
-    with pytest.raises(DataError, match="a batch of 2 cannot be dealt out to 4 processes"):
-        ResumableSampler(300, 2, Share(0, 4), None)
+    with pytest.raises(DataError, match="3 samples cannot be split among 4 processes"):
+        ResumableSampler(3, 32, ProcessShare(0, 4), None)
+    with pytest.raises(DataError, match="a batch of 2 cannot be split among 4 processes"):
+        ResumableSampler(300, 2, ProcessShare(0, 4), None)
 
 
 def test_a_loader_knows_what_it_has_given():
-    loader = ResumableLoader(Numbers(20), 4, 0, 0, Share(1, 2), training=True)
-    given = [loader.state_dict()["given"] for _ in loader]
+    loader = ResumableLoader(Numbers(20), 4, 0, 0, ProcessShare(1, 2), training=True)
+    given = [loader.state_dict()["consumed"] for _ in loader]
     assert given == [8, 16, 0]
     for _ in loader:
         break  # as where a limit of batches ends an epoch
-    assert [loader.state_dict()["given"] for _ in loader] == given
+    assert [loader.state_dict()["consumed"] for _ in loader] == given
 
 
 def test_an_order_that_is_held_is_that_of_the_first_epoch():
-    order = ResumableSampler(50, 8, Share(), 0)
+    order = ResumableSampler(50, 8, ProcessShare(), 0)
     first = list(order)
     order.set_epoch(1)
     assert list(order) != first
-    order.held = True
+    order.fixed_epoch = True
     order.set_epoch(2)
     assert list(order) == first
 
 
 @pytest.mark.parametrize("count", range(12))
 def test_a_stream_in_batches_leaves_no_process_without(count):
-    batches = list(batched(range(count), 4, 3))
+    batches = list(split_batches(range(count), 4, 3))
     assert [row for batch in batches for row in batch] == (list(range(count)) if count >= 3 else [])
     assert all(3 <= len(batch) < 7 for batch in batches)
 
@@ -109,7 +109,7 @@ def test_a_source_deals_out_what_its_trainer_says():
 
 
 def test_a_batch_without_a_sound_sample_is_told_where_others_wait_for_it():
-    batch = Fetched(torch.empty(0, 3, 8, 8), torch.empty(0), {3: "row 3: no image"})
-    assert list(Corrupt(1.0, 10).sound(iter([batch]))) == []
-    with pytest.raises(DataError, match="row 3: no image; no sample of its batch is sound"):
-        list(Corrupt(1.0, 10, processes=2).sound(iter([batch])))
+    batch = RowBatch(torch.empty(0, 3, 8, 8), torch.empty(0), {3: "row 3: no image"})
+    assert list(SkipBudget(1.0, 10).skip_corrupt(iter([batch]))) == []
+    with pytest.raises(DataError, match="row 3: no image; all samples of its batch are corrupt"):
+        list(SkipBudget(1.0, 10, world_size=2).skip_corrupt(iter([batch])))

@@ -5,12 +5,12 @@ import pytest
 import torch
 from tables import corpus, jsonl, text
 
-from zoo.data.corpus.tokenizer import Characters, train
+from zoo.data.corpus.tokenizer import Characters, train_bpe
 from zoo.data.spec import TextClassificationSpec as Facts
 from zoo.data.spec import TextSpec
-from zoo.data.synthetic.marker_offset import MARK, SYMBOLS, Marked
-from zoo.data.tables.stream import Stream
-from zoo.data.text_classification import Passages
+from zoo.data.synthetic.marker_offset import MARKER, SYMBOLS, MarkerOffset
+from zoo.data.tables.stream import StreamOptions
+from zoo.data.text_classification import TextClassification
 from zoo.errors import DataError, OptionError
 
 
@@ -20,7 +20,7 @@ def folder(tmp_path_factory):
 
 
 def passages(path, **options):
-    data = Passages(
+    data = TextClassification(
         0, path=str(path), **{"length": 40, "batch_size": 8, "val": "validation", **options}
     )
     data.setup("fit")
@@ -39,8 +39,8 @@ def written(loader):
 
 def test_texts_are_read_with_their_labels_and_cut(folder):
     data = passages(folder)
-    assert data.samples.names == ("calm", "wild")
-    assert [data.count(part) for part in ("train", "val", "test")] == [60, 8, 10]
+    assert data.spec.names == ("calm", "wild")
+    assert [data.count_samples(part) for part in ("train", "val", "test")] == [60, 8, 10]
     assert written(data.test_dataloader()) == [(text(n)[:40], n % 2) for n in range(48, 58)]
 
 
@@ -65,12 +65,12 @@ def test_tables_of_other_kinds_are_read(tmp_path, kind):
     data = passages(
         tmp_path / f"a.{kind}", text="words", label="kind", classes=("a", "b"), val=0.25, test=0.25
     )
-    assert data.samples.names == ("a", "b")
+    assert data.spec.names == ("a", "b")
     assert len(written(data.train_dataloader())) == 4
     if kind == "parquet":
-        assert Passages(
+        assert TextClassification(
             0, path=str(tmp_path / "a.parquet"), text="words", label="kind"
-        ).samples.names == ("a", "b")
+        ).spec.names == ("a", "b")
 
 
 def test_folders_of_classes_are_read(tmp_path):
@@ -85,28 +85,28 @@ def test_folders_of_classes_are_read(tmp_path):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text(number))
     data = passages(tmp_path / "set", val=0.25, length=100)
-    assert data.samples.names == ("calm", "wild")
-    assert [data.count(part) for part in ("train", "val", "test")] == [6, 2, 4]
+    assert data.spec.names == ("calm", "wild")
+    assert [data.count_samples(part) for part in ("train", "val", "test")] == [6, 2, 4]
     assert dict(written(data.test_dataloader())) == {text(n): n % 2 for n in range(8, 12)}
 
 
 def test_tokens_are_those_of_a_tokenizer(folder, tmp_path):
-    (tmp_path / "words.json").write_text(train([text(n) for n in range(9)], 300).json)
+    (tmp_path / "words.json").write_text(train_bpe([text(n) for n in range(9)], 300).json)
     data = passages(folder, tokenizer=str(tmp_path / "words.json"))
     inputs, _ = next(iter(data.test_dataloader()))
-    assert data.samples.vocabulary.decode(inputs[0][inputs[0] >= 0].tolist()) == text(48)
+    assert data.spec.vocabulary.decode(inputs[0][inputs[0] >= 0].tolist()) == text(48)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_stream_of_texts_goes_on(folder, workers):
     options = {
-        "stream": Stream(samples=30, buffer=8),
+        "stream": StreamOptions(samples=30, buffer=8),
         "classes": ("calm", "wild"),
         "workers": workers,
     }
     whole = written(passages(folder, **options).train_dataloader())
     loader = passages(folder, **options).train_dataloader()
-    loader.load_state_dict({"given": 16})
+    loader.load_state_dict({"consumed": 16})
     assert written(loader) == whole[16:]
     assert len({words for words, _ in whole}) > 5
 
@@ -116,7 +116,7 @@ def test_a_stream_of_texts_goes_on(folder, workers):
     [
         ("", "calm", "there is no text"),
         (None, "calm", "there is no text"),
-        (7, "calm", "7 is no text"),
+        (7, "calm", "7 is not text"),
         ("abc", "odd", "label 'odd' is none of 2 classes"),
         ("abc", None, "label None is none of 2 classes"),
     ],
@@ -126,9 +126,9 @@ def test_a_row_that_is_no_sample_is_told_or_skipped(tmp_path, words, label, told
     path = jsonl(tmp_path / "a.jsonl", [*rows[:5], {"text": words, "label": label}, *rows[5:]])
     options = {"classes": ("calm", "wild"), "val": 0.05, "test": 0.05}
     with pytest.raises(DataError, match=rf"a.jsonl, train, row 5: {told}; corrupt: 1 of"):
-        [written(passages(path, **options).loader(part)) for part in ("train", "val", "test")]
+        [written(passages(path, **options).build_loader(part)) for part in ("train", "val", "test")]
     found = [
-        written(passages(path, skip=1.0, **options).loader(part))
+        written(passages(path, skip=1.0, **options).build_loader(part))
         for part in ("train", "val", "test")
     ]
     assert sum(map(len, found)) == 19
@@ -138,46 +138,46 @@ def test_a_row_that_is_no_sample_is_told_or_skipped(tmp_path, words, label, told
 def test_labels_that_do_not_tell_are_asked_for(tmp_path, folder):
     path = jsonl(tmp_path / "a.jsonl", [{"text": text(n), "label": n % 2} for n in range(9)])
     with pytest.raises(OptionError, match="say how many classes there are"):
-        Passages(0, path=str(path)).samples  # noqa: B018
+        TextClassification(0, path=str(path)).spec  # noqa: B018
     with pytest.raises(OptionError, match="a stream does not tell the names of classes; list them"):
-        Passages(0, path=folder, val="validation", stream=Stream(samples=8)).samples  # noqa: B018
+        TextClassification(0, path=folder, val="validation", stream=StreamOptions(samples=8)).spec  # noqa: B018
 
 
 @pytest.mark.parametrize(
     ("options", "key"),
     [
         ({"path": None}, "path"),
-        ({"stream": Stream(samples=8)}, "stream"),
-        ({"stream": Stream(samples=8), "val": "test", "workers": 2}, "workers"),
+        ({"stream": StreamOptions(samples=8)}, "stream"),
+        ({"stream": StreamOptions(samples=8), "val": "test", "workers": 2}, "workers"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options, key):
     with pytest.raises(OptionError) as error:
-        Passages(0, **{"path": "set", **options})
+        TextClassification(0, **{"path": "set", **options})
     assert error.value.key == key
 
 
 def test_what_a_model_knows_is_adopted(folder):
     data = passages(folder)
     known = Facts(12, Characters("abc"), 2, ("wild", "calm"))
-    data.adopt(known)
-    assert data.samples == Facts(40, Characters("abc"), 2, ("wild", "calm"))
+    data.adopt_spec(known)
+    assert data.spec == Facts(40, Characters("abc"), 2, ("wild", "calm"))
     with pytest.raises(OptionError, match="was not trained on texts with labels"):
-        data.adopt(TextSpec(12, Characters("abc")))
+        data.adopt_spec(TextSpec(12, Characters("abc")))
 
 
 # marked
 
 
 def marked(part="train", **options):
-    data = Marked(0, train=200, val=50, test=50, **options)
-    return [pair for batch in data.loader(part) for pair in zip(*batch, strict=True)]
+    data = MarkerOffset(0, train=200, val=50, test=50, **options)
+    return [pair for batch in data.build_loader(part) for pair in zip(*batch, strict=True)]
 
 
 def test_the_class_is_the_letter_after_the_mark():
-    pairs = marked(reach=3)
+    pairs = marked(offset=3)
     for row, label in pairs:
-        (place,) = torch.nonzero(row == MARK)[:, 0]
+        (place,) = torch.nonzero(row == MARKER)[:, 0]
         assert row[place + 3] == label
         assert 12 <= (row >= 0).sum() <= 24
     assert len(pairs) == 200
@@ -185,10 +185,10 @@ def test_the_class_is_the_letter_after_the_mark():
 
 
 def test_marked_texts_are_new_in_each_epoch_and_part():
-    loader = Marked(0, train=64).loader("train")
+    loader = MarkerOffset(0, train=64).build_loader("train")
     firsts = []
     for epoch in (0, 1, 0):
-        loader.order.set_epoch(epoch)
+        loader.epoch_sampler.set_epoch(epoch)
         firsts.append(next(iter(loader))[0])
     assert torch.equal(firsts[0], firsts[2])
     assert not torch.equal(firsts[0][:, :12], firsts[1][:, :12])
@@ -197,8 +197,8 @@ def test_marked_texts_are_new_in_each_epoch_and_part():
     )
 
 
-@pytest.mark.parametrize(("options", "key"), [({"least": 25}, "least"), ({"reach": 12}, "reach")])
+@pytest.mark.parametrize(("options", "key"), [({"least": 25}, "least"), ({"offset": 12}, "offset")])
 def test_marks_that_cannot_be_are_refused(options, key):
     with pytest.raises(OptionError) as error:
-        Marked(0, **options)
+        MarkerOffset(0, **options)
     assert error.value.key == key

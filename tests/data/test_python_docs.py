@@ -7,8 +7,8 @@ from zoo.data.python_docs import PythonDocs
 
 def test_every_topic_is_read_in_order_of_its_name():
     data = PythonDocs(0)
-    assert [document.name for document in data.reading.corpus.documents] == sorted(topics)
-    whole = "".join(document.text for document in data.reading.corpus.documents)
+    assert [document.name for document in data.corpus.documents] == sorted(topics)
+    whole = "".join(document.text for document in data.corpus.documents)
     assert len(whole) > 400_000
     assert whole.startswith(topics[min(topics)].strip() + "\n\n")
 
@@ -17,13 +17,13 @@ def test_windows_are_english():
     data = PythonDocs(0, length=64, batch_size=16)
     batch = next(iter(data.train_dataloader()))
     assert batch.inputs.shape == (16, 64)
-    assert " the " in data.samples.vocabulary.decode(batch.inputs.flatten().tolist())
-    assert data.count("train") > 5000
+    assert " the " in data.spec.vocabulary.decode(batch.inputs.flatten().tolist())
+    assert data.count_samples("train") > 5000
 
 
 def test_its_digest_and_facts_are_those_of_another():
     assert PythonDocs(0).digest == PythonDocs(1, length=64).digest
-    assert PythonDocs(0).samples == PythonDocs(1).samples
+    assert PythonDocs(0).spec == PythonDocs(1).spec
 
 
 def test_topics_are_documents():
@@ -32,5 +32,7 @@ def test_topics_are_documents():
 
 
 def test_streams_and_strides_are_options_here_too():
-    assert PythonDocs(0, streams=True, batch_size=4).count("train") % 4 == 0
-    assert PythonDocs(0, stride=64).count("test") > 1.9 * PythonDocs(0).count("test")
+    assert PythonDocs(0, streams=True, batch_size=4).count_samples("train") % 4 == 0
+    assert PythonDocs(0, stride=64).count_samples("test") > 1.9 * PythonDocs(0).count_samples(
+        "test"
+    )

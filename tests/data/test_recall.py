@@ -11,7 +11,7 @@ from zoo.errors import OptionError
 
 def streams(**options):
     data = Recall(0, **options)
-    decode = data.samples.vocabulary.decode
+    decode = data.spec.vocabulary.decode
     for inputs, targets in fetched(data):
         yield (
             decode(inputs).split(),
@@ -47,9 +47,9 @@ def test_keys_are_few_of_many_and_values_are_any():
 
 def test_what_could_ask_nothing_is_refused():
     for options, key, words in [
-        ({"length": 65}, "length", "no pairs of key and value; write 66"),
-        ({"pairs": 65}, "pairs", "more than the 64 that there are"),
-        ({"length": 64, "pairs": 32}, "pairs", "need come again out of 32"),
+        ({"length": 65}, "length", "tokens are pairs of key and value; write 66"),
+        ({"pairs": 65}, "pairs", "more than all 64 keys"),
+        ({"length": 64, "pairs": 32}, "pairs", "none of 32 keys need repeat"),
     ]:
         with pytest.raises(OptionError, match=words) as caught:
             Recall(0, **options)

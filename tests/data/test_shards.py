@@ -9,7 +9,7 @@ from pictures import coded
 
 from zoo.data.images import Images
 from zoo.data.tables import open_table
-from zoo.data.tables.stream import Stream, by_turns
+from zoo.data.tables.stream import StreamOptions, interleave
 from zoo.errors import DataError
 
 EACH = 6  # samples of a shard
@@ -71,7 +71,7 @@ def test_a_folder_of_shards_is_read_by_the_names_of_its_splits(shards):
     data = Images(0, path=str(path), size=8, val=0.25, **SHARD)
     data.setup("fit")
     data.setup("test")
-    assert [data.count(part) for part in ("train", "val", "test")] == [9, 3, 6]
+    assert [data.count_samples(part) for part in ("train", "val", "test")] == [9, 3, 6]
 
 
 @pytest.mark.parametrize("keep", [0.0, 1.0])
@@ -98,7 +98,7 @@ def test_a_corrupt_member_of_a_stream_is_told_by_shard_and_key(shards):
     path = shards(broken=["0009.png"]).parent
     (path / "train-2.tar").rename(path / "test-0.tar")
     with pytest.raises(DataError, match=r"train-1.tar, 0009.png: no image"):
-        read(path, val="test", test="test", stream=Stream(samples=2 * EACH, buffer=4))
+        read(path, val="test", test="test", stream=StreamOptions(samples=2 * EACH, buffer=4))
 
 
 def test_no_column_of_a_name_is_told_with_what_there_is(shards):
@@ -110,8 +110,8 @@ def test_shards_of_a_stream_are_read_by_turns():
     shards = (
         [f"{name}{n}" for n in range(count)] for name, count in (("a", 3), ("b", 1), ("c", 2))
     )
-    assert list(by_turns(shards, 2)) == ["a0", "b0", "a1", "a2", "c0", "c1"]
-    assert list(by_turns([[], [1], []], 2)) == [1]
+    assert list(interleave(shards, 2)) == ["a0", "b0", "a1", "a2", "c0", "c1"]
+    assert list(interleave([[], [1], []], 2)) == [1]
 
 
 def test_a_set_of_the_hub_is_asked_for_by_its_name(monkeypatch):
@@ -132,9 +132,9 @@ def test_a_set_of_the_hub_is_asked_for_by_its_name(monkeypatch):
     data = Images(
         0, path="hub:someone/pets", image="picture", label="kind", size=8, val=0.25, test=0.25
     )
-    assert data.samples.classes == 2
+    assert data.spec.classes == 2
     data.setup("test")
-    assert data.count("test") == 2
+    assert data.count_samples("test") == 2
     assert asked[-1] == (("someone/pets", None), {"data_files": None, "streaming": False})
 
 
@@ -144,7 +144,7 @@ def test_a_set_of_the_hub_that_cannot_be_reached_is_told_with_what_to_do(monkeyp
 
     monkeypatch.setattr("datasets.load_dataset", unreachable)
     with pytest.raises(DataError) as error:
-        open_table.opened("hub:someone/pets")
+        open_table.open_tables("hub:someone/pets")
     assert str(error.value) == (
         "hub:someone/pets: cannot be read: Couldn't reach 'someone/pets' on the Hub; is its name right, and is "
         "there a network? Else download it, and name its folder"
@@ -159,5 +159,5 @@ def test_a_shard_that_was_cut_off_is_told(shards, whole, streaming):
     path = shards()
     shard = path.parent / "train-1.tar"
     shard.write_bytes(shard.read_bytes()[:3000])
-    with pytest.raises(DataError, match=r"train-1.tar: it was cut off"):
-        open_table.opened(str(path if whole else path.parent), streaming)
+    with pytest.raises(DataError, match=r"train-1.tar: the file is truncated"):
+        open_table.open_tables(str(path if whole else path.parent), streaming)

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from zoo.data.corpus.corpus import read
-from zoo.data.corpus.tokenizer import Bytes, Characters, train
+from zoo.data.corpus.corpus import read_documents
+from zoo.data.corpus.tokenizer import Bytes, Characters, train_bpe
 from zoo.data.spec import TextSpec as Facts
 from zoo.data.text import Text
 from zoo.errors import DataError, OptionError
@@ -15,20 +15,20 @@ LETTERS = "the zoo is " * 90 + "at rest..."
 
 
 def tokens(data, part):
-    return data.reading.corpus.encoded.parts[part].tokens.tolist()
+    return data.corpus.tokens.splits[part].tokens.tolist()
 
 
 def whole(data):
     """What all tokens say."""
-    return data.samples.vocabulary.decode(
+    return data.spec.vocabulary.decode(
         [token for part in ("train", "val", "test") for token in tokens(data, part)]
     )
 
 
 def test_facts_need_no_setup(text):
     data = text()
-    assert data.samples == Facts(8, Characters("abcdefgh"))
-    assert data.samples is data.samples
+    assert data.spec == Facts(8, Characters("abcdefgh"))
+    assert data.spec is data.spec
 
 
 def test_parts_follow_each_other_in_the_text(text):
@@ -51,16 +51,16 @@ def test_the_digest_is_that_of_the_content(text):
 
 def test_a_byte_of_a_character_is_never_cut_off(text):
     data = text("é" * 305, tokens="byte")
-    assert len(data.samples.vocabulary) == 256
+    assert len(data.spec.vocabulary) == 256
     for part in ("train", "val", "test"):
-        assert set(data.samples.vocabulary.decode(tokens(data, part))) == {"é"}
+        assert set(data.spec.vocabulary.decode(tokens(data, part))) == {"é"}
 
 
 def test_subwords_are_trained_on_the_training_share(text):
     content = "the rest of the zoo " * 40 + "xyxyxyxy" * 25
     data = text(content, tokens="subword", vocabulary=262)
-    pieces = data.samples.vocabulary.tokenizer.get_vocab()
-    assert len(pieces) == len(data.samples.vocabulary) == 262
+    pieces = data.spec.vocabulary.tokenizer.get_vocab()
+    assert len(pieces) == len(data.spec.vocabulary) == 262
     assert "xy" not in pieces
     assert whole(data) == content
 
@@ -71,21 +71,19 @@ def test_training_subwords_again_gives_the_same(text, cache):
         "tokens": "subword",
         "vocabulary": 270,
     }
-    first = text(**options).samples
+    first = text(**options).spec
     (entry,) = cache.iterdir()
     entry.unlink()
-    assert text(**options).samples == first
+    assert text(**options).spec == first
 
 
 def test_sizes_of_subwords_must_agree(text, write):
-    path = write(train(["the rest of the rest"], 260).json, "tokenizer.json")
-    assert len(text(tokens="subword", tokenizer=path, vocabulary=260).samples.vocabulary) == 260
-    with pytest.raises(OptionError, match=r"300 subwords were asked for, .*tokenizer.json has 260"):
-        _ = text(tokens="subword", tokenizer=path, vocabulary=300).samples
-    with pytest.raises(
-        OptionError, match="100 subwords were asked for, the training text gives 256"
-    ):
-        _ = text(tokens="subword", vocabulary=100).samples
+    path = write(train_bpe(["the rest of the rest"], 260).json, "tokenizer.json")
+    assert len(text(tokens="subword", tokenizer=path, vocabulary=260).spec.vocabulary) == 260
+    with pytest.raises(OptionError, match=r"expected 300 subwords, .*tokenizer.json has 260"):
+        _ = text(tokens="subword", tokenizer=path, vocabulary=300).spec
+    with pytest.raises(OptionError, match="expected 100 subwords, the training text gives 256"):
+        _ = text(tokens="subword", vocabulary=100).spec
 
 
 @pytest.mark.parametrize(
@@ -110,14 +108,14 @@ def test_options_that_cannot_work_are_refused(options, key):
 
 
 def test_a_part_shorter_than_a_window_is_refused(text):
-    assert text(length=99).samples.length == 99
+    assert text(length=99).spec.length == 99
     with pytest.raises(
-        OptionError, match="a window of 100 needs 101 tokens, val has 100"
+        OptionError, match="a window of 100 tokens needs 101, val has 100"
     ) as caught:
-        _ = text(length=100).samples
+        _ = text(length=100).spec
     assert caught.value.key == "length"
-    with pytest.raises(OptionError, match="13 streams of 8 needs 105 tokens, val has 100"):
-        _ = text(batch_size=13, streams=True).samples
+    with pytest.raises(OptionError, match="13 streams of 8 tokens needs 105, val has 100"):
+        _ = text(batch_size=13, streams=True).spec
 
 
 @pytest.mark.parametrize(
@@ -126,7 +124,7 @@ def test_a_part_shorter_than_a_window_is_refused(text):
 )
 def test_files_that_hold_no_text_are_named(text, content, message):
     with pytest.raises(DataError, match=message):
-        _ = text(content).samples
+        _ = text(content).spec
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
@@ -136,15 +134,15 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         ("", "a folder, not a file"),
     ):
         with pytest.raises(DataError, match=message):
-            _ = Text(0, files=f"{tmp_path}/{pattern}").samples
+            _ = Text(0, files=f"{tmp_path}/{pattern}").spec
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="everything can be read by root")
 def test_a_file_without_permission_is_named(text):
     data = text()
-    os.chmod(data.reading.corpus._read.args[0][0], 0)
+    os.chmod(data.corpus._read.args[0][0], 0)
     with pytest.raises(DataError, match=r"book.txt: cannot be read: Permission denied"):
-        _ = data.samples
+        _ = data.spec
 
 
 def test_a_tokenizer_that_is_none_is_named(text, write):
@@ -153,24 +151,24 @@ def test_a_tokenizer_that_is_none_is_named(text, write):
         ("gone.json", "gone.json"),
     ):
         with pytest.raises(DataError, match=message):
-            _ = text(tokens="subword", tokenizer=path).samples
+            _ = text(tokens="subword", tokenizer=path).spec
 
 
 def test_a_trained_vocabulary_is_adopted(text):
     data, trained = text(), Facts(64, Characters("hgfedcbaxyz"))
     own = tokens(data, "test")
-    data.adopt(trained)
-    assert data.samples == Facts(8, trained.vocabulary)
+    data.adopt_spec(trained)
+    assert data.spec == Facts(8, trained.vocabulary)
     assert tokens(data, "test") == [7 - token for token in own]
-    data.adopt(Facts(64, Bytes()))
+    data.adopt_spec(Facts(64, Bytes()))
     assert tokens(data, "test") == [104 - 7 + token for token in own]
 
 
 def test_text_that_an_adopted_vocabulary_lacks_is_refused(text):
     with pytest.raises(DataError, match=r"book.txt: .* has no 'h' at position"):
-        text().adopt(Facts(8, Characters("abcdefg")))
+        text().adopt_spec(Facts(8, Characters("abcdefg")))
 
 
 def test_a_name_that_no_file_can_have_is_told():
     with pytest.raises(DataError, match="cannot be read: embedded null byte"):
-        read(["a\0b"])
+        read_documents(["a\0b"])

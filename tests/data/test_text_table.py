@@ -5,9 +5,9 @@ import pytest
 import torch
 from tables import corpus, jsonl, text
 
-from zoo.data.corpus.tokenizer import train
-from zoo.data.corpus.windows import Packing, Place
-from zoo.data.sampler import Share
+from zoo.data.corpus.tokenizer import train_bpe
+from zoo.data.corpus.windows import Cursor, Packing
+from zoo.data.sampler import ProcessShare
 from zoo.data.tables import open_table
 from zoo.data.text_stream import TextStream
 from zoo.data.text_table import TextTable
@@ -41,8 +41,8 @@ def same(one, two):
 
 def test_parts_are_splits_and_rows_are_joined(folder):
     data = held(folder, between="|")
-    stream = data.reading.corpus.encoded.parts["test"]
-    assert data.samples.vocabulary.decode(stream.tokens) == "".join(
+    stream = data.corpus.tokens.splits["test"]
+    assert data.spec.vocabulary.decode(stream.tokens) == "".join(
         text(n) + "|" for n in range(48, 58)
     )
     assert len(stream.starts) == 10
@@ -50,7 +50,7 @@ def test_parts_are_splits_and_rows_are_joined(folder):
 
 def test_shares_are_rows_drawn_from_the_seed(folder):
     data = held(folder, val=0.1, test=0.2)
-    parts = data.reading.corpus.parts.split(data.reading.corpus.documents)
+    parts = data.corpus.splitter.split(data.corpus.documents)
     assert {part: len(found) for part, found in parts.items()} == {
         "train": 42,
         "val": 6,
@@ -63,16 +63,16 @@ def test_shares_are_rows_drawn_from_the_seed(folder):
 def test_rows_without_text_are_left_out(tmp_path):
     rows = [{"text": text(n)} if n % 3 else {"text": (None, "")[n % 2]} for n in range(30)]
     data = held(jsonl(tmp_path / "a.jsonl", rows), val=0.2, test=0.2)
-    assert len(data.reading.corpus.documents) == 20
+    assert len(data.corpus.documents) == 20
 
 
 def test_a_table_is_kept_for_the_next_time(folder, cache):
-    held(folder).reading.corpus.encoded  # noqa: B018
+    held(folder).corpus.tokens  # noqa: B018
     (file,) = cache.glob("*.tokens")
     before = file.stat().st_mtime_ns
-    assert held(folder).reading.corpus.encoded.problem is None
+    assert held(folder).corpus.tokens.problem is None
     assert file.stat().st_mtime_ns == before
-    held(folder, val="test").reading.corpus.encoded  # noqa: B018
+    held(folder, val="test").corpus.tokens  # noqa: B018
     assert len(list(cache.glob("*.tokens"))) == 2
 
 
@@ -87,7 +87,7 @@ def test_a_table_is_kept_for_the_next_time(folder, cache):
 )
 def test_what_is_not_there_is_told(make, folder, options, told):
     with pytest.raises(DataError) as error:
-        make(**{"path": folder, **options}).samples.vocabulary  # noqa: B018
+        make(**{"path": folder, **options}).spec.vocabulary  # noqa: B018
     assert told in str(error.value)
     assert error.value.code == 4
 
@@ -95,7 +95,7 @@ def test_what_is_not_there_is_told(make, folder, options, told):
 def test_a_column_that_holds_no_text_is_told(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", [{"text": n} for n in range(9)])
     with pytest.raises(DataError, match="column text of train holds int64, not text"):
-        held(path, val=0.2, test=0.2).samples  # noqa: B018
+        held(path, val=0.2, test=0.2).spec  # noqa: B018
 
 
 def test_a_tokenizer_that_is_not_there_is_told(folder, monkeypatch):
@@ -105,11 +105,11 @@ def test_a_tokenizer_that_is_not_there_is_told(folder, monkeypatch):
     monkeypatch.setattr("tokenizers.Tokenizer.from_pretrained", unreachable)
     with pytest.raises(
         DataError,
-        match="hub:someone/words: no tokenizer could be fetched: no someone/words; is its name",
+        match="hub:someone/words: the tokenizer could not be downloaded: no someone/words; is its name",
     ):
-        TextStream(0, path=folder, tokenizer="hub:someone/words").samples  # noqa: B018
+        TextStream(0, path=folder, tokenizer="hub:someone/words").spec  # noqa: B018
     with pytest.raises(DataError, match=r"nowhere.json: cannot be read: No such file"):
-        TextStream(0, path=folder, tokenizer="nowhere.json").samples  # noqa: B018
+        TextStream(0, path=folder, tokenizer="nowhere.json").spec  # noqa: B018
 
 
 def test_a_configuration_of_a_set_of_the_hub_is_named_after_a_colon(monkeypatch):
@@ -117,7 +117,7 @@ def test_a_configuration_of_a_set_of_the_hub_is_named_after_a_colon(monkeypatch)
     monkeypatch.setattr(
         "datasets.load_dataset", lambda *words, **options: asked.append(words) or {}
     )
-    open_table.opened("hub:someone/texts:english")
+    open_table.open_tables("hub:someone/texts:english")
     assert asked == [("someone/texts", "english")]
 
 
@@ -131,7 +131,7 @@ def test_a_configuration_that_is_missing_is_told(monkeypatch):
     with pytest.raises(
         DataError, match=r"name one as hub:a/b:CONFIGURATION; Please pick .*\['raw', 'clean'\]$"
     ):
-        open_table.opened("hub:a/b")
+        open_table.open_tables("hub:a/b")
 
 
 @pytest.mark.parametrize("source", [TextTable, TextStream])
@@ -147,14 +147,14 @@ def test_options_that_cannot_work_are_refused(source, options, key):
 # streamed
 
 
-START = Place()
+START = Cursor()
 
 
-def packed(texts, length=4, whole=False, first=START):
+def packed(texts, length=4, keep_rest=False, first=START):
     packing = Packing(
-        lambda number, text: np.array([ord(letter) for letter in text]), length, whole
+        lambda number, text: np.array([ord(letter) for letter in text]), length, keep_rest
     )
-    return list(packing.windows(texts, first))
+    return list(packing.pack(texts, first))
 
 
 def letters(window):
@@ -165,14 +165,14 @@ def test_windows_are_side_by_side_across_rows():
     found = packed(["abc", "defghijkl", "m"])
     assert [letters(window) for window in found] == ["abcde", "efghi", "ijklm"]
     assert found[0].rows.tolist() == [0, 0, 0, 1, 1]
-    assert [window.after for window in found] == [(1, 1), (1, 5), (2, 0)]
+    assert [window.end for window in found] == [(1, 1), (1, 5), (2, 0)]
 
 
 def test_packing_goes_on_from_the_place_after_any_window():
     texts = [text(n) for n in range(6)]
     found = packed(texts)
     for at, window in enumerate(found):
-        assert [letters(w) for w in packed(texts, first=window.after)] == [
+        assert [letters(w) for w in packed(texts, first=window.end)] == [
             letters(w) for w in found[at + 1 :]
         ]
 
@@ -180,16 +180,16 @@ def test_packing_goes_on_from_the_place_after_any_window():
 @pytest.mark.parametrize("size", [5, 6, 8, 9, 10])
 def test_each_target_of_a_whole_text_is_asked_once(size):
     rows = ["abcdefghijkl"[:2], "abcdefghijkl"[2:size]]
-    found = packed(rows, whole=True)
-    asked = "".join(letters(window)[-window.asked :] for window in found)
+    found = packed(rows, keep_rest=True)
+    asked = "".join(letters(window)[-window.num_targets :] for window in found)
     assert asked == "abcdefghijkl"[1:size]
     assert all(len(window.tokens) == 5 for window in found)
 
 
 def test_a_row_is_made_tokens_only_when_it_is_needed():
     seen = []
-    packing = Packing(lambda number, text: seen.append(number) or np.arange(3), 2, whole=False)
-    next(packing.windows(["abc"] * 9, Place(4, 1)))
+    packing = Packing(lambda number, text: seen.append(number) or np.arange(3), 2, keep_rest=False)
+    next(packing.pack(["abc"] * 9, Cursor(4, 1)))
     assert seen == [4, 5]
 
 
@@ -199,7 +199,7 @@ def test_an_evaluation_of_a_stream_is_that_of_the_table(folder):
     whole = "".join(text(n) + "\n\n" for n in range(48, 58))
     asked = torch.cat([batch.targets[batch.targets >= 0] for batch in windows])
     assert bytes(asked.tolist()).decode() == whole[1:]
-    assert data.count("test") == sum(len(batch.inputs) for batch in windows)
+    assert data.count_samples("test") == sum(len(batch.inputs) for batch in windows)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -230,7 +230,7 @@ def test_a_stream_goes_on_in_the_middle_of_an_epoch(folder):
         again = streamed(folder).train_dataloader()
         again.load_state_dict(states[at])
         assert all(same(a, b) for a, b in zip(again, whole[at + 1 :], strict=True))
-        assert again.state_dict() == {"given": 0, "row": 0, "offset": 0}
+        assert again.state_dict() == {"consumed": 0, "row": 0, "offset": 0}
 
 
 def test_an_epoch_that_was_broken_off_begins_anew(folder):
@@ -244,12 +244,12 @@ def test_processes_share_each_batch(folder):
     parts = []
     for rank in range(2):
         data = streamed(folder, batch_size=3)
-        type(data).share = property(lambda self, rank=rank: Share(rank, 2))
+        type(data).share = property(lambda self, rank=rank: ProcessShare(rank, 2))
         try:
             data.setup("fit")
         finally:
             del type(data).share
-        parts.append(list(data.loader("train")))
+        parts.append(list(data.build_loader("train")))
     joined = [torch.cat([a.inputs, b.inputs]) for a, b in zip(*parts, strict=True)]
     assert all(torch.equal(found, batch.inputs) for found, batch in zip(joined, whole, strict=True))
 
@@ -263,16 +263,16 @@ def test_documents_of_a_stream_are_kept_apart(folder):
 
 
 def test_tokens_of_a_stream_are_those_of_a_tokenizer(folder, tmp_path):
-    (tmp_path / "words.json").write_text(train([text(n) for n in range(9)], 300).json)
+    (tmp_path / "words.json").write_text(train_bpe([text(n) for n in range(9)], 300).json)
     data = streamed(folder, tokenizer=str(tmp_path / "words.json"))
     batch = next(iter(data.test_dataloader()))
-    assert data.samples.vocabulary.decode(batch.inputs[0].tolist()).startswith(text(48)[:20])
-    assert batch.bytes.sum() > batch.inputs.numel()
+    assert data.spec.vocabulary.decode(batch.inputs[0].tolist()).startswith(text(48)[:20])
+    assert batch.target_bytes.sum() > batch.inputs.numel()
 
 
 def test_a_stream_of_less_than_a_window_is_told(folder):
     with pytest.raises(
         DataError,
-        match=r"stream of test: has not the 9001 tokens of a window .*choose a smaller data.length",
+        match=r"stream of test: lacks the 9001 tokens of a window .*choose a smaller data.length",
     ):
         list(streamed(folder, length=9000).test_dataloader())

@@ -2,11 +2,18 @@
 
 import pytest
 
-from zoo.data.corpus.tokenizer import Bytes, Characters, Subwords, Words, from_plain, train
+from zoo.data.corpus.tokenizer import (
+    Bytes,
+    Characters,
+    Subwords,
+    Words,
+    train_bpe,
+    vocabulary_from_dict,
+)
 from zoo.errors import OptionError
 
 TEXT = "naïve café: 日本語 🦓 and the rest of the rest\n\n"
-EVERY = [Characters("".join(sorted(set(TEXT)))), Bytes(), train([TEXT], 270)]
+EVERY = [Characters("".join(sorted(set(TEXT)))), Bytes(), train_bpe([TEXT], 270)]
 
 
 @pytest.mark.parametrize("vocabulary", EVERY, ids=lambda v: v.unit)
@@ -19,7 +26,7 @@ def test_text_comes_back(vocabulary):
 
 @pytest.mark.parametrize("vocabulary", EVERY, ids=lambda v: v.unit)
 def test_vocabularies_come_back_from_plain_data(vocabulary):
-    again = from_plain(vocabulary.plain())
+    again = vocabulary_from_dict(vocabulary.to_dict())
     assert again == vocabulary
     assert hash(again) == hash(vocabulary)
     assert again.encode(TEXT) == vocabulary.encode(TEXT)
@@ -64,8 +71,8 @@ def test_words_come_back_and_unknown_ones_are_named():
     words = Words(("x", "=", "0", ";"))
     assert words.encode(" x =  0\n;") == [0, 1, 2, 3]
     assert words.decode([0, 1, 2, 3]) == "x = 0 ;"
-    assert words.numbers("0 x").tolist() == [2, 0]
-    assert from_plain(words.plain()) == words
+    assert words.encode_array("0 x").tolist() == [2, 0]
+    assert vocabulary_from_dict(words.to_dict()) == words
     with pytest.raises(OptionError, match=r"4 words has no 'y', 'zz', '1' and 1 more$") as caught:
         words.encode("y = zz y 1 2 ;")
     assert caught.value.key == "prompt"
@@ -86,4 +93,4 @@ def test_a_tokenizer_of_words_names_what_it_lacks():
 
 def test_an_unknown_kind_is_refused():
     with pytest.raises(OptionError, match="of kind 'runes'"):
-        from_plain({"kind": "runes"})
+        vocabulary_from_dict({"kind": "runes"})

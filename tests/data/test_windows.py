@@ -7,13 +7,13 @@ from zoo.data.text import Text
 
 
 def tokens(data, part):
-    return torch.from_numpy(data.reading.corpus.encoded.parts[part].tokens.astype("int64"))
+    return torch.from_numpy(data.corpus.tokens.splits[part].tokens.astype("int64"))
 
 
 def batches(data, part, epoch=0):
     loader = getattr(data, f"{part}_dataloader")()
     if part == "train":
-        loader.order.set_epoch(epoch)
+        loader.epoch_sampler.set_epoch(epoch)
     return list(loader)
 
 
@@ -57,7 +57,7 @@ def test_random_windows_begin_anywhere(text):
 def test_each_target_is_asked_once(text, length, stride):
     data = text(length=length, stride=stride)
     inputs, targets = joined(data, "val")
-    assert data.count("val") == len(inputs)
+    assert data.count_samples("val") == len(inputs)
     assert torch.equal(targets[targets >= 0], tokens(data, "val")[1:])
     assert torch.equal(inputs[targets >= 0], tokens(data, "val")[:-1])
 
@@ -75,7 +75,7 @@ def test_streams_go_on_from_batch_to_batch(text, part):
     rows = torch.cat([batch.inputs for batch in found], dim=1)  # [B, steps * N]
     assert len(found) == (len(tokens(data, part)) - 1) // 32
     assert torch.equal(rows.flatten(), tokens(data, part)[: rows.numel()])
-    assert data.count(part) == 4 * len(found)
+    assert data.count_samples(part) == 4 * len(found)
     assert torch.equal(
         rows, torch.cat([batch.inputs for batch in batches(data, part, epoch=1)], dim=1)
     )
@@ -85,8 +85,8 @@ def test_streams_go_on_from_batch_to_batch(text, part):
 def test_a_loader_goes_on_in_the_middle_of_an_epoch(text, options):
     whole = batches(text(**options), "train", epoch=1)
     loader = text(**options).train_dataloader()
-    loader.order.set_epoch(1)
-    loader.load_state_dict({"given": 5 * loader.order.together})
+    loader.epoch_sampler.set_epoch(1)
+    loader.load_state_dict({"consumed": 5 * loader.epoch_sampler.global_batch_size})
     rest = list(loader)
     assert len(rest) == len(whole) - 5
     assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(rest, whole[5:], strict=True))
@@ -101,7 +101,7 @@ def test_documents_are_told_apart(write):
     ]
     data = Text(0, files=files, length=10, batch_size=100, val=0.4, test=0.1, documents=True)
     (batch,) = data.val_dataloader()  # 80 tokens, ends in d
-    seen = [data.samples.vocabulary.decode(row) for row in batch.inputs.tolist()]
+    seen = [data.spec.vocabulary.decode(row) for row in batch.inputs.tolist()]
     assert seen[1:3] == ["bbbbbbbbbb", "bcccdddddd"]
     assert batch.documents[1:3].tolist() == [[0] * 10, [0, 1, 1, 1, 2, 2, 2, 2, 2, 2]]
     assert (batch.documents[3:] == 0).all()
@@ -113,13 +113,15 @@ def test_documents_are_told_apart(write):
 def test_batches_of_one_unit_carry_inputs_and_targets_alone(text):
     batch = batches(text(), "val")[0]
     assert batch.documents is None
-    assert batch.bytes is None
+    assert batch.target_bytes is None
 
 
 def test_bytes_of_targets_add_up(text):
     content = "the café of the zoo … " * 60
     data = text(content, tokens="subword", vocabulary=270)
-    total = sum(int(batch.bytes.sum()) for batch in batches(data, "test"))
+    total = sum(int(batch.target_bytes.sum()) for batch in batches(data, "test"))
     encoded = tokens(data, "test").tolist()
-    assert total == len(data.samples.vocabulary.decode(encoded[1:]).encode())
-    assert all((batch.bytes[batch.targets < 0] == 0).all() for batch in batches(data, "test"))
+    assert total == len(data.spec.vocabulary.decode(encoded[1:]).encode())
+    assert all(
+        (batch.target_bytes[batch.targets < 0] == 0).all() for batch in batches(data, "test")
+    )

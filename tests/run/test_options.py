@@ -58,7 +58,7 @@ def test_batches_that_are_accumulated_are_one_batch(tiny):
         )
         torch.manual_seed(0)
         data = build_data(recipe)
-        task = build_task(recipe, data.samples)
+        task = build_task(recipe, data.spec)
         found = {}
         task.on_before_optimizer_step = lambda _: found.update(
             {n: p.grad.clone() for n, p in task.named_parameters()}

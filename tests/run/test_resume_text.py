@@ -60,7 +60,7 @@ def test_classes_of_texts_are_remembered(tmp_path):
 
 def test_that_windows_ask_for_answers_is_remembered(tmp_path):
     for known in (
-        TextSpec(8, Words(("a", "b")), asks="answers"),
+        TextSpec(8, Words(("a", "b")), targets="answers"),
         TextSpec(8, Characters("ab"), "some"),
         TextSpec(8, Characters("ab")),
     ):

@@ -10,7 +10,7 @@ import torch
 from pictures import parquet
 from several import run, slurm, torchrun
 
-from zoo.data.vision.decode import Decoding
+from zoo.data.vision.decode import ImageDecoder
 from zoo.evaluation.evaluate import evaluate
 from zoo.run import checkpoint
 from zoo.run.callbacks.guards import FiniteGuard, StopOnSignal
@@ -148,12 +148,12 @@ def test_images_are_decoded_once_and_dealt_out(options, tiny, monkeypatch):
     parquet(Path("made/test-0.parquet"), 7)
     Path("album.yaml").write_text(ALBUM)
 
-    def decode(self, content, original=Decoding.__call__):
+    def decode(self, content, original=ImageDecoder.__call__):
         with Path(f"decoded-by-{os.environ.get('RANK')}").open("a") as seen:
             seen.write(".")
         return original(self, content)
 
-    monkeypatch.setattr(Decoding, "__call__", decode)
+    monkeypatch.setattr(ImageDecoder, "__call__", decode)
     assert several(options, "two", recipe="album.yaml") == [0, 0], logs()
     counts = [len(path.read_text()) for path in sorted(Path().glob("decoded-by-?"))]
     assert counts == ([16 + 4 + 4, 16 + 3 + 3] if options else [47])

@@ -8,7 +8,7 @@ import torch
 from language import SAMPLES, decoder, encoder, text
 from windows import OPTIM, Cycle, trainer
 
-from zoo.data.spec import Windows
+from zoo.data.spec import TextBatch
 from zoo.errors import OptionError
 from zoo.tasks.masked_lm import MaskedLM
 from zoo.tasks.metrics import IGNORE_INDEX
@@ -27,7 +27,7 @@ def masked(one, batch):
 
 def test_shares_are_those_of_the_paper():
     inputs = text(400, 100)
-    hidden, targets = masked(task(), Windows(inputs, inputs))
+    hidden, targets = masked(task(), TextBatch(inputs, inputs))
     chosen = targets != IGNORE_INDEX
     assert torch.equal(targets[chosen], inputs[chosen])
     assert torch.equal(hidden[~chosen], inputs[~chosen])
@@ -38,7 +38,7 @@ def test_shares_are_those_of_the_paper():
 
 
 def test_padding_is_never_chosen():
-    batch = Windows(text(), text(), torch.tensor([[0] * 6 + [-1] * 6, [0] * 12]))
+    batch = TextBatch(text(), text(), torch.tensor([[0] * 6 + [-1] * 6, [0] * 12]))
     _, targets = masked(task(mask_ratio=1.0), batch)
     assert (targets != IGNORE_INDEX).sum(1).tolist() == [6, 12]
 
@@ -59,7 +59,7 @@ def test_a_window_is_masked_the_same_in_any_batch():
         seen.append(inputs) or torch.zeros(*inputs.shape, 11)
     )
     for batch in (inputs, inputs.flip(0), inputs[1:]):
-        one.test_step(Windows(batch, batch), 0)
+        one.test_step(TextBatch(batch, batch), 0)
     assert torch.equal(seen[0], seen[1].flip(0))
     assert torch.equal(seen[0][1:], seen[2])
     assert not torch.equal(seen[0] == one.mask, (seen[0] == one.mask).flip(0))
@@ -69,7 +69,7 @@ def test_where_windows_overlap_each_token_is_measured_once():
     one, inputs = task(mask_ratio=1.0), text()
     targets = inputs.roll(-1, 1)
     targets[1, :8] = IGNORE_INDEX  # which the window before has asked
-    _, asked = one._asked(Windows(inputs, targets))
+    _, asked = one._asked(TextBatch(inputs, targets))
     assert (asked != IGNORE_INDEX).sum(1).tolist() == [12, 4]
     assert torch.equal(asked[1, 8:], inputs[1, 8:])
 
@@ -78,7 +78,7 @@ def test_the_loss_is_of_the_chosen_tokens():
     one, inputs = task(mask_ratio=0.5), text()
     logits = torch.randn(2, 12, 11)
     one.model.forward = lambda inputs, documents: logits
-    one.test_step(Windows(inputs, inputs), 0)
+    one.test_step(TextBatch(inputs, inputs), 0)
     seeds = [zlib.crc32(window.tobytes()) for window in inputs.numpy()]
     chosen = torch.stack(
         [
@@ -104,7 +104,7 @@ def test_a_model_without_a_mask_is_refused():
 def test_inputs_are_what_an_evaluation_shows_the_model():
     one, batch, seen = (
         task(mask_ratio=0.5),
-        Windows(text(), text(), torch.zeros(2, 12, dtype=torch.long)),
+        TextBatch(text(), text(), torch.zeros(2, 12, dtype=torch.long)),
         [],
     )
     one.model.forward = lambda *inputs: seen.append(inputs) or torch.zeros(2, 12, 11)

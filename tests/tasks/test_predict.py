@@ -9,7 +9,7 @@ from language import SAMPLES, decoder, encoder, text
 from torch.nn import functional as F
 from windows import OPTIM, Cycle, trainer
 
-from zoo.data.spec import Windows
+from zoo.data.spec import TextBatch
 from zoo.errors import OptionError, ZooError
 from zoo.tasks.causal_lm import CausalLM
 
@@ -39,7 +39,7 @@ def test_answers_are_counted_as_a_whole_where_windows_ask_for_one():
         CausalLM(decoder("rope"), OPTIM, dataclasses.replace(SAMPLES, asks="answers")),
     )
     said = [one.model.eval()(batch.inputs).argmax(-1) for batch in data.batches]
-    data.batches[1] = Windows(data.batches[1].inputs, said[1])  # whatever the model says
+    data.batches[1] = TextBatch(data.batches[1].inputs, said[1])  # whatever the model says
     (found,) = trainer().test(one, datamodule=data, verbose=False)
     assert found["test/exact"] == pytest.approx(1 / 4)
     assert "test/exact" not in trainer().test(task(), datamodule=data, verbose=False)[0]
@@ -59,7 +59,7 @@ def test_training_learns_the_cycle():
 
 def test_windows_know_their_documents():
     one, inputs = task(), text(1)
-    batch = Windows(inputs, inputs, torch.tensor([[0] * 5 + [1] * 7]))
+    batch = TextBatch(inputs, inputs, torch.tensor([[0] * 5 + [1] * 7]))
     torch.testing.assert_close(one.logits("val", batch)[:, 5:], one.model(inputs[:, 5:]))
 
 
@@ -82,7 +82,7 @@ def test_loops_remember_nothing_of_each_other():
 def test_a_loop_that_broke_off_leaves_nothing_behind():
     data, one = Cycle(), task()
     (first,) = trainer().test(one, datamodule=data, verbose=False)
-    one.test_step(Windows(text(), text()), 0)
+    one.test_step(TextBatch(text(), text()), 0)
     (second,) = trainer().test(one, datamodule=data, verbose=False)
     assert first == second
 
@@ -90,7 +90,7 @@ def test_a_loop_that_broke_off_leaves_nothing_behind():
 def test_a_batch_of_other_rows_remembers_nothing():
     one, data = task(memory_length=12), Cycle()
     one.logits("val", data.batches[0])
-    few = Windows(data.batches[1].inputs[:1], data.batches[1].targets[:1])
+    few = TextBatch(data.batches[1].inputs[:1], data.batches[1].targets[:1])
     torch.testing.assert_close(one.logits("val", few), one.model(few.inputs))
 
 
@@ -112,7 +112,7 @@ def test_a_model_that_sees_what_comes_after_is_refused():
 
 def test_a_window_that_the_model_cannot_read_is_told_in_words():
     one = task(memory_length=12)
-    batch = Windows(text(1), text(1), torch.zeros(1, 12, dtype=torch.long))
+    batch = TextBatch(text(1), text(1), torch.zeros(1, 12, dtype=torch.long))
     one.logits("train", batch)
     with pytest.raises(ZooError, match=r"model\.index: documents that follow"):
         one.training_step(batch, 1)

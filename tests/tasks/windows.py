@@ -7,7 +7,7 @@ import torch
 from language import SAMPLES
 from torch.utils.data import DataLoader
 
-from zoo.data.spec import Windows
+from zoo.data.spec import TextBatch
 from zoo.optim.adamw import AdamW
 from zoo.run.build import silence_libraries
 
@@ -26,8 +26,8 @@ class Cycle(L.LightningDataModule):
             torch.arange(12 * count + 1) % 11 + torch.randint(2, (rows, 1), generator=generator)
         ) % 11
         pieces = [text[:, 12 * i : 12 * i + 13] for i in range(count)]
-        self.batches = [Windows(piece[:, :-1], piece[:, 1:]) for piece in pieces]
-        self.batches[-1] = Windows(*(part[:last] for part in self.batches[-1][:2]))
+        self.batches = [TextBatch(piece[:, :-1], piece[:, 1:]) for piece in pieces]
+        self.batches[-1] = TextBatch(*(part[:last] for part in self.batches[-1][:2]))
 
     def train_dataloader(self):
         return DataLoader(self.batches, batch_size=None)

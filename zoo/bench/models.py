@@ -42,7 +42,7 @@ class NumberVocabulary:
     def decode(self, tokens: Sequence[int]) -> str:
         return " ".join(map(str, tokens))
 
-    def plain(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, str]:
         return {"count": str(self.count)}
 
 

@@ -11,7 +11,7 @@ import torch
 from zoo import config
 from zoo.config import Recipe
 from zoo.config.recipe import diff_recipes, format_sides
-from zoo.data.spec import Samples
+from zoo.data.spec import DataSpec
 from zoo.errors import DataError, OptionError, RecipeError
 from zoo.run import checkpoint
 from zoo.run.build import Experiment
@@ -24,7 +24,7 @@ class Subject(NamedTuple):
     """A recipe, and the specification of its data where a checkpoint holds one."""
 
     recipe: Recipe
-    samples: Samples | None
+    samples: DataSpec | None
 
 
 def compare_recipes(one: str, other: str, overrides: Sequence[str]) -> dict[str, Any]:

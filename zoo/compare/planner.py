@@ -81,11 +81,11 @@ def _loaded(asked: CompareRequest, one: Combination, *, here: bool) -> Recipe:
         load_recipe(asked.recipe, [*words, *(f"trainer.{word}" for word in ELSEWHERE)])
     data = build_data(made)
     try:
-        data.locate()
+        data.check_source()
     except OptionError as error:
         raise RecipeError(made.make_issue(f"data.{error.key}", str(error))) from None
     if asked.measure == "exact" and not (
-        isinstance(data.samples, TextSpec) and data.samples.asks == "answers"
+        isinstance(data.spec, TextSpec) and data.spec.targets == "answers"
     ):
         told = f"data {made.data.name} does not ask for one answer in each window, so that none is exact"
         raise RecipeError(ConfigIssue(COMMAND_LINE, "measure", told, "write measure=accuracy"))
@@ -185,9 +185,9 @@ def _planned(made: Recipe, seed: int, needs: Resources) -> dict[str, Any]:
 
 def _measure(asked: CompareRequest, made: Recipe) -> tuple[str, Literal["high", "low"]]:
     """What the answer is given in: by default the loss of texts of which every token is asked, else the accuracy."""
-    samples = build_data(made).samples
+    samples = build_data(made).spec
     name = asked.measure or (
-        "loss" if isinstance(samples, TextSpec) and samples.asks == "every" else "accuracy"
+        "loss" if isinstance(samples, TextSpec) and samples.targets == "every" else "accuracy"
     )
     return f"test/{name}", find_direction(name)
 
@@ -197,7 +197,7 @@ def find_direction(measure: str) -> Literal["high", "low"]:
 
 
 def _size(made: Recipe) -> str:
-    samples = build_data(made).samples
+    samples = build_data(made).spec
     if not isinstance(samples, ImageSpec):
         return f"{samples.length} tokens"
     same = samples.height == samples.width
@@ -206,6 +206,6 @@ def _size(made: Recipe) -> str:
 
 def _windows(made: Recipe) -> Iterator[str]:
     """How texts are cut at other lengths than that of training, where they are."""
-    for sized in list_lengths(made, build_data(made).samples).values():
-        if words := build_data(made, **sized.options).windows:
+    for sized in list_lengths(made, build_data(made).spec).values():
+        if words := build_data(made, **sized.options).windowing:
             yield f"windows {words}"

@@ -175,8 +175,8 @@ def rename_weights(
 
 
 def _rename_block(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    for key, name in LAYER_SCALES.items():
-        yield name, weights[key]
+    for scale, name in LAYER_SCALES.items():
+        yield name, weights[scale]
     yield from _rename_layers(weights, BLOCK_LAYERS)
     for kind in ("weight", "bias"):
         query, key, value = weights[f"attn.qkv.{kind}"].chunk(3)

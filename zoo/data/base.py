@@ -1,4 +1,4 @@
-"""What every source of data has beside what Lightning asks of it."""
+"""The base class of data sources: what zoo needs of a source beside Lightning's data module."""
 
 from __future__ import annotations
 
@@ -10,98 +10,116 @@ from typing import Any, NamedTuple
 import lightning as L
 from torch import Tensor
 
-from zoo.data.sampler import Share
-from zoo.data.spec import Samples
+from zoo.data.sampler import ProcessShare
+from zoo.data.spec import DataSpec
 from zoo.errors import OptionError
 
 
-class Given(NamedTuple):
-    """A batch made of files. `faults` says of each that could not be read what is wrong with it."""
+class FileBatch(NamedTuple):
+    """A batch read from files, for `zoo predict`."""
 
-    paths: tuple[
-        Path, ...
-    ]  # those that `batch` is made of: one for each image, or one for all windows of a text
-    batch: Any  # images [B, C, H, W] as a model has them, or Windows
-    faults: dict[Path, str]
+    paths: tuple[Path, ...]
+    """The files of the batch: one for each image, or one for all windows of a text."""
+    batch: Any
+    """Model inputs: images [B, C, H, W] or token windows."""
+    errors: dict[Path, str]
+    """Why files could not be read."""
 
 
 class DataModule(L.LightningDataModule):
-    """A source is made cheaply: `samples` needs no `setup`, so that a recipe can be checked. A source of text may read its
-    text for it, and raise DataError. `digest` names the contents of data that is not fixed by its options.
+    """A source of samples, cheap to construct: files are read in `setup`.
+
+    `spec` is known without `setup`, so that a recipe can be validated; a source of text may read
+    its text for it.
     """
 
-    name: str  # the registered one
-    samples: Samples
+    name: str
+    """The name it is registered under, set by `@register`."""
+    spec: DataSpec
     digest: str | None = None
-    windows: str | None = (
-        None  # how a test cuts a text into windows, in words; None where samples are given as they are
-    )
-    shown: str | None = (
-        None  # how images are brought to the size of `samples`, in words; None where they are no images
-    )
+    """Names the contents of data that its options do not determine."""
+    windowing: str | None = None
+    """How evaluation cuts a text into windows, in words; None for other data."""
+    resizing: str | None = None
+    """How images are brought to the size of `spec`, in words; None for other data."""
 
     @property
     def title(self) -> str:
-        """The name of the source and, where there is one, the digest of its text."""
+        """The name of the source and, if it has one, the digest of its contents."""
         return self.name if self.digest is None else f"{self.name} {self.digest}"
 
     @property
-    def share(self) -> Share:
+    def share(self) -> ProcessShare:
         """This process' share of each batch."""
-        return (
-            Share()
-            if self.trainer is None
-            else Share(self.trainer.global_rank, self.trainer.world_size)
-        )
+        if self.trainer is None:
+            return ProcessShare()
+        return ProcessShare(self.trainer.global_rank, self.trainer.world_size)
 
     @abstractmethod
-    def loader(self, part: str) -> Iterable[Any]:
-        """This process' share of the batches of train, val or test, once set up; those of train in the order of training.
+    def build_loader(self, split: str) -> Iterable[Any]:
+        """Return this process' share of the batches of a split, after `setup`.
 
-        Those of train have an `order`.
+        The loader of train shuffles and has an `epoch_sampler`.
+
+        Args:
+            split: train, val or test.
         """
 
     def train_dataloader(self) -> Iterable[Any]:
-        loader: Any = self.loader("train")
-        loader.order.held = self.trainer is not None and bool(self.trainer.overfit_batches)  # type: ignore[attr-defined]
+        loader: Any = self.build_loader("train")
+        overfits = self.trainer is not None and bool(self.trainer.overfit_batches)  # type: ignore[attr-defined]
+        loader.epoch_sampler.fixed_epoch = overfits
         return loader
 
     def val_dataloader(self) -> Iterable[Any]:
-        return self.loader("val")
+        return self.build_loader("val")
 
     def test_dataloader(self) -> Iterable[Any]:
-        return self.loader("test")
-
-    def pictured(self, images: Tensor) -> Tensor:
-        """Images or clips [B, C, ...] as a model has them, for people: from 0, black, to 1, white.
-
-        By default each is stretched from its darkest number to its brightest.
-        """
-        low, high = (
-            end.unflatten(0, (-1, *[1] * (images.dim() - 1)))
-            for end in images.flatten(1).aminmax(dim=1)
-        )
-        return (images - low) / (high - low).clamp(min=1e-6)
+        return self.build_loader("test")
 
     @abstractmethod
-    def count(self, part: str) -> int:
-        """The number of samples in train, val or test, once set up."""
+    def count_samples(self, split: str) -> int:
+        """Return the number of samples of a split, after `setup`."""
 
-    def baselines(self) -> dict[str, float]:
-        """test/loss of models that need no training, by name: what a trained one has to be compared to."""
+    def denormalize(self, images: Tensor) -> Tensor:
+        """Return model inputs [B, C, ...] as pictures from 0, black, to 1, white.
+
+        By default each image is stretched from its minimum to its maximum.
+        """
+        shape = (-1, *[1] * (images.dim() - 1))
+        low, high = (bound.view(shape) for bound in images.flatten(1).aminmax(dim=1))
+        return (images - low) / (high - low).clamp(min=1e-6)
+
+    def compute_baselines(self) -> dict[str, float]:
+        """Return test/loss of models that need no training, by name."""
         return {}
 
-    def locate(self) -> None:
-        """Raises DataError, or OptionError, where what `setup` would read is not there or not as it is said to be.
+    def check_source(self) -> None:
+        """Check that what `setup` will read exists, reading at most the first row of each split.
 
-        Reads no more than the first row of each part.
+        Raises:
+            DataError: Files, splits or columns are missing.
+            OptionError: The data differ from what the options say.
         """
         return
 
-    def adopt(self, samples: Samples) -> None:
-        """Yield what a trained model knows: text is encoded with its vocabulary. Raises DataError where it cannot be."""
+    def adopt_spec(self, spec: DataSpec) -> None:
+        """Take over the vocabulary and the classes that a model was trained with.
+
+        Raises:
+            DataError: The data cannot be encoded with that vocabulary.
+            OptionError: The model was trained on samples of another kind.
+        """
         return
 
-    def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:
-        """Batches of files as the model of `samples` has those of val, without `setup`. Raises OptionError where it cannot."""
-        raise OptionError("name", f"{self.name} makes its samples itself and reads none from files")
+    def read_files(self, paths: Sequence[Path], spec: DataSpec) -> Iterator[FileBatch]:
+        """Read files into batches, preprocessed as in evaluation; needs no `setup`.
+
+        Args:
+            paths: The files, in the order of the result.
+            spec: What the model was trained on.
+
+        Raises:
+            OptionError: The source generates its samples, or the model reads another kind.
+        """
+        raise OptionError("name", f"{self.name} generates its samples and reads no files")

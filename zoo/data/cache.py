@@ -1,7 +1,8 @@
-"""Encoded texts kept on disk, so that they are encoded once and mapped into memory after that.
+"""Arrays cached on disk, such as encoded texts, and mapped into memory.
 
-A file is the SHA-256 of all that follows, a line of JSON, and the tokens. It is written under another name first, so that
-none is ever seen half written; one that was damaged later does not match its sum, and is made anew.
+A file is the SHA-256 of all that follows, a line of JSON, and the array. It is written under
+another name and renamed, so that no file is ever half written; a damaged one does not match its
+checksum and is made again.
 """
 
 from __future__ import annotations
@@ -20,58 +21,68 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SUM = 64  # hexadecimal digits
-ALIGNED = 64  # bytes, so that the tokens are well placed in memory
+DIGEST_SIZE = 64
+"""Hexadecimal digits of the checksum."""
+ALIGNMENT = 64
+"""The array begins at a multiple of so many bytes."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Facts, as plain data, and the tokens they are about. `problem` says why they could not be kept."""
+class CacheEntry:
+    """An array and what is known about it."""
 
-    facts: dict[str, Any]
-    tokens: NDArray[Any]
+    metadata: dict[str, Any]
+    """Plain data."""
+    array: NDArray[Any]
     problem: str | None = None
+    """Why the entry could not be written to disk."""
 
 
-def folder() -> Path:
-    """Where encoded texts are kept. Raises RuntimeError where the user has no home."""
+def cache_folder() -> Path:
+    """Return the folder of cached arrays. Raises RuntimeError if the user has no home."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "zoo"
 
 
-def kept(key: str, make: Callable[[], Entry]) -> Entry:
-    """The entry of a key: mapped from its file, or made and kept. Where none can be kept it stays in memory."""
-    with suppress(OSError, RuntimeError, ValueError):  # none yet, or damaged
-        return _load(folder() / f"{key}.tokens")
-    made = make()
+def load_or_make(key: str, make: Callable[[], CacheEntry]) -> CacheEntry:
+    """Return the entry of a key, mapped from its file; make and write it if there is none.
+
+    An entry that cannot be written stays in memory and says so in `problem`.
+    """
+    # none yet, or damaged
+    with suppress(OSError, RuntimeError, ValueError):
+        return _load(cache_folder() / f"{key}.tokens")
+    entry = make()
     try:
-        path = folder() / f"{key}.tokens"
-        _save(path, made)
+        path = cache_folder() / f"{key}.tokens"
+        _save(path, entry)
         return _load(path)
     except (OSError, RuntimeError, ValueError) as error:
-        return replace(made, problem=f"encoded texts cannot be kept for the next time: {error}")
+        return replace(entry, problem=f"encoded texts cannot be cached: {error}")
 
 
-def _load(path: Path) -> Entry:
-    """Raises OSError where there is no file, ValueError where it is damaged."""
+def _load(path: Path) -> CacheEntry:
+    """Map a file. Raises OSError if there is none, ValueError if it is damaged."""
     with path.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if hashlib.sha256(memoryview(content)[SUM:]).hexdigest().encode() != content[:SUM]:
+    digest = hashlib.sha256(memoryview(content)[DIGEST_SIZE:]).hexdigest().encode()
+    if digest != content[:DIGEST_SIZE]:
         raise ValueError(f"{path} is damaged")
     end = content.find(b"\n") + 1
-    header = json.loads(content[SUM:end])
-    return Entry(header["facts"], np.frombuffer(content, header["type"], offset=end))
+    header = json.loads(content[DIGEST_SIZE:end])
+    array = np.frombuffer(content, header["type"], offset=end)
+    return CacheEntry(header["metadata"], array)
 
 
-def _save(path: Path, entry: Entry) -> None:
-    head = json.dumps({"facts": entry.facts, "type": entry.tokens.dtype.str}).encode()
-    head += b" " * (-(SUM + len(head) + 1) % ALIGNED) + b"\n"
-    tokens = np.ascontiguousarray(entry.tokens)
-    total = hashlib.sha256(head)
-    total.update(tokens.data)
+def _save(path: Path, entry: CacheEntry) -> None:
+    header = json.dumps({"metadata": entry.metadata, "type": entry.array.dtype.str}).encode()
+    header += b" " * (-(DIGEST_SIZE + len(header) + 1) % ALIGNMENT) + b"\n"
+    array = np.ascontiguousarray(entry.array)
+    digest = hashlib.sha256(header)
+    digest.update(array.data)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         try:
-            file.writelines([total.hexdigest().encode(), head, tokens.data])
+            file.writelines([digest.hexdigest().encode(), header, array.data])
             file.close()
             os.replace(file.name, path)
         except BaseException:

@@ -1,4 +1,4 @@
-"""Handwritten digits: 1,797 images of 8 x 8 pixels (Alpaydin and Kaynak 1998) that come with zoo. No download."""
+"""Handwritten digits: 1,797 images of 8 x 8 pixels (Alpaydin and Kaynak 1998), included in zoo."""
 
 from __future__ import annotations
 
@@ -14,21 +14,26 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from zoo.data.base import DataModule, Given
-from zoo.data.sampler import ResumableLoader
-from zoo.data.spec import ImageSpec, Samples
-from zoo.data.vision.dataset import pictures, refuse_others
-from zoo.data.vision.decode import Decoding, Size, sides
-from zoo.errors import OptionError
+from zoo.data.base import DataModule, FileBatch
+from zoo.data.sampler import Key, ResumableLoader
+from zoo.data.spec import DataSpec, ImageSpec, check_fractions
+from zoo.data.vision.decode import (
+    ImageDecoder,
+    Size,
+    check_reads_images,
+    get_sides,
+    read_image_files,
+)
 from zoo.registry import Between, Count, register
 
 COUNT = 1797
-SIDE = 8  # pixels
+SIDE = 8
+"""Pixels."""
 
 
 @cache
-def scanned() -> tuple[Tensor, Tensor]:
-    """Read images [1797, 1, 8, 8], black 0 and white 1, and labels [1797]; not to be changed in place."""
+def load_digits() -> tuple[Tensor, Tensor]:
+    """Load images [1797, 1, 8, 8], black 0 and white 1, and labels [1797]; do not change them."""
     table = np.loadtxt(Path(__file__).with_suffix(".csv.gz"), delimiter=",")
     images = torch.from_numpy(table[:, :-1]).float().view(COUNT, 1, SIDE, SIDE) / 16
     return images, torch.from_numpy(table[:, -1]).long()
@@ -36,11 +41,12 @@ def scanned() -> tuple[Tensor, Tensor]:
 
 @register
 class Digits(DataModule):
-    """Images [B, 1, height, width], resized bilinearly and brought to zero mean and unit variance, with labels 0 to 9.
+    """Images [B, 1, height, width], resized bilinearly and normalised, with labels 0 to 9.
 
-    `size` is that of a square, or [height, width]: digits are then stretched. The split into train, val and test is drawn
-    once from the seed. Training images are shifted by up to `shift` of their width, turned by up to `rotation` degrees and
-    scaled by up to 1 +- `scale`, all drawn from (seed, epoch, index).
+    `size` is that of a square, or [height, width]: digits are then stretched. The split into train,
+    val and test is drawn from the seed. Training images are shifted by up to `shift` of their
+    width, rotated by up to `rotation` degrees and scaled by up to 1 +- `scale`, all drawn from
+    (seed, epoch, index).
     """
 
     def __init__(
@@ -57,83 +63,72 @@ class Digits(DataModule):
         workers: Annotated[int, Between(0)] = 0,
     ) -> None:
         super().__init__()
-        for key, share in (("val", val), ("test", test)):
-            if not 0 < share < 1 or val + test >= 1:
-                raise OptionError(
-                    key,
-                    f"shares val {val} and test {test} must be positive and leave something to train on",
-                )
+        check_fractions(val, test)
         self.seed, self.batch_size, self.workers = seed, batch_size, workers
-        self.shares = {"val": val, "test": test}
-        self.sides, self.augment = sides(size), (shift, rotation, scale)
-        self.samples = ImageSpec(1, *self.sides, classes=10)
+        self.val, self.test = val, test
+        self.sides, self.augment = get_sides(size), (shift, rotation, scale)
+        self.spec = ImageSpec(1, *self.sides, classes=10)
 
     @property
-    def shown(self) -> str:  # type: ignore[override]
+    def resizing(self) -> str:  # type: ignore[override]
         return "each side resized to its own length, bilinearly"
 
     def setup(self, stage: str) -> None:
-        raw, labels = scanned()
-        images = self._resized(raw)
+        raw, labels = load_digits()
+        images = self._resize(raw)
         images = (images - images.mean()) / images.std()
         order = torch.from_numpy(np.random.default_rng(self.seed).permutation(COUNT))
-        counts = {name: round(share * COUNT) for name, share in self.shares.items()}
-        test, val, train = order.split(
-            [counts["test"], counts["val"], COUNT - sum(counts.values())]
+        val, test = round(self.val * COUNT), round(self.test * COUNT)
+        rows = dict(
+            zip(("test", "val", "train"), order.split([test, val, COUNT - val - test]), strict=True)
         )
-        self.parts = {
-            "train": Augmented(images[train], labels[train], self.seed, *self.augment),
-            "val": Augmented(images[val], labels[val], self.seed),
-            "test": Augmented(images[test], labels[test], self.seed),
-        }
-
-    def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:
-        """Files are made grey images of 8 x 8 first, as the digits are; ink is white."""
-        refuse_others(samples, 1)
-        every = self._resized(scanned()[0])
-        mean, deviation = every.mean(), every.std()
-
-        def finished(given: Given) -> Given:
-            return given._replace(
-                batch=(self._resized(given.batch.float() / 255) - mean) / deviation
+        self.splits = {}
+        for split, numbers in rows.items():
+            augment = self.augment if split == "train" else (0.0, 0.0, 0.0)
+            self.splits[split] = AugmentedImages(
+                images[numbers], labels[numbers], self.seed, *augment
             )
 
-        return map(
-            finished,
-            pictures(paths, Decoding((SIDE, SIDE), 1, "crop"), self.batch_size, self.workers),
-        )
+    def read_files(self, paths: Sequence[Path], spec: DataSpec) -> Iterator[FileBatch]:
+        """Read files as grey images of 8 x 8 first, as the digits are; ink is white."""
+        check_reads_images(spec, 1)
+        digits = self._resize(load_digits()[0])
+        mean, std = digits.mean(), digits.std()
 
-    def _resized(self, images: Tensor) -> Tensor:
-        """[B, 1, height, width] of images [B, 1, 8, 8]."""
+        def normalize(files: FileBatch) -> FileBatch:
+            images = self._resize(files.batch.float() / 255)
+            return files._replace(batch=(images - mean) / std)
+
+        decoder = ImageDecoder((SIDE, SIDE), 1, "crop")
+        return map(normalize, read_image_files(paths, decoder, self.batch_size, self.workers))
+
+    def _resize(self, images: Tensor) -> Tensor:
+        """Resize images [B, 1, 8, 8] to [B, 1, height, width]."""
         return F.interpolate(
             images, size=self.sides, mode="bilinear", align_corners=False, antialias=True
         )
 
-    def loader(self, part: str) -> ResumableLoader:
+    def build_loader(self, split: str) -> ResumableLoader:
+        images, is_training = self.splits[split], split == "train"
         return ResumableLoader(
-            self.parts[part],
-            self.batch_size,
-            self.seed,
-            self.workers,
-            self.share,
-            training=part == "train",
+            images, self.batch_size, self.seed, self.workers, self.share, training=is_training
         )
 
-    def count(self, part: str) -> int:
-        return len(self.parts[part])
+    def count_samples(self, split: str) -> int:
+        return len(self.splits[split])
 
 
-class Augmented(Dataset[tuple[Tensor, Tensor]]):
-    """Images and labels in memory, fetched by batches of (epoch, index), or of indices without augmentation."""
+class AugmentedImages(Dataset[tuple[Tensor, Tensor]]):
+    """Images in memory, fetched by batches of keys; those of training are augmented.
+
+    Args:
+        shift: The largest shift, as a fraction of the width.
+        rotation: The largest rotation, in degrees.
+        scale: The largest change of scale.
+    """
 
     def __init__(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        seed: int,
-        shift: float = 0.0,
-        rotation: float = 0.0,
-        scale: float = 0.0,
+        self, images: Tensor, labels: Tensor, seed: int, shift: float, rotation: float, scale: float
     ) -> None:
         self.images, self.labels, self.seed = images, labels, seed
         self.amounts = np.array([math.radians(rotation), scale, 2 * shift, 2 * shift])
@@ -141,25 +136,23 @@ class Augmented(Dataset[tuple[Tensor, Tensor]]):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, key: int | tuple[int, int]) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, key: Key) -> tuple[Tensor, Tensor]:
         images, labels = self.__getitems__([key])
         return images[0], labels[0]
 
-    def __getitems__(self, keys: Sequence[int | tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    def __getitems__(self, keys: Sequence[Key]) -> tuple[Tensor, Tensor]:
         pairs = [key for key in keys if isinstance(key, tuple)]
-        indices = [index for _, index in pairs] if pairs else list(keys)
+        indices = [key[1] if isinstance(key, tuple) else key for key in keys]
         images = self.images[indices]
         if pairs and self.amounts.any():
-            images = self._moved(images, pairs)
+            images = self._augment(images, pairs)
         return images, self.labels[indices]
 
-    def _moved(self, images: Tensor, keys: list[tuple[int, int]]) -> Tensor:
-        draws = (
-            np.stack([np.random.default_rng([self.seed, *key]).uniform(-1, 1, 4) for key in keys])
-            * self.amounts
-        )
+    def _augment(self, images: Tensor, keys: list[tuple[int, int]]) -> Tensor:
+        rngs = [np.random.default_rng([self.seed, *key]) for key in keys]
+        draws = np.stack([rng.uniform(-1, 1, 4) for rng in rngs]) * self.amounts
         angle, growth, x, y = torch.from_numpy(draws).float().unbind(1)
         cos, sin = angle.cos() / (1 + growth), angle.sin() / (1 + growth)
         matrices = torch.stack([cos, -sin, x, sin, cos, y], dim=1).view(-1, 2, 3)
-        places = F.affine_grid(matrices, list(images.shape), align_corners=False)
-        return F.grid_sample(images, places, padding_mode="border", align_corners=False)
+        grid = F.affine_grid(matrices, list(images.shape), align_corners=False)
+        return F.grid_sample(images, grid, padding_mode="border", align_corners=False)

@@ -1,22 +1,22 @@
-"""English of the Python manual: the help topics that come with every Python (pydoc_data). No download."""
+"""English of the Python manual: the help topics that come with every Python (pydoc_data)."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from zoo.data.corpus.corpus import Corpus, Document, Shares
-from zoo.data.corpus.source import Reading, Written
-from zoo.data.corpus.tokenizer import Tokenisation
-from zoo.data.corpus.windows import Cutting
+from zoo.data.corpus.corpus import CharacterSplit, Corpus, Document
+from zoo.data.corpus.source import CorpusSource
+from zoo.data.corpus.tokenizer import TokenizerOptions
+from zoo.data.corpus.windows import WindowOptions
 from zoo.registry import Between, Count, register
 
 
 @register
-class PythonDocs(Written):
-    """Windows of `length` tokens of the topics, sorted by name, a blank line between them; 465,049 characters in Python 3.11.
+class PythonDocs(CorpusSource):
+    """Windows of `length` tokens of the help topics, sorted by name, a blank line between them.
 
-    The text is that of the running Python, so its `digest` tells whether two runs read the same. Each topic is a document.
-    Options are those of the source `text`.
+    The text is that of the running Python, 465,049 characters in Python 3.11; its `digest` tells
+    whether two runs read the same. Each topic is a document. Options are those of the source `text`.
     """
 
     def __init__(
@@ -35,16 +35,14 @@ class PythonDocs(Written):
         stride: Count | None = None,
         workers: Annotated[int, Between(0)] = 0,
     ) -> None:
-        super().__init__()
-        tokenisation = Tokenisation(tokens, vocabulary=vocabulary)
-        cutting = Cutting(length, batch_size, windows, documents, streams, stride)
-        self.reading = Reading(
-            Corpus(topics, tokenisation, Shares(val, test)), cutting, seed, workers
-        )
+        options = TokenizerOptions(tokens, vocabulary=vocabulary)
+        corpus = Corpus(read_topics, options, CharacterSplit(val, test))
+        window = WindowOptions(length, batch_size, windows, documents, streams, stride)
+        super().__init__(seed, corpus, window, workers)
 
 
-def topics() -> list[Document]:
-    """The topics of the running Python."""
+def read_topics() -> list[Document]:
+    """Return the help topics of the running Python."""
     from pydoc_data.topics import topics
 
     return [Document(name, topics[name].strip() + "\n\n") for name in sorted(topics)]

@@ -1,4 +1,4 @@
-"""The order of samples: a function of (seed, epoch, index) alone, whatever loads them, and resumable within an epoch."""
+"""Resumable sampling: the order of samples is a function of (seed, epoch, index) alone."""
 
 from __future__ import annotations
 
@@ -12,128 +12,148 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from zoo.errors import DataError
 
-Keys = list[tuple[int, int]] | list[int]
+Key = int | tuple[int, int]
+"""What a dataset is indexed by: a sample index, or (epoch, index) in training."""
 
 
 @dataclass(frozen=True)
-class Share:
-    """Which one this is of the `processes` that deal out each batch among themselves."""
+class ProcessShare:
+    """The share of each batch that one of several processes takes."""
 
     rank: int = 0
-    processes: int = 1
+    world_size: int = 1
 
-    def of(self, batch: Any) -> Any:
-        """This one's part of a sequence: parts follow one another, and the first ones are longer by at most one."""
-        size, more = divmod(len(batch), self.processes)
-        start = self.rank * size + min(self.rank, more)
-        return batch[start : start + size + (self.rank < more)]
-
-
-class ResumableSampler(Sampler[Keys]):
-    """One process' part of every batch of `together` samples, which all processes take at once.
-
-    With a `seed`, in training, samples are (epoch, index) in an order drawn from seed and epoch, so that augmentation can be
-    seeded by both; samples that go on from one another are not `shuffled`. All parts are equally long, so that the mean of
-    their gradients is that of the batch: less than one sample for each process is left out at the end. Else they are
-    indices, each once, in batches as long as one another, or all but.
-
-    Lightning sets the epoch, unless it is `held`. The first `skip` samples are left out, once: a resumed run has seen them.
-    """
-
-    def __init__(
-        self, count: int, together: int, share: Share, seed: int | None, shuffled: bool = True
-    ) -> None:
-        if not count:
-            raise DataError(
-                "there is no sample to read: a split of the data, or a share of one, is empty"
-            )
-        if min(count, together) < share.processes:
-            what = f"{count} samples" if count < together else f"a batch of {together}"
-            raise DataError(f"{what} cannot be dealt out to {share.processes} processes")
-        self.all, self.count = count, count  # samples that there are, and that are dealt out
-        self.together, self.share, self.seed, self.shuffled = together, share, seed, shuffled
-        if seed is not None:
-            self.count -= count % together % share.processes
-        self.epoch = self.skip = 0
-        self.held = False
-        self.sampler = self  # which Lightning tells the epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = 0 if self.held else epoch
-
-    def __len__(self) -> int:
-        return len(self._ends())
-
-    def __iter__(self) -> Iterator[Keys]:
-        first, self.skip = self.skip, 0
-        indices = np.arange(self.all)
-        if self.seed is not None and self.shuffled:
-            indices = np.random.default_rng([self.seed, self.epoch]).permutation(self.all)
-        for end in self._ends():
-            if end > first:
-                own = [int(index) for index in self.share.of(indices[first:end])]
-                yield own if self.seed is None else [(self.epoch, index) for index in own]
-                first = end
-
-    def _ends(self) -> list[int]:
-        """Where batches end. Those of an evaluation have all processes take part in each, and equally often."""
-        if self.seed is not None:
-            return [*range(self.together, self.count, self.together), self.count]
-        whole = self.count - self.count % self.share.processes
-        batches = -(-whole // self.together)
-        return [self.count * number // batches for number in range(1, batches + 1)]
+    def take(self, batch: Any) -> Any:
+        """Return this process' slice of a sequence; the first slices are longer by at most one."""
+        size, rest = divmod(len(batch), self.world_size)
+        start = self.rank * size + min(self.rank, rest)
+        return batch[start : start + size + (self.rank < rest)]
 
 
-class ResumableLoader(DataLoader[Any]):
-    """Batches fetched whole, of `batch_size` samples for each process, or of `together` for all of them.
+class ResumableSampler(Sampler[list[Key]]):
+    """One process' share of every global batch, resumable within an epoch.
 
-    In `training` in a given order, which a checkpoint can go on from in the middle of an epoch.
+    In training (with a `seed`) samples are (epoch, index), so that augmentation can be seeded by
+    both. All shares are of one length, so that the mean of the processes' gradients is that of the
+    global batch: less than one sample for each process is left out at the end of an epoch. In
+    evaluation samples are indices, each exactly once, in batches of nearly one length.
+
+    Lightning sets the epoch. `skip` samples are left out once, those that a resumed run has seen.
     """
 
     def __init__(
         self,
-        samples: Dataset[Any],
+        count: int,
+        global_batch_size: int,
+        share: ProcessShare,
+        seed: int | None,
+        shuffle: bool = True,
+    ) -> None:
+        if not count:
+            raise DataError("no samples: a split of the data, or a fraction of one, is empty")
+        if min(count, global_batch_size) < share.world_size:
+            few = count < global_batch_size
+            what = f"{count} samples" if few else f"a batch of {global_batch_size}"
+            raise DataError(f"{what} cannot be split among {share.world_size} processes")
+
+        self.total = count
+        self.global_batch_size, self.share = global_batch_size, share
+        # not `shuffle`: Lightning would warn of it in evaluation
+        self.seed, self.is_shuffled = seed, shuffle
+        left_out = 0 if seed is None else count % global_batch_size % share.world_size
+        self.count = count - left_out
+        """Samples of an epoch, of all processes."""
+        self.epoch = self.skip = 0
+        self.fixed_epoch = False
+        """Repeat epoch 0, for `overfit_batches`."""
+        # Lightning sets the epoch of `loader.batch_sampler.sampler`
+        self.sampler = self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of an epoch."""
+        self.epoch = 0 if self.fixed_epoch else epoch
+
+    def __len__(self) -> int:
+        return len(self._batch_ends())
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        first, self.skip = self.skip, 0
+        indices = np.arange(self.total)
+        if self.seed is not None and self.is_shuffled:
+            indices = np.random.default_rng([self.seed, self.epoch]).permutation(self.total)
+        for end in self._batch_ends():
+            if end > first:
+                own = [int(index) for index in self.share.take(indices[first:end])]
+                yield list(own) if self.seed is None else [(self.epoch, index) for index in own]
+                first = end
+
+    def _batch_ends(self) -> list[int]:
+        """Return where batches end; in evaluation every process has a part of every batch."""
+        if self.seed is not None:
+            return [*range(self.global_batch_size, self.count, self.global_batch_size), self.count]
+        divisible = self.count - self.count % self.share.world_size
+        batches = -(-divisible // self.global_batch_size)
+        return [self.count * number // batches for number in range(1, batches + 1)]
+
+
+class ResumableLoader(DataLoader[Any]):
+    """A loader that a checkpoint can resume in the middle of an epoch.
+
+    Batches are fetched whole, by `dataset.__getitems__`.
+
+    Args:
+        batch_size: Samples of a batch of one process.
+        training: Shuffle by (seed, epoch).
+        shuffle: False in training keeps the samples in order, as windows that continue each other.
+        global_batch_size: Samples of a batch of all processes; by default `batch_size` for each.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
         batch_size: int,
         seed: int,
         workers: int,
-        share: Share,
+        share: ProcessShare,
         *,
         training: bool = False,
-        shuffled: bool = True,
-        together: int | None = None,
+        shuffle: bool = True,
+        global_batch_size: int | None = None,
     ) -> None:
-        together = together or batch_size * share.processes
-        self.order = ResumableSampler(
-            len(samples),  # type: ignore[arg-type]
-            together,
-            share,
-            seed if training else None,
-            shuffled,
+        global_batch_size = global_batch_size or batch_size * share.world_size
+        count: int = len(dataset)  # type: ignore[arg-type]
+        sampler_seed = seed if training else None
+        self.epoch_sampler = ResumableSampler(
+            count, global_batch_size, share, sampler_seed, shuffle
         )
+        # its own generator: the global random state is left to the model
         super().__init__(
-            samples,
-            batch_sampler=self.order,
+            dataset,
+            batch_sampler=self.epoch_sampler,
             num_workers=workers,
-            collate_fn=_as_fetched,
+            collate_fn=keep_batch,
             persistent_workers=workers > 0,
-            generator=torch.Generator().manual_seed(
-                seed
-            ),  # its own: the global random state is left to the model
+            generator=torch.Generator().manual_seed(seed),
         )
-        self.given = 0  # samples of this epoch, to all processes
+        self.consumed = 0
+        """Samples of this epoch that were yielded, in all processes together."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self.given = self.order.skip
+        sampler = self.epoch_sampler
+        self.consumed = sampler.skip
         for batch in super().__iter__():
-            self.given = min(self.given + self.order.together, self.order.count) % self.order.count
+            end = min(self.consumed + sampler.global_batch_size, sampler.count)
+            self.consumed = end % sampler.count
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        return {"given": self.given}
+        return {"consumed": self.consumed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.given = self.order.skip = state["given"] % self.order.count
+        sampler = self.epoch_sampler
+        self.consumed = sampler.skip = state["consumed"] % sampler.count
 
 
-def _as_fetched(batch: Any) -> Any:
+def keep_batch(batch: Any) -> Any:
+    """Return a batch that a dataset has collated already."""
     return batch

@@ -1,4 +1,4 @@
-"""What a data source yields: the facts that a model and a task are built for."""
+"""Data specs: the shapes and the vocabulary that a model and a task are built for."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
+from zoo.errors import OptionError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+IGNORE_INDEX = -100
+"""The target of tokens that are not predicted, as in PyTorch's `ignore_index`."""
+
+
 @dataclass(frozen=True)
 class ImageSpec:
-    """Images [B, channels, height, width] with one label each. `names` of the classes are empty where they have none."""
+    """Images [B, channels, height, width] with one label each."""
 
     noun: ClassVar[str] = "images"
+    """The name of this kind of samples in messages."""
 
     channels: int
     height: int
     width: int
     classes: int
     names: tuple[str, ...] = field(default=(), kw_only=True)
+    """Names of the classes, empty if they have none."""
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -33,6 +41,7 @@ class VideoSpec(ImageSpec):
     """Clips [B, channels, frames, height, width] with one label each."""
 
     noun: ClassVar[str] = "videos"
+    """The name of this kind of samples in messages."""
 
     frames: int
 
@@ -42,60 +51,76 @@ class VideoSpec(ImageSpec):
 
 
 class Vocabulary(Protocol):
-    """Numbers for pieces of text. `unit` is what one token is."""
+    """Token ids for pieces of text."""
 
     @property
-    def unit(self) -> Literal["character", "byte", "token"]: ...
+    def unit(self) -> Literal["character", "byte", "token"]:
+        """What one token is."""
+        ...
 
     def __len__(self) -> int: ...
 
     def encode(self, text: str) -> list[int]:
-        """Raises OptionError("prompt", ...) naming what the vocabulary does not have."""
+        """Return token ids.
+
+        Raises:
+            OptionError: The vocabulary lacks characters of the text, which are named.
+        """
         ...
 
     def decode(self, tokens: Sequence[int]) -> str: ...
 
-    def plain(self) -> dict[str, str]:
-        """As plain data, for a checkpoint."""
+    def to_dict(self) -> dict[str, str]:
+        """Return plain data for a checkpoint; `vocabulary_from_dict` reads it."""
         ...
 
 
 @dataclass(frozen=True)
 class TextSpec:
-    """Windows of `length` tokens, at most, out of a vocabulary. Asked is every next token, or some of them, or one answer
-    in each window, token by token.
-    """
+    """Windows of at most `length` tokens."""
 
     noun: ClassVar[str] = "text"
+    """The name of this kind of samples in messages."""
 
     length: int
     vocabulary: Vocabulary
-    asks: Literal["every", "some", "answers"] = "every"
+    targets: Literal["every", "some", "answers"] = "every"
+    """Every next token, some of them, or one answer of several tokens in each window."""
 
 
 @dataclass(frozen=True)
 class TextClassificationSpec:
-    """Texts of at most `length` tokens, int64 [B, N] with -1 for padding, with one label each. `names` as of images."""
+    """Texts of at most `length` tokens, int64 [B, N] padded with -1, with one label each."""
 
     noun: ClassVar[str] = "labelled texts"
+    """The name of this kind of samples in messages."""
 
     length: int
     vocabulary: Vocabulary
     classes: int
     names: tuple[str, ...] = ()
+    """Names of the classes, empty if they have none."""
 
 
-class Windows(NamedTuple):
-    """A batch of text: what a model reads, what it should say, and whose document each token is of."""
+class TextBatch(NamedTuple):
+    """A batch of token windows."""
 
-    inputs: Tensor  # int64 [B, N]
-    targets: Tensor  # int64 [B, N], -100 where nothing is asked
-    documents: Tensor | None = (
-        None  # int64 [B, N], -1 for padding; None for one document and no padding
-    )
-    bytes: Tensor | None = (
-        None  # int64 [B, N] length of each target in UTF-8, where a token is no fixed unit
-    )
+    inputs: Tensor
+    """int64 [B, N]."""
+    targets: Tensor
+    """int64 [B, N], -100 at tokens without a target."""
+    documents: Tensor | None = None
+    """int64 [B, N], the document of each token, -1 for padding; None for one document, unpadded."""
+    target_bytes: Tensor | None = None
+    """int64 [B, N], UTF-8 length of each target; None if all tokens are of one unit."""
 
 
-Samples = ImageSpec | TextSpec | TextClassificationSpec
+DataSpec = ImageSpec | TextSpec | TextClassificationSpec
+
+
+def check_fractions(val: float, test: float) -> None:
+    """Raise OptionError unless fractions of val and test are positive and leave some for training."""
+    for key, fraction in (("val", val), ("test", test)):
+        if not 0 < fraction < 1 or val + test >= 1:
+            rule = "must be positive and leave something to train on"
+            raise OptionError(key, f"fractions val {val} and test {test} {rule}")

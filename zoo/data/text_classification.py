@@ -1,4 +1,4 @@
-"""Your own texts with labels: parquet, JSON lines, CSV, folders of classes, or a set of the Hub."""
+"""Your own labelled texts: parquet, JSON lines, CSV, folders of classes, or a dataset of the Hub."""
 
 from __future__ import annotations
 
@@ -7,32 +7,35 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from zoo.data.base import DataModule, Given
-from zoo.data.corpus import classification
-from zoo.data.corpus.classification import Reader, given
-from zoo.data.corpus.table import refuse_others
-from zoo.data.corpus.tokenizer import Bytes, Encoder, from_plain, load
-from zoo.data.spec import Samples
-from zoo.data.spec import TextClassificationSpec as Facts
-from zoo.data.tables import dataset as labels
-from zoo.data.tables import open_table
-from zoo.data.tables.dataset import Asked, Corrupt, Some, SoundLoader
-from zoo.data.tables.open_table import PARTS, Parts
-from zoo.data.tables.stream import Stream, StreamLoader
+from zoo.data.base import FileBatch
+from zoo.data.corpus.classification import TextRowReader, open_class_folders, read_text_files
+from zoo.data.corpus.text_column import check_text_column
+from zoo.data.corpus.tokenizer import Bytes, CorpusVocabulary, load_tokenizer, vocabulary_from_dict
+from zoo.data.spec import DataSpec, TextClassificationSpec
+from zoo.data.tables.labelled_table import (
+    LabelledTable,
+    check_classes,
+    list_classes,
+    list_declared_classes,
+    map_classes,
+)
+from zoo.data.tables.open_table import SplitOptions, open_tables, rename_columns, select_split
+from zoo.data.tables.stream import StreamOptions
 from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 
 @register
-class Passages(DataModule):
-    """Texts of `path`: a folder of class folders of .txt files, a folder, a file or a glob of tables, `hub:owner/name` or
-    `hub:owner/name:configuration`. Texts longer than `length` tokens are cut.
+class TextClassification(LabelledTable):
+    """Texts of `path`: a folder of class folders of .txt files, a folder, a file or a glob of tables.
 
-    `train` names a split; `val` and `test` name one each, or are shares of `train`. `text` and `label` name columns. Tokens
-    are bytes, or those of `tokenizer`: a file of the library tokenizers, or `hub:owner/name`. `classes` says how many there
-    are, or their names in the model's order, which are those of the table if that has any; it is only needed where labels
-    are plain numbers, or a stream's are words. Up to a share of
-    `skip` rows without text or with another label is skipped. `stream` and the order are as in the source `images`.
+    `hub:owner/name` or `hub:owner/name:configuration` is a dataset of the Hub. Texts longer than
+    `length` tokens are cut. `train` names a split; `val` and `test` name one each, or are fractions
+    of `train`. `text` and `label` name columns. Tokens are bytes, or those of `tokenizer`: a file
+    of the library tokenizers, or `hub:owner/name`. `classes` says how many there are, or their
+    names in the model's order, which are those of the table if it has any; it is only needed if
+    labels are plain numbers, or texts in a stream. Up to a fraction of `skip` rows without text or
+    with another label is skipped. `stream` and the order are as in the source `images`.
     """
 
     def __init__(
@@ -50,122 +53,77 @@ class Passages(DataModule):
         length: Count = 256,
         batch_size: Count = 32,
         skip: Annotated[float, Between(0, 1)] = 0.0,
-        stream: Stream | None = None,
+        stream: StreamOptions | None = None,
         workers: Annotated[int, Between(0)] = 0,
     ) -> None:
-        super().__init__()
         if path is None:
             raise OptionError("path", "missing: say where your texts are")
         if classes is not None:
-            labels.refuse_few(classes)
-        self.split_of = Parts(train, val, test)
-        self.split_of.streamed(stream is not None, workers)
-        self.seed, self.path, self.tokenizer, self.classes = seed, path, tokenizer, classes
-        self.columns, self.length, self.batch_size, self.workers = (
-            (text, label),
-            length,
-            batch_size,
-            workers,
-        )
-        self.skip, self.stream = skip, stream
-        self.loaders: dict[str, SoundLoader | StreamLoader] = {}
+            check_classes(classes)
+        splits = SplitOptions(train, val, test)
+        super().__init__(seed, path, splits, batch_size, skip, stream, workers)
+        self.tokenizer, self.classes = tokenizer, classes
+        self.columns, self.length = (text, label), length
 
     @cached_property
-    def vocabulary(self) -> Encoder:
-        return Bytes() if self.tokenizer is None else load(self.tokenizer)
+    def vocabulary(self) -> CorpusVocabulary:
+        return Bytes() if self.tokenizer is None else load_tokenizer(self.tokenizer)
 
     @cached_property
-    def samples(self) -> Facts:  # type: ignore[override]
+    def spec(self) -> TextClassificationSpec:  # type: ignore[override]
         if isinstance(self.classes, int):
-            return Facts(self.length, self.vocabulary, self.classes)
-        names = self._names() if self.classes is None else self.classes
-        labels.refuse_few(names)
-        return Facts(self.length, self.vocabulary, len(names), names)
+            return TextClassificationSpec(self.length, self.vocabulary, self.classes)
+        names = self._read_classes() if self.classes is None else self.classes
+        check_classes(names)
+        return TextClassificationSpec(self.length, self.vocabulary, len(names), names)
 
-    def locate(self) -> None:
-        """Raises OptionError too, where a table has other classes than are named."""
-        opened = self._opened(streaming=True)
-        for part in PARTS:
-            table = self._table(opened, part)
+    def _read_classes(self) -> tuple[str, ...]:
+        streaming = self.stream is not None
+        return list_classes(self.select_table(self.open_tables(streaming), "train"), streaming)
+
+    def check_source(self) -> None:
+        tables = self.open_tables(streaming=True)
+        for split in ("train", "val", "test"):
+            table = self.select_table(tables, split)
             if self.classes is not None:
-                self._order(table, part)
+                self._map_labels(table, split)
 
-    def adopt(self, samples: Samples) -> None:
-        if not isinstance(samples, Facts):
+    def adopt_spec(self, spec: DataSpec) -> None:
+        if not isinstance(spec, TextClassificationSpec):
             raise OptionError("", "the model was not trained on texts with labels")
         own = self.classes if isinstance(self.classes, tuple) else ()
-        count = len(own) or self.classes or samples.classes
-        if count != samples.classes:
-            raise OptionError(
-                "classes", f"{count} classes, the model was trained with {samples.classes}"
-            )
-        labels.order(own, samples.names, samples.classes, "data.classes")
-        self.vocabulary = from_plain(samples.vocabulary.plain())
-        self.samples = Facts(self.length, self.vocabulary, samples.classes, samples.names or own)
-
-    def setup(self, stage: str) -> None:
-        opened = self._opened(self.stream is not None)
-        for part in ("train", "val") if stage == "fit" else ("test",):
-            self.loaders[part] = self._loader(self._table(opened, part), part)
-
-    def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:
-        return given(paths, samples, self.length, self.batch_size)
-
-    def loader(self, part: str) -> SoundLoader | StreamLoader:
-        return self.loaders[part]
-
-    def count(self, part: str) -> int:
-        loader = self.loaders[part]
-        return loader.counted if isinstance(loader, StreamLoader) else loader.order.all
-
-    def _opened(self, streaming: bool) -> Mapping[str, Any]:
-        return classification.opened(self.path, streaming) or open_table.opened(
-            self.path, streaming
+        count = len(own) or self.classes or spec.classes
+        if count != spec.classes:
+            problem = f"{count} classes, the model was trained with {spec.classes}"
+            raise OptionError("classes", problem)
+        map_classes(own, spec.names, spec.classes, "data.classes")
+        self.vocabulary = vocabulary_from_dict(spec.vocabulary.to_dict())
+        # readers of the classes before
+        self.subsets.clear()
+        self.spec = TextClassificationSpec(
+            self.length, self.vocabulary, spec.classes, spec.names or own
         )
 
-    def _table(self, opened: Mapping[str, Any], part: str) -> Any:
-        table = open_table.split(opened, self.split_of.split(part), self.columns, self.path)
-        refuse_others(
-            table,
-            self.columns[0],
-            f"{self.path}: column {self.columns[0]} of {self.split_of.split(part)}",
-        )
-        table = table.select_columns([*self.columns])
-        given = dict(zip(self.columns, ("text", "label"), strict=True))
-        return table.rename_columns({old: new for old, new in given.items() if old != new})
+    def read_files(self, paths: Sequence[Path], spec: DataSpec) -> Iterator[FileBatch]:
+        return read_text_files(paths, spec, self.length, self.batch_size)
 
-    def _names(self) -> tuple[str, ...]:
-        streaming = self.stream is not None
-        return labels.names(self._table(self._opened(streaming), "train"), streaming)
+    def open_tables(self, streaming: bool) -> Mapping[str, Any]:
+        return open_class_folders(self.path, streaming) or open_tables(self.path, streaming)
 
-    def _order(self, table: Any, part: str) -> tuple[int, ...]:
-        """The class that each number means among the labels of a table, which may name them, as the recipe may."""
-        facts = self.samples
+    def select_table(self, tables: Mapping[str, Any], split: str) -> Any:
+        name = self.splits.find_table(split)
+        table = select_split(tables, name, self.columns, self.path)
+        text, label = self.columns
+        check_text_column(table, text, f"{self.path}: column {text} of {name}")
+        return rename_columns(table, {text: "text", label: "label"})
+
+    def build_reader(self, table: Any, split: str, title: str) -> TextRowReader:
+        order = self._map_labels(table, split)
+        return TextRowReader(self.vocabulary, self.length, order, self.spec.names, title)
+
+    def _map_labels(self, table: Any, split: str) -> tuple[int, ...]:
+        """Return the class of each number among the labels of a table."""
         listed = self.classes if isinstance(self.classes, tuple) else ()
-        own = labels.declared(table) or listed
-        return labels.order(
-            own, facts.names, facts.classes, f"{self.path}, {self.split_of.split(part)},"
-        )
-
-    def _loader(self, table: Any, part: str) -> SoundLoader | StreamLoader:
-        facts, split = self.samples, self.split_of.split(part)
-        order = self._order(table, part)
-        reader = Reader(self.vocabulary, self.length, order, facts.names, f"{self.path}, {split}")
-        if self.stream is not None:
-            corrupt = Corrupt(self.skip, self.stream.samples, self.share.processes)
-            return StreamLoader(
-                table,
-                reader,
-                self.batch_size,
-                self.workers,
-                corrupt,
-                self.share,
-                seed=self.seed,
-                stream=self.stream if part == "train" else None,
-            )
-        some = Some(Asked(table, reader), self.split_of.numbers(part, len(table), self.seed))
-        loader = SoundLoader(
-            some, self.batch_size, self.seed, self.workers, self.share, training=part == "train"
-        )
-        loader.corrupt = Corrupt(self.skip, len(some), self.share.processes)
-        return loader
+        own = list_declared_classes(table) or listed
+        title = f"{self.path}, {self.splits.find_table(split)},"
+        return map_classes(own, self.spec.names, self.spec.classes, title)

@@ -1,4 +1,4 @@
-"""Text in a column of a table that is streamed and never held whole, the Hub's included."""
+"""Text in a column of a table that is streamed and never held whole, of the Hub or your own."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from zoo.data.base import DataModule
-from zoo.data.corpus.streaming import TextLoader, Texts
-from zoo.data.corpus.table import texts
-from zoo.data.corpus.tokenizer import Bytes, Encoder, from_plain, load
-from zoo.data.spec import Samples
-from zoo.data.spec import TextSpec as Facts
-from zoo.data.tables import open_table
-from zoo.data.tables.stream import Stream
+from zoo.data.corpus.streaming import StreamedTextLoader
+from zoo.data.corpus.text_column import select_text
+from zoo.data.corpus.tokenizer import Bytes, CorpusVocabulary, load_tokenizer, vocabulary_from_dict
+from zoo.data.spec import DataSpec, TextSpec
+from zoo.data.tables.open_table import SplitOptions, open_tables
+from zoo.data.tables.stream import StreamOptions
 from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 
 @register
 class TextStream(DataModule):
-    """Windows of `length` tokens packed from rows of `path` that follow one another: a folder, a file or a glob of files,
-    `hub:owner/name` or `hub:owner/name:configuration`.
+    """Windows of `length` tokens packed from consecutive rows of `path`: a folder, a file or a glob.
 
-    `train`, `val` and `test` name splits, `text` the column. `between` comes after each row, and may be a special token of
-    the tokenizer; rows without text are left out. Tokens are bytes, or those of `tokenizer`: a file of the library
-    tokenizers, or `hub:owner/name`. With `documents` no token sees another row, or is asked across its end.
+    `hub:owner/name` or `hub:owner/name:configuration` is a dataset of the Hub. `train`, `val` and
+    `test` name splits, `text` the column. `between` comes after each row, and may be a special
+    token of the tokenizer; rows without text are left out. Tokens are bytes, or those of
+    `tokenizer`: a file of the library tokenizers, or `hub:owner/name`. With `documents` no token
+    sees another row, or is predicted from it.
 
-    `samples` windows are an epoch of training, of rows drawn out of a `buffer` of so many, in an order that is a function of
-    (seed, epoch, buffer) alone; val and test are all there is. Each process reads all of it and makes tokens of it, with at
-    most one worker, and keeps its share of each batch.
+    An epoch of training is `samples` windows, of rows drawn out of a `buffer` of so many, in an
+    order that is a function of (seed, epoch, buffer) alone; val and test are read whole. Each
+    process reads and encodes everything, with at most one worker, and keeps its share of each batch.
     """
 
     def __init__(
@@ -52,70 +52,60 @@ class TextStream(DataModule):
     ) -> None:
         super().__init__()
         if path is None:
-            raise OptionError(
-                "path", "missing: say where your table is, or name a set as hub:owner/name"
-            )
-        if train in (val, test):
-            raise OptionError("train", f"{train} would be both trained and measured on")
-        self.seed, self.path, self.tokenizer = seed, path, tokenizer
-        self.splits, self.column, self.between = (
-            {"train": train, "val": val, "test": test},
-            text,
-            between,
-        )
-        self.length, self.batch_size, self.workers, self.documents = (
-            length,
-            batch_size,
-            workers,
-            documents,
-        )
-        self.stream = Stream(samples=samples, buffer=buffer)
-        self.loaders: dict[str, TextLoader] = {}
+            remedy = "say where your table is, or name a dataset as hub:owner/name"
+            raise OptionError("path", f"missing: {remedy}")
+        self.splits = SplitOptions(train, val, test)
+        self.seed, self.path, self.tokenizer, self.column = seed, path, tokenizer, text
+        self.separator, self.documents, self.workers = between, documents, workers
+        self.length, self.batch_size = length, batch_size
+        self.stream = StreamOptions(samples=samples, buffer=buffer)
+        self.loaders: dict[str, StreamedTextLoader] = {}
 
     @cached_property
-    def vocabulary(self) -> Encoder:
-        return Bytes() if self.tokenizer is None else load(self.tokenizer)
+    def vocabulary(self) -> CorpusVocabulary:
+        return Bytes() if self.tokenizer is None else load_tokenizer(self.tokenizer)
 
     @cached_property
-    def samples(self) -> Facts:  # type: ignore[override]
-        return Facts(self.length, self.vocabulary)
+    def spec(self) -> TextSpec:  # type: ignore[override]
+        return TextSpec(self.length, self.vocabulary)
 
     @property
-    def windows(self) -> str:  # type: ignore[override]
+    def windowing(self) -> str:  # type: ignore[override]
         return "side by side"
 
-    def locate(self) -> None:
-        opened = open_table.opened(self.path, streaming=True)
-        for part in self.splits:
-            self._table(opened, part)
+    def check_source(self) -> None:
+        tables = open_tables(self.path, streaming=True)
+        for split in ("train", "val", "test"):
+            self._select_table(tables, split)
 
-    def adopt(self, samples: Samples) -> None:
-        if not isinstance(samples, Facts):
+    def adopt_spec(self, spec: DataSpec) -> None:
+        if not isinstance(spec, TextSpec):
             raise OptionError("", "the model was not trained on text")
-        self.vocabulary = from_plain(samples.vocabulary.plain())
-        self.samples = Facts(self.length, self.vocabulary)
+        self.vocabulary = vocabulary_from_dict(spec.vocabulary.to_dict())
+        self.spec = TextSpec(self.length, self.vocabulary)
 
     def setup(self, stage: str) -> None:
-        opened = open_table.opened(self.path, streaming=True)
-        for part in ("train", "val") if stage == "fit" else ("test",):
-            title = f"{self.path}, stream of {self.splits[part]}"
-            found = Texts(self._table(opened, part), self.between, self.vocabulary, title)
-            self.loaders[part] = TextLoader(
-                found,
-                self.length,
+        tables = open_tables(self.path, streaming=True)
+        for split in ("train", "val") if stage == "fit" else ("test",):
+            self.loaders[split] = StreamedTextLoader(
+                self._select_table(tables, split),
+                f"{self.path}, stream of {self.splits.find_table(split)}",
                 self.batch_size,
                 self.workers,
                 self.share,
+                vocabulary=self.vocabulary,
+                length=self.length,
+                separator=self.separator,
                 documents=self.documents,
                 seed=self.seed,
-                stream=self.stream if part == "train" else None,
+                stream=self.stream if split == "train" else None,
             )
 
-    def _table(self, opened: Mapping[str, Any], part: str) -> Any:
-        return texts(opened, self.splits[part], self.column, self.path)
+    def _select_table(self, tables: Mapping[str, Any], split: str) -> Any:
+        return select_text(tables, self.splits.find_table(split), self.column, self.path)
 
-    def loader(self, part: str) -> TextLoader:
-        return self.loaders[part]
+    def build_loader(self, split: str) -> StreamedTextLoader:
+        return self.loaders[split]
 
-    def count(self, part: str) -> int:
-        return self.loaders[part].counted
+    def count_samples(self, split: str) -> int:
+        return self.loaders[split].delivered

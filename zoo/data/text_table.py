@@ -1,29 +1,29 @@
-"""Text in a column of a table: parquet, JSON lines, CSV, or whatever else Hugging Face's `datasets` reads, the Hub included."""
+"""Text in a column of a table: parquet, JSON lines, CSV, or a dataset of the Hugging Face Hub."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
 from zoo.data.corpus.corpus import Corpus
-from zoo.data.corpus.source import Reading, Written
-from zoo.data.corpus.table import Tabled
-from zoo.data.corpus.tokenizer import Tokenisation
-from zoo.data.corpus.windows import Cutting
-from zoo.data.tables import open_table
-from zoo.data.tables.open_table import Parts
+from zoo.data.corpus.source import CorpusSource
+from zoo.data.corpus.text_column import TableDocuments
+from zoo.data.corpus.tokenizer import TokenizerOptions
+from zoo.data.corpus.windows import WindowOptions
+from zoo.data.tables.open_table import SplitOptions, find_files
 from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 
 @register
-class TextTable(Written):
-    """Windows of `length` tokens of the rows of `path`: a folder, a file or a glob of files, `hub:owner/name` or
-    `hub:owner/name:configuration`.
+class TextTable(CorpusSource):
+    """Windows of `length` tokens of the rows of `path`: a folder, a file or a glob of files.
 
-    `train` names a split; `val` and `test` name one each, or are shares of the rows of `train`, drawn from the seed. `text`
-    names the column. Rows are joined in their order, `between` after each, which may be a special token of the tokenizer;
-    rows without text are left out. Each row is a document. The other options are those of the source `text`. All is
-    encoded once and kept; what does not fit into memory is streamed by `text_stream`.
+    `hub:owner/name` or `hub:owner/name:configuration` is a dataset of the Hub. `train` names a
+    split; `val` and `test` name one each, or are fractions of the rows of `train`, drawn from the
+    seed. `text` names the column. Rows are joined in their order, `between` after each, which may
+    be a special token of the tokenizer; rows without text are left out. Each row is a document. The
+    other options are those of the source `text`. Everything is encoded once and cached; what does
+    not fit into memory is streamed by `text_stream`.
     """
 
     def __init__(
@@ -47,16 +47,14 @@ class TextTable(Written):
         stride: Count | None = None,
         workers: Annotated[int, Between(0)] = 0,
     ) -> None:
-        super().__init__()
         if path is None:
-            raise OptionError(
-                "path", "missing: say where your table is, or name a set as hub:owner/name"
-            )
+            remedy = "say where your table is, or name a dataset as hub:owner/name"
+            raise OptionError("path", f"missing: {remedy}")
+        rows = TableDocuments(path, text, between, SplitOptions(train, val, test), seed)
+        options = TokenizerOptions(tokens, tokenizer, vocabulary)
+        window = WindowOptions(length, batch_size, windows, documents, streams, stride)
+        super().__init__(seed, Corpus(rows.read, options, rows), window, workers)
         self.path = path
-        tabled = Tabled(path, text, between, Parts(train, val, test), seed)
-        tokenisation = Tokenisation(tokens, tokenizer, vocabulary)
-        cutting = Cutting(length, batch_size, windows, documents, streams, stride)
-        self.reading = Reading(Corpus(tabled.read, tokenisation, tabled), cutting, seed, workers)
 
-    def locate(self) -> None:
-        open_table.located(self.path)
+    def check_source(self) -> None:
+        find_files(self.path)

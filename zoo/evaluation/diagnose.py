@@ -326,7 +326,7 @@ def _list_facts(
 
 
 def _describe_test(subject: Subject, limit: int | None) -> str:
-    count = subject.experiment.data.count("test")
+    count = subject.experiment.data.count_samples("test")
     batch_size = subject.recipe.data.options.get("batch_size")
     if limit is None or limit * (batch_size or 0) >= count:
         return f"{count:,} samples"

@@ -13,7 +13,7 @@ import lightning as L
 from zoo.bench.timing import is_out_of_memory
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule
-from zoo.data.spec import ImageSpec, Samples, TextClassificationSpec, TextSpec
+from zoo.data.spec import ImageSpec, DataSpec, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError, RecipeError, Stopped
 from zoo.run import atomic_io, checkpoint, conditions, extrapolation, run_dir
 from zoo.run.build import Experiment
@@ -93,11 +93,11 @@ class Evaluation:
             raise RecipeError(self.recipe.make_issue(key, str(error))) from None
 
         sizes: dict[str, Any] = {
-            "size": _describe_size(data.samples),
+            "size": _describe_size(data.spec),
             "trained": _describe_size(self.task.samples),
         }
-        if data.shown:
-            sizes["shown"] = data.shown
+        if data.resizing:
+            sizes["shown"] = data.resizing
         try:
             self._measure_conditions(
                 lambda: self._write({**result, **self.found, **sizes, "partial": True})
@@ -187,18 +187,18 @@ def measure(trainer: L.Trainer, task: Task, data: DataModule) -> dict[str, Any]:
         OptionError: The data is not what the model was trained on.
     """
     adapt_data(task, data)
-    if isinstance(data.samples, TextSpec):
-        task.longest_test_window = data.samples.length
+    if isinstance(data.spec, TextSpec):
+        task.longest_test_window = data.spec.length
     (metrics,) = trainer.test(task, datamodule=data, verbose=False)
     result: dict[str, Any] = {
-        "count": data.count("test"),
+        "count": data.count_samples("test"),
         "metrics": {name: float(value) for name, value in metrics.items()},
     }
-    if data.windows:
-        result["windows"] = data.windows
-    if isinstance(data.samples, TextSpec):
+    if data.windowing:
+        result["windows"] = data.windowing
+    if isinstance(data.spec, TextSpec):
         # a task counts up to the length of training at least
-        length = data.samples.length
+        length = data.spec.length
         for key in BY_POSITION:
             if values := getattr(task, key, None):
                 result[key] = values[:length]
@@ -207,20 +207,20 @@ def measure(trainer: L.Trainer, task: Task, data: DataModule) -> dict[str, Any]:
 
 def adapt_data(task: Task, data: DataModule) -> None:
     """Have data yield what a task was trained on. Raises OptionError where it cannot."""
-    data.adopt(task.samples)
-    trained, found = task.samples, data.samples
+    data.adopt_spec(task.samples)
+    trained, found = task.samples, data.spec
     if isinstance(trained, ImageSpec):
         _check_equal(trained, found, "channels", "classes")
         return
     vocabulary = None if isinstance(found, ImageSpec) else found.vocabulary
-    if vocabulary is None or vocabulary.plain() != trained.vocabulary.plain():
+    if vocabulary is None or vocabulary.to_dict() != trained.vocabulary.to_dict():
         problem = f"{type(data).__name__} has another vocabulary than the data of training"
         raise OptionError("name", f"{problem}; choose text")
     keys = ("classes",) if isinstance(trained, TextClassificationSpec) else ()
     _check_equal(trained, found, *keys)
 
 
-def _check_equal(trained: Samples, found: Samples, *keys: str) -> None:
+def _check_equal(trained: DataSpec, found: DataSpec, *keys: str) -> None:
     """Raise OptionError where samples differ from those of training in more than their size."""
     if type(found) is not type(trained):
         raise OptionError("name", f"the model reads {trained.noun}")
@@ -234,7 +234,7 @@ def _get_options(sizes: Mapping[str, conditions.Sized]) -> dict[str, Mapping[str
     return {name: sized.options for name, sized in sizes.items()}
 
 
-def _describe_size(samples: Samples) -> int | str:
+def _describe_size(samples: DataSpec) -> int | str:
     """Return the number of tokens or pixels, or HxW of images that are no squares."""
     if not isinstance(samples, ImageSpec):
         return samples.length

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning.fabric.utilities import move_data_to_device
 
-from zoo.data.base import Given
+from zoo.data.base import FileBatch
 from zoo.data.spec import ImageSpec, TextClassificationSpec
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
@@ -40,7 +40,7 @@ class ClassPredictor:
         self.task, self.top = task, min(top, task.samples.classes)
         self.labels: Sequence[str | int] = task.samples.names or range(task.samples.classes)
 
-    def predict(self, batches: Iterable[Given]) -> Iterator[dict[str, Any]]:
+    def predict(self, batches: Iterable[FileBatch]) -> Iterator[dict[str, Any]]:
         """Yield {path, label, probability, top: [{label, probability}, ...]} of each file."""
         for given in batches:
             logits = self.task(given.batch.to(self.task.device))
@@ -62,7 +62,7 @@ class LossPredictor:
     def __init__(self, task: CausalLM) -> None:
         self.task = task
 
-    def predict(self, batches: Iterable[Given]) -> Iterator[dict[str, Any]]:
+    def predict(self, batches: Iterable[FileBatch]) -> Iterator[dict[str, Any]]:
         """Yield {path, tokens, loss, perplexity, accuracy, bits_per_...} of each text."""
         for (path,), windows in groupby(batches, key=lambda given: given.paths):
             # each text is a test of its own
@@ -215,7 +215,7 @@ def _predict_files(
     """CausalLM for each readable file, print it at once, and add the others to `files.problems`."""
     recipe = experiment.recipe
     try:
-        batches = experiment.data.read(files.paths, task.samples)
+        batches = experiment.data.read_files(files.paths, task.samples)
     except OptionError as error:
         raise RecipeError(recipe.make_issue(f"data.{error.key}", str(error))) from None
     task.to(choose_device(recipe))
@@ -234,17 +234,17 @@ def _predict_files(
     return predictions
 
 
-def _skip_unreadable(batches: Iterable[Given], files: Files) -> Iterator[Given]:
+def _skip_unreadable(batches: Iterable[FileBatch], files: Files) -> Iterator[FileBatch]:
     """Yield what could be read; log what could not, and the progress now and then."""
     start, ticker = time.monotonic(), Ticker()
     seen: set[Path] = set()
     for given in batches:
-        files.problems.update(given.faults)
-        for problem in _format_problems(given.faults):
+        files.problems.update(given.errors)
+        for problem in _format_problems(given.errors):
             log.warning("Skipped %s", problem)
         if given.paths:
             yield given
-        seen |= {*given.paths, *given.faults}
+        seen |= {*given.paths, *given.errors}
         if ticker.is_due():
             count = len(files.paths)
             left = (time.monotonic() - start) * (count / len(seen) - 1)

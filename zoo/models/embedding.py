@@ -123,7 +123,7 @@ def init_weights(model: Transformer) -> None:
 
 
 def _is_same(one: Vocabulary, other: Vocabulary) -> bool:
-    return one.plain() == other.plain()
+    return one.to_dict() == other.to_dict()
 
 
 def _match_rows(own: Tensor, here: Vocabulary, value: Tensor, there: Vocabulary) -> Tensor | None:

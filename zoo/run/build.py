@@ -20,7 +20,7 @@ from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.config import Recipe
 from zoo.config.schema import ONCE, OURS
 from zoo.data.base import DataModule
-from zoo.data.spec import Samples, TextClassificationSpec, TextSpec
+from zoo.data.spec import DataSpec, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError
 from zoo.optim.param_groups import freeze
 from zoo.registry import Choice
@@ -40,7 +40,7 @@ class Experiment:
             None: those of the recipe's data.
     """
 
-    def __init__(self, recipe: Recipe, spec: Samples | None = None) -> None:
+    def __init__(self, recipe: Recipe, spec: DataSpec | None = None) -> None:
         self.recipe = recipe
         self._spec = spec
         self._variants: dict[str, DataModule] = {}
@@ -51,9 +51,9 @@ class Experiment:
         return build_data(self.recipe)
 
     @property
-    def spec(self) -> Samples:
+    def spec(self) -> DataSpec:
         """The facts of the samples that the model is built for."""
-        return self.data.samples if self._spec is None else self._spec
+        return self.data.spec if self._spec is None else self._spec
 
     @cached_property
     def optimizer(self) -> Optimizer:
@@ -94,7 +94,7 @@ def build_data(recipe: Recipe, **changes: Any) -> DataModule:
     return cast(DataModule, cls(recipe.seed, **{**recipe.data.options, **changes}))
 
 
-def build_model(recipe: Recipe, samples: Samples | None = None) -> nn.Module:
+def build_model(recipe: Recipe, samples: DataSpec | None = None) -> nn.Module:
     """Build a recipe's model with initial weights from torch's random state.
 
     Encodings draw theirs from random streams of their own, so that all other weights are equal
@@ -112,7 +112,7 @@ def build_model(recipe: Recipe, samples: Samples | None = None) -> nn.Module:
         OptionError: An option cannot work, or the model does not read such samples.
         DataError: `samples` is None and the data's text cannot be read.
     """
-    spec = build_data(recipe).samples if samples is None else samples
+    spec = build_data(recipe).spec if samples is None else samples
     streams = RandomStreams()
     options = {
         key: _build_encodings(value, key, streams) if _is_choices(value) else value
@@ -121,9 +121,9 @@ def build_model(recipe: Recipe, samples: Samples | None = None) -> nn.Module:
     return cast(nn.Module, find_reader(recipe, "model", spec)(spec, **options))
 
 
-def build_task(recipe: Recipe, samples: Samples | None = None, device: str = "cpu") -> Task:
+def build_task(recipe: Recipe, samples: DataSpec | None = None, device: str = "cpu") -> Task:
     """Build the task with its model, on a device, and its optimiser; see `build_model`."""
-    spec = build_data(recipe).samples if samples is None else samples
+    spec = build_data(recipe).spec if samples is None else samples
     optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)
     cls = find_reader(recipe, "task", spec)
     with torch.device(device):
@@ -132,7 +132,7 @@ def build_task(recipe: Recipe, samples: Samples | None = None, device: str = "cp
     return cast(Task, cls(model, optim, spec, **recipe.task.options))
 
 
-def find_reader(recipe: Recipe, section: Literal["model", "task"], spec: Samples) -> Any:
+def find_reader(recipe: Recipe, section: Literal["model", "task"], spec: DataSpec) -> Any:
     """Return the class of the model or the task.
 
     Raises:
@@ -209,7 +209,7 @@ def silence_libraries() -> None:
         warnings.filterwarnings("ignore", message=message)
 
 
-def build_sample(spec: Samples) -> torch.Tensor:
+def build_sample(spec: DataSpec) -> torch.Tensor:
     """Build one all-zero input of the samples' shape: [1, N], or [1, C, height, width]."""
     if isinstance(spec, TextSpec | TextClassificationSpec):
         return torch.zeros(1, spec.length, dtype=torch.long)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from zoo import __version__
 from zoo.config import Recipe
-from zoo.data.corpus.tokenizer import from_plain
-from zoo.data.spec import ImageSpec, Samples, TextClassificationSpec, TextSpec, VideoSpec
+from zoo.data.corpus.tokenizer import vocabulary_from_dict
+from zoo.data.spec import ImageSpec, DataSpec, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError
 from zoo.run.atomic_io import describe_checkpoints, read_sealed
 from zoo.run.run_dir import find_run_dir
@@ -24,7 +24,7 @@ from zoo.run.run_dir import find_run_dir
 RENAMED_WEIGHTS = (0, 2)  # the first version whose weights have today's names
 
 
-def build_metadata(recipe: Recipe, spec: Samples) -> dict[str, Any]:
+def build_metadata(recipe: Recipe, spec: DataSpec) -> dict[str, Any]:
     """Return what a file with weights says about them, enough to load them without anything else."""
     return {
         "version": __version__,
@@ -34,19 +34,19 @@ def build_metadata(recipe: Recipe, spec: Samples) -> dict[str, Any]:
     }
 
 
-def _spec_to_plain(spec: Samples) -> dict[str, Any]:
+def _spec_to_plain(spec: DataSpec) -> dict[str, Any]:
     """Return the facts of samples as plain data; an evaluation may have other data."""
     if isinstance(spec, ImageSpec):
         return {**asdict(spec), "names": [*spec.names]}
-    plain: dict[str, Any] = {"length": spec.length, "vocabulary": spec.vocabulary.plain()}
-    if isinstance(spec, TextSpec) and spec.asks != "every":
-        plain["asks"] = spec.asks
+    plain: dict[str, Any] = {"length": spec.length, "vocabulary": spec.vocabulary.to_dict()}
+    if isinstance(spec, TextSpec) and spec.targets != "every":
+        plain["targets"] = spec.targets
     if isinstance(spec, TextClassificationSpec):
         plain |= {"classes": spec.classes, "names": [*spec.names]}
     return plain
 
 
-def read_spec(content: Mapping[str, Any], path: Path) -> Samples:
+def read_spec(content: Mapping[str, Any], path: Path) -> DataSpec:
     """Return the facts of samples that a checkpoint's content stores. Raises CheckpointError."""
     try:
         stored = content["zoo"]["samples"]
@@ -54,14 +54,14 @@ def read_spec(content: Mapping[str, Any], path: Path) -> Samples:
             kind = VideoSpec if "frames" in stored else ImageSpec
             return kind(**{**stored, "names": tuple(stored["names"])})
 
-        vocabulary = from_plain(stored["vocabulary"])
+        vocabulary = vocabulary_from_dict(stored["vocabulary"])
         # a tokenizer is read at its first use
         len(vocabulary)
         length = int(stored["length"])
         if "classes" in stored:
             classes, names = int(stored["classes"]), tuple(stored["names"])
             return TextClassificationSpec(length, vocabulary, classes, names)
-        return TextSpec(length, vocabulary, stored.get("asks", "every"))
+        return TextSpec(length, vocabulary, stored.get("targets", "every"))
     except Exception as error:
         # the tokenizer library fails with exceptions of its own
         problem = f"its description of the data cannot be read, {_summarise(error)}"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from zoo.config import Recipe
 from zoo.config.schema import format_size, parse_length, parse_sides
 from zoo.config.validate import explain_misfit
-from zoo.data.spec import ImageSpec, Samples
+from zoo.data.spec import ImageSpec, DataSpec
 from zoo.errors import OptionError
 from zoo.run import extrapolation
 from zoo.run.build import Experiment, build_sample
@@ -36,7 +36,7 @@ class Sized(NamedTuple):
         return max(self.factors) > 1
 
 
-def list_resolutions(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
+def list_resolutions(recipe: Recipe, trained: DataSpec) -> dict[str, Sized]:
     """Return the resolutions to evaluate at, by their names in results.
 
     Raises:
@@ -52,7 +52,7 @@ def list_resolutions(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
     return found
 
 
-def list_lengths(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
+def list_lengths(recipe: Recipe, trained: DataSpec) -> dict[str, Sized]:
     """Return the lengths in tokens to evaluate at; a batch has about as many tokens as in training.
 
     Raises:
@@ -70,7 +70,7 @@ def list_lengths(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
     return found
 
 
-def list_sizes(recipe: Recipe, trained: Samples) -> dict[str, Sized]:
+def list_sizes(recipe: Recipe, trained: DataSpec) -> dict[str, Sized]:
     """Return the sizes of either kind; data has resolutions or lengths, never both."""
     return list_resolutions(recipe, trained) | list_lengths(recipe, trained)
 

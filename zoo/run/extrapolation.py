@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from zoo.attention.encoding import Encoding
 from zoo.config import Recipe
-from zoo.data.spec import ImageSpec, Samples
+from zoo.data.spec import ImageSpec, DataSpec
 from zoo.models.transformer import find_transformers
 from zoo.registry import Choice, nearest
 from zoo.run.build import build_task
@@ -22,7 +22,7 @@ Changes = Mapping[str, Mapping[str, Any]]
 """Changed options of encodings, by the name of the encoding."""
 
 
-def compute_factors(trained: Samples, size: Sequence[int]) -> tuple[float, ...]:
+def compute_factors(trained: DataSpec, size: Sequence[int]) -> tuple[float, ...]:
     """Return how many times the size of training a size is, per axis.
 
     Args:

@@ -89,7 +89,7 @@ def fit(
 def _check_data_exists(experiment: Experiment) -> None:
     """Raise DataError or RecipeError where the data is not what the recipe says it is."""
     try:
-        experiment.data.locate()
+        experiment.data.check_source()
     except OptionError as error:
         issue = experiment.recipe.make_issue(f"data.{error.key}", str(error))
         raise RecipeError(issue) from None
@@ -163,9 +163,9 @@ def train(experiment: Experiment, start: Start, processes: Processes) -> dict[st
         "recipe": recipe.name,
         "run": str(start.run),
         "checkpoint": str(best),
-        "count": data.count("test"),
+        "count": data.count_samples("test"),
         "metrics": metrics,
-        "baselines": data.baselines(),
+        "baselines": data.compute_baselines(),
         "data": data.title,
         "minutes": spent["seconds"] / 60,
     }

@@ -12,7 +12,7 @@ from torch import nn
 
 from zoo.attention.layer import SelfAttention
 from zoo.config import Recipe
-from zoo.data.spec import Samples
+from zoo.data.spec import DataSpec
 from zoo.diagnostics import capture
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.models.transformer import enable_activation_checkpointing
@@ -20,7 +20,7 @@ from zoo.run import conditions
 from zoo.run.build import Experiment, build_sample, find_reader, silence_libraries
 
 
-def check(recipe: Recipe, spec: Samples | None = None) -> Experiment:
+def check(recipe: Recipe, spec: DataSpec | None = None) -> Experiment:
     """Check a recipe: build each part, the model on the meta device, and pass a sample through it.
 
     Args:
@@ -134,7 +134,7 @@ def _check_trainer(experiment: Experiment) -> list[ConfigIssue]:
     return []
 
 
-def plan_backends(model: nn.Module, spec: Samples, device: str) -> list[tuple[str, str]]:
+def plan_backends(model: nn.Module, spec: DataSpec, device: str) -> list[tuple[str, str]]:
     """Return (backend, reason) of each attention layer on a type of device, such as "cuda"."""
     plans: list[tuple[str, str]] = []
 
@@ -167,7 +167,7 @@ def count_parameters(model: nn.Module) -> Mapping[str, int]:
     return counts
 
 
-def count_tokens(model: nn.Module, spec: Samples) -> int:
+def count_tokens(model: nn.Module, spec: DataSpec) -> int:
     """Return the number of tokens per sample, class and register tokens included."""
     counts: list[int] = []
     attention = next(module for module in model.modules() if isinstance(module, SelfAttention))

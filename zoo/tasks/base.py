@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from zoo.attention.tokens import Tokens
-from zoo.data.spec import Samples
+from zoo.data.spec import DataSpec
 from zoo.errors import OptionError
 
 torch.export.register_dataclass(Tokens)  # sharding looks for tensors in what blocks take and give
@@ -49,7 +49,7 @@ class Task(L.LightningModule):
     monitor: str
     mode: str  # max or min
     model: nn.Module
-    samples: Samples
+    samples: DataSpec
     longest_test_window: int = (
         0  # tokens of a window of the data of a test, which may be others than those of training
     )

@@ -10,7 +10,7 @@ from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor, nn
 
 from zoo.attention.kv_cache import SegmentMemory
-from zoo.data.spec import TextSpec, Windows
+from zoo.data.spec import TextBatch, TextSpec
 from zoo.errors import OptionError, ZooError
 from zoo.registry import register
 from zoo.tasks.base import Optimizer, Task
@@ -75,7 +75,7 @@ class CausalLM(Task):
                 "predict trains a model that sees only what came before; choose model decoder",
             )
         self.model, self.optim, self.samples = model, optim, samples
-        self.unit, self.answers = samples.vocabulary.unit, samples.asks == "answers"
+        self.unit, self.answers = samples.vocabulary.unit, samples.targets == "answers"
         self.val_tally, self.test_tally = TokenMetrics(samples.length), TokenMetrics(samples.length)
         self.memories = {part: LoopMemory(memory) for part in ("train", "val", "test")}
         self.positions: list[float | None] = []
@@ -85,10 +85,10 @@ class CausalLM(Task):
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         return self.model(inputs, documents)
 
-    def inputs(self, batch: Windows) -> tuple[Tensor | None, ...]:
+    def inputs(self, batch: TextBatch) -> tuple[Tensor | None, ...]:
         return batch.inputs, batch.documents
 
-    def logits(self, part: str, batch: Windows) -> Tensor:
+    def logits(self, part: str, batch: TextBatch) -> Tensor:
         """[B, N, V], after what the loop over `part` remembers."""
         context = self.memories[part].context(len(batch.inputs), batch.inputs.device)
         return self.model(*self.inputs(batch), context=context)
@@ -96,7 +96,7 @@ class CausalLM(Task):
     def on_train_epoch_start(self) -> None:
         self.memories["train"].forget()
 
-    def training_step(self, batch: Windows, batch_idx: int) -> Tensor:
+    def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         try:
             logits = self.logits("train", batch)
         except (
@@ -111,8 +111,8 @@ class CausalLM(Task):
         self.memories["val"].forget()
         self.val_tally.reset()  # in case a loop was broken off
 
-    def validation_step(self, batch: Windows, batch_idx: int) -> None:
-        self.val_tally.update(self.logits("val", batch), batch.targets, batch.bytes)
+    def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
+        self.val_tally.update(self.logits("val", batch), batch.targets, batch.target_bytes)
 
     def on_validation_epoch_end(self) -> None:
         self._conclude("val", self.val_tally)
@@ -122,8 +122,8 @@ class CausalLM(Task):
         self.test_tally.reset()
         self.test_tally.widen(self.longest_test_window)
 
-    def test_step(self, batch: Windows, batch_idx: int) -> None:
-        self.test_tally.update(self.logits("test", batch), batch.targets, batch.bytes)
+    def test_step(self, batch: TextBatch, batch_idx: int) -> None:
+        self.test_tally.update(self.logits("test", batch), batch.targets, batch.target_bytes)
 
     def on_test_epoch_end(self) -> None:
         counts = self._conclude("test", self.test_tally)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from zoo.data.spec import TextSpec, Windows
+from zoo.data.spec import TextBatch, TextSpec
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 from zoo.tasks.base import Optimizer, Task
@@ -57,10 +57,10 @@ class MaskedLM(Task):
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         return self.model(inputs, documents)
 
-    def inputs(self, batch: Windows) -> tuple[Tensor | None, ...]:
+    def inputs(self, batch: TextBatch) -> tuple[Tensor | None, ...]:
         return self._asked(batch)[0], batch.documents
 
-    def training_step(self, batch: Windows, batch_idx: int) -> Tensor:
+    def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         draws = torch.rand(2, *batch.inputs.shape, device=batch.inputs.device)
         others = torch.randint_like(batch.inputs, self.mask)
         inputs, targets = self.masked(batch, draws, others)
@@ -75,10 +75,10 @@ class MaskedLM(Task):
         self.test_tally.reset()
         self.test_tally.widen(self.longest_test_window)
 
-    def validation_step(self, batch: Windows, batch_idx: int) -> None:
+    def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
         self._measure(self.val_tally, batch)
 
-    def test_step(self, batch: Windows, batch_idx: int) -> None:
+    def test_step(self, batch: TextBatch, batch_idx: int) -> None:
         self._measure(self.test_tally, batch)
 
     def on_validation_epoch_end(self) -> None:
@@ -87,7 +87,7 @@ class MaskedLM(Task):
     def on_test_epoch_end(self) -> None:
         self._conclude("test", self.test_tally)
 
-    def masked(self, batch: Windows, draws: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    def masked(self, batch: TextBatch, draws: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets [B, N] for uniform draws [2, B, N] and tokens [B, N] to swap in."""
         chosen = draws[0] < self.share
         if batch.documents is not None:
@@ -101,11 +101,11 @@ class MaskedLM(Task):
             chosen, batch.inputs, IGNORE_INDEX
         )
 
-    def _measure(self, tally: TokenMetrics, batch: Windows) -> None:
+    def _measure(self, tally: TokenMetrics, batch: TextBatch) -> None:
         inputs, targets = self._asked(batch)
         tally.update(self(inputs, batch.documents), targets)
 
-    def _asked(self, batch: Windows) -> tuple[Tensor, Tensor]:
+    def _asked(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
         """Inputs and targets [B, N] of an evaluation. Where windows overlap, a token is measured by one of them, as in the
         data's own targets.
         """

@@ -1,4 +1,4 @@
-"""Texts with labels, as rows of tokens of one length."""
+"""Labelled texts: class folders of .txt files, rows of tables, and their token ids."""
 
 from __future__ import annotations
 
@@ -12,128 +12,127 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zoo.data.base import Given
-from zoo.data.corpus.corpus import read
-from zoo.data.corpus.table import text_of
-from zoo.data.corpus.tokenizer import Encoder, from_plain
-from zoo.data.spec import Samples, TextClassificationSpec
-from zoo.data.tables.dataset import Fetched, numbered
+from zoo.data.base import FileBatch
+from zoo.data.corpus.corpus import read_document
+from zoo.data.corpus.text_column import check_text
+from zoo.data.corpus.tokenizer import CorpusVocabulary, vocabulary_from_dict
+from zoo.data.spec import DataSpec, TextClassificationSpec
+from zoo.data.tables.labelled_table import RowBatch, check_label
 from zoo.data.tables.open_table import is_table
 from zoo.errors import DataError, OptionError
 
-TRAIN = "train"  # the split of what lies in no folder of a split
+PADDING = -1
 
 
-def opened(path: str, streaming: bool = False) -> Mapping[str, Any] | None:
-    """Tables of `SPLIT/CLASS/NAME.txt`, or of `CLASS/NAME.txt`; None where a path is no folder of such."""
+def open_class_folders(path: str, streaming: bool = False) -> Mapping[str, Any] | None:
+    """Return tables of `SPLIT/CLASS/NAME.txt`, or of `CLASS/NAME.txt`; None for another folder."""
     folder = Path(path).expanduser()
     deep, flat = sorted(folder.glob("*/*/*.txt")), sorted(folder.glob("*/*.txt"))
     files = deep or flat
     if not files:
         return None
-    tables = [
-        file for pattern in ("*", "*/*") for file in sorted(folder.glob(pattern)) if is_table(file)
-    ]
+    others = [*sorted(folder.glob("*")), *sorted(folder.glob("*/*"))]
     _refuse_both(path, "texts at SPLIT/CLASS", deep, "at CLASS", flat)
-    _refuse_both(path, "texts in class folders", files, "tables", tables)
+    _refuse_both(path, "texts in class folders", files, "tables", list(filter(is_table, others)))
+
     splits: dict[str, list[Path]] = {}
     for file in files:
-        splits.setdefault(file.relative_to(folder).parts[0] if deep else TRAIN, []).append(file)
+        name = file.relative_to(folder).parts[0] if deep else "train"
+        splits.setdefault(name, []).append(file)
     names = sorted({file.parent.name for file in files})
-    return {split: _table(found, names, streaming) for split, found in splits.items()}
+    return {split: _build_table(own, names, streaming) for split, own in splits.items()}
 
 
 def _refuse_both(
     path: str, one: str, ones: Sequence[Path], other: str, others: Sequence[Path]
 ) -> None:
     if ones and others:
-        told = f"both {one}, as {ones[0]}, and {other}, as {others[0]}"
-        raise DataError(f"{path}: holds {told}; which are meant? Move the others away")
+        problem = f"holds both {one}, as {ones[0]}, and {other}, as {others[0]}"
+        raise DataError(f"{path}: {problem}; keep one kind and move the others away")
 
 
-def _table(files: list[Path], names: list[str], streaming: bool) -> Any:
+def _build_table(files: list[Path], names: list[str], streaming: bool) -> Any:
     from datasets import ClassLabel, Dataset, Features, IterableDataset, Value
 
     features = Features(text=Value("string"), label=ClassLabel(names=names))
     if not streaming:
-        return Dataset.from_list([*_rows(files, names)], features=features)
-    given = {"files": tuple(files), "names": tuple(names)}  # each item of a list would be a shard
-    return IterableDataset.from_generator(_rows, features=features, gen_kwargs=given)
+        return Dataset.from_list([*_read_rows(files, names)], features=features)
+    # tuples, as each item of a list would be a shard
+    arguments = {"files": tuple(files), "names": tuple(names)}
+    return IterableDataset.from_generator(_read_rows, features=features, gen_kwargs=arguments)
 
 
-def _rows(files: Sequence[Path], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _read_rows(files: Sequence[Path], names: Sequence[str]) -> Iterator[dict[str, Any]]:
     for file in files:
-        yield {"text": read([str(file)])[0].text, "label": names.index(file.parent.name)}
+        yield {"text": read_document(file).text, "label": names.index(file.parent.name)}
 
 
-PADDING = -1
-
-
-def padded(rows: Sequence[NDArray[Any]]) -> Tensor:
-    """int64 [B, N] of tokens, N those of the longest row."""
+def pad_tokens(rows: Sequence[NDArray[Any]]) -> Tensor:
+    """Return int64 [B, N] of rows of tokens, N the length of the longest."""
     inputs = np.full((len(rows), max(map(len, rows), default=0)), PADDING)
-    for at, row in enumerate(rows):
-        inputs[at, : len(row)] = row
+    for number, row in enumerate(rows):
+        inputs[number, : len(row)] = row
     return torch.from_numpy(inputs)
 
 
 @dataclass(frozen=True)
-class Reader:
-    """Makes passages of the rows of a table, with the columns `text` and `label`; what is longer than `length` is cut.
+class TextRowReader:
+    """Reads samples from rows with the columns `text` and `label`."""
 
-    A label is one of `names`, or a number, which `order` tells the class of.
-    """
-
-    vocabulary: Encoder
+    vocabulary: CorpusVocabulary
     length: int
+    """Longer texts are cut."""
     order: tuple[int, ...]
+    """The class of each label that is a number."""
     names: tuple[str, ...]
-    title: str  # what they are called in messages, with their number
+    """The class names of labels that are text."""
+    title: str
+    """The name of the rows in messages."""
 
-    def fetched(self, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> Fetched:
-        inputs, labels, faults = [], [], {}
+    def read_rows(self, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> RowBatch:
+        """Read numbered rows."""
+        inputs, labels, errors = [], [], {}
         for number, row in rows:
             try:
-                label = self._label(row["label"])
-                inputs.append(tokens(row["text"], self.vocabulary, self.length))
+                label = self._read_label(row["label"])
+                inputs.append(encode_text(row["text"], self.vocabulary, self.length))
                 labels.append(label)
             except ValueError as error:
-                faults[number] = f"{self.title}, row {number}: {error}"
-        return Fetched(padded(inputs), torch.tensor(labels, dtype=torch.long), faults)
+                errors[number] = f"{self.title}, row {number}: {error}"
+        return RowBatch(pad_tokens(inputs), torch.tensor(labels, dtype=torch.long), errors)
 
-    def _label(self, label: Any) -> int:
-        return (
-            self.names.index(label)
-            if label in self.names
-            else self.order[numbered(label, len(self.order))]
-        )
+    def _read_label(self, label: Any) -> int:
+        if label in self.names:
+            return self.names.index(label)
+        return self.order[check_label(label, len(self.order))]
 
 
-def tokens(text: Any, vocabulary: Encoder, length: int) -> NDArray[Any]:
-    """The first so many tokens of a text. Raises ValueError where there is none, or what has no token."""
-    found = vocabulary.numbers(words)[:length] if (words := text_of(text)) else ()
-    if not len(found):
+def encode_text(value: Any, vocabulary: CorpusVocabulary, length: int) -> NDArray[Any]:
+    """Return the first `length` tokens of a text. Raises ValueError if there are none."""
+    text = check_text(value)
+    tokens = vocabulary.encode_array(text)[:length] if text else ()
+    if not len(tokens):
         raise ValueError("there is no text")
-    return np.asarray(found)
+    return np.asarray(tokens)
 
 
-def given(paths: Sequence[Path], samples: Samples, length: int, batch_size: int) -> Iterator[Given]:
-    """Batches of files of text, with the vocabulary of `samples`. Raises OptionError where those are no passages."""
-    if not isinstance(samples, TextClassificationSpec):
+def read_text_files(
+    paths: Sequence[Path], spec: DataSpec, length: int, batch_size: int
+) -> Iterator[FileBatch]:
+    """Read files of text in batches. Raises OptionError if the model does not read labelled texts."""
+    if not isinstance(spec, TextClassificationSpec):
         raise OptionError("name", "the model was not trained on texts with labels")
-    vocabulary = from_plain(samples.vocabulary.plain())
-    return (
-        _given(paths[at : at + batch_size], vocabulary, length)
-        for at in range(0, len(paths), batch_size)
-    )
+    vocabulary = vocabulary_from_dict(spec.vocabulary.to_dict())
+    starts = range(0, len(paths), batch_size)
+    return (_read_batch(paths[at : at + batch_size], vocabulary, length) for at in starts)
 
 
-def _given(paths: Sequence[Path], vocabulary: Encoder, length: int) -> Given:
-    found: dict[Path, NDArray[Any]] = {}
-    faults: dict[Path, str] = {}
+def _read_batch(paths: Sequence[Path], vocabulary: CorpusVocabulary, length: int) -> FileBatch:
+    rows: dict[Path, NDArray[Any]] = {}
+    errors: dict[Path, str] = {}
     for path in paths:
         try:
-            found[path] = tokens(read([str(path)])[0].text, vocabulary, length)
+            rows[path] = encode_text(read_document(path).text, vocabulary, length)
         except (DataError, ValueError) as error:
-            faults[path] = str(error).removeprefix(f"{path}: ")
-    return Given(tuple(found), padded([*found.values()]), faults)
+            errors[path] = str(error).removeprefix(f"{path}: ")
+    return FileBatch(tuple(rows), pad_tokens([*rows.values()]), errors)

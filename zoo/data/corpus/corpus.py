@@ -15,209 +15,213 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from zoo.data.cache import Entry, kept
-from zoo.data.corpus.tokenizer import Encoder, Tokenisation, from_plain
+from zoo.data.cache import CacheEntry, load_or_make
+from zoo.data.corpus.tokenizer import CorpusVocabulary, TokenizerOptions, vocabulary_from_dict
+from zoo.data.spec import check_fractions
 from zoo.errors import DataError, OptionError
+
+SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
 class Document:
-    """A text and what it is called in messages."""
+    """A text and its name in messages."""
 
     name: str
     text: str
 
 
-def read(patterns: Sequence[str]) -> list[Document]:
-    """The files that paths or globs name, each once, in the order of the patterns and then of their names."""
-    paths = dict.fromkeys(
-        path for pattern in patterns for path in _matching(os.path.expanduser(pattern))
-    )
-    return [_document(Path(path)) for path in paths]
+def read_documents(patterns: Sequence[str]) -> list[Document]:
+    """Read the files of paths or globs, each once, in the order of the patterns, then by name."""
+    paths: dict[str, None] = {}
+    for pattern in patterns:
+        paths |= dict.fromkeys(_list_files(os.path.expanduser(pattern)))
+    return [read_document(Path(path)) for path in paths]
 
 
-def _matching(pattern: str) -> list[str]:
+def _list_files(pattern: str) -> list[str]:
     if os.path.lexists(pattern) or not glob.has_magic(pattern):
         return [pattern]
-    found = sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
-    if not found:
+    files = sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
+    if not files:
         raise DataError(f"{pattern}: no file matches")
-    return found
+    return files
 
 
-def _document(path: Path) -> Document:
+def read_document(path: Path) -> Document:
+    """Read a file of UTF-8. Raises DataError, naming the file, if it is missing or no text."""
     try:
         content = path.read_bytes()
         text = content.decode()
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise DataError(
-            f"{path}: a folder, not a file; for all of its texts write {path}/*.txt"
-        ) from None
+        problem = f"a folder, not a file; for all of its texts write {path}/*.txt"
+        raise DataError(f"{path}: {problem}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: not UTF-8 at byte {error.start}: {content[error.start]:#04x}"
-        ) from None
-    except ValueError as error:  # a name that no file can have
+        byte = f"{content[error.start]:#04x}"
+        raise DataError(f"{path}: not UTF-8 at byte {error.start}: {byte}") from None
+    except ValueError as error:
+        # a name that no file can have
         raise DataError(f"{str(path)!r}: cannot be read: {error}") from None
     if not text:
         raise DataError(f"{path}: empty")
     return Document(str(path), text)
 
 
-PARTS = ("train", "val", "test")
-
-
 @dataclass(frozen=True)
-class Stream:
-    """Tokens [T] one after the other, and where documents begin among them (ascending, the first at 0)."""
+class TokenStream:
+    """The tokens of a split, one after the other."""
 
     tokens: NDArray[Any]
+    """[T]."""
     starts: NDArray[Any]
+    """Indices of the first tokens of documents, ascending, the first 0."""
 
-    def begins(self) -> NDArray[Any]:
-        """Whether a document begins at each token."""
-        begins = np.zeros(len(self.tokens), bool)
-        begins[self.starts] = True
-        return begins
+    def mark_starts(self) -> NDArray[Any]:
+        """Return booleans [T], true at the first token of each document."""
+        marks = np.zeros(len(self.tokens), bool)
+        marks[self.starts] = True
+        return marks
 
-    def documents(self, positions: NDArray[Any]) -> NDArray[Any]:
-        """The number of the document at each position."""
-        return np.searchsorted(self.starts, positions, side="right") - 1
+    def number_documents(self, indices: NDArray[Any]) -> NDArray[Any]:
+        """Return the number of the document at each index."""
+        return np.searchsorted(self.starts, indices, side="right") - 1
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """A corpus as tokens. `problem` says why they could not be kept on disk."""
+class EncodedCorpus:
+    """A corpus as tokens."""
 
-    vocabulary: Encoder
-    parts: dict[str, Stream]
+    vocabulary: CorpusVocabulary
+    splits: dict[str, TokenStream]
     problem: str | None
+    """Why the tokens could not be cached on disk."""
 
 
-class Split(Protocol):
-    """Which documents, or parts of them, are train, val and test."""
+class Splitter(Protocol):
+    """Distributes documents, or parts of them, among train, val and test."""
 
     def split(self, documents: Sequence[Document]) -> dict[str, list[Document]]: ...
 
-    def plain(self) -> list[Any]:
-        """All that it depends on beside the documents, as plain data, once they were read."""
+    def cache_key(self) -> list[Any]:
+        """Return all that the split depends on beside the documents, once they were read."""
         ...
 
 
 @dataclass(frozen=True)
-class Shares:
-    """The shares of the characters that val and test have; train has those before them."""
+class CharacterSplit:
+    """Splits a text into train, val and test, in this order, by fractions of its characters."""
 
     val: float
     test: float
 
     def __post_init__(self) -> None:
-        for key, share in (("val", self.val), ("test", self.test)):
-            if not 0 < share < 1 or self.val + self.test >= 1:
-                told = f"shares val {self.val} and test {self.test} must be positive and leave something to train on"
-                raise OptionError(key, told)
+        check_fractions(self.val, self.test)
 
     def split(self, documents: Sequence[Document]) -> dict[str, list[Document]]:
-        """Documents cut where a part ends: train, val, test in the order of the text."""
+        """Cut documents where a split ends."""
         total = sum(len(document.text) for document in documents)
         val, test = round(self.val * total), round(self.test * total)
-        ends = (total - val - test, total - test, total)
-        bounds = zip(PARTS, (0, *ends[:-1]), ends, strict=True)
-        return {part: _between(documents, first, last) for part, first, last in bounds}
+        bounds = (0, total - val - test, total - test, total)
+        return {
+            split: _slice_documents(documents, bounds[number], bounds[number + 1])
+            for number, split in enumerate(SPLITS)
+        }
 
-    def plain(self) -> list[Any]:
+    def cache_key(self) -> list[Any]:
         return [self.val, self.test]
 
 
-class Corpus:
-    """Documents are read, encoded and split when they are first asked for.
+def _slice_documents(documents: Sequence[Document], first: int, last: int) -> list[Document]:
+    """Return what documents have between two characters of the whole text; none is empty."""
+    parts, start = [], 0
+    for document in documents:
+        text = document.text[max(first - start, 0) : max(last - start, 0)]
+        if text:
+            parts.append(Document(document.name, text))
+        start += len(document.text)
+    return parts
 
-    `read` raises DataError. Raised later: DataError where a document cannot be encoded, OptionError where no vocabulary of the
-    size can be made.
+
+class Corpus:
+    """Documents that are read, split and encoded when they are first needed.
+
+    Args:
+        read: Returns the documents; raises DataError.
+        tokenizer: What a token is.
+        splitter: Distributes the documents among train, val and test.
     """
 
     def __init__(
-        self, read: Callable[[], list[Document]], tokenisation: Tokenisation, parts: Split
+        self, read: Callable[[], list[Document]], tokenizer: TokenizerOptions, splitter: Splitter
     ) -> None:
-        self._read, self.tokenisation, self.parts = read, tokenisation, parts
+        self._read, self.tokenizer, self.splitter = read, tokenizer, splitter
 
     @cached_property
     def documents(self) -> list[Document]:
         return self._read()
 
     @cached_property
-    def sum(self) -> str:
+    def digest(self) -> str:
         """SHA-256 of the text, as hexadecimal digits."""
-        total = hashlib.sha256()
+        digest = hashlib.sha256()
         for document in self.documents:
-            total.update(document.text.encode())
-        return total.hexdigest()
+            digest.update(document.text.encode())
+        return digest.hexdigest()
 
     @cached_property
-    def encoded(self) -> Encoded:
-        return self._encoded(self.tokenisation.key(), self._choose)
+    def tokens(self) -> EncodedCorpus:
+        """Raises DataError if a document cannot be encoded, OptionError if there is no vocabulary."""
+        return self._load_tokens(self.tokenizer.cache_key(), None)
 
-    def adopt(self, vocabulary: Encoder) -> None:
-        """Encode with a vocabulary that is given. Raises DataError where it lacks characters of the text."""
-        self.encoded = self._encoded(vocabulary.plain(), lambda parts: vocabulary)
+    def adopt_vocabulary(self, vocabulary: CorpusVocabulary) -> None:
+        """Encode with a given vocabulary. Raises DataError if it lacks characters of the text."""
+        self.tokens = self._load_tokens(vocabulary.to_dict(), vocabulary)
 
-    def _choose(self, parts: dict[str, list[Document]]) -> Encoder:
-        training = [document.text for document in parts["train"]]
-        return self.tokenisation.choose([document.text for document in self.documents], training)
+    def _load_tokens(self, key: object, vocabulary: CorpusVocabulary | None) -> EncodedCorpus:
+        """Load cached tokens, under all they depend on: text, documents, splits, vocabulary."""
 
-    def _encoded(
-        self, way: object, choose: Callable[[dict[str, list[Document]]], Encoder]
-    ) -> Encoded:
-        """As kept under all that it depends on: the text, where its documents end, its parts, the way of encoding."""
+        def encode() -> CacheEntry:
+            splits = self.splitter.split(self.documents)
+            return _encode(splits, vocabulary or self._build_vocabulary(splits))
 
-        def make() -> Entry:
-            parts = self.parts.split(self.documents)
-            return _entry(parts, choose(parts))
+        lengths = [len(document.text) for document in self.documents]
+        depends = [self.digest, lengths, self.splitter.cache_key(), key]
+        name = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
+        entry = load_or_make(name, encode)
 
-        ends = [len(document.text) for document in self.documents]
-        depends = [self.sum, ends, self.parts.plain(), way]
-        entry = kept(hashlib.sha256(json.dumps(depends).encode()).hexdigest(), make)
-        sizes = [entry.facts["sizes"][part] for part in PARTS]
-        tokens = np.split(entry.tokens, np.cumsum(sizes)[:-1])
-        parts = {
-            p: Stream(t, np.array(entry.facts["starts"][p]))
-            for p, t in zip(PARTS, tokens, strict=True)
-        }
-        return Encoded(from_plain(entry.facts["vocabulary"]), parts, entry.problem)
+        sizes = [entry.metadata["sizes"][split] for split in SPLITS]
+        streams = {}
+        for split, tokens in zip(SPLITS, np.split(entry.array, np.cumsum(sizes)[:-1]), strict=True):
+            streams[split] = TokenStream(tokens, np.array(entry.metadata["starts"][split]))
+        return EncodedCorpus(
+            vocabulary_from_dict(entry.metadata["vocabulary"]), streams, entry.problem
+        )
 
-
-def _between(documents: Sequence[Document], first: int, last: int) -> list[Document]:
-    """What documents have from one character of the whole text to another; none is empty."""
-    found, at = [], 0
-    for document in documents:
-        text = document.text[max(first - at, 0) : max(last - at, 0)]
-        found += [Document(document.name, text)] if text else []
-        at += len(document.text)
-    return found
+    def _build_vocabulary(self, splits: dict[str, list[Document]]) -> CorpusVocabulary:
+        training = [document.text for document in splits["train"]]
+        return self.tokenizer.build_vocabulary([one.text for one in self.documents], training)
 
 
-def _entry(parts: dict[str, list[Document]], vocabulary: Encoder) -> Entry:
-    kind = np.min_scalar_type(max(len(vocabulary) - 1, 0))
-    pieces = {
-        p: [_numbers(document, vocabulary).astype(kind) for document in parts[p]] for p in PARTS
-    }
-    sizes = {p: [len(piece) for piece in pieces[p] if len(piece)] for p in PARTS}
-    facts = {
-        "vocabulary": vocabulary.plain(),
-        "sizes": {p: sum(sizes[p]) for p in PARTS},
-        "starts": {p: np.cumsum([0, *sizes[p]])[: len(sizes[p])].tolist() for p in PARTS},
-    }
-    return Entry(
-        facts, np.concatenate([np.array([], kind), *(piece for p in PARTS for piece in pieces[p])])
-    )
+def _encode(splits: dict[str, list[Document]], vocabulary: CorpusVocabulary) -> CacheEntry:
+    dtype = np.min_scalar_type(max(len(vocabulary) - 1, 0))
+    pieces = [np.array([], dtype)]
+    sizes, starts = {}, {}
+    for split in SPLITS:
+        own = [_encode_document(document, vocabulary).astype(dtype) for document in splits[split]]
+        lengths = [len(piece) for piece in own if len(piece)]
+        sizes[split] = sum(lengths)
+        starts[split] = np.cumsum([0, *lengths])[: len(lengths)].tolist()
+        pieces += own
+    metadata = {"vocabulary": vocabulary.to_dict(), "sizes": sizes, "starts": starts}
+    return CacheEntry(metadata, np.concatenate(pieces))
 
 
-def _numbers(document: Document, vocabulary: Encoder) -> NDArray[Any]:
+def _encode_document(document: Document, vocabulary: CorpusVocabulary) -> NDArray[Any]:
     try:
-        return vocabulary.numbers(document.text)
+        return vocabulary.encode_array(document.text)
     except OptionError as error:
         raise DataError(f"{document.name}: {error}") from None

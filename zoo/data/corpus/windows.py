@@ -1,4 +1,4 @@
-"""Windows cut out of a stream of tokens."""
+"""Windows of a fixed length, cut out of a stream of tokens."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from zoo.data.corpus.corpus import Stream
-from zoo.data.spec import Windows
+from zoo.data.corpus.corpus import TokenStream
+from zoo.data.sampler import Key
+from zoo.data.spec import IGNORE_INDEX, TextBatch
 from zoo.errors import OptionError
 
 ROW, OFFSET, TOKEN = range(3)
 
 
-class Place(NamedTuple):
+class Cursor(NamedTuple):
     """Where a window begins: the number of a row, and how many of its tokens come before."""
 
     row: int = 0
@@ -26,66 +27,80 @@ class Place(NamedTuple):
 
 
 class Window(NamedTuple):
-    """`tokens` [N + 1] and the row of each, of which the last `asked` are targets; `after` is where the next one begins."""
+    """A window packed from rows."""
 
     tokens: NDArray[Any]
+    """[N + 1]."""
     rows: NDArray[Any]
-    asked: int
-    after: Place
+    """The row of each token."""
+    num_targets: int
+    """The last so many tokens are targets."""
+    end: Cursor
+    """Where the next window begins."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Windows of `length` side by side, as a token of the last one is the first of the next. What is less than one at the
-    end is left, or with `whole` makes a window that is moved back so that it is full: each target is asked once.
+    """Packs rows that are read one by one into windows side by side.
+
+    The last token of a window is the first one of the next. A remainder shorter than a window is
+    dropped, or with `keep_rest` moved back to fill a window; every target then counts once.
     """
 
-    encode: Callable[[int, str], NDArray[Any]]  # of the number of a row and its text
+    encode: Callable[[int, str], NDArray[Any]]
+    """Encodes a row, given its number and text."""
     length: int
-    whole: bool
+    keep_rest: bool
 
-    def windows(self, texts: Iterable[str], first: Place) -> Iterator[Window]:
-        """Of the rows from a place on; those before it are not encoded. Holds one row and less than a window."""
-        held = np.empty((3, 0), np.int64)  # row, offset and token of each, not yet given
-        given = held  # the last window
+    def pack(self, texts: Iterable[str], first: Cursor) -> Iterator[Window]:
+        """Yield windows from a cursor on; rows before it are not encoded.
+
+        At most one row and one window are in memory.
+        """
+        # row, offset and token of each token that no window has yet
+        held = np.empty((3, 0), np.int64)
+        last = held
         for number, text in enumerate(texts):
             if number < first.row:
                 continue
-            held = np.concatenate([held, self._row(number, text, first)], axis=1)
+            held = np.concatenate([held, self._encode_row(number, text, first)], axis=1)
             for end in range(self.length, held.shape[1], self.length):
-                given = held[:, end - self.length : end + 1]
-                yield self._window(given, self.length)
-            held = held[:, (held.shape[1] - 1) // self.length * self.length if held.size else 0 :]
-        left = held.shape[1] - 1
-        if self.whole and left > 0 and given.size:
-            yield self._window(np.concatenate([given[:, left:-1], held], axis=1), left)
+                last = held[:, end - self.length : end + 1]
+                yield self._build_window(last, self.length)
+            if held.size:
+                held = held[:, (held.shape[1] - 1) // self.length * self.length :]
 
-    def _row(self, number: int, text: str, first: Place) -> NDArray[Any]:
+        rest = held.shape[1] - 1
+        if self.keep_rest and rest > 0 and last.size:
+            yield self._build_window(np.concatenate([last[:, rest:-1], held], axis=1), rest)
+
+    def _encode_row(self, number: int, text: str, first: Cursor) -> NDArray[Any]:
         tokens = self.encode(number, text).astype(np.int64)
         row = np.stack([np.full_like(tokens, number), np.arange(len(tokens)), tokens])
         return row[:, first.offset :] if number == first.row else row
 
-    def _window(self, held: NDArray[Any], asked: int) -> Window:
-        return Window(
-            held[TOKEN], held[ROW], asked, Place(int(held[ROW, -1]), int(held[OFFSET, -1]))
-        )
+    def _build_window(self, held: NDArray[Any], num_targets: int) -> Window:
+        end = Cursor(int(held[ROW, -1]), int(held[OFFSET, -1]))
+        return Window(held[TOKEN], held[ROW], num_targets, end)
 
 
-class Places(Protocol):
-    """Where windows begin."""
+class Layout(Protocol):
+    """Where windows begin in a stream of tokens, and which of their targets count."""
 
     def __len__(self) -> int: ...
 
-    def starts(self, indices: NDArray[Any]) -> NDArray[Any]: ...
+    def find_starts(self, indices: NDArray[Any]) -> NDArray[Any]:
+        """Return the first token of each window."""
+        ...
 
-    def asked(self, indices: NDArray[Any]) -> NDArray[Any]:
-        """How many of the last targets of each window are asked."""
+    def count_targets(self, indices: NDArray[Any]) -> NDArray[Any]:
+        """Return how many of the last targets of each window count."""
         ...
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Windows side by side; what is left at the end is less than one."""
+    """Windows side by side; a remainder shorter than a window is dropped."""
 
     length: int
     size: int
@@ -93,16 +108,16 @@ class Tiles:
     def __len__(self) -> int:
         return (self.size - 1) // self.length
 
-    def starts(self, indices: NDArray[Any]) -> NDArray[Any]:
+    def find_starts(self, indices: NDArray[Any]) -> NDArray[Any]:
         return indices * self.length
 
-    def asked(self, indices: NDArray[Any]) -> NDArray[Any]:
+    def count_targets(self, indices: NDArray[Any]) -> NDArray[Any]:
         return np.full(len(indices), self.length)
 
 
 @dataclass(frozen=True)
-class Strides:
-    """A window every `stride` tokens, the last moved back so that it is full: each target is asked once."""
+class Sliding:
+    """A window every `stride` tokens, the last moved back to fit: every target counts once."""
 
     length: int
     size: int
@@ -111,18 +126,17 @@ class Strides:
     def __len__(self) -> int:
         return 1 - (self.length + 1 - self.size) // self.stride
 
-    def starts(self, indices: NDArray[Any]) -> NDArray[Any]:
+    def find_starts(self, indices: NDArray[Any]) -> NDArray[Any]:
         return np.minimum(indices * self.stride, self.size - 1 - self.length)
 
-    def asked(self, indices: NDArray[Any]) -> NDArray[Any]:
-        return np.where(
-            indices == 0, self.length, self.starts(indices) - (indices - 1) * self.stride
-        )
+    def count_targets(self, indices: NDArray[Any]) -> NDArray[Any]:
+        ends = self.find_starts(indices) - (indices - 1) * self.stride
+        return np.where(indices == 0, self.length, ends)
 
 
 @dataclass(frozen=True)
-class Streams:
-    """Rows that go on from batch to batch, each through its own stretch of the tokens."""
+class Rows:
+    """Rows that continue from batch to batch, each through its own part of the tokens."""
 
     length: int
     size: int
@@ -131,21 +145,17 @@ class Streams:
     def __len__(self) -> int:
         return (self.size - 1) // (self.rows * self.length) * self.rows
 
-    def starts(self, indices: NDArray[Any]) -> NDArray[Any]:
+    def find_starts(self, indices: NDArray[Any]) -> NDArray[Any]:
         step, row = np.divmod(indices, self.rows)
         return (row * (len(self) // self.rows) + step) * self.length
 
-    def asked(self, indices: NDArray[Any]) -> NDArray[Any]:
+    def count_targets(self, indices: NDArray[Any]) -> NDArray[Any]:
         return np.full(len(indices), self.length)
 
 
-UNASKED = -100
-Key = int | tuple[int, int]  # an index, or epoch and index
-
-
 @dataclass(frozen=True)
-class Cutting:
-    """How windows are cut; the options of a source of text, checked against each other."""
+class WindowOptions:
+    """How windows are cut; the options of a source of text, validated together."""
 
     length: int
     batch_size: int
@@ -156,107 +166,113 @@ class Cutting:
 
     def __post_init__(self) -> None:
         if self.stride is not None and self.stride > self.length:
-            raise OptionError(
-                "stride",
-                f"{self.stride} is more than the length {self.length}: targets would be left out",
-            )
-        if self.streams and self.stride is not None:
-            raise OptionError(
-                "stride",
-                "windows of streams follow one another, so they cannot overlap; leave it out",
-            )
-        if self.streams and self.windows == "random":
-            raise OptionError(
-                "windows", "windows of streams follow one another; set it to contiguous"
-            )
-        if self.streams and self.documents:
-            raise OptionError(
-                "documents",
-                "are numbered within a window, so streams cannot tell them apart; leave one out",
-            )
+            problem = f"{self.stride} is more than the length {self.length}"
+            raise OptionError("stride", f"{problem}: targets would be left out")
+        if not self.streams:
+            return
+        if self.stride is not None:
+            problem = "windows of streams follow each other, so they cannot overlap; leave it out"
+            raise OptionError("stride", problem)
+        if self.windows == "random":
+            problem = "windows of streams follow each other; set it to contiguous"
+            raise OptionError("windows", problem)
+        if self.documents:
+            problem = "streams cannot tell documents of different windows apart; leave one out"
+            raise OptionError("documents", problem)
 
-    @property
-    def told(self) -> str:
-        """How windows of an evaluation lie, in words."""
+    def describe(self) -> str:
+        """Say how windows of an evaluation are laid out."""
         if self.streams:
-            return "each after the one before, which a model with memory remembers; a rest that fills no step is left out"
+            rest = "a remainder that does not fill a step is left out"
+            return f"each continues the one before, for models with memory; {rest}"
         if self.stride is None or self.stride == self.length:
             return "side by side"
-        return f"sliding by {self.stride}, the last {self.stride} asked"
+        return f"sliding by {self.stride}, the last {self.stride} tokens of each are targets"
 
-    def rows(self, part: str, processes: int = 1) -> int:
-        """How many streams there are at once; in evaluation as many as a batch has, however many processes share it."""
-        return self.batch_size * processes if part == "train" else self.batch_size
+    def count_rows(self, split: str, world_size: int = 1) -> int:
+        """Return how many streams run in parallel; in evaluation whatever the number of processes."""
+        return self.batch_size * world_size if split == "train" else self.batch_size
 
-    def places(self, part: str, size: int, processes: int = 1) -> Places:
-        """Where windows lie in the `size` tokens of a part. Raises OptionError where not one fits."""
-        rows = self.rows(part, processes) if self.streams else 1
-        if size <= rows * self.length:
-            told = (
-                f"{rows} streams of {self.length}" if self.streams else f"a window of {self.length}"
-            )
-            raise OptionError(
-                "length", f"{told} needs {rows * self.length + 1} tokens, {part} has {size}"
-            )
+    def build_layout(self, split: str, size: int, world_size: int = 1) -> Layout:
+        """Lay out windows in the `size` tokens of a split. Raises OptionError if none fits."""
+        rows = self.count_rows(split, world_size) if self.streams else 1
+        needed = rows * self.length + 1
+        if size < needed:
+            what = f"{rows} streams" if self.streams else "a window"
+            problem = f"{what} of {self.length} tokens needs {needed}, {split} has {size}"
+            raise OptionError("length", problem)
         if self.streams:
-            return Streams(self.length, size, rows)
-        if part == "train":
+            return Rows(self.length, size, rows)
+        if split == "train":
             return Tiles(self.length, size)
-        return Strides(self.length, size, self.stride or self.length)
+        return Sliding(self.length, size, self.stride or self.length)
 
 
-class Cut(Dataset[Windows]):
-    """The windows of one part, fetched by batches of keys. With a `seed`, starts are drawn from (seed, epoch, index)."""
+class WindowDataset(Dataset[TextBatch]):
+    """The windows of one split, fetched by batches of keys.
+
+    Args:
+        lengths: UTF-8 lengths of the vocabulary's tokens, or None.
+        seed: Draw the starts of windows from (seed, epoch, index).
+    """
 
     def __init__(
         self,
-        stream: Stream,
-        places: Places,
+        stream: TokenStream,
+        layout: Layout,
         length: int,
         *,
         documents: bool,
         lengths: NDArray[Any] | None,
         seed: int | None = None,
     ) -> None:
-        self.stream, self.places, self.length, self.seed = stream, places, length, seed
+        self.stream, self.layout, self.length, self.seed = stream, layout, length, seed
         self.documents, self.lengths = documents, lengths
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.layout)
 
-    def __getitems__(self, keys: Sequence[Key]) -> Windows:
-        indices = np.array([key if isinstance(key, int) else key[1] for key in keys])
-        starts = self.places.starts(indices) if self.seed is None else self._drawn(self.seed, keys)
-        positions = starts[:, None] + np.arange(self.length + 1)  # [B, N + 1]
-        tokens = self.stream.tokens[positions].astype(np.int64)
-        asked = np.arange(self.length, 0, -1) <= self.places.asked(indices)[:, None]  # [B, N]
-        documents = self.stream.documents(positions) if self.documents else None
-        return windows(tokens, asked, documents, self.lengths)
+    def __getitems__(self, keys: Sequence[Key]) -> TextBatch:
+        numbers = np.array([key if isinstance(key, int) else key[1] for key in keys])
+        starts = self.layout.find_starts(numbers)
+        if self.seed is not None:
+            starts = self._draw_starts(self.seed, keys)
+        indices = starts[:, None] + np.arange(self.length + 1)  # [B, N + 1]
+        tokens = self.stream.tokens[indices].astype(np.int64)
+        num_targets = self.layout.count_targets(numbers)
+        documents = self.stream.number_documents(indices) if self.documents else None
+        return build_batch(tokens, num_targets, documents, self.lengths)
 
-    def _drawn(self, seed: int, keys: Sequence[Key]) -> NDArray[Any]:
-        last = len(self.stream.tokens) - 1 - self.length
+    def _draw_starts(self, seed: int, keys: Sequence[Key]) -> NDArray[Any]:
+        count = len(self.stream.tokens) - self.length
         pairs = [key for key in keys if isinstance(key, tuple)]
-        return np.array([np.random.default_rng([seed, *pair]).integers(last + 1) for pair in pairs])
+        return np.array([np.random.default_rng([seed, *pair]).integers(count) for pair in pairs])
 
 
-def windows(
+def build_batch(
     tokens: NDArray[Any],
-    asked: NDArray[Any],
+    num_targets: NDArray[Any],
     documents: NDArray[Any] | None,
     lengths: NDArray[Any] | None,
-) -> Windows:
-    """A batch of tokens [B, N + 1], targets that are asked [B, N], and maybe documents [B, N + 1] that are kept apart.
+) -> TextBatch:
+    """Build a batch of windows.
 
-    `lengths` are those of the vocabulary's tokens in UTF-8, where it says them.
+    Args:
+        tokens: [B, N + 1].
+        num_targets: [B], how many of the last tokens of each window are targets.
+        documents: [B, N + 1]; no token is predicted from another document.
+        lengths: UTF-8 length of each token of the vocabulary.
     """
+    length = tokens.shape[1] - 1
+    is_target = np.arange(length, 0, -1) <= num_targets[:, None]  # [B, N]
     if documents is not None:
-        asked = asked & (documents[:, 1:] == documents[:, :-1])
-    targets = np.where(asked, tokens[:, 1:], UNASKED)
-    return Windows(
-        torch.from_numpy(tokens[:, :-1]),
-        torch.from_numpy(targets),
-        None if documents is None else torch.from_numpy(documents[:, :-1] - documents[:, :1]),
-        None
-        if lengths is None
-        else torch.from_numpy(np.where(targets == UNASKED, 0, lengths[targets.clip(0)])),
-    )
+        is_target &= documents[:, 1:] == documents[:, :-1]
+    targets = np.where(is_target, tokens[:, 1:], IGNORE_INDEX)
+    batch = TextBatch(torch.from_numpy(tokens[:, :-1]), torch.from_numpy(targets))
+    if documents is not None:
+        own = documents[:, :-1] - documents[:, :1]
+        batch = batch._replace(documents=torch.from_numpy(own))
+    if lengths is not None:
+        target_bytes = np.where(is_target, lengths[targets.clip(0)], 0)
+        batch = batch._replace(target_bytes=torch.from_numpy(target_bytes))
+    return batch

@@ -1,30 +1,32 @@
-"""Addition of long numbers, the least digit first (Lee et al. 2023, arXiv:2307.03381): what comes after `a+b=`."""
+"""Addition of long numbers, least digit first (Lee et al. 2023, arXiv:2307.03381): continue `a+b=`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Characters
-from zoo.data.generated.sequences import Example, Sequences, answered
-from zoo.data.generated.source import Generated, Workers, ordered
 from zoo.data.spec import TextSpec
+from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer, refuse_least
 from zoo.registry import Between, Count, register
 
-Digits = Annotated[int, Between(1, 4_299)]  # Python reads no longer numbers
+# Python parses no longer numbers
+Digits = Annotated[int, Between(1, 4_299)]
 CHARACTERS = Characters("0123456789+=.")
 
 
 @register
-class Addition(Generated):
-    """Sums `a+b=c.` of numbers of `least` to `digits` digits, all three written from the least digit on. Asked are the
-    digits of c and the full stop that ends it.
+class Addition(SyntheticTask):
+    """Sums `a+b=c.` of numbers of `least` to `digits` digits, all three written least digit first.
 
-    Every number of digits is as likely as any other, for a and b apart. A guess gets a tenth of the digits right, and
-    hardly ever a whole sum. `train`, `val` and `test` are numbers of sums; those of training are drawn anew in every epoch.
+    The targets are the digits of c and the full stop after them. The numbers of digits of a and b
+    are drawn uniformly and independently. Guessing gets a tenth of the digits right and hardly ever
+    a whole sum. `train`, `val` and `test` are numbers of sums; those of training are drawn anew in
+    every epoch.
     """
+
+    pads = True
 
     def __init__(
         self,
@@ -38,28 +40,20 @@ class Addition(Generated):
         test: Count = 1_000,
         workers: Workers = 0,
     ) -> None:
-        super().__init__(seed, batch_size, (train, val, test), workers)
-        ordered(least, digits, "digits")
-        self.sums = Sums(least, digits)
-        self.samples = TextSpec(3 * digits + 3, CHARACTERS, asks="answers")
+        refuse_least(least, digits, "digits")
+        spec = TextSpec(3 * digits + 3, CHARACTERS, targets="answers")
+        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        self.least, self.digits = least, digits
 
-    def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
-        return Sequences(self.sums, size, seed, padded=True)
+    def draw_example(self, rng: np.random.Generator) -> Example:
+        a, b = self._draw_number(rng), self._draw_number(rng)
+        total = str(int(a[::-1]) + int(b[::-1]))[::-1]
+        question = CHARACTERS.encode_array(f"{a}+{b}=")
+        return append_answer(question, CHARACTERS.encode_array(f"{total}."))
 
-
-@dataclass(frozen=True)
-class Sums:
-    least: int
-    most: int
-
-    def __call__(self, draw: np.random.Generator) -> Example:
-        one, two = self._number(draw), self._number(draw)
-        question, answer = f"{one}+{two}=", str(int(one[::-1]) + int(two[::-1]))[::-1]
-        return answered(CHARACTERS.numbers(question), CHARACTERS.numbers(f"{answer}."))
-
-    def _number(self, draw: np.random.Generator) -> str:
-        """Any number of so many digits, reversed: the last one is 0 in the number 0 alone."""
-        digits = draw.integers(10, size=draw.integers(self.least, self.most + 1))
+    def _draw_number(self, rng: np.random.Generator) -> str:
+        """Draw a number, reversed; its last digit is 0 in the number 0 alone."""
+        digits = rng.integers(10, size=rng.integers(self.least, self.digits + 1))
         if len(digits) > 1:
-            digits[-1] = draw.integers(1, 10)
+            digits[-1] = rng.integers(1, 10)
         return "".join(map(str, digits))

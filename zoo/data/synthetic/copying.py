@@ -1,16 +1,14 @@
-"""Copying, reversing and sorting (Kazemnejad et al. 2023, arXiv:2305.19466): letters, then the same again in some order."""
+"""Copying, reversing and sorting letters (Kazemnejad et al. 2023, arXiv:2305.19466)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Characters
-from zoo.data.generated.sequences import Example, Sequences, answered
-from zoo.data.generated.source import Generated, Workers, ordered
 from zoo.data.spec import TextSpec
+from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer, refuse_least
 from zoo.registry import Count, register
 
 LETTERS = 26
@@ -21,13 +19,16 @@ Order = Literal["same", "reversed", "sorted"]
 
 
 @register
-class Copying(Generated):
-    """`least` to `symbols` letters, each any of 26 and as many as any other number, an equals sign, and then the same
-    letters in the same order, `reversed` or `sorted`. Asked are those and the full stop that ends them.
+class Copying(SyntheticTask):
+    """Letters, an equals sign, and the same letters in the same order, `reversed` or `sorted`.
 
-    A guess gets 1 in 26 letters right where they are not sorted, and hardly ever a whole answer. `train`, `val` and `test`
-    are numbers of sequences; those of training are drawn anew in every epoch.
+    There are `least` to `symbols` letters, a uniformly drawn number of them. The targets are the
+    copy and the full stop after it. Guessing gets 1 in 26 letters right if they are not sorted, and
+    hardly ever a whole answer. `train`, `val` and `test` are numbers of sequences; those of
+    training are drawn anew in every epoch.
     """
+
+    pads = True
 
     def __init__(
         self,
@@ -42,22 +43,12 @@ class Copying(Generated):
         test: Count = 1_000,
         workers: Workers = 0,
     ) -> None:
-        super().__init__(seed, batch_size, (train, val, test), workers)
-        ordered(least, symbols, "symbols")
-        self.copies = Copies(order, least, symbols)
-        self.samples = TextSpec(2 * symbols + 1, CHARACTERS, asks="answers")
+        refuse_least(least, symbols, "symbols")
+        spec = TextSpec(2 * symbols + 1, CHARACTERS, targets="answers")
+        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        self.order, self.least, self.symbols = order, least, symbols
 
-    def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
-        return Sequences(self.copies, size, seed, padded=True)
-
-
-@dataclass(frozen=True)
-class Copies:
-    order: Order
-    least: int
-    most: int
-
-    def __call__(self, draw: np.random.Generator) -> Example:
-        letters = draw.integers(LETTERS, size=draw.integers(self.least, self.most + 1))
+    def draw_example(self, rng: np.random.Generator) -> Example:
+        letters = rng.integers(LETTERS, size=rng.integers(self.least, self.symbols + 1))
         copy = {"same": letters, "reversed": letters[::-1], "sorted": np.sort(letters)}[self.order]
-        return answered(np.append(letters, MARKER), np.append(copy, END))
+        return append_answer(np.append(letters, MARKER), np.append(copy, END))

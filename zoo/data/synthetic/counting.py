@@ -1,36 +1,41 @@
-"""Counting (Golovneva et al. 2024, arXiv:2405.18719): how often a variable was incremented since it was last set."""
+"""Counting (Golovneva et al. 2024, arXiv:2405.18719): how often was a variable incremented since it was set?"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Words
-from zoo.data.generated.sequences import Example, Sequences, answered
-from zoo.data.generated.source import Generated, Workers, ordered
 from zoo.data.spec import TextSpec
+from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer, refuse_least
 from zoo.registry import Between, Count, register
 
-MOST = 10  # a variable counts no further
+MAX_VALUE = 10
 NAMES = "xyzvw"
-WORDS = Words(("pass", ";", "=", "++", "print", *NAMES, *map(str, range(MOST + 1))))
-SET, INCREMENT, PASS = 1, 7, 50  # how often each is drawn: the first two for each variable
-LONGEST = 4  # words of a step
-NOTHING = WORDS.encode("pass ;")
-STEPS = [[WORDS.encode(f"{name} {how} ;") for name in NAMES] for how in ("= 0", "++")]
+WORDS = Words(("pass", ";", "=", "++", "print", *NAMES, *map(str, range(MAX_VALUE + 1))))
+# how often each statement is drawn: the first two for each variable
+SET_WEIGHT, INCREMENT_WEIGHT, PASS_WEIGHT = 1, 7, 50
+MAX_STATEMENT = 4
+"""Words of the longest statement."""
+PASS = WORDS.encode("pass ;")
+SET = [WORDS.encode(f"{name} = 0 ;") for name in NAMES]
+INCREMENT = [WORDS.encode(f"{name} ++ ;") for name in NAMES]
 
 
 @register
-class Counting(Generated):
-    """Programs of `least` to `steps` steps, `x = 0 ;`, `x ++ ;` or `pass ;`, then `print x`. Asked is what is printed.
+class Counting(SyntheticTask):
+    """Programs of `least` to `steps` statements, `x = 0 ;`, `x ++ ;` or `pass ;`, then `print x`.
 
-    Variables start at 0. For each of them a step sets it with weight 1 and increments it with weight 7, and any step does
-    nothing with weight 50; what would increment past 10 does nothing. The variable printed is any of them. Always
-    answering the commonest value is right in 20 to 22 % of programs of up to 512 steps. `train`, `val` and `test` are
+    The target is the printed value. Variables start at 0. For each of them a statement sets it with
+    weight 1 and increments it with weight 7, and any statement is `pass` with weight 50, as is an
+    increment past 10. The printed variable is any of them. Always answering the most frequent value
+    is right in 20 to 22 % of programs of up to 512 statements. `train`, `val` and `test` are
     numbers of programs, the same in every epoch.
     """
+
+    pads = True
+    fresh_epochs = False
 
     def __init__(
         self,
@@ -45,34 +50,30 @@ class Counting(Generated):
         test: Count = 1_000,
         workers: Workers = 0,
     ) -> None:
-        super().__init__(seed, batch_size, (train, val, test), workers)
-        ordered(least, steps, "steps")
-        self.programs = Programs(least, steps, variables)
-        self.samples = TextSpec(LONGEST * steps + 2, WORDS, asks="some")
+        refuse_least(least, steps, "steps")
+        spec = TextSpec(MAX_STATEMENT * steps + 2, WORDS, targets="some")
+        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        self.least, self.steps, self.variables = least, steps, variables
 
-    def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
-        return Sequences(self.programs, size, seed, padded=True, anew=False)
+    def draw_example(self, rng: np.random.Generator) -> Example:
+        count = self.variables
+        weights = np.array([PASS_WEIGHT, *[SET_WEIGHT] * count, *[INCREMENT_WEIGHT] * count])
+        steps = rng.integers(self.least, self.steps + 1)
+        statements = rng.choice(len(weights), steps, p=weights / weights.sum())
 
+        values, words = [0] * count, []
+        for statement in statements.tolist():
+            # kind is -1: pass, 0: set, 1: increment
+            kind, variable = divmod(statement - 1, count)
+            if kind < 0 or (kind == 1 and values[variable] == MAX_VALUE):
+                words += PASS
+            elif kind == 0:
+                values[variable] = 0
+                words += SET[variable]
+            else:
+                values[variable] += 1
+                words += INCREMENT[variable]
 
-@dataclass(frozen=True)
-class Programs:
-    least: int
-    most: int
-    variables: int
-
-    def __call__(self, draw: np.random.Generator) -> Example:
-        weights = np.array([PASS, *[SET] * self.variables, *[INCREMENT] * self.variables])
-        steps = draw.choice(
-            len(weights), draw.integers(self.least, self.most + 1), p=weights / weights.sum()
-        )
-        values, words = [0] * self.variables, []
-        for step in steps.tolist():
-            kind, variable = divmod(step - 1, self.variables)  # -1: pass, 0: set, 1: increment
-            if kind < 0 or (kind == 1 and values[variable] == MOST):
-                words += NOTHING
-                continue
-            values[variable] = values[variable] + 1 if kind else 0
-            words += STEPS[kind][variable]
-        asked = int(draw.integers(self.variables))
-        question = np.array([*words, *WORDS.encode(f"print {NAMES[asked]}")])
-        return answered(question, np.array(WORDS.encode(str(values[asked]))))
+        printed = int(rng.integers(count))
+        question = np.array([*words, *WORDS.encode(f"print {NAMES[printed]}")])
+        return append_answer(question, np.array(WORDS.encode(str(values[printed]))))

@@ -1,4 +1,4 @@
-"""Flip-flop language modelling (Liu et al. 2023, arXiv:2306.00946): remember one bit, whatever lies in between."""
+"""Flip-flop language modelling (Liu et al. 2023, arXiv:2306.00946): remember one bit past distractors."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
 
 from zoo.data.corpus.tokenizer import Characters
-from zoo.data.generated.source import Generated, Workers
-from zoo.data.spec import TextSpec, Windows
+from zoo.data.sampler import Key
+from zoo.data.spec import IGNORE_INDEX, TextBatch, TextSpec
+from zoo.data.synthetic.base import SyntheticTask, Workers, split_keys
 from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 SYMBOLS = Characters("wri01")
-WRITE, READ, IGNORE, ZERO = range(4)  # the bit 1 comes after ZERO
+# the bit 1 has the number after ZERO
+WRITE, READ, IGNORE, ZERO = range(4)
 
 
 @register
-class Flipflop(Generated):
-    """Sequences of `length` tokens: pairs of an operation and a bit. Asked is the bit after each read.
+class Flipflop(SyntheticTask):
+    """Sequences of `length` tokens: pairs of an operation and a bit; the bit after a read is a target.
 
-    The first operation is w (write), the last r (read); in between i (ignore) with the probability `ignore`, w and r with
-    half of the rest each. Bits after w and i are random, that after r is the last that was written. `train`, `val` and
-    `test` are numbers of sequences; those of training are drawn anew in every epoch.
+    The first operation is w (write), the last r (read); in between i (ignore) with probability
+    `ignore`, w and r with half of the rest each. Bits after w and i are random, that after r is the
+    last one written. `train`, `val` and `test` are numbers of sequences; those of training are
+    drawn anew in every epoch.
     """
 
     def __init__(
@@ -41,57 +43,47 @@ class Flipflop(Generated):
         test: Count = 4_000,
         workers: Workers = 0,
     ) -> None:
-        super().__init__(seed, batch_size, (train, val, test), workers)
         if length % 2:
-            raise OptionError(
-                "length", f"{length} tokens are no pairs of operation and bit; write {length + 1}"
-            )
-        self.length, self.ignore = length, ignore
-        self.samples = TextSpec(length, SYMBOLS, asks="some")
+            message = f"{length} is odd, but tokens are pairs of operation and bit"
+            raise OptionError("length", f"{message}; write {length + 1}")
+        spec = TextSpec(length, SYMBOLS, targets="some")
+        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        self.pairs, self.ignore = length // 2, ignore
 
-    def drawn(self, size: int, seed: tuple[int, int]) -> Dataset[Windows]:
-        return Sequences(size, self.length // 2, self.ignore, seed)
-
-
-class Sequences(Dataset[Windows]):
-    """Sequences of `pairs`, fetched by batches of (epoch, index), or of indices, and drawn from `seed` and those."""
-
-    def __init__(self, size: int, pairs: int, ignore: float, seed: tuple[int, int]) -> None:
-        self.size, self.pairs, self.ignore, self.seed = size, pairs, ignore, seed
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitems__(self, keys: Sequence[int | tuple[int, int]]) -> Windows:
-        draws = self._draws([(0, key) if isinstance(key, int) else key for key in keys])
+    def draw_batch(self, seed: tuple[int, int], keys: Sequence[Key]) -> TextBatch:
+        draws = self._draw_uniform(seed, split_keys(keys))
         operations = np.where(draws[:, 0] < (1 + self.ignore) / 2, WRITE, READ)  # [B, pairs]
         operations[draws[:, 0] < self.ignore] = IGNORE
         operations[:, 0], operations[:, -1] = WRITE, READ
+
         bits = ZERO + (draws[:, 1] < 0.5)
-        written = np.maximum.accumulate(
-            np.where(operations == WRITE, np.arange(self.pairs), 0), axis=1
-        )
+        write_index = np.where(operations == WRITE, np.arange(self.pairs), 0)
+        last_write = np.maximum.accumulate(write_index, axis=1)
         reads = operations == READ
-        bits = np.where(reads, np.take_along_axis(bits, written, axis=1), bits)
-        tokens = np.stack([operations, bits], axis=2).reshape(len(keys), -1)  # [B, N]
-        targets = np.stack([np.where(reads, bits, -100), np.full_like(bits, -100)], axis=2).reshape(
-            len(keys), -1
+        bits = np.where(reads, np.take_along_axis(bits, last_write, axis=1), bits)
+
+        tokens = np.stack([operations, bits], axis=2)  # [B, pairs, 2]
+        none = np.full_like(bits, IGNORE_INDEX)
+        targets = np.stack([np.where(reads, bits, IGNORE_INDEX), none], axis=2)
+        shape = (len(keys), -1)
+        return TextBatch(
+            torch.from_numpy(tokens.reshape(shape)), torch.from_numpy(targets.reshape(shape))
         )
-        return Windows(torch.from_numpy(tokens), torch.from_numpy(targets))
 
-    def _draws(self, keys: Sequence[tuple[int, int]]) -> NDArray[Any]:
-        """Uniform numbers [B, 2, pairs]: each sequence has its own stretch of the stream of its epoch.
+    def _draw_uniform(self, seed: tuple[int, int], keys: Sequence[tuple[int, int]]) -> NDArray[Any]:
+        """Draw uniform numbers [B, 2, pairs]; each sequence has its part of its epoch's stream.
 
-        Going to a place in a stream costs far less than seeding a generator for each sequence.
+        Advancing a stream costs far less than seeding a generator for each sequence.
         """
         draws = np.empty((len(keys), 2, self.pairs))
+        size = 2 * self.pairs
         for epoch in {epoch for epoch, _ in keys}:
-            stream, at = np.random.PCG64([*self.seed, epoch]), 0
+            stream, offset = np.random.PCG64([*seed, epoch]), 0
             generator = np.random.Generator(stream)
-            for row, index in (
-                (row, index) for row, (own, index) in enumerate(keys) if own == epoch
-            ):
-                stream.advance(index * draws[row].size - at)  # back, where it is negative
-                generator.random(out=draws[row])
-                at = (index + 1) * draws[row].size
+            for row, (own_epoch, index) in enumerate(keys):
+                if own_epoch == epoch:
+                    # a negative distance goes back
+                    stream.advance(index * size - offset)
+                    generator.random(out=draws[row])
+                    offset = (index + 1) * size
         return draws

@@ -1,4 +1,4 @@
-"""Random letters with a mark among them: which letter stands so many places after it. No download."""
+"""Random letters with a marker among them: which letter stands so many positions after it?"""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from zoo.data.base import Given
-from zoo.data.corpus.classification import given, padded
+from zoo.data.base import FileBatch
+from zoo.data.corpus.classification import pad_tokens, read_text_files
 from zoo.data.corpus.tokenizer import Characters
-from zoo.data.generated.source import Generated, Workers
-from zoo.data.spec import Samples, TextClassificationSpec
+from zoo.data.sampler import Key
+from zoo.data.spec import DataSpec, TextClassificationSpec
+from zoo.data.synthetic.base import SyntheticTask, Workers, refuse_least, split_keys
 from zoo.errors import OptionError
 from zoo.registry import Count, register
 
 LETTERS = "abcdefgh"
 SYMBOLS = Characters(LETTERS + "*")
-MARK = len(LETTERS)
+MARKER = len(LETTERS)
 
 
 @register
-class Marked(Generated):
-    """Texts of `least` to `length` random letters, one of which a * takes the place of. The class is the letter that stands
-    `reach` places after it, which is no function of how often each occurs: it takes content and distance together.
+class MarkerOffset(SyntheticTask):
+    """Texts of `least` to `length` random letters, one of them replaced by a *.
 
-    `train`, `val` and `test` are numbers of texts; those of training are drawn anew in every epoch.
+    The class is the letter `offset` positions after the *. It is no function of how often each
+    letter occurs: it takes content and distance together. `train`, `val` and `test` are numbers of
+    texts; those of training are drawn anew in every epoch.
     """
 
     def __init__(
@@ -38,53 +38,32 @@ class Marked(Generated):
         *,
         length: Count = 24,
         least: Count = 12,
-        reach: Count = 3,
+        offset: Count = 3,
         batch_size: Count = 64,
         train: Count = 16_000,
         val: Count = 1_000,
         test: Count = 4_000,
         workers: Workers = 0,
     ) -> None:
-        super().__init__(seed, batch_size, (train, val, test), workers)
-        if least > length:
-            raise OptionError(
-                "least", f"{least} letters are more than the {length} of the longest text"
-            )
-        if reach >= least:
-            raise OptionError(
-                "reach",
-                f"no letter stands {reach} places after another of {least}; {least - 1} is the most",
-            )
-        self.bounds, self.length = (least, length, reach), length
-        self.samples = TextClassificationSpec(length, SYMBOLS, len(LETTERS), tuple(LETTERS))
+        refuse_least(least, length, "letters")
+        if offset >= least:
+            message = f"{offset} reaches past the end of {least} letters; write {least - 1} or less"
+            raise OptionError("offset", message)
+        spec = TextClassificationSpec(length, SYMBOLS, len(LETTERS), tuple(LETTERS))
+        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        self.least, self.length, self.offset = least, length, offset
 
-    def drawn(self, size: int, seed: tuple[int, int]) -> Dataset[tuple[Tensor, Tensor]]:
-        return Letters(size, self.bounds, seed)
+    def draw_batch(self, seed: tuple[int, int], keys: Sequence[Key]) -> tuple[Tensor, Tensor]:
+        texts, labels = [], []
+        for epoch, index in split_keys(keys):
+            rng = np.random.default_rng([*seed, epoch, index])
+            size = int(rng.integers(self.least, self.length + 1))
+            text = rng.integers(len(LETTERS), size=size)
+            position = int(rng.integers(size - self.offset))
+            text[position] = MARKER
+            texts.append(text)
+            labels.append(int(text[position + self.offset]))
+        return pad_tokens(texts), torch.tensor(labels)
 
-    def read(self, paths: Sequence[Path], samples: Samples) -> Iterator[Given]:
-        return given(paths, samples, self.length, self.batch_size)
-
-
-class Letters(Dataset[tuple[Tensor, Tensor]]):
-    """Texts drawn from `seed` and (epoch, index), or index, fetched by batches of those."""
-
-    def __init__(self, size: int, bounds: tuple[int, int, int], seed: tuple[int, int]) -> None:
-        self.size, self.bounds, self.seed = size, bounds, seed
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitems__(self, keys: Sequence[int | tuple[int, int]]) -> tuple[Tensor, Tensor]:
-        pairs = [(0, key) if isinstance(key, int) else key for key in keys]
-        texts, labels = zip(
-            *(self._drawn(np.random.default_rng([*self.seed, *pair])) for pair in pairs),
-            strict=True,
-        )
-        return padded(texts), torch.tensor(labels)
-
-    def _drawn(self, draw: np.random.Generator) -> tuple[NDArray[np.int64], int]:
-        least, most, reach = self.bounds
-        text = draw.integers(len(LETTERS), size=int(draw.integers(least, most + 1)))
-        place = int(draw.integers(len(text) - reach))
-        text[place] = MARK
-        return text, int(text[place + reach])
+    def read_files(self, paths: Sequence[Path], spec: DataSpec) -> Iterator[FileBatch]:
+        return read_text_files(paths, spec, self.length, self.batch_size)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Characters
-from zoo.data.generated.sequences import Example, Sequences, answered
-from zoo.data.generated.source import Generated, Workers, ordered
 from zoo.data.spec import TextSpec
+from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer, refuse_least
 from zoo.registry import Count, register
 
 CHARACTERS = Characters("01=")
@@ -17,12 +14,15 @@ MARKER = 2
 
 
 @register
-class Parity(Generated):
-    """`least` to `bits` bits, each number of them as likely as any other, and an equals sign. Asked is the token after it:
-    1 where an odd number of the bits is 1, else 0. A guess is right in half of all sequences.
+class Parity(SyntheticTask):
+    """`least` to `bits` bits, a uniformly drawn number of them, and an equals sign.
 
-    `train`, `val` and `test` are numbers of sequences; those of training are drawn anew in every epoch.
+    The target is the token after it: 1 if an odd number of the bits is 1, else 0. Guessing is right
+    in half of all sequences. `train`, `val` and `test` are numbers of sequences; those of training
+    are drawn anew in every epoch.
     """
+
+    pads = True
 
     def __init__(
         self,
@@ -36,20 +36,11 @@ class Parity(Generated):
         test: Count = 1_000,
         workers: Workers = 0,
     ) -> None:
-        super().__init__(seed, batch_size, (train, val, test), workers)
-        ordered(least, bits, "bits")
-        self.rows = Rows(least, bits)
-        self.samples = TextSpec(bits + 1, CHARACTERS, asks="some")
+        refuse_least(least, bits, "bits")
+        spec = TextSpec(bits + 1, CHARACTERS, targets="some")
+        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        self.least, self.bits = least, bits
 
-    def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
-        return Sequences(self.rows, size, seed, padded=True)
-
-
-@dataclass(frozen=True)
-class Rows:
-    least: int
-    most: int
-
-    def __call__(self, draw: np.random.Generator) -> Example:
-        bits = draw.integers(2, size=draw.integers(self.least, self.most + 1))
-        return answered(np.append(bits, MARKER), np.array([bits.sum() % 2]))
+    def draw_example(self, rng: np.random.Generator) -> Example:
+        bits = rng.integers(2, size=rng.integers(self.least, self.bits + 1))
+        return append_answer(np.append(bits, MARKER), np.array([bits.sum() % 2]))

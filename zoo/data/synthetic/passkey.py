@@ -1,16 +1,14 @@
-"""Passkey (Mohtashami and Jaggi 2023, arXiv:2305.16300): a number that was said somewhere in a long text of no interest."""
+"""Passkey retrieval (Mohtashami and Jaggi 2023, arXiv:2305.16300): a number said once in a long text."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Words
-from zoo.data.generated.sequences import Example, Sequences, answered
-from zoo.data.generated.source import Generated, Workers
 from zoo.data.spec import TextSpec
+from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer
 from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
@@ -24,20 +22,23 @@ FILLER = (
     "lamps burn in the street .",
     "bread cools by the window .",
 )
-SAID, QUESTION = "the key is", "what is the key ?"
-WORDS = Words((*map(str, range(10)), *sorted(set(" ".join((*FILLER, SAID, QUESTION)).split()))))
+STATEMENT, QUESTION = "the key is", "what is the key ?"
+WORDS = Words(
+    (*map(str, range(10)), *sorted(set(" ".join((*FILLER, STATEMENT, QUESTION)).split())))
+)
 SENTENCES = np.array([WORDS.encode(sentence) for sentence in FILLER])  # [8, 6]
 
 Depth = Literal["random"] | Annotated[float, Between(0, 1)]
 
 
 @register
-class Passkey(Generated):
-    """Texts of `length` words: filler, in which it is said once what the key is, and at the end the question what it is.
-    Asked are its `digits`. A guess gets a tenth of them right.
+class Passkey(SyntheticTask):
+    """Texts of `length` words: filler that states the key once, and at the end the question for it.
 
-    The key stands between two sentences of the filler: any two, or at a `depth` from 0, before them all, to 1, right before
-    the question. `train`, `val` and `test` are numbers of texts; those of training are drawn anew in every epoch.
+    The targets are its `digits`. Guessing gets a tenth of them right. The key stands between two
+    sentences of the filler: any two, or at a `depth` from 0, before all of them, to 1, right before
+    the question. `train`, `val` and `test` are numbers of texts; those of training are drawn anew
+    in every epoch.
     """
 
     def __init__(
@@ -53,37 +54,26 @@ class Passkey(Generated):
         test: Count = 1_000,
         workers: Workers = 0,
     ) -> None:
-        super().__init__(seed, batch_size, (train, val, test), workers)
-        room = length + 1 - len(WORDS.encode(f"{SAID} . {QUESTION}")) - 2 * digits
-        if room < 0:
-            raise OptionError(
-                "length",
-                f"a key of {digits} digits and the question take {length - room}; write that or more",
-            )
-        self.length, self.texts = length, Texts(room, digits, depth)
-        self.samples = TextSpec(length, WORDS, asks="answers")
+        filler = length + 1 - len(WORDS.encode(f"{STATEMENT} . {QUESTION}")) - 2 * digits
+        if filler < 0:
+            least = length - filler
+            message = f"a key of {digits} digits and the question take {least}; write that or more"
+            raise OptionError("length", message)
+        spec = TextSpec(length, WORDS, targets="answers")
+        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        self.filler, self.digits, self.depth = filler, digits, depth
 
-    def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
-        return Sequences(self.texts, size, seed)
-
-
-@dataclass(frozen=True)
-class Texts:
-    room: int  # words of filler
-    digits: int
-    depth: Literal["random"] | float
-
-    def __call__(self, draw: np.random.Generator) -> Example:
-        key = draw.integers(10, size=self.digits)
+    def draw_example(self, rng: np.random.Generator) -> Example:
+        key = rng.integers(10, size=self.digits)
         size = SENTENCES.shape[1]
-        count = -(-self.room // size)
-        filler = SENTENCES[draw.integers(len(SENTENCES), size=count)].ravel()[
-            size * count - self.room :
-        ]
-        before = (
-            int(draw.integers(count + 1)) if self.depth == "random" else round(self.depth * count)
-        )
-        place = max(0, self.room - size * (count - before))  # the first sentence may be cut
-        said = [*WORDS.encode(SAID), *key, *WORDS.encode(".")]
-        question = [*filler[:place], *said, *filler[place:], *WORDS.encode(QUESTION)]
-        return answered(np.array(question), key)
+        count = -(-self.filler // size)
+        sentences = SENTENCES[rng.integers(len(SENTENCES), size=count)]
+        # the first sentence is cut to fit
+        filler = sentences.ravel()[size * count - self.filler :]
+
+        is_random = self.depth == "random"
+        before = int(rng.integers(count + 1)) if is_random else round(float(self.depth) * count)
+        index = max(0, self.filler - size * (count - before))
+        statement = [*WORDS.encode(STATEMENT), *key, *WORDS.encode(".")]
+        question = [*filler[:index], *statement, *filler[index:], *WORDS.encode(QUESTION)]
+        return append_answer(np.array(question), key)

@@ -1,29 +1,26 @@
-"""Associative recall of many keys (Arora et al. 2023, arXiv:2312.04927), bound anew again and again (arXiv:2410.17980)."""
+"""Associative recall (Arora et al. 2023, arXiv:2312.04927) with keys bound again and again (arXiv:2410.17980)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Words
-from zoo.data.corpus.windows import UNASKED
-from zoo.data.generated.sequences import Example, Sequences
-from zoo.data.generated.source import Generated, Workers
-from zoo.data.spec import TextSpec
+from zoo.data.spec import IGNORE_INDEX, TextSpec
+from zoo.data.synthetic.base import Example, SyntheticTask, Workers
 from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
 
 @register
-class Recall(Generated):
-    """Streams of `length` tokens: a key, a value, a key, a value. Asked, after a key that was bound before, is the value
-    that it was bound to last; the value that then follows binds it anew.
+class Recall(SyntheticTask):
+    """Sequences of `length` tokens: a key, a value, a key, a value.
 
-    Each stream has `pairs` keys out of the `keys` that there are, and any of those each time; values are any of `values`.
-    A guess gets 1 in `values` right. `train`, `val` and `test` are numbers of streams; those of training are drawn anew in
-    every epoch.
+    At a key that was bound before, the target is the value it was bound to last; the value that
+    follows binds it again. Each sequence uses `pairs` of the `keys`, drawn uniformly at each step;
+    values are any of `values`. Guessing gets 1 in `values` right. `train`, `val` and `test` are
+    numbers of sequences; those of training are drawn anew in every epoch.
     """
 
     def __init__(
@@ -40,44 +37,29 @@ class Recall(Generated):
         test: Count = 1_000,
         workers: Workers = 0,
     ) -> None:
-        super().__init__(seed, batch_size, (train, val, test), workers)
+        steps = length // 2
         if length % 2:
-            raise OptionError(
-                "length", f"{length} tokens are no pairs of key and value; write {length + 1}"
-            )
+            message = f"{length} is odd, but tokens are pairs of key and value"
+            raise OptionError("length", f"{message}; write {length + 1}")
         if pairs > keys:
-            raise OptionError(
-                "pairs", f"{pairs} keys of a stream are more than the {keys} that there are"
-            )
-        if length // 2 <= pairs:
-            raise OptionError(
-                "pairs",
-                f"no key of {length // 2} need come again out of {pairs}; write less than {length // 2}",
-            )
-        self.length, self.streams = length, Streams(length // 2, pairs, keys, values)
-        words = Words(
-            (*(f"k{number}" for number in range(keys)), *(f"v{number}" for number in range(values)))
-        )
-        self.samples = TextSpec(length, words, asks="some")
+            raise OptionError("pairs", f"{pairs} keys of a sequence are more than all {keys} keys")
+        if steps <= pairs:
+            message = f"in {steps} steps none of {pairs} keys need repeat; write less than {steps}"
+            raise OptionError("pairs", message)
 
-    def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
-        return Sequences(self.streams, size, seed)
+        names = [f"k{number}" for number in range(keys)]
+        names += [f"v{number}" for number in range(values)]
+        spec = TextSpec(length, Words(tuple(names)), targets="some")
+        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        self.steps, self.pairs, self.keys, self.values = steps, pairs, keys, values
 
-
-@dataclass(frozen=True)
-class Streams:
-    steps: int
-    pairs: int
-    keys: int
-    values: int
-
-    def __call__(self, draw: np.random.Generator) -> Example:
-        own = draw.choice(self.keys, self.pairs, replace=False)
-        keys = draw.choice(own, self.steps)
-        values = self.keys + draw.integers(self.values, size=self.steps)
+    def draw_example(self, rng: np.random.Generator) -> Example:
+        own = rng.choice(self.keys, self.pairs, replace=False)
+        keys = rng.choice(own, self.steps)
+        values = self.keys + rng.integers(self.values, size=self.steps)
         bound: dict[int, int] = {}
-        targets = np.full((self.steps, 2), UNASKED)
+        targets = np.full((self.steps, 2), IGNORE_INDEX)
         for step, (key, value) in enumerate(zip(keys.tolist(), values.tolist(), strict=True)):
-            targets[step, 0] = bound.get(key, UNASKED)
+            targets[step, 0] = bound.get(key, IGNORE_INDEX)
             bound[key] = value
         return Example(np.stack([keys, values], axis=1).ravel(), targets.ravel())

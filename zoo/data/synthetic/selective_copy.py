@@ -1,16 +1,14 @@
-"""Selective copy (Gu and Dao 2023, arXiv:2312.00752): symbols in their order, without the blanks that lie between them."""
+"""Selective copying (Gu and Dao 2023, arXiv:2312.00752): copy symbols in order, without the blanks between them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
 from zoo.data.corpus.tokenizer import Characters
-from zoo.data.generated.sequences import Example, Sequences, answered
-from zoo.data.generated.source import Generated, Workers
 from zoo.data.spec import TextSpec
+from zoo.data.synthetic.base import Example, SyntheticTask, Workers, append_answer
 from zoo.registry import Between, Count, register
 
 LETTERS = 16
@@ -19,12 +17,12 @@ BLANK, MARKER = LETTERS, LETTERS + 1
 
 
 @register
-class SelectiveCopy(Generated):
-    """As many `symbols` as said, each any of 16 letters, lie anywhere among `blanks`; after a marker they are asked in
-    order. A guess gets 1 in 16 right, and hardly ever a whole answer.
+class SelectiveCopy(SyntheticTask):
+    """`symbols` letters, each any of 16, scattered among `blanks`, then a marker and the letters.
 
-    `train`, `val` and `test` are numbers of sequences; those of training are drawn anew in every epoch. Arrangements with
-    fewer or more blanks than in training are denser or sparser.
+    The targets are the letters in order. Guessing gets 1 in 16 right, and hardly ever a whole
+    answer. `train`, `val` and `test` are numbers of sequences; those of training are drawn anew in
+    every epoch. Fewer or more blanks than in training make sequences denser or sparser.
     """
 
     def __init__(
@@ -39,24 +37,15 @@ class SelectiveCopy(Generated):
         test: Count = 1_000,
         workers: Workers = 0,
     ) -> None:
-        super().__init__(seed, batch_size, (train, val, test), workers)
-        self.scattered = Scattered(symbols, blanks)
-        self.samples = TextSpec(blanks + 2 * symbols, CHARACTERS, asks="answers")
+        spec = TextSpec(blanks + 2 * symbols, CHARACTERS, targets="answers")
+        super().__init__(seed, spec, batch_size, (train, val, test), workers)
+        self.symbols, self.blanks = symbols, blanks
 
-    def drawn(self, size: int, seed: tuple[int, int]) -> Sequences:
-        return Sequences(self.scattered, size, seed)
-
-
-@dataclass(frozen=True)
-class Scattered:
-    symbols: int
-    blanks: int
-
-    def __call__(self, draw: np.random.Generator) -> Example:
-        symbols = draw.integers(LETTERS, size=self.symbols)
-        question = np.full(self.symbols + self.blanks + 1, BLANK)
-        question[np.sort(draw.choice(self.symbols + self.blanks, self.symbols, replace=False))] = (
-            symbols
-        )
+    def draw_example(self, rng: np.random.Generator) -> Example:
+        size = self.symbols + self.blanks
+        symbols = rng.integers(LETTERS, size=self.symbols)
+        indices = np.sort(rng.choice(size, self.symbols, replace=False))
+        question = np.full(size + 1, BLANK)
+        question[indices] = symbols
         question[-1] = MARKER
-        return answered(question, symbols)
+        return append_answer(question, symbols)

@@ -1,4 +1,4 @@
-"""Tables, opened with Hugging Face's `datasets`, which is imported only then. Raises DataError."""
+"""Open tables with Hugging Face's `datasets`, which is imported only then."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from numpy.typing import NDArray
 from zoo.errors import DataError, OptionError, ZooError
 
 HUB = "hub:"
-REMEDY = "; is its name right, and is there a network? Else download it, and name its folder"
-NAMELESS = (
-    "Config name is missing"  # how the library begins, where a set has several configurations
-)
-END = bytes(1024)  # of a tar archive: two empty blocks
+HUB_REMEDY = "; is its name right, and is there a network? Else download it, and name its folder"
 BUILDERS = {
     ".parquet": "parquet",
     ".tar": "webdataset",
@@ -29,44 +25,60 @@ BUILDERS = {
     ".json": "json",
     ".csv": "csv",
 }
-PACKED = (".gz", ".zst")  # which may follow the ending that tells
-WORDS = ("string", "large_string")  # the kinds of columns of text
-EMPTY = (
-    "StopIteration",
-    "corresponds to no data",
-    "the first 0 values",
-)  # as the library tells of files without a row
+"""What `datasets` calls the formats of files."""
+COMPRESSIONS = (".gz", ".zst")
+TEXT_TYPES = ("string", "large_string")
+END_OF_TAR = bytes(1024)
+"""Two empty blocks."""
+# parts of error messages of `datasets`
+NO_CONFIGURATION = "Config name is missing"
+NO_ROWS = ("StopIteration", "corresponds to no data", "the first 0 values")
 
 
-def opened(path: str, streaming: bool = False) -> Mapping[str, Any]:
-    """The tables that a path names, by split: a folder, a file or a glob of files, or a set of the Hub, `hub:owner/name` or
-    `hub:owner/name:configuration`. A folder may hold class folders of images, or files of one of the kinds of BUILDERS."""
+def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
+    """Open the tables of a path, by split.
+
+    Args:
+        path: A folder, a file or a glob of files, `hub:owner/name` or
+            `hub:owner/name:configuration`. A folder holds class folders of images, or files of one
+            of the formats of BUILDERS.
+        streaming: Read rows when they are needed, and hold no table whole.
+
+    Raises:
+        DataError: There is no such path, or `datasets` cannot read it.
+    """
     import datasets
 
     datasets.disable_progress_bars()
-    _silence()
-    name, files = located(path)
-    name, configuration = _configured(name) if path.startswith(HUB) else (name, None)
-    for shard in _shards(name, files):
-        _complete(shard)
+    _silence_datasets()
+    name, files = find_files(path)
+    configuration = None
+    if path.startswith(HUB):
+        name, _, configuration = name.partition(":")
+    for shard in _list_tar_files(name, files):
+        _check_complete(shard)
     try:
-        return datasets.load_dataset(name, configuration, data_files=files, streaming=streaming)
-    except Exception as error:  # the library fails in many kinds
-        raise DataError(f"{path}: {_told(path, error)}") from None
+        return datasets.load_dataset(
+            name, configuration or None, data_files=files, streaming=streaming
+        )
+    except Exception as error:
+        # the library raises errors of many kinds
+        raise DataError(f"{path}: {_describe(path, error)}") from None
 
 
-def rows(table: Iterable[Any], title: str) -> Iterator[Any]:
-    """The rows of a table. Raises DataError, which begins with `title`, where the library cannot go on."""
+def iterate_rows(table: Iterable[Any], title: str) -> Iterator[Any]:
+    """Yield the rows of a table. Raises DataError, which begins with `title`, if reading fails."""
     try:
         yield from table
     except ZooError:
         raise
-    except Exception as error:  # it fails in as many kinds as there are files
-        raise DataError(f"{title}: {_told(title, error)}") from None
+    except Exception as error:
+        # the library raises errors of many kinds
+        raise DataError(f"{title}: {_describe(title, error)}") from None
 
 
-def _silence() -> None:
-    """Files that cannot be read are told of by DataError alone."""
+def _silence_datasets() -> None:
+    """Hide log messages about unreadable files, which DataError reports."""
     for kind in BUILDERS.values():
         logging.getLogger(f"datasets.packaged_modules.{kind}.{kind}").addFilter(_is_news)
 
@@ -75,23 +87,25 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Failed to ")
 
 
-def _told(path: str, error: Exception) -> str:
-    """What is wrong with a path that the library could not read, and what would be right."""
+def _describe(path: str, error: Exception) -> str:
+    """Say what is wrong with a path that the library could not read, and what would be right."""
     cause = str(error.__cause__ or error).strip() or type(error).__name__
-    if NAMELESS in cause:
-        named = " ".join(cause.splitlines()[1:2])[:200]
-        return f"has several configurations, name one as {path}:CONFIGURATION; {named}"
-    if any(word in cause for word in EMPTY):
+    if NO_CONFIGURATION in cause:
+        names = " ".join(cause.splitlines()[1:2])[:200]
+        return f"has several configurations, name one as {path}:CONFIGURATION; {names}"
+    if any(words in cause for words in NO_ROWS):
         return "is empty, or one of its files is"
-    return f"cannot be read: {cause.splitlines()[0][:200]}{REMEDY if path.startswith(HUB) else ''}"
+    remedy = HUB_REMEDY if path.startswith(HUB) else ""
+    return f"cannot be read: {cause.splitlines()[0][:200]}{remedy}"
 
 
-def split(tables: Mapping[str, Any], name: str, columns: Iterable[str], path: str) -> Any:
-    """The table of a split that has these columns, and maybe others."""
+def select_split(tables: Mapping[str, Any], name: str, columns: Iterable[str], path: str) -> Any:
+    """Return the table of a split. Raises DataError if it lacks one of the columns."""
     if name not in tables:
         raise DataError(f"{path}: no split {name}; there are {', '.join(tables)}")
     table = tables[name]
-    known = table.features or _features(table, path)
+    # a stream may tell its columns in its first row alone
+    known: Mapping[str, Any] = table.features or next(iterate_rows(table, path), {})
     if not known:
         raise DataError(f"{path}: {name} is empty")
     for column in columns:
@@ -100,24 +114,19 @@ def split(tables: Mapping[str, Any], name: str, columns: Iterable[str], path: st
     return table
 
 
-def _features(table: Any, path: str) -> Mapping[str, Any]:
-    """The columns of a stream that does not tell them, as its first row has them."""
-    return next(rows(table, path), {})
+def rename_columns(table: Any, columns: Mapping[str, str], keep: Iterable[str] = ()) -> Any:
+    """Return a table with some columns, {old name: new name}, and those to keep if it has them."""
+    kept = [column for column in keep if column in table.features]
+    table = table.select_columns([*columns, *kept])
+    return table.rename_columns({old: new for old, new in columns.items() if old != new})
 
 
-def classes(table: Any, column: str = "label") -> tuple[str, ...]:
-    """The names of the classes that the labels of a table number. Raises OptionError where they are plain numbers."""
-    names = getattr((table.features or {}).get(column), "names", None)
-    if names is None:
-        raise OptionError(
-            "classes",
-            "the labels are plain numbers, which do not tell; say how many classes there are",
-        )
-    return tuple(names)
+def find_files(path: str) -> tuple[str, dict[str, list[str]] | None]:
+    """Return what `datasets` calls a path, and its files if they are named one by one.
 
-
-def located(path: str) -> tuple[str, dict[str, list[str]] | None]:
-    """What `datasets` calls it, and its files where they are named one by one. Raises DataError where there is nothing."""
+    Raises:
+        DataError: Nothing is there, or files of an unknown format.
+    """
     if path.startswith(HUB):
         return path.removeprefix(HUB), None
     expanded = os.path.abspath(os.path.expanduser(path))
@@ -125,107 +134,89 @@ def located(path: str) -> tuple[str, dict[str, list[str]] | None]:
         return expanded, None
     files = [expanded] if os.path.exists(expanded) else sorted(glob.glob(expanded, recursive=True))
     if not files:
-        raise DataError(
-            f"{path}: {'no file matches' if glob.has_magic(path) else 'no such file or folder'}"
-        )
-    kinds = {_kind(file) for file in files}
-    if len(kinds) > 1 or not kinds <= BUILDERS.keys():
-        known = ", ".join(BUILDERS)
-        raise DataError(
-            f"{path}: files of {', '.join(sorted(kinds))}; expected one of {known}, or a folder"
-        )
-    return BUILDERS[kinds.pop()], {"train": files}
+        problem = "no file matches" if glob.has_magic(path) else "no such file or folder"
+        raise DataError(f"{path}: {problem}")
+    formats = {_find_format(file) for file in files}
+    if len(formats) > 1 or not formats <= BUILDERS.keys():
+        found = ", ".join(sorted(formats))
+        expected = f"one of {', '.join(BUILDERS)}, or a folder"
+        raise DataError(f"{path}: files of {found}; expected {expected}")
+    return BUILDERS[formats.pop()], {"train": files}
 
 
 def is_table(path: Path) -> bool:
-    """Whether a path is a file of one of the kinds of BUILDERS."""
-    return _kind(str(path)) in BUILDERS and path.is_file()
+    """Tell whether a path is a file of one of the formats of BUILDERS."""
+    return _find_format(str(path)) in BUILDERS and path.is_file()
 
 
-def _kind(file: str) -> str:
+def _find_format(file: str) -> str:
     path = Path(file)
-    return Path(path.stem).suffix if path.suffix in PACKED else path.suffix
+    return Path(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
 
 
-def _configured(name: str) -> tuple[str, str | None]:
-    """The name of a set of the Hub, and of its configuration where one is named after a colon."""
-    owned, _, configuration = name.partition(":")
-    return owned, configuration or None
-
-
-def _shards(name: str, files: Mapping[str, list[str]] | None) -> list[Path]:
-    """The tar archives among files, or in a folder of that name."""
+def _list_tar_files(name: str, files: Mapping[str, list[str]] | None) -> list[Path]:
+    """Return the tar archives among files, or in a folder of that name."""
     if files is None:
         return sorted(Path(name).rglob("*.tar")) if os.path.isdir(name) else []
     return [Path(file) for file in files["train"] if file.endswith(".tar")]
 
 
-def _complete(shard: Path) -> None:
-    """Raises DataError where an archive was cut off: it would be read as if what is missing had never been in it."""
+def _check_complete(shard: Path) -> None:
+    """Raise DataError if an archive is truncated: its last samples would silently be missing."""
     with shard.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - len(END)))
-        if file.read() != END:
-            raise DataError(
-                f"{shard}: it was cut off, a tar archive ends with two empty blocks; write or fetch it again"
-            )
-
-
-PARTS = ("train", "val", "test")
+        file.seek(max(0, size - len(END_OF_TAR)))
+        if file.read() != END_OF_TAR:
+            remedy = "a tar archive ends with two empty blocks; write or download it again"
+            raise DataError(f"{shard}: the file is truncated, {remedy}")
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The split that each part is; a number instead is a share of the training split, drawn from the seed."""
+class SplitOptions:
+    """The table of each split; a number is a fraction of the training table, drawn from the seed."""
 
     train: str
     val: float | str
     test: float | str
 
     def __post_init__(self) -> None:
+        total = sum(self._fractions().values())
         for key in ("val", "test"):
-            share = getattr(self, key)
-            if not isinstance(share, str) and (share <= 0 or sum(self._shares().values()) >= 1):
-                raise OptionError(
-                    key, f"shares of {self.train} must be positive and leave something to train on"
-                )
+            value = getattr(self, key)
+            if not isinstance(value, str) and (value <= 0 or total >= 1):
+                rule = "must be positive and leave something to train on"
+                raise OptionError(key, f"fractions of {self.train} {rule}")
         if self.train in (self.val, self.test):
-            raise OptionError("train", f"{self.train} would be both trained and measured on")
+            raise OptionError("train", f"{self.train} would be both trained on and evaluated on")
 
     @property
-    def drawn(self) -> bool:
-        """Whether a part depends on the seed."""
-        return bool(self._shares())
+    def is_drawn(self) -> bool:
+        """Some split depends on the seed."""
+        return bool(self._fractions())
 
-    def streamed(self, streaming: bool, workers: int) -> None:
-        """Raises OptionError where a stream cannot have such parts, or so many workers."""
-        if streaming and self.drawn:
-            raise OptionError(
-                "stream", "a stream has no shares; name a split for each of val and test"
-            )
-        if streaming and workers > 1:
-            told = (
-                "several would read a stream in an order that depends on their number; set it to 1"
-            )
-            raise OptionError("workers", told)
+    def check_streaming(self, workers: int) -> None:
+        """Raise OptionError if a stream cannot have such splits, or so many workers."""
+        if self.is_drawn:
+            problem = "a stream cannot be split by fractions; name a split for each of val and test"
+            raise OptionError("stream", problem)
+        if workers > 1:
+            problem = "the order of a stream would depend on their number; set it to 0 or 1"
+            raise OptionError("workers", problem)
 
-    def split(self, part: str) -> str:
-        """The name of the split that a part is taken from."""
-        named = getattr(self, part)
-        return named if isinstance(named, str) else self.train
+    def find_table(self, split: str) -> str:
+        """Return the name of the table that a split is taken from."""
+        value = getattr(self, split)
+        return value if isinstance(value, str) else self.train
 
-    def numbers(self, part: str, count: int, seed: int) -> NDArray[np.int64]:
-        """The numbers of a part's samples among the `count` of its split, ascending."""
-        shares = self._shares()
-        if isinstance(getattr(self, part), str) and (part != "train" or not shares):
+    def draw_rows(self, split: str, count: int, seed: int) -> NDArray[np.int64]:
+        """Return the rows of a split among the `count` of its table, ascending."""
+        fractions = self._fractions()
+        if isinstance(getattr(self, split), str) and (split != "train" or not fractions):
             return np.arange(count)
-        sizes = [round(share * count) for share in shares.values()]
+        sizes = [round(fraction * count) for fraction in fractions.values()]
         pieces = np.split(np.random.default_rng(seed).permutation(count), np.cumsum(sizes))
-        return np.sort(dict(zip((*shares, "train"), pieces, strict=True))[part])
+        return np.sort(dict(zip((*fractions, "train"), pieces, strict=True))[split])
 
-    def _shares(self) -> dict[str, float]:
-        return {
-            key: share
-            for key in ("val", "test")
-            if not isinstance(share := getattr(self, key), str)
-        }
+    def _fractions(self) -> dict[str, float]:
+        values = {"val": self.val, "test": self.test}
+        return {key: value for key, value in values.items() if not isinstance(value, str)}

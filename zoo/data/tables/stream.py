@@ -1,102 +1,79 @@
-"""Tables streamed from wherever they are, never held whole."""
+"""Stream tables: shuffled through a buffer, dealt out to processes, resumable, never held whole."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from zoo.data.sampler import Share
-from zoo.data.tables.dataset import Corrupt, Fetched, Reader
-from zoo.data.tables.open_table import rows
+from zoo.data.sampler import ProcessShare
+from zoo.data.tables.open_table import iterate_rows
 from zoo.errors import DataError
 from zoo.registry import Count
 
-SHARDS = 10  # read by turns
+NUM_OPEN_SHARDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream:
-    """How training samples are streamed: so many `samples` are an epoch, drawn out of a `buffer` of so many."""
+class StreamOptions:
+    """How training samples are streamed."""
 
     samples: Count
+    """Samples of an epoch."""
     buffer: Count = 10_000
+    """Rows of the buffer that samples are drawn from."""
 
 
-def by_turns(shards: Iterable[Iterable[Any]], count: int) -> Iterator[Any]:
-    """A row of each of `count` shards in turn; where one ends, the next that waits takes its place."""
+def interleave(shards: Iterable[Iterable[Any]], count: int) -> Iterator[Any]:
+    """Yield a row of each of `count` shards in turn; when one ends, the next takes its position."""
     waiting = iter(shards)
-    read = deque(map(iter, islice(waiting, count)))
-    while read:
-        rows = read.popleft()
-        found = list(islice(rows, 1))
-        read.extend([rows] if found else map(iter, islice(waiting, 1)))
-        yield from found
+    open_shards = deque(map(iter, islice(waiting, count)))
+    while open_shards:
+        rows = open_shards.popleft()
+        row = list(islice(rows, 1))
+        open_shards.extend([rows] if row else map(iter, islice(waiting, 1)))
+        yield from row
 
 
-def shuffled(rows: Iterable[Any], buffer: int, seed: Sequence[int]) -> Iterator[Any]:
-    """Rows out of a buffer that is kept full, drawn from a seed."""
-    generator, held = np.random.default_rng(seed), list[Any]()
+def shuffle(rows: Iterable[Any], buffer: int, seed: Sequence[int]) -> Iterator[Any]:
+    """Yield rows at random out of a buffer that is kept full."""
+    rng, held = np.random.default_rng(seed), list[Any]()
     for row in rows:
         held.append(row)
         if len(held) == buffer:
-            yield _drawn(held, generator)
+            yield _pop_random(held, rng)
     while held:
-        yield _drawn(held, generator)
+        yield _pop_random(held, rng)
 
 
-def _drawn(held: list[Any], generator: np.random.Generator) -> Any:
-    at = int(generator.integers(len(held)))
+def _pop_random(held: list[Any], rng: np.random.Generator) -> Any:
+    at = int(rng.integers(len(held)))
     held[at], held[-1] = held[-1], held[at]
     return held.pop()
 
 
-def ordered(table: Any, title: str, seed: int, epoch: int, buffer: int) -> Iterator[Any]:
-    """The rows of an epoch of training: shards in an order, and rows out of a buffer, drawn from (seed, epoch). Raises
-    DataError, which begins with `title`.
+def shuffle_table(table: Any, title: str, seed: int, epoch: int, buffer: int) -> Iterator[Any]:
+    """Yield the rows of a training epoch: shards and rows in an order drawn from (seed, epoch).
 
-    `datasets` does not shuffle here: it would shuffle samples otherwise in a worker than without, and shards it reads in
-    threads, after which it sleeps for five seconds, as Arrow may abort where Python ends before they do.
+    `datasets` does not shuffle here: it would shuffle samples differently in a worker, and shards
+    it reads in threads, after which it sleeps for five seconds, as Arrow may abort if Python ends
+    before they do.
     """
     count = table.num_shards
     order = np.random.default_rng([seed, epoch, 1]).permutation(count)
-    shards = (rows(table.shard(count, int(number)), title) for number in order)
-    return shuffled(by_turns(shards, SHARDS), buffer, [seed, epoch])
+    shards = (iterate_rows(table.shard(count, int(number)), title) for number in order)
+    return shuffle(interleave(shards, NUM_OPEN_SHARDS), buffer, [seed, epoch])
 
 
-def loaded(batches: IterableDataset[Any], workers: int) -> Iterator[Any]:
-    """What `batches` yields, here or in a worker. Draws nothing from the global random state, which is left to the model."""
-    generator = torch.Generator()
-    for found in DataLoader(
-        _Told(batches), batch_size=None, num_workers=workers, generator=generator
-    ):
-        if isinstance(found, DataError):
-            raise found
-        yield found
-
-
-class _Told(IterableDataset[Any]):
-    """What `batches` yields, and a DataError that ends it: raised in a worker it would come with a traceback in its words."""
-
-    def __init__(self, batches: IterableDataset[Any]) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Iterator[Any]:
-        try:
-            yield from self.batches
-        except DataError as error:
-            yield error
-
-
-def batched(rows: Iterable[Any], size: int, least: int) -> Iterator[list[Any]]:
-    """Rows in lists of `size`; a last one of less than `least` is joined to the one before."""
+def split_batches(rows: Iterable[Any], size: int, least: int) -> Iterator[list[Any]]:
+    """Yield lists of `size` rows; a last one of less than `least` joins the one before."""
     rows, held = iter(rows), list[Any]()
     while batch := list(islice(rows, size)):
         if held and len(batch) >= least:
@@ -107,111 +84,108 @@ def batched(rows: Iterable[Any], size: int, least: int) -> Iterator[list[Any]]:
         yield held
 
 
-class Batches(IterableDataset[tuple[int, Fetched]]):
-    """The lengths of batches of `together` rows, from the row number `first` on, and a process' share of each.
+class StreamedBatches(IterableDataset[Any]):
+    """The batches of an epoch of a loader, in the main process or in a worker."""
 
-    Those before it, and other processes' share, are read but not decoded.
+    def __init__(self, loader: StreamingLoader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self.loader.read_batches()
+        except DataError as error:
+            # raised in a worker it would come with a traceback in its message
+            yield error
+
+
+class StreamingLoader:
+    """A loader of a streamed table, which a checkpoint can resume in the middle of an epoch.
+
+    A resumed run reads the rows before again, without decoding them. Lightning sets the epoch.
+
+    Args:
+        table: A table of `datasets`, streamed.
+        title: Its name in messages.
+        batch_size: Samples of a batch of one process.
+        stream: How a training epoch is streamed; None yields all rows once, in order.
     """
-
-    def __init__(
-        self,
-        rows: Callable[[], Iterable[Any]],
-        reader: Reader,
-        together: int,
-        share: Share,
-        first: int,
-        last: int | None,
-    ) -> None:
-        self.rows, self.reader, self.together, self.share = rows, reader, together, share
-        self.first, self.last = first, last
-
-    def __iter__(self) -> Iterator[tuple[int, Fetched]]:
-        rows = islice(enumerate(self.rows()), self.first, self.last)
-        for batch in batched(rows, self.together, self.share.processes):
-            yield len(batch), self.reader.fetched(self.share.of(batch))
-
-
-class Epochs:
-    """What is asked of a loader of a stream: an epoch of `samples`, dealt out in batches of `together`, that a checkpoint can
-    go on from; None for all there is, once.
-    """
-
-    def __init__(self, samples: int | None, together: int, share: Share) -> None:
-        self.samples = None if samples is None else samples - samples % share.processes
-        self.together, self.share = together, share
-        self.epoch = self.counted = (
-            0  # `counted`: the samples that were given since an epoch was begun
-        )
-        self.given = self.first = (
-            0  # samples of this epoch that were given; the one that the next begins with
-        )
-        self.held = False
-        # Lightning asks for both samplers, and tells one the epoch
-        self.order, self.sampler, self.batch_sampler = self, self, None
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = 0 if self.held else epoch
-
-    def __len__(self) -> int:
-        if self.samples is None:
-            raise TypeError("nobody knows how long a stream is")
-        return -(-self.samples // self.together)
-
-    def begin(self) -> None:
-        """Begin an epoch, or once go on from where a checkpoint was in it."""
-        self.given = self.first
-        self.first = self.counted = 0
-
-    def advance(self, count: int) -> None:
-        """Note that a batch of `count` samples, those of all processes, is given."""
-        self.counted += count
-        self.given = (
-            min(self.given + self.together, self.samples) % self.samples if self.samples else 0
-        )
-
-    def state_dict(self) -> dict[str, int]:
-        return {"given": self.given}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        assert self.samples is not None
-        self.given = self.first = state["given"] % self.samples
-
-
-class StreamLoader(Epochs):
-    """Batches of a stream. With `stream` it is a training epoch, `ordered`; without, all there is, as it comes."""
 
     def __init__(
         self,
         table: Any,
-        reader: Reader,
-        size: int,
+        title: str,
+        batch_size: int,
         workers: int,
-        corrupt: Corrupt,
-        share: Share,
+        share: ProcessShare,
         *,
         seed: int,
-        stream: Stream | None,
+        stream: StreamOptions | None,
     ) -> None:
-        super().__init__(None if stream is None else stream.samples, size * share.processes, share)
-        self.table, self.reader, self.workers, self.corrupt = table, reader, workers, corrupt
-        self.seed, self.stream, self.title = seed, stream, reader.title
+        self.table, self.title, self.workers, self.share = table, title, workers, share
+        self.seed, self.stream = seed, stream
+        self.global_batch_size = batch_size * share.world_size
+        self.samples: int | None = None
+        """Samples of an epoch, of all processes; None is as many as there are."""
+        if stream is not None:
+            self.samples = stream.samples - stream.samples % share.world_size
+        self.epoch = 0
+        self.fixed_epoch = False
+        self.delivered = 0
+        """Samples that were yielded since an epoch was begun or resumed."""
+        self.consumed = self.first = 0
+        """Samples of this epoch that were yielded; the one that the next iteration begins with."""
+        # Lightning looks for both samplers, and sets the epoch of one
+        self.epoch_sampler, self.sampler, self.batch_sampler = self, self, None
 
     def set_epoch(self, epoch: int) -> None:
-        super().set_epoch(epoch)
-        self.corrupt.found.clear()  # numbers count the samples of one epoch
+        """Choose the order of an epoch."""
+        self.epoch = 0 if self.fixed_epoch else epoch
 
-    def rows(self) -> Iterable[Any]:
-        if self.stream is None:
-            return rows(self.table, self.title)
-        return ordered(self.table, self.title, self.seed, self.epoch, self.stream.buffer)
+    def __len__(self) -> int:
+        if self.samples is None:
+            raise TypeError("the length of a stream is unknown")
+        return -(-self.samples // self.global_batch_size)
 
-    def fetched(self) -> Iterator[Fetched]:
-        self.begin()
-        left = Batches(self.rows, self.reader, self.together, self.share, self.given, self.samples)
-        for count, batch in loaded(left, self.workers):
-            self.advance(count)
+    def __iter__(self) -> Iterator[Any]:
+        self.begin_epoch()
+        # a generator of its own: the global random state is left to the model
+        loader = DataLoader(
+            StreamedBatches(self),
+            batch_size=None,
+            num_workers=self.workers,
+            generator=torch.Generator(),
+        )
+        for item in loader:
+            if isinstance(item, DataError):
+                raise item
+            count, batch = item
+            self.delivered += count
+            if self.samples:
+                end = min(self.consumed + self.global_batch_size, self.samples)
+                self.consumed = end % self.samples
             yield batch
-        self.given = 0  # also where there was less than was said
+        # also where there was less than an epoch
+        self.consumed = 0
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return self.corrupt.sound(self.fetched())
+    def begin_epoch(self) -> None:
+        """Begin an epoch, or resume one once."""
+        self.consumed = self.first
+        self.first = self.delivered = 0
+
+    def iterate_rows(self) -> Iterable[Any]:
+        """Return the rows of an epoch."""
+        if self.stream is None:
+            return iterate_rows(self.table, self.title)
+        buffer = self.stream.buffer
+        return shuffle_table(self.table, self.title, self.seed, self.epoch, buffer)
+
+    @abstractmethod
+    def read_batches(self) -> Iterator[tuple[int, Any]]:
+        """Yield the size of each global batch from `consumed` on, and this process' share of it."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {"consumed": self.consumed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        assert self.samples is not None
+        self.consumed = self.first = state["consumed"] % self.samples

@@ -93,7 +93,7 @@ class Checkpoints(L.Callback):
 
     def build_metadata(self, trainer: L.Trainer) -> dict[str, Any]:
         """Return what a checkpoint says about itself."""
-        return checkpoints.build_metadata(self.recipe, trainer.datamodule.samples)  # type: ignore[attr-defined]
+        return checkpoints.build_metadata(self.recipe, trainer.datamodule.spec)  # type: ignore[attr-defined]
 
     def on_save_checkpoint(
         self,
@@ -159,7 +159,7 @@ class Checkpoints(L.Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save `best` where the metric is finite and not worse, and `last`."""
         # the next epoch begins anew, even where a limit left samples of this one
-        trainer.train_dataloader.given = 0  # type: ignore[union-attr]
+        trainer.train_dataloader.consumed = 0  # type: ignore[union-attr]
         value = trainer.callback_metrics.get(self.monitor) if self._has_validated else None
         if value is not None and isfinite(value) and self._is_best(float(value)):
             self.best = float(value)

@@ -73,11 +73,11 @@ def digest(values: Iterable[Tensor]) -> str:
 
 def digest_order(loader: Any) -> str | None:
     """Return the digest of the sample order of the first epochs; None for a stream."""
-    if not isinstance(loader.order, ResumableSampler):
+    if not isinstance(loader.epoch_sampler, ResumableSampler):
         return None
     found = hashlib.sha256()
     for epoch in range(DIGESTED_EPOCHS):
-        sampler = copy(loader.order)
+        sampler = copy(loader.epoch_sampler)
         sampler.skip = 0
         sampler.set_epoch(epoch)
         count = 0

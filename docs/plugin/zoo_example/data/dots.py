@@ -28,7 +28,7 @@ class Dots(DataModule):
     images; those of training are drawn anew in every epoch.
     """
 
-    samples: ImageSpec
+    spec: ImageSpec
 
     def __init__(
         self,
@@ -46,15 +46,15 @@ class Dots(DataModule):
         super().__init__()
         self.seed, self.batch_size, self.workers, self.noise = seed, batch_size, workers, noise
         self.sizes = {"train": train, "val": val, "test": test}
-        self.samples = ImageSpec(channels=1, height=size, width=size, classes=classes)
+        self.spec = ImageSpec(channels=1, height=size, width=size, classes=classes)
 
-    def loader(self, part: str) -> ResumableLoader:
-        drawn = Drawn(self.sizes[part], self.samples, self.noise, (self.seed, PARTS.index(part)))
+    def build_loader(self, part: str) -> ResumableLoader:
+        drawn = Drawn(self.sizes[part], self.spec, self.noise, (self.seed, PARTS.index(part)))
         return ResumableLoader(
             drawn, self.batch_size, self.seed, self.workers, self.share, training=part == "train"
         )
 
-    def count(self, part: str) -> int:
+    def count_samples(self, part: str) -> int:
         return self.sizes[part]
 
 

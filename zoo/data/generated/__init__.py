@@ -1,1 +1,0 @@
-"""What sources share that make their samples themselves."""

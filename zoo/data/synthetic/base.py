@@ -1,0 +1,130 @@
+"""The base class of synthetic tasks: every sample is drawn from (seed, split, epoch, index) alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from zoo.data.base import DataModule
+from zoo.data.sampler import Key, ResumableLoader
+from zoo.data.spec import IGNORE_INDEX, DataSpec, TextBatch
+from zoo.errors import OptionError
+from zoo.registry import Between
+
+SPLITS = ("train", "val", "test")
+PADDING_DOCUMENT = -1
+
+Workers = Annotated[int, Between(0)]
+
+
+class Example(NamedTuple):
+    """One sequence and its targets, -100 at tokens without one."""
+
+    inputs: NDArray[Any]
+    """int64 [N]."""
+    targets: NDArray[Any]
+    """int64 [N]."""
+
+
+class SyntheticTask(DataModule):
+    """A source that draws its samples.
+
+    A task draws one example at a time (`draw_example`), or overrides `draw_batch`.
+    """
+
+    pads: ClassVar[bool] = False
+    """Sequences differ in length and are padded."""
+    fresh_epochs: ClassVar[bool] = True
+    """Training samples differ from epoch to epoch."""
+
+    def __init__(
+        self, seed: int, spec: DataSpec, batch_size: int, sizes: tuple[int, int, int], workers: int
+    ) -> None:
+        super().__init__()
+        self.seed, self.spec, self.batch_size, self.workers = seed, spec, batch_size, workers
+        self.sizes = dict(zip(SPLITS, sizes, strict=True))
+
+    def draw_example(self, rng: np.random.Generator) -> Example:
+        """Draw one sequence."""
+        raise NotImplementedError(f"{type(self).__name__} draws whole batches")
+
+    def draw_batch(self, seed: tuple[int, int], keys: Sequence[Key]) -> Any:
+        """Draw the samples of keys, which are indices or (epoch, index).
+
+        Args:
+            seed: The seed of the recipe and the number of the split.
+            keys: The samples of the batch.
+        """
+        examples = []
+        for epoch, index in split_keys(keys):
+            epoch = epoch if self.fresh_epochs else 0
+            examples.append(self.draw_example(np.random.default_rng([*seed, epoch, index])))
+        if self.pads:
+            return pad_examples(examples)
+        inputs, targets = (np.stack(column) for column in zip(*examples, strict=True))
+        return TextBatch(torch.from_numpy(inputs), torch.from_numpy(targets))
+
+    def build_loader(self, split: str) -> ResumableLoader:
+        samples = DrawnSamples(self, self.sizes[split], (self.seed, SPLITS.index(split)))
+        is_training = split == "train"
+        return ResumableLoader(
+            samples, self.batch_size, self.seed, self.workers, self.share, training=is_training
+        )
+
+    def count_samples(self, split: str) -> int:
+        return self.sizes[split]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # loader workers that are not forked need the task without its trainer
+        return {**self.__dict__, "trainer": None}
+
+
+class DrawnSamples(Dataset[Any]):
+    """The samples of one split of a synthetic task, fetched by batches of keys."""
+
+    def __init__(self, task: SyntheticTask, size: int, seed: tuple[int, int]) -> None:
+        self.task, self.size, self.seed = task, size, seed
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitems__(self, keys: Sequence[Key]) -> Any:
+        return self.task.draw_batch(self.seed, keys)
+
+
+def split_keys(keys: Sequence[Key]) -> list[tuple[int, int]]:
+    """Return keys as (epoch, index); indices of an evaluation are of epoch 0."""
+    return [(0, key) if isinstance(key, int) else key for key in keys]
+
+
+def append_answer(question: NDArray[Any], answer: NDArray[Any]) -> Example:
+    """Return a question followed by its answer; every token of the answer is a target."""
+    inputs = np.concatenate([question, answer[:-1]], dtype=np.int64)
+    targets = np.full(len(inputs), IGNORE_INDEX)
+    targets[-len(answer) :] = answer
+    return Example(inputs, targets)
+
+
+def pad_examples(examples: Sequence[Example]) -> TextBatch:
+    """Stack sequences of different lengths; padding is a document of its own, which none sees."""
+    shape = len(examples), max(len(example.inputs) for example in examples)
+    inputs = np.zeros(shape, np.int64)
+    targets = np.full(shape, IGNORE_INDEX)
+    documents = np.full(shape, PADDING_DOCUMENT)
+    for row, example in enumerate(examples):
+        length = len(example.inputs)
+        inputs[row, :length], targets[row, :length] = example
+        documents[row, :length] = 0
+    return TextBatch(*map(torch.from_numpy, (inputs, targets, documents)))
+
+
+def refuse_least(least: int, most: int, key: str) -> None:
+    """Raise OptionError if the lower bound of a size exceeds the upper one, the option `key`."""
+    if least > most:
+        message = f"{least} {key} are more than the maximum of {most}; write {most} or less"
+        raise OptionError("least", message)

@@ -1,0 +1,299 @@
+"""Tables of labelled samples: their classes, their splits, held or streamed, and corrupt rows."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from zoo.data.base import DataModule
+from zoo.data.sampler import Key, ProcessShare, ResumableLoader
+from zoo.data.tables.open_table import TEXT_TYPES, SplitOptions
+from zoo.data.tables.stream import StreamingLoader, StreamOptions, split_batches
+from zoo.errors import DataError, OptionError
+
+log = logging.getLogger("zoo")
+
+MIN_CLASSES = 2
+
+
+def check_classes(classes: int | Sequence[str]) -> None:
+    """Raise OptionError if there are fewer than two classes, or two of one name."""
+    names = () if isinstance(classes, int) else tuple(classes)
+    count = classes if isinstance(classes, int) else len(classes)
+    if count < MIN_CLASSES:
+        listed = f" ({', '.join(names)})" if names else ""
+        raise OptionError("classes", f"{count}{listed}, expected at least {MIN_CLASSES}")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise OptionError("classes", f"{', '.join(repeated)} is named twice; name each class once")
+
+
+def list_declared_classes(table: Any) -> tuple[str, ...]:
+    """Return the class names that the column `label` of a table declares, if it does."""
+    return tuple(getattr((table.features or {}).get("label"), "names", None) or ())
+
+
+def list_classes(table: Any, streaming: bool) -> tuple[str, ...]:
+    """Return the class names of a table: those it declares, or the texts that label its rows.
+
+    Raises:
+        OptionError: The table does not tell.
+    """
+    kind = getattr((table.features or {}).get("label"), "dtype", None)
+    if declared := list_declared_classes(table):
+        return declared
+    if streaming and kind in (None, *TEXT_TYPES):
+        problem = "a stream does not tell the names of classes; list them as data.classes"
+    elif kind == "null":
+        problem = "no row has a label; list the names of classes as data.classes"
+    elif kind not in TEXT_TYPES:
+        problem = "the labels are plain numbers; say how many classes there are"
+    else:
+        return tuple(sorted({label for label in table["label"] if label is not None}))
+    raise OptionError("classes", problem)
+
+
+def map_classes(
+    own: Sequence[str], known: Sequence[str], count: int, title: str
+) -> tuple[int, ...]:
+    """Return the model's class for each number of a table.
+
+    Args:
+        own: The table's class names, empty if it has none.
+        known: The model's class names, empty if it has none.
+        count: How many classes the model has.
+        title: The table in messages.
+
+    Raises:
+        OptionError: The classes are not the same.
+    """
+    if own and (len(own) != count or (known and set(own) != set(known))):
+        expected = ", ".join(known) if known else f"{count} classes"
+        raise OptionError("classes", f"{title} has the classes {', '.join(own)}, not {expected}")
+    return tuple(map(list(known).index, own)) if own and known else tuple(range(count))
+
+
+def check_label(label: Any, classes: int) -> int:
+    """Return a label that numbers one of `classes`. Raises ValueError if it does not."""
+    if not isinstance(label, int) or not 0 <= label < classes:
+        raise ValueError(f"label {label!r} is none of {classes} classes")
+    return label
+
+
+class RowBatch(NamedTuple):
+    """A batch without its corrupt rows."""
+
+    inputs: Tensor
+    """Images uint8 [B, C, H, W], or tokens int64 [B, N]."""
+    labels: Tensor
+    """int64 [B]."""
+    errors: dict[int, str]
+    """Corrupt rows by number: where they are and what is wrong."""
+
+
+class RowReader(Protocol):
+    """Reads samples from numbered rows, which are called `title` in messages."""
+
+    @property
+    def title(self) -> str: ...
+
+    def read_rows(self, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> RowBatch: ...
+
+
+class TableRows:
+    """The rows of a table, read whenever they are fetched."""
+
+    def __init__(self, table: Any, reader: RowReader) -> None:
+        self.table, self.reader = table, reader
+
+    def fetch(self, numbers: Sequence[int]) -> RowBatch:
+        """Read the rows of these numbers."""
+        columns = self.table[list(numbers)]
+        values = zip(*columns.values(), strict=True)
+        rows = [dict(zip(columns, row, strict=True)) for row in values]
+        return self.reader.read_rows(list(zip(numbers, rows, strict=True)))
+
+
+class FetchesRows(Protocol):
+    """Samples by their row numbers: `TableRows`, or images decoded before."""
+
+    def fetch(self, numbers: Sequence[int]) -> RowBatch: ...
+
+
+class RowSubset(Dataset[RowBatch]):
+    """Some rows of a table, fetched by batches of keys."""
+
+    def __init__(self, rows: FetchesRows, numbers: NDArray[Any]) -> None:
+        self.rows, self.numbers = rows, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitems__(self, keys: Sequence[Key]) -> RowBatch:
+        indices = [key if isinstance(key, int) else key[1] for key in keys]
+        return self.rows.fetch(self.numbers[indices].tolist())
+
+
+class SkipBudget:
+    """The corrupt ones among `total` samples, of which a fraction is skipped.
+
+    Of several processes each counts its own.
+    """
+
+    def __init__(self, fraction: float, total: int, world_size: int = 1) -> None:
+        self.fraction, self.total = fraction, total // world_size
+        self.is_alone = world_size == 1
+        self.corrupt: set[int] = set()
+
+    def note(self, errors: Mapping[int, str]) -> None:
+        """Log corrupt samples. Raises DataError, naming one, if there are more than tolerated."""
+        new = {number: error for number, error in errors.items() if number not in self.corrupt}
+        self.corrupt |= new.keys()
+        for error in new.values():
+            count = f"{len(self.corrupt)} of {self.total} samples"
+            if len(self.corrupt) > self.fraction * self.total:
+                limit = f"more than data.skip {self.fraction:g} tolerates"
+                raise DataError(f"{error}; corrupt: {count}, {limit}")
+            log.warning("skipped a corrupt sample: %s (%s)", error, count)
+
+    def skip_corrupt(self, batches: Iterator[RowBatch]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and labels of batches, nothing for a batch that is corrupt as a whole.
+
+        Raises:
+            DataError: There is such a batch, and other processes would wait for it.
+        """
+        for batch in batches:
+            self.note(batch.errors)
+            if len(batch.labels):
+                yield batch.inputs, batch.labels
+            elif not self.is_alone:
+                error = next(iter(batch.errors.values()))
+                raise DataError(f"{error}; all samples of its batch are corrupt")
+
+
+class SkippingLoader(ResumableLoader):
+    """A loader that skips corrupt rows."""
+
+    budget: SkipBudget
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        return self.budget.skip_corrupt(super().__iter__())
+
+
+class StreamedRowLoader(StreamingLoader):
+    """Batches of a streamed table, without its corrupt rows."""
+
+    def __init__(
+        self,
+        table: Any,
+        reader: RowReader,
+        batch_size: int,
+        workers: int,
+        budget: SkipBudget,
+        share: ProcessShare,
+        *,
+        seed: int,
+        stream: StreamOptions | None,
+    ) -> None:
+        super().__init__(table, reader.title, batch_size, workers, share, seed=seed, stream=stream)
+        self.reader, self.budget = reader, budget
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        # row numbers are those of one epoch
+        self.budget.corrupt.clear()
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.budget.skip_corrupt(super().__iter__())
+
+    def read_batches(self) -> Iterator[tuple[int, RowBatch]]:
+        rows = islice(enumerate(self.iterate_rows()), self.consumed, self.samples)
+        for batch in split_batches(rows, self.global_batch_size, self.share.world_size):
+            yield len(batch), self.reader.read_rows(self.share.take(batch))
+
+
+class LabelledTable(DataModule):
+    """A source that reads labelled samples from a table, held or streamed.
+
+    A subclass opens the table of a split and makes the reader of its rows.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        path: str,
+        splits: SplitOptions,
+        batch_size: int,
+        skip: float,
+        stream: StreamOptions | None,
+        workers: int,
+    ) -> None:
+        super().__init__()
+        if stream is not None:
+            splits.check_streaming(workers)
+        self.seed, self.path, self.splits, self.batch_size = seed, path, splits, batch_size
+        self.skip, self.stream, self.workers = skip, stream, workers
+        self.subsets: dict[str, RowSubset] = {}
+        self.streams: dict[str, StreamedRowLoader] = {}
+
+    @abstractmethod
+    def open_tables(self, streaming: bool) -> Mapping[str, Any]:
+        """Open the tables of the path, by name."""
+
+    @abstractmethod
+    def select_table(self, tables: Mapping[str, Any], split: str) -> Any:
+        """Return the table of a split, with the columns that its reader needs."""
+
+    @abstractmethod
+    def build_reader(self, table: Any, split: str, title: str) -> RowReader:
+        """Return the reader of a split's rows."""
+
+    def hold_rows(self, table: Any, split: str, numbers: NDArray[Any]) -> FetchesRows:
+        """Return what fetches the rows of a split that is not streamed."""
+        title = f"{self.path}, {self.splits.find_table(split)}"
+        return TableRows(table, self.build_reader(table, split, title))
+
+    def setup(self, stage: str) -> None:
+        tables = self.open_tables(self.stream is not None)
+        for split in ("train", "val") if stage == "fit" else ("test",):
+            table = self.select_table(tables, split)
+            if self.stream is not None:
+                self.streams[split] = self._build_stream(table, split, self.stream)
+            elif split not in self.subsets:
+                numbers = self.splits.draw_rows(split, len(table), self.seed)
+                self.subsets[split] = RowSubset(self.hold_rows(table, split, numbers), numbers)
+
+    def _build_stream(self, table: Any, split: str, stream: StreamOptions) -> StreamedRowLoader:
+        reader = self.build_reader(table, split, f"{self.path}, stream of {split}")
+        return StreamedRowLoader(
+            table,
+            reader,
+            self.batch_size,
+            self.workers,
+            SkipBudget(self.skip, stream.samples, self.share.world_size),
+            self.share,
+            seed=self.seed,
+            stream=stream if split == "train" else None,
+        )
+
+    def build_loader(self, split: str) -> SkippingLoader | StreamedRowLoader:
+        if split in self.streams:
+            return self.streams[split]
+        rows, is_training = self.subsets[split], split == "train"
+        loader = SkippingLoader(
+            rows, self.batch_size, self.seed, self.workers, self.share, training=is_training
+        )
+        loader.budget = SkipBudget(self.skip, len(rows), self.share.world_size)
+        return loader
+
+    def count_samples(self, split: str) -> int:
+        if split in self.streams:
+            return self.streams[split].delivered
+        return len(self.subsets[split])
