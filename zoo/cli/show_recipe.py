@@ -9,7 +9,7 @@ from itertools import groupby
 
 from torch import nn
 
-from zoo.data.spec import Samples
+from zoo.data.spec import DataSpec
 from zoo.run.build import build_model
 from zoo.run.load import load_experiment
 from zoo.run.preflight import count_parameters, count_tokens, plan_backends
@@ -45,7 +45,7 @@ def _list_parameters(model: nn.Module) -> Iterator[str]:
         yield f"{name}  {shape}" + (f", {count} times" if count > 1 else "")
 
 
-def _list_backends(model: nn.Module, spec: Samples, device: str) -> Iterator[str]:
+def _list_backends(model: nn.Module, spec: DataSpec, device: str) -> Iterator[str]:
     """Yield which backend computes attention, for each run of equal layers."""
     numbered = enumerate(plan_backends(model, spec, device))
     for (name, why), layers in groupby(numbered, key=lambda pair: pair[1]):

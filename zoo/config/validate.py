@@ -28,6 +28,7 @@ from zoo.registry import Between, Choice, Choices, Matches, find_member, names
 RENAMED_KEYS: Mapping[str, str] = MappingProxyType(
     {
         "model.coordinates": "position_augmentation",
+        "data.reach": "offset",
         "model.kernel": "attention",
         "model.key_heads": "kv_heads",
         "model.patch": "patch_size",

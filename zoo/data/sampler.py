@@ -47,7 +47,7 @@ class ResumableSampler(Sampler[list[Key]]):
         global_batch_size: int,
         share: ProcessShare,
         seed: int | None,
-        shuffle: bool = True,
+        shuffled: bool = True,
     ) -> None:
         if not count:
             raise DataError("no samples: a split of the data, or a fraction of one, is empty")
@@ -58,8 +58,7 @@ class ResumableSampler(Sampler[list[Key]]):
 
         self.total = count
         self.global_batch_size, self.share = global_batch_size, share
-        # not `shuffle`: Lightning would warn of it in evaluation
-        self.seed, self.is_shuffled = seed, shuffle
+        self.seed, self.shuffled = seed, shuffled
         left_out = 0 if seed is None else count % global_batch_size % share.world_size
         self.count = count - left_out
         """Samples of an epoch, of all processes."""
@@ -79,7 +78,7 @@ class ResumableSampler(Sampler[list[Key]]):
     def __iter__(self) -> Iterator[list[Key]]:
         first, self.skip = self.skip, 0
         indices = np.arange(self.total)
-        if self.seed is not None and self.is_shuffled:
+        if self.seed is not None and self.shuffled:
             indices = np.random.default_rng([self.seed, self.epoch]).permutation(self.total)
         for end in self._batch_ends():
             if end > first:
@@ -104,7 +103,8 @@ class ResumableLoader(DataLoader[Any]):
     Args:
         batch_size: Samples of a batch of one process.
         training: Shuffle by (seed, epoch).
-        shuffle: False in training keeps the samples in order, as windows that continue each other.
+        shuffled: False in training keeps the samples in order, as windows that continue each other.
+            (Not `shuffle`: Lightning would take the name for a setting of its own.)
         global_batch_size: Samples of a batch of all processes; by default `batch_size` for each.
     """
 
@@ -117,14 +117,14 @@ class ResumableLoader(DataLoader[Any]):
         share: ProcessShare,
         *,
         training: bool = False,
-        shuffle: bool = True,
+        shuffled: bool = True,
         global_batch_size: int | None = None,
     ) -> None:
         global_batch_size = global_batch_size or batch_size * share.world_size
         count: int = len(dataset)  # type: ignore[arg-type]
         sampler_seed = seed if training else None
         self.epoch_sampler = ResumableSampler(
-            count, global_batch_size, share, sampler_seed, shuffle
+            count, global_batch_size, share, sampler_seed, shuffled
         )
         # its own generator: the global random state is left to the model
         super().__init__(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.data.base import DataModule
-from zoo.data.spec import ImageSpec, TextSpec, Windows
+from zoo.data.spec import ImageSpec, TextBatch, TextSpec
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import LayerAttention, capture_layers, capture_model, evaluation_mode
 from zoo.diagnostics.position_ablation import CHANGES, Change, change_positions
@@ -98,7 +98,7 @@ def load_samples(task: Task, data: DataModule, count: int) -> Any:
     """
     adapt_data(task, data)
     data.setup("test")
-    batch = _take_first(data.loader("test"), count)
+    batch = _take_first(data.build_loader("test"), count)
     if batch is None:
         raise DataError(f"{data.title}: the test part has no sample")
     return data.on_after_batch_transfer(move_data_to_device(batch, task.device), 0)
@@ -115,7 +115,7 @@ def _take_first(batches: Iterable[Any], count: int) -> Any:
         return None
     columns = zip(*taken, strict=True)
     whole = [None if column[0] is None else _concatenate(column)[:count] for column in columns]
-    return Windows(*whole) if isinstance(taken[0], Windows) else tuple(whole)  # type: ignore[arg-type]
+    return TextBatch(*whole) if isinstance(taken[0], TextBatch) else tuple(whole)  # type: ignore[arg-type]
 
 
 def _concatenate(column: Sequence[Tensor]) -> Tensor:
@@ -133,7 +133,7 @@ def describe_samples(
     titles, shown = _make_titles(task, batch, inputs), inputs[0]
     assert shown is not None
     if isinstance(task.samples, ImageSpec):
-        images = data.pictured(shown.float())
+        images = data.denormalize(shown.float())
         return tuple(
             Sample(title=title, pictures=to_pictures(image, grid[0]))
             for title, image in zip(titles, images, strict=True)

@@ -13,7 +13,7 @@ import lightning as L
 from zoo.bench.timing import is_out_of_memory
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule
-from zoo.data.spec import ImageSpec, DataSpec, TextClassificationSpec, TextSpec
+from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError, RecipeError, Stopped
 from zoo.run import atomic_io, checkpoint, conditions, extrapolation, run_dir
 from zoo.run.build import Experiment

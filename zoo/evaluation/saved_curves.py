@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zoo.config import Recipe
-from zoo.data.spec import ImageSpec, Samples
+from zoo.data.spec import DataSpec, ImageSpec
 from zoo.diagnostics import training_curves
 from zoo.errors import DataError
 from zoo.evaluation.evaluate import RESULT
@@ -28,7 +28,7 @@ class Saved(NamedTuple):
     extrapolation: tuple[Curves, ...]
 
 
-def read_saved(checkpoint: Path, stored: Recipe, samples: Samples) -> Saved:
+def read_saved(checkpoint: Path, stored: Recipe, samples: DataSpec) -> Saved:
     """Read what is beside a checkpoint.
 
     The recipe is that of the run directory, else the one stored in the checkpoint, which has

@@ -16,7 +16,7 @@ from torch import Tensor
 from zoo import __version__
 from zoo.config import Recipe
 from zoo.data.corpus.tokenizer import vocabulary_from_dict
-from zoo.data.spec import ImageSpec, DataSpec, TextClassificationSpec, TextSpec, VideoSpec
+from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError
 from zoo.run.atomic_io import describe_checkpoints, read_sealed
 from zoo.run.run_dir import find_run_dir

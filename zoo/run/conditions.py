@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from zoo.config import Recipe
 from zoo.config.schema import format_size, parse_length, parse_sides
 from zoo.config.validate import explain_misfit
-from zoo.data.spec import ImageSpec, DataSpec
+from zoo.data.spec import DataSpec, ImageSpec
 from zoo.errors import OptionError
 from zoo.run import extrapolation
 from zoo.run.build import Experiment, build_sample

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from zoo.attention.encoding import Encoding
 from zoo.config import Recipe
-from zoo.data.spec import ImageSpec, DataSpec
+from zoo.data.spec import DataSpec, ImageSpec
 from zoo.models.transformer import find_transformers
 from zoo.registry import Choice, nearest
 from zoo.run.build import build_task

@@ -85,7 +85,7 @@ class CorpusSource(DataModule):
             self.workers,
             share,
             training=is_training,
-            shuffle=not window.streams,
+            shuffled=not window.streams,
             global_batch_size=rows,
         )
 
