@@ -14,8 +14,8 @@ TOKENS = 48
 
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch):
-    monkeypatch.setattr(chunking, "LEAST", 5)
-    monkeypatch.setattr(chunking, "ROOM", {"cpu": 0})
+    monkeypatch.setattr(chunking, "MIN_ROWS", 5)
+    monkeypatch.setattr(chunking, "CHUNK_BYTES", {"cpu": 0})
 
 
 def layer(*names):
@@ -68,7 +68,7 @@ def test_a_graph_that_is_kept_gives_the_same_gradients_again():
 
 
 def test_a_compiler_captures_the_chunks(monkeypatch):
-    monkeypatch.setattr(chunking, "LEAST", TOKENS // 2)
+    monkeypatch.setattr(chunking, "MIN_ROWS", TOKENS // 2)
     model, x = layer("kerple"), torch.randn(2, TOKENS, 32).double()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     out, expected = compiled(x), model(x)

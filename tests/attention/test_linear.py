@@ -287,7 +287,8 @@ def test_an_encoding_applies_or_is_refused_by_name(name):
         )
     else:
         with pytest.raises(
-            OptionError, match=rf"{name} changes .* list what adds to the input or turns heads"
+            OptionError,
+            match=rf"{name} changes .* use encodings that add to the input or rotate heads",
         ):
             ran((attention, chain), tokens(x))
 

@@ -1,7 +1,8 @@
-"""One attention call, as data.
+"""One call of attention, as data.
 
-Shapes, here and everywhere: B batch, H heads, N queries, M keys, K key size, V value size, D model size, P axes,
-R rank of a factor, E riders; `1|B` where a dimension broadcasts. Heads come second, tokens third.
+Shapes, here and everywhere: B batch, H query heads, G key-value heads, N queries, M keys, K head dim,
+V value dim, D model dim, P axes, R rank of a bias, E width of extra values; `1|B` where a dimension
+broadcasts. Heads come second, tokens third.
 """
 
 from __future__ import annotations
@@ -10,81 +11,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from zoo.attention.tokens import Tokens, disable_autocast, pick, replace_fields, upcast
 
-Sums = dict[int, Tensor]
-"""What the parts of a tensor have added up, for each backward pass, so that one that failed leaves nothing to the next."""
-
-
-def slice_tokens(tensor: Tensor, part: slice) -> Tensor:
-    """Tokens of a tensor [.., .., M, X]."""
-    return tensor[:, :, part]
-
-
-class AccumulatingSlicer:
-    """`plain`, for tensors that are there as long as this is."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Tensor, Tensor, Sums]] = {}
-
-    def __call__(self, tensor: Tensor, part: slice) -> Tensor:
-        if not tensor.requires_grad or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return slice_tokens(tensor, part)
-        if id(tensor) not in self._known:
-            sums: Sums = {}
-            self._known[id(tensor)] = tensor, _Whole.apply(tensor, sums), sums  # type: ignore[no-untyped-call]
-        _, whole, sums = self._known[id(tensor)]
-        return _Part.apply(whole, part, sums)  # type: ignore[no-untyped-call]
-
-
-class _Whole(torch.autograd.Function):
-    """The tensor itself, which gets the gradient that its parts have added up."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, sums: Sums) -> Tensor:
-        ctx.sums = sums
-        ctx.set_materialize_grads(False)  # its parts hand nothing on
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
-        found = ctx.sums.pop(_pass(), None)
-        return (gradient if found is None else found), None
-
-
-class _Part(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor, part: slice, sums: Sums) -> Tensor:
-        ctx.shape, ctx.part, ctx.sums = whole.shape, part, sums
-        return slice_tokens(whole, part)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
-        if torch.is_grad_enabled():  # it will be differentiated again
-            zeros = gradient.new_zeros(ctx.shape)
-            return zeros.slice_scatter(gradient, 2, ctx.part.start, ctx.part.stop), None, None
-        if _pass() not in ctx.sums:
-            ctx.sums[_pass()] = gradient.new_zeros(ctx.shape)
-        slice_tokens(ctx.sums[_pass()], ctx.part).add_(gradient)
-        return None, None, None
-
-
-def _pass() -> int:
-    return torch._C._current_graph_task_id()
-
-
 Index = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(b, h, i, j) -> one number per index. Index tensors broadcast; i and j are slots of queries and keys, not positions."""
+"""(b, h, i, j) -> a number for each pair, as FlexAttention's score_mod takes them. Index tensors
+broadcast; i and j are sequence indices of queries and keys, not positions."""
+
+
+def slice_tokens(tensor: Tensor, tokens: slice) -> Tensor:
+    """Slice tokens of [.., .., M, X]."""
+    return tensor[:, :, tokens]
 
 
 @dataclass(frozen=True)
 class Span:
-    """The pairs of the queries `rows` with the keys `columns`, n and m of them."""
+    """A tile of the score matrix: the pairs of some queries with some keys, n and m of them."""
 
     queries: slice
     keys: slice
@@ -93,46 +38,49 @@ class Span:
     device: torch.device
     slicer: Callable[[Tensor, slice], Tensor] = slice_tokens
 
-    def slice_queries(self, queries: Tensor) -> Tensor:
-        """Of a tensor [1|B, 1|H, 1|N, ..] over queries, what the rows have."""
-        return queries if queries.shape[2] == 1 else self.slicer(queries, self.queries)
+    def slice_queries(self, tensor: Tensor) -> Tensor:
+        """Slice [1|B, 1|H, 1|N, ..] to the queries of the span."""
+        return tensor if tensor.shape[2] == 1 else self.slicer(tensor, self.queries)
 
-    def slice_keys(self, keys: Tensor) -> Tensor:
-        """Of a tensor [1|B, 1|H, 1|M, ..] over keys, what the columns have."""
-        return keys if keys.shape[2] == 1 else self.slicer(keys, self.keys)
+    def slice_keys(self, tensor: Tensor) -> Tensor:
+        """Slice [1|B, 1|H, 1|M, ..] to the keys of the span."""
+        return tensor if tensor.shape[2] == 1 else self.slicer(tensor, self.keys)
 
     @property
     def indices(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """b [B, 1, 1, 1], h [1, H, 1, 1], i [1, 1, n, 1] and j [1, 1, 1, m]."""
-        ends = (
-            (0, self.batch),
-            (0, self.heads),
-            (self.queries.start, self.queries.stop),
-            (self.keys.start, self.keys.stop),
-        )
-        b, h, i, j = (torch.arange(*each, device=self.device) for each in ends)
+        """The indices b [B, 1, 1, 1], h [1, H, 1, 1], i [1, 1, n, 1] and j [1, 1, 1, m]."""
+        b = torch.arange(self.batch, device=self.device)
+        h = torch.arange(self.heads, device=self.device)
+        i = torch.arange(self.queries.start, self.queries.stop, device=self.device)
+        j = torch.arange(self.keys.start, self.keys.stop, device=self.device)
         return b[:, None, None, None], h[:, None, None], i[:, None], j
 
     @property
     def size(self) -> tuple[int, int]:
-        """n and m."""
+        """The numbers n and m of queries and keys."""
         return self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """An index function that reads a table along its last axis: table[b, h, i, column(b, h, i, j)]."""
+    """A bias that reads a table along its last axis: table[b, h, i, column(b, h, i, j)]."""
 
     table: Tensor  # [1|B, 1|H, 1|N, R]
-    column: Index  # to integers from 0 to R - 1
+    column: Index  # integers from 0 to R - 1
 
     def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Evaluate the bias for single pairs."""
         return index_table(self.table, b, h, i, self.column(b, h, i, j))
 
 
 @dataclass(frozen=True)
 class BlockBias:
-    """What is cheaper made for all pairs of a span at once: span -> [1|B, 1|H, n, m], and `index` if it can be made singly."""
+    """A bias that is cheaper to compute for all pairs of a span at once.
+
+    Args:
+        function: span -> [1|B, 1|H, n, m].
+        index: The same for single pairs, if it can be computed so.
+    """
 
     function: Callable[[Span], Tensor]
     index: Index | None = None
@@ -144,9 +92,9 @@ TransformQuery = Callable[[Tensor], Tensor]
 """[1|B, H, N, K] -> [1|B, H, N, K]"""
 
 TransformScores = Callable[[Tensor, Tensor, Span], Tensor]
-"""(scores [B, H, n, m], visible bool [1|B, 1, n, m], their span) -> tensor like scores: new scores, or weights.
+"""(scores [B, H, n, m], visible bool [1|B, 1, n, m], their span) -> new scores, or weights.
 
-The span has every key that its queries may see.
+The span has all keys that its queries may attend to.
 """
 
 ExtraOutput = Callable[[Tensor, Span], Tensor]
@@ -154,14 +102,14 @@ ExtraOutput = Callable[[Tensor, Span], Tensor]
 
 
 def bias_from_table(table: Tensor) -> BlockBias:
-    """What was made for all pairs already, [1|B, 1|H, N, M]."""
+    """Make a bias of values for all pairs, [1|B, 1|H, N, M]."""
     return BlockBias(
         lambda span: table[:, :, span.queries, span.keys], Lookup(table, lambda b, h, i, j: j)
     )
 
 
 def evaluate_bias(bias: Bias, span: Span) -> Tensor:
-    """A bias for the pairs of a span, [1|B, 1|H, n, m]."""
+    """Evaluate a bias for the pairs of a span, [1|B, 1|H, n, m]."""
     if isinstance(bias, BlockBias):
         return bias.function(span)
     if isinstance(bias, Lookup):
@@ -172,194 +120,218 @@ def evaluate_bias(bias: Bias, span: Span) -> Tensor:
     return values.expand(torch.broadcast_shapes(values.shape, (1, 1, *span.size)))
 
 
-def multiply_bias(bias: Bias, by: Index) -> BlockBias:
-    """A bias times another function of pairs."""
-    single = bias.index if isinstance(bias, BlockBias) else bias
+def multiply_bias(bias: Bias, factor: Index) -> BlockBias:
+    """Multiply a bias by a function of pairs."""
+    index = bias.index if isinstance(bias, BlockBias) else bias
     return BlockBias(
-        lambda span: evaluate_bias(bias, span) * evaluate_bias(by, span),
-        None if single is None else lambda b, h, i, j: single(b, h, i, j) * by(b, h, i, j),
+        lambda span: evaluate_bias(bias, span) * evaluate_bias(factor, span),
+        None if index is None else lambda b, h, i, j: index(b, h, i, j) * factor(b, h, i, j),
     )
 
 
 def index_table(table: Tensor, b: Tensor, h: Tensor, n: Tensor, *columns: Tensor) -> Tensor:
-    """table[b, h, n] or table[b, h, n, columns], where an axis of size 1 stands for all."""
+    """Index a table [1|B, 1|H, 1|N, R] as table[b, h, n] or table[b, h, n, columns]."""
     batch, heads, rows, _ = table.shape
-    return table[
-        (b if batch > 1 else 0 * b, h if heads > 1 else 0 * h, n if rows > 1 else 0 * n, *columns)
-    ]
+    b, h, n = b if batch > 1 else 0 * b, h if heads > 1 else 0 * h, n if rows > 1 else 0 * n
+    return table[(b, h, n, *columns)]
 
 
 def repeat_kv_heads(heads: Tensor, count: int) -> Tensor:
-    """Key heads [B, G, M, ..] as [B, H, M, ..] for `count` query heads: query head h reads key head h // (H / G)."""
-    return (
-        heads
-        if heads.shape[1] == count
-        else heads.repeat_interleave(count // heads.shape[1], dim=1)
-    )
+    """Repeat key-value heads [B, G, M, ..] for `count` query heads: head h reads h // (H / G)."""
+    if heads.shape[1] == count:
+        return heads
+    return heads.repeat_interleave(count // heads.shape[1], dim=1)
 
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """softmax(scale q k^T + biases + factors, over visible keys) v, and what else an encoding makes of it.
+    """normalize(scale q k^T + biases + low-rank biases) v, over visible keys.
 
-    The queries are the last N of the M tokens, so slot i of a query is slot i + M - N of a key. A factor
-    (left [1|B, 1|H, 1|N, R], right [1|B, 1|H, 1|M, R]) is exactly the bias left right^T; one whose right side has a single
-    row is constant along each row of scores, and an interpreter may drop it where the weights are a softmax.
+    The queries are the last N of the M tokens, so query i is token i + M - N, unless `query_index`
+    says otherwise.
     """
 
-    q: Tensor  # [B, H, N, K]
-    k: Tensor  # [B, H, M, K]
-    v: Tensor  # [B, H, M, V]
-    raw_query: Tensor  # [B, H, N, K] queries before any encoding turned them
+    q: Tensor
+    """Transformed queries [B, H, N, K]."""
+
+    k: Tensor
+    """Transformed keys [B, H, M, K]."""
+
+    v: Tensor
+    """Values [B, H, M, V]."""
+
+    raw_query: Tensor
+    """Queries before `transform_query` [B, H, N, K]."""
+
     queries: Tokens
+    """The tokens of the queries."""
+
     keys: Tokens
+    """The tokens of the keys. Their states are not known after a cache."""
+
     causal: bool
+    """Use a causal mask: no query attends to a later token."""
+
     scale: float
+    """Factor of the products of queries and keys."""
+
     biases: tuple[Bias, ...] = ()
+    """Biases that are added to the scaled products."""
+
     low_rank_biases: tuple[tuple[Tensor, Tensor], ...] = ()
+    """Biases left right^T, as pairs (left [1|B, 1|H, 1|N, R], right [1|B, 1|H, 1|M, R]). One whose
+    right side has a single row is constant along each row of scores, and a backend may drop it
+    where the weights are a softmax."""
+
     transform_scores: TransformScores | None = None
+    """Changes scores after the biases."""
+
     normalize: TransformScores | None = None
+    """Makes weights of scores, in place of the softmax."""
+
     extra_output: ExtraOutput | None = None
-    extra_values: Tensor | None = None  # [B, H, M, E]
-    transform_query: TransformQuery = lambda x: x  # as queries at these places were turned
-    window: int | None = (
-        None  # how many slots a query looks back, and ahead without a causal mask, its own included
-    )
-    query_index: Tensor | None = (
-        None  # int [N] among the keys, where the queries are not the last N
-    )
+    """Makes an addition to the output from the weights."""
+
+    extra_values: Tensor | None = None
+    """Further values [B, H, M, E], averaged with the same weights for `after_attention`."""
+
+    transform_query: TransformQuery = lambda x: x
+    """Transforms further vectors as the queries were, at their positions."""
+
+    window: int | None = None
+    """How many tokens back a query attends, itself included, and as many ahead without a causal
+    mask. Tokens without a position see all and are seen by all. None: no window."""
+
+    query_index: Tensor | None = None
+    """Sequence indices of the queries among the keys, int [N]. None: they are the last N."""
 
     def replace(self, **changes: object) -> AttentionCall:
+        """Return the call with some fields replaced."""
         return replace_fields(self, changes)
 
     def add_bias(self, bias: Bias) -> AttentionCall:
-        """The same call with a bias added to its scores: a function of pairs one by one, or of blocks of them."""
+        """Return the call with a bias added to its scores.
+
+        Args:
+            bias: A function (b, h, i, j) -> number of pairs, a `Lookup` or a `BlockBias`.
+        """
         return self.replace(biases=(*self.biases, bias))
 
     def add_low_rank_bias(self, left: Tensor, right: Tensor) -> AttentionCall:
-        """The same call with the bias left right^T added to its scores."""
+        """Return the call with the bias left right^T added to its scores.
+
+        Args:
+            left: [1|B, 1|H, 1|N, R].
+            right: [1|B, 1|H, 1|M, R].
+        """
         return self.replace(low_rank_biases=(*self.low_rank_biases, (left, right)))
 
     @property
     def is_ordered(self) -> bool:
-        """Whether no visible key lies ahead of its query: the offset of a pair is its distance."""
-        return (
-            self.causal
-            and self.queries.ordered
-            and self.keys.ordered
-            and self.keys.pos.shape[-1] == 1
-        )
+        """No visible key is ahead of its query: the offset of a pair is its distance."""
+        is_text = self.keys.pos.shape[-1] == 1
+        return self.causal and self.queries.ordered and self.keys.ordered and is_text
 
     @property
     def is_consecutive(self) -> bool:
-        """Whether no visible key lies ahead of its query, and the offset of a pair is the difference of its slots."""
+        """In addition, the offset of a pair is the difference of its sequence indices."""
         return self.is_ordered and self.keys.consecutive
 
     @property
-    def query_slice(self) -> slice | Tensor:
-        """Which slots of the keys the queries stand at: the last N, unless others were chosen."""
-        return (
-            slice(self.k.shape[2] - self.q.shape[2], None)
-            if self.query_index is None
-            else self.query_index
-        )
-
-    @property
     def is_square(self) -> bool:
-        """Whether every key is a query."""
+        """Every key is a query."""
         return self.query_index is None and self.k.shape[2] == self.q.shape[2]
 
+    @property
+    def query_slice(self) -> slice | Tensor:
+        """The sequence indices of the queries among the keys, as an index of a tensor."""
+        if self.query_index is not None:
+            return self.query_index
+        return slice(self.k.shape[2] - self.q.shape[2], None)
+
     def key_index(self, i: Tensor) -> Tensor:
-        """The slot among the keys of query i."""
-        return (
-            i + (self.k.shape[2] - self.q.shape[2])
-            if self.query_index is None
-            else self.query_index[i]
-        )
+        """Return the sequence index of query i among the keys."""
+        if self.query_index is not None:
+            return self.query_index[i]
+        return i + (self.k.shape[2] - self.q.shape[2])
 
-    def select_queries(self, columns: Tensor) -> Tensor:
-        """Of a tensor [1|B, H, M, ..] over keys, what the queries have: [1|B, H, N, ..]."""
-        return columns[:, :, self.query_slice]
+    def select_queries(self, keys: Tensor) -> Tensor:
+        """Select the rows of the queries from a tensor over keys, [1|B, H, M, ..]."""
+        return keys[:, :, self.query_slice]
 
-    def scatter_queries(self, rows: Tensor) -> Tensor:
-        """Rows [B, H, N, X] of the queries as a run of tokens that ends with the last key: 0 where none was chosen."""
+    def scatter_queries(self, queries: Tensor) -> Tensor:
+        """Place rows [B, H, N, X] of queries in a sequence that ends with the last key.
+
+        Rows between chosen queries are 0; queries that are the last N are returned as they are.
+        """
         if self.query_index is None:
-            return rows
-        count = self.k.shape[2]
-        return rows.new_zeros(*rows.shape[:2], count, rows.shape[-1]).index_copy(
-            2, self.query_index, rows
-        )
+            return queries
+        shape = (*queries.shape[:2], self.k.shape[2], queries.shape[-1])
+        return queries.new_zeros(shape).index_copy(2, self.query_index, queries)
 
-    def gather_queries(self, run: Tensor) -> Tensor:
-        """Of what was made of a `run`, the rows of the queries."""
-        return run if self.query_index is None else run[:, :, self.query_index]
+    def gather_queries(self, sequence: Tensor) -> Tensor:
+        """Take the rows of the queries from what was computed of `scatter_queries`."""
+        return sequence if self.query_index is None else sequence[:, :, self.query_index]
 
     def offset(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """pos of query i minus pos of key j, [.., P]."""
+        """Return the coordinates of query i minus those of key j, [.., P]."""
         return pick(self.queries.pos, b, i) - pick(self.keys.pos, b, j)
+
+    def distance(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Return the absolute offset on the one axis of a text."""
+        return self.offset(b, i, j)[..., 0].abs()
+
+    @property
+    def has_window(self) -> bool:
+        """The window hides some pairs."""
+        return self.window is not None and self.window < self.k.shape[2]
 
     @property
     def visible(self) -> Index | None:
-        """Which pairs may attend: the same document, no padding, under a causal mask no later slot, and none outside the
-        window, but for tokens without a place. None: all.
+        """The attention mask, as a function of pairs; None if all are visible.
+
+        It hides padding, other documents, later tokens under a causal mask, and pairs outside the
+        window, unless one of the two has no position.
         """
         rules: list[Index] = []
         if self.causal and (self.q.shape[2] > 1 or self.query_index is not None):
             rules.append(lambda b, h, i, j: j <= self.key_index(i))
         if self.has_window:
-            rules.append(lambda b, h, i, j: self._near(b, i, j))
-        queries, keys = self.queries.document, self.keys.document
-        if queries is not None and keys is not None:
-            rules.append(
-                lambda b, h, i, j: (
-                    (pick(queries, b, i) == pick(keys, b, j)) & (pick(keys, b, j) >= 0)
-                )
-            )
+            rules.append(lambda b, h, i, j: self._is_in_window(b, i, j))
+        if self.queries.document is not None and self.keys.document is not None:
+            rules.append(lambda b, h, i, j: self._is_same_document(b, i, j))
         if len(rules) < 2:
             return rules[0] if rules else None
         return lambda b, h, i, j: reduce(and_, (rule(b, h, i, j) for rule in rules))
 
-    @property
-    def has_window(self) -> bool:
-        """Whether the window leaves out any slot."""
-        return self.window is not None and self.window < self.k.shape[2]
+    def _is_same_document(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        assert self.queries.document is not None
+        assert self.keys.document is not None
+        key = pick(self.keys.document, b, j)
+        return (pick(self.queries.document, b, i) == key) & (key >= 0)
 
-    def _near(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        near = (self.key_index(i) - j).abs() < (self.window or 0)
-        for placed, n in ((self.queries.has_position, i), (self.keys.has_position, j)):
-            near = near if placed is None else near | ~pick(placed, b, n)
-        return near
-
-    def distance(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """|offset| on the one axis of a text."""
-        return self.offset(b, i, j)[..., 0].abs()
+    def _is_in_window(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        result = (self.key_index(i) - j).abs() < (self.window or 0)
+        for has_position, n in ((self.queries.has_position, i), (self.keys.has_position, j)):
+            if has_position is not None:
+                result = result | ~pick(has_position, b, n)
+        return result
 
     @property
     def full_span(self) -> Span:
-        """All pairs."""
+        """The span of all pairs."""
         return self.span(slice(0, self.q.shape[2]), slice(0, self.k.shape[2]))
 
-    def span(self, rows: slice, columns: slice) -> Span:
-        """The pairs of some queries and some keys."""
-        return Span(rows, columns, self.q.shape[0], self.q.shape[1], self.q.device)
-
-    def bias_function(self) -> Index | None:
-        """The sum of biases and factors as one index function."""
-        biases = (self._single(one) if isinstance(one, BlockBias) else one for one in self.biases)
-        parts = [*biases, *(_expanded(left, right) for left, right in self.low_rank_biases)]
-        if not parts:
-            return None
-        return lambda b, h, i, j: sum(part(b, h, i, j) for part in parts)  # type: ignore[return-value]
-
-    def _single(self, block: BlockBias) -> Index:
-        return block.index or Lookup(block.function(self.full_span), lambda b, h, i, j: j)
+    def span(self, queries: slice, keys: slice) -> Span:
+        """Make the span of some queries and keys."""
+        return Span(queries, keys, self.q.shape[0], self.q.shape[1], self.q.device)
 
     def evaluate(self, bias: Bias, span: Span | None = None) -> Tensor:
-        """A function of pairs evaluated for those of a span, or for all: [1|B, 1|H, N, M]."""
+        """Evaluate a function of pairs for a span, or for all pairs: [1|B, 1|H, n, m]."""
         return evaluate_bias(bias, span or self.full_span)
 
     def sum_biases(self, span: Span | None = None) -> Tensor | None:
-        """The sum of biases and factors for the pairs of a span, or for all, [1|B, 1|H, N, M]."""
+        """Sum all biases for a span, or for all pairs: [1|B, 1|H, n, m]; None if there are none."""
         if not self.biases and not self.low_rank_biases:
             return None
         span = span or self.full_span
@@ -371,8 +343,20 @@ class AttentionCall:
             ]
             return sum(parts[1:], parts[0])
 
+    def bias_function(self) -> Index | None:
+        """Return the sum of all biases as a function of pairs; None if there are none."""
+        parts = [self._as_index(bias) for bias in self.biases]
+        parts += [_expand_low_rank(left, right) for left, right in self.low_rank_biases]
+        if not parts:
+            return None
+        return lambda b, h, i, j: sum(part(b, h, i, j) for part in parts)  # type: ignore[return-value]
 
-def _expanded(left: Tensor, right: Tensor) -> Index:
-    """A factor as an index function."""
+    def _as_index(self, bias: Bias) -> Index:
+        if not isinstance(bias, BlockBias):
+            return bias
+        return bias.index or Lookup(bias.function(self.full_span), lambda b, h, i, j: j)
+
+
+def _expand_low_rank(left: Tensor, right: Tensor) -> Index:
     left, right = upcast(left), upcast(right)
     return lambda b, h, i, j: (index_table(left, b, h, i) * index_table(right, b, h, j)).sum(-1)

@@ -1,4 +1,4 @@
-"""What is known of each token: its state, its place, its document, and what encodings noted about it."""
+"""Tokens: their states, positions and documents, and what encodings attach to them."""
 
 from __future__ import annotations
 
@@ -12,36 +12,49 @@ from torch import Tensor
 
 Data = TypeVar("Data")
 Join = Callable[[str, Tensor, Tensor], Tensor]
-"""(name of a fact, its rows [1|B, N, ...] of some tokens, those of later ones) -> the rows of all."""
+"""(name of a field, its rows [1|B, N, ...] of some tokens, those of later tokens) -> all rows."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """N tokens of B samples. Everything but `x` may have batch size 1 (`1|B`): the same for every sample.
+    """N tokens of B samples.
 
-    `extent` None says that `index` holds coordinates already, to which no convention applies; `placed` None that every
-    token has a place; `document` None that there is one document and no padding. `ordered` says that within a document
-    coordinates grow from slot to slot, so that under a causal mask no key lies ahead of its query, `consecutive` that they
-    grow by one each time, so that the offset of a pair is the difference of its slots. A note may cover the last n tokens
-    alone, where an encoding needs no more of those before.
+    Everything but `x` may have batch size 1 (`1|B`): the same for all samples.
     """
 
-    x: Tensor  # [B, N, D]
-    index: Tensor  # [1|B, N, P] grid indices or token positions, at least float32
-    grid_size: (
-        Tensor | None
-    )  # [1|B, 1|N, P] size of the grid, or of its own document, that a token is of
-    pos: Tensor  # [1|B, N, P] coordinates: the index under the convention of the encoding that is asked
-    has_position: Tensor | None = None  # bool [1|B, N]; False for class and register tokens
-    document: Tensor | None = None  # int [1|B, N]; -1 for padding
+    x: Tensor
+    """States [B, N, D]."""
+
+    index: Tensor
+    """Grid indices or sequence positions [1|B, N, P], at least float32."""
+
+    grid_size: Tensor | None
+    """Size of the grid, or of the token's document, along each axis [1|B, 1|N, P]. None: `index`
+    holds coordinates already, to which no convention applies."""
+
+    pos: Tensor
+    """Coordinates [1|B, N, P]: `index` under the coordinate convention of the encoding called."""
+
+    has_position: Tensor | None = None
+    """bool [1|B, N], False for CLS and register tokens. None: all tokens have a position."""
+
+    document: Tensor | None = None
+    """Document numbers, int [1|B, N], -1 for padding. None: one document without padding."""
+
     ordered: bool = False
-    per_token: Mapping[str, Tensor] = field(
-        default_factory=dict
-    )  # {name: [1|B, N or the last n, ...]} travels into caches
-    shared_tables: Mapping[str, tuple[Tensor, ...]] = field(
-        default_factory=dict
-    )  # this pass and these tokens only
+    """Within a document coordinates never decrease, so that under a causal mask no visible key is
+    ahead of its query."""
+
+    per_token: Mapping[str, Tensor] = field(default_factory=dict)
+    """Values that encodings attach, {name: [1|B, N, ...]}. They travel into caches. An encoding that
+    needs no more of them may keep those of the last n tokens alone."""
+
+    shared_tables: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    """Tables that encodings compute for these tokens and this pass; they do not travel."""
+
     consecutive: bool = False
+    """Within a document coordinates grow by 1 from token to token, so that the offset of a pair is
+    the difference of its sequence indices."""
 
     @classmethod
     def at(
@@ -52,127 +65,141 @@ class Tokens:
         document: Tensor | None = None,
         ordered: bool = False,
     ) -> Tokens:
-        """Tokens with states [B, N, D] at given coordinates, [N, P] or [B, N, P]. Masks are [N] or [B, N].
+        """Create tokens with states [B, N, D] at coordinates [N, P] or [B, N, P].
 
-        Coordinates are computed in the wider of their own dtype and that of x, and at least in float32.
+        Coordinates get the wider dtype of their own and that of x, and at least float32.
+        `has_position` and `document` are [N] or [B, N].
         """
         pos = upcast(pos if pos.dim() == 3 else pos[None])
         pos = pos.to(torch.promote_types(pos.dtype, x.dtype))
-        has_position, document = (
-            m if m is None or m.dim() == 2 else m[None] for m in (has_position, document)
-        )
+        if has_position is not None and has_position.dim() == 1:
+            has_position = has_position[None]
+        if document is not None and document.dim() == 1:
+            document = document[None]
         return cls(x, pos, None, pos, has_position, document, ordered)
 
     def __len__(self) -> int:
+        """Return the number of tokens N."""
         return self.x.shape[1]
 
     def replace(self, **changes: object) -> Tokens:
+        """Return the tokens with some fields replaced."""
         return replace_fields(self, changes)
 
-    def with_per_token(self, **notes: Tensor) -> Tokens:
-        """The same tokens with facts [1|B, N, ...] added that travel into caches."""
-        return self.replace(per_token={**self.per_token, **notes})
+    def with_per_token(self, **values: Tensor) -> Tokens:
+        """Return the tokens with further values per token, [1|B, N, ...]."""
+        return self.replace(per_token={**self.per_token, **values})
 
     def last(self, count: int) -> Tokens:
-        """The last `count` tokens."""
+        """Return the last `count` tokens."""
         if count == len(self):
             return self
-        return self._map(lambda one: one[:, max(one.shape[1] - count, 0) :])
+        return self._map(lambda values: values[:, max(values.shape[1] - count, 0) :])
 
     def select(self, indices: Tensor) -> Tokens:
-        """The tokens at these slots [n], each of which every note covers."""
-        return self._map(lambda one: one[:, indices]).replace(consecutive=False)
+        """Return the tokens at sequence indices [n]; all values must cover them."""
+        return self._map(lambda values: values[:, indices]).replace(consecutive=False)
+
+    def detach(self) -> Tokens:
+        """Return the tokens without gradients."""
+        return self._map(Tensor.detach)
+
+    def drop_states(self) -> Tokens:
+        """Return the tokens with states of width 0, as a KV cache keeps them."""
+        return self.replace(x=self.x[..., :0])
 
     def join(
         self, later: Tokens, join: Join = lambda name, first, second: concat(first, second)
     ) -> Tokens:
-        """These tokens followed by `later` ones, which must carry the same notes. `join` makes one fact out of two."""
-        same = self.pos is self.index and later.pos is later.index
+        """Return these tokens followed by `later` ones, which must have the same values per token.
+
+        Args:
+            later: The tokens that follow.
+            join: Joins one field, given its name.
+        """
+        is_index = self.pos is self.index and later.pos is later.index
         index = join("index", self.index, later.index)
 
-        def optional(
-            name: str, first: Tensor | None, second: Tensor | None, default: int | bool
-        ) -> Tensor | None:
-            if first is None and second is None:
-                return None
-            first, second = (
-                tokens.x.new_full(
-                    (1, len(tokens)), default, dtype=torch.bool if default is True else torch.long
-                )
-                if one is None
-                else one
-                for tokens, one in ((self, first), (later, second))
-            )
-            return join(name, first, second)
+        has_position, document = self.has_position, self.document
+        if has_position is not None or later.has_position is not None:
+            first = self._fill(has_position, True)
+            has_position = join("has_position", first, later._fill(later.has_position, True))
+        if document is not None or later.document is not None:
+            document = join("document", self._fill(document, 0), later._fill(later.document, 0))
 
         return Tokens(
             join("x", self.x, later.x),
             index,
             later.grid_size,
-            index if same else join("pos", self.pos, later.pos),
-            optional("has_position", self.has_position, later.has_position, True),
-            optional("document", self.document, later.document, 0),
+            index if is_index else join("pos", self.pos, later.pos),
+            has_position,
+            document,
             self.ordered and later.ordered,
             {
-                name: join(f"notes.{name}", note, later.per_token[name])
-                for name, note in self.per_token.items()
+                name: join(f"per_token.{name}", values, later.per_token[name])
+                for name, values in self.per_token.items()
             },
             consecutive=self.consecutive and later.consecutive,
         )
 
-    def detach(self) -> Tokens:
-        """The same tokens, with no gradient to what they came from."""
-        return self._map(Tensor.detach)
+    def _fill(self, values: Tensor | None, default: int | bool) -> Tensor:
+        """Return the values, or the default [1, N] where there are none."""
+        if values is not None:
+            return values
+        dtype = torch.bool if default is True else torch.long
+        return self.x.new_full((1, len(self)), default, dtype=dtype)
 
-    def drop_states(self) -> Tokens:
-        """The same tokens without their states: what a cache of keys remembers of them."""
-        return self.replace(x=self.x[..., :0])
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Tokens:
+        """Apply `change` to all that has a token axis; drop tables, which are of these tokens."""
 
-    def _map(self, change) -> Tokens:  # type: ignore[no-untyped-def]
-        """`change` applied to whatever has a token axis; tables, which belong to exactly these tokens, are left out."""
+        def change_optional(values: Tensor | None) -> Tensor | None:
+            return None if values is None else change(values)
+
+        grid_size = self.grid_size
+        if grid_size is not None and grid_size.shape[1] > 1:
+            grid_size = change(grid_size)
         index = change(self.index)
         return Tokens(
             change(self.x),
             index,
-            self.grid_size
-            if self.grid_size is None or self.grid_size.shape[1] == 1
-            else change(self.grid_size),
+            grid_size,
             index if self.pos is self.index else change(self.pos),
-            None if self.has_position is None else change(self.has_position),
-            None if self.document is None else change(self.document),
+            change_optional(self.has_position),
+            change_optional(self.document),
             self.ordered,
-            {name: change(note) for name, note in self.per_token.items()},
+            {name: change(values) for name, values in self.per_token.items()},
             consecutive=self.consecutive,
         )
 
 
 def replace_fields(data: Data, changes: Mapping[str, object]) -> Data:
-    """What `dataclasses.replace` gives of plain data, in a quarter of the time: a step makes fifty of these."""
+    """Do what `dataclasses.replace` does, in a quarter of the time: a step calls it fifty times."""
     assert changes.keys() <= vars(data).keys(), f"no such field among {sorted(changes)}"
-    made = object.__new__(type(data))
-    vars(made).update(vars(data), **changes)
-    return made
+    new = object.__new__(type(data))
+    vars(new).update(vars(data), **changes)
+    return new
 
 
 def concat(first: Tensor, second: Tensor, axis: int = 1) -> Tensor:
-    """Rows [1|B, .., n, ..] followed by others."""
+    """Concatenate [1|B, .., n, ..] along an axis, broadcasting the batch."""
     if first.shape[0] != second.shape[0]:
         batch = max(first.shape[0], second.shape[0])
-        first, second = (one.expand(batch, *one.shape[1:]) for one in (first, second))
+        first = first.expand(batch, *first.shape[1:])
+        second = second.expand(batch, *second.shape[1:])
     return torch.cat([first, second], dim=axis)
 
 
 def upcast(tensor: Tensor) -> Tensor:
-    """At least float32: what angles, exponentials and sums are computed in."""
+    """Convert to at least float32, for angles, exponentials and sums."""
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
 def disable_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """A context without autocast, for what must not be rounded to half precision."""
+    """Return a context without autocast, for what must not be rounded to half precision."""
     kind = "cpu" if device.type == "meta" else device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def pick(values: Tensor, b: Tensor, n: Tensor) -> Tensor:
-    """`values[b, n]` of a [1|B, N, ...] tensor for index tensors; a batch of 1 stays 1 and broadcasts."""
+    """Index values [1|B, N, ...] as `values[b, n]`; a batch of 1 broadcasts."""
     return values[0][n] if values.shape[0] == 1 else values[b, n]

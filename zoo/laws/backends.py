@@ -56,7 +56,9 @@ def reference_and_chunks_agree(case: Case, recorder: Recorder) -> None:
         stack, x = AttentionStack(case, causal=causal), case.states().requires_grad_()
         for where in ((case.positions(),), (case.positions(), position_mask(), packed_documents())):
             exact = stack.results(x, *where, backend="reference")
-            with patch.multiple(chunked, LEAST=5, ROOM={"cpu": 0}):  # so that there are several
+            with patch.multiple(
+                chunked, MIN_ROWS=5, CHUNK_BYTES={"cpu": 0}
+            ):  # so that there are several
                 parts = stack.results(x, *where, backend="chunked")
             _require_equal(recorder, exact, parts, "in chunks, against the whole")
 

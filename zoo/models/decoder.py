@@ -94,10 +94,9 @@ class Decoder(LanguageModel):
             raise OptionError("index", problem)
 
         is_consecutive = index is None and documents is None
-        if index is None and documents is None:
-            index = torch.arange(seen, seen + count, device=inputs.device)
-        elif index is None:
-            index = document_positions(documents)
+        if index is None:
+            counted = torch.arange(seen, seen + count, device=inputs.device)
+            index = counted if documents is None else document_positions(documents)
 
         x = self.embed_tokens(inputs)  # [B, N, D]
         pos = index[..., None].to(torch.promote_types(x.dtype, torch.float32))  # [1|B, N, 1]

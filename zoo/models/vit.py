@@ -77,9 +77,8 @@ class ViT(Transformer):
             problem = f"images have no frames to join {tubelet} of; leave it out"
             raise OptionError("tubelet", problem)
 
-        self.patch_shape = (patch_size, patch_size)
-        if is_video:
-            self.patch_shape = (tubelet, patch_size, patch_size)
+        patch = (patch_size, patch_size)
+        self.patch_shape: tuple[int, ...] = (tubelet, *patch) if is_video else patch
         self.position_augmentation = position_augmentation
         self.is_cls_centred = cls_position == "centre"
 

@@ -20,52 +20,73 @@ FULL_ROW_FIELDS = ("transform_scores", "normalize", "extra_output")
 
 
 def choose_backend(call: AttentionCall, device: str | None = None) -> tuple[str, str]:
-    """The fastest interpreter that can compute `terms` on a type of device, and why."""
-    whole = [name for name in FULL_ROW_FIELDS if getattr(call, name) is not None]
-    if whole:
-        return "chunked", f"{' and '.join(whole)} needs whole rows of scores"
-    single = not any(isinstance(bias, BlockBias) and bias.index is None for bias in call.biases)
-    if call.biases and single and (device or call.q.device.type) == "cuda":
-        return "flex", "a bias for each pair, fused as an index function"
+    """Choose the fastest backend that can compute a call.
+
+    Args:
+        call: The call.
+        device: Type of the device, by default that of the call's tensors.
+
+    Returns:
+        The backend's name, and why it was chosen.
+    """
+    fields = _full_row_fields(call)
+    if fields:
+        return "chunked", f"{' and '.join(fields)} needs whole rows of scores"
+
+    is_cuda = (device or call.q.device.type) == "cuda"
+    is_cpu = (device or call.q.device.type) == "cpu"
     if call.biases:
+        has_block = any(isinstance(one, BlockBias) and one.index is None for one in call.biases)
+        if is_cuda and not has_block:
+            return "flex", "a bias for each pair, fused as an index function"
         return "chunked", "a bias for each pair"
-    if _lone(call) and (device or call.q.device.type) == "cpu":
-        return "chunked", "a query alone, which reads each key once"
-    if _lone(call) and (call.low_rank_biases or call.q.shape[-1] != call.v.shape[-1]):
-        return "chunked", "a query alone, for which no key is copied to be made wider"
+    if _is_single_query(call):
+        if is_cpu:
+            return "chunked", "a single query, which reads each key once"
+        if call.low_rank_biases or call.q.shape[-1] != call.v.shape[-1]:
+            return "chunked", "a single query, for which no key is copied to be made wider"
     if call.low_rank_biases and not fits_in_channels(call):
-        return "chunked", "a factor of large rank"
+        return "chunked", "a low-rank bias of large rank"
     if call.has_window:
-        flexible = (device or call.q.device.type) == "cuda"
-        return ("flex", "a window, as blocks") if flexible else ("sdpa", "a window, as a mask")
-    return (
-        "sdpa",
-        "factors ride on q and k, no mask" if call.low_rank_biases else "nothing but q, k and v",
-    )
+        return ("flex", "a window, as blocks") if is_cuda else ("sdpa", "a window, as a mask")
+    if call.low_rank_biases:
+        return "sdpa", "low-rank biases as channels of q and k, no mask"
+    return "sdpa", "nothing but q, k and v"
 
 
 def attend(call: AttentionCall, backend: str = "auto") -> tuple[Tensor, Tensor | None]:
-    """Output [B, H, N, V] and mixed riders [B, H, N, E] of an attention call."""
+    """Compute an attention call.
+
+    Returns:
+        The output [B, H, N, V], and the averages [B, H, N, E] of extra values, if there are any.
+
+    Raises:
+        OptionError: The backend is unknown, or cannot compute this call.
+    """
     if backend not in BACKENDS:
         raise OptionError("backend", f"no backend {backend!r}; known are {', '.join(BACKENDS)}")
-    able, reason = choose_backend(call)
-    name = able if backend == "auto" else backend
-    if name in ("sdpa", "flex") and any(
-        getattr(call, field) is not None for field in FULL_ROW_FIELDS
-    ):
-        raise OptionError(
-            "backend", f"{name} cannot compute this attention: {reason}; use reference or chunked"
-        )
-    out = {
+    name, reason = choose_backend(call) if backend == "auto" else (backend, "")
+    if name in ("sdpa", "flex") and _full_row_fields(call):
+        _, reason = choose_backend(call)
+        problem = f"{name} cannot compute this attention: {reason}"
+        raise OptionError("backend", f"{problem}; use reference or chunked")
+
+    functions = {
         "reference": attend_reference,
         "chunked": attend_chunked,
         "sdpa": attend_sdpa,
         "flex": attend_flex,
-    }[name](call)
+    }
+    out = functions[name](call)
     width = call.v.shape[-1]
     return out[..., :width], None if call.extra_values is None else out[..., width:]
 
 
-def _lone(call: AttentionCall) -> bool:
-    """Whether there is one query, and nothing to convert before its products with keys are precise."""
+def _full_row_fields(call: AttentionCall) -> list[str]:
+    """List the fields of the call that need whole rows of scores."""
+    return [name for name in FULL_ROW_FIELDS if getattr(call, name) is not None]
+
+
+def _is_single_query(call: AttentionCall) -> bool:
+    """Return if there is one query, and keys need no conversion before their products with it."""
     return call.q.shape[2] == 1 and upcast(call.k) is call.k

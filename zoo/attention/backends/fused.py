@@ -1,6 +1,8 @@
-"""PyTorch's fused kernels: what an attention call holds, as arguments of theirs."""
+"""PyTorch's fused kernels: scaled_dot_product_attention and FlexAttention."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,116 +13,120 @@ from zoo.attention.backends.reference import concat_values
 from zoo.attention.call import AttentionCall
 from zoo.attention.tokens import upcast
 
-_PRODUCTS = (
-    (0, 0),
-    (0, 1),
-    (0, 2),
-    (1, 0),
-    (1, 1),
-    (2, 0),
-)  # parts of a split factor whose products matter
+# which parts of a split low-rank bias have products that matter in float32
+_PRODUCTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))
 
 
 def attend_sdpa(call: AttentionCall) -> Tensor:
-    """PyTorch's fused attention: slim factors as further channels of q and k, biases and large factors as a mask."""
+    """Compute attention [B, H, N, V + E] by scaled_dot_product_attention.
+
+    Low-rank biases of small rank become channels of q and k; all other biases become a mask.
+    """
     q, k, v = call.q, call.k, concat_values(call)
-    bias = call.replace(
-        low_rank_biases=() if fits_in_channels(call) else call.low_rank_biases
-    ).sum_biases()
     if fits_in_channels(call):
-        left, right = _channels(call)
+        left, right = _make_channels(call)
         q, k = torch.cat([q, *left], dim=-1), torch.cat([k, *right], dim=-1)
-    visible, square = call.visible, call.is_square
-    diagonal = (
-        call.causal
-        and square
-        and bias is None
-        and call.queries.document is None
-        and not call.has_window
-    )
-    blocked = None if visible is None or diagonal else call.evaluate(visible)
-    if bias is not None:
-        values = bias.to(q.dtype)
-        blocked = values if blocked is None else values.masked_fill(~blocked, float("-inf"))
-    if q.shape[-1] != v.shape[-1]:  # one width, a multiple of eight, keeps the flash kernel
-        width = -(-max(q.shape[-1], v.shape[-1]) // 8) * 8
-        q, k, padded = (F.pad(one, (0, width - one.shape[-1])) for one in (q, k, v))
+        bias = call.replace(low_rank_biases=()).sum_biases()
     else:
-        padded = v
-    out = F.scaled_dot_product_attention(
-        q, k, padded, blocked, is_causal=diagonal, scale=call.scale
-    )
-    return out[..., : v.shape[-1]]
+        bias = call.sum_biases()
+
+    is_plain = bias is None and call.queries.document is None and not call.has_window
+    is_causal = call.causal and call.is_square and is_plain
+    mask = None
+    if call.visible is not None and not is_causal:
+        mask = call.evaluate(call.visible)
+    if bias is not None:
+        bias = bias.to(q.dtype)
+        mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
+
+    width = v.shape[-1]
+    if q.shape[-1] != width:  # one width, a multiple of eight, keeps the flash kernel
+        widest = -(-max(q.shape[-1], width) // 8) * 8
+        q, k, v = (F.pad(heads, (0, widest - heads.shape[-1])) for heads in (q, k, v))
+    out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, scale=call.scale)
+    return out[..., :width]
 
 
 def attend_flex(call: AttentionCall) -> Tensor:
-    """FlexAttention: biases as a score modification, visibility as a block mask. Compiled where there is a kernel.
+    """Compute attention [B, H, N, V + E] by FlexAttention.
 
-    A compiler keeps what it made for a shape and for the code of a bias, and makes it no second time.
+    Biases become a score_mod, the attention mask a block mask. Both are compiled on a GPU; the
+    compiler reuses its result for the same shapes and the same code of a bias.
     """
-    q, v, own = call.q, concat_values(call), call.q.is_cuda and not torch.compiler.is_compiling()
-    attention = torch.compile(flex_attention) if own else flex_attention
-    blocks = (
-        torch.compile(create_block_mask) if own else create_block_mask
-    )  # which then never holds all pairs
-    bias, visible, block_mask = call.bias_function(), call.visible, None
-    if visible is not None:
-        sizes = (_masks(call), None, q.shape[2], call.k.shape[2])
-        block_mask = blocks(visible, *sizes, device=q.device.type)
-    modify = (
-        None if bias is None else lambda score, b, h, i, j: score + bias(b, h, i, j).to(score.dtype)
+    compiled = call.q.is_cuda and not torch.compiler.is_compiling()
+    attention = torch.compile(flex_attention) if compiled else flex_attention
+    # compiled, it never holds all pairs
+    make_mask = torch.compile(create_block_mask) if compiled else create_block_mask
+
+    block_mask = None
+    if call.visible is not None:
+        sizes = (_mask_batch(call), None, call.q.shape[2], call.k.shape[2])
+        block_mask = make_mask(call.visible, *sizes, device=call.q.device.type)
+    return attention(
+        call.q,
+        call.k,
+        concat_values(call),
+        score_mod=_make_score_mod(call),
+        block_mask=block_mask,
+        scale=call.scale,
     )
-    return attention(q, call.k, v, score_mod=modify, block_mask=block_mask, scale=call.scale)
 
 
-def _masks(call: AttentionCall) -> int | None:
-    """How many samples a mask tells apart; None for one mask for all."""
-    facts = (
-        fact
-        for tokens in (call.queries, call.keys)
-        for fact in (tokens.document, tokens.has_position)
-    )
-    count = max((len(fact) for fact in facts if fact is not None), default=1)
-    return count if count > 1 else None
+def _make_score_mod(call: AttentionCall) -> Callable[..., Tensor] | None:
+    """Make a score_mod that adds all biases; None if there are none."""
+    bias = call.bias_function()
+    if bias is None:
+        return None
+    return lambda score, b, h, i, j: score + bias(b, h, i, j).to(score.dtype)
+
+
+def _mask_batch(call: AttentionCall) -> int | None:
+    """Return the batch size of the mask; None if one mask serves all samples."""
+    batch = 1
+    for tokens in (call.queries, call.keys):
+        for values in (tokens.document, tokens.has_position):
+            if values is not None:
+                batch = max(batch, len(values))
+    return batch if batch > 1 else None
 
 
 def fits_in_channels(call: AttentionCall) -> bool:
-    """Whether the factors are narrow enough to be cheaper as channels than as a mask."""
-    if not call.low_rank_biases or call.q.dtype == torch.float16:  # positions overflow float16
+    """Return if low-rank biases are cheaper as channels of q and k than as a mask."""
+    # positions overflow float16
+    if not call.low_rank_biases or call.q.dtype == torch.float16:
         return False
     parts = 1 if torch.finfo(call.q.dtype).bits >= 32 else len(_PRODUCTS)
-    return (
-        parts * sum(left.shape[-1] for left, right in call.low_rank_biases if right.shape[2] > 1)
-        <= 2 * call.q.shape[-1]
-    )
+    rank = sum(left.shape[-1] for left, right in call.low_rank_biases if right.shape[2] > 1)
+    return parts * rank <= 2 * call.q.shape[-1]
 
 
-def _channels(call: AttentionCall) -> tuple[list[Tensor], list[Tensor]]:
-    """Factors as channels to append to q and k, so that scale (q k^T + left right^T) holds in q's own dtype.
+def _make_channels(call: AttentionCall) -> tuple[list[Tensor], list[Tensor]]:
+    """Make channels for q and k, so that scale q k^T includes the low-rank biases in q's dtype.
 
-    What is constant along a row is dropped: a softmax does not see it.
+    A bias that is constant along rows is dropped, since a softmax does not see it.
     """
     lefts, rights = [], []
     for left, right in call.low_rank_biases:
         if right.shape[2] == 1:
             continue
-        for a, b in _split(upcast(left) / call.scale, upcast(right), call.q.dtype):
+        for a, b in _split_product(upcast(left) / call.scale, upcast(right), call.q.dtype):
             lefts.append(a.expand(*call.q.shape[:3], -1))
             rights.append(b.expand(*call.k.shape[:3], -1))
     return lefts, rights
 
 
-def _split(left: Tensor, right: Tensor, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of tensors of `dtype` whose products add up to left right^T, to the precision of float32."""
+def _split_product(left: Tensor, right: Tensor, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    """Split left right^T into products of tensors of `dtype` that add up to it in float32."""
     if torch.finfo(dtype).bits >= 32:
         return [(left.to(dtype), right.to(dtype))]
-
-    def parts(tensor: Tensor) -> list[Tensor]:
-        found = []
-        for _ in range(3):  # three times eight bits are float32's twenty-four
-            found.append(tensor.to(dtype))
-            tensor = tensor - found[-1]
-        return found
-
-    a, b = parts(left), parts(right)
+    a, b = _split_digits(left, dtype), _split_digits(right, dtype)
     return [(a[m], b[n]) for m, n in _PRODUCTS]
+
+
+def _split_digits(tensor: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """Split a tensor into three of `dtype` whose sum is it: 3 x 8 bits are float32's 24."""
+    parts = []
+    for _ in range(3):
+        parts.append(tensor.to(dtype))
+        tensor = tensor - parts[-1]
+    return parts

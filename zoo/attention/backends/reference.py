@@ -1,4 +1,4 @@
-"""The definition of attention: all scores of a span of pairs at once, and what becomes of them."""
+"""The reference backend: the definition of attention, with all scores of a span at once."""
 
 from __future__ import annotations
 
@@ -11,86 +11,81 @@ from zoo.attention.tokens import disable_autocast, upcast
 
 
 def attend_reference(call: AttentionCall) -> Tensor:
-    """All scores at once, [B, H, N, V + E]."""
+    """Compute attention [B, H, N, V + E]: the output, then the averages of extra values."""
     return apply_weights(call, weights(call))
 
 
-def scores(call: AttentionCall, span: Span | None = None) -> Tensor:
-    """Scores [B, H, n, m] as they enter the normalisation, in at least float32; -inf where a pair may not attend."""
-    span = span or call.full_span
-    with disable_autocast(call.q.device):
-        values = _products(
-            upcast(span.slice_queries(call.q)) * call.scale, upcast(span.slice_keys(call.k))
-        )
-        bias, shut = call.sum_biases(span), _shut(call, span)
-        if call.transform_scores is not None:
-            values = call.transform_scores(
-                values if bias is None else values + bias, attention_mask(call, span), span
-            )
-            bias = None
-        parts = [
-            one for one in (bias, shut) if one is not None
-        ]  # summed first: they have fewer numbers than scores
-        return values + sum(parts[1:], parts[0]) if parts else values
-
-
-def _products(q: Tensor, k: Tensor) -> Tensor:
-    """q k^T, [B, H, n, m]; of a query alone as k q^T, of which MKL is faster by a third."""
-    return (k @ q.mT).mT if q.shape[2] == 1 else q @ k.mT
-
-
 def weights(call: AttentionCall, span: Span | None = None) -> Tensor:
-    """Attention weights [B, H, n, m] in at least float32; a row that may attend to nothing is zero."""
+    """Compute attention weights [B, H, n, m] in at least float32; rows that see nothing are 0."""
     return normalize_scores(call, scores(call, span), span)
 
 
-def normalize_scores(call: AttentionCall, values: Tensor, span: Span | None = None) -> Tensor:
-    """The weights that scores [B, H, n, m] of the call come to."""
+def scores(call: AttentionCall, span: Span | None = None) -> Tensor:
+    """Compute scores [B, H, n, m] as they enter the normalization, in at least float32.
+
+    Scale, biases and transforms are included; hidden pairs are -inf.
+    """
+    span = span or call.full_span
+    with disable_autocast(call.q.device):
+        products = _multiply(
+            upcast(span.slice_queries(call.q)) * call.scale, upcast(span.slice_keys(call.k))
+        )
+        bias, hidden = call.sum_biases(span), _hide(call, span)
+        if call.transform_scores is not None:
+            biased = products if bias is None else products + bias
+            products = call.transform_scores(biased, attention_mask(call, span), span)
+            bias = None
+        # summed first, because they have fewer numbers than the products
+        additions = [part for part in (bias, hidden) if part is not None]
+        return products + sum(additions[1:], additions[0]) if additions else products
+
+
+def normalize_scores(call: AttentionCall, scores: Tensor, span: Span | None = None) -> Tensor:
+    """Turn scores [B, H, n, m] into weights."""
     with disable_autocast(call.q.device):
         if call.normalize is not None:
-            return call.normalize(values, attention_mask(call, span), span or call.full_span)
+            return call.normalize(scores, attention_mask(call, span), span or call.full_span)
         if call.keys.document is None:  # each token sees itself
-            return values.softmax(-1)
-        blind = ~attention_mask(call, span).any(-1, keepdim=True)
-        return values.masked_fill(blind, 0).softmax(-1).masked_fill(blind, 0)
+            return scores.softmax(-1)
+        is_blind = ~attention_mask(call, span).any(-1, keepdim=True)
+        return scores.masked_fill(is_blind, 0).softmax(-1).masked_fill(is_blind, 0)
 
 
 def apply_weights(call: AttentionCall, weights: Tensor, span: Span | None = None) -> Tensor:
-    """What given weights [B, H, n, m] make of values and riders, [B, H, n, V + E]."""
+    """Average values and extra values by weights [B, H, n, m]: [B, H, n, V + E]."""
     span = span or call.full_span
-    mixed = concat_values(call)
+    values = concat_values(call)
     with disable_autocast(call.q.device):
-        out = weights @ upcast(span.slice_keys(mixed))
+        out = weights @ upcast(span.slice_keys(values))
         if call.extra_output is not None:
-            read = call.extra_output(weights, span)
-            out = out + F.pad(read, (0, mixed.shape[-1] - read.shape[-1]))
-    return out.to(mixed.dtype)
+            extra = call.extra_output(weights, span)
+            out = out + F.pad(extra, (0, values.shape[-1] - extra.shape[-1]))
+    return out.to(values.dtype)
 
 
 def concat_values(call: AttentionCall) -> Tensor:
-    """Values and what rides along with them, [B, H, M, V + E]."""
-    return (
-        call.v
-        if call.extra_values is None
-        else torch.cat([call.v, call.extra_values.to(call.v.dtype)], dim=-1)
-    )
+    """Concatenate values and extra values, [B, H, M, V + E]."""
+    if call.extra_values is None:
+        return call.v
+    return torch.cat([call.v, call.extra_values.to(call.v.dtype)], dim=-1)
 
 
 def attention_mask(call: AttentionCall, span: Span | None = None) -> Tensor:
-    """bool [1|B, 1, n, m]: which keys a query may attend to."""
+    """Evaluate which keys each query may attend to, bool [1|B, 1, n, m]."""
     span = span or call.full_span
-    visible = _visible(call, span)
-    return call.q.new_ones((1, 1, *span.size), dtype=torch.bool) if visible is None else visible
+    if call.visible is None:
+        return call.q.new_ones((1, 1, *span.size), dtype=torch.bool)
+    return call.evaluate(call.visible, span)
 
 
-def _shut(call: AttentionCall, span: Span) -> Tensor | None:
-    """0 where a query may attend, else -inf; None where it may everywhere."""
-    visible = _visible(call, span)
-    if visible is None:
+def _hide(call: AttentionCall, span: Span) -> Tensor | None:
+    """Make a bias [1|B, 1, n, m] of -inf at hidden pairs; None if all are visible."""
+    if call.visible is None:
         return None
+    visible = call.evaluate(call.visible, span)
     return upcast(call.q).new_zeros(visible.shape).masked_fill(~visible, float("-inf"))
 
 
-def _visible(call: AttentionCall, span: Span) -> Tensor | None:
-    """The same; None for all."""
-    return None if call.visible is None else call.evaluate(call.visible, span)
+def _multiply(q: Tensor, k: Tensor) -> Tensor:
+    """Compute q k^T [B, H, n, m]; for a single query as k q^T, of which MKL is faster by a third."""
+    return (k @ q.mT).mT if q.shape[2] == 1 else q @ k.mT

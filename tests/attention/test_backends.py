@@ -173,14 +173,14 @@ def test_factors_keep_their_precision_far_out(rewrite, dtype, tolerance):
 
 def test_factors_in_one_channel_would_lose_it(monkeypatch):
     monkeypatch.setattr(
-        fused, "_split", lambda left, right, dtype: [(left.to(dtype), right.to(dtype))]
+        fused, "_split_product", lambda left, right, dtype: [(left.to(dtype), right.to(dtype))]
     )
     assert far(slope_as_two_factors, torch.bfloat16) > 10 * BFLOAT16
 
 
 def test_splits_add_up():
     left, right = 8192 * torch.rand(1, 1, 64, 2), torch.rand(1, 1, 64, 2)
-    pairs = fused._split(left, right, torch.bfloat16)
+    pairs = fused._split_product(left, right, torch.bfloat16)
     assert all(a.dtype == b.dtype == torch.bfloat16 for a, b in pairs)
     total = sum(a.double() @ b.double().mT for a, b in pairs)
     torch.testing.assert_close(total, left.double() @ right.double().mT, atol=0, rtol=1e-6)
@@ -190,7 +190,7 @@ def test_a_factor_constant_along_rows_takes_no_channel():
     call = make_call(4)
     huge = torch.full((1, 1, 4, 1), 1e30).double()
     with_it = call.add_low_rank_bias(huge, huge[:, :, :1])
-    assert fused._channels(with_it) == ([], [])
+    assert fused._make_channels(with_it) == ([], [])
     assert torch.equal(attend(with_it, "sdpa")[0], attend(call, "sdpa")[0])
     assert (scores(with_it) > 1e29).all()
 
@@ -199,7 +199,7 @@ def test_a_factor_constant_along_columns_keeps_its_channel():
     call = make_call(4)
     _, columns = sides(call)
     with_it = call.add_low_rank_bias(columns.new_ones(1, 1, 1, 1), columns)
-    assert [one.shape for one in fused._channels(with_it)[1]] == [(B, H, M, 1)]
+    assert [one.shape for one in fused._make_channels(with_it)[1]] == [(B, H, M, 1)]
     assert not torch.allclose(attend(with_it, "sdpa")[0], attend(call, "sdpa")[0])
 
 
