@@ -110,7 +110,7 @@ def test_flex_adds_up_all_that_it_is_given():
 @pytest.mark.parametrize("rewrite", ANY)
 def test_dense_is_the_definition(rewrite):
     call = rewrite(make_call(4, causal=True, document=DOCUMENT))
-    out, riders = attend(call, "reference")
+    out, extra = attend(call, "reference")
     bias = call.bias_function()
     for b, h, i in torch.cartesian_prod(torch.arange(B), torch.arange(H), torch.arange(4)).tolist():
         seen = [j for j in range(i + 7) if DOCUMENT[b, i + 6] == DOCUMENT[b, j] >= 0]
@@ -123,11 +123,11 @@ def test_dense_is_the_definition(rewrite):
                     for j, a in zip(seen, added, strict=True)
                 ]
             ).softmax(0)
-            values = call.v if riders is None else torch.cat([call.v, call.extra_values], -1)
+            values = call.v if extra is None else torch.cat([call.v, call.extra_values], -1)
             expected[: values.shape[-1]] = shares @ values[b, h, seen]
         torch.testing.assert_close(out[b, h, i], expected[:V], atol=EXACT, rtol=EXACT)
-        if riders is not None:
-            torch.testing.assert_close(riders[b, h, i], expected[V:], atol=EXACT, rtol=EXACT)
+        if extra is not None:
+            torch.testing.assert_close(extra[b, h, i], expected[V:], atol=EXACT, rtol=EXACT)
 
 
 @pytest.mark.parametrize("rewrite", ANY)

@@ -40,7 +40,7 @@ class Seeing(Encoding):
         self.seen += [call.queries.pos, call.keys.pos]
         return call
 
-    def after_attention(self, tokens, riders):
+    def after_attention(self, tokens, extra):
         self.seen.append(tokens.pos)
         return tokens
 
@@ -168,7 +168,7 @@ def test_different_links_may_write_different_fields():
 
 
 def test_only_one_link_turns():
-    with pytest.raises(OptionError, match="link0 and link2 both turn queries and keys"):
+    with pytest.raises(OptionError, match="link0 and link2 both transform queries and keys"):
         chain(Turning(), Changing(), Turning())
 
 
@@ -186,7 +186,7 @@ class Settling(Encoding):
 
 
 def test_settling_is_what_turns():
-    with pytest.raises(OptionError, match="link0 and link1 both turn queries and keys"):
+    with pytest.raises(OptionError, match="link0 and link1 both transform queries and keys"):
         chain(Settling(), Turning())
     k, kept = chain(Changing(), Settling(3)).update_cached_keys(
         torch.ones(1), tokens().with_per_token(spent=torch.ones(1, 0))
@@ -199,7 +199,7 @@ def test_a_link_that_reads_keys_that_another_settles_is_refused(first):
     reading = Changing(modify=lambda t: t.add_low_rank_bias(t.q, t.k))
     reading.reads_keys = True
     links = (reading, Settling()) if first else (Settling(), reading)
-    with pytest.raises(OptionError, match="goes on changing; list one of them"):
+    with pytest.raises(OptionError, match="updates later; list one of them"):
         chain(*links).modify(make_call())
 
 
@@ -207,7 +207,7 @@ def test_a_link_that_reads_keys_that_another_settles_is_refused(first):
 def test_what_turns_or_reads_keys_after_the_cache_is_refused_beside_path(first):
     layer = zoo.Attention(zoo.Dims(32, 2), [first, "path"], causal=True)
     with pytest.raises(
-        OptionError, match=f"{first} reads or turns keys, which path goes on changing"
+        OptionError, match=f"{first} reads or changes keys, which path updates later"
     ):
         layer(torch.randn(1, 4, 32))
 
@@ -225,7 +225,7 @@ def test_what_is_multiplied_may_change_only_before_keys_settle(change):
 def test_a_link_that_absorbs_biases_is_refused_beside_one_that_settles():
     absorbing = Changing()
     absorbing.consumes_biases = True
-    with pytest.raises(OptionError, match="reads or turns keys"):
+    with pytest.raises(OptionError, match="reads or changes keys"):
         chain(Settling(), absorbing).modify(make_call())
 
 
@@ -391,7 +391,7 @@ def test_a_bias_after_rescoring_is_refused():
     chain = Chain(dims, {"tripled": Tripled(dims), "lean": lean})
     with pytest.raises(
         OptionError,
-        match="lean adds a bias to scores that a link before it rescores; list it first",
+        match="lean adds a bias to scores that an encoding before it transforms; list it first",
     ):
         zoo.scores(chain, q, q, torch.arange(4.0)[:, None])
 

@@ -125,6 +125,16 @@ def test_one_length_stands_for_every_axis():
     assert zoo.Dims(48, 2).head_dim == 24
 
 
+def test_a_list_of_lengths_is_a_tuple_of_them():
+    dims = zoo.Dims(48, 2, 2, length=[3, 4])
+    assert (dims.length, dims.sizes, dims.tokens) == ((3, 4), (3, 4), 12)
+    assert hash(dims) == hash(zoo.Dims(48, 2, 2, length=(3, 4)))
+    learned = zoo.encoding("learned", dims)
+    assert learned.table.shape == (12, 48)
+    with pytest.raises(OptionError, match="for each of 2 axes"):
+        zoo.Dims(48, 2, 2, length=[3])
+
+
 # attention
 
 

@@ -164,7 +164,9 @@ def test_a_cache_keeps_all_where_a_token_without_a_place_may_see_it():
     rolled = KeyValueCache()
     run(parts, x, rolled, N)
     run(parts, x[:, :1], rolled, 1, has_position=torch.tensor([True]))
-    with pytest.raises(OptionError, match="sees all, and what left the window is forgotten"):
+    with pytest.raises(
+        OptionError, match="attends to all, but those before the window are forgotten"
+    ):
         run(parts, x[:, :1], rolled, 1, has_position=torch.tensor([False]))
 
 

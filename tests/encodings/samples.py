@@ -135,8 +135,8 @@ class Carried(Encoding):
             extra_values=call.keys.per_token["carried"][:, None].expand(-1, self.dims.heads, -1, -1)
         )
 
-    def after_attention(self, tokens: Tokens, riders: Tensor) -> Tokens:
-        return tokens.with_per_token(carried=tokens.per_token["carried"] + self.mix(riders.mean(1)))
+    def after_attention(self, tokens: Tokens, extra: Tensor) -> Tokens:
+        return tokens.with_per_token(carried=tokens.per_token["carried"] + self.mix(extra.mean(1)))
 
 
 SAMPLES = (Slope, Forget, Breaking, Vectors, Mixing, Carried)

@@ -94,9 +94,9 @@ def test_tape_carries_frames_from_layer_to_layer(count):
     x, pos = 1000 * torch.randn(BATCH, TOKENS, 16, dtype=torch.float64), spots()
     tokens = chains[0].embed(Tokens.at(x, pos[:, None]))
     for layer, chain in zip(layers, chains, strict=True):
-        after, riders = layer(tokens, chain, Context())
+        after, extra = layer(tokens, chain, Context())
         after = after.replace(x=tokens.x + after.x)
-        tokens = after if riders is None else chain.after_attention(after, riders)
+        tokens = after if extra is None else chain.after_attention(after, extra)
     links = [next(iter(chain)) for chain in chains]
     near(tokens.x, torch.stack([rotations.tape(layers, links, one, pos) for one in x]))
 

@@ -470,10 +470,10 @@ def test_a_compiler_that_is_switched_off_captures_nothing(monkeypatch):
 
 def test_riders_of_chunks_are_compared(monkeypatch):
     def spoiled(call: AttentionCall) -> Tensor:
-        out, riders = chunked.attend_chunked(call).split(
+        out, extra = chunked.attend_chunked(call).split(
             [call.v.shape[-1], 0 if call.extra_values is None else 4], dim=-1
         )
-        return torch.cat([out, 1.5 * riders], dim=-1)
+        return torch.cat([out, 1.5 * extra], dim=-1)
 
     monkeypatch.setattr(dispatch, "attend_chunked", spoiled)
     with pytest.raises(LawBroken, match="in chunks, against the whole: off by"):

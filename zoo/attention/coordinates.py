@@ -1,4 +1,4 @@
-"""Coordinates: grids of indices, the conventions that turn indices into coordinates, and what training does to them."""
+"""Coordinates of tokens: grids, conventions, and random changes of positions in training."""
 
 from __future__ import annotations
 
@@ -18,134 +18,118 @@ CONVENTIONS = ("index", "fraction", "growing", "symmetric", "interpolated")
 
 
 def grid(sizes: Sequence[int], like: Tensor) -> Tensor:
-    """Indices [N, P] of a grid with these sizes, row-major, in array order ((row, column), (frame, row, column))."""
+    """Make the indices [N, P] of a grid, row-major: (row, column) or (frame, row, column)."""
     dtype = torch.promote_types(like.dtype, torch.float32)
     axes = [torch.arange(size, device=like.device, dtype=dtype) for size in sizes]
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, -2)
 
 
 def apply_convention(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Tokens:
-    """The same tokens with `pos` under a convention. With n the extent of an axis now and n0 its `length` in training:
+    """Set `pos` of tokens to their index under a convention.
 
-    index i, fraction (i + 1/2) / n, growing linspace(0, n / n0, n) at i, symmetric 2 (i + 1/2) / n - 1, interpolated
-    i min(1, n0 / n): index, but for axes longer than in training.
-    Coordinates that were given as such (`extent` None) are left alone.
+    For index i, n the grid size now and n0 the size in training:
+
+    - index: i
+    - fraction: (i + 1/2) / n
+    - symmetric: 2 (i + 1/2) / n - 1
+    - growing: the i-th of n numbers from 0 to n / n0
+    - interpolated: i min(1, n0 / n), an index that never leaves the range of training
+
+    Args:
+        tokens: The tokens. Without a grid size they have coordinates already, which are kept.
+        convention: One of `CONVENTIONS`.
+        length: Size in training n0 along each axis.
+
+    Raises:
+        OptionError: The convention needs `length`.
     """
-    if tokens.grid_size is None:
+    index, size = tokens.index, tokens.grid_size
+    if size is None:
         return tokens
     if convention == "index":
-        return tokens if tokens.pos is tokens.index else tokens.replace(pos=tokens.index)
-    index, extent = tokens.index, tokens.grid_size
+        return tokens if tokens.pos is index else tokens.replace(pos=index)
+
     if convention in ("growing", "interpolated"):
-        if length is None:
-            raise OptionError(
-                "coordinates",
-                f"{convention} coordinates need the size of training: Dims(length=...)",
-            )
-        trained = extent.new_tensor(length)
+        trained = size.new_tensor(_require_length(length, convention, "coordinates"))
         if convention == "growing":
-            pos = index * extent / ((extent - 1).clamp(min=1) * trained)
+            pos = index * size / ((size - 1).clamp(min=1) * trained)
         else:
-            pos = index * (trained / extent).clamp(max=1)
+            pos = index * (trained / size).clamp(max=1)
     else:
-        pos = (index + 0.5) / extent
+        pos = (index + 0.5) / size
         pos = 2 * pos - 1 if convention == "symmetric" else pos
     return tokens.replace(pos=pos, consecutive=False)
 
 
 def spacing(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Tensor:
-    """How far neighbours are apart under a convention, [1|B, 1|N, P]: 1 for index, 2 / n for symmetric.
+    """Compute the distance of neighbours under a convention, [1|B, 1|N, P].
 
-    n is the extent or, where coordinates were given as such, the `length` in training. Raises OptionError where it is needed
-    and nobody said it.
+    It is 1 for index and 2 / n for symmetric. Where coordinates were given as such, n is `length`.
+
+    Raises:
+        OptionError: The convention needs `length`.
     """
     if convention == "index":
         return torch.ones_like(tokens.pos[:1, :1])
-    extent = tokens.grid_size
-    if extent is None:
-        if length is None:
-            raise OptionError(
-                "length", f"{convention} coordinates need the size of training: Dims(length=...)"
-            )
-        extent = tokens.pos.new_tensor(length).expand(1, 1, -1)
-    zero, one = (
-        tokens.replace(index=torch.full_like(tokens.index, n), grid_size=extent) for n in (0.0, 1.0)
-    )
-    return (
-        apply_convention(one, convention, length).pos
-        - apply_convention(zero, convention, length).pos
-    )
+    size = tokens.grid_size
+    if size is None:
+        trained = _require_length(length, convention, "length")
+        size = tokens.pos.new_tensor(trained).expand(1, 1, -1)
+    at_zero = tokens.replace(index=torch.zeros_like(tokens.index), grid_size=size)
+    at_one = tokens.replace(index=torch.ones_like(tokens.index), grid_size=size)
+    high, low = (apply_convention(one, convention, length).pos for one in (at_one, at_zero))
+    return high - low
 
 
-def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
-    """Each index [.., P] moved by N(0, sigma^2) patches, truncated to its patch (-1/2, 1/2): ComRoPE's perturbation.
-
-    One `sigma` per axis, 0 for an axis that stays. Truncated means drawn anew, not clamped: no draw sits on an edge.
-    """
-    widths = index.new_tensor(sigma)  # [P]
-    edge = torch.erf(0.5 / (widths.clamp(min=1e-6) * math.sqrt(2))).clamp(
-        max=1 - 1e-6
-    )  # P(|draw| < 1/2)
-    uniform = torch.rand_like(index) * 2 - 1
-    draw = torch.erfinv(uniform * edge) * widths * math.sqrt(2)
-    return index + draw.clamp(-0.5, 0.5)  # the clamp only catches rounding at the very edge
-
-
-def stretch(index: Tensor, most: float, each: bool = False, factors: int = 1) -> Tensor:
-    """Indices [.., N, P] stretched about the centre of their grid by one factor exp(U(-log most, log most)) for all axes, or
-    by P `factors`.
-
-    Of indices [B, N, P], by the same for all samples, unless `each` has its own.
-    """
-    centre = (index.amin(-2, keepdim=True) + index.amax(-2, keepdim=True)) / 2
-    shape = (*index.shape[:-2], 1, factors) if each else (factors,)
-    draw = torch.rand(shape, dtype=index.dtype, device=index.device) * 2 - 1
-    return centre + (index - centre) * torch.exp(draw * math.log(most))
-
-
-def shift(index: Tensor, most: float, each: bool = False) -> Tensor:
-    """Indices [.., N, P] moved by one draw of U(-most, most) patches for each axis, and for `each` sample if asked."""
-    shape = (*index.shape[:-2], 1, index.shape[-1]) if each else index.shape[-1:]
-    draw = torch.rand(shape, dtype=index.dtype, device=index.device) * 2 - 1
-    return index + draw * most
+def _require_length(length: Sequence[int] | None, convention: str, key: str) -> Sequence[int]:
+    if length is None:
+        problem = f"{convention} coordinates need the size of training: Dims(length=...)"
+        raise OptionError(key, problem)
+    return length
 
 
 @dataclass(frozen=True, kw_only=True)
 class PositionAugmentation:
-    """What training does to coordinates: jitter, then aspect, then stretch, then shift.
+    """Random changes of positions in training: jitter, then aspect, stretch and shift.
 
-    `jitter` is sigma, in patches, for each token by itself (ComRoPE). `stretch` is the largest factor by which a grid grows
-    or shrinks about its centre, `aspect` that of each axis by itself, and `shift` the farthest it moves along each axis, in
-    patches (CAPE, arXiv:2106.03143; DINOv3, arXiv:2508.10104, which calls them rescale, jitter and shift, this one in
-    halves of the grid). Rows and columns move; the frames of a clip do not.
-
-    Drawn once per pass for all samples, so that rotations are made once for them; with `per_sample` each draws for itself.
+    Rows and columns move; the frames of a video do not. The changes are those of ComRoPE, CAPE
+    (arXiv:2106.03143) and DINOv3 (arXiv:2508.10104), which calls stretch, aspect and shift rescale,
+    jitter and shift.
     """
 
     jitter: Annotated[float, Between(0)] = 0.0
+    """Standard deviation, in patches, by which each token moves within its patch."""
+
     stretch: Annotated[float, Between(1)] = 1.0
+    """Largest factor by which a grid grows or shrinks about its centre."""
+
     aspect: Annotated[float, Between(1)] = 1.0
+    """Largest such factor of each axis by itself."""
+
     shift: Annotated[float, Between(0)] = 0.0
+    """Largest number of patches by which a grid moves along each axis."""
+
     per_sample: bool = False
+    """Draw for each sample. Otherwise all samples of a batch share one draw, so that rotations are
+    computed once."""
 
     def __post_init__(self) -> None:
         if self.per_sample and self.is_identity:
-            raise OptionError(
-                "per_sample",
-                "nothing is drawn for any sample; set jitter, stretch, aspect or shift",
-            )
+            problem = "nothing is drawn for any sample; set jitter, stretch, aspect or shift"
+            raise OptionError("per_sample", problem)
 
     @property
     def is_identity(self) -> bool:
-        """Whether it leaves all as it is."""
+        """Positions never change."""
         return not self.jitter and self.stretch == self.aspect == 1 and not self.shift
 
     def __call__(self, index: Tensor, samples: int = 1) -> Tensor:
-        """Indices [N, P] or [1|B, N, P], moved; those of each of the samples, [B, N, P], where they draw for themselves."""
+        """Change positions [N, P] or [1|B, N, P]; with `per_sample` the result is [B, N, P]."""
         if self.is_identity:
             return index
         if self.per_sample:
             index = index.expand(samples, *index.shape[-2:])
+
         first = 1 if index.shape[-1] == 3 else 0
         frames, moving = index[..., :first], index[..., first:]
         if self.jitter:
@@ -157,3 +141,35 @@ class PositionAugmentation:
         if self.shift:
             moving = shift(moving, self.shift, self.per_sample)
         return torch.cat([frames, moving], dim=-1)
+
+
+def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
+    """Move each index [.., P] by N(0, sigma^2) truncated to its patch (-1/2, 1/2), as ComRoPE does.
+
+    Truncated draws are drawn anew, not clamped: none is at an edge. `sigma` has one number per axis.
+    """
+    widths = index.new_tensor(sigma)  # [P]
+    scaled = 0.5 / (widths.clamp(min=1e-6) * math.sqrt(2))
+    edge = torch.erf(scaled).clamp(max=1 - 1e-6)  # P(|draw| < 1/2)
+    uniform = torch.rand_like(index) * 2 - 1
+    draw = torch.erfinv(uniform * edge) * widths * math.sqrt(2)
+    return index + draw.clamp(-0.5, 0.5)  # the clamp only catches rounding at the very edge
+
+
+def stretch(index: Tensor, largest: float, per_sample: bool = False, factors: int = 1) -> Tensor:
+    """Stretch indices [.., N, P] about the centre by exp(U(-log largest, log largest)).
+
+    One factor serves all axes, or there are P `factors`. All samples of [B, N, P] share them, unless
+    `per_sample`.
+    """
+    centre = (index.amin(-2, keepdim=True) + index.amax(-2, keepdim=True)) / 2
+    shape = (*index.shape[:-2], 1, factors) if per_sample else (factors,)
+    draw = torch.rand(shape, dtype=index.dtype, device=index.device) * 2 - 1
+    return centre + (index - centre) * torch.exp(draw * math.log(largest))
+
+
+def shift(index: Tensor, largest: float, per_sample: bool = False) -> Tensor:
+    """Shift indices [.., N, P] along each axis by one draw of U(-largest, largest) patches."""
+    shape = (*index.shape[:-2], 1, index.shape[-1]) if per_sample else index.shape[-1:]
+    draw = torch.rand(shape, dtype=index.dtype, device=index.device) * 2 - 1
+    return index + draw * largest

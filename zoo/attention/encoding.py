@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any, Self
@@ -24,7 +24,8 @@ class Dims:
         dim: Model dim D.
         heads: Number of query heads H, a divisor of `dim`.
         axes: Number of coordinates of a token: 1 for text, 2 for images, 3 for video.
-        length: Tokens along each axis in training: a number, or one per axis. Some encodings need it.
+        length: Tokens along each axis in training: a number, or one per axis (a tuple or a list).
+            Some encodings need it.
         layer: Index of the layer, from 0.
         depth: Number of layers of the model.
         kv_heads: Number of key-value heads G, a divisor of `heads`; by default H. A bias belongs to
@@ -37,7 +38,7 @@ class Dims:
     dim: int
     heads: int
     axes: int = 1
-    length: int | tuple[int, ...] | None = None
+    length: int | Sequence[int] | None = None
     layer: int = 0
     depth: int | None = None
     kv_heads: int | None = None
@@ -51,13 +52,16 @@ class Dims:
             raise OptionError(
                 "kv_heads", f"heads {self.heads} is not divisible by kv_heads {self.kv_heads}"
             )
-        sizes = (self.length,) * self.axes if isinstance(self.length, int) else self.length
+        if self.length is None:
+            return
+        length = self.length
+        sizes = (length,) * self.axes if isinstance(length, int) else tuple(length)
         object.__setattr__(self, "length", sizes)
-        if sizes is not None and (len(sizes) != self.axes or min(sizes) < 1):
-            raise OptionError(
-                "length",
-                f"length {self.length} does not give a positive size for each of {self.axes} axes",
+        if len(sizes) != self.axes or min(sizes) < 1:
+            problem = (
+                f"length {self.length} does not give a positive size for each of {self.axes} axes"
             )
+            raise OptionError("length", problem)
 
     @property
     def head_dim(self) -> int:
@@ -80,7 +84,8 @@ class Dims:
             raise OptionError(
                 "length", "this encoding needs the size of training: Dims(length=...)"
             )
-        return self.length if isinstance(self.length, tuple) else (self.length,) * self.axes
+        assert isinstance(self.length, tuple)
+        return self.length
 
     @property
     def tokens(self) -> int:
@@ -219,12 +224,12 @@ class Encoding(nn.Module):
         """
         return call
 
-    def after_attention(self, tokens: Tokens, riders: Tensor) -> Tokens:
+    def after_attention(self, tokens: Tokens, extra: Tensor) -> Tokens:
         """Take back what was mixed along with the values, after attention and its residual.
 
         Args:
             tokens: Tokens with the layer's output [B, N, D].
-            riders: `extra_values` of the call, mixed by the attention weights, [B, H, N, E].
+            extra: `extra_values` of the call, averaged with the attention weights, [B, H, N, E].
 
         Returns:
             The tokens, changed.
@@ -270,11 +275,12 @@ class Encoding(nn.Module):
 
     def _refusal(self, axes: int) -> str:
         accepted = " or ".join(map(str, self.axes))
-        told = f"{self.name or type(self).__name__} takes {accepted} {'axis' if accepted == '1' else 'axes'}, not {axes}"
-        reason = self.axes_reason or (
-            "it goes by the order of tokens, and a grid has none" if self.causal_only else ""
-        )
-        return f"{told}: {reason}" if reason else told
+        noun = "axis" if accepted == "1" else "axes"
+        problem = f"{self.name or type(self).__name__} takes {accepted} {noun}, not {axes}"
+        reason = self.axes_reason
+        if self.causal_only and not reason:
+            reason = "it goes by the order of tokens, and a grid has none"
+        return f"{problem}: {reason}" if reason else problem
 
 
 EncodingFactory = Callable[[Dims], Encoding]

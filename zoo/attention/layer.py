@@ -1,4 +1,4 @@
-"""The attention layer: everything there is to integrating an encoding."""
+"""The self-attention layer: all there is to integrating an encoding."""
 
 from __future__ import annotations
 
@@ -19,81 +19,36 @@ from zoo.attention.linear import LinearCall
 from zoo.attention.tokens import Tokens, disable_autocast
 from zoo.errors import OptionError
 
-FEW, LARGE = (
-    4,
-    2**16,
-)  # rows up to which, and weights from which, parts of a product are faster than the whole
-
-
-class Projection(nn.Linear):
-    """`nn.Linear` by `project`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return project(x, self.weight, self.bias)
-
-
-def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [.., I] times weight [O, I] transposed, plus bias [O]: `F.linear`, in parts where a few rows meet a large weight.
-
-    MKL multiplies a matrix with one vector in one thread, and in less than half the speed at which memory can be read;
-    as a batch of parts of the matrix, it reads with all threads. Only where no gradient is recorded.
-    """
-    parts = _parts(x, weight)
-    if parts < 2:
-        return F.linear(x, weight, bias)
-    columns = x.reshape(1, -1, weight.shape[1]).expand(parts, -1, -1).mT  # [parts, I, rows]
-    weight = weight.view(parts, -1, weight.shape[1])
-    out = (
-        weight @ columns
-        if bias is None
-        else torch.baddbmm(bias.reshape(parts, -1, 1), weight, columns)
-    )
-    return out.flatten(0, 1).mT.reshape(*x.shape[:-1], -1)
-
-
-def _parts(x: Tensor, weight: Tensor) -> int:
-    """In how many parts the product is fastest."""
-    if (
-        torch.is_grad_enabled()
-        or weight.numel() < LARGE
-        or not 0 < x.numel() <= FEW * weight.shape[1]
-    ):
-        return 1
-    plain = (
-        type(weight) in (Tensor, nn.Parameter)
-        and weight.is_contiguous()
-        and x.dtype == weight.dtype == torch.float32
-    )
-    if (
-        not plain
-        or weight.device.type != "cpu"
-        or torch.is_autocast_enabled("cpu")
-        or torch.compiler.is_compiling()
-    ):
-        return 1
-    return gcd(len(weight), 2 * torch.get_num_threads()) if torch.backends.mkl.is_available() else 1
+MAX_ROWS = 4  # rows up to which a product in parts is faster than the whole
+MIN_WEIGHTS = 2**16  # numbers in a weight from which it is
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerOptions:
-    """What an attention layer has beside its projections; the first four make the layer of FoX (Pro) (arXiv:2503.02130)."""
+    """Options of an attention layer. The first four together are FoX (Pro) (arXiv:2503.02130)."""
 
-    qk_norm: bool = (
-        False  # each head's queries and keys at unit root mean square, before anything turns them
-    )
-    output_norm: bool = False  # each head's output at unit root mean square
-    output_gate: bool = False  # outputs times sigmoid of a projection of the input
-    token_shift: bool = False  # keys and values mixed with those of the token before
-    key_bias: bool = False  # of published models; tells in scores only where keys are turned
+    qk_norm: bool = False
+    """RMS norm of each head's queries and keys, before encodings transform them."""
+
+    output_norm: bool = False
+    """RMS norm of each head's output."""
+
+    output_gate: bool = False
+    """Multiply the output by the sigmoid of a projection of the input."""
+
+    token_shift: bool = False
+    """Mix keys and values with those of the token before."""
+
+    key_bias: bool = False
+    """Bias of the key projection. It changes scores only where an encoding transforms keys;
+    otherwise it adds the same to all scores of a row, which a softmax does not see."""
 
 
 class SelfAttention(nn.Module):
-    """Projects tokens to heads, lets the chain describe attention, computes it, projects back.
+    """Self-attention with any encodings: project, describe the call, compute it, project back.
 
-    Query heads may share key heads (`Dims.kv_heads`, arXiv:2305.13245), and what is remembered has these alone.
-
-    Keys have no bias unless asked: where nothing turns them, it adds to all scores of a row alike, which a softmax does not
-    see. Turned, it differs from key to key.
+    Key-value heads may be fewer than query heads (`Dims.kv_heads`, arXiv:2305.13245); caches hold
+    these alone.
     """
 
     def __init__(
@@ -107,64 +62,78 @@ class SelfAttention(nn.Module):
         attention: str = "softmax",
     ) -> None:
         super().__init__()
+        _check_options(attention, window, backend)
         self.dims, self.causal, self.backend, self.window = dims, causal, backend, window
         self.linear = attention == "linear"
-        if attention not in linear.KINDS:
-            raise OptionError(
-                "attention", f"no attention {attention!r}; known are {', '.join(linear.KINDS)}"
-            )
-        if self.linear and window is not None:
-            raise OptionError(
-                "window", "sums over all keys have none; leave it out, or choose attention softmax"
-            )
-        if self.linear and backend != "auto":
-            raise OptionError(
-                "backend",
-                "linear attention has one way to compute it; leave it out, or choose attention softmax",
-            )
+
+        kv_dim = dims.num_kv_heads * dims.head_dim
         self.q_proj = Projection(dims.dim, dims.dim)
-        self.k_proj = Projection(dims.dim, dims.num_kv_heads * dims.head_dim, bias=options.key_bias)
-        self.v_proj = Projection(dims.dim, dims.num_kv_heads * dims.head_dim)
+        self.k_proj = Projection(dims.dim, kv_dim, bias=options.key_bias)
+        self.v_proj = Projection(dims.dim, kv_dim)
         self.o_proj = Projection(dims.dim, dims.dim)
-        self.token_shift = (
-            nn.Linear(dims.dim, 2 * dims.num_kv_heads, bias=False) if options.token_shift else None
-        )
-        self.output_gate = (
-            Projection(dims.dim, dims.dim, bias=False) if options.output_gate else None
-        )
-        self.q_norm = _norm(dims, options.qk_norm)
-        self.k_norm = _norm(dims, options.qk_norm)
-        self.output_norm = _norm(dims, options.output_norm)
+
+        self.token_shift: nn.Linear | None = None
+        self.output_gate: nn.Linear | None = None
+        if options.token_shift:
+            self.token_shift = nn.Linear(dims.dim, 2 * dims.num_kv_heads, bias=False)
+        if options.output_gate:
+            self.output_gate = Projection(dims.dim, dims.dim, bias=False)
+        self.q_norm = _make_norm(dims, options.qk_norm)
+        self.k_norm = _make_norm(dims, options.qk_norm)
+        self.output_norm = _make_norm(dims, options.output_norm)
+
+    def forward(
+        self, tokens: Tokens, chain: Chain, context: Context
+    ) -> tuple[Tokens, Tensor | None]:
+        """Apply the layer to tokens with states [B, N, D].
+
+        Returns:
+            Tokens with the output [B, N, D] as their states, and the averages of extra values
+            [B, H, N, E] for `chain.after_attention`, if there are any.
+        """
+        if self.linear:
+            tokens, out = self._attend_linear(tokens, chain, context)
+            extra = None
+        else:
+            tokens, call = self.describe(tokens, chain, context)
+            out, extra = attend(call, self.backend)
+        return tokens.replace(x=self.merge_heads(out, tokens.x)), extra
 
     def describe(
         self, tokens: Tokens, chain: Chain, context: Context, query_index: Tensor | None = None
     ) -> tuple[Tokens, AttentionCall]:
-        """The attention call for tokens with states [B, N, D], not yet computed, and the tokens with what was noted.
+        """Describe the attention of tokens with states [B, N, D], without computing it.
 
-        With `slots`, int [n], the call of those tokens' queries alone, for whoever looks at attention and has no context.
+        Args:
+            tokens: The tokens.
+            chain: The encodings of the layer.
+            context: What the layer remembers.
+            query_index: Sequence indices int [n] of the only queries to describe, for diagnostics;
+                the context must then be empty.
+
+        Returns:
+            The tokens as encodings prepared them, and the call.
         """
         tokens = chain.prepare(tokens)
-        states, content, k, v = self._projected(tokens, context)
+        states, raw_query, k, v = self._project(tokens, context)  # [B, H, N, K], [B, G, M, K]
         queries = tokens
         if query_index is not None:
-            content, queries = content[:, :, query_index], tokens.select(query_index)
-        q, k = chain.transform_query(content, queries), chain.transform_key(k, states)
+            raw_query, queries = raw_query[:, :, query_index], tokens.select(query_index)
+
+        q, k = chain.transform_query(raw_query, queries), chain.transform_key(k, states)
         window = None if self.window is None else self.window + chain.lookback
         k, v, keys = context.extend(self.dims.layer, k, v, states, chain.update_cached_keys, window)
-        k, v = (
-            repeat_kv_heads(k, self.dims.heads),
-            repeat_kv_heads(v, self.dims.heads),
-        )  # [B, H, M, K]
-        scale = self.dims.head_dim**-0.5
+
+        heads = self.dims.heads
         call = AttentionCall(
             q,
-            k,
-            v,
-            content,
+            repeat_kv_heads(k, heads),  # [B, H, M, K]
+            repeat_kv_heads(v, heads),  # [B, H, M, V]
+            raw_query,
             queries,
             keys,
             self.causal,
-            scale,
+            self.dims.head_dim**-0.5,
             transform_query=lambda x: chain.transform_query(x, queries),
         )
         return tokens, chain.modify(call.replace(window=self.window, query_index=query_index))
@@ -172,50 +141,45 @@ class SelfAttention(nn.Module):
     def describe_linear(
         self, tokens: Tokens, chain: Chain, context: Context, query_index: Tensor | None = None
     ) -> tuple[Tokens, LinearCall]:
-        """The same of kernel elu. Raises OptionError for an encoding that linear attention has no place for."""
+        """Describe linear attention, as `describe` does for the softmax.
+
+        Raises:
+            OptionError: An encoding cannot be used with linear attention.
+        """
         tokens = chain.prepare(tokens)
-        states, content, k, v = self._projected(tokens, context)
+        states, raw_query, k, v = self._project(tokens, context)
         queries = tokens
         if query_index is not None:
-            content, queries = content[:, :, query_index], tokens.select(query_index)
+            raw_query, queries = raw_query[:, :, query_index], tokens.select(query_index)
+
         with disable_autocast(v.device):
-            content, features = linear.feature_map(content), linear.feature_map(k)
-            q, k = chain.transform_query(content, queries), chain.transform_key(features, states)
+            raw_query, features = linear.feature_map(raw_query), linear.feature_map(k)
+            q, k = chain.transform_query(raw_query, queries), chain.transform_key(features, states)
         call = AttentionCall(
-            q, k, v, content, queries, states, self.causal, scale=1.0, query_index=query_index
+            q, k, v, raw_query, queries, states, self.causal, scale=1.0, query_index=query_index
         )
         linear.check_supported(chain, call)
         return tokens, LinearCall(call, features)
 
     def plan(self, tokens: Tokens, chain: Chain, device: str) -> tuple[str, str]:
-        """What will compute this layer on a type of device, and why."""
+        """Return the backend that will compute this layer on a type of device, and why."""
         if self.linear:
             self.describe_linear(tokens, chain, Context())
             return "sums", f"over keys, in chunks of {linear.CHUNK}" if self.causal else "over keys"
-        able = choose_backend(self.describe(tokens, chain, Context())[1], device)
-        return able if self.backend == "auto" else (self.backend, "as the recipe says")
-
-    def forward(
-        self, tokens: Tokens, chain: Chain, context: Context
-    ) -> tuple[Tokens, Tensor | None]:
-        """Tokens with the layer's output [B, N, D] as their state, and mixed riders [B, H, N, E] for `chain.update`."""
-        if self.linear:
-            tokens, out = self._summed(tokens, chain, context)
-            riders = None
-        else:
-            tokens, call = self.describe(tokens, chain, context)
-            out, riders = attend(call, self.backend)
-        return tokens.replace(x=self.merge_heads(out, tokens.x)), riders
+        choice = choose_backend(self.describe(tokens, chain, Context())[1], device)
+        return choice if self.backend == "auto" else (self.backend, "as the recipe says")
 
     def merge_heads(self, out: Tensor, x: Tensor) -> Tensor:
-        """Heads' outputs [B, H, N, V] for tokens with states x [B, N, D] as one, [B, N, D]."""
+        """Merge outputs of heads [B, H, N, V] for tokens with states x [B, N, D]: [B, N, D]."""
         out = self.output_norm(out).transpose(1, 2).flatten(2)
         if self.output_gate is not None:
             out = out * self.output_gate(x).sigmoid()
         return self.o_proj(out)
 
-    def _summed(self, tokens: Tokens, chain: Chain, context: Context) -> tuple[Tokens, Tensor]:
-        """Tokens with what was noted, and the output [B, H, N, V] of linear attention."""
+    def _attend_linear(
+        self, tokens: Tokens, chain: Chain, context: Context
+    ) -> tuple[Tokens, Tensor]:
+        """Compute linear attention: the prepared tokens, and the output [B, H, N, V]."""
         tokens, call = self.describe_linear(tokens, chain, context)
         if not self.causal:
             return tokens, linear.attend_bidirectional(call)
@@ -223,32 +187,95 @@ class SelfAttention(nn.Module):
         context.store_linear_state(self.dims.layer, state, tokens)
         return tokens, out
 
-    def _projected(self, tokens: Tokens, context: Context) -> tuple[Tokens, Tensor, Tensor, Tensor]:
-        """The tokens that keys come from, queries [B, H, N, K], keys and values [B, G, M, K], before anything turns them."""
-        states = context.extend_states(self.dims.layer, tokens)
-        content = self.q_norm(self._heads(self.q_proj(tokens.x)))
-        k, v = self._heads(self.k_proj(states.x)), self._heads(self.v_proj(states.x))
-        if self.token_shift is not None:
-            k, v = self._shifted(self.token_shift, k, v, states, context)
-        return states, content, self.k_norm(k), v
+    def _project(self, tokens: Tokens, context: Context) -> tuple[Tokens, Tensor, Tensor, Tensor]:
+        """Project states to heads, before encodings transform them.
 
-    def _heads(self, x: Tensor) -> Tensor:
+        Returns:
+            The tokens of the keys, queries [B, H, N, K], keys and values [B, G, M, K].
+        """
+        states = context.extend_states(self.dims.layer, tokens)
+        q = self.q_norm(self._split_heads(self.q_proj(tokens.x)))
+        k, v = self._split_heads(self.k_proj(states.x)), self._split_heads(self.v_proj(states.x))
+        if self.token_shift is not None:
+            rates = self.token_shift(states.x).sigmoid()  # [B, M, 2 G]
+            k, v = self._shift_tokens(rates, k, v, states, context)
+        return states, q, self.k_norm(k), v
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        """Split [B, N, H K] into [B, H, N, K]."""
         return x.unflatten(-1, (-1, self.dims.head_dim)).transpose(1, 2)
 
-    def _shifted(
-        self, rates: nn.Linear, k: Tensor, v: Tensor, states: Tokens, context: Context
+    def _shift_tokens(
+        self, rates: Tensor, k: Tensor, v: Tensor, states: Tokens, context: Context
     ) -> tuple[Tensor, Tensor]:
-        """a_t of the token before and 1 - a_t of the token itself, for keys and values, a rate per key head."""
-        own = k, v
-        before = context.previous_heads(self.dims.layer, torch.cat(own, dim=-1), states).split(
-            [k.shape[-1], v.shape[-1]], -1
-        )
-        shares = rates(states.x).sigmoid().mT[..., None].chunk(2, dim=1)  # [B, G, M, 1]
-        mixed = [
-            a * earlier + (1 - a) * one for a, earlier, one in zip(shares, before, own, strict=True)
-        ]
-        return mixed[0], mixed[1]
+        """Mix keys and values with those of the token before, by a rate per key-value head."""
+        widths = [k.shape[-1], v.shape[-1]]
+        before = context.previous_heads(self.dims.layer, torch.cat([k, v], dim=-1), states)
+        before_k, before_v = before.split(widths, -1)
+        rate_k, rate_v = rates.mT[..., None].chunk(2, dim=1)  # [B, G, M, 1]
+        return rate_k * before_k + (1 - rate_k) * k, rate_v * before_v + (1 - rate_v) * v
 
 
-def _norm(dims: Dims, wanted: bool) -> nn.Module:
-    return nn.RMSNorm(dims.head_dim, eps=1e-6) if wanted else nn.Identity()
+def _make_norm(dims: Dims, is_used: bool) -> nn.Module:
+    return nn.RMSNorm(dims.head_dim, eps=1e-6) if is_used else nn.Identity()
+
+
+def _check_options(attention: str, window: int | None, backend: str) -> None:
+    if attention not in linear.KINDS:
+        problem = f"no attention {attention!r}; known are {', '.join(linear.KINDS)}"
+        raise OptionError("attention", problem)
+    if attention == "linear" and window is not None:
+        problem = "linear attention has no window; leave it out, or choose attention softmax"
+        raise OptionError("window", problem)
+    if attention == "linear" and backend != "auto":
+        problem = "linear attention has one backend; leave it out, or choose attention softmax"
+        raise OptionError("backend", problem)
+
+
+class Projection(nn.Linear):
+    """`nn.Linear`, faster for a few rows on a CPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [.., I] to [.., O]."""
+        return project(x, self.weight, self.bias)
+
+
+def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute `F.linear`, in parts where a few rows meet a large weight and no gradient is needed.
+
+    MKL multiplies a matrix with one vector in one thread, at less than half the speed at which
+    memory can be read; as a batch of parts of the matrix it reads with all threads.
+
+    Args:
+        x: [.., I].
+        weight: [O, I].
+        bias: [O].
+
+    Returns:
+        [.., O].
+    """
+    parts = _count_parts(x, weight)
+    if parts < 2:
+        return F.linear(x, weight, bias)
+    columns = x.reshape(1, -1, weight.shape[1]).expand(parts, -1, -1).mT  # [parts, I, rows]
+    weight = weight.view(parts, -1, weight.shape[1])
+    out = (
+        weight @ columns
+        if bias is None
+        else torch.baddbmm(bias.reshape(parts, -1, 1), weight, columns)
+    )
+    return out.flatten(0, 1).mT.reshape(*x.shape[:-1], -1)
+
+
+def _count_parts(x: Tensor, weight: Tensor) -> int:
+    """Choose the number of parts in which the product is fastest."""
+    has_few_rows = 0 < x.numel() <= MAX_ROWS * weight.shape[1]
+    if torch.is_grad_enabled() or weight.numel() < MIN_WEIGHTS or not has_few_rows:
+        return 1
+    is_plain = type(weight) in (Tensor, nn.Parameter) and weight.is_contiguous()
+    is_float32 = x.dtype == weight.dtype == torch.float32
+    if not is_plain or not is_float32 or weight.device.type != "cpu":
+        return 1
+    if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+        return 1
+    return gcd(len(weight), 2 * torch.get_num_threads()) if torch.backends.mkl.is_available() else 1

@@ -67,12 +67,12 @@ class TAPE(Encoding):
     def modify(self, call: AttentionCall) -> AttentionCall:
         if self.last:
             return call
-        riders = call.keys.per_token["frames"].transpose(1, 2).flatten(3)  # [1|B, H, M, K]
-        return call.replace(extra_values=riders.expand(len(call.k), -1, -1, -1))
+        extra = call.keys.per_token["frames"].transpose(1, 2).flatten(3)  # [1|B, H, M, K]
+        return call.replace(extra_values=extra.expand(len(call.k), -1, -1, -1))
 
-    def after_attention(self, tokens: Tokens, riders: Tensor) -> Tokens:
+    def after_attention(self, tokens: Tokens, extra: Tensor) -> Tokens:
         frames = tokens.per_token["frames"].flatten(3).mT + apply_linear(
-            self.mix, riders.permute(0, 2, 3, 1)
+            self.mix, extra.permute(0, 2, 3, 1)
         )  # [B, N, K, H]
         gates = F.silu(apply_linear(self.read, F.rms_norm(tokens.x, (self.dims.dim,))))[
             :, :, None
