@@ -5,7 +5,10 @@ What zoo keeps of texts goes to a folder of the tests' own.
 
 from __future__ import annotations
 
+import base64
 import importlib.metadata
+import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 
@@ -16,8 +19,21 @@ from torch.nn.attention import flex_attention
 # by torch's compiler
 KNOWN = "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning"
 
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4//8/AAX+Av4N70a4AAAAAElFTkSuQmCC"
+)
+
+
+def render_nothing() -> None:
+    """Replace the chart renderer in a forked process: its threads stay behind in the parent."""
+    if renderer := sys.modules.get("vl_convert"):
+        svg = '<svg viewBox="0 0 1 1"></svg>'
+        renderer.vegalite_to_svg = lambda spec: svg  # type: ignore[attr-defined]
+        renderer.vegalite_to_png = lambda spec, scale: PIXEL  # type: ignore[attr-defined]
+
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.register_at_fork(after_in_child=render_nothing)
     torch.set_num_threads(1)
     flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = (
         True  # on a CPU it would trace each call to run it eagerly
