@@ -139,6 +139,7 @@ def _to_spec(chart: Chart, palette: Palette, background: str | None) -> dict[str
     axis = texts | {
         "labelFontSize": 12 if background is None else 10,
         "titleFontSize": 11,
+        "labelPadding": 5,
         "titlePadding": 8,
         "gridColor": palette.rule,
         "domainColor": palette.faint,
