@@ -1,1 +1,1 @@
-"""One file per encoding, named as recipes name it. A file here changes nothing elsewhere."""
+"""One file per encoding, named as in recipes. A new file here changes nothing elsewhere."""

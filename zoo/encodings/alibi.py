@@ -18,9 +18,9 @@ from zoo.registry import register
 class ALiBi(Encoding):
     """scores - m_h |p_i - p_j|, m_h = 2^(-8h/H) for h = 1..H
 
-    For H no power of two: the slopes of the power n below it, then the 1st, 3rd, 5th ... slopes of 2n. On a grid |p_i - p_j|
-    is the sum of the distances along its axes, or with `distance` euclidean the way straight across (CROMA; Fuller et
-    al. 2023, arXiv:2311.00566).
+    If H is no power of two: the slopes of the power n below it, then the 1st, 3rd, 5th ... slopes
+    of 2n. On a grid |p_i - p_j| is the sum of distances along its axes or, with `distance`
+    euclidean, the straight-line distance (CROMA; Fuller et al. 2023, arXiv:2311.00566).
     """
 
     shift_invariant = True
@@ -30,37 +30,34 @@ class ALiBi(Encoding):
         self, dims: Dims, *, distance: Literal["manhattan", "euclidean"] = "manhattan"
     ) -> None:
         super().__init__(dims)
-        self.straight = distance == "euclidean"
+        self.euclidean = distance == "euclidean"
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         slopes = head_slopes(self.dims.heads, call.keys.pos)
         if not call.is_ordered:
             distance = self._distance(call)
             return call.add_bias(lambda b, h, i, j: -slopes[h] * distance(b, h, i, j))
-        here = call.keys.pos[:, -1:]  # distances from the end are small where they matter
-        rows, columns = (
-            slopes[:, None, None] * (one.pos - here)[:, None] for one in (call.queries, call.keys)
-        )
+        # relative to the last token: small, and so exact, where it matters
+        last = call.keys.pos[:, -1:]
+        rows = slopes[:, None, None] * (call.queries.pos - last)[:, None]  # [1|B, H, N, 1]
+        columns = slopes[:, None, None] * (call.keys.pos - last)[:, None]  # [1|B, H, M, 1]
         one = rows.new_ones(1, 1, 1, 1)
-        return call.add_low_rank_bias(-rows, one).add_low_rank_bias(
-            one, columns
-        )  # [1|B, H, N, 1], [1|B, H, M, 1]
+        return call.add_low_rank_bias(-rows, one).add_low_rank_bias(one, columns)
 
     def panels(self, call: AttentionCall) -> Panels:
-        told = "What a token of distance takes off a score: steep heads look near, flat ones far."
-        yield head_panel(
-            "Slopes", "score per token", head_slopes(self.dims.heads, call.keys.pos), told
-        )
+        slopes = head_slopes(self.dims.heads, call.keys.pos)
+        caption = "Penalty per token of distance: heads with steep slopes attend to near keys."
+        yield head_panel("Slopes", "score per token", slopes, caption)
 
     def _distance(self, call: AttentionCall) -> Index:
         offsets = [position_offsets(call, axis) for axis in range(self.dims.axes)]
-        if self.straight:
+        if self.euclidean:
             return lambda b, h, i, j: sum(one(b, h, i, j).square() for one in offsets).sqrt()  # type: ignore[union-attr]
         return lambda b, h, i, j: sum(one(b, h, i, j).abs() for one in offsets)  # type: ignore[return-value]
 
 
 def head_slopes(heads: int, like: Tensor) -> Tensor:
-    """[H]"""
+    """Return the slopes of ALiBi, [H]."""
     power = 1 << (heads.bit_length() - 1)
     whole = torch.arange(1, power + 1, device=like.device, dtype=like.dtype) / power
     between = (torch.arange(heads - power, device=like.device, dtype=like.dtype) + 0.5) / power

@@ -16,7 +16,7 @@ from zoo.registry import register
 
 @register
 class ComRoPEAP(Rotary):
-    """block j of b channels of q and k turns by exp(p_(j mod P) S_j), S = generators - generators^T"""
+    """block j of b channels of q and k rotates by exp(p_(j mod P) S_j), S = generators - generators^T"""
 
     shared = False
     axes = (1, 2, 3)
@@ -25,25 +25,23 @@ class ComRoPEAP(Rotary):
     def __init__(self, dims: Dims, *, block: int = 8, std: float = 1.0) -> None:
         super().__init__(dims)
         if block < 2 or block % 2 or dims.head_dim % (block * dims.axes):
-            needed = f"must be even, and {dims.axes} of it (one per axis) divide the head size {dims.head_dim}"
-            raise OptionError("block", f"block {block} {needed}")
+            needed = f"{dims.axes} blocks (one per axis) must divide the head dim {dims.head_dim}"
+            raise OptionError("block", f"comrope_ap: block {block} must be even, and {needed}")
         shape = (dims.num_kv_heads, dims.head_dim // block, block, block)
         self.generators = nn.Parameter(torch.randn(shape) * std)  # [G, m, b, b]
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         heads, blocks = self.generators.shape[:2]
-        times = pos[:, None, :, self._axis(blocks)].expand(-1, heads, -1, -1)  # [1|B, G, N, m]
-        return spectral_tables(skew_part(self.generators), times)
+        times = pos[:, None, :, self._axis_of_block(blocks)].expand(-1, heads, -1, -1)
+        return spectral_tables(skew_part(self.generators), times)  # times [1|B, G, N, m]
 
     def wave_vectors(self, like: Tensor) -> Tensor:
         frequencies = spectrum(skew_part(self.generators))[0]  # [G, m, b/2]
-        own = F.one_hot(self._axis(frequencies.shape[1]), self.dims.axes).T[
-            :, None, :, None
-        ]  # [P, 1, m, 1]
-        return (own * frequencies).flatten(-2)
+        axis = self._axis_of_block(frequencies.shape[1])
+        on_axis = F.one_hot(axis, self.dims.axes).T[:, None, :, None]  # [P, 1, m, 1]
+        return (on_axis * frequencies).flatten(-2)
 
-    def _axis(self, blocks: int) -> Tensor:
-        """Which axis each block turns with, [m]."""
+    def _axis_of_block(self, blocks: int) -> Tensor:
         return torch.arange(blocks, device=self.generators.device) % self.dims.axes
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:

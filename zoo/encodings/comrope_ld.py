@@ -1,4 +1,4 @@
-"""Commuting learned rotations, linearly dependent generators (ComRoPE-LD; Yu et al. 2025, arXiv:2506.03737)."""
+"""Commuting learned rotations, dependent generators (ComRoPE-LD; Yu et al. 2025, arXiv:2506.03737)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from zoo.registry import register
 
 @register
 class ComRoPELD(Rotary):
-    """block j of b channels of q and k turns by exp((sum_a scales[a, j] p_a) S_j), S = generators - generators^T
+    """block j of b channels of q and k rotates by exp((sum_a scales[a, j] p_a) S_j)
 
-    To fine-tune a model without rotations, set `generators` to zero: every rotation is then the identity, and all
-    parameters but `scales` receive a gradient.
+    S = generators - generators^T. To fine-tune a model without rotations, set `generators` to zero:
+    every rotation is then the identity, and all parameters but `scales` receive a gradient.
     """
 
     shared = False
@@ -31,9 +31,8 @@ class ComRoPELD(Rotary):
     def __init__(self, dims: Dims, *, block: int = 8, std: float = 1.0) -> None:
         super().__init__(dims)
         if block < 2 or block % 2 or dims.head_dim % block:
-            raise OptionError(
-                "block", f"block {block} must be even and divide the head size {dims.head_dim}"
-            )
+            needed = f"must be even and divide the head dim {dims.head_dim}"
+            raise OptionError("block", f"comrope_ld: block {block} {needed}")
         shape = (dims.num_kv_heads, dims.head_dim // block, block, block)
         self.generators = nn.Parameter(torch.randn(shape) * std)  # [G, m, b, b]
         self.scales = nn.Parameter(torch.randn(dims.axes, *shape[:2]))  # [P, G, m]
@@ -43,15 +42,13 @@ class ComRoPELD(Rotary):
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         scales = upcast(self.scales)[:, :, None]  # [P, G, 1, m]
-        times = sum(
-            pos[:, None, :, a, None] * scales[a] for a in range(len(scales))
-        )  # [1|B, G, N, m]
-        return spectral_tables(skew_part(self.generators), times)  # type: ignore[arg-type]
+        parts = [pos[:, None, :, axis, None] * scales[axis] for axis in range(len(scales))]
+        times = sum(parts[1:], parts[0])  # [1|B, G, N, m]
+        return spectral_tables(skew_part(self.generators), times)
 
     def wave_vectors(self, like: Tensor) -> Tensor:
-        return (upcast(self.scales)[..., None] * spectrum(skew_part(self.generators))[0]).flatten(
-            -2
-        )  # [P, G, K/2]
+        frequencies = spectrum(skew_part(self.generators))[0]  # [G, m, b/2]
+        return (upcast(self.scales)[..., None] * frequencies).flatten(-2)  # [P, G, K/2]
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return rotate_by_spectrum(x, *tables)

@@ -15,10 +15,10 @@ from zoo.registry import Between, register
 
 @register
 class CoPE(Encoding):
-    """scores + z_i[p_ij], p_ij = min(sum_{t=j..i} sigmoid(scores_it), positions - 1), z_i = q_i table^T
+    """scores + z_i[p_ij], p_ij = min(sum_{t=j..i} sigmoid(scores_it), max_positions - 1), z_i = q_i table^T
 
-    z is read between floor(p) and ceil(p) linearly. The gates are those of the scores so far; keys that a query does not
-    see count nothing.
+    z is interpolated linearly between floor(p) and ceil(p). Gates come from the scores so far; keys
+    that a query does not see count nothing.
     """
 
     shared, shift_invariant, causal_only = False, True, True
@@ -28,48 +28,49 @@ class CoPE(Encoding):
         self.table = nn.Parameter(torch.zeros(max_positions, dims.head_dim))  # [positions, K]
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
-        positions = len(self.table)
-        return (
-            value
-            if len(value) == positions
-            else value[torch.arange(positions).clamp(max=len(value) - 1)]
-        )
+        if len(value) == len(self.table):
+            return value
+        return value[torch.arange(len(self.table)).clamp(max=len(value) - 1)]
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         z = upcast(call.raw_query @ self.table.mT.to(call.raw_query.dtype))  # [B, H, N, positions]
 
-        def rescore(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
-            counts = self._counts(call, scores, visible, span)[1].clamp(
-                max=len(self.table) - 1
-            )  # [B, H, n, m]
-            below, above = (
-                span.slice_queries(z).gather(-1, edge.long())
-                for edge in (counts.floor(), counts.ceil())
-            )
+        def add_positions(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
+            counts = self._count(call, scores, visible, span)[1]  # [B, H, n, m]
+            counts = counts.clamp(max=len(self.table) - 1)
+            rows = span.slice_queries(z)
+            below = rows.gather(-1, counts.floor().long())
+            above = rows.gather(-1, counts.ceil().long())
             return scores + below.lerp(above, counts - counts.floor())
 
-        return call.replace(transform_scores=rescore)
+        return call.replace(transform_scores=add_positions)
 
     def panels(self, call: AttentionCall) -> Panels:
-        visible, scores = (
-            reference.attention_mask(call),
-            reference.scores(call.replace(transform_scores=None)),
-        )
-        gates, counts = self._counts(call, scores, visible, call.full_span)
-        told = "How much of a place a token that is seen counts for: near 1 a head counts tokens, near 0 it skips most."
-        yield head_panel("Gates", "mean gate, 0 to 1", mean_over_pairs(gates, visible), told)
-        told = "What a query has counted at the first key that it sees: far below the number of keys, a head counts few things."
-        yield head_panel("Counts reached", "places", mean_over_rows(counts.amax(-1), visible), told)
-        told = f"Share of pairs beyond the last of {len(self.table)} places, which look alike: where large, more may help."
-        cut = (counts > len(self.table) - 1).to(counts.dtype)
-        yield head_panel(
-            "Counts that are cut", "share of pairs", mean_over_pairs(cut, visible), told
-        )
+        visible = reference.attention_mask(call)
+        scores = reference.scores(call.replace(transform_scores=None))
+        gates, counts = self._count(call, scores, visible, call.full_span)
 
-    def _counts(
+        caption = "Mean gate of visible keys: near 1 a head counts tokens, near 0 it skips most."
+        mean = mean_over_pairs(gates, visible)
+        yield head_panel("Gates", "mean gate, 0 to 1", mean, caption)
+
+        caption = (
+            "Position of the first visible key: far below the number of keys, few are counted."
+        )
+        mean = mean_over_rows(counts.amax(-1), visible)
+        yield head_panel("Positions counted", "positions", mean, caption)
+
+        last = len(self.table) - 1
+        caption = (
+            f"Pairs beyond the last of {last + 1} positions, which all look alike to the head."
+        )
+        mean = mean_over_pairs((counts > last).to(counts.dtype), visible)
+        yield head_panel("Clamped positions", "share of pairs", mean, caption)
+
+    def _count(
         self, call: AttentionCall, scores: Tensor, visible: Tensor, span: Span
     ) -> tuple[Tensor, Tensor]:
-        """Gates, and their sums from each key to the query, [B, H, N, M]."""
+        """Return gates, and their sums from each key to the query, [B, H, N, M]."""
         past = call.evaluate(lambda b, h, i, j: j <= call.key_index(i), span)
         gates = scores.sigmoid() * (visible & past)
         return gates, gates.flip(-1).cumsum(-1).flip(-1)

@@ -1,4 +1,4 @@
-"""Biases that adapt to the scores they are added to (context-adaptive CAPE, DAPE; Zheng et al. 2024, arXiv:2405.14722)."""
+"""Biases that adapt to the scores (context-adaptive CAPE, DAPE; Zheng et al. 2024, arXiv:2405.14722)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zoo.registry import Between, register
 
 @register
 class DAPE(Encoding):
-    """scores A + B + f([A; B]), A the products of q and k, B the biases of the links before
+    """scores A + B + f([A; B]), A = q k^T / sqrt(K), B the biases of the encodings before it
 
     f is Linear, LeakyReLU(0.01), Linear over the 2H channels of a pair: A's heads, then B's.
     """
@@ -25,24 +25,19 @@ class DAPE(Encoding):
 
     def __init__(self, dims: Dims, *, hidden: Annotated[int, Between(1)] = 32) -> None:
         super().__init__(dims)
-        self.net = nn.Sequential(
-            nn.Linear(2 * dims.heads, hidden), nn.LeakyReLU(), nn.Linear(hidden, dims.heads)
-        )
+        first, last = nn.Linear(2 * dims.heads, hidden), nn.Linear(hidden, dims.heads)
+        self.net = nn.Sequential(first, nn.LeakyReLU(), last)
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         if not call.biases and not call.low_rank_biases:
-            raise OptionError(
-                "encoding",
-                "dape adapts the biases of the links before it, and there is none: [alibi, dape]",
-            )
+            problem = "dape adapts the biases of encodings before it, and there is none"
+            raise OptionError("encoding", f"{problem}: write [alibi, dape]")
+        first, last = freeze_linear(self.net[0]), freeze_linear(self.net[2])
 
-        first, second = freeze_linear(self.net[0]), freeze_linear(self.net[2])
-
-        def rescore(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
+        def adapt_bias(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
             bias: Tensor = call.sum_biases(span)  # type: ignore[assignment]
-            pairs = torch.cat([scores, bias.expand_as(scores)], dim=1).movedim(
-                1, -1
-            )  # [B, N, M, 2H]
-            return scores + bias + second(self.net[1](first(pairs))).movedim(-1, 1)
+            pairs = torch.cat([scores, bias.expand_as(scores)], dim=1).movedim(1, -1)
+            change = last(self.net[1](first(pairs))).movedim(-1, 1)  # pairs [B, N, M, 2H]
+            return scores + bias + change
 
-        return call.replace(biases=(), low_rank_biases=(), transform_scores=rescore)
+        return call.replace(biases=(), low_rank_biases=(), transform_scores=adapt_bias)

@@ -16,15 +16,15 @@ from zoo.registry import Between, register
 
 @register
 class FIRE(Encoding):
-    """scores + f(psi(|p_i - p_j|) / psi(max(p_i, tau)))_h, psi(x) = log(|c x| + 1), tau = |threshold_scale threshold|
+    """scores + f(psi(|p_i - p_j|) / psi(max(p_i, tau)))_h, psi(x) = log(|c x| + 1)
 
-    f is Linear, ReLU, Linear with `hidden` units and an output per head. Distances are shares of what the query looks back
-    on, so scores depend on where it stands.
+    tau = |threshold_scale threshold|, and f is Linear, ReLU, Linear with `hidden` units and an
+    output per head. Distances are relative to the query's position, so scores depend on it.
     """
 
     shared = False
     zero_gradient = ("net.2.bias",)
-    axes_reason = "a distance is a share of what the query looks back on, and a grid has none; alibi and t5 take grids"
+    axes_reason = "distances are relative to the query's position; alibi and t5 accept grids"
 
     def __init__(
         self,
@@ -41,39 +41,32 @@ class FIRE(Encoding):
         self.threshold_scale = nn.Parameter(torch.ones(()))
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        of_share, c = self._of_share(), upcast(self.c)
-        reach = (
-            c * torch.maximum(call.queries.pos[:, None], self._tau())
-        ).abs().log1p() + 1e-6  # [1|B, 1, N, 1]
+        apply_net, c = self._freeze_net(), upcast(self.c)
+        largest = torch.maximum(call.queries.pos[:, None], self._tau())
+        scale = (c * largest).abs().log1p() + 1e-6  # [1|B, 1, N, 1]
 
-        def block(span: Span) -> Tensor:
-            distance = call.evaluate(
-                lambda b, h, i, j: call.distance(b, i, j), span
-            )  # [1|B, 1, n, m]
-            return of_share((c * distance).abs().log1p() / span.slice_queries(reach))[:, 0].movedim(
-                -1, 1
-            )  # [1|B, H, n, m]
+        def compute_block(span: Span) -> Tensor:
+            distance = call.evaluate(lambda b, h, i, j: call.distance(b, i, j), span)
+            ratio = (c * distance).abs().log1p() / span.slice_queries(scale)  # [1|B, 1, n, m]
+            return apply_net(ratio)[:, 0].movedim(-1, 1)  # [1|B, H, n, m]
 
-        return call.add_bias(BlockBias(block))
+        return call.add_bias(BlockBias(compute_block))
 
     def panels(self, call: AttentionCall) -> Panels:
-        shares = torch.linspace(0, 1, 65, device=self.c.device)
-        lines, told = (
-            self._of_share()(shares).mT,
-            "What is added to scores, by logarithms of the way back: 0 is the token.",
-        )
-        yield curve_panel(
-            "Function of the share", "share of the way", "added to scores", shares, lines, told
-        )
-        told = "Nearer to the start than so many tokens, a share is one of them and not of what a query looks back on."
-        yield head_panel("Threshold", "tokens", self._tau()[None], told)
-        told = "How fast distances are squeezed by the logarithm: near 0 not at all."
-        yield head_panel("Squeeze", "c, per token", upcast(self.c)[None], told)
+        ratios = torch.linspace(0, 1, 65, device=self.c.device)
+        curves = self._freeze_net()(ratios).mT
+        caption = "Bias over the logarithmic distance; 0 is the token itself, 1 the first token."
+        title = "Bias by relative distance"
+        yield curve_panel(title, "relative distance", "added to scores", ratios, curves, caption)
+        caption = "Queries before this position use it in place of their own position."
+        yield head_panel("Threshold", "tokens", self._tau()[None], caption)
+        caption = "How strongly the logarithm compresses distances; near 0 not at all."
+        yield head_panel("Compression", "c, per token", upcast(self.c)[None], caption)
 
-    def _of_share(self) -> Callable[[Tensor], Tensor]:
-        """f [.., H] of shares [..]."""
-        first, second = freeze_linear(self.net[0]), freeze_linear(self.net[2])
-        return lambda shares: second(first(shares[..., None]).relu())
+    def _freeze_net(self) -> Callable[[Tensor], Tensor]:
+        """Return f [.., H] of relative distances [..]."""
+        first, last = freeze_linear(self.net[0]), freeze_linear(self.net[2])
+        return lambda ratio: last(first(ratio[..., None]).relu())
 
     def _tau(self) -> Tensor:
         return (upcast(self.threshold_scale) * self.threshold).abs()

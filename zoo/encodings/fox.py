@@ -1,4 +1,4 @@
-"""Forgetting attention: a gate at each token dims what came before (FoX; Lin et al. 2025, arXiv:2503.02130)."""
+"""Forgetting attention: gates that fade earlier tokens (FoX; Lin et al. 2025, arXiv:2503.02130)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ class FoX(Encoding):
         self.gate = init_normal(nn.Linear(dims.dim, dims.heads))
 
     def prepare(self, tokens: Tokens) -> Tokens:
-        return tokens.with_per_token(
-            log_forget=F.logsigmoid(apply_linear(self.gate, tokens.x))
-        )  # [B, N, H]
-
-    def panels(self, call: AttentionCall) -> Panels:
-        logs = call.keys.per_token["log_forget"]
-        told = "How much of what came before a token lets through: near 1 a head keeps the past, near 0 it starts anew."
-        yield from spread_panel("Forget gates", "gate, 0 to 1", logs.exp(), call.keys, told)
-        told = "How many tokens halve the weight of what came before, on average: heads of few tokens look near."
-        yield from half_life_panel(logs, call.keys, told)
+        logs = F.logsigmoid(apply_linear(self.gate, tokens.x))  # [B, N, H]
+        return tokens.with_per_token(log_forget=logs)
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         sums = call.keys.per_token["log_forget"].cumsum(1).mT[..., None]  # [B, H, M, 1]
-        sums = sums - sums[:, :, -1:]  # from the end: small where it matters
+        # relative to the last token: small, and so exact, where it matters
+        sums = sums - sums[:, :, -1:]
         one = sums.new_ones(1, 1, 1, 1)
-        return call.add_low_rank_bias(call.select_queries(sums), one).add_low_rank_bias(one, -sums)
+        queries = call.select_queries(sums)
+        return call.add_low_rank_bias(queries, one).add_low_rank_bias(one, -sums)
+
+    def panels(self, call: AttentionCall) -> Panels:
+        logs = call.keys.per_token["log_forget"]
+        caption = "Share of earlier tokens that passes a token: near 1 a head keeps the past."
+        yield from spread_panel("Forget gates", "gate, 0 to 1", logs.exp(), call.keys, caption)
+        caption = "Number of tokens that halve the weight of earlier ones: few for local heads."
+        yield from half_life_panel(logs, call.keys, caption)

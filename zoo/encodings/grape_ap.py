@@ -1,4 +1,4 @@
-"""Biases summed along the path from query to key (additive GRAPE by path integrals; Zhang et al. 2025, arXiv:2512.07805)."""
+"""Biases summed from key to query (path-integral GRAPE; Zhang et al. 2025, arXiv:2512.07805)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from zoo.registry import Between, register
 
 @register
 class GRAPEAP(Encoding):
-    """scores + m_h sum_{l=j+1..i} log sigmoid(P_i . R_l P'_l / size), P = path(x), P' = P / rms(P), m_h the slopes of alibi
+    """scores + m_h sum_{l=j+1..i} log sigmoid(P_i . R_l P'_l / size), P = path(x), P' = P / rms(P)
 
-    R_l turns the `size` channels of P' by one radian per place: as in the published code, at the key's side alone, so that
-    the bias is not relative. Where P does not depend on the query it is fox, where P is 0 alibi of slopes m_h log 2.
-    The sums go by the order of tokens.
+    m_h are the slopes of alibi. R_l rotates the `size` channels of P' by one radian per position:
+    as in the published code, at the key's side alone, so the bias is not shift-invariant. If P does
+    not depend on the query it is fox, if P is 0 alibi with slopes m_h log 2. Sums follow the order
+    of tokens.
     """
 
     shared, causal_only, identity_at_zero = False, True, True
@@ -31,39 +32,33 @@ class GRAPEAP(Encoding):
     def __init__(self, dims: Dims, *, size: Annotated[int, Between(2)] = 8) -> None:
         super().__init__(dims)
         if size % 2:
-            raise OptionError("size", f"size {size} is not even")
+            raise OptionError("size", f"grape_ap: size {size} is not even")
         self.size = size
         self.path = nn.Linear(dims.dim, dims.heads * size, bias=False)
         nn.init.normal_(self.path.weight, std=0.5 * dims.dim**-0.5)
 
     def prepare(self, tokens: Tokens) -> Tokens:
-        return tokens.with_per_token(
-            path=apply_linear(self.path, tokens.x).unflatten(-1, (self.dims.heads, -1))
-        )  # [B, N, H, size]
+        path = apply_linear(self.path, tokens.x).unflatten(-1, (self.dims.heads, -1))
+        return tokens.with_per_token(path=path)  # [B, N, H, size]
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        sums = self._sums(call)  # [B, H, N, M]
+        logs = self._log_gates(call)
+        # sums from the query back to the key: small, and so exact, where it matters
+        sums = logs.flip(-1).cumsum(-1).flip(-1) - logs  # [B, H, N, M]
         return call.add_bias(bias_from_table(sums))
 
     def panels(self, call: AttentionCall) -> Panels:
-        told = "What a token on the way takes off a score, on average: heads near 0 look far."
-        yield head_panel(
-            "Steps of paths",
-            "score per token",
-            -mean_over_pairs(self._logs(call), attention_mask(call)),
-            told,
-        )
+        steps = -mean_over_pairs(self._log_gates(call), attention_mask(call))
+        caption = "Mean penalty by a token between key and query: heads near 0 attend far."
+        yield head_panel("Steps of paths", "score per token", steps, caption)
 
-    def _sums(self, call: AttentionCall) -> Tensor:
-        logs = self._logs(call)
-        return logs.flip(-1).cumsum(-1).flip(-1) - logs  # nearer keys first: small where it matters
-
-    def _logs(self, call: AttentionCall) -> Tensor:
-        """What each token up to the query adds to the scores of those before it, [B, H, N, M]."""
+    def _log_gates(self, call: AttentionCall) -> Tensor:
+        """Return what token j adds to the scores of query i with keys before j, [B, H, N, M]."""
         with disable_autocast(call.q.device):
             path = call.keys.per_token["path"].transpose(1, 2)  # [B, H, M, size]
             angles = call.keys.pos[:, None].expand(-1, -1, -1, self.size // 2)
             edges = rotate_pairs(F.rms_norm(path, (self.size,), eps=1e-6), cos_sin(angles))
             logs = F.logsigmoid(call.select_queries(path) @ edges.mT / self.size)
             slopes = head_slopes(self.dims.heads, logs)[:, None, None]
-            return logs * slopes * call.evaluate(lambda b, h, i, j: j <= call.key_index(i))
+            past = call.evaluate(lambda b, h, i, j: j <= call.key_index(i))
+            return logs * slopes * past

@@ -16,8 +16,8 @@ from zoo.registry import register
 class HeadScale(Encoding):
     """scores * scale_h
 
-    The scores so far, the biases of the links before it among them; those of later links are added as they are. A
-    temperature is not about places, so it holds for tokens without one too. `scale` is 1 at first.
+    It scales the scores so far, with the biases of encodings before it; biases of later ones are
+    added as they are. Temperatures apply to tokens without a position too. `scale` starts at 1.
     """
 
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
@@ -29,20 +29,17 @@ class HeadScale(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         if call.transform_scores is not None:
-            raise OptionError(
-                "encoding",
-                "head_scale cannot follow a link that rescores whole rows; list it first",
-            )
+            problem = "head_scale cannot follow an encoding that transforms rows of scores"
+            raise OptionError("encoding", f"{problem}; list it first")
         scale = upcast(self.scale)
-        sizes = scale[:, None, None]  # [H, 1, 1]
+        factors = scale[:, None, None]  # [H, 1, 1]
+        low_rank = [(upcast(left) * factors, right) for left, right in call.low_rank_biases]
         return call.replace(
-            q=(call.q * sizes).to(call.q.dtype),
+            q=(call.q * factors).to(call.q.dtype),
             biases=tuple(multiply_bias(bias, lambda b, h, i, j: scale[h]) for bias in call.biases),
-            low_rank_biases=tuple(
-                (upcast(left) * sizes, right) for left, right in call.low_rank_biases
-            ),
+            low_rank_biases=tuple(low_rank),
         )
 
     def panels(self, call: AttentionCall) -> Panels:
-        told = "What multiplies a head's scores: above 1 it looks at fewer tokens, below 1 at more."
-        return [head_panel("Scales", "factor of scores", self.scale, told)]
+        caption = "Factor of a head's scores: above 1 attention is sharper, below 1 more even."
+        return [head_panel("Scales", "factor of scores", self.scale, caption)]

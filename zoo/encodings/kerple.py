@@ -1,4 +1,4 @@
-"""Kernelized relative positions, with learned scales per head (KERPLE; Chi et al. 2022, arXiv:2205.09921)."""
+"""Kernelized relative positions with learned scales (KERPLE; Chi et al. 2022, arXiv:2205.09921)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from zoo.registry import register
 
 @register
 class KERPLE(Encoding):
-    """scores - p_h log(1 + a_h |p_i - p_j|), p = exp(log_scale), a = exp(log_rate); power: - a_h |p_i - p_j|^p_h
+    """scores - p_h log(1 + a_h |p_i - p_j|), p = exp(log_scale), a = exp(log_rate)
 
-    The exponent of power is p = 2 sigmoid(exponent). At first p is uniform in (0, 2) and a in (0, 1).
+    `kind` power: scores - a_h |p_i - p_j|^p_h, p = 2 sigmoid(exponent). At first p is uniform in
+    (0, 2) and a in (0, 1).
     """
 
     shift_invariant = True
-    axes_reason = "its authors define it on distances along a text; alibi and t5 take grids"
+    axes_reason = "its authors define it on distances along a text; alibi and t5 accept grids"
 
     def __init__(self, dims: Dims, *, kind: Literal["log", "power"] = "log") -> None:
         super().__init__(dims)
@@ -42,20 +43,16 @@ class KERPLE(Encoding):
 
     def panels(self, call: AttentionCall) -> Panels:
         rate, shape = self._rate_and_shape()
-        told = "How fast a head forgets with distance, at first; heads near 0 hardly tell near from far."
-        yield head_panel("Rates", "a, per token", rate, told)
-        told = (
-            "How much a head forgets altogether."
-            if self.kind == "log"
-            else "How soon far tokens fall behind near ones."
-        )
-        yield head_panel("Scales" if self.kind == "log" else "Exponents", "p", shape, told)
+        caption = "Speed of decay at short distances; heads near 0 hardly see distance."
+        yield head_panel("Rates", "a, per token", rate, caption)
+        if self.kind == "log":
+            yield head_panel("Scales", "p", shape, "Strength of the decay over all distances.")
+        else:
+            yield head_panel("Exponents", "p", shape, "Growth of the penalty with distance.")
 
     def _rate_and_shape(self) -> tuple[Tensor, Tensor]:
-        """a and p, [H] each"""
-        scale = (
-            upcast(self.log_scale).exp()
-            if self.kind == "log"
-            else 2 * upcast(self.exponent).sigmoid()
-        )
-        return upcast(self.log_rate).exp(), scale
+        """Return a and p, [H] each."""
+        rate = upcast(self.log_rate).exp()
+        if self.kind == "log":
+            return rate, upcast(self.log_scale).exp()
+        return rate, 2 * upcast(self.exponent).sigmoid()

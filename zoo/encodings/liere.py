@@ -1,4 +1,4 @@
-"""Lie rotational encoding: learned rotations that need not commute (LieRE; Ostmeier et al. 2024, arXiv:2406.10322)."""
+"""Learned rotations that need not commute (LieRE; Ostmeier et al. 2024, arXiv:2406.10322)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from zoo.registry import register
 
 @register
 class LieRE(Rotary):
-    """each block of b channels of q and k turns by exp(sum_a p_a A_a), A_a = U_a - U_a^T
+    """each block of b channels of q and k rotates by exp(sum_a p_a A_a), A_a = U_a - U_a^T
 
-    `generators` are the strict upper triangles U_a, row-major. They do not commute, so a score depends on both places
-    and not on their difference alone. Channels that fill no block stay as they are.
+    `generators` are the strict upper triangles U_a, row-major, at first uniform in [0, init_std).
+    They do not commute, so a score depends on both positions and not on their difference alone.
+    Channels that fill no block stay as they are.
     """
 
     shared = False
@@ -34,9 +35,8 @@ class LieRE(Rotary):
     def __init__(self, dims: Dims, *, block: int = 8, init_std: float = 2 * math.pi) -> None:
         super().__init__(dims)
         if not 2 <= block <= dims.head_dim:
-            raise OptionError(
-                "block", f"block {block} must lie between 2 and the head size {dims.head_dim}"
-            )
+            needed = f"must be between 2 and the head dim {dims.head_dim}"
+            raise OptionError("block", f"liere: block {block} {needed}")
         self.block = block
         shape = (dims.axes, dims.num_kv_heads, dims.head_dim // block, block * (block - 1) // 2)
         self.generators = nn.Parameter(torch.rand(shape) * init_std)  # [P, G, m, b (b - 1) / 2]
@@ -46,12 +46,12 @@ class LieRE(Rotary):
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         skew = self._skew()  # [P, G, m, b, b]
-        rotations = skew_matrix_exp(
-            skew.flatten(1, 2), pos.flatten(0, 1)
-        )  # [1|B N, G m, b, b]: tokens before heads
-        return (
-            rotations.unflatten(1, skew.shape[1:3]).unflatten(0, pos.shape[:2]).transpose(1, 2),
-        )
+        rotations = skew_matrix_exp(skew.flatten(1, 2), pos.flatten(0, 1))  # [1|B N, G m, b, b]
+        rotations = rotations.unflatten(1, skew.shape[1:3]).unflatten(0, pos.shape[:2])
+        return (rotations.transpose(1, 2),)  # [1|B, G, N, m, b, b]
+
+    def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
+        return rotate_blocks(x, *tables)
 
     def panels(self, call: AttentionCall) -> Panels:
         yield from angle_panels(self._skew(), self, call)
@@ -60,8 +60,5 @@ class LieRE(Rotary):
             yield from shift_change_panels(lambda pos: self.compute_rotation(pos)[0], self, call)
 
     def _skew(self) -> Tensor:
-        """[P, G, m, b, b]"""
+        """Return generators [P, G, m, b, b]."""
         return from_upper_triangle(upcast(self.generators), self.block)
-
-    def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
-        return rotate_blocks(x, *tables)

@@ -1,4 +1,4 @@
-"""No positional encoding (Haviv et al. 2022, arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466)."""
+"""No position encoding (Haviv et al. 2022, arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from zoo.registry import register
 class None_(Encoding):  # noqa: N801 - None is Python's
     """scores = q k^T / sqrt(K)
 
-    A causal mask alone tells order. Without one the model is permutation equivariant: it sees a set of tokens.
+    A causal mask alone reveals the order. Without one the model is permutation equivariant: it sees
+    a set of tokens.
     """
 
     shift_invariant = True

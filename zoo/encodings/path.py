@@ -1,4 +1,4 @@
-"""Reflections that tokens write and keys pass through on their way to a query (PaTH; Yang et al. 2025, arXiv:2505.16381)."""
+"""Householder products along the path from key to query (PaTH; Yang et al. 2025, arXiv:2505.16381)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ from zoo.registry import Between, register
 
 @register
 class PaTH(Encoding):
-    """scores k_j^T H_{j+1} .. H_i q_i / sqrt(K), H_t = I - beta_t w_t w_t^T, beta_t = 2 sigmoid(strength(x_t)),
-    w_t = filter_0 direction(x_t) + filter_1 direction(x_{t-1}) + .. at norm 1, per key head
+    """scores k_j^T H_{j+1} .. H_i q_i / sqrt(K), H_t = I - beta_t w_t w_t^T
 
-    `direction` has rank `rank`; `convolution` tokens make a w_t, channel by channel, 1 for x_t alone. (The published code
-    puts a SiLU after the convolution, which the paper has not, and makes `direction` of full rank where query heads share
-    key heads.) Transformations go by the order of tokens, whether they have a place or not. With `fox` it is PaTH-FoX.
+    beta_t = 2 sigmoid(strength(x_t)), and w_t = filter_0 direction(x_t) + filter_1
+    direction(x_{t-1}) + .. at norm 1, per key head. `direction` has rank `rank`; `convolution`
+    tokens make a w_t, channel by channel, 1 for x_t alone. (The published code puts a SiLU after
+    the convolution, which the paper has not, and makes `direction` of full rank if query heads
+    share key heads.) Products follow the order of tokens, with or without positions. With `fox` it
+    is PaTH-FoX.
     """
 
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
@@ -45,22 +47,18 @@ class PaTH(Encoding):
     ) -> None:
         super().__init__(dims)
         width, self.lookback = dims.num_kv_heads * dims.head_dim, convolution - 1
-        layers = nn.Linear(dims.dim, rank, bias=False), nn.Linear(rank, width, bias=False)
-        self.direction = nn.Sequential(*map(init_normal, layers))
+        down, up = nn.Linear(dims.dim, rank, bias=False), nn.Linear(rank, width, bias=False)
+        self.direction = nn.Sequential(init_normal(down), init_normal(up))
         self.strength = init_normal(nn.Linear(dims.dim, dims.num_kv_heads))
-        shares = (
-            torch.empty(convolution, width).uniform_(-1, 1) * convolution**-0.5
-        )  # as PyTorch's convolutions
-        self.filter = nn.Parameter(shares) if convolution > 1 else None  # the token itself first
+        # as PyTorch initialises convolutions; the weight of the token itself comes first
+        weights = torch.empty(convolution, width).uniform_(-1, 1) * convolution**-0.5
+        self.filter = nn.Parameter(weights) if convolution > 1 else None
 
     def prepare(self, tokens: Tokens) -> Tokens:
-        direction = apply_linear(
-            self.direction[1], apply_linear(self.direction[0], tokens.x)
-        )  # [B, N, G K]
-        return tokens.with_per_token(
-            path_direction=direction,
-            path_strength=2 * apply_linear(self.strength, tokens.x).sigmoid(),
-        )
+        down, up = self.direction
+        direction = apply_linear(up, apply_linear(down, tokens.x))  # [B, N, G K]
+        strength = 2 * apply_linear(self.strength, tokens.x).sigmoid()  # [B, N, G]
+        return tokens.with_per_token(path_direction=direction, path_strength=strength)
 
     def update_cached_keys(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
         direction, strength = tokens.per_token["path_direction"], tokens.per_token["path_strength"]
@@ -69,31 +67,22 @@ class PaTH(Encoding):
             k = update_keys(upcast(k), *self._reflections(tokens, len(k)))
         return k, tokens.with_per_token(path_direction=rest, path_strength=strength[:, :0])
 
-    def panels(self, call: AttentionCall) -> Panels:
-        told = "What a token does to keys on their way to later queries: 0 lets them pass, 1 erases a direction, 2 flips it."
-        return spread_panel(
-            "Strength",
-            "beta, 0 to 2",
-            call.keys.per_token["path_strength"],
-            call.keys,
-            told,
-            kind="key head",
-        )
-
     def modify(self, call: AttentionCall) -> AttentionCall:
         with disable_autocast(call.q.device):
-            w, beta = (
-                repeat_kv_heads(one, self.dims.heads)
-                for one in self._reflections(call.keys, len(call.q))
-            )
-            table = (
-                compute_path_bias(call.scatter_queries(upcast(call.q)), upcast(call.k), w, beta)
-                * call.scale
-            )  # [B, H, .., M]
-        return call.add_bias(bias_from_table(call.gather_queries(table)))
+            w, beta = self._reflections(call.keys, len(call.q))
+            w, beta = repeat_kv_heads(w, self.dims.heads), repeat_kv_heads(beta, self.dims.heads)
+            queries = call.scatter_queries(upcast(call.q))
+            bias = compute_path_bias(queries, upcast(call.k), w, beta) * call.scale  # [B, H, .., M]
+        return call.add_bias(bias_from_table(call.gather_queries(bias)))
+
+    def panels(self, call: AttentionCall) -> Panels:
+        strength = call.keys.per_token["path_strength"]
+        caption = "Effect of a token on earlier keys: 0 none, 1 erases a direction, 2 reflects it."
+        title, unit = "Strength", "beta, 0 to 2"
+        return spread_panel(title, unit, strength, call.keys, caption, kind="key head")
 
     def _reflections(self, tokens: Tokens, batch: int) -> tuple[Tensor, Tensor]:
-        """w [B, G, n, K] and beta [B, G, n] of the tokens that keys have not passed through yet, the last n."""
+        """Return w [B, G, n, K] and beta [B, G, n] of the last n tokens, not applied to keys yet."""
         direction, strength = tokens.per_token["path_direction"], tokens.per_token["path_strength"]
         if self.filter is not None:
             direction = convolve(direction, self.filter, tokens.document)

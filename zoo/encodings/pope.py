@@ -1,4 +1,4 @@
-"""Polar coordinates: lengths tell what a token is, angles where (PoPE; Gopalakrishnan et al. 2025, arXiv:2509.10534)."""
+"""Polar coordinates of channels (PoPE; Gopalakrishnan et al. 2025, arXiv:2509.10534)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from zoo.registry import Between, register
 
 @register
 class PoPE(Rotary):
-    """scores sum_c softplus(q_ic) softplus(k_jc) cos((p_j - p_i) w_c + phase_c) / sqrt(K), w_c = base^(-c/K), c = 0..K-1
+    """scores sum_c softplus(q_ic) softplus(k_jc) cos((p_j - p_i) w_c + phase_c) / sqrt(K)
 
-    Each channel becomes a pair, so heads are 2K wide, and the scale stays that of K. `phase` belongs to the key head, at first
-    U(-initial, 0). Published are 2 pi and, for texts longer than those of training, 0. The paper keeps phases from -2 pi
-    to 0; nothing is clamped here, for that is a full turn, and beyond its ends they would learn nothing. Tokens without a
-    place have lengths too, and the angles of place 0. The paper has sequences alone.
+    w_c = base^(-c/K), c = 0..K-1: lengths say what a token is, angles where. Each channel becomes a
+    pair, so heads are 2K wide, and the scale stays that of K. `phase` belongs to the key head, at
+    first U(-init_std, 0): published are 2 pi and, for texts longer than in training, 0. The paper
+    clamps phases to [-2 pi, 0]; that is a full rotation, and clamped phases would stop learning, so
+    nothing is clamped here. Tokens without a position have lengths too, at the angles of position
+    0. The paper has sequences alone.
     """
 
     shared, handles_special_tokens = False, True
-    axes_reason = "its authors have sequences alone; rope_axial and rope_mixed take grids"
+    axes_reason = "its authors have sequences alone; rope_axial and rope_mixed accept grids"
 
     def __init__(
         self,
@@ -37,9 +39,8 @@ class PoPE(Rotary):
     ) -> None:
         super().__init__(dims)
         self.base = base
-        self.phase = nn.Parameter(
-            -init_std * torch.rand(dims.num_kv_heads, dims.head_dim)
-        )  # [G, K]
+        phase = -init_std * torch.rand(dims.num_kv_heads, dims.head_dim)
+        self.phase = nn.Parameter(phase)  # [G, K]
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
         angles = pos[:, None] * self.wave_vectors(pos)[0]  # [1|B, 1, N, K]
@@ -51,20 +52,21 @@ class PoPE(Rotary):
         return (self.base ** (-channels / self.dims.head_dim))[None, None]
 
     def panels(self, call: AttentionCall) -> Panels:
-        told = "The angle between query and key at which a channel adds most to a score; 0 looks at the token itself."
         yield from super().panels(call)
-        yield pair_panel("Phases", "radians", self.phase, told, steep=False, x="channel")
+        caption = (
+            "Angle between query and key where a channel adds most to a score; 0 is the token."
+        )
+        yield pair_panel("Phases", "radians", self.phase, caption, steep=False, x="channel")
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        return _polar(q, self.get_rotation(tokens)[0])
+        return _to_polar(q, self.get_rotation(tokens)[0])
 
     def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        return _polar(k, self.get_rotation(tokens)[1])
+        return _to_polar(k, self.get_rotation(tokens)[1])
 
 
-def _polar(x: Tensor, table: Tensor) -> Tensor:
-    """Heads [B, H, N, K] as lengths at the angles of a table [1|B, 1|H, N, K, 2]: [B, H, N, 2K]."""
+def _to_polar(x: Tensor, table: Tensor) -> Tensor:
+    """Place lengths of heads [B, H, N, K] at angles [1|B, 1|H, N, K, 2]: [B, H, N, 2K]."""
     lengths = F.softplus(upcast(x))
-    return (
-        torch.stack([lengths * side for side in table.unbind(-1)], dim=-1).flatten(-2).to(x.dtype)
-    )
+    parts = [lengths * side for side in table.unbind(-1)]
+    return torch.stack(parts, dim=-1).flatten(-2).to(x.dtype)

@@ -17,9 +17,10 @@ from zoo.registry import Between, register
 
 @register
 class RoPE(Rotary):
-    """pairs (2t, 2t+1) of q and k turn by p w_t, w_t = base^(-2t/K'), K' = fraction K
+    """pairs (2t, 2t+1) of q and k rotate by p w_t, w_t = base^(-2t/K'), K' = rotary_fraction K
 
-    Channels past K' stay as they are. `scaling` stretches the waves for texts longer than those of training.
+    Channels past K' stay as they are. `scaling` scales the frequencies for longer texts than in
+    training.
     """
 
     axes_reason = "rope_axial and rope_mixed are its forms on grids"
@@ -35,36 +36,33 @@ class RoPE(Rotary):
         super().__init__(dims)
         width = round(rotary_fraction * dims.head_dim, 6)
         if width < 2 or width % 2:
-            raise OptionError(
-                "rotary_fraction",
-                f"{rotary_fraction} of the head size {dims.head_dim} is not an even number of channels",
-            )
+            problem = f"{rotary_fraction} of the head dim {dims.head_dim}"
+            message = f"rope: {problem} is not an even number of channels"
+            raise OptionError("rotary_fraction", message)
         self.base, self.width, self.scaling = base, int(width), scaling
         if scaling is not None:
             self.length = scaling.training_length(dims)
-            self.identity_at_zero = (
-                scaling.rule != "yarn"
-            )  # which makes tokens larger wherever they are
+            self.identity_at_zero = scaling.rule != "yarn"  # which enlarges every query and key
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
-        if self.scaling is not None:  # stretched already
+        if self.scaling is not None:
             return {}
-        factor, original = factors[0], self.dims.tokens
-        return {
-            rule: {"scaling": Scaling(rule=rule, factor=factor, original=original)}
-            for rule in get_args(ScalingRule)
-        }
+        rules: dict[str, Mapping[str, Any]] = {}
+        for rule in get_args(ScalingRule):
+            scaling = Scaling(rule=rule, factor=factors[0], original=self.dims.tokens)
+            rules[rule] = {"scaling": scaling}
+        return rules
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        waves, size = self._scaled(pos)
-        table = cos_sin(compute_angles(pos, waves[None, None]))  # [1|B, 1, N, K'/2, 2]
-        return (table if size == 1 else size * table,)
+        frequencies, factor = self._scaled_frequencies(pos)
+        table = cos_sin(compute_angles(pos, frequencies[None, None]))  # [1|B, 1, N, K'/2, 2]
+        return (table if factor == 1 else factor * table,)
 
     def wave_vectors(self, like: Tensor) -> Tensor:
-        return self._scaled(like)[0][None, None]
+        return self._scaled_frequencies(like)[0][None, None]
 
-    def _scaled(self, like: Tensor) -> tuple[Tensor, float]:
-        """Frequencies [K'/2], and what multiplies cos and sin."""
+    def _scaled_frequencies(self, like: Tensor) -> tuple[Tensor, float]:
+        """Return frequencies [K'/2], and a factor for cos and sin."""
         steps = torch.arange(self.width // 2, device=like.device, dtype=like.dtype)
         if self.scaling is None:
             return self.base ** (-2 * steps / self.width), 1.0

@@ -1,4 +1,4 @@
-"""RoPE on the axes of an image or a clip (Heo et al. 2024, arXiv:2403.13298; Fang et al. 2023, arXiv:2303.11331)."""
+"""RoPE on the axes of images and clips (Heo et al. 2024, arXiv:2403.13298; arXiv:2303.11331)."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.common.frequencies import axis_frequencies, check_pairs, compute_angles
+from zoo.encodings.common.frequencies import axis_frequencies, check_head_dim, compute_angles
 from zoo.encodings.common.rotation import Rotary, cos_sin
 from zoo.registry import Between, register
 
 
 @register
 class RoPEAxial(Rotary):
-    """pairs (2k, 2k+1) of q and k turn by p_a w_k, w_k = base^(-2Pk/K), a part of the pairs for each axis a
+    """pairs (2k, 2k+1) of q and k rotate by p_a w_k, w_k = base^(-2Pk/K), a group of pairs per axis
 
-    Images: the first half of the pairs turns with the column, the second with the row, as published checkpoints have it.
-    Clips: three nearly equal parts for frame, row and column, of which none need divide them evenly. `unit` turn: angles are
-    2 pi p_a w_k, as DINOv3 has them (Simeoni et al. 2025, arXiv:2508.10104), with symmetric coordinates.
+    Images: the first half of the pairs rotates with the column, the second with the row, as
+    published checkpoints have it. Clips: three nearly equal parts for frame, row and column, which
+    need not divide the pairs evenly. `unit` turn: angles are 2 pi p_a w_k, as in DINOv3 (Simeoni et
+    al. 2025, arXiv:2508.10104), with symmetric coordinates; it needs coordinates that are not whole
+    numbers.
     """
 
     axes = (2, 3)
-    axes_reason = "a text has one axis, and is for rope"
+    axes_reason = "rope is its form on a text"
 
     def __init__(
         self,
@@ -35,7 +37,7 @@ class RoPEAxial(Rotary):
         unit: Literal["radian", "turn"] = "radian",
     ) -> None:
         super().__init__(dims)
-        check_pairs(dims)
+        check_head_dim(self)
         self.base, self.unit = base, 2 * math.pi if unit == "turn" else 1.0
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
@@ -45,7 +47,5 @@ class RoPEAxial(Rotary):
         return (cos_sin(compute_angles(pos, self.wave_vectors(pos))),)  # [1|B, 1, N, K/2, 2]
 
     def wave_vectors(self, like: Tensor) -> Tensor:
-        waves = self.unit * torch.block_diag(
-            *axis_frequencies(self.dims, self.base, like)
-        )  # [P, K/2]
-        return (waves.flip(0) if self.dims.axes == 2 else waves)[:, None]
+        waves = self.unit * torch.block_diag(*axis_frequencies(self.dims, self.base, like))
+        return (waves.flip(0) if self.dims.axes == 2 else waves)[:, None]  # [P, 1, K/2]

@@ -1,4 +1,4 @@
-"""RoPE with learned wave vectors, free in direction (RoPE-Mixed; Heo et al. 2024, arXiv:2403.13298)."""
+"""RoPE with learned wave vectors in any direction (RoPE-Mixed; Heo et al. 2024, arXiv:2403.13298)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zoo.attention import Dims, upcast
 from zoo.encodings.common.frequencies import (
     adapt_axes,
     axis_frequencies,
-    check_pairs,
+    check_head_dim,
     compute_angles,
 )
 from zoo.encodings.common.rotation import Rotary, rotation_tables
@@ -21,9 +21,10 @@ from zoo.registry import Between, register
 
 @register
 class RoPEMixed(Rotary):
-    """pairs (2i, 2i+1) of q and k of head h turn by sum_a p_a frequencies[a, h, i]
+    """pairs (2i, 2i+1) of q and k of head h rotate by sum_a p_a frequencies[a, h, i]
 
-    At first group a of P groups of pairs points along the a-th column of a random rotation, magnitudes base^(-2Pk/K).
+    At first group a of P groups of pairs points along the a-th column of a random rotation, with
+    magnitudes base^(-2Pk/K).
     """
 
     shared = False
@@ -31,12 +32,11 @@ class RoPEMixed(Rotary):
 
     def __init__(self, dims: Dims, *, base: Annotated[float, Between(1)] = 10.0) -> None:
         super().__init__(dims)
-        check_pairs(dims)
-        frames = _rotations(dims.num_kv_heads, dims.axes)  # [G, P, P]
-        groups = [
-            frames[:, :, a].T[..., None] * part
-            for a, part in enumerate(axis_frequencies(dims, base, frames))
-        ]
+        check_head_dim(self)
+        frames = _random_rotations(dims.num_kv_heads, dims.axes)  # [G, P, P]
+        groups = []
+        for axis, magnitudes in enumerate(axis_frequencies(dims, base, frames)):
+            groups.append(frames[:, :, axis].T[..., None] * magnitudes)
         self.frequencies = nn.Parameter(torch.cat(groups, dim=-1))  # [P, G, K/2]
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
@@ -52,8 +52,8 @@ class RoPEMixed(Rotary):
         return adapt_axes(value, source.dims, self.dims)
 
 
-def _rotations(count: int, axes: int) -> Tensor:
-    """Random rotations [count, P, P], uniformly distributed; on two axes the angle is U[0, 2 pi)."""
+def _random_rotations(count: int, axes: int) -> Tensor:
+    """Draw rotations [count, P, P], uniformly; on two axes the angle is U[0, 2 pi)."""
     q, r = torch.linalg.qr(torch.randn(count, axes, axes))
     q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]
     return torch.cat([q[..., :-1], q[..., -1:] * torch.linalg.det(q)[:, None, None]], dim=-1)

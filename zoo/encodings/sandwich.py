@@ -1,10 +1,11 @@
-"""Sines of two places multiplied, as a bias of distance (Sandwich; Chi et al. 2022, arXiv:2212.10356)."""
+"""Products of sinusoids as a bias of distance (Sandwich; Chi et al. 2022, arXiv:2212.10356)."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import torch
+from torch import Tensor
 
 from zoo.attention import AttentionCall, Dims, Encoding, Lookup, Tokens, disable_autocast
 from zoo.encodings.common.panels import Panels, head_panel
@@ -17,48 +18,49 @@ from zoo.registry import Between, register
 class Sandwich(Encoding):
     """scores + H/(8h) (sum_{k=1}^{width/2} cos((p_i - p_j) / 10000^(2k/width)) - width/2), h = 1..H
 
-    What sinusoids of two places have in common, a factor of rank `width`: it falls off about as a logarithm does, and
-    nothing is learned.
+    The inner product of the sinusoids of two positions, a bias of rank `width`: it decays about as
+    a logarithm does, and nothing is learned.
     """
 
     shift_invariant = True
-    axes_reason = "its authors define it on distances along a text; alibi and t5 take grids"
+    axes_reason = "its authors define it on distances along a text; alibi and t5 accept grids"
 
     def __init__(self, dims: Dims, *, width: Annotated[int, Between(2)] = 128) -> None:
         super().__init__(dims)
         if width % 2:
-            raise OptionError("width", f"width {width} is not even: a wave has a sine and a cosine")
+            problem = f"width {width} is not even: a wave has a sine and a cosine"
+            raise OptionError("width", f"sandwich: {problem}")
         self.width = width
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        here = call.keys.pos[:, -1:]  # angles from the end are small where they matter
-        waves = 10000 ** (
-            -torch.arange(2, self.width + 2, 2, device=here.device, dtype=here.dtype) / self.width
-        )
+        # relative to the last token: small, and so exact, where it matters
+        last = call.keys.pos[:, -1:]
+        even = torch.arange(2, self.width + 2, 2, device=last.device, dtype=last.dtype)
+        waves = 10000 ** (-even / self.width)
+        slopes = self._slopes(last)
         if call.is_consecutive:
-            offsets = torch.arange(len(call.keys), device=here.device, dtype=here.dtype)
-            waned = (offsets[:, None] * waves).cos().sum(-1) - self.width / 2  # [M]
-            return call.add_bias(
-                Lookup((self._slopes(here)[:, None] * waned)[None, :, None], index_offsets(call))
-            )
+            offsets = torch.arange(len(call.keys), device=last.device, dtype=last.dtype)
+            decay = (offsets[:, None] * waves).cos().sum(-1) - self.width / 2  # [M]
+            table = (slopes[:, None] * decay)[None, :, None]
+            return call.add_bias(Lookup(table, index_offsets(call)))
 
-        def features(tokens: Tokens) -> torch.Tensor:
-            angles = (tokens.pos - here)[:, None] * waves  # [1|B, 1, N, width/2]
+        def encode(tokens: Tokens) -> Tensor:
+            angles = (tokens.pos - last)[:, None] * waves  # [1|B, 1, N, width/2]
             return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
-        slopes = self._slopes(here)[:, None, None]
-        one = here.new_ones(1, 1, 1, 1)
-        with disable_autocast(here.device):
-            left, right = (features(tokens) for tokens in (call.queries, call.keys))
-            return call.add_low_rank_bias(slopes * left, right).add_low_rank_bias(
-                -slopes[None] * self.width / 2, one
-            )
+        slopes = slopes[:, None, None]
+        with disable_autocast(last.device):
+            left, right = encode(call.queries), encode(call.keys)
+            constant = -slopes[None] * self.width / 2
+            biased = call.add_low_rank_bias(slopes * left, right)
+            return biased.add_low_rank_bias(constant, last.new_ones(1, 1, 1, 1))
 
     def panels(self, call: AttentionCall) -> Panels:
-        told = "What multiplies a head's bias of distance: large ones look near, small ones far."
-        return [head_panel("Slopes", "factor of the bias", self._slopes(call.keys.pos), told)]
+        slopes = self._slopes(call.keys.pos)
+        caption = "Factor of a head's bias: heads with a large factor attend to near keys."
+        return [head_panel("Slopes", "factor of the bias", slopes, caption)]
 
-    def _slopes(self, like: torch.Tensor) -> torch.Tensor:
-        """[H]"""
+    def _slopes(self, like: Tensor) -> Tensor:
+        """Return H/(8h), [H]."""
         heads = torch.arange(1, self.dims.heads + 1, device=like.device, dtype=like.dtype)
         return self.dims.heads / (8 * heads)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Tokens, upcast
-from zoo.encodings.common.frequencies import check_pairs
+from zoo.encodings.common.frequencies import check_head_dim
 from zoo.encodings.common.layers import apply_linear, convolve
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.encodings.common.rotation import CumulativeRotary
@@ -18,12 +18,13 @@ from zoo.registry import Between, register
 
 @register
 class SelectiveRoPE(CumulativeRotary):
-    """pairs (2t, 2t+1) of q_i turn by w_t sum_{l <= i} sigmoid(gate(x_l)) (kernel * out(into(x)))_l, w_t = base^(-2t/K)
+    """pairs (2t, 2t+1) of q_i rotate by w_t sum_{l <= i} sigmoid(gate(x_l)) (kernel * out(into(x)))_l
 
-    The convolution reaches over `width` tokens of one document, kernel[n] weighing the n-th before. `gate` and `silu`,
-    after the convolution, are the paper's additions for language models. As in the published code each head's share of x
-    has length 1, and pairs have the frequencies of RoPE with a larger base, not learned. Networks start as PyTorch makes
-    them; the code draws them from N(0, .02^2), which hardly turns anything at first.
+    w_t = base^(-2t/K). The convolution covers `width` tokens of one document, kernel[n] for the
+    n-th before. `gate`, and `silu` after the convolution, are the paper's additions for language
+    models. As in the published code each head's share of x has length 1, and pairs have the
+    frequencies of RoPE with a larger base, not learned. Networks start as PyTorch initialises them;
+    the code draws them from N(0, .02^2), which hardly rotates anything at first.
     """
 
     def __init__(
@@ -37,46 +38,39 @@ class SelectiveRoPE(CumulativeRotary):
         silu: bool = False,
     ) -> None:
         super().__init__(dims)
-        check_pairs(dims)
+        check_head_dim(self)
         self.lookback = width - 1
         self.base, self.silu = base, silu
         channels = dims.num_kv_heads * dims.head_dim // 2
         self.into = nn.Linear(dims.dim, rank, bias=False)
         self.out = nn.Linear(rank, channels, bias=False)
-        self.kernel = nn.Parameter(
-            (2 * torch.rand(width, channels) - 1) * width**-0.5
-        )  # [width, G K/2]
+        kernel = (2 * torch.rand(width, channels) - 1) * width**-0.5
+        self.kernel = nn.Parameter(kernel)  # [width, G K/2]
         self.gate = nn.Linear(dims.dim, dims.num_kv_heads) if gate else None
 
     def prepare(self, tokens: Tokens) -> Tokens:
         x = F.normalize(upcast(tokens.x).unflatten(-1, (self.dims.heads, -1)), dim=-1).flatten(-2)
-        tokens = tokens.with_per_token(
-            selected=apply_linear(self.out, apply_linear(self.into, x))
-        )  # [B, N, G K/2]
-        return (
-            tokens
-            if self.gate is None
-            else tokens.with_per_token(turning=apply_linear(self.gate, x).sigmoid())
-        )  # [B, N, G]
+        angles = apply_linear(self.out, apply_linear(self.into, x))  # [B, N, G K/2]
+        tokens = tokens.with_per_token(selected=angles)
+        if self.gate is None:
+            return tokens
+        gates = apply_linear(self.gate, x).sigmoid()  # [B, N, G]
+        return tokens.with_per_token(rotation_gate=gates)
 
     def panels(self, call: AttentionCall) -> Panels:
         yield from super().panels(call)
         if self.gate is not None:
-            told = "How much of its angle a token turns by: near 0 a head leaves a token out of its count of places."
-            yield from spread_panel(
-                "Gates",
-                "gate, 0 to 1",
-                call.keys.per_token["turning"],
-                call.keys,
-                told,
-                kind="key head",
-            )
+            gates = call.keys.per_token["rotation_gate"]
+            caption = "Share of its angle by which a token rotates: near 0 a head skips the token."
+            title, unit = "Gates", "gate, 0 to 1"
+            yield from spread_panel(title, unit, gates, call.keys, caption, kind="key head")
 
     def token_angles(self, tokens: Tokens) -> Tensor:
-        steps = convolve(tokens.per_token["selected"], self.kernel, tokens.document)
-        steps = (F.silu(steps) if self.silu else steps).unflatten(
-            -1, (self.dims.num_kv_heads, -1)
-        )  # [B, M, G, K/2]
-        pairs = torch.arange(steps.shape[-1], device=steps.device, dtype=steps.dtype)
-        steps = steps * self.base ** (-pairs / len(pairs))
-        return steps if self.gate is None else steps * tokens.per_token["turning"][..., None]
+        angles = convolve(tokens.per_token["selected"], self.kernel, tokens.document)
+        angles = F.silu(angles) if self.silu else angles
+        angles = angles.unflatten(-1, (self.dims.num_kv_heads, -1))  # [B, M, G, K/2]
+        pairs = torch.arange(angles.shape[-1], device=angles.device, dtype=angles.dtype)
+        angles = angles * self.base ** (-pairs / len(pairs))
+        if self.gate is None:
+            return angles
+        return angles * tokens.per_token["rotation_gate"][..., None]

@@ -1,4 +1,4 @@
-"""Sines and cosines of the position added to the input (Vaswani et al. 2017, arXiv:1706.03762)."""
+"""Sines and cosines of positions added to the input (Vaswani et al. 2017, arXiv:1706.03762)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ BASE = 10000.0
 
 @register
 class Sinusoidal(Encoding):
-    """PE(p, 2i) = sin(p w_i), PE(p, 2i+1) = cos(p w_i), w_i = base^(-2i/D)
+    """x + PE(p), PE(p, 2i) = sin(p w_i), PE(p, 2i+1) = cos(p w_i), w_i = base^(-2i/D)
 
-    With P axes each has D/P consecutive channels, in array order, and its own ladder with D/P in place of D.
-    `layout` concat puts an axis's sines before its cosines.
+    Each of P axes has D/P consecutive channels, in array order, and frequencies with D/P in place
+    of D. `layout` concat puts an axis's sines before its cosines.
     """
 
     axes = (1, 2, 3)
@@ -45,16 +45,16 @@ class Sinusoidal(Encoding):
 
 
 def sinusoid(pos: Tensor, dim: int, base: float = BASE, layout: Layout = "interleaved") -> Tensor:
-    """Waves [1|B, N, D] at coordinates [1|B, N, P]."""
+    """Return sines and cosines [1|B, N, D] at coordinates [1|B, N, P]."""
     width = dim // pos.shape[-1]
-    ladder = torch.arange(0, width, 2, device=pos.device, dtype=pos.dtype)
-    angles = pos[..., None] * base ** (-ladder / width)  # [1|B, N, P, D/2P]
+    even = torch.arange(0, width, 2, device=pos.device, dtype=pos.dtype)
+    angles = pos[..., None] * base ** (-even / width)  # [1|B, N, P, D/2P]
     waves = torch.stack([angles.sin(), angles.cos()], dim=-1)
     return (waves if layout == "interleaved" else waves.mT).flatten(-3)
 
 
 def plane_waves(pos: Tensor, dim: int) -> Tensor:
-    """[cos | sin] [1|B, N, D] of waves of growing frequency in ever other directions, at coordinates [1|B, N, 2]."""
+    """Return [cos | sin] [1|B, N, D] of waves in many directions, at coordinates [1|B, N, 2]."""
     k = torch.arange(dim // 2, device=pos.device, dtype=pos.dtype)
     size = math.pi * 10 ** (k / max(dim // 2 - 1, 1))
     phases = pos[..., :1] * (size * k.cos()) + pos[..., 1:] * (size * k.sin())

@@ -1,4 +1,4 @@
-"""Stick-breaking attention: each key takes its share of what nearer ones left (Tan et al. 2024, arXiv:2410.17980)."""
+"""Stick-breaking attention (Tan et al. 2024, arXiv:2410.17980)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from zoo.attention.backends.reference import weights
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.registry import register
 
-LEAST = -80.0  # below it float32 is about to underflow, where exp takes ten times as long
+MIN_LOG_WEIGHT = -80.0  # below it float32 is about to underflow, where exp takes ten times as long
 
 
 @register
 class StickBreaking(Encoding):
-    """weights exp(z_ij - sum_{l=j}^{i-1} softplus(z_il)) for j < i, z = scores; output + (1 - sum_j w_ij) remainder
+    """weights exp(z_ij - sum_{l=j}^{i-1} softplus(z_il)) for j < i, z = scores
 
-    `inclusive` lets a token see itself: j <= i, and the sum ends at i. The published model norms the heads' outputs
-    (block option output_norm). Shares go by the order of tokens, whether they have a place or not.
+    Each key takes a share of what nearer keys left. The output gets (1 - sum_j w_ij) remainder in
+    addition. `inclusive` lets a token see itself: j <= i, and the sum ends at i. The published
+    model normalises the heads' outputs (block option output_norm). Shares follow the order of
+    tokens, with or without positions.
     """
 
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True
@@ -30,29 +32,28 @@ class StickBreaking(Encoding):
         self.remainder = nn.Parameter(torch.zeros(dims.heads, dims.head_dim))  # [H, K]
 
     def modify(self, call: AttentionCall) -> AttentionCall:
-        def weigh(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
-            seen = visible & call.evaluate(
-                lambda b, h, i, j: j < call.key_index(i) + self.last, span
-            )
-            z = scores.masked_fill(~seen, 0)
-            passed = F.softplus(z) * seen
-            left = passed.flip(-1).cumsum(-1).flip(-1) - passed  # by the keys nearer than j
-            logs = -F.softplus(-z) - left
-            return logs.clamp(min=LEAST).exp() * seen
+        def break_stick(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
+            past = call.evaluate(lambda b, h, i, j: j < call.key_index(i) + self.last, span)
+            keys = visible & past
+            z = scores.masked_fill(~keys, 0)
+            passed = F.softplus(z) * keys
+            nearer = passed.flip(-1).cumsum(-1).flip(-1) - passed
+            logs = -F.softplus(-z) - nearer
+            return logs.clamp(min=MIN_LOG_WEIGHT).exp() * keys
 
-        spared = upcast(self.remainder)[:, None]  # [H, 1, K]
+        vectors = upcast(self.remainder)[:, None]  # [H, 1, K]
 
-        def readout(weights: Tensor, span: Span) -> Tensor:
-            return remainder(weights) * spared
+        def add_remainder(weights: Tensor, span: Span) -> Tensor:
+            return unused_weight(weights) * vectors
 
-        return call.replace(normalize=weigh, extra_output=readout)
+        return call.replace(normalize=break_stick, extra_output=add_remainder)
 
     def panels(self, call: AttentionCall) -> Panels:
-        left = remainder(weights(call))[..., 0].transpose(1, 2)  # [B, N, H]
-        told = "What no key took of a query's attention: near 1 a head does nothing, and its learned remainder speaks."
-        yield from spread_panel("Left over", "share of the stick", left, call.queries, told)
+        unused = unused_weight(weights(call))[..., 0].transpose(1, 2)  # [B, N, H]
+        caption = "Attention that no key took: near 1 a head outputs its learned remainder."
+        yield from spread_panel("Remainder", "share of the stick", unused, call.queries, caption)
 
 
-def remainder(weights: Tensor) -> Tensor:
-    """What is left of the stick, [B, H, N, 1]."""
+def unused_weight(weights: Tensor) -> Tensor:
+    """Return what the keys leave of the stick, [B, H, N, 1]."""
     return 1 - weights.sum(-1, keepdim=True)

@@ -20,9 +20,10 @@ from zoo.registry import Between, register
 class T5(Encoding):
     """scores + table[bucket(p_i - p_j), h]
 
-    Distances below half of the buckets have one each, longer ones share by their logarithm, all beyond `reach` the last.
-    Without a causal mask half of the buckets are for keys ahead. Initial N(0, 1) / sqrt(D). On a grid each axis has a table
-    of its own, whose biases are added, and half of the buckets for keys ahead under any mask.
+    Distances below half of the buckets have one each, longer ones share by their logarithm, and all
+    beyond `max_distance` the last. Without a causal mask half of the buckets are for keys ahead.
+    Initial N(0, 1) / sqrt(D). On a grid each axis has a table of its own, whose biases are added,
+    and half of the buckets for keys ahead under any mask.
     """
 
     shift_invariant = True
@@ -37,11 +38,11 @@ class T5(Encoding):
     ) -> None:
         super().__init__(dims)
         if num_buckets % 2:
-            raise OptionError("num_buckets", f"num_buckets {num_buckets} is not even")
+            raise OptionError("num_buckets", f"t5: num_buckets {num_buckets} is not even")
         self.num_buckets, self.max_distance = num_buckets, max_distance
-        check_buckets(num_buckets, max_distance, ahead=True)
+        check_buckets(num_buckets, max_distance, keys_ahead=True)
         axes = (dims.axes,) if dims.axes > 1 else ()
-        table = torch.randn(*axes, num_buckets, dims.heads)  # [buckets, H], [P, buckets, H]
+        table = torch.randn(*axes, num_buckets, dims.heads)  # [buckets, H] or [P, buckets, H]
         self.table = nn.Parameter(table * dims.dim**-0.5)
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:
@@ -49,28 +50,29 @@ class T5(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         for axis, table in enumerate(self._tables()):
-            call = call.add_bias(Lookup(table.mT[None, :, None], self._column(call, axis)))
+            call = call.add_bias(Lookup(table.mT[None, :, None], self._bucket(call, axis)))
         return call
 
     def panels(self, call: AttentionCall) -> Panels:
-        first, buckets = self._buckets(call)
+        first, buckets = self._bucket_table(call)
         offsets = first + torch.arange(len(buckets))
-        told = "What a bucket adds to scores, over offsets: where a line falls to both sides, a head looks near."
+        caption = "Bias of each offset: a line that falls to both sides belongs to a local head."
         for axis, table in zip(AXES[self.dims.axes], self._tables(), strict=True):
-            x = f"query's place - key's place, {axis}"
-            yield curve_panel(
-                f"Buckets of {axis}", x, "added to scores", offsets, table[buckets].mT, told
-            )
+            title, x = f"Bias by offset, {axis}", f"query position - key position, {axis}"
+            lines = table[buckets].mT
+            yield curve_panel(title, x, "added to scores", offsets, lines, caption)
 
     def _tables(self) -> Tensor:
         return upcast(self.table).view(self.dims.axes, self.num_buckets, -1)  # [P, buckets, H]
 
-    def _column(self, call: AttentionCall, axis: int) -> Index:
-        (first, buckets), offset = self._buckets(call), position_offsets(call, axis)
+    def _bucket(self, call: AttentionCall, axis: int) -> Index:
+        (first, buckets), offset = self._bucket_table(call), position_offsets(call, axis)
+        last = self.max_distance - first
         return lambda b, h, i, j: buckets[
-            (offset(b, h, i, j).round() - first).clamp(0, self.max_distance - first).long()
+            (offset(b, h, i, j).round() - first).clamp(0, last).long()
         ]
 
-    def _buckets(self, call: AttentionCall) -> tuple[int, Tensor]:
-        ahead = not call.causal or self.dims.axes > 1  # whether keys may lie ahead of their query
-        return bucket_table(self.num_buckets, self.max_distance, ahead, call.keys.pos.device)
+    def _bucket_table(self, call: AttentionCall) -> tuple[int, Tensor]:
+        keys_ahead = not call.causal or self.dims.axes > 1
+        device = call.keys.pos.device
+        return bucket_table(self.num_buckets, self.max_distance, keys_ahead, device)

@@ -1,4 +1,4 @@
-"""Rotations that learn from context, carried from layer to layer (TAPE; Zhu et al. 2025, arXiv:2501.00712)."""
+"""Rotations that learn from context, layer by layer (TAPE; Zhu et al. 2025, arXiv:2501.00712)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.attention import AttentionCall, Dims, Encoding, Tokens
-from zoo.encodings.common.frequencies import axis_frequencies, check_pairs
+from zoo.encodings.common.frequencies import axis_frequencies, check_head_dim
 from zoo.encodings.common.layers import apply_linear, init_normal, init_zero
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.encodings.common.rotation import cos_sin, rotate_pairs
@@ -18,18 +18,19 @@ from zoo.registry import Between, register
 
 @register
 class TAPE(Encoding):
-    """q and k turn by frames F = (C, S), which start as RoPE's and change in each layer: F_h += sum_e mix[h, e] (A F)_e,
-    then F += out(silu(read(x)) into(F)), A the weights of attention, x the normed state after it.
+    """q and k rotate by frames F = (C, S), at first RoPE's, which each layer changes:
+    F_h += sum_e mix[h, e] (A F)_e, then F += out(silu(read(x)) into(F))
 
-    `into` and `out` act on heads, `read` gives a gate per token. `mix` and `into` are zero at first: training starts as
-    rope. The last layer has no parameters, as nobody reads its frames.
+    A are the attention weights, x the normalised state after attention. `into` and `out` act on
+    heads, `read` gives a gate per token. `mix` and `into` are zero at first: training starts as
+    rope. The last layer has no parameters, because nothing reads its frames.
     """
 
     shared, shift_invariant, causal_only = False, True, True
 
     def __init__(self, dims: Dims, *, base: Annotated[float, Between(1)] = 10000.0) -> None:
         super().__init__(dims)
-        check_pairs(dims)
+        check_head_dim(self)
         if dims.num_kv_heads != dims.heads:
             problem = (
                 f"tape mixes frames with the weights of each query head, so {dims.heads} heads "
@@ -45,21 +46,13 @@ class TAPE(Encoding):
             self.out = init_normal(nn.Linear(ranks, heads, bias=False))
 
     def embed(self, tokens: Tokens) -> Tokens:
-        frames = cos_sin(tokens.pos * axis_frequencies(self.dims, self.base, tokens.pos)[0]).mT[
-            :, :, None
-        ]  # [1|B, N, 1, 2, K/2]
+        angles = tokens.pos * axis_frequencies(self.dims, self.base, tokens.pos)[0]
+        frames = cos_sin(angles).mT[:, :, None]  # [1|B, N, 1, 2, K/2]
         return tokens.with_per_token(frames=frames.expand(-1, -1, self.dims.heads, -1, -1))
 
-    def panels(self, call: AttentionCall) -> Panels:
-        first, frames = (
-            one.per_token["frames"].flatten(3) for one in (self.embed(call.keys), call.keys)
-        )
-        told = "How far the frames of tokens have come from those of rope, in their norm: at 0 nothing was learned of context."
-        moved = (frames - first).norm(dim=-1) / first.norm(dim=-1)
-        return spread_panel("Frames moved", "change / size", moved, call.keys, told)
-
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        return rotate_pairs(q, tokens.per_token["frames"].transpose(1, 2).mT.contiguous())
+        table = tokens.per_token["frames"].transpose(1, 2).mT.contiguous()  # [1|B, H, N, K/2, 2]
+        return rotate_pairs(q, table)
 
     def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         return self.transform_query(k, tokens)
@@ -67,15 +60,20 @@ class TAPE(Encoding):
     def modify(self, call: AttentionCall) -> AttentionCall:
         if self.last:
             return call
-        extra = call.keys.per_token["frames"].transpose(1, 2).flatten(3)  # [1|B, H, M, K]
-        return call.replace(extra_values=extra.expand(len(call.k), -1, -1, -1))
+        frames = call.keys.per_token["frames"].transpose(1, 2).flatten(3)  # [1|B, H, M, K]
+        return call.replace(extra_values=frames.expand(len(call.k), -1, -1, -1))
 
     def after_attention(self, tokens: Tokens, extra: Tensor) -> Tokens:
-        frames = tokens.per_token["frames"].flatten(3).mT + apply_linear(
-            self.mix, extra.permute(0, 2, 3, 1)
-        )  # [B, N, K, H]
-        gates = F.silu(apply_linear(self.read, F.rms_norm(tokens.x, (self.dims.dim,))))[
-            :, :, None
-        ]  # [B, N, 1, R]
+        frames = tokens.per_token["frames"].flatten(3).mT  # [1|B, N, K, H]
+        frames = frames + apply_linear(self.mix, extra.permute(0, 2, 3, 1))
+        x = F.rms_norm(tokens.x, (self.dims.dim,))
+        gates = F.silu(apply_linear(self.read, x))[:, :, None]  # [B, N, 1, R]
         frames = frames + apply_linear(self.out, gates * apply_linear(self.into, frames))
         return tokens.with_per_token(frames=frames.mT.unflatten(-1, (2, -1)))  # [B, N, H, 2, K/2]
+
+    def panels(self, call: AttentionCall) -> Panels:
+        initial = self.embed(call.keys).per_token["frames"].flatten(3)
+        frames = call.keys.per_token["frames"].flatten(3)
+        change = (frames - initial).norm(dim=-1) / initial.norm(dim=-1)
+        caption = "Relative change of the frames since the first layer: 0 is rope, without context."
+        return spread_panel("Frame change", "change / norm", change, call.keys, caption)

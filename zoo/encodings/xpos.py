@@ -1,4 +1,4 @@
-"""RoPE whose waves fade with distance (xPos; Sun et al. 2022, arXiv:2212.10554)."""
+"""RoPE whose waves decay with distance (xPos; Sun et al. 2022, arXiv:2212.10554)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Tokens
-from zoo.encodings.common.frequencies import axis_frequencies, check_pairs, compute_angles
+from zoo.encodings.common.frequencies import axis_frequencies, check_head_dim, compute_angles
 from zoo.encodings.common.rotation import Rotary, cos_sin, rotate_pairs
 from zoo.errors import OptionError
 from zoo.registry import Between, register
@@ -17,15 +17,17 @@ from zoo.registry import Between, register
 
 @register
 class XPos(Rotary):
-    """rope, with pairs of q times zeta_t^(p/span) and of k times zeta_t^(-p/span), zeta_t = (2t/K + gamma) / (1 + gamma)
+    """rope, with pairs of q times zeta_t^(p/span) and of k times zeta_t^(-p/span)
 
-    A score has zeta_t^((p_i - p_j)/span). Places count from the middle of the length of training (from 0 where nobody said
-    it), so that no product leaves the range of its type: with the default gamma the places of a pass may lie 69 span apart, and
-    as far from there: 35,000 tokens in float32, an eighth of that in float16. Farther ones are refused.
+    zeta_t = (2t/K + gamma) / (1 + gamma), so that a score has zeta_t^((p_i - p_j)/span). Positions
+    count from the middle of the length of training (from 0 if it is unknown), so that no factor
+    leaves the range of its type. With the default gamma, positions of a pass may be 69 span apart,
+    and as far from the middle: 35,000 tokens in float32, an eighth of that in float16. Farther ones
+    are refused.
     """
 
     causal_only, identity_at_zero = True, False
-    axes_reason = "its waves fade along a text; rope_axial and rope_mixed take grids"
+    axes_reason = "its waves decay along a text; rope_axial and rope_mixed accept grids"
 
     def __init__(
         self,
@@ -36,43 +38,41 @@ class XPos(Rotary):
         span: Annotated[float, Between(1)] = 512.0,
     ) -> None:
         super().__init__(dims)
-        check_pairs(dims)
+        check_head_dim(self)
         self.base, self.gamma, self.span = base, gamma, span
         self.centre = 0.0 if dims.length is None else dims.tokens / 2
-        self._check(2 * self.centre, torch.float32)
+        self._check_distance(2 * self.centre, torch.float32)
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        turns = cos_sin(compute_angles(pos, self.wave_vectors(pos)))  # [1|B, 1, N, K/2, 2]
-        steps = (
-            torch.arange(0, self.dims.head_dim, 2, device=pos.device, dtype=pos.dtype)
-            / self.dims.head_dim
-        )
-        fading = ((steps + self.gamma) / (1 + self.gamma)).log() / self.span
-        sizes = ((pos - self.centre)[:, None] * fading)[
-            ..., None
-        ]  # logarithms, [1|B, 1, N, K/2, 1]
-        return turns * sizes.exp(), turns * (-sizes).exp()
+        table = cos_sin(compute_angles(pos, self.wave_vectors(pos)))  # [1|B, 1, N, K/2, 2]
+        even = torch.arange(0, self.dims.head_dim, 2, device=pos.device, dtype=pos.dtype)
+        zeta = (even / self.dims.head_dim + self.gamma) / (1 + self.gamma)
+        decay = zeta.log() / self.span
+        logs = ((pos - self.centre)[:, None] * decay)[..., None]  # [1|B, 1, N, K/2, 1]
+        return table * logs.exp(), table * (-logs).exp()
 
     def wave_vectors(self, like: Tensor) -> Tensor:
         return axis_frequencies(self.dims, self.base, like)[0][None, None]
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
-        self._look(tokens.pos, q.dtype)
+        self._check_positions(tokens.pos, q.dtype)
         return rotate_pairs(q, self.get_rotation(tokens)[0])
 
     def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        self._look(tokens.pos, k.dtype)
+        self._check_positions(tokens.pos, k.dtype)
         return rotate_pairs(k, self.get_rotation(tokens)[1])
 
-    def _look(self, pos: Tensor, dtype: torch.dtype) -> None:
+    def _check_positions(self, pos: Tensor, dtype: torch.dtype) -> None:
         if not (pos.is_meta or torch.compiler.is_compiling()) and pos.numel():
             first, last = (float(edge) for edge in pos.aminmax())
-            self._check(max(last - first, last - self.centre, self.centre - first), dtype)
+            distance = max(last - first, last - self.centre, self.centre - first)
+            self._check_distance(distance, dtype)
 
-    def _check(self, distance: float, dtype: torch.dtype) -> None:
-        """Raises OptionError for places so far apart that what their factors multiply to would leave the range of its type."""
+    def _check_distance(self, distance: float, dtype: torch.dtype) -> None:
+        """Raise OptionError if factors at this distance leave the range of the dtype."""
         fastest = math.log((1 + self.gamma) / self.gamma) / self.span
-        most = (math.log(torch.finfo(dtype).max) - 2) / fastest  # room for what is multiplied
-        if distance > most:
-            told = f"places {distance:.0f} apart, or from the middle of training, are past {most:.0f}, where powers overflow"
-            raise OptionError("span", f"{told}; choose a larger span than {self.span:g}")
+        limit = (math.log(torch.finfo(dtype).max) - 2) / fastest  # room for q and k themselves
+        if distance > limit:
+            far = f"positions {distance:.0f} apart, or from the middle of training"
+            problem = f"{far}, are past {limit:.0f}, where powers overflow"
+            raise OptionError("span", f"xpos: {problem}; choose a larger span than {self.span:g}")

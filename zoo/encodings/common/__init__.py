@@ -1,1 +1,1 @@
-"""What several encodings are made of: rotations, bases, tables, sums along a text."""
+"""Building blocks that several encodings share."""

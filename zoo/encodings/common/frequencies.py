@@ -1,4 +1,4 @@
-"""Rules that stretch the waves of RoPE for texts longer than those of training."""
+"""Frequencies of rotary encodings, and rules that scale them for texts longer than in training."""
 
 from __future__ import annotations
 
@@ -9,51 +9,68 @@ from typing import Annotated, Literal, get_args
 import torch
 from torch import Tensor
 
-from zoo.attention import Dims
+from zoo.attention import Dims, Encoding
 from zoo.errors import OptionError
 from zoo.registry import Between, nearest
 
 
-def check_pairs(dims: Dims) -> None:
-    """Refuse head sizes whose pairs of channels cannot be dealt out to the axes."""
+def check_head_dim(encoding: Encoding) -> None:
+    """Raise OptionError if the channels cannot be paired and divided between the axes."""
+    dims = encoding.dims
     divisor = 4 if dims.axes == 2 else 2
     if dims.head_dim % divisor or dims.head_dim < 2 * dims.axes:
-        needed = f"divisible by {divisor} and at least {2 * dims.axes}"
-        raise OptionError(
-            "name",
-            f"turning pairs of channels on {dims.axes} axes needs a head size {needed}, not {dims.head_dim}",
-        )
+        needed = f"a head dim divisible by {divisor} and at least {2 * dims.axes}"
+        problem = f"rotating pairs of channels on {dims.axes} axes needs {needed}"
+        raise OptionError("name", f"{encoding.name}: {problem}, not {dims.head_dim}")
 
 
-def adapt_axes(value: Tensor, there: Dims, here: Dims) -> Tensor | None:
-    """A parameter [P, ...] of one set of axes for another: a clip's rows and columns are those of an image.
+def adapt_axes(value: Tensor, source: Dims, target: Dims) -> Tensor | None:
+    """Adapt a parameter [P, ...] between images and clips.
 
-    What is new, its frames, is 0: a token turns by its place in the frame alone, as before, until training changes it.
-    None where one of them is a text.
+    Rows and columns keep their values. The time axis starts at 0, so that a clip is encoded as its
+    frames are until training changes that. Returns None if one of them is a text.
     """
-    if there.axes == here.axes:
+    if source.axes == target.axes:
         return value
-    if 1 in (there.axes, here.axes):
+    if 1 in (source.axes, target.axes):
         return None
-    return torch.cat([torch.zeros_like(value[:1]), value]) if there.axes < here.axes else value[1:]
+    if source.axes > target.axes:
+        return value[1:]
+    return torch.cat([torch.zeros_like(value[:1]), value])
 
 
 def axis_frequencies(
     dims: Dims, base: float, like: Tensor, pairs: int | None = None
 ) -> list[Tensor]:
-    """The K/2 pairs, or fewer, dealt out to the P axes in nearly equal parts, as magnitudes base^(-2Pk/K).
+    """Divide the pairs of channels into P nearly equal groups, one for each axis.
 
-    k is counted in each part.
+    Args:
+        dims: Sizes of the encoding.
+        base: Base of the frequencies.
+        like: Tensor whose dtype and device are used.
+        pairs: Number of pairs, K/2 by default.
+
+    Returns:
+        Frequencies base^(-2Pk/K) of each group; k counts within the group.
     """
-    parts = torch.arange(pairs or dims.head_dim // 2, device=like.device).tensor_split(dims.axes)
-    return [
-        base ** (-2 * dims.axes / dims.head_dim * (part - part[0]).to(like.dtype)) for part in parts
+    groups = torch.arange(pairs or dims.head_dim // 2, device=like.device).tensor_split(dims.axes)
+    exponents = [-2 * dims.axes / dims.head_dim * (k - k[0]).to(like.dtype) for k in groups]
+    return [base**exponent for exponent in exponents]
+
+
+def compute_angles(pos: Tensor, wave_vectors: Tensor) -> Tensor:
+    """Return angles sum_a p_a w_a, [1|B, G, N, pairs].
+
+    Products are summed elementwise: a matrix product under autocast would round them to bfloat16.
+
+    Args:
+        pos: Coordinates [1|B, N, P].
+        wave_vectors: Wave vectors [P, G, pairs].
+    """
+    parts = [
+        pos[:, None, :, axis, None] * wave_vectors[axis, :, None]
+        for axis in range(len(wave_vectors))
     ]
-
-
-def compute_angles(pos: Tensor, waves: Tensor) -> Tensor:
-    """Angles of wave vectors [P, G, pairs], each turning by sum_a p_a waves[a], at [1|B, N, P]: [1|B, G, N, pairs]."""
-    parts = [pos[:, None, :, a, None] * waves[a, :, None] for a in range(len(waves))]
     return sum(parts[1:], parts[0])
 
 
@@ -63,10 +80,16 @@ RULES: tuple[str, ...] = get_args(ScalingRule)
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Stretches waves by `factor`. `original` is the length of training, by default that of the model.
+    """Scales the frequencies of RoPE so that it can be used on longer texts.
 
-    linear: all alike (arXiv:2306.15595); ntk: by a larger base; yarn: long waves only, and scores sharpened
-    (arXiv:2309.00071); llama3: long waves only (arXiv:2407.21783).
+    linear divides all frequencies (arXiv:2306.15595); ntk raises the base; yarn divides low
+    frequencies only and sharpens scores (arXiv:2309.00071); llama3 divides low frequencies only
+    (arXiv:2407.21783).
+
+    Attributes:
+        rule: Name of the rule.
+        factor: How many times longer texts are than in training.
+        original: Length in training, by default that of the model.
     """
 
     rule: ScalingRule
@@ -80,31 +103,42 @@ class Scaling:
             raise OptionError("factor", f"factor {self.factor} is less than 1")
 
     def training_length(self, dims: Dims) -> int:
-        """The length of training. Raises OptionError when nobody said it, and the rule needs it."""
+        """Return the length in training; 0 if the rule does not need it and it is unknown."""
         return self.original or (dims.tokens if self.rule in ("yarn", "llama3") else 0)
 
 
 def scale_frequencies(
     scaling: Scaling, base: float, width: int, steps: Tensor, length: int
 ) -> tuple[Tensor, float]:
-    """Frequencies [K'/2] for pairs numbered by `steps`, and what multiplies cos and sin."""
-    waves, factor = base ** (-2 * steps / width), scaling.factor
+    """Scale the frequencies of RoPE.
+
+    Args:
+        scaling: The rule and its factor.
+        base: Base of the frequencies.
+        width: Number of rotated channels K'.
+        steps: Numbers of the pairs [K'/2].
+        length: Length in training.
+
+    Returns:
+        Frequencies [K'/2], and a factor for cos and sin.
+    """
+    frequencies, factor = base ** (-2 * steps / width), scaling.factor
     if scaling.rule == "linear":
-        return waves / factor, 1.0
+        return frequencies / factor, 1.0
     if scaling.rule == "ntk":
         return (base * factor ** (width / max(width - 2, 1))) ** (-2 * steps / width), 1.0
     if scaling.rule == "llama3":
-        kept = ((length * waves / (2 * math.pi) - 1) / 3).clamp(0, 1)
-        return (1 - kept) * waves / factor + kept * waves, 1.0
+        kept = ((length * frequencies / (2 * math.pi) - 1) / 3).clamp(0, 1)
+        return (1 - kept) * frequencies / factor + kept * frequencies, 1.0
 
-    def pair(turns: float) -> float:  # the pair that turns so often within the length of training
-        ladder = max(
-            2 * math.log(base), 1e-9
-        )  # of base 1 all pairs turn alike, on one side of any edge
-        return width * math.log(length / (2 * math.pi * turns)) / ladder
+    def find_pair(rotations: float) -> float:
+        """Find the pair that makes so many rotations within the length of training."""
+        log_base = max(2 * math.log(base), 1e-9)  # with base 1 all frequencies are equal
+        return width * math.log(length / (2 * math.pi * rotations)) / log_base
 
     low, high = (
-        min(max(edge, 0), width - 1) for edge in (math.floor(pair(32)), math.ceil(pair(1)))
+        min(max(edge, 0), width - 1)
+        for edge in (math.floor(find_pair(32)), math.ceil(find_pair(1)))
     )
-    stretched = ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
-    return waves * (1 - stretched) + stretched * waves / factor, 0.1 * math.log(factor) + 1
+    ramp = ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
+    return frequencies * (1 - ramp) + ramp * frequencies / factor, 0.1 * math.log(factor) + 1

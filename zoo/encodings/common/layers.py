@@ -1,4 +1,7 @@
-"""Linear maps in at least float32, whatever autocast says: for gates that are summed and biases of distance."""
+"""Linear layers and convolutions in at least float32, also under autocast.
+
+Gates that are summed along a text, and biases of distance, lose too much in bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -10,47 +13,56 @@ from torch.nn import functional as F
 from zoo.attention import disable_autocast, upcast
 
 
-def convolve(x: Tensor, weights: Tensor, document: Tensor | None) -> Tensor:
-    """sum_s weights_s x_{t-s} over the tokens [1|B, N, D] of t's own document; weights [S, D], the token itself first.
+def convolve(x: Tensor, kernel: Tensor, document: Tensor | None) -> Tensor:
+    """Convolve causally and per channel, within documents: sum_s kernel_s x_{t-s}.
 
-    In at least float32. `document` int [1|B, M] ends where x ends; None where all tokens are of one.
+    Args:
+        x: Tokens [1|B, N, D].
+        kernel: Weights [S, D], that of the token itself first.
+        document: Document numbers int [1|B, M] that end where x ends; None for one document.
+
+    Returns:
+        Tensor [1|B, N, D] in at least float32.
     """
-    x, n = upcast(x), x.shape[1]
-    out = upcast(weights[0]) * x
-    for step in range(1, len(weights)):
-        before = upcast(weights[step]) * _later(x, step)
+    x, count = upcast(x), x.shape[1]
+    out = upcast(kernel[0]) * x
+    for step in range(1, len(kernel)):
+        earlier = upcast(kernel[step]) * _shift(x, step)
         if document is not None:
-            own = document[:, -n:]
-            before = before * (_later(own, step) == own)[..., None]
-        out = out + before
+            own = document[:, -count:]
+            earlier = earlier * (_shift(own, step) == own)[..., None]
+        out = out + earlier
     return out
 
 
-def _later(tokens: Tensor, step: int) -> Tensor:
-    """Each token [1|B, N, ..] where the one `step` tokens after it stands; zeros at the beginning."""
-    beyond = (0, 0) * (tokens.dim() - 2)
-    return F.pad(tokens, (*beyond, step, 0))[:, : tokens.shape[1]]
+def _shift(tokens: Tensor, step: int) -> Tensor:
+    """Move tokens [1|B, N, ..] back by `step`; the first become zeros."""
+    other_axes = (0, 0) * (tokens.dim() - 2)
+    return F.pad(tokens, (*other_axes, step, 0))[:, : tokens.shape[1]]
 
 
 def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
-    """layer(x) for an nn.Linear."""
     return freeze_linear(layer)(x)
 
 
 def freeze_linear(layer: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The map of an nn.Linear with the parameters that it has now, for what is computed again when others may stand there."""
+    """Return the map of an nn.Linear with its current parameters.
+
+    Gradient checkpointing may recompute attention when other parameters are in place, as under
+    `torch.func.functional_call`.
+    """
     assert isinstance(layer, nn.Linear)
     weight, bias = upcast(layer.weight), None if layer.bias is None else upcast(layer.bias)
 
-    def mapped(x: Tensor) -> Tensor:
+    def apply(x: Tensor) -> Tensor:
         with disable_autocast(x.device):
             return F.linear(upcast(x), weight, bias)
 
-    return mapped
+    return apply
 
 
 def init_normal(layer: nn.Linear) -> nn.Linear:
-    """The same layer with weights N(0, 0.02^2) and biases 0."""
+    """Set weights to N(0, 0.02^2) and biases to 0; return the layer."""
     nn.init.normal_(layer.weight, std=0.02)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -58,6 +70,6 @@ def init_normal(layer: nn.Linear) -> nn.Linear:
 
 
 def init_zero(layer: nn.Linear) -> nn.Linear:
-    """The same layer, without a bias, with weights 0."""
+    """Set the weights to 0; return the layer."""
     nn.init.zeros_(layer.weight)
     return layer

@@ -1,4 +1,4 @@
-"""Learned rows for the places of a text or a grid, read at other sizes."""
+"""Learned tables of positions of a text or a grid, resampled for other sizes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,31 @@ from zoo.attention import Tokens
 from zoo.attention.coordinates import grid
 from zoo.errors import OptionError
 
+NORMS_CAPTION = (
+    "The norm of the learned vector of each position: positions rarely trained on keep their"
+    " initial norm."
+)
 
-def taps(pos: Tensor, sizes: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The 4^P neighbours of coordinates [.., P] on a grid: (weight [.., 1], row [..]). Past an edge, the edge repeats."""
+
+def bicubic_neighbours(pos: Tensor, sizes: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the 4^P neighbours of coordinates [.., P] on a grid; edges repeat.
+
+    Yields:
+        Weight [.., 1] and row number [..] of a neighbour.
+    """
     base = pos.floor()
-    weights = _cubic(pos - base)  # four of [.., P]
-    for taps in product(range(4), repeat=len(sizes)):
-        weight, slot = torch.ones_like(pos[..., 0]), torch.zeros_like(pos[..., 0], dtype=torch.long)
-        for axis, (tap, size) in enumerate(zip(taps, sizes, strict=True)):
-            weight = weight * weights[tap][..., axis]
-            slot = slot * size + (base[..., axis].long() + tap - 1).clamp(0, size - 1)
-        yield weight[..., None], slot
+    weights = _cubic_weights(pos - base)  # four of [.., P]
+    for offsets in product(range(4), repeat=len(sizes)):
+        weight = torch.ones_like(pos[..., 0])
+        row = torch.zeros_like(pos[..., 0], dtype=torch.long)
+        for axis, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
+            weight = weight * weights[offset][..., axis]
+            row = row * size + (base[..., axis].long() + offset - 1).clamp(0, size - 1)
+        yield weight[..., None], row
 
 
-def _cubic(t: Tensor, a: float = -0.75) -> tuple[Tensor, ...]:
-    """Weights of the neighbours at -1, 0, 1, 2 for a point at t in [0, 1): cubic convolution (Keys 1981)."""
+def _cubic_weights(t: Tensor, a: float = -0.75) -> tuple[Tensor, ...]:
+    """Return weights of the points -1, 0, 1, 2 for t in [0, 1): cubic convolution (Keys 1981)."""
 
     def near(d: Tensor) -> Tensor:
         return ((a + 2) * d - (a + 3)) * d * d + 1
@@ -38,64 +48,68 @@ def _cubic(t: Tensor, a: float = -0.75) -> tuple[Tensor, ...]:
     return far(t + 1), near(t), near(1 - t), far(2 - t)
 
 
-ROWS = "How large the learned vector of each place is: places seldom trained on stay as they began."
-
-
 def read_rows(
     table: Tensor, tokens: Tokens, sizes: tuple[int, ...], stretch: float = 1.0
 ) -> Tensor:
-    """Rows [1|B, N, D] of a table for a grid of `sizes`, at the places of tokens; on several axes resampled.
+    """Read the rows [1|B, N, D] of a table at the positions of tokens.
 
-    On one it is read over `stretch` times as many places, resampled likewise.
+    Args:
+        table: Rows [tokens, D] of a grid, row-major.
+        tokens: Tokens with their positions.
+        sizes: Size of the grid. A grid of several axes is resampled to that of the tokens.
+        stretch: On one axis, resample the table to so many times its length.
+
+    Raises:
+        OptionError: A position on one axis is outside the table.
     """
     pos = tokens.pos
     if tokens.grid_size is not None and len(sizes) > 1:
-        pos = _resampled(pos, pos.new_tensor(sizes) / tokens.grid_size)
+        pos = _resample(pos, pos.new_tensor(sizes) / tokens.grid_size)
     if len(sizes) == 1:
-        _check(pos, round(sizes[0] * stretch), tokens.has_position)
-        pos = pos if stretch == 1 else _resampled(pos, 1 / stretch)
-    return sum(weight * table[slot] for weight, slot in taps(pos, sizes))  # type: ignore[return-value]
+        _check_range(pos, round(sizes[0] * stretch), tokens.has_position)
+        pos = pos if stretch == 1 else _resample(pos, 1 / stretch)
+    return sum(weight * table[row] for weight, row in bicubic_neighbours(pos, sizes))  # type: ignore[return-value]
 
 
 def resize_table(
-    table: Tensor, there: tuple[int, ...], here: tuple[int, ...], initial: Tensor
+    table: Tensor, source: tuple[int, ...], target: tuple[int, ...], initial: Tensor
 ) -> Tensor | None:
-    """A table for a grid of sizes `there` as one for `here`, read as `rows` reads it at another size.
+    """Adapt a table to a grid of another size.
 
-    Each frame of a clip has the rows of an image, an image the mean of a clip's frames. A longer text keeps the `initial`
-    rows past the end. None where a text meets a grid.
+    Frames of a clip take the rows of an image, an image the mean over frames. A longer text keeps
+    the `initial` rows past the end. Returns None between a text and a grid.
     """
-    if there == here:
+    if source == target:
         return table
-    if len(there) == len(here) == 1:
-        return (
-            torch.cat([table, initial[there[0] :]])[: here[0]]
-            if table.shape[1] == initial.shape[1]
-            else None
-        )
-    if 1 in (len(there), len(here)):
+    if len(source) == len(target) == 1:
+        if table.shape[1] != initial.shape[1]:
+            return None
+        return torch.cat([table, initial[source[0] :]])[: target[0]]
+    if 1 in (len(source), len(target)):
         return None
-    if len(there) > len(here):
-        there, table = there[1:], table.unflatten(0, there).mean(0).flatten(0, 1)
-    sizes = here[-len(there) :]
+    if len(source) > len(target):
+        source, table = source[1:], table.unflatten(0, source).mean(0).flatten(0, 1)
+    sizes = target[-len(source) :]
     tokens = Tokens.at(table.new_empty(1, prod(sizes), 0), grid(sizes, table))
-    read = read_rows(table, tokens.replace(grid_size=tokens.pos.new_tensor([[sizes]])), there)[0]
-    return read.repeat(prod(here) // prod(sizes), 1)
+    tokens = tokens.replace(grid_size=tokens.pos.new_tensor([[sizes]]))
+    resized = read_rows(table, tokens, source)[0]
+    return resized.repeat(target[0], 1) if len(target) > len(source) else resized
 
 
-def _resampled(pos: Tensor, share: Tensor | float) -> Tensor:
-    """Places of a grid that has a `share` of the points on each axis, as the middles of cells go."""
-    return (pos + 0.5) * share - 0.5
+def _resample(pos: Tensor, ratio: Tensor | float) -> Tensor:
+    """Map positions to a grid with `ratio` times as many cells, centre to centre."""
+    return (pos + 0.5) * ratio - 0.5
 
 
-def _check(pos: Tensor, length: int, placed: Tensor | None) -> None:
+def _check_range(pos: Tensor, length: int, has_position: Tensor | None) -> None:
     if pos.is_meta or torch.compiler.is_compiling():
         return
-    rows = pos[..., 0].round() if placed is None else torch.where(placed, pos[..., 0].round(), 0)
+    rows = pos[..., 0].round()
+    if has_position is not None:
+        rows = torch.where(has_position, rows, 0)
     if rows.numel() and not rows.min() >= 0:
         raise OptionError("pos", f"position {rows.min():g} is before the table, whose first is 0")
     if rows.numel() and rows.max() >= length:
         past = f"position {int(rows.max())} is past the table of {length} positions"
-        raise OptionError(
-            "length", f"{past}; train at a larger length, or use an encoding that extrapolates"
-        )
+        remedy = "train at a larger length, or use an encoding that extrapolates"
+        raise OptionError("length", f"{past}; {remedy}")

@@ -1,4 +1,4 @@
-"""The exponential of many small skew-symmetric matrices: a Taylor series of fixed degree, scaled and squared."""
+"""Exponentials of many small skew-symmetric matrices: a scaled and squared Taylor series."""
 
 from __future__ import annotations
 
@@ -11,92 +11,100 @@ from torch import Tensor
 
 from zoo.attention import upcast
 
-SMALL = 8  # rows up to which elements are faster: at 8 a third of the time of batches, at 16 two and a half times
+# largest block multiplied element by element: at 8 that takes a third of the time, at 16 2.5 times
+SMALL = 8
+# numbers multiplied at once: more leave the cache, with fewer the cost of each operation shows
+CACHED = 2**18
+# squarings where the count cannot be read off: under a compiler, or on a GPU
+SQUARINGS = 16
 
 
-def small(matrices: Tensor) -> bool:
-    """Whether matrices [..., b, b] are multiplied element by element."""
-    return (
-        matrices.shape[-1] <= SMALL
-        and matrices.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-    )
+def is_small(matrices: Tensor) -> bool:
+    """Return True if matrices [..., b, b] are multiplied element by element."""
+    on_cpu = matrices.device.type == "cpu" and not torch.compiler.is_compiling()
+    return matrices.shape[-1] <= SMALL and on_cpu
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b for [..., b, b]."""
-    if not small(a):
+    """Return a @ b for matrices [..., b, b]."""
+    if not is_small(a):
         return a @ b
     (column, *columns), (row, *rows) = a.split(1, dim=-1), b.split(1, dim=-2)
-    return _added(column * row, columns, rows)
+    return _accumulate_products(column * row, columns, rows)
 
 
-def add_product(onto: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """onto + a @ b for [..., b, b]; what was there may be overwritten."""
-    return _added(onto, a.split(1, dim=-1), b.split(1, dim=-2)) if small(a) else onto + a @ b
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Return total + a @ b for matrices [..., b, b]; may overwrite `total`."""
+    if not is_small(a):
+        return total + a @ b
+    return _accumulate_products(total, a.split(1, dim=-1), b.split(1, dim=-2))
 
 
-def _added(onto: Tensor, columns: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
+def _accumulate_products(
+    total: Tensor, columns: Sequence[Tensor], rows: Sequence[Tensor]
+) -> Tensor:
     for column, row in zip(columns, rows, strict=True):
-        onto.addcmul_(column, row)
-    return onto
+        total.addcmul_(column, row)
+    return total
 
 
 def rotate_blocks(x: Tensor, rotations: Tensor) -> Tensor:
-    """Heads x [B, H, N, K] turned by rotations [1|B, H, N, m, b, b], block by block. Channels beyond stay."""
+    """Rotate heads [B, H, N, K] by matrices [1|B, H, N, m, b, b]; channels past them stay."""
     width = rotations.shape[3] * rotations.shape[-1]
     if width < x.shape[-1]:
         return torch.cat([rotate_blocks(x[..., :width], rotations), x[..., width:]], dim=-1)
-    if small(rotations):
-        return _Turn.apply(x, rotations)  # type: ignore[no-untyped-call]
+    if is_small(rotations):
+        return _RotateBlocks.apply(x, rotations)  # type: ignore[no-untyped-call]
     blocks, matrices = x.unflatten(-1, rotations.shape[3:5]), rotations.to(x.dtype)
     if len(matrices) == 1:
         return torch.einsum("hnmij,bhnmj->bhnmi", matrices[0], blocks).flatten(-2)
     return torch.einsum("bhnmij,bhnmj->bhnmi", matrices, blocks).flatten(-2)
 
 
-class _Turn(torch.autograd.Function):
-    """Turning by small matrices, whose gradient is summed over samples as soon as it is made."""
+class _RotateBlocks(torch.autograd.Function):
+    """Rotation by small matrices, whose gradient is summed over samples at once."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rotations: Tensor) -> Tensor:
-        columns, matrices = _columns(x, rotations), _elements(rotations)
+        columns, matrices = _to_columns(x, rotations), _to_elements(rotations)
         ctx.save_for_backward(columns, rotations)
-        return _heads(_times(matrices, columns)).to(x.dtype)
+        return _to_heads(_apply_elements(matrices, columns)).to(x.dtype)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # the columns are kept, not the heads that they were made of
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         columns, rotations = ctx.saved_tensors
-        rows, matrices = _columns(gradient, rotations), _elements(rotations)
-        to_x = _heads(_times(matrices.transpose(1, 2), rows)).to(gradient.dtype)
-        return to_x, _outer(rows, columns, len(rotations)) if ctx.needs_input_grad[1] else None
+        rows, matrices = _to_columns(gradient, rotations), _to_elements(rotations)
+        grad_x = _to_heads(_apply_elements(matrices.transpose(1, 2), rows)).to(gradient.dtype)
+        if not ctx.needs_input_grad[1]:
+            return grad_x, None
+        return grad_x, _outer_products(rows, columns, len(rotations))
 
 
-def _columns(x: Tensor, rotations: Tensor) -> Tensor:
-    """Heads [B, H, N, K] as [B, b, N, H, m]: elements outermost, then tokens before heads, as projections lie."""
+def _to_columns(x: Tensor, rotations: Tensor) -> Tensor:
+    """Lay out heads [B, H, N, K] as [B, b, N, H, m]: elements first, tokens before heads."""
     blocks = upcast(x).to(rotations.dtype).unflatten(-1, rotations.shape[3:5])
     return blocks.permute(0, 4, 2, 1, 3).contiguous()
 
 
-def _heads(columns: Tensor) -> Tensor:
+def _to_heads(columns: Tensor) -> Tensor:
     return columns.permute(0, 2, 3, 4, 1).flatten(-2).transpose(1, 2)
 
 
-def _elements(rotations: Tensor) -> Tensor:
-    """[1|B, H, N, m, b, b] as [1|B, b, b, N, H, m]"""
+def _to_elements(rotations: Tensor) -> Tensor:
+    """Lay out [1|B, H, N, m, b, b] as [1|B, b, b, N, H, m]."""
     return rotations.permute(0, 4, 5, 2, 1, 3)
 
 
-def _times(matrices: Tensor, columns: Tensor) -> Tensor:
+def _apply_elements(matrices: Tensor, columns: Tensor) -> Tensor:
     out = matrices[:, :, 0] * columns[:, :1]  # [B, b, N, H, m]
     for j in range(1, matrices.shape[2]):
         out.addcmul_(matrices[:, :, j], columns[:, j : j + 1])
     return out
 
 
-def _outer(rows: Tensor, columns: Tensor, batch: int) -> Tensor:
-    """Rows times columns of each block, summed over samples unless there are matrices for each: [1|B, H, N, m, b, b]."""
+def _outer_products(rows: Tensor, columns: Tensor, batch: int) -> Tensor:
+    """Return rows times columns [1|B, H, N, m, b, b], summed over samples if batch is 1."""
     rows, columns = rows[:, :, None], columns[:, None]
     out = rows[:batch] * columns[:batch]
     for sample in range(batch, len(rows)):
@@ -104,21 +112,16 @@ def _outer(rows: Tensor, columns: Tensor, batch: int) -> Tensor:
     return out.permute(0, 4, 3, 5, 1, 2)
 
 
-CACHED = (
-    2**18
-)  # numbers in what is multiplied at once: more leave the cache, of fewer each operation's own cost tells
-
-
 def split_times(times: Tensor, generators: Tensor) -> tuple[Tensor, ...]:
-    """Times [T, P] as several, of which each makes as many matrices as are multiplied fastest."""
-    if not small(generators):
+    """Split times [T, P] so that the matrices of a part fit into the cache."""
+    if not is_small(generators):
         return (times,)
     return times.split(max(CACHED // generators[0].numel(), 1))
 
 
 def combine_generators(generators: Tensor, times: Tensor) -> Tensor:
-    """sum_p times[t, p] generators[p] of matrices [P, K, b, b], as [T K, b, b]."""
-    if not small(generators):
+    """Return sum_p times[t, p] generators[p] of matrices [P, K, b, b], as [T K, b, b]."""
+    if not is_small(generators):
         return torch.einsum("tp,pkij->tkij", times, generators).flatten(0, 1)
     first, *others = generators.permute(0, 2, 3, 1).unsqueeze(3)  # [b, b, 1, K] each
     out = first * times[:, 0, None]
@@ -128,30 +131,30 @@ def combine_generators(generators: Tensor, times: Tensor) -> Tensor:
 
 
 def generator_gradient(gradient: Tensor, times: Tensor) -> Tensor:
-    """The gradient to generators [P, K, b, b] from that to their sums [T K, b, b]."""
+    """Return the gradient for generators [P, K, b, b], given that for their sums [T K, b, b]."""
     each = gradient.unflatten(0, (len(times), -1))
-    if not small(gradient):
+    if not is_small(gradient):
         return torch.einsum("tkij,tp->pkij", each, times)
     return (times.mT @ each.permute(2, 3, 0, 1)).permute(2, 3, 0, 1)
 
 
 def time_gradient(gradient: Tensor, generators: Tensor) -> Tensor:
-    """The gradient to times [T, P] from that to sums [T K, b, b]."""
-    return torch.einsum(
-        "tkij,pkij->tp", gradient.unflatten(0, (-1, generators.shape[1])), generators
-    )
+    """Return the gradient for times [T, P], given that for sums [T K, b, b]."""
+    each = gradient.unflatten(0, (-1, generators.shape[1]))
+    return torch.einsum("tkij,pkij->tp", each, generators)
 
 
-def join_parts(made: Sequence[Tensor], times: Sequence[Tensor]) -> Tensor:
-    """What was made of the sums of each part of times, [T K, b, b], as one [T, K, b, b]."""
-    each = [one.unflatten(0, (len(part), -1)) for one, part in zip(made, times, strict=True)]
-    return (
-        each[0]
-        if len(each) == 1
-        else torch.cat([one.permute(2, 3, 0, 1) for one in each], 2).permute(2, 3, 0, 1)
-    )
+def join_parts(results: Sequence[Tensor], times: Sequence[Tensor]) -> Tensor:
+    """Join the results [T K, b, b] for each part of times as one [T, K, b, b]."""
+    each = [one.unflatten(0, (len(part), -1)) for one, part in zip(results, times, strict=True)]
+    if len(each) == 1:
+        return each[0]
+    # elements first, as they are in memory
+    return torch.cat([one.permute(2, 3, 0, 1) for one in each], 2).permute(2, 3, 0, 1)
 
 
+# Coefficients of cubic polynomials B of A (Bader, Blanes and Casas 2019, doi:10.3390/math7121174).
+# The series is B_0 + (B_1 + C) C, with C = B_2 + B_3^2: four products forward, seven backward.
 B0 = (
     -0.01860232051462055322,
     -0.00500702322573317730,
@@ -169,7 +172,7 @@ B3 = (0.0, -0.13181061013830184015, -0.02027855540589259079, -0.0067595184686308
 
 
 def taylor_forward(a: Tensor) -> tuple[Tensor, ...]:
-    """1 + A + ... + A^12 / 12!, and what the way back needs of it: A^2, A^3, C."""
+    """Return 1 + A + ... + A^12 / 12!, then A^2, A^3 and C for the backward pass."""
     a2 = multiply(a, a)
     powers = a, a2, multiply(a2, a)
     b3 = _cubic(B3, powers)
@@ -178,125 +181,119 @@ def taylor_forward(a: Tensor) -> tuple[Tensor, ...]:
 
 
 def taylor_backward(gradient: Tensor, a: Tensor, a2: Tensor, a3: Tensor, c: Tensor) -> Tensor:
-    """The gradient to A, skew-symmetric as A is, from that to the series."""
+    """Return the gradient for A, which is skew-symmetric as A is, given that for the series."""
     b1, b3 = _cubic(B1, (a, a2, a3)), _cubic(B3, (a, a2, a3))
-    to_b1 = multiply(gradient, c.mT)
-    to_c = add_product(to_b1.clone(), b1.add_(c).mT, gradient)
-    to_b3 = add_product(multiply(to_c, b3.mT), b3.mT, to_c)
-    to_all = gradient, to_b1, to_c, to_b3
-    to_a, to_a2, to_a3 = (
-        _weighed(numbers, to_all) for numbers in list(zip(B0, B1, B2, B3, strict=True))[1:]
-    )
-    to_a2.sub_(multiply(to_a3, a))  # A^3 is A^2 A, and the transpose of A is -A
-    to_a = add_product(to_a, a2, to_a3)
-    to_a.sub_(
-        multiply(to_a2 + to_a2.mT, a)
-    )  # of A^2 no more is left than this, once what is symmetric is dropped
-    return (to_a - to_a.mT) / 2
+    grad_b1 = multiply(gradient, c.mT)
+    grad_c = add_product(grad_b1.clone(), b1.add_(c).mT, gradient)
+    grad_b3 = add_product(multiply(grad_c, b3.mT), b3.mT, grad_c)
+    grads = gradient, grad_b1, grad_c, grad_b3
+    _, *coefficients = zip(B0, B1, B2, B3, strict=True)
+    grad_a, grad_a2, grad_a3 = (_weighted_sum(numbers, grads) for numbers in coefficients)
+    # A^3 is A^2 A, and the transpose of A is -A
+    grad_a2.sub_(multiply(grad_a3, a))
+    grad_a = add_product(grad_a, a2, grad_a3)
+    # the symmetric part of the gradient for A^2 is dropped below anyway
+    grad_a.sub_(multiply(grad_a2 + grad_a2.mT, a))
+    return (grad_a - grad_a.mT) / 2
 
 
-def _cubic(numbers: Sequence[float], powers: Iterable[Tensor]) -> Tensor:
-    first, *others = numbers
-    out = _weighed(others, powers)
-    out.diagonal(dim1=-2, dim2=-1).add_(first)
+def _cubic(coefficients: Sequence[float], powers: Iterable[Tensor]) -> Tensor:
+    constant, *others = coefficients
+    out = _weighted_sum(others, powers)
+    out.diagonal(dim1=-2, dim2=-1).add_(constant)
     return out
 
 
-def _weighed(numbers: Sequence[float], tensors: Iterable[Tensor]) -> Tensor:
+def _weighted_sum(coefficients: Sequence[float], tensors: Iterable[Tensor]) -> Tensor:
     first, *others = tensors
-    out = first * numbers[0]
-    for number, tensor in zip(numbers[1:], others, strict=True):
-        out.add_(tensor, alpha=number)
+    out = first * coefficients[0]
+    for coefficient, tensor in zip(coefficients[1:], others, strict=True):
+        out.add_(tensor, alpha=coefficient)
     return out
 
 
-Way = tuple[
-    list[Tensor], Tensor | None
-]  # what leads back, and how often A was halved unless that is told by it
-SQUARINGS = 16  # where the count cannot be read off the norms: a compiler, a GPU that must not wait for its host
+Steps = tuple[list[Tensor], Tensor | None]
+"""Tensors for the backward pass; number of halvings, unless the count of tensors says it."""
 
 
 def skew_matrix_exp(skew: Tensor, times: Tensor) -> Tensor:
-    """exp(sum_p t_p A_p), [T, K, b, b], of skew-symmetric A [P, K, b, b] and t [T, P], to the precision of the wider dtype.
+    """Return exp(sum_p t_p A_p), [T, K, b, b], to the precision of the wider dtype.
 
-    The gradient to A is skew-symmetric too.
+    Args:
+        skew: Skew-symmetric matrices [P, K, b, b]; their gradient is skew-symmetric too.
+        times: Numbers [T, P].
     """
     dtype = torch.promote_types(skew.dtype, times.dtype)
     return _Exponential.apply(skew.to(dtype), times.to(dtype))  # type: ignore[no-untyped-call]
 
 
 class _Exponential(torch.autograd.Function):
-    """A, t -> exp. What is made on the way is kept where matrices are small, or else made again going backward."""
+    """A, t -> exp. Steps are kept for small matrices, and computed again for others."""
 
     @staticmethod
     def forward(ctx: Any, skew: Tensor, times: Tensor) -> Tensor:
-        each = split_times(times, skew)
-        powers, ways, _ = zip(
-            *(_powers(combine_generators(skew, part)) for part in each), strict=True
-        )
-        ctx.counts = [len(way) for way in ways] if small(skew) else []
-        ctx.save_for_backward(skew, times, *(kept for way in ways for kept in way if ctx.counts))
-        return join_parts(powers, each)
+        parts = split_times(times, skew)
+        results = [_exponentiate(combine_generators(skew, part)) for part in parts]
+        exponentials, tensors, _ = zip(*results, strict=True)
+        ctx.counts = [len(one) for one in tensors] if is_small(skew) else []
+        kept = [tensor for one in tensors for tensor in one] if ctx.counts else []
+        ctx.save_for_backward(skew, times, *kept)
+        return join_parts(exponentials, parts)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # what is kept knows nothing of where it came from
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         skew, times, *kept = ctx.saved_tensors
-        each = split_times(times, skew)
-        ends = list(accumulate(ctx.counts))
-        ways: list[Way] = [
-            (kept[end - count : end], None) for end, count in zip(ends, ctx.counts, strict=True)
-        ]
-        ways = ways or [_powers(combine_generators(skew, part))[1:] for part in each]
-        towards = (part.flatten(0, 1) for part in gradient.split([len(part) for part in each]))
-        found = [_back(one, *way) for one, way in zip(towards, ways, strict=True)]
-        to_skew = torch.stack(
-            [generator_gradient(*pair) for pair in zip(found, each, strict=True)]
-        ).sum(0)
-        to_times = (
-            torch.cat([time_gradient(one, skew) for one in found])
-            if ctx.needs_input_grad[1]
-            else None
-        )
-        return to_skew, to_times
+        parts = split_times(times, skew)
+        steps: list[Steps] = []
+        for end, count in zip(accumulate(ctx.counts), ctx.counts, strict=True):
+            steps.append((kept[end - count : end], None))
+        if not steps:
+            steps = [_exponentiate(combine_generators(skew, part))[1:] for part in parts]
+
+        gradients = [one.flatten(0, 1) for one in gradient.split([len(part) for part in parts])]
+        found = [_backward(one, *step) for one, step in zip(gradients, steps, strict=True)]
+        pairs = zip(found, parts, strict=True)
+        grad_skew = torch.stack([generator_gradient(*pair) for pair in pairs]).sum(0)
+        if not ctx.needs_input_grad[1]:
+            return grad_skew, None
+        return grad_skew, torch.cat([time_gradient(one, skew) for one in found])
 
 
-def _powers(skew: Tensor) -> tuple[Tensor, list[Tensor], Tensor | None]:
-    """exp(A), and its `Way`: A halved, in its own place, what the series of that left, and all that was squared."""
-    needed, count = _halvings(skew)
-    scaled = skew.mul_(0.5**count if needed is None else _power(needed))
+def _exponentiate(skew: Tensor) -> tuple[Tensor, list[Tensor], Tensor | None]:
+    """Return exp(A), and the Steps: A halved in place, its series, and every squared matrix."""
+    halvings, count = _count_halvings(skew)
+    scaled = skew.mul_(0.5**count if halvings is None else _power_of_half(halvings))
     power, *inner = taylor_forward(scaled)
-    way = [scaled, *inner]
+    tensors = [scaled, *inner]
     for step in range(count):
-        way.append(power)
+        tensors.append(power)
         square = multiply(power, power)
-        power = square if needed is None else torch.where(step < needed, square, power)
-    return power, way, needed
+        power = square if halvings is None else torch.where(step < halvings, square, power)
+    return power, tensors, halvings
 
 
-def _back(gradient: Tensor, way: list[Tensor], needed: Tensor | None) -> Tensor:
-    """The gradient to A of that to exp(A): each square has it of both its factors."""
-    scaled, a2, a3, c, *roots = way
+def _backward(gradient: Tensor, tensors: list[Tensor], halvings: Tensor | None) -> Tensor:
+    """Return the gradient for A, given that for exp(A)."""
+    scaled, a2, a3, c, *roots = tensors
     for step in reversed(range(len(roots))):
         root = roots[step].mT
-        further = add_product(multiply(gradient, root), root, gradient)
-        gradient = further if needed is None else torch.where(step < needed, further, gradient)
-    return taylor_backward(gradient, scaled, a2, a3, c).mul_(
-        0.5 ** len(roots) if needed is None else _power(needed)
-    )
+        both = add_product(multiply(gradient, root), root, gradient)
+        gradient = both if halvings is None else torch.where(step < halvings, both, gradient)
+    scale = 0.5 ** len(roots) if halvings is None else _power_of_half(halvings)
+    return taylor_backward(gradient, scaled, a2, a3, c).mul_(scale)
 
 
-def _halvings(skew: Tensor) -> tuple[Tensor | None, int]:
-    """How often A is to be halved for its series to be exact, None where it is the second: how often it is to be squared."""
-    reach = 1.5 if skew.dtype == torch.float32 else 0.3  # where degree 12 is exact to rounding
+def _count_halvings(skew: Tensor) -> tuple[Tensor | None, int]:
+    """Return the number of halvings as a tensor, if it cannot be read, and that of squarings."""
+    limit = 1.5 if skew.dtype == torch.float32 else 0.3  # degree 12 is exact up to this norm
     norms = skew.square().sum((-2, -1)).amax().div(2).sqrt()  # bounds the spectral norm of a skew A
-    needed = (norms / reach).clamp(min=1).log2().ceil()
+    halvings = (norms / limit).clamp(min=1).log2().ceil()
     if skew.device.type == "cpu" and not torch.compiler.is_compiling():
-        return None, int(needed)
-    return needed, SQUARINGS
+        return None, int(halvings)
+    return halvings, SQUARINGS
 
 
-def _power(needed: Tensor) -> Tensor:
-    return torch.where(
-        needed > SQUARINGS, torch.nan, torch.exp2(-needed)
-    )  # seen, and not merely wrong
+def _power_of_half(halvings: Tensor) -> Tensor:
+    # NaN is noticed; a wrong result would not be
+    return torch.where(halvings > SQUARINGS, torch.nan, torch.exp2(-halvings))

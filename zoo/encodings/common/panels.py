@@ -1,4 +1,7 @@
-"""What encodings say of themselves, as panels: a number per head, a spread over tokens, a size per row of a table."""
+"""Panels that encodings show of themselves: values per head, frequencies, tables, commutators.
+
+Every function takes a title, the names of the axes and `says`, one sentence on how to read it.
+"""
 
 from __future__ import annotations
 
@@ -11,42 +14,43 @@ from torch import Tensor
 
 from zoo.attention import AttentionCall, Encoding, Tokens, upcast
 from zoo.attention.coordinates import spacing
-from zoo.reporting.panel import (
-    Bars,
-    Curves,
-    Heatmap,
-    HeatmapGrid,
-    Panel,
-    Points,
-    distinct,
-    label_heads,
-)
+from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Panel, Points, distinct, label_heads
 
 Panels = Iterable[Panel]
 
-AXES = {
-    1: ("text",),
-    2: ("rows", "columns"),
-    3: ("time", "rows", "columns"),
-}  # what is counted along each axis
-SHARES = {"a tenth lies below": 0.1, "half lies below": 0.5, "nine tenths lie below": 0.9}
+AXES = {1: ("text",), 2: ("rows", "columns"), 3: ("time", "rows", "columns")}
+QUANTILES = {"10th percentile": 0.1, "median": 0.5, "90th percentile": 0.9}
+MAX_SHIFT = 32  # patches that a pair is shifted by
+
+FREQUENCIES_CAPTION = (
+    "Rotation of each pair of channels by one token: fast pairs resolve short distances, slow pairs"
+    " long ones; pairs that do not rotate are not drawn."
+)
+WAVES_CAPTION = (
+    "Each point is a pair of channels: it rotates fastest along the direction from the origin to"
+    " the point, and faster the farther out; points on an axis encode rows or columns alone."
+)
+SHIFT_CAPTION = (
+    "Change of the rotation between two neighbours when both are shifted: a flat line at 0 means"
+    " that only offsets matter, a rising one that scores depend on absolute positions."
+)
 
 
 def to_cpu(values: Tensor) -> Tensor:
-    """The same values on the CPU, in at least float32, with no gradient to where they came from."""
+    """Return detached values on the CPU, in at least float32."""
     return upcast(values.detach().cpu())
 
 
 def head_panel(title: str, y: str, values: Tensor, says: str, *, kind: str = "head") -> Bars:
-    """A number for each of [H]."""
-    numbers = {head: float(value) for head, value in label_heads(to_cpu(values), kind).items()}
-    return Bars(title=title, x=kind, y=y, says=says, values=numbers)
+    """Show a value for each head [H]."""
+    bars = {head: float(value) for head, value in label_heads(to_cpu(values), kind).items()}
+    return Bars(title=title, x=kind, y=y, says=says, values=bars)
 
 
 def curve_panel(title: str, x: str, y: str, places: Tensor, lines: Tensor, says: str) -> Curves:
-    """Lines [H, N] over places [N]: one for each head, or one in all."""
-    shown = label_heads(distinct(to_cpu(lines)))
-    return Curves(title=title, x=x, y=y, says=says, places=to_cpu(places), lines=shown)
+    """Show lines [H, N] over x values [N], or one line if all heads are alike."""
+    lines_by_head = label_heads(distinct(to_cpu(lines)))
+    return Curves(title=title, x=x, y=y, says=says, places=to_cpu(places), lines=lines_by_head)
 
 
 def pair_panel(
@@ -58,79 +62,69 @@ def pair_panel(
     steep: bool = True,
     x: str = "pair of channels",
 ) -> Points:
-    """Values [H, pairs] of pairs of channels in their order; on a steep axis by their size, and NaN where there is none."""
-    found = to_cpu(values)
-    found = found.abs().where(found != 0, torch.nan) if steep else found
-    places = torch.arange(found.shape[-1]) + 1
-    groups = {head: (places, one) for head, one in label_heads(distinct(found)).items()}
+    """Show values [H, pairs] in the order of the pairs.
+
+    On a logarithmic axis (`steep`) magnitudes are shown, and zeros left out.
+    """
+    shown = to_cpu(values)
+    if steep:
+        shown = shown.abs().where(shown != 0, torch.nan)
+    numbers = torch.arange(shown.shape[-1]) + 1
+    groups = {head: (numbers, one) for head, one in label_heads(distinct(shown)).items()}
     return Points(title=title, x=x, y=y, says=says, groups=groups, steep=steep)
 
 
 def spread_panel(
     title: str, y: str, values: Tensor, tokens: Tokens, says: str, *, kind: str = "head"
 ) -> list[Panel]:
-    """The mean and what shares of the tokens lie below, of values [1|B, n, H] of the last n tokens, padding left out.
-
-    Nothing where no token is left.
-    """
-    found = drop_padding(values, tokens)  # [.., H]
-    if not len(found):
+    """Show mean and quantiles of values [1|B, n, H] of the last n tokens, without padding."""
+    shown = drop_padding(values, tokens)  # [.., H]
+    if not len(shown):
         return []
-    heads = torch.arange(found.shape[-1]) + 1
-    marks = {
-        "mean": found.mean(0),
-        **{label: found.quantile(share, dim=0) for label, share in SHARES.items()},
-    }
-    groups = {label: (heads, mark) for label, mark in marks.items()}
+    heads = torch.arange(shown.shape[-1]) + 1
+    groups = {"mean": (heads, shown.mean(0))}
+    for label, share in QUANTILES.items():
+        groups[label] = heads, shown.quantile(share, dim=0)
     return [Points(title=title, x=kind, y=y, says=says, groups=groups)]
 
 
 def half_life_panel(logs: Tensor, tokens: Tokens, says: str) -> list[Panel]:
-    """log(1/2) over the mean of log gates [1|B, n, H]: the number of tokens that halve what passes them."""
-    found = drop_padding(logs, tokens)
-    return (
-        [head_panel("Half-life", "tokens", math.log(0.5) / found.mean(0), says)]
-        if len(found)
-        else []
-    )
+    """Show the number of tokens whose log gates [1|B, n, H] halve what passes them."""
+    shown = drop_padding(logs, tokens)
+    if not len(shown):
+        return []
+    return [head_panel("Half-life", "tokens", math.log(0.5) / shown.mean(0), says)]
 
 
 def drop_padding(values: Tensor, tokens: Tokens) -> Tensor:
-    """Of values [1|B, n, ..] of the last n tokens, those of tokens that are no padding, [.., ..]."""
-    found, document = to_cpu(values), tokens.document
+    """Return values [1|B, n, ..] of the last n tokens, without those of padding, [.., ..]."""
+    values, document = to_cpu(values), tokens.document
     if document is None:
-        return found.flatten(0, 1)
-    kept = document[:, document.shape[1] - found.shape[1] :].cpu() >= 0
-    batch = max(len(found), len(kept))
-    return found.expand(batch, *found.shape[1:])[kept.expand(batch, -1)]
+        return values.flatten(0, 1)
+    kept = document[:, document.shape[1] - values.shape[1] :].cpu() >= 0
+    batch = max(len(values), len(kept))
+    return values.expand(batch, *values.shape[1:])[kept.expand(batch, -1)]
 
 
 def mean_over_pairs(values: Tensor, visible: Tensor) -> Tensor:
-    """Means [H] of finite values [B, H, N, M] over the pairs that may attend, bool [1|B, 1, N, M]."""
+    """Return means [H] of values [B, H, N, M] over visible pairs, bool [1|B, 1, N, M]."""
     pairs = visible.expand_as(values)
     return (values * pairs).sum((0, 2, 3)) / pairs.sum((0, 2, 3)).clamp(min=1)
 
 
 def mean_over_rows(values: Tensor, visible: Tensor) -> Tensor:
-    """Means [H] of values [B, H, N] over the queries that see anything, given what they see, bool [1|B, 1, N, M]."""
+    """Return means [H] of values [B, H, N] over queries that see a key, bool [1|B, 1, N, M]."""
     rows = visible.any(-1).expand_as(values)
     return (values * rows).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1)
 
 
 def row_norm_panel(title: str, table: Tensor, grid: Sequence[int], says: str) -> Panel:
-    """The norm of each row of a table [tokens, D], along a text, over an image, or frame by frame."""
-    norms = to_cpu(table).norm(dim=-1).view(*grid)
-    unit = "norm of the row"
+    """Show the norm of each row of a table [tokens, D], along a text or over a grid."""
+    norms, unit = to_cpu(table).norm(dim=-1).view(*grid), "norm of the row"
     if len(grid) == 1:
-        places = torch.arange(len(norms))
-        return Curves(
-            title=title,
-            x="place, in tokens",
-            y=unit,
-            says=says,
-            places=places,
-            lines={"all heads": norms},
-        )
+        lines = {"all heads": norms}
+        index = torch.arange(len(norms))
+        return Curves(title=title, x="position", y=unit, says=says, places=index, lines=lines)
     x, y = "column of patches", "row of patches"
     if len(grid) == 2:
         return Heatmap(title=title, x=x, y=y, says=says, values=norms, unit=unit, signed=False)
@@ -138,81 +132,64 @@ def row_norm_panel(title: str, table: Tensor, grid: Sequence[int], says: str) ->
     return HeatmapGrid(title=title, x=x, y=y, says=says, values=norms, labels=labels, unit=unit)
 
 
-FREQUENCIES = (
-    "How far one token turns each pair of channels of queries and keys: fast pairs tell near places apart, slow ones far"
-    " places; a pair that is not drawn tells none."
-)
-WAVES = (
-    "Each point is a pair of channels: it turns fastest along the direction from the middle to the point, the faster the"
-    " farther out; points on the axes tell rows or columns alone."
-)
-
-
 def token_spacing(encoding: Encoding, call: AttentionCall) -> Tensor:
-    """How far a token is from the next along each axis [P], in the coordinates of an encoding.
+    """Return the distance of neighbouring tokens along each axis [P], in coordinates.
 
-    Coordinates that were given as such, by somebody who said no size, are taken to count tokens.
+    It is 1 if coordinates were given directly and no size is known.
     """
-    if call.keys.grid_size is None and encoding.dims.length is None:
+    size, length = call.keys.grid_size, encoding.dims.length
+    if size is None and length is None:
         return torch.ones_like(call.keys.pos[0, 0])
-    found, extent = (
-        spacing(call.keys, encoding.coordinates, encoding.dims.length),  # type: ignore[arg-type]
-        call.keys.grid_size,
-    )
-    if extent is None or found[..., 0].numel() == 1:
-        return found[0, 0]
-    longest = (
-        extent.expand_as(found).prod(-1).argmax()
-    )  # a class token beside documents is a document of its own
-    return found.flatten(0, 1)[longest]
+    steps = spacing(call.keys, encoding.coordinates, length)  # type: ignore[arg-type]
+    if size is None or steps[..., 0].numel() == 1:
+        return steps[0, 0]
+    # a class token beside documents is a document of its own: take the longest
+    longest = size.expand_as(steps).prod(-1).argmax()
+    return steps.flatten(0, 1)[longest]
 
 
-def frequency_panels(waves: Tensor, encoding: Encoding, call: AttentionCall) -> Panels:
-    """Wave vectors [P, H, pairs], in radians per unit of the coordinates, as radians per token."""
-    found = to_cpu(waves) * to_cpu(token_spacing(encoding, call))[:, None, None]
-    if len(found) == 1:
-        yield pair_panel("Frequencies of turns", "radians per token", found[0], FREQUENCIES)
+def frequency_panels(wave_vectors: Tensor, encoding: Encoding, call: AttentionCall) -> Panels:
+    """Show wave vectors [P, H, pairs], given in radians per unit of the coordinates."""
+    waves = to_cpu(wave_vectors) * to_cpu(token_spacing(encoding, call))[:, None, None]
+    if len(waves) == 1:
+        unit = "radians per token"
+        yield pair_panel("Rotation frequencies", unit, waves[0], FREQUENCIES_CAPTION)
         return
-    if len(found) == 3:
-        told = "How far one step in time turns each pair of channels; a pair that is not drawn does not tell steps apart."
-        yield pair_panel("Turns along time", "radians per step", found[0], told)
-    groups = {
-        head: (one[1], one[0])
-        for head, one in label_heads(distinct(found[-2:].transpose(0, 1))).items()
-    }
+    if len(waves) == 3:
+        caption = "Rotation of each pair by one frame; pairs that do not rotate are not drawn."
+        yield pair_panel("Rotation along time", "radians per frame", waves[0], caption)
+    heads = label_heads(distinct(waves[-2:].transpose(0, 1)))
     yield Points(
-        title="Wave vectors of turns",
+        title="Wave vectors",
         x="radians per column",
         y="radians per row",
-        says=WAVES,
-        groups=groups,
+        says=WAVES_CAPTION,
+        groups={head: (wave[1], wave[0]) for head, wave in heads.items()},
         square=True,
     )
 
 
-FARTHEST = 32  # patches that a pair is moved by
-
-
 def angle_panels(skew: Tensor, encoding: Encoding, call: AttentionCall) -> Panels:
-    """The turns of exp(A_a) for generators [P, H, m, b, b] that need not commute, along each axis by itself."""
-    found = torch.linalg.eigvalsh(1j * to_cpu(skew))[..., -(skew.shape[-1] // 2) :].flatten(
-        2
-    )  # [P, H, pairs]
-    found = (
-        found.sort(dim=-1, descending=True).values
-        * to_cpu(token_spacing(encoding, call))[:, None, None]
-    )
-    for axis, one in zip(AXES[len(found)], found, strict=True):
-        told = f"How far one step turns each pair of channels, where steps go along {axis} alone: near and far places."
-        yield pair_panel(
-            f"Turns along {axis}", "radians per token", one, told, x="pair of channels, sorted"
-        )
+    """Show the angles of exp(A_a) of generators [P, H, m, b, b], along each axis by itself."""
+    pairs = skew.shape[-1] // 2
+    angles = torch.linalg.eigvalsh(1j * to_cpu(skew))[..., -pairs:].flatten(2)  # [P, H, m pairs]
+    angles = angles.sort(dim=-1, descending=True).values
+    angles = angles * to_cpu(token_spacing(encoding, call))[:, None, None]
+    for axis, values in zip(AXES[len(angles)], angles, strict=True):
+        title, x = f"Rotation along {axis}", "pair of channels, sorted"
+        caption = f"Rotation of each pair by one token along {axis}: fast pairs resolve short"
+        caption = f"{caption} distances, slow pairs long ones."
+        yield pair_panel(title, "radians per token", values, caption, x=x)
 
 
 def commutator_norms(generators: Tensor) -> Tensor:
-    """||[A, B]|| / (||A|| ||B||) in the Frobenius norm, the mean over pairs of n generators [n, H, m, b, b]: [H].
+    """Return ||[A, B]|| / (||A|| ||B||), the mean over pairs of n generators: [H].
 
-    A generator of a head has m blocks on its diagonal. 0 for generators that commute or are 0.
+    Args:
+        generators: Blocks on the diagonal of each generator, [n, H, m, b, b].
+
+    Returns:
+        Ratios of Frobenius norms; 0 for generators that commute or are 0.
     """
     found = to_cpu(generators)
     norms = found.flatten(2).norm(dim=-1)  # [n, H]
@@ -225,45 +202,50 @@ def commutator_norms(generators: Tensor) -> Tensor:
 
 
 def commutator_panel(generators: Tensor) -> Panel:
-    """Of generators [P, H, m, b, b] of several axes."""
-    told = "How far turning along one axis and then another differs from the other order: at 0 scores depend on offsets alone."
-    return head_panel(
-        "Commutators of axes", "|AB - BA| / (|A| |B|)", commutator_norms(generators), told
+    """Show the commutators of generators [P, H, m, b, b] of several axes."""
+    caption = (
+        "Difference between rotating along one axis and then another, and the other order: at 0"
+        " scores depend on offsets alone."
     )
+    norms = commutator_norms(generators)
+    return head_panel("Commutators of axes", "|AB - BA| / (|A| |B|)", norms, caption)
 
 
-def shift_changes(rotations: Callable[[Tensor], Tensor], shifts: Tensor, steps: Tensor) -> Tensor:
-    """How far R(p)^T R(p + e) changes where p = 0 is moved by each of shifts [S, P], the mean over steps e [E, P]: [H, S].
+def shift_changes(
+    compute_rotation: Callable[[Tensor], Tensor], shifts: Tensor, steps: Tensor
+) -> Tensor:
+    """Return how far R(s)^T R(s + e) differs from R(0)^T R(e), the mean over steps e: [H, S].
 
-    In the Frobenius norm, as a share of what two unrelated rotations are apart. `rotations` gives R [1, H, N, m, b, b] at
-    coordinates [1, N, P].
+    Args:
+        compute_rotation: Returns R [1, H, N, m, b, b] at coordinates [1, N, P].
+        shifts: Shifts s [S, P].
+        steps: Steps e [E, P].
+
+    Returns:
+        Frobenius norms, relative to the distance of two unrelated rotations.
     """
-    places = torch.cat([torch.zeros_like(steps[:1]), steps])  # [1 + E, P]
-    where = (shifts[:, None] + places).flatten(0, 1)[None]
-    found = to_cpu(rotations(where))[0].unflatten(1, (len(shifts), -1))  # [H, S, 1 + E, m, b, b]
-    met = found[:, :, :1].mT @ found[:, :, 1:]  # [H, S, E, m, b, b]
-    apart = (met - met[:, :1]).flatten(3).norm(dim=-1)  # [H, S, E]
-    return apart.mean(-1) / (2 * met.shape[-3] * met.shape[-1]) ** 0.5
+    points = torch.cat([torch.zeros_like(steps[:1]), steps])  # [1 + E, P]
+    pos = (shifts[:, None] + points).flatten(0, 1)[None]
+    found = to_cpu(compute_rotation(pos))[0].unflatten(1, (len(shifts), -1))
+    relative = found[:, :, :1].mT @ found[:, :, 1:]  # [H, S, E, m, b, b]
+    change = (relative - relative[:, :1]).flatten(3).norm(dim=-1)  # [H, S, E]
+    return change.mean(-1) / (2 * relative.shape[-3] * relative.shape[-1]) ** 0.5
 
 
 def shift_change_panels(
-    rotations: Callable[[Tensor], Tensor], encoding: Encoding, call: AttentionCall
+    compute_rotation: Callable[[Tensor], Tensor], encoding: Encoding, call: AttentionCall
 ) -> Panels:
-    """A score's turn against how far both of its places are moved, as far as the tokens of the call reach."""
-    one, pos = token_spacing(encoding, call), call.keys.pos.flatten(0, 1)
-    reach = min(
-        int(((pos.amax(0) - pos.amin(0)) / one).round().amin()), FARTHEST
-    )  # patches from the first to the last
-    if reach < 2:
+    """Show how rotations between neighbours change under shifts within the tokens of the call."""
+    unit, pos = token_spacing(encoding, call), call.keys.pos.flatten(0, 1)
+    extent = int(((pos.amax(0) - pos.amin(0)) / unit).round().amin())  # patches
+    shifts = torch.arange(min(extent, MAX_SHIFT), device=unit.device)
+    if len(shifts) < 2:
         return
-    counts = torch.arange(reach, device=one.device)
-    found = shift_changes(rotations, counts[:, None] * one, one.diag())
     yield curve_panel(
-        "Departure from relativity",
+        "Change under shifts",
         "shift along every axis, in patches",
         "change, 1 for unrelated rotations",
-        counts,
-        found,
-        "How much the turn between two neighbours changes when both are moved: a flat line at 0 tells that offsets alone"
-        " count, a rising one that scores depend on where a pair stands.",
+        shifts,
+        shift_changes(compute_rotation, shifts[:, None] * unit, unit.diag()),
+        SHIFT_CAPTION,
     )

@@ -1,4 +1,4 @@
-"""Skew-symmetric matrices brought to planes that turn: S = Q blockdiag(w (0 -1; 1 0)) Q^T."""
+"""Skew-symmetric matrices and their planes of rotation: S = Q blockdiag(w (0 -1; 1 0)) Q^T."""
 
 from __future__ import annotations
 
@@ -9,156 +9,136 @@ from torch import Tensor
 
 from zoo.attention import upcast
 
-WIDTH = 16  # channels of a product: of 8 the overhead is larger, of 64 most are products with zeros
+MERGED_WIDTH = 16  # channels of a product: with 8 the overhead is larger, with 64 most are zeros
+NULL = 1e-12  # share of the largest frequency below which a frequency counts as 0
+SINGULAR = 1e-4  # share of it below which eigenvectors are conjugate to fewer digits
 
 
 def from_upper_triangle(triangles: Tensor, size: int) -> Tensor:
-    """U - U^T [..., K, K] for strict upper triangles U [..., K (K - 1) / 2], row-major."""
+    """Return U - U^T [..., K, K] of strict upper triangles [..., K (K - 1) / 2], row-major."""
     rows, columns = torch.triu_indices(size, size, offset=1, device=triangles.device)
     upper = triangles.new_zeros(*triangles.shape[:-1], size, size)
     upper[..., rows, columns] = triangles
     return upper - upper.mT
 
 
+def skew_part(generators: Tensor) -> Tensor:
+    """Return G - G^T of matrices [..., b, b], in at least float32."""
+    matrices = upcast(generators)
+    return matrices - matrices.mT
+
+
 def cayley_basis(skew: Tensor) -> Tensor:
-    """The transpose of Q = (I - S) (I + S)^-1 for skew-symmetric matrices S [G, K, K]: what a row is multiplied by."""
+    """Return the transpose of (I - S) (I + S)^-1 for skew-symmetric S [G, K, K]."""
     one = torch.eye(skew.shape[-1], device=skew.device, dtype=skew.dtype)
     return torch.linalg.solve(one - skew, one + skew)
 
 
 def fourier_basis(size: int, like: Tensor) -> Tensor:
-    """The discrete Fourier transform as an orthogonal basis [K, K]: columns cos, -sin of k = 1 .. K/2 - 1, then k = 0, K/2."""
-    places = torch.arange(size, device=like.device)
-    turns = (
-        places[:, None] * places[1 : size // 2] % size
-    )  # whole numbers, so that no angle is large
-    angles = turns.to(like.dtype) * (2 * math.pi / size)  # [K, K/2 - 1]
+    """Return the discrete Fourier transform as an orthogonal basis [K, K].
+
+    Columns are cos and -sin of k = 1 .. K/2 - 1, then those of k = 0 and K/2.
+    """
+    index = torch.arange(size, device=like.device)
+    rotations = index[:, None] * index[1 : size // 2] % size  # integers: no angle is large
+    angles = rotations.to(like.dtype) * (2 * math.pi / size)  # [K, K/2 - 1]
     pairs = torch.stack([angles.cos(), -angles.sin()], dim=-1).flatten(1) * 2**0.5
-    still = torch.stack([torch.ones_like(places), 1 - 2 * (places % 2)], dim=1)
-    return torch.cat([pairs, still.to(like.dtype)], dim=1) / size**0.5
+    constant = torch.stack([torch.ones_like(index), 1 - 2 * (index % 2)], dim=1)
+    return torch.cat([pairs, constant.to(like.dtype)], dim=1) / size**0.5
 
 
 def sine_columns(basis: Tensor) -> Tensor:
-    """The columns -sin [K, K/2 - 1] of `fourier`, of which a skew-symmetric circulant matrix is made."""
+    """Return the columns -sin [K, K/2 - 1] of `fourier_basis`: they span skew circulants."""
     return basis[:, 1:-2:2]
 
 
 def change_basis(x: Tensor, bases: Tensor) -> Tensor:
-    """x [B, H, N, K] times matrices [H, m, K/m, K/m] per head, tokens before heads in memory, as projections lie."""
+    """Multiply x [B, H, N, K] by matrices [H, m, K/m, K/m] of each head, block by block."""
     batch, heads, tokens, _ = x.shape
     rows, bases = x.unflatten(-1, bases.shape[1:3]), bases.to(x.dtype)
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return torch.einsum("bhnmk,hmkl->bnhml", rows, bases).flatten(-2).transpose(1, 2)
-    out = x.new_empty(
-        batch * tokens, heads * bases.shape[1], bases.shape[-1]
-    )  # written where it is to lie
-    torch.bmm(
-        rows.permute(1, 3, 0, 2, 4).flatten(2, 3).flatten(0, 1),
-        bases.flatten(0, 1),
-        out=out.transpose(0, 1),
-    )
+        return torch.einsum("bhnmk,hmkl->bhnml", rows, bases).flatten(-2).transpose(1, 2)
+    # tokens before heads in memory, as projections have them
+    out = x.new_empty(batch * tokens, heads * bases.shape[1], bases.shape[-1])
+    left = rows.permute(1, 3, 0, 2, 4).flatten(2, 3).flatten(0, 1)
+    torch.bmm(left, bases.flatten(0, 1), out=out.transpose(0, 1))
     return out.view(batch, tokens, heads, -1).transpose(1, 2)
 
 
 def merge_blocks(blocks: Tensor) -> Tensor:
-    """Blocks [H, m, b, b] as fewer and wider ones, [H, m / r, r b, r b], with r of them on the diagonal of each."""
-    count = math.gcd(blocks.shape[1], max(WIDTH // blocks.shape[-1], 1))
+    """Merge blocks [H, m, b, b] into block-diagonal ones [H, m / r, r b, r b], faster to apply."""
+    count = math.gcd(blocks.shape[1], max(MERGED_WIDTH // blocks.shape[-1], 1))
     one = torch.eye(count, device=blocks.device, dtype=blocks.dtype)
-    return (
-        torch.einsum("hmrij,rs->hmrisj", blocks.unflatten(1, (-1, count)), one)
-        .flatten(4)
-        .flatten(2, 3)
-    )
+    groups = blocks.unflatten(1, (-1, count))
+    return torch.einsum("hmrij,rs->hmrisj", groups, one).flatten(4).flatten(2, 3)
 
 
-def split_blocks(wide: Tensor, shape: torch.Size) -> Tensor:
-    """The blocks of a `shape` [H, m, b, b] on the diagonals of wider ones."""
-    split = wide.unflatten(-1, (-1, shape[-1])).unflatten(
-        -3, (-1, shape[-1])
-    )  # [H, m / r, r, b, r, b]
-    return split.diagonal(dim1=2, dim2=4).movedim(-1, 2).flatten(1, 2)
-
-
-NULL = 1e-12  # of the largest frequency: what is smaller is taken for 0
-SINGULAR = (
-    1e-4  # of the largest frequency: the vectors of a smaller one are conjugate to fewer digits
-)
-
-
-def skew_part(generators: Tensor) -> Tensor:
-    """G - G^T of matrices [..., b, b], in at least float32."""
-    matrices = upcast(generators)
-    return matrices - matrices.mT
+def split_blocks(merged: Tensor, shape: torch.Size) -> Tensor:
+    """Return the blocks of a shape [H, m, b, b] on the diagonals of merged ones."""
+    size = shape[-1]
+    # [H, m / r, r, b, r, b]
+    groups = merged.unflatten(-1, (-1, size)).unflatten(-3, (-1, size))
+    return groups.diagonal(dim1=2, dim2=4).movedim(-1, 2).flatten(1, 2)
 
 
 def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
-    """Frequencies w [..., b/2] and basis Q [..., b, b] of skew matrices [..., b, b]: S = Q blockdiag(w (0 -1; 1 0)) Q^T.
+    """Return frequencies w [..., b/2] and basis Q [..., b, b] of skew matrices [..., b, b].
 
-    Decomposed in float64. Where S is singular, or nearly so, its null space is split into planes by a fixed generic matrix
-    first, and the basis made orthogonal to rounding.
+    Decomposed in float64. The null space of a nearly singular matrix is first split into planes by
+    a fixed generic matrix, and the basis made orthogonal up to rounding.
     """
     hermitian, half = 1j * skew.double(), skew.shape[-1] // 2
-    values, vectors = torch.linalg.eigh(
-        hermitian
-    )  # ascending: those that turn backwards, then forwards
+    # ascending: negative frequencies, then the same ones positive
+    values, vectors = torch.linalg.eigh(hermitian)
     frequencies, pairs = values[..., half:], vectors[..., half:]
     small = frequencies[..., 0] <= SINGULAR * frequencies[..., -1]
-    unsure = (
-        torch.compiler.is_compiling() or skew.device.type != "cpu" or bool(small.any())
-    )  # a GPU would have to wait
-    if unsure:
-        pairs = _split(hermitian, values, vectors)[..., half:]
+    # asking a GPU would mean waiting for it
+    on_cpu = skew.device.type == "cpu" and not torch.compiler.is_compiling()
+    singular = not on_cpu or bool(small.any())
+    if singular:
+        pairs = _split_null_space(hermitian, values, vectors)[..., half:]
         frequencies = (pairs.conj() * (hermitian @ pairs)).sum(-2).real
     basis = torch.view_as_real(pairs).flatten(-2) * 2**0.5  # columns Re u_1, Im u_1, Re u_2, ...
-    if unsure:
-        for _ in range(2):  # from 1e-4 off, as what is just not null may be, to rounding
+    if singular:
+        for _ in range(2):  # Newton-Schulz: from errors of 1e-4 to rounding
             basis = 1.5 * basis - 0.5 * basis @ (basis.mT @ basis)
     return frequencies.to(skew.dtype), basis.to(skew.dtype)
 
 
-def _split(hermitian: Tensor, values: Tensor, vectors: Tensor) -> Tensor:
-    """Vectors of the same values, conjugate by pairs also among those of the value 0."""
+def _split_null_space(hermitian: Tensor, values: Tensor, vectors: Tensor) -> Tensor:
+    """Return eigenvectors that are conjugate in pairs also for the eigenvalue 0."""
     size, block = values[..., -1:], values.shape[-1]
     null = values.abs() <= NULL * size  # [..., b], all of it for S = 0
     projector = ((vectors * null[..., None, :]) @ vectors.mH).real
-    generic = (
-        torch.arange(block**2, device=values.device, dtype=values.dtype)
-        .square()
-        .sin()
-        .view(block, block)
-    )
+    numbers = torch.arange(block**2, device=values.device, dtype=values.dtype)
+    generic = numbers.square().sin().view(block, block)
     split = projector @ (generic - generic.mT) @ projector * (size + (size == 0))[..., None]
     return torch.linalg.eigh(hermitian + 1j * split).eigenvectors
 
 
 def to_planes(matrices: Tensor) -> Tensor:
-    """What sums over tokens of g x^T, [..., b, b], say of maps z -> a z + c conj(z) of planes as complex numbers.
+    """Write matrices [..., b, b] as maps z -> a z + c conj(z) between planes.
 
-    conj(g_r) x_s, the gradient to a, and conj(g_r) conj(x_s), that to c: [..., 2, b/2, b/2].
+    Planes are complex numbers. For a sum of g x^T, the result [..., 2, b/2, b/2] has
+    conj(g_r) x_s, the gradient for a, and conj(g_r) conj(x_s), the gradient for c.
     """
-    rows = torch.view_as_complex(matrices.unflatten(-1, (-1, 2))).unflatten(
-        -2, (-1, 2)
-    )  # [..., b/2, 2, b/2]
+    # [..., b/2, 2, b/2]
+    rows = torch.view_as_complex(matrices.unflatten(-1, (-1, 2))).unflatten(-2, (-1, 2))
     first, second = rows.unbind(-2)
     return torch.stack([first - 1j * second, (first + 1j * second).conj()], dim=-3)
 
 
 def frequency_gaps(frequencies: Tensor) -> Tensor:
-    """What `planes` of a skew matrix change by as S turns them, w_r - w_s and w_r + w_s, [..., 2, b/2, b/2].
-
-    A plane that turns as fast as itself is no gap: infinite there.
-    """
+    """Return w_r - w_s and w_r + w_s, [..., 2, b/2, b/2]; infinite for a plane with itself."""
     rows, columns = frequencies[..., :, None], frequencies[..., None, :]
     same = torch.eye(frequencies.shape[-1], device=frequencies.device, dtype=torch.bool)
     return torch.stack([rows - columns, rows + columns], dim=-3).masked_fill(same, torch.inf)
 
 
 def from_planes(parts: Tensor) -> Tensor:
-    """The gradient to a real matrix [..., b, b], from that to its `planes`, [..., 2, b/2, b/2]."""
+    """Return the gradient for a matrix [..., b, b], given that for its planes."""
     a, c = parts.unbind(-3)
     plus, minus = a + c, a - c
-    top, bottom = (
-        torch.stack([plus.real, minus.imag], dim=-1),
-        torch.stack([-plus.imag, minus.real], dim=-1),
-    )
+    top = torch.stack([plus.real, minus.imag], dim=-1)
+    bottom = torch.stack([-plus.imag, minus.real], dim=-1)
     return torch.stack([top, bottom], dim=-3).flatten(-2).flatten(-3, -2) / 2
