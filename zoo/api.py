@@ -125,6 +125,7 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
         made = cls(dims, **options)
         for fact, value in facts.items():
             setattr(made, fact, value)
+        made.check_options()
         return made
 
     return make

@@ -123,7 +123,7 @@ def test_turns_that_an_encoding_tells_are_drawn_once():
     titles = [
         panel.title for panel in draw_encodings(model, given, capture_model(model, given), (12,))
     ]
-    assert "rope: Frequencies of turns" in titles
+    assert "rope: Rotation frequencies" in titles
     assert "Rotation of each pair of channels" not in titles
     assert "Scores of equal tokens" in titles
 

@@ -29,7 +29,7 @@ def moved(axes=1, batch=BATCH, document=None, **options):
     still = {"global_shift": 0.0, "local_shift": 0.0, "scale": 1.0}
     encoding = zoo.encoding("cape", Dims(8, 2, axes), **{**still, **options})
     before = apply_convention(tokens(axes, batch, document), encoding.coordinates, None)
-    return encoding._augmented(before.pos, before), before.pos
+    return encoding._augment(before.pos, before), before.pos
 
 
 def fills(values, edge):
@@ -125,11 +125,11 @@ def test_an_image_whose_grid_is_not_known_takes_that_of_training():
     pos = torch.rand(1, TOKENS, 2).double() * 2 - 1
     bare = Tokens.at(torch.zeros(BATCH, TOKENS, 8).double(), pos)
     encoding = zoo.encoding("cape", Dims(8, 2, 2, (5, 10)), global_shift=0.0, scale=1.0)
-    moves = encoding._augmented(pos, bare) - pos
+    moves = encoding._augment(pos, bare) - pos
     assert fills(moves[..., 0], 0.2)
     assert fills(moves[..., 1], 0.1)
     with pytest.raises(OptionError, match="size of training"):
-        zoo.encoding("cape", Dims(8, 2, 2))._augmented(pos, bare)
+        zoo.encoding("cape", Dims(8, 2, 2))._augment(pos, bare)
 
 
 @pytest.mark.parametrize("convention", ["index", "fraction", "growing", "symmetric"])

@@ -109,7 +109,7 @@ def test_places_of_tupe_are_resampled():
     resized = F.interpolate(image, size=(10, 1), mode="bicubic", align_corners=False)[0, :, :, 0].T
     with torch.no_grad():
         table = plain.norm(resized)
-        expected = {"place_query": plain.query(table), "place_key": plain.key(table)}
+        expected = {"position_query": plain.query(table), "position_key": plain.key(table)}
         notes = there.embed(
             Tokens.at(torch.zeros(1, 10, 6).double(), torch.arange(10.0)[:, None].double())
         ).per_token

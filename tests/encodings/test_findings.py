@@ -35,8 +35,8 @@ def described(chain, x, pos, causal, context, slots=None, **facts):
 
 def calls(member, dtype):
     """A chain, and its call of all tokens at once, of some of them, among padding, and of the last, after cached ones."""
-    chain, causal = Chain.of(member.make()).to(dtype).eval(), member.facts.causal_only
-    x, pos, cache = member.states().to(dtype), member.pos().float(), KeyValueCache()
+    chain, causal = Chain.of(member.build()).to(dtype).eval(), member.facts.causal_only
+    x, pos, cache = member.states().to(dtype), member.positions().float(), KeyValueCache()
     yield chain, described(chain, x, pos, causal, Context())
     chosen, facts = (
         torch.tensor([8, 1, 5]),
@@ -111,13 +111,13 @@ def found(name, dims=None, causal=True, tokens=8, change=None, context=None, **o
 
 
 def test_rope_tells_its_frequencies():
-    (pairs,) = found("rope", base=100.0)["Frequencies of turns"].groups.values()
+    (pairs,) = found("rope", base=100.0)["Rotation frequencies"].groups.values()
     torch.testing.assert_close(pairs[1], 100.0 ** (-torch.arange(8.0) / 8))
 
 
 def test_frequencies_are_those_of_a_token_whatever_the_coordinates():
     (pairs,) = found("rope", base=100.0, coordinates="fraction")[
-        "Frequencies of turns"
+        "Rotation frequencies"
     ].groups.values()
     torch.testing.assert_close(pairs[1], 100.0 ** (-torch.arange(8.0) / 8) / 16)
 
@@ -127,7 +127,7 @@ def test_a_wave_vector_lies_where_its_pair_turns():
         encoding.frequencies.zero_()[0, 1, 3] = 2.0  # the row, of the second head
 
     waves = found("rope_mixed", Dims(32, 2, axes=2, length=(2, 3)), False, change=one_wave)[
-        "Wave vectors of turns"
+        "Wave vectors"
     ]
     columns, rows = waves.groups["head 2"]
     assert (rows[3], columns.abs().max(), rows.sum()) == (2, 0, 2)
@@ -170,7 +170,7 @@ def test_liere_departs_from_relativity_unless_its_generators_commute():
         encoding.generators[1, 0] = 2 * encoding.generators[0, 0]  # of the first head
 
     seen = found("liere", dims, False, change=alike)
-    lines, sizes = seen["Departure from relativity"].lines, seen["Commutators of axes"].values
+    lines, sizes = seen["Change under shifts"].lines, seen["Commutators of axes"].values
     assert lines["head 1"].abs().max() < 1e-4
     assert lines["head 2"][0] == 0
     assert lines["head 2"][1:].min() > 0.1
@@ -209,20 +209,20 @@ def test_cope_counts_halves_where_scores_are_nothing():
             panel.title.split(": ")[1]: panel for panel in chain.panels(call.replace(q=0 * call.q))
         }
     assert seen["Gates"].values == {"head 1": 0.5, "head 2": 0.5}
-    assert seen["Counts reached"].values["head 1"] == pytest.approx(4.5 / 2)  # of 1 to 8 tokens
+    assert seen["Positions counted"].values["head 1"] == pytest.approx(4.5 / 2)  # of 1 to 8 tokens
     cut = sum(max(row - 4, 0) for row in range(1, 9)) / 36  # counts of more than 2
-    assert seen["Counts that are cut"].values["head 1"] == pytest.approx(cut)
+    assert seen["Clamped positions"].values["head 1"] == pytest.approx(cut)
 
 
 def test_buckets_of_t5_share_far_offsets():
     def numbered(encoding):
         encoding.table.copy_(torch.arange(8.0)[:, None].expand(-1, 2))
 
-    curve = found("t5", num_buckets=8, max_distance=9, change=numbered)["Buckets of text"]
+    curve = found("t5", num_buckets=8, max_distance=9, change=numbered)["Bias by offset, text"]
     assert curve.places.tolist() == list(range(10))
     assert curve.lines["all heads"].tolist() == [0, 1, 2, 3, 4, 5, 6, 6, 7, 7]
     both = found("t5", causal=False, num_buckets=8, max_distance=9, change=numbered)[
-        "Buckets of text"
+        "Bias by offset, text"
     ]
     assert both.places[0] == -9
     assert both.lines["all heads"][8:11].tolist() == [
@@ -236,7 +236,7 @@ def test_shaw_tells_the_norm_of_each_offset_from_query_to_key():
     def one_back(encoding):
         encoding.key.zero_()[3] = 2.0  # key - query = -1 at a reach of 4
 
-    curve = found("shaw", max_distance=4, change=one_back)["Keys of offsets"]
+    curve = found("shaw", max_distance=4, change=one_back)["Key vectors by offset"]
     assert curve.lines["all heads"][curve.places == 1] == 8  # 16 channels of 2
     assert curve.lines["all heads"].sum() == 8
 
@@ -257,11 +257,11 @@ def test_rows_of_a_table_are_told_where_they_stand():
         change=lambda one: one.table.zero_()[4].fill_(0.5),
     )
     expected = torch.zeros(2, 3).index_put((torch.tensor(1), torch.tensor(1)), torch.tensor(8**0.5))
-    torch.testing.assert_close(rows["Rows of the table"].values, expected)
+    torch.testing.assert_close(rows["Norms of table rows"].values, expected)
 
 
 def test_frames_that_nothing_moved_are_those_of_rope():
-    marks = found("tape")["Frames moved"].groups
+    marks = found("tape")["Frame change"].groups
     assert all(values.abs().max() == 0 for _, values in marks.values())
 
 

@@ -51,7 +51,7 @@ def test_head_scale_leaves_later_biases_as_they_are():
 
 def test_head_scale_follows_no_rows():
     encoding, call = made(["alibi", "dape", "head_scale"]), called()
-    with pytest.raises(OptionError, match="head_scale cannot follow a link that rescores"):
+    with pytest.raises(OptionError, match="head_scale cannot follow an encoding that transforms"):
         scores(encoding, call)
 
 
@@ -122,7 +122,7 @@ def test_places_where_powers_overflow_are_refused():
     encoding, q = zoo.encoding("xpos", Dims(32, 2)), torch.randn(1, 2, 2, 16)
     assert zoo.scores(encoding, q, q, torch.tensor([[35_000.0], [35_001]])).isfinite().all()
     with pytest.raises(
-        OptionError, match=r"places 100000 apart.* past 35443, .* larger span than 512"
+        OptionError, match=r"positions 100000 apart.* past 35443, .* larger span than 512"
     ):
         zoo.scores(encoding, q, q, torch.tensor([[99_999.0], [100_000]]))
     assert (
@@ -139,7 +139,7 @@ def test_what_a_mask_hides_does_not_overflow_either():
     layer = zoo.Attention(Dims(32, 2, length=30_000), "xpos", causal=True)
     pos = torch.tensor([[0.0], [29_999.0]])
     assert layer(torch.randn(1, 2, 32), pos, document=torch.tensor([0, 0])).isfinite().all()
-    with pytest.raises(OptionError, match="places 39999 apart"):
+    with pytest.raises(OptionError, match="positions 39999 apart"):
         layer(torch.randn(1, 2, 32), torch.tensor([[0.0], [39_999.0]]))
 
 

@@ -201,7 +201,7 @@ def test_gates_of_turned_keys_are_refused():
     call = called()
     with pytest.raises(
         OptionError,
-        match="grape_a reads queries and keys as projected, which a link before it has changed; list it first",
+        match="grape_a reads queries and keys as projected, but an encoding before it changes them; list it first",
     ):
         scores(zoo.encoding(["rope", "grape_a"], dims()).double(), call)
     assert scores(zoo.encoding(["grape_a", "carope"], dims()).double(), call).isfinite().any()
@@ -210,7 +210,7 @@ def test_gates_of_turned_keys_are_refused():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("grape_m", {"planes": 5}, "5 planes do not fit into the head size 8"),
+        ("grape_m", {"planes": 5}, "5 planes do not fit into the head dim 8"),
         ("grape_ap", {"size": 3}, "size 3 is not even"),
     ],
 )

@@ -132,7 +132,7 @@ def test_what_is_carried_to_other_axes_goes_by_rows_and_columns(kind, there, her
     ("kind", "axes", "head"), [("cayley", 1, 3), ("cayley", 2, 6), ("circulant", 2, 4)]
 )
 def test_a_head_that_cannot_be_turned_is_refused(kind, axes, head):
-    with pytest.raises(OptionError, match="head size"):
+    with pytest.raises(OptionError, match="head dim"):
         zoo.encoding("string", Dims(2 * head, 2, axes), kind=kind)
 
 

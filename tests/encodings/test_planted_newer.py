@@ -103,6 +103,6 @@ def test_heads_that_were_made_wider_are_not_turned_by_half(name):
     layer = zoo.Attention(dims(2), ["pope", name], causal=True)
     with pytest.raises(
         OptionError,
-        match=f"{name} turns pairs of channels, and a link before it has made heads wider",
+        match=f"{name} rotates pairs of channels, and an encoding before it has made heads wider",
     ):
         layer(torch.randn(1, 4, 16))

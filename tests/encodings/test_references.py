@@ -83,10 +83,33 @@ def test_a_head_that_three_axes_do_not_divide_is_dealt_out_nearly_equally():
 
 @pytest.mark.parametrize("axes", [2, 3])
 def test_an_axis_counts_whole_turns_where_it_is_told(axes):
-    encoding, pos = made("rope_axial", axes, unit="turn"), torch.rand(5, axes, dtype=torch.float64)
+    encoding, pos = (
+        made("rope_axial", axes, unit="turn", coordinates="symmetric"),
+        torch.rand(5, axes, dtype=torch.float64),
+    )
     q, k = heads(encoding)
     expected = references.scores(references.rope_axial, encoding, q, k, 2 * math.pi * pos)
     near(zoo.scores(encoding, q, k, pos), expected)
+
+
+@pytest.mark.parametrize("coordinates", ["index", "interpolated"])
+def test_whole_turns_of_whole_coordinates_are_refused(coordinates):
+    with pytest.raises(
+        OptionError, match=r"rope_axial: unit turn .* choose coordinates: symmetric"
+    ):
+        made("rope_axial", 2, unit="turn", coordinates=coordinates)
+    with pytest.raises(OptionError, match="unit: radian"):
+        made("rope_axial", 2, unit="turn")  # index is the default
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("comrope_ap", {"block": 3}), ("comrope_ld", {"block": 5}), ("liere", {"block": 48})],
+)
+def test_a_block_that_does_not_fit_names_its_encoding(name, options):
+    with pytest.raises(OptionError, match=rf"^{name}: block") as caught:
+        zoo.encoding(name, Dims(48, 2, 2), **options)
+    assert caught.value.key == "block"
 
 
 def test_channels_beyond_the_last_block_stay():

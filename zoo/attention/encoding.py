@@ -247,6 +247,12 @@ class Encoding(nn.Module):
         """
         return ()
 
+    def check_options(self) -> None:
+        """Raise OptionError if options do not go with the coordinates that a recipe chose.
+
+        Called once after the encoding is built, when `shared` and `coordinates` are known.
+        """
+
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         """Offer extrapolation methods for evaluation past the training size.
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from zoo.attention import Dims
 from zoo.encodings.common.frequencies import axis_frequencies, check_head_dim, compute_angles
 from zoo.encodings.common.rotation import Rotary, cos_sin
+from zoo.errors import OptionError
 from zoo.registry import Between, register
 
 
@@ -39,6 +40,12 @@ class RoPEAxial(Rotary):
         super().__init__(dims)
         check_head_dim(self)
         self.base, self.unit = base, 2 * math.pi if unit == "turn" else 1.0
+
+    def check_options(self) -> None:
+        if self.unit != 1 and self.coordinates in ("index", "interpolated"):
+            problem = f"unit turn rotates the fastest pairs by whole turns at {self.coordinates}"
+            remedy = "choose coordinates: symmetric, or unit: radian"
+            raise OptionError("unit", f"rope_axial: {problem} coordinates, so not at all; {remedy}")
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         return {"linear": {"coordinates": "interpolated"}}

@@ -14,7 +14,16 @@ from torch import Tensor
 
 from zoo.attention import AttentionCall, Encoding, Tokens, upcast
 from zoo.attention.coordinates import spacing
-from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Panel, Points, distinct, label_heads
+from zoo.reporting.panel import (
+    Bars,
+    Curves,
+    Heatmap,
+    HeatmapGrid,
+    Panel,
+    Points,
+    distinct,
+    label_heads,
+)
 
 Panels = Iterable[Panel]
 

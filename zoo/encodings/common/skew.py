@@ -57,7 +57,7 @@ def change_basis(x: Tensor, bases: Tensor) -> Tensor:
     batch, heads, tokens, _ = x.shape
     rows, bases = x.unflatten(-1, bases.shape[1:3]), bases.to(x.dtype)
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return torch.einsum("bhnmk,hmkl->bhnml", rows, bases).flatten(-2).transpose(1, 2)
+        return torch.einsum("bhnmk,hmkl->bnhml", rows, bases).flatten(-2).transpose(1, 2)
     # tokens before heads in memory, as projections have them
     out = x.new_empty(batch * tokens, heads * bases.shape[1], bases.shape[-1])
     left = rows.permute(1, 3, 0, 2, 4).flatten(2, 3).flatten(0, 1)
