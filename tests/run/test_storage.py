@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from zoo import __version__
 from zoo.errors import CheckpointError, ZooError
 from zoo.run import atomic_io, checkpoint
 from zoo.run.callbacks.checkpointing import SealedCheckpointIO
@@ -140,3 +141,12 @@ def test_what_goes_wrong_in_the_background_is_raised(tmp_path):
     with pytest.raises(ZooError, match=r"nowhere/one.ckpt: cannot be written"):
         disk.drain()
     disk.drain()
+
+
+def test_a_checkpoint_of_an_older_version_is_refused_by_its_version(path):
+    metadata = {**CONTENT["zoo"], "version": "0.1.0"}
+    atomic_io.write_sealed(atomic_io.serialise({**CONTENT, "zoo": metadata}), path)
+    message = rf"written by zoo 0\.1\.0; this is {__version__}, which renamed weights; no migration"
+    with pytest.raises(CheckpointError, match=message) as refusal:
+        checkpoint.read(path)
+    assert refusal.value.code == 5
