@@ -124,14 +124,14 @@ def diagnose(words: Sequence[str]) -> Path:
 
 def build_report(words: Sequence[str]) -> tuple[Report, Path]:
     """Return the report of the runs that `words` name, and the path of its page."""
-    places, changes = split_paths(words)
+    names, changes = split_paths(words)
     own, overrides = split_words(changes, [DiagnoseOptions])
     options = DiagnoseOptions(**parse_options(own, [DiagnoseOptions])[0])
-    if not places or "" in words:
-        problem = "an empty name" if places else "nothing to diagnose"
+    if not names or "" in words:
+        problem = "an empty name" if names else "nothing to diagnose"
         remedy = "name a run directory or a checkpoint"
         raise RecipeError(ConfigIssue(COMMAND_LINE, "", problem, remedy))
-    subjects = _load_subjects([checkpoint.locate(place) for place in places], overrides)
+    subjects = _load_subjects([checkpoint.locate(name) for name in names], overrides)
     path = choose_page(options.to, [subject.path for subject in subjects])
     _check_layers(options, subjects)
     saved = [read_saved(one.path, one.recipe, one.task.samples) for one in subjects]

@@ -41,12 +41,12 @@ ByCondition = dict[str, dict[str, Metrics]]
 
 
 def evaluate(
-    place: str, overrides: Sequence[str], command: Sequence[str] = ()
+    name: str, overrides: Sequence[str], command: Sequence[str] = ()
 ) -> dict[str, Any] | None:
     """Test a checkpoint.
 
     Args:
-        place: A run directory or a checkpoint, as `zoo.load` takes it.
+        name: A run directory or a checkpoint, as `zoo.load` takes it.
         overrides: Changes of the stored recipe.
         command: As in `zoo.run.fit.fit`.
 
@@ -56,9 +56,9 @@ def evaluate(
     Raises:
         ZooError: With the exit code of the failure.
     """
-    path = checkpoint.locate(place)
+    path = checkpoint.locate(name)
     experiment, task = restore(path, [*DEFAULT_OVERRIDES, *overrides])
-    processes = join_processes(experiment, command or ["eval", place, *overrides])
+    processes = join_processes(experiment, command or ["eval", name, *overrides])
     if processes is None:
         return None
     evaluation = Evaluation(path, experiment, task, processes)

@@ -33,11 +33,11 @@ def choose_device(recipe: Recipe) -> str:
     return "cuda" if recipe.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def generate(place: str, words: Sequence[str], quiet: bool = False) -> dict[str, Any]:
+def generate(name: str, words: Sequence[str], quiet: bool = False) -> dict[str, Any]:
     """Continue the prompt with a trained model.
 
     Args:
-        place: A run directory or a checkpoint.
+        name: A run directory or a checkpoint.
         words: Options of `generate`, such as `prompt=...`, and overrides of the recipe.
         quiet: Do not print the text.
 
@@ -48,7 +48,7 @@ def generate(place: str, words: Sequence[str], quiet: bool = False) -> dict[str,
         RecipeError: There is nothing to continue, or the model cannot.
         CheckpointError: As `zoo.load` raises it.
     """
-    path = checkpoint.locate(place)
+    path = checkpoint.locate(name)
     experiment, task = restore(path, [*DEFAULT_OVERRIDES, *map(_complete_key, words)])
     recipe, spec = experiment.recipe, experiment.spec
     try:

@@ -112,28 +112,28 @@ def list_image_suffixes() -> frozenset[str]:
     return frozenset(suffix for suffix, kind in Image.EXTENSION.items() if kind in Image.OPEN)
 
 
-def find_files(places: Iterable[Path], suffixes: Iterable[str]) -> Files:
+def find_files(given: Iterable[Path], suffixes: Iterable[str]) -> Files:
     """Find files as they are named, and those of folders that have one of the suffixes.
 
     Names in folders that begin with a dot are left out. Raises DataError where there is none.
     """
     known, problems = frozenset(suffixes), dict[Path, str]()
     paths: dict[Path, None] = {}
-    for place in places:
-        paths |= dict.fromkeys(_list_files(place, known, problems))
+    for path in given:
+        paths |= dict.fromkeys(_list_files(path, known, problems))
     return Files([*paths], problems)
 
 
-def _list_files(place: Path, suffixes: frozenset[str], problems: dict[Path, str]) -> list[Path]:
-    if not place.exists():
-        raise DataError(f"{place}: no such file or folder")
-    if not place.is_dir():
-        return [place]
+def _list_files(path: Path, suffixes: frozenset[str], problems: dict[Path, str]) -> list[Path]:
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    if not path.is_dir():
+        return [path]
     before = len(problems)
-    found = [*_walk(place, suffixes, problems)]
+    found = [*_walk(path, suffixes, problems)]
     if not found and len(problems) == before:
         kinds = ", ".join(sorted(suffixes)) if len(suffixes) < 5 else "that of an image"
-        raise DataError(f"{place}: there is no file to read in it; its name must end with {kinds}")
+        raise DataError(f"{path}: there is no file to read in it; its name must end with {kinds}")
     return found
 
 
@@ -149,11 +149,11 @@ def _walk(folder: Path, suffixes: frozenset[str], problems: dict[Path, str]) -> 
                 yield path
 
 
-def predict(place: str, words: Sequence[str], quiet: bool = False) -> dict[str, Any]:
-    """CausalLM for files with a trained model; the data of its training need not be there.
+def predict(name: str, words: Sequence[str], quiet: bool = False) -> dict[str, Any]:
+    """Predict for files with a trained model; the data of its training need not be there.
 
     Args:
-        place: A run directory or a checkpoint.
+        name: A run directory or a checkpoint.
         words: Files and folders, options of `predict` such as `top=3`, overrides of the recipe.
         quiet: Do not print a line per file.
 
@@ -165,15 +165,15 @@ def predict(place: str, words: Sequence[str], quiet: bool = False) -> dict[str, 
         RecipeError: The model predicts nothing of a file by itself.
         CheckpointError: As `zoo.load` raises it.
     """
-    places, overrides = split_paths(words)
-    if not places:
+    paths, overrides = split_paths(words)
+    if not paths:
         remedy = "name a file or a folder after the run"
         raise RecipeError(ConfigIssue("command line", "", "nothing to predict", remedy))
-    path = checkpoint.locate(place)
+    path = checkpoint.locate(name)
     experiment, task = restore(path, [*DEFAULT_OVERRIDES, *map(_complete_key, overrides)])
     predictor = _choose_predictor(experiment, task)
     is_image = isinstance(task.samples, ImageSpec)
-    files = find_files(places, list_image_suffixes() if is_image else TEXT_SUFFIXES)
+    files = find_files(paths, list_image_suffixes() if is_image else TEXT_SUFFIXES)
     for problem in _format_problems(files.problems):
         log.warning("Skipped %s", problem)
 
@@ -212,7 +212,7 @@ def _predict_files(
     files: Files,
     quiet: bool,
 ) -> list[dict[str, Any]]:
-    """CausalLM for each readable file, print it at once, and add the others to `files.problems`."""
+    """Predict for each readable file, print it at once, and add the others to `files.problems`."""
     recipe = experiment.recipe
     try:
         batches = experiment.data.read_files(files.paths, task.samples)
