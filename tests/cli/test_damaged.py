@@ -68,7 +68,7 @@ def test_numbers_take_no_other_files_place(name, copy, zoo, untested):
     other.write_text("{}")
     code, _, told = zoo("diagnose", copy, f"to={copy / name}.html")
     assert code == 2
-    assert f"{name}.json is there already and holds no diagnosis" in told
+    assert f"{name}.json exists and is no diagnosis" in told
     assert [*copy.glob("*.html")] == []
     assert other.read_text() == "{}"
 
@@ -218,7 +218,7 @@ def test_a_run_that_cannot_be_looked_into_is_told_as_a_checkpoint_is(copy, zoo, 
     monkeypatch.setattr(Path, "is_file", refused)
     code, _, told = zoo("eval", copy)
     assert code == 5
-    assert told.endswith("copy: cannot be looked into, Permission denied\n")
+    assert told.endswith("copy: cannot be read, Permission denied\n")
 
 
 def test_a_length_that_a_table_has_not_is_told_before_anything_is_looked_at(
@@ -239,7 +239,7 @@ def test_a_length_that_a_table_has_not_is_told_before_anything_is_looked_at(
 def test_attention_that_overflows_is_told(copy, zoo):
     def grow(content):
         for name, weight in content["state_dict"].items():
-            weight.mul_(1e25 if "attention" in name else 1)
+            weight.mul_(1e25 if "attn" in name else 1)
 
     changed(copy / "checkpoints" / "best.ckpt", grow)
     code, _, told = zoo("diagnose", copy, "limit=1", "controls=false", CPU)

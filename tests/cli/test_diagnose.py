@@ -256,13 +256,13 @@ WRONG = {
     "another version": (
         ["{runs}/other.ckpt"],
         5,
-        ["other.ckpt", "model.depht", "of zoo 9.9", __version__],
+        ["other.ckpt", "model.depht", "written by zoo 9.9", __version__],
     ),
     "a run twice": (["{runs}/digits", "{runs}/digits/best"], 2, ["named twice"]),
     "a misspelt option": (["{runs}/digits", "sampels=2"], 2, ["sampels", "did you mean samples?"]),
     "no samples": (["{runs}/digits", "samples=0"], 2, ["samples", "at least 1"]),
     "a word for a number": (["{runs}/digits", "queries=all"], 2, ["queries", "whole number"]),
-    "no layer": (["{runs}/digits", "layers=[]"], 2, ["layers", "a list of none"]),
+    "no layer": (["{runs}/digits", "layers=[]"], 2, ["layers", "the list is empty"]),
     "a layer that is not there": (
         ["{runs}/digits", "layers=[0,7]"],
         2,
@@ -292,7 +292,7 @@ WRONG = {
     "a size that patches do not divide": (
         ["{runs}/digits", "data.size=9"],
         2,
-        ["patch 4", "9 x 9"],
+        ["patch_size 4", "9 x 9"],
     ),
 }
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import LANGUAGE, LETTERS, language
 
-from zoo.evaluation import report
+from zoo.evaluation import size_figure
 from zoo.run.fit import fit
 
 FLIPFLOP = [*LANGUAGE, "data.train=64", "data.val=16", "data.test=16"]
@@ -186,7 +186,9 @@ def test_with_a_stride_only_the_last_places_are_asked(train, evaluated):
 def test_a_figure_marks_the_length_of_training_whatever_the_data(train, evaluated, monkeypatch):
     run, _ = train("lm_rope")
     asked = []
-    monkeypatch.setattr(report, "draw", lambda recipe, result, run, trained: asked.append(trained))
+    monkeypatch.setattr(
+        size_figure, "save_figure", lambda recipe, result, run, trained: asked.append(trained)
+    )
     evaluated(run, "data.length=32", "evaluate.lengths=[8]")
     assert asked == [16]
 
@@ -297,7 +299,7 @@ def test_a_table_of_positions_ends_the_text(cache, train, zoo, generated, caplog
     assert "past the table of 16 positions" in sample["ended"]
     code, out, _ = zoo("generate", run, "prompt=abc", f"cache={cache}")
     assert (code, out) == (0, f"abc{sample['text']}\n")
-    assert "ended after 14 tokens: position 16 is past the table" in caplog.text
+    assert "Ended after 14 tokens: position 16 is past the table" in caplog.text
 
 
 def test_a_model_that_remembers_segments_writes_past_them(train, generated, zoo):
@@ -306,7 +308,7 @@ def test_a_model_that_remembers_segments_writes_past_them(train, generated, zoo)
     assert sample["tokens"] == 50
     code, _, told = zoo("generate", run, "prompt=abc", "cache=false")
     assert code == 2
-    assert "generate.cache: the model remembers segments" in told
+    assert "generate.cache: a model with memory cannot" in told
 
 
 def test_bytes_are_written_as_whole_characters(train, zoo, tmp_path, monkeypatch):

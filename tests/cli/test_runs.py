@@ -206,8 +206,8 @@ def test_an_evaluation_that_takes_long_says_how_far_it_is(trained, zoo, monkeypa
         assert (
             zoo("eval", trained[0], "trainer.accelerator=cpu", "evaluate.resolutions=null")[0] == 0
         )
-    told = [line for line in caplog.messages if line.startswith("tested")]
-    assert told[0].startswith("tested 1 of 12 batches, 0:0")
+    told = [line for line in caplog.messages if line.startswith("Tested")]
+    assert told[0].startswith("Tested 1 of 12 batches, 0:0")
     assert len(told) == 11
 
 
@@ -218,7 +218,7 @@ def test_an_interrupt_saves_and_stops(zoo, monkeypatch):
     code, _, told = zoo("fit", "vit_comrope", *TINY, "--run-dir", "run")
     assert code == 130
     assert (
-        "stopped by SIGINT at step 1; saved run/checkpoints/last.ckpt; the same command with --resume auto goes on"
+        "stopped by SIGINT at step 1; saved run/checkpoints/last.ckpt; the same command with --resume auto resumes it"
         in told
     )
 
@@ -248,7 +248,7 @@ assert "torch" not in sys.modules
 
 def test_list_names_what_there_is(zoo):
     _, out, _ = zoo("list")
-    for word in ("comrope_ld", "vit_learned_rope_axial", "digits", "classify", "vit"):
+    for word in ("comrope_ld", "vit_learned_rope_axial", "digits", "classification", "vit"):
         assert re.search(rf"^  {word} +\S", out, re.MULTILINE), word
     _, out, _ = zoo("list", "encodings")
     assert [line.split()[0] for line in out.splitlines()] == list(package.encoding_names())

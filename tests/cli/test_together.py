@@ -68,4 +68,4 @@ def test_one_that_fails_ends_the_others(tmp_path, monkeypatch):
 def test_nodes_without_a_launcher_are_refused(zoo):
     code, _, told = zoo("fit", "vit_comrope", *TINY, "trainer.num_nodes=4")
     assert code == 2
-    assert "trainer.num_nodes: 4 nodes, and no launcher says which node this is" in told
+    assert "trainer.num_nodes: 4 nodes, but no launcher says which node this is" in told

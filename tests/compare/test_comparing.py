@@ -235,7 +235,7 @@ def test_a_folder_of_something_else_is_refused(compared):
 
 
 def test_what_a_kill_left_of_a_trial_does_not_have_a_folder_refused(tmp_path):
-    (tmp_path / ".compare-17").touch()
+    (tmp_path / ".zoo-write-test-17").touch()
     prepare_folder(tmp_path)
     assert not (tmp_path / PLAN).exists()
 

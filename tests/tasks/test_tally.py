@@ -8,7 +8,8 @@ import torch
 from several import run
 from torch.nn import functional as F
 
-from zoo.tasks.metrics import IGNORE_INDEX, TokenMetrics, mean_loss
+from zoo.data.spec import IGNORE_INDEX
+from zoo.tasks.metrics import TokenMetrics, mean_loss
 
 
 def asked():

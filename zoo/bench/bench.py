@@ -6,7 +6,6 @@ import reprlib
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from signal import Signals
 from typing import Annotated, Literal
 
@@ -32,6 +31,7 @@ from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Between, nearest
+from zoo.utils.dates import format_now
 from zoo.utils.signals import stop_on_signal
 from zoo.utils.ticker import Ticker
 
@@ -234,7 +234,7 @@ def _result(
     return Result(
         zoo=__version__,
         command=command,
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        made=format_now(),
         machine={**describe_machine(setting.device), "peers": read_versions(chosen)},
         shape={"name": name, **asdict(setting.shape)},
         options=asdict(options),

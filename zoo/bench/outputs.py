@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from zoo.bench.result import Result
 from zoo.bench.table import table
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, DataError, RecipeError
+from zoo.utils.folders import check_writable
 
 NUMBERS, TABLE, PICTURE = "bench.json", "bench.md", "bench.png"
 NAMES = (NUMBERS, TABLE, PICTURE)
@@ -40,9 +40,7 @@ def make_folder(to: str) -> Path:
     folder = Path(to)
     try:
         folder.mkdir(exist_ok=True)
-        trial = folder / f".bench-{os.getpid()}"
-        trial.touch()
-        trial.unlink()
+        check_writable(folder)
         if found := others(folder):
             raise _refuse(
                 f"{folder} holds other files, {found[0]} among them", "name a folder of its own"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from zoo import __version__, config
@@ -21,6 +20,7 @@ from zoo.run.build import build_data
 from zoo.run.conditions import list_lengths
 from zoo.run.load import load_recipe
 from zoo.run.preflight import check
+from zoo.utils.dates import format_now
 
 ELSEWHERE = ("accelerator=cpu", "precision=32-true")  # to check what another machine will do
 Measure = Literal["accuracy", "exact", "loss"]
@@ -133,7 +133,7 @@ def build_plan(
     windows = dict.fromkeys(words for made in found.values() for words in _windows(made))
     return ComparisonPlan(
         zoo_version=__version__,
-        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        created=format_now(),
         command=request.command,
         recipe=first.name,
         base=config.load(request.recipe, request.overrides).plain(),

@@ -29,8 +29,9 @@ from zoo.run import atomic_io, loggers
 from zoo.run.callbacks.manifest import END
 from zoo.run.fit import fit
 from zoo.run.load import load_recipe
+from zoo.utils.dates import format_duration
 from zoo.utils.signals import stop_on_signal
-from zoo.utils.ticker import Ticker, format_duration
+from zoo.utils.ticker import Ticker
 
 
 def run_cell(run: Path, tied: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 from zoo.compare import status
@@ -12,21 +11,20 @@ from zoo.config import from_plain
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, DataError, RecipeError
 from zoo.run import atomic_io
+from zoo.utils.folders import WRITE_TEST, check_writable
 
 log = logging.getLogger("zoo")
-
-TRIAL = ".compare-"  # how a file begins that tries whether a folder can be written
 
 
 def prepare_folder(folder: Path) -> None:
     """Raises RecipeError where the folder cannot be written, or holds something else."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        trial = folder / f"{TRIAL}{os.getpid()}"
-        trial.touch()
-        trial.unlink()
+        check_writable(folder)
         others = sorted(
-            path.name for path in folder.iterdir() if not path.name.startswith((status.LOCK, TRIAL))
+            path.name
+            for path in folder.iterdir()
+            if not path.name.startswith((status.LOCK, WRITE_TEST))
         )
     except OSError as error:
         told = f"{folder} cannot be written, {error.strerror or error}"

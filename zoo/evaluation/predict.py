@@ -25,7 +25,8 @@ from zoo.run.load import restore
 from zoo.tasks.base import Task
 from zoo.tasks.causal_lm import CausalLM
 from zoo.tasks.classification import Classification
-from zoo.utils.ticker import Ticker, format_duration
+from zoo.utils.dates import format_duration
+from zoo.utils.ticker import Ticker
 
 log = logging.getLogger("zoo")
 

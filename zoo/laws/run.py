@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from signal import Signals
 from typing import Literal
@@ -28,6 +27,8 @@ from zoo.laws.certificate import Certificate, Finding, Rounding, examine, measur
 from zoo.laws.report import describe_axes
 from zoo.registry import Choice
 from zoo.run import atomic_io
+from zoo.utils.dates import format_now
+from zoo.utils.folders import check_writable
 from zoo.utils.signals import stop_on_signal
 from zoo.utils.ticker import Ticker
 
@@ -289,7 +290,7 @@ class _Examination:
             roundings=tuple(self.roundings),
             zoo=__version__,
             torch=torch.__version__,
-            created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            created=format_now(),
             command=self.command,
             partial=self.partial,
         )
@@ -306,9 +307,7 @@ def _choose_paths(to: str | None, names: Sequence[str]) -> dict[str, Path]:
     folder = Path(to)
     try:
         folder.mkdir(exist_ok=True)
-        trial = folder / ".verify"
-        trial.touch()
-        trial.unlink()
+        check_writable(folder)
     except OSError as error:
         problem = f"{folder} cannot be written, {error.strerror or error}"
         raise _refuse("to", problem, "name another folder") from None

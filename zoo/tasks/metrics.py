@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import Metric
 
-IGNORE_INDEX = -100
+from zoo.data.spec import IGNORE_INDEX
 
 
 def mean_loss(

@@ -32,10 +32,3 @@ class Ticker:
             return False
         self.last = now
         return True
-
-
-def format_duration(seconds: float) -> str:
-    """Return m:ss, or h:mm:ss."""
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -87,9 +87,10 @@ class StopOnSignal(L.Callback):
         """Stop while testing."""
         self._stop_if_received(trainer)
 
-    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop after a test."""
-        self._stop_if_received(trainer)
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Stop after a test, where no further batch would notice the signal."""
+        if stage == "test":
+            self._stop_if_received(trainer)
 
     def _stop_if_received(self, trainer: L.Trainer) -> None:
         received = self.processes.all_reduce_max(self.received or 0)

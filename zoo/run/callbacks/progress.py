@@ -10,7 +10,8 @@ from typing import Any
 import lightning as L
 from tqdm import tqdm
 
-from zoo.utils.ticker import Ticker, format_duration
+from zoo.utils.dates import format_duration
+from zoo.utils.ticker import Ticker
 
 log = logging.getLogger("zoo")
 
