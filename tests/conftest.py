@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import base64
 import importlib.metadata
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -15,6 +17,8 @@ from functools import cache
 import pytest
 import torch
 from torch.nn.attention import flex_attention
+
+from zoo.cli import main
 
 # by torch's compiler
 KNOWN = "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning"
@@ -59,3 +63,46 @@ def _metadata_read_once() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def zoo(capsys, tmp_path, monkeypatch):
+    """zoo(*arguments) -> (exit code, standard output, standard error), in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_PLUGINS", "")  # what --plugin sets is gone after the test
+
+    def run(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def predicted(zoo):
+    """What `zoo predict` prints as JSON."""
+
+    def run(*arguments):
+        code, out, told = zoo("predict", *arguments, "--json")
+        assert code == 0, told
+        return json.loads(out)
+
+    return run
+
+
+@pytest.fixture
+def process(tmp_path):
+    """Starts `python -m zoo` in an empty folder."""
+
+    def start(*arguments, **more):
+        return subprocess.Popen(
+            [sys.executable, "-m", "zoo", *map(str, arguments)],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **more,
+        )
+
+    return start
