@@ -8,13 +8,10 @@ import torch
 from language import SAMPLES, decoder, encoder, text
 from windows import OPTIM, Cycle, trainer
 
-<<<<<<< HEAD
 from zoo.data.spec import TextBatch
-=======
-from zoo.data.spec import IGNORE_INDEX, Windows
->>>>>>> 03dcc69 (Keep one writable-folder test, one date format and one ignore index)
 from zoo.errors import OptionError
 from zoo.tasks.masked_lm import MaskedLM
+from zoo.tasks.metrics import IGNORE_INDEX
 
 
 def task(**options):

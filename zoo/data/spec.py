@@ -11,8 +11,6 @@ from zoo.errors import OptionError
 if TYPE_CHECKING:
     from torch import Tensor
 
-IGNORE_INDEX = -100  # the target of a token that is not predicted, as of torch's cross-entropy
-
 
 IGNORE_INDEX = -100
 """The target of tokens that are not predicted, as in PyTorch's `ignore_index`."""

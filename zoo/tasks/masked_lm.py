@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from zoo.data.spec import TextBatch, TextSpec
+from zoo.data.spec import IGNORE_INDEX, TextBatch, TextSpec
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 from zoo.tasks.base import Optimizer, Task
-from zoo.tasks.metrics import IGNORE_INDEX, TokenMetrics, mean_loss
+from zoo.tasks.metrics import TokenMetrics, mean_loss
 
 HIDDEN, SWAPPED = 0.8, 0.1  # of the chosen tokens; the rest is left as it is
 
