@@ -287,7 +287,7 @@ WRONG = {
         2,
         ["trainer.devices", "one"],
     ),
-    "an empty test part": (["{runs}/digits", "data.test=0.0001"], 4, ["there is no sample"]),
+    "an empty test part": (["{runs}/digits", "data.test=0.0001"], 4, ["no samples"]),
     "absent data": (["{runs}/decoder", "data.files=[nowhere.txt]"], 4, ["nowhere.txt"]),
     "a size that patches do not divide": (
         ["{runs}/digits", "data.size=9"],

@@ -30,10 +30,10 @@ def choose_page(to: str | None, checkpoints: Sequence[Path]) -> Path:
         raise _refuse(f"{page} is not the name of a page", "let it end with .html")
     if not page.parent.is_dir():
         raise _refuse(f"there is no folder {page.parent}", "name one that exists")
-    if page.is_dir():
-        raise _refuse(f"{page} is a folder", "name a page")
     numbers = page.with_suffix(".json")
     try:
+        if page.is_dir():
+            raise _refuse(f"{page} is a folder", "name a page")
         if numbers.exists() and not _is_diagnosis(numbers):
             problem = f"{numbers} exists and is no diagnosis; the numbers would replace it"
             raise _refuse(problem, "name another page, or remove it")
