@@ -104,7 +104,7 @@ def zoo_context():
 def test_sliding_windows_are_each_window_by_itself(runs, evaluated):
     """One window after another, each token asked by the last window that a literal loop has it at the end of."""
     found = evaluated(runs / "rope", "evaluate.lengths=[2x]", "evaluate.stride=5")["lengths"]["32"]
-    assert found["windows"] == "sliding by 5, the last 5 of each are targets"
+    assert found["windows"] == "sliding by 5, the last 5 tokens of each are targets"
     task = load(runs / "rope")
     data = build_data(recipe(runs / "rope" / "recipe.yaml"))
     data.adopt_spec(task.samples)
