@@ -324,4 +324,4 @@ def test_a_run_is_measured_on_other_images_of_as_many_classes(runs, zoo, tmp_pat
     assert json.loads(out)["resolutions"].keys() == {"8", "16"}
     code, _, told = zoo("eval", runs / "photos", "data.path=three")
     assert code == 2
-    assert "data.classes: 3 classes" in told
+    assert "data.classes: 3 classes, but the model was trained with 4" in told

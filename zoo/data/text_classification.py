@@ -94,7 +94,7 @@ class TextClassification(LabelledTable):
         own = self.classes if isinstance(self.classes, tuple) else ()
         count = len(own) or self.classes or spec.classes
         if count != spec.classes:
-            problem = f"{count} classes, the model was trained with {spec.classes}"
+            problem = f"{count} classes, but the model was trained with {spec.classes}"
             raise OptionError("classes", problem)
         map_classes(own, spec.names, spec.classes, "data.classes")
         self.vocabulary = vocabulary_from_dict(spec.vocabulary.to_dict())
