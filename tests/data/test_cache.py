@@ -1,5 +1,6 @@
 """Encoded texts on disk: mapped again, rebuilt when damaged, and not needed."""
 
+import hashlib
 import logging
 import mmap
 
@@ -39,6 +40,14 @@ def test_a_damaged_entry_is_made_anew(cache, damage):
     path.write_bytes(damage(path.read_bytes()))
     assert load_or_make("key", lambda: entry(5)).array.tolist() == [0, 1, 2, 3, 4]
     assert load_or_make("key", never).array.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_an_entry_of_an_earlier_version_is_made_anew(cache):
+    content = b'{"facts": {}, "type": "<u2"}\n' + np.arange(5, dtype=np.uint16).tobytes()
+    cache.mkdir(parents=True)
+    digest = hashlib.sha256(content).hexdigest().encode()
+    (cache / "key.tokens").write_bytes(digest + content)
+    assert len(load_or_make("key", entry).array) == 1000
 
 
 def test_a_text_is_encoded_once(text, monkeypatch):

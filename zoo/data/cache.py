@@ -48,8 +48,8 @@ def load_or_make(key: str, make: Callable[[], CacheEntry]) -> CacheEntry:
 
     An entry that cannot be written stays in memory and says so in `problem`.
     """
-    # none yet, or damaged
-    with suppress(OSError, RuntimeError, ValueError):
+    # none yet, damaged, or written by an earlier version
+    with suppress(OSError, RuntimeError, ValueError, KeyError):
         return _load(cache_folder() / f"{key}.tokens")
     entry = make()
     try:
