@@ -61,19 +61,18 @@ def draw_charts(comparison: Comparison, panels: Sequence[LineChart | Points]) ->
 
 def draw_lines_apart(comparison: Comparison, panel: LineChart) -> Chart:
     """Draw a small chart for each line, over all others in grey, the last and best one first."""
+    x_scale, y_scale = charts.fit_scales(panel)
+    rule = (panel.rule[0], "") if panel.rule else None
+    bare = replace(panel, x="", y="", title="", rule=rule, x_scale=x_scale, y_scale=y_scale)
+    lines = [replace(line, band=None, colour=0, shades=1) for line in panel.lines]
+    grey = STYLE.palette.with_series(STYLE.palette.rule)
+    behind = replace(SMALL, palette=grey, has_legend=False)
+    backdrop = charts.draw_panel(replace(bare, lines=tuple(lines), rule=None), behind)
     drawn = []
-    for line in reversed(panel.lines):
-        behind = [replace(one, band=None, colour=0, shades=1) for one in panel.lines]
-        grey = STYLE.palette.with_series(STYLE.palette.rule)
-        bare = replace(panel, x="", y="", title=shorten(line.label))
-        backdrop = replace(bare, lines=tuple(behind), rule=None)
-        chosen = replace(line, band=None, colour=0, shades=1)
-        rule = (panel.rule[0], "") if panel.rule else None
-        front = replace(bare, lines=(chosen,), rule=rule)
-        style = replace(SMALL, palette=grey, has_legend=False)
-        back_chart = charts.draw_panel(_fix_scales(backdrop), style)
-        front_chart = charts.draw_panel(_fix_scales(front, panel), SMALL)
-        drawn.append(alt.layer(back_chart, front_chart).resolve_scale(color="independent"))
+    for line in reversed(lines):
+        title = shorten(line.label)
+        front = charts.draw_panel(replace(bare, title=title, lines=(line,)), SMALL)
+        drawn.append(alt.layer(backdrop, front).resolve_scale(color="independent"))
     subtitle = f"{panel.title}: {panel.y} against {panel.x}"
     return _arrange(comparison, drawn, PER_ROW["small"], subtitle)
 
@@ -119,11 +118,6 @@ def _shorten_names(panel: LineChart | Points) -> LineChart | Points:
         return replace(panel, groups={shorten(name): xy for name, xy in panel.groups.items()})
     lines = tuple(replace(line, label=shorten(line.label)) for line in panel.lines)
     return replace(panel, title=shorten(panel.title), lines=lines)
-
-
-def _fix_scales(panel: LineChart, whole: LineChart | None = None) -> LineChart:
-    x_scale, y_scale = charts.fit_scales(whole or panel)
-    return replace(panel, x_scale=x_scale, y_scale=y_scale)
 
 
 def _draw_condition(comparison: Comparison, condition: str) -> Chart:
