@@ -114,8 +114,8 @@ def _take_first(batches: Iterable[Any], count: int) -> Any:
     if not taken or not len(taken[0][0]):
         return None
     columns = zip(*taken, strict=True)
-    whole = [None if column[0] is None else _concatenate(column)[:count] for column in columns]
-    return TextBatch(*whole) if isinstance(taken[0], TextBatch) else tuple(whole)  # type: ignore[arg-type]
+    whole: list[Any] = [None if one[0] is None else _concatenate(one)[:count] for one in columns]
+    return TextBatch(*whole) if isinstance(taken[0], TextBatch) else tuple(whole)
 
 
 def _concatenate(column: Sequence[Tensor]) -> Tensor:
@@ -129,7 +129,7 @@ def _concatenate(column: Sequence[Tensor]) -> Tensor:
 def describe_samples(
     task: Task, data: DataModule, batch: Any, inputs: Inputs, grid: tuple[int, ...]
 ) -> tuple[Sample, ...]:
-    """Return the samples of a batch with titles, as pictures or pieces of text; `grid` of tokens."""
+    """Return the samples of a batch with titles, as pictures or text; `grid` is of tokens."""
     titles, shown = _make_titles(task, batch, inputs), inputs[0]
     assert shown is not None
     if isinstance(task.samples, ImageSpec):

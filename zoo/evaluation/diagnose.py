@@ -1,4 +1,4 @@
-"""`zoo diagnose`: a page about the attention of trained models, one of them or several side by side."""
+"""`zoo diagnose`: a page about the attention of one or several trained models."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class DiagnoseOptions:
     """Test batches at most; null: all."""
 
     @property
-    def chosen(self) -> tuple[int, ...] | None:
+    def layer_list(self) -> tuple[int, ...] | None:
         """`layers` as a list."""
         return (self.layers,) if isinstance(self.layers, int) else self.layers
 
@@ -186,12 +186,12 @@ def _choose_names(known: Sequence[tuple[str, Path]]) -> list[str]:
 
 def _check_layers(options: DiagnoseOptions, subjects: Sequence[Subject]) -> None:
     """Raise RecipeError where a model lacks a chosen layer."""
-    if options.chosen == ():
+    if options.layer_list == ():
         remedy = "name one at least, or leave it out for all"
         raise RecipeError(ConfigIssue(COMMAND_LINE, "layers", "the list is empty", remedy))
     for subject in subjects:
         try:
-            number_layers(subject.task.model, options.chosen)
+            number_layers(subject.task.model, options.layer_list)
         except OptionError as error:
             problem = f"{subject.name}: {error}"
             raise RecipeError(ConfigIssue(COMMAND_LINE, error.key, problem)) from None
@@ -214,7 +214,7 @@ def diagnose_run(subject: Subject, saved: Saved, options: DiagnoseOptions) -> Ru
         plan = find_layout(task.model, inputs, options.queries)
 
     log.info("%s: capturing the attention of %d samples", subject.name, len(batch[0]))
-    seen = capture_attention(task.model, inputs, plan, options.chosen)
+    seen = capture_attention(task.model, inputs, plan, options.layer_list)
     _check_attention(subject, seen)
     described = describe_samples(task, data, batch, inputs, plan.grid)
     panels = draw_encodings(task.model, inputs, seen.layers, plan.grid)

@@ -1,4 +1,4 @@
-"""`zoo eval`: test a checkpoint on its data, at other sizes, on data variants and by extrapolation."""
+"""`zoo eval`: test a checkpoint, also at other sizes, on data variants and by extrapolation."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class ClassPredictor:
 
 
 class LossPredictor:
-    """Measures the loss of each text in nats per token, perplexity, and bits per character or byte."""
+    """Measures each text: loss in nats per token, perplexity, bits per character or byte."""
 
     def __init__(self, task: CausalLM) -> None:
         self.task = task
@@ -96,7 +96,7 @@ class Files(NamedTuple):
 
 
 def split_paths(words: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Split paths from overrides, which have a `=` or begin with `~` and name no file that exists."""
+    """Split paths from overrides, which have a `=` or begin with `~` and name no file."""
     overrides = [
         word
         for word in words

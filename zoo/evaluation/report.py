@@ -9,9 +9,9 @@ from zoo.reporting.tables import format_table
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """A row for the data as they are, for each size, rule and variant; then what was refused, and how it was measured."""
+    """Return a row for the data of training and for each condition, then what was refused."""
     names = list(result["metrics"])
-    found = dict(_measured(result))
+    found = dict(_list_conditions(result))
     rows = [("", *names), ("test", *(f"{result['metrics'][name]:.4f}" for name in names))]
     rows += [
         (title, *(f"{one[name]:.4f}" for name in names))
@@ -29,8 +29,8 @@ def table(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _measured(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """All but the data as they are, titled. What a size gives by no rule stands once."""
+def _list_conditions(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield title and metrics of each condition; a size without extrapolation appears once."""
     sized = result.get("resolutions", {}) | result.get("lengths", {})
     for name, one in sized.items():
         yield _title(result, name), one
@@ -41,14 +41,14 @@ def _measured(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def _title(result: Mapping[str, Any], name: str) -> str:
-    """24 x 24, 16 x 32, 256 tokens."""
+    """Return the title of a size: 24 x 24, 16 x 32, 256 tokens."""
     if name in result.get("lengths", {}):
         return f"{name} tokens"
     return " x ".join(name.split("x")) if "x" in name else f"{name} x {name}"
 
 
 def _protocol(result: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """How windows were cut, and how images were brought to their size."""
+    """Yield how texts were cut into windows, and how images were resized."""
     cut = {
         title: one["windows"]
         for title, one in {"test": result, **found}.items()

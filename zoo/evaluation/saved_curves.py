@@ -1,4 +1,4 @@
-"""Read what a run directory keeps beside a checkpoint: the recipe, training curves, an evaluation."""
+"""Read what is beside a checkpoint: the recipe, training curves, an evaluation."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SEAL_START = SEAL_LENGTH.to_bytes(2, "little") + SEAL_NAME
 
 
 def serialise(content: Any) -> io.BytesIO:
-    """Return plain data and tensors as the bytes of an unsealed file, a copy of what they are now."""
+    """Return plain data and tensors as the bytes of an unsealed file, copied as they are now."""
     file = io.BytesIO()
     torch.save(content, file)
     return file

@@ -25,7 +25,7 @@ RENAMED_WEIGHTS = (0, 2)  # the first version whose weights have today's names
 
 
 def build_metadata(recipe: Recipe, spec: DataSpec) -> dict[str, Any]:
-    """Return what a file with weights says about them, enough to load them without anything else."""
+    """Return what a file with weights says about them, enough to load them alone."""
     return {
         "version": __version__,
         "name": recipe.name,

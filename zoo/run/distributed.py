@@ -36,7 +36,7 @@ ACCELERATORS: dict[str, tuple[type[Accelerator], ...]] = {
 
 
 def detect_launcher() -> tuple[int, int] | None:
-    """Return (processes per node, nodes) that torchrun or SLURM started; None for a lone process."""
+    """Return (processes per node, nodes) of torchrun or SLURM; None for a lone process."""
     environment, found = os.environ, (1, 1)
     if TorchElasticEnvironment.detect():
         local = int(environment["LOCAL_WORLD_SIZE"])
@@ -55,7 +55,7 @@ def is_slurm() -> bool:
 
 
 def count_processes(options: TrainerOptions) -> int:
-    """Return the world size: the launcher's environment decides, else the recipe's devices and nodes.
+    """Return the world size: that of the launcher's environment, else of the recipe.
 
     Raises:
         MisconfigurationException: Lightning refuses the devices.

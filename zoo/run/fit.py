@@ -137,7 +137,8 @@ def train(experiment: Experiment, start: Start, processes: Processes) -> dict[st
     signals, costs = StopOnSignal(processes, checkpoints), CostTracker()
 
     trainer.strategy.checkpoint_io = storage
-    trainer.callbacks += _build_callbacks(experiment, checkpoints, [costs, signals])  # type: ignore[attr-defined]
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    callbacks += _build_callbacks(experiment, checkpoints, [costs, signals])
     if processes.first:
         trainer.loggers = loggers.build_loggers(recipe, start.run, keep_until=start.step)
         _begin(experiment, task, start, transfer)
@@ -239,7 +240,8 @@ def _begin(
     if start.checkpoint is None:
         names = [*dict.fromkeys(name for name, _ in backends)]
         facts = {"backends": names, "monitor": task.monitor, "device": device}
-        trainer.callbacks.append(StartManifest(start.run, task.model, facts))  # type: ignore[attr-defined]
+        manifest = StartManifest(start.run, task.model, facts)
+        trainer.callbacks.append(manifest)  # type: ignore[attr-defined]
 
 
 def _log_results(result: dict[str, Any], monitor: str, best: float | None) -> None:

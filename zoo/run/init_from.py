@@ -1,4 +1,4 @@
-"""Initialise a model with the weights of another recipe's checkpoint (`init_from`), and report each."""
+"""Initialise a model with weights of another recipe's checkpoint (`init_from`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREFIX = "model."  # of the names of a task's weights that are its model's
 
 @runtime_checkable
 class AdaptsParameters(Protocol):
-    """A module that adapts weights of another size itself; for all others the shape must be equal."""
+    """A module that adapts weights of another size itself; of others the shape must be equal."""
 
     def adapt_parameter(self, name: str, value: Tensor, source: Any) -> Tensor | None: ...
 

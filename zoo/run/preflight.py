@@ -115,7 +115,7 @@ def _refuse_overflow() -> Iterator[None]:
 
 
 def _check_memory(recipe: Recipe, model: nn.Module) -> None:
-    """Raise OptionError where a model remembers the batch before, but the data does not continue it."""
+    """Raise OptionError where a model has memory, but no window continues the one before."""
     if not getattr(model, "memory_length", 0) or recipe.data.options.get("streams"):
         return
     problem = f"the windows of data {recipe.data.name} do not continue those of the batch before"

@@ -24,7 +24,7 @@ def get_random_state() -> dict[str, Any]:
     }
 
 
-def reseed_by_rank(seed: int, rank: int) -> None:
+def seed_rank(seed: int, rank: int) -> None:
     """Give each process random numbers of its own; rank 0 draws what a lone process would."""
     if rank:
         torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))

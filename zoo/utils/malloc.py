@@ -1,4 +1,4 @@
-"""What a process does with memory that it has freed."""
+"""Tune how glibc's allocator treats freed memory."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import ctypes
 import os
 from collections.abc import Mapping
 
-# glibc's mallopt: what a heap may hold before its end is given back, what is asked of the system at once, and the size
-# from which an allocation is a mapping of its own, at most 32 MiB
+# glibc's mallopt: free bytes at a heap's end before they are returned to the system, bytes
+# requested from the system at once, and the size from which an allocation is a mapping of its
+# own, at most 32 MiB
 TRIM, PAD, MAPPED = (-1, 2**31 - 1), (-2, 2**26), (-3, 2**25)
 OTHERS = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")
 
 
 def keep(environment: Mapping[str, str] = os.environ) -> bool:
-    """Keep freed memory for what is allocated next, and tell whether this could be asked for.
+    """Keep freed memory for the next allocation, and return whether the allocator does so.
 
-    A training step allocates what the one before it has freed. Given back and asked for again, each page of it is cleared
-    by the system when it is first touched, which took a tenth of a step on a CPU and more. Where the user has chosen an
-    allocator or its options, and where there is no glibc, nothing is changed.
+    A training step allocates what the one before it has freed. If that memory went back to the
+    system, each page would be cleared again at its first use, a tenth of a step on a CPU or more.
+    Nothing changes where the user has chosen an allocator or its options, or without glibc.
     """
     if any(name.startswith(OTHERS) for name in environment):
         return False

@@ -1,4 +1,4 @@
-"""Show progress of work that tells it itself: one changing line on a terminal, else a line now and then."""
+"""Show progress: one changing line on a terminal, else a line now and then."""
 
 from __future__ import annotations
 

@@ -13,11 +13,12 @@ import lightning as L
 from lightning.pytorch.plugins.io import CheckpointIO
 
 from zoo.config import Recipe
+from zoo.data.base import DataModule
 from zoo.run import atomic_io
 from zoo.run import checkpoint as checkpoints
 from zoo.run.callbacks.nan_replay import to_plain
 from zoo.run.distributed import Processes
-from zoo.run.rng import get_random_state, reseed_by_rank, set_random_state
+from zoo.run.rng import get_random_state, seed_rank, set_random_state
 from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")
@@ -61,7 +62,7 @@ class SealedCheckpointIO(CheckpointIO):
         Path(path).unlink(missing_ok=True)
 
     def drain(self) -> None:
-        """Wait until all checkpoints are on the disk. Raises ZooError if one could not be written."""
+        """Wait until all checkpoints are on the disk. Raises ZooError if one cannot be written."""
         self._wait(0)
 
     def teardown(self) -> None:
@@ -74,7 +75,7 @@ class SealedCheckpointIO(CheckpointIO):
 
 
 class Checkpoints(L.Callback):
-    """Writes `last` after every epoch, and `best` when the metric that the task monitors improves."""
+    """Writes `last` after every epoch, and `best` when the monitored metric improves."""
 
     def __init__(
         self,
@@ -93,7 +94,8 @@ class Checkpoints(L.Callback):
 
     def build_metadata(self, trainer: L.Trainer) -> dict[str, Any]:
         """Return what a checkpoint says about itself."""
-        return checkpoints.build_metadata(self.recipe, trainer.datamodule.spec)  # type: ignore[attr-defined]
+        data: DataModule = trainer.datamodule  # type: ignore[attr-defined]
+        return checkpoints.build_metadata(self.recipe, data.spec)
 
     def on_save_checkpoint(
         self,
@@ -125,11 +127,12 @@ class Checkpoints(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Restore the loader, the random state and what the task carries between batches."""
         rank = self.processes.rank
-        reseed_by_rank(self.recipe.seed, rank)
+        seed_rank(self.recipe.seed, rank)
         if self._resumed is None:
             return
-        # Lightning builds the loader before it reads a checkpoint, so its own restoration is too late
-        trainer.train_dataloader.load_state_dict(self._resumed["loader"])  # type: ignore[union-attr]
+        # Lightning builds the loader before it reads a checkpoint, too early to restore it
+        loader: Any = trainer.train_dataloader
+        loader.load_state_dict(self._resumed["loader"])
         saved_by = len(self._resumed["rng_states"])
         if saved_by == self.processes.count:
             set_random_state(self._resumed["rng_states"][rank])

@@ -146,7 +146,12 @@ class FiniteGuard(L.Callback):
         """Keep the loss."""
         self.loss = loss.detach()
 
-    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: Task, optimizer: Any) -> None:  # type: ignore[override]
+    def on_before_optimizer_step(
+        self,
+        trainer: L.Trainer,
+        pl_module: Task,  # type: ignore[override]
+        optimizer: Any,
+    ) -> None:
         """Raise NonFiniteError where the loss or a gradient is not finite."""
         named = [(name, p.grad) for name, p in pl_module.named_parameters() if p.grad is not None]
         checked = [self.loss]
@@ -172,7 +177,7 @@ class FiniteGuard(L.Callback):
         )
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Raise NonFiniteError where the last step, whose weights no loss has used, broke a weight."""
+        """Raise NonFiniteError where the last step broke a weight; no loss has used it yet."""
         broken = ""
         for name, weight in pl_module.named_parameters():
             local = weight.to_local() if isinstance(weight, DTensor) else weight

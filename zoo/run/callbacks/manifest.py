@@ -99,7 +99,7 @@ def list_batch_tensors(batch: Any) -> Iterator[Tensor]:
 
 
 class CostTracker(L.Callback):
-    """Seconds of training and peak memory, kept in checkpoints: what a kill undid does not count."""
+    """Tracks seconds and peak memory of training, in checkpoints: undone steps do not count."""
 
     def __init__(self) -> None:
         self.seconds, self.memory = 0.0, 0  # of the attempts before

@@ -1,4 +1,4 @@
-"""Find where numbers stopped being finite, by repeating the batches of a step with a hook on every module."""
+"""Find where numbers stopped being finite: repeat a step with a hook on every module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of training and testing: a bar on a terminal, lines elsewhere; and the speed as metrics."""
+"""Progress of training and testing: a bar on a terminal, else lines; the speed as metrics."""
 
 from __future__ import annotations
 
