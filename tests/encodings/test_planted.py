@@ -494,7 +494,7 @@ def test_a_mask_aligned_top_left_is_caught(monkeypatch):
 
 
 def test_a_bias_of_unplaced_pairs_is_caught(monkeypatch):
-    monkeypatch.setattr(chain, "confined", lambda old, new: new)
+    monkeypatch.setattr(chain, "_restrict_to_positions", lambda old, new: new)
     with pytest.raises(LawBroken):
         packing.special_tokens_are_left_alone(member(Slope))
 
