@@ -64,7 +64,8 @@ class CorpusSource(DataModule):
         self._has_logged = True
 
     def count_samples(self, split: str) -> int:
-        return len(self.window.build_layout(split, len(self.corpus.tokens.splits[split].tokens)))
+        tokens = self.corpus.tokens.splits[split].tokens
+        return len(self.window.build_layout(split, len(tokens)).starts)
 
     def build_loader(self, split: str) -> ResumableLoader:
         window, share, is_training = self.window, self.share, split == "train"

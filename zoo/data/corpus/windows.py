@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -84,73 +84,35 @@ class Packing:
         return Window(held[TOKEN], held[ROW], num_targets, end)
 
 
-class Layout(Protocol):
-    """Where windows begin in a stream of tokens, and which of their targets count."""
+class WindowLayout(NamedTuple):
+    """Windows in a stream of tokens."""
 
-    def __len__(self) -> int: ...
-
-    def find_starts(self, indices: NDArray[Any]) -> NDArray[Any]:
-        """Return the first token of each window."""
-        ...
-
-    def count_targets(self, indices: NDArray[Any]) -> NDArray[Any]:
-        """Return how many of the last targets of each window count."""
-        ...
+    starts: NDArray[Any]
+    """The first token of each window."""
+    num_targets: NDArray[Any]
+    """How many of the last targets of each window count."""
 
 
-@dataclass(frozen=True)
-class Tiles:
-    """Windows side by side; a remainder shorter than a window is dropped."""
-
-    length: int
-    size: int
-
-    def __len__(self) -> int:
-        return (self.size - 1) // self.length
-
-    def find_starts(self, indices: NDArray[Any]) -> NDArray[Any]:
-        return indices * self.length
-
-    def count_targets(self, indices: NDArray[Any]) -> NDArray[Any]:
-        return np.full(len(indices), self.length)
+def tile_windows(length: int, size: int) -> WindowLayout:
+    """Lay windows side by side; a remainder shorter than a window is dropped."""
+    numbers = np.arange((size - 1) // length)
+    return WindowLayout(numbers * length, np.full(len(numbers), length))
 
 
-@dataclass(frozen=True)
-class Sliding:
-    """A window every `stride` tokens, the last moved back to fit: every target counts once."""
-
-    length: int
-    size: int
-    stride: int
-
-    def __len__(self) -> int:
-        return 1 - (self.length + 1 - self.size) // self.stride
-
-    def find_starts(self, indices: NDArray[Any]) -> NDArray[Any]:
-        return np.minimum(indices * self.stride, self.size - 1 - self.length)
-
-    def count_targets(self, indices: NDArray[Any]) -> NDArray[Any]:
-        ends = self.find_starts(indices) - (indices - 1) * self.stride
-        return np.where(indices == 0, self.length, ends)
+def slide_windows(length: int, size: int, stride: int) -> WindowLayout:
+    """Begin a window every `stride` tokens, the last moved back to fit: every target counts once."""
+    numbers = np.arange(1 - (length + 1 - size) // stride)
+    starts = np.minimum(numbers * stride, size - 1 - length)
+    num_targets = starts - (numbers - 1) * stride
+    num_targets[0] = length
+    return WindowLayout(starts, num_targets)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows that continue from batch to batch, each through its own part of the tokens."""
-
-    length: int
-    size: int
-    rows: int
-
-    def __len__(self) -> int:
-        return (self.size - 1) // (self.rows * self.length) * self.rows
-
-    def find_starts(self, indices: NDArray[Any]) -> NDArray[Any]:
-        step, row = np.divmod(indices, self.rows)
-        return (row * (len(self) // self.rows) + step) * self.length
-
-    def count_targets(self, indices: NDArray[Any]) -> NDArray[Any]:
-        return np.full(len(indices), self.length)
+def continue_windows(length: int, size: int, rows: int) -> WindowLayout:
+    """Lay windows out in rows of a batch that continue from batch to batch."""
+    steps = (size - 1) // (rows * length)
+    step, row = np.divmod(np.arange(steps * rows), rows)
+    return WindowLayout((row * steps + step) * length, np.full(steps * rows, length))
 
 
 @dataclass(frozen=True)
@@ -193,7 +155,7 @@ class WindowOptions:
         """Return how many streams run in parallel; in evaluation whatever the number of processes."""
         return self.batch_size * world_size if split == "train" else self.batch_size
 
-    def build_layout(self, split: str, size: int, world_size: int = 1) -> Layout:
+    def build_layout(self, split: str, size: int, world_size: int = 1) -> WindowLayout:
         """Lay out windows in the `size` tokens of a split. Raises OptionError if none fits."""
         rows = self.count_rows(split, world_size) if self.streams else 1
         needed = rows * self.length + 1
@@ -202,10 +164,10 @@ class WindowOptions:
             problem = f"{what} of {self.length} tokens needs {needed}, {split} has {size}"
             raise OptionError("length", problem)
         if self.streams:
-            return Rows(self.length, size, rows)
+            return continue_windows(self.length, size, rows)
         if split == "train":
-            return Tiles(self.length, size)
-        return Sliding(self.length, size, self.stride or self.length)
+            return tile_windows(self.length, size)
+        return slide_windows(self.length, size, self.stride or self.length)
 
 
 class WindowDataset(Dataset[TextBatch]):
@@ -219,7 +181,7 @@ class WindowDataset(Dataset[TextBatch]):
     def __init__(
         self,
         stream: TokenStream,
-        layout: Layout,
+        layout: WindowLayout,
         length: int,
         *,
         documents: bool,
@@ -230,16 +192,16 @@ class WindowDataset(Dataset[TextBatch]):
         self.documents, self.lengths = documents, lengths
 
     def __len__(self) -> int:
-        return len(self.layout)
+        return len(self.layout.starts)
 
     def __getitems__(self, keys: Sequence[Key]) -> TextBatch:
         numbers = np.array([key if isinstance(key, int) else key[1] for key in keys])
-        starts = self.layout.find_starts(numbers)
+        starts = self.layout.starts[numbers]
         if self.seed is not None:
             starts = self._draw_starts(self.seed, keys)
         indices = starts[:, None] + np.arange(self.length + 1)  # [B, N + 1]
         tokens = self.stream.tokens[indices].astype(np.int64)
-        num_targets = self.layout.count_targets(numbers)
+        num_targets = self.layout.num_targets[numbers]
         documents = self.stream.number_documents(indices) if self.documents else None
         return build_batch(tokens, num_targets, documents, self.lengths)
 
