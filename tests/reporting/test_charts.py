@@ -1,0 +1,66 @@
+"""Charts, tables and scales, without a page around them."""
+
+import io
+
+import pytest
+import reports
+import torch
+from PIL import Image
+
+from zoo.reporting.axes import Style
+from zoo.reporting.charts import draw_panel
+from zoo.reporting.palette import DARK, LIGHT, channels
+from zoo.reporting.panel import LineChart
+from zoo.reporting.render import draw_for_page, to_png
+from zoo.reporting.scale import Scale, fit_height
+from zoo.reporting.tables import format_markdown, format_table
+
+
+@pytest.mark.parametrize("panel", reports.encodings(), ids=lambda panel: panel.title)
+def test_every_kind_of_panel_is_a_png_of_few_colours(panel):
+    with Image.open(io.BytesIO(to_png(draw_panel(panel, Style())))) as image:
+        assert image.mode == "P"
+        assert min(image.size) > 100
+
+
+def test_a_chart_of_a_page_has_the_colours_of_its_theme():
+    drawing = draw_for_page(reports.encodings()[0])
+    assert "#" not in drawing.svg.replace("url(#", "")
+    assert [colour for colour, _ in drawing.legend] == [f"var(--s{n})" for n in range(4)]
+
+
+def test_a_chart_without_lines_is_drawn():
+    chart = LineChart(title="none", x="step", y="loss", lines=())
+    assert "<svg" in draw_for_page(chart).svg
+
+
+def test_series_stand_out_from_the_paper():
+    for palette in (LIGHT, DARK):
+        paper = brightness(palette.paper)
+        assert all(abs(brightness(colour) - paper) > 60 for colour in palette.series)
+
+
+def brightness(colour):
+    red, green, blue = channels(colour)
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(1, 1000, [1, 10, 100, 1000]), (0.02, 0.9, [0.02, 0.05, 0.1, 0.2, 0.5]), (3, 9, [5])],
+    ids=str,
+)
+def test_ticks_of_logarithmic_axes_are_round(low, high, ticks):
+    assert list(Scale(low, high, log=True).powers(5)) == pytest.approx(ticks)
+
+
+def test_small_changes_do_not_look_steep():
+    scale = fit_height([torch.tensor([3.19, 3.20])])
+    assert scale.high - scale.low > 0.3
+
+
+def test_columns_of_tables_are_aligned():
+    rows = [("name", "loss"), ("rope", "1.5"), ("t5", "12.25")]
+    assert format_table(rows, left={0}) == "name   loss\nrope    1.5\nt5    12.25"
+    markdown = format_markdown(["model", "ms"], [["a|b", "1"]])
+    assert markdown == "| model | ms |\n| ----- | -: |\n| a\\|b  |  1 |"
