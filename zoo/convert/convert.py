@@ -1,4 +1,4 @@
-"""Convert published weights to a zoo checkpoint, which works like any other: eval, load, init_from."""
+"""Convert published weights to a checkpoint, which works like any other one."""
 
 from __future__ import annotations
 

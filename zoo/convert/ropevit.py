@@ -156,7 +156,7 @@ def list_options(sizes: Architecture) -> dict[str, object]:
 def rename_weights(
     weights: Mapping[str, Tensor], sizes: Architecture, heads: int
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield names and weights of zoo's ViT for weights whose keys and shapes are those of `layout`."""
+    """Yield the names and weights of zoo's ViT for published ones that match `layout`."""
     yield "cls_token", weights["cls_token"]
     yield from _rename_layers(weights, MODEL_LAYERS)
     if sizes.positions:

@@ -1,1 +1,1 @@
-"""Sources of data, one LightningDataModule per file."""
+"""Data sources, one Lightning data module per file."""

@@ -67,8 +67,8 @@ class DataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> Iterable[Any]:
         loader: Any = self.build_loader("train")
-        overfits = self.trainer is not None and bool(self.trainer.overfit_batches)  # type: ignore[attr-defined]
-        loader.epoch_sampler.fixed_epoch = overfits
+        trainer: Any = self.trainer
+        loader.epoch_sampler.fixed_epoch = bool(trainer is not None and trainer.overfit_batches)
         return loader
 
     def val_dataloader(self) -> Iterable[Any]:

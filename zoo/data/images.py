@@ -1,4 +1,4 @@
-"""Your own images: folders of classes, parquet files, webdataset shards, or a dataset of the Hub."""
+"""Your own images: class folders, parquet files, webdataset shards, or a dataset of the Hub."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ class PythonDocs(CorpusSource):
     """Windows of `length` tokens of the help topics, sorted by name, a blank line between them.
 
     The text is that of the running Python, 465,049 characters in Python 3.11; its `digest` tells
-    whether two runs read the same. Each topic is a document. Options are those of the source `text`.
+    whether two runs read the same. Each topic is a document. The options are
+    those of the source `text`.
     """
 
     def __init__(

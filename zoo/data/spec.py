@@ -119,7 +119,7 @@ DataSpec = ImageSpec | TextSpec | TextClassificationSpec
 
 
 def check_fractions(val: float, test: float) -> None:
-    """Raise OptionError unless fractions of val and test are positive and leave some for training."""
+    """Raise OptionError unless val and test are positive and leave something to train on."""
     for key, fraction in (("val", val), ("test", test)):
         if not 0 < fraction < 1 or val + test >= 1:
             rule = "must be positive and leave something to train on"

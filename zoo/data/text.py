@@ -15,7 +15,7 @@ from zoo.registry import Between, Count, register
 
 @register
 class Text(CorpusSource):
-    """Windows of `length` tokens of `files`: paths, or globs like `texts/*.txt`, read in this order.
+    """Windows of `length` tokens of `files`: paths, or globs like `texts/*.txt`, in this order.
 
     The text is split into train, then `val`, then `test`, by fractions of its characters. Subwords
     are those of `tokenizer`, a file of the library tokenizers, or a byte-level BPE of `vocabulary`

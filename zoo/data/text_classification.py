@@ -1,4 +1,4 @@
-"""Your own labelled texts: parquet, JSON lines, CSV, folders of classes, or a dataset of the Hub."""
+"""Your own labelled texts: parquet, JSON lines, CSV, class folders, or a dataset of the Hub."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from zoo.registry import Between, Count, register
 
 @register
 class TextClassification(LabelledTable):
-    """Texts of `path`: a folder of class folders of .txt files, a folder, a file or a glob of tables.
+    """Texts of `path`: class folders of .txt files, or a folder, a file or a glob of tables.
 
     `hub:owner/name` or `hub:owner/name:configuration` is a dataset of the Hub. Texts longer than
     `length` tokens are cut. `train` names a split; `val` and `test` name one each, or are fractions

@@ -19,7 +19,7 @@ from zoo.registry import Between, Count, register
 
 @register
 class TextStream(DataModule):
-    """Windows of `length` tokens packed from consecutive rows of `path`: a folder, a file or a glob.
+    """Windows of `length` tokens packed from rows of `path`: a folder, a file or a glob of files.
 
     `hub:owner/name` or `hub:owner/name:configuration` is a dataset of the Hub. `train`, `val` and
     `test` name splits, `text` the column. `between` comes after each row, and may be a special
@@ -29,7 +29,7 @@ class TextStream(DataModule):
 
     An epoch of training is `samples` windows, of rows drawn out of a `buffer` of so many, in an
     order that is a function of (seed, epoch, buffer) alone; val and test are read whole. Each
-    process reads and encodes everything, with at most one worker, and keeps its share of each batch.
+    process reads and encodes everything, with at most one worker, and keeps its share of batches.
     """
 
     def __init__(

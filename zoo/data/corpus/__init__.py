@@ -1,1 +1,1 @@
-"""What sources of text share: a corpus, its vocabulary, and windows cut out of it."""
+"""Text: documents, vocabularies, and windows of tokens."""

@@ -119,7 +119,7 @@ def encode_text(value: Any, vocabulary: CorpusVocabulary, length: int) -> NDArra
 def read_text_files(
     paths: Sequence[Path], spec: DataSpec, length: int, batch_size: int
 ) -> Iterator[FileBatch]:
-    """Read files of text in batches. Raises OptionError if the model does not read labelled texts."""
+    """Read files of text in batches. Raises OptionError if the model reads no labelled texts."""
     if not isinstance(spec, TextClassificationSpec):
         raise OptionError("name", "the model was not trained on texts with labels")
     vocabulary = vocabulary_from_dict(spec.vocabulary.to_dict())

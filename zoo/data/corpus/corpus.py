@@ -174,7 +174,7 @@ class Corpus:
 
     @cached_property
     def tokens(self) -> EncodedCorpus:
-        """Raises DataError if a document cannot be encoded, OptionError if there is no vocabulary."""
+        """Token ids; raises DataError for an unreadable document, OptionError for a vocabulary."""
         return self._load_tokens(self.tokenizer.cache_key(), None)
 
     def adopt_vocabulary(self, vocabulary: CorpusVocabulary) -> None:

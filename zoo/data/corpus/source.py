@@ -111,7 +111,7 @@ class CorpusSource(DataModule):
         return float(-np.log((seen + 1) / (firsts[left] + size)).mean())
 
     def list_bigrams(self, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return each token that has a next one, and the next one; within documents if kept apart."""
+        """Return pairs of neighbouring tokens, [P] and [P]; within documents if kept apart."""
         stream = self.corpus.tokens.splits[split]
         left, right = stream.tokens[:-1], stream.tokens[1:]
         if not self.window.documents:

@@ -206,7 +206,7 @@ class Subwords:
 
 
 def vocabulary_from_dict(data: Mapping[str, str]) -> CorpusVocabulary:
-    """Return the vocabulary whose `to_dict` is `data`. Raises OptionError if its kind is unknown."""
+    """Return the vocabulary whose `to_dict` is `data`. Raises OptionError for an unknown kind."""
     match dict(data):
         case {"kind": "character", "symbols": symbols}:
             return Characters(symbols)
@@ -292,7 +292,7 @@ class TokenizerOptions:
 
 
 def load_tokenizer(name: str) -> Subwords:
-    """Load the tokenizer of a JSON file, or of `hub:owner/name`. Raises DataError if there is none."""
+    """Load the tokenizer of a JSON file or of `hub:owner/name`. Raises DataError on failure."""
     from tokenizers import Tokenizer
 
     if name.startswith(HUB):

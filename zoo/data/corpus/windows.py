@@ -100,7 +100,7 @@ def tile_windows(length: int, size: int) -> WindowLayout:
 
 
 def slide_windows(length: int, size: int, stride: int) -> WindowLayout:
-    """Begin a window every `stride` tokens, the last moved back to fit: every target counts once."""
+    """Begin a window every `stride` tokens, the last moved back; every target counts once."""
     numbers = np.arange(1 - (length + 1 - size) // stride)
     starts = np.minimum(numbers * stride, size - 1 - length)
     num_targets = starts - (numbers - 1) * stride
@@ -152,7 +152,7 @@ class WindowOptions:
         return f"sliding by {self.stride}, the last {self.stride} tokens of each are targets"
 
     def count_rows(self, split: str, world_size: int = 1) -> int:
-        """Return how many streams run in parallel; in evaluation whatever the number of processes."""
+        """Return how many streams run in parallel; in evaluation as many as one batch has."""
         return self.batch_size * world_size if split == "train" else self.batch_size
 
     def build_layout(self, split: str, size: int, world_size: int = 1) -> WindowLayout:

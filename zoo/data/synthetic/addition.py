@@ -1,4 +1,4 @@
-"""Addition of long numbers, least digit first (Lee et al. 2023, arXiv:2307.03381): continue `a+b=`."""
+"""Addition of long numbers, least digit first (Lee et al. 2023, arXiv:2307.03381)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base class of synthetic tasks: every sample is drawn from (seed, split, epoch, index) alone."""
+"""The base class of synthetic tasks: samples are drawn from (seed, split, epoch, index) alone."""
 
 from __future__ import annotations
 

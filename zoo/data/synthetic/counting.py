@@ -1,4 +1,4 @@
-"""Counting (Golovneva et al. 2024, arXiv:2405.18719): how often was a variable incremented since it was set?"""
+"""Counting increments of a variable since it was set (Golovneva et al. 2024, arXiv:2405.18719)."""
 
 from __future__ import annotations
 

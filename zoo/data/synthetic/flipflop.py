@@ -1,4 +1,4 @@
-"""Flip-flop language modelling (Liu et al. 2023, arXiv:2306.00946): remember one bit past distractors."""
+"""Flip-flop: remember one bit past distractors (Liu et al. 2023, arXiv:2306.00946)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ WRITE, READ, IGNORE, ZERO = range(4)
 
 @register
 class Flipflop(SyntheticTask):
-    """Sequences of `length` tokens: pairs of an operation and a bit; the bit after a read is a target.
+    """Sequences of `length` tokens: pairs of an operation and a bit.
 
-    The first operation is w (write), the last r (read); in between i (ignore) with probability
-    `ignore`, w and r with half of the rest each. Bits after w and i are random, that after r is the
-    last one written. `train`, `val` and `test` are numbers of sequences; those of training are
-    drawn anew in every epoch.
+    The targets are the bits after reads. The first operation is w (write), the last r (read); in
+    between i (ignore) with probability `ignore`, w and r with half of the rest each. Bits after w
+    and i are random, that after r is the last one written. `train`, `val` and `test` are numbers of
+    sequences; those of training are drawn anew in every epoch.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Parity (Anil et al. 2022, arXiv:2207.04901; Kazemnejad et al. 2023, arXiv:2305.19466): is the number of ones odd?"""
+"""Parity of bits (Anil et al. 2022, arXiv:2207.04901; Kazemnejad et al. 2023, arXiv:2305.19466)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passkey retrieval (Mohtashami and Jaggi 2023, arXiv:2305.16300): a number said once in a long text."""
+"""Passkey retrieval: a number in a long text (Mohtashami and Jaggi 2023, arXiv:2305.16300)."""
 
 from __future__ import annotations
 

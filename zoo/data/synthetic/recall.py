@@ -1,4 +1,4 @@
-"""Associative recall (Arora et al. 2023, arXiv:2312.04927) with keys bound again and again (arXiv:2410.17980)."""
+"""Associative recall of rebound keys (Arora et al. 2023, arXiv:2312.04927; arXiv:2410.17980)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selective copying (Gu and Dao 2023, arXiv:2312.00752): copy symbols in order, without the blanks between them."""
+"""Selective copying: symbols in order, without the blanks (Gu and Dao 2023, arXiv:2312.00752)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What sources that read tables share: opening them, their parts, streams, and samples that are corrupt."""
+"""Tables of samples: opening and streaming them, their splits, classes and corrupt rows."""

@@ -173,7 +173,7 @@ def _check_complete(shard: Path) -> None:
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """The table of each split; a number is a fraction of the training table, drawn from the seed."""
+    """The table of each split; a number is a fraction of the training table, drawn by the seed."""
 
     train: str
     val: float | str

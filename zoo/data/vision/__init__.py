@@ -1,1 +1,1 @@
-"""What sources of images share: tables of files, decoding, streams, and augmentation."""
+"""Images: decoding, tables, normalisation and augmentation."""

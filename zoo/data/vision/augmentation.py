@@ -45,7 +45,7 @@ class Augmentation:
     """Alpha likewise, one draw for each image (arXiv:1905.04899)."""
 
     def build_transforms(self, sides: tuple[int, int]) -> tuple[list[Transform], list[Transform]]:
-        """Return transforms of images in [0, 1] of this height and width, and of normalised ones."""
+        """Return transforms of images in [0, 1] of these sides, and of normalised ones."""
         import kornia.augmentation as kornia
         from kornia.augmentation.auto import RandAugment
 

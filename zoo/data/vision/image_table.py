@@ -25,7 +25,7 @@ CHUNK = 1000
 
 
 def select_images(tables: Mapping[str, Any], name: str, image: str, label: str, path: str) -> Any:
-    """Return a table with the columns `image`, not decoded, and `label`, and any that locate rows."""
+    """Return a table with the columns `image`, not decoded, `label`, and those that locate rows."""
     import datasets
 
     table = select_split(tables, name, (image, label), path)
