@@ -45,7 +45,7 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
         ),
         "tasks": MemberKind(("tasks",), frozenset({"base", "metrics"})),
         "optim": MemberKind(("optim",), frozenset({"param_groups"})),
-        "engines": MemberKind(("launch",), frozenset({"job", "launch"})),
+        "launchers": MemberKind(("launch",), frozenset({"base", "launch"})),
         "executors": MemberKind(("compare/executors",), frozenset({"base"})),
     }
 )

@@ -39,7 +39,7 @@ def script(zoo):
     """script(engine, *words) -> what `zoo launch --print` prints, which bash can read."""
 
     def run(*words):
-        code, out, told = zoo("launch", *words, "--print")
+        code, out, told = zoo("launch", *words, "print=true")
         assert (code, told) == (0, ""), told
         subprocess.run(["bash", "-n"], input=out, text=True, check=True, capture_output=True)
         return out
@@ -269,10 +269,10 @@ def test_nothing_is_lost_where_a_script_is_written_again(zoo, tmp_path, caplog):
     zoo("launch", "slurm", "vit_comrope")
     first = (tmp_path / "vit_comrope.slurm.sh").read_text()
     zoo("launch", "slurm", "vit_comrope")
-    assert not any("something else" in told for told in caplog.messages)
+    assert not any("another script" in told for told in caplog.messages)
     zoo("launch", "slurm", "vit_comrope", "nodes=2")
     assert (
-        "vit_comrope.slurm.sh held something else, which is now in vit_comrope.slurm.sh.before"
+        "vit_comrope.slurm.sh was another script, which is now vit_comrope.slurm.sh.before"
         in caplog.messages
     )
     assert (tmp_path / "vit_comrope.slurm.sh.before").read_text() == first
@@ -297,7 +297,7 @@ def test_plug_ins_are_named_to_the_run_too(zoo, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    _, out, told = zoo("launch", "slurm", "vit_comrope", "--print", "--plugin", "mine")
+    _, out, told = zoo("launch", "slurm", "vit_comrope", "print=true", "--plugin", "mine")
     assert "--plugin mine --run-dir" in out, told
 
 
@@ -307,7 +307,7 @@ def test_a_plug_in_may_bring_an_engine(zoo, tmp_path, monkeypatch):
     (tmp_path / "clusters" / "launch" / "shout.py").write_text(ENGINE)
     monkeypatch.syspath_prepend(tmp_path)
     _, out, told = zoo(
-        "launch", "shout", "vit_comrope", "times=2", "--print", "--plugin", "clusters"
+        "launch", "shout", "vit_comrope", "times=2", "print=true", "--plugin", "clusters"
     )
     assert out.startswith("fit vit_comrope trainer.num_nodes=1"), told
     assert out.endswith("!!")

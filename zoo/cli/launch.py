@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import argparse
 
-SUMMARY = "the script that starts a recipe on a cluster, and goes on with it"
+SUMMARY = "write the script that starts a recipe on a cluster, and continues it"
+EXAMPLE = "zoo launch slurm vit_comrope nodes=4 devices=8 time=2-00 partition=gpu"
+OPTIONS = (
+    ("", "zoo.launch.launch:LaunchOptions"),
+    ("", "zoo.launch.slurm:SlurmLauncher"),
+    ("", "zoo.launch.torchrun:TorchrunLauncher"),
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("engine", metavar="slurm|torchrun")
+    """Add the arguments of `zoo launch`."""
+    parser.add_argument("launcher", metavar="slurm|torchrun")
     parser.add_argument("recipe", metavar="RECIPE")
     parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="key=value",
-        help="nodes=4 devices=8 time=... and keys of RECIPE",
-    )
-    parser.add_argument(
-        "--print", action="store_true", help="print the script instead of writing it to a file"
+        "overrides", nargs="*", metavar="key=value", help="options, and keys of the recipe"
     )
 
 
 def run(known: argparse.Namespace) -> None:
+    """Write or print the script."""
     from zoo.launch.launch import launch
 
-    launch(known.engine, known.recipe, known.overrides, known.plugin or [], known.print)
+    launch(known.launcher, known.recipe, known.overrides, known.plugin or [])

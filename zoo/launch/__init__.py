@@ -1,1 +1,1 @@
-"""Engines that start runs elsewhere, as scripts for them, one per file."""
+"""Launchers: scripts that start runs on clusters, one per file."""

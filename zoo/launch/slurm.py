@@ -1,67 +1,73 @@
-"""SLURM: a script for sbatch that puts itself back into the queue where it was stopped for want of time."""
+"""SLURM: a script for sbatch that requeues itself when its time is over."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from dataclasses import dataclass
 
 from zoo.errors import OptionError
-from zoo.launch.job import GRACE, Job
-from zoo.registry import Between, register
+from zoo.launch.base import SECONDS_TO_SAVE, Job
+from zoo.registry import Count, register
 
-EARLY = 60  # seconds that SLURM's signal may come before its time
+# SLURM may send its signal so many seconds early
+EARLY_SECONDS = 60
 TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 TEMPLATE = """\
 #!/usr/bin/env bash
-# Written by `zoo launch slurm`. However often it is submitted, the run goes on where it was stopped.
+# Written by `zoo launch slurm`. Whenever it is submitted, the run continues where it was stopped.
 {options}
 
-{start}
-export OMP_NUM_THREADS={cpus} # of each process, also where SLURM binds none to its processors
+{preamble}
+export OMP_NUM_THREADS={cpus} # of each process, also where SLURM binds none to its CPUs
 # Lightning takes the ranks, the first node and a port from SLURM's own variables.
 srun --kill-on-bad-exit=1 --cpus-per-task={cpus} \\
     zoo {command}
 code=$?
 
-if [ "$code" -eq 143 ]; then # it has saved its state before the limit of time, or to make room
+if [ "$code" -eq 143 ]; then # it has saved its state, before the time limit or to make room
     scontrol requeue "$SLURM_JOB_ID"
 fi
-exit "$code" # any other fault would come again: 2 recipe, 3 not finite, 4 data, 5 checkpoint
+exit "$code" # any other error would come again: 2 recipe, 3 not finite, 4 data, 5 checkpoint
 """
 
 
 @register
+@dataclass(kw_only=True)
 class SlurmLauncher:
-    """One task for each device. The run is told to save its state three minutes before its `time` is over."""
+    """One task for each device. The run saves its state three minutes before its time is over."""
 
-    def __init__(
-        self,
-        *,
-        time: str = "24:00:00",
-        partition: str | None = None,
-        account: str | None = None,
-        cpus: Annotated[int, Between(1)] | None = None,
-    ) -> None:
-        if parse_time_limit(time) <= GRACE + EARLY:
-            raise OptionError(
-                "time",
-                f"{time} leaves no time to train: the last {GRACE + EARLY} seconds are for saving",
-            )
-        for key, word in (("partition", partition), ("account", account)):
+    time: str = "24:00:00"
+    """Time limit, as sbatch takes it; when it is over the job is requeued and continues."""
+    partition: str | None = None
+    """Partition of the cluster; null takes the cluster's default."""
+    account: str | None = None
+    """Account that the job is charged to; null takes the cluster's default."""
+    cpus: Count | None = None
+    """CPUs of each process; null takes one, and one for each worker of the data."""
+
+    def __post_init__(self) -> None:
+        reserved = SECONDS_TO_SAVE + EARLY_SECONDS
+        if parse_time_limit(self.time) <= reserved:
+            problem = f"{self.time} leaves no time to train: {reserved} seconds are for saving"
+            raise OptionError("time", problem)
+        for key, word in (("partition", self.partition), ("account", self.account)):
             if word is not None and not re.fullmatch(r"[\w.,:@+-]+", word):
-                raise OptionError(key, f"{word!r} is no name that SLURM knows")
-        self.time, self.partition, self.account, self.cpus = time, partition, account, cpus
+                raise OptionError(key, f"{word!r} is not a name that SLURM accepts")
 
     def write_script(self, job: Job) -> str:
+        """Return a script for sbatch."""
         cpus = self.cpus or job.cpus
-        options = "\n".join(f"#SBATCH --{option}" for option in self._options(job, cpus))
-        return TEMPLATE.format(options=options, start=job.preamble, cpus=cpus, command=job.command)
+        options = "\n".join(f"#SBATCH --{option}" for option in self._list_options(job, cpus))
+        return TEMPLATE.format(
+            options=options, preamble=job.preamble, cpus=cpus, command=job.command
+        )
 
     def format_submission(self, file: str, job: Job) -> str:
+        """Return the command that submits a script."""
         return f"sbatch {file}"
 
-    def _options(self, job: Job, cpus: int) -> list[str]:
-        asked = {
+    def _list_options(self, job: Job, cpus: int) -> list[str]:
+        values = {
             "job-name": f"zoo-{job.title}",
             "nodes": job.nodes,
             "ntasks-per-node": job.devices,
@@ -70,28 +76,25 @@ class SlurmLauncher:
             "time": self.time,
             "partition": self.partition,
             "account": self.account,
-            "signal": f"TERM@{GRACE}",
+            "signal": f"TERM@{SECONDS_TO_SAVE}",
             "open-mode": "append",
             "output": f"zoo-{job.title}-%j.out",
         }
-        return [
-            "requeue",
-            *(f"{option}={value}" for option, value in asked.items() if value is not None),
-        ]
+        given = [f"{key}={value}" for key, value in values.items() if value is not None]
+        return ["requeue", *given]
 
 
-def parse_time_limit(time: str) -> int:
-    """A limit of time as sbatch reads it: m, m:s, h:m:s, d-h, d-h:m, d-h:m:s. Raises OptionError."""
-    found = TIME.fullmatch(time)
-    if found is None:
-        raise OptionError(
-            "time", f"{time!r} is no time; write hours:minutes:seconds, or days-hours"
-        )
-    days, *parts = (
-        int(found[name]) if found[name] else None for name in ("days", "first", "second", "third")
-    )
-    counts = [part for part in parts if part is not None]
-    units = (3600, 60, 1) if days is not None or len(counts) == 3 else (60, 1)
-    return 86_400 * (days or 0) + sum(
-        count * unit for count, unit in zip(counts, units, strict=False)
-    )
+def parse_time_limit(text: str) -> int:
+    """Return the seconds of a time limit of sbatch: m, m:s, h:m:s, d-h, d-h:m or d-h:m:s.
+
+    Raises:
+        OptionError: It is none of these.
+    """
+    match = TIME.fullmatch(text)
+    if match is None:
+        problem = f"{text!r} is not a time limit; write hours:minutes:seconds, or days-hours"
+        raise OptionError("time", problem)
+    parts = [int(match[name]) for name in ("first", "second", "third") if match[name]]
+    units = (3600, 60, 1) if match["days"] or len(parts) == 3 else (60, 1)
+    seconds = sum(part * unit for part, unit in zip(parts, units, strict=False))
+    return 86_400 * int(match["days"] or 0) + seconds

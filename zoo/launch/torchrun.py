@@ -1,59 +1,53 @@
-"""torchrun: the script to start on each node, by hand or by whatever starts programs on nodes."""
+"""torchrun: a script to start on each node, by hand or by whatever starts programs on nodes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
-from zoo.launch.job import GRACE, Job
+from zoo.launch.base import SECONDS_TO_SAVE, Job
 from zoo.registry import Between, register
 
 TEMPLATE = """\
 #!/usr/bin/env bash
-# Written by `zoo launch torchrun`. However often it is started, the run goes on where it was stopped.
+# Written by `zoo launch torchrun`. Whenever it is started, the run continues where it was stopped.
 
-{start}export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={grace} # seconds to save the state in before torchrun kills
+{preamble}export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={grace} # seconds to save the state before torchrun kills
 
 exec torchrun --nnodes={nodes} --nproc-per-node={devices} --rdzv-backend=c10d --rdzv-id=zoo-{title} \\
     --rdzv-endpoint="{master}:{port}" --max-restarts={restarts} \\
     -m zoo {command}
 """
-ALONE, TOGETHER = (
-    "${MASTER:-localhost}",
-    "${MASTER:?must name one of the nodes, the same on all of them}",
-)
+ONE_NODE = "${MASTER:-localhost}"
+SEVERAL_NODES = "${MASTER:?must name one of the nodes, the same on all of them}"
 
 
 @register
+@dataclass(kw_only=True)
 class TorchrunLauncher:
-    """The same script on each node, with $MASTER naming one of them, which is met on `port`.
+    """The same script on each node; $MASTER names the one where they meet."""
 
-    Where a process fails, all are started again, up to `restarts` times, whatever it failed of.
-    """
-
-    def __init__(
-        self,
-        *,
-        port: Annotated[int, Between(1024, 65_535)] = 29_500,
-        restarts: Annotated[int, Between(0)] = 3,
-    ) -> None:
-        self.port, self.restarts = port, restarts
+    port: Annotated[int, Between(1024, 65_535)] = 29_500
+    """Port of the node that $MASTER names."""
+    restarts: Annotated[int, Between(0)] = 3
+    """How often all processes are restarted after one of them has failed."""
 
     def write_script(self, job: Job) -> str:
+        """Return a script for each node."""
         return TEMPLATE.format(
-            start=job.preamble,
-            grace=GRACE,
+            preamble=job.preamble,
+            grace=SECONDS_TO_SAVE,
             nodes=job.nodes,
             devices=job.devices,
             title=job.title,
             port=self.port,
-            master=ALONE if job.nodes == 1 else TOGETHER,
+            master=ONE_NODE if job.nodes == 1 else SEVERAL_NODES,
             restarts=self.restarts,
             command=job.command,
         )
 
     def format_submission(self, file: str, job: Job) -> str:
-        return (
-            f"bash {file}"
-            if job.nodes == 1
-            else f"MASTER=NODE bash {file}    on each of {job.nodes} nodes"
-        )
+        """Return the command that starts a script, on one node or on each of several."""
+        if job.nodes == 1:
+            return f"bash {file}"
+        return f"MASTER=NODE bash {file}    on each of {job.nodes} nodes"
