@@ -21,10 +21,17 @@ from PIL import Image
 
 from zoo.compare.figures import save_figures
 from zoo.compare.outputs import RESULTS
-from zoo.compare.ranking import Standing, ranking
+from zoo.compare.ranking import Standing, rank_variants
 from zoo.compare.results import TRAINED, Comparison
-from zoo.compare.table import conditions, costs
-from zoo.compare.text import capital, decimals, named, question, spread
+from zoo.compare.text import (
+    capitalize,
+    count_decimals,
+    describe_setup,
+    format_costs,
+    format_estimate,
+    format_question,
+    name_condition,
+)
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 
@@ -145,7 +152,7 @@ def _overview_table(title: str) -> Iterator[str]:
 
 
 def _standings(column: Column) -> dict[str, Standing]:
-    return {one.variant.name: one for one in ranking(column.comparison, column.condition)}
+    return {one.variant.name: one for one in rank_variants(column.comparison, column.condition)}
 
 
 def _overview_cell(column: Column, standing: Standing | None) -> str:
@@ -153,12 +160,12 @@ def _overview_cell(column: Column, standing: Standing | None) -> str:
         return ""
     if standing.mean is None:
         return _missing_reason(standing)
-    return format_fixed(standing.mean.mean, decimals(column.comparison))
+    return format_fixed(standing.mean.mean, count_decimals(column.comparison))
 
 
 def _missing_reason(standing: Standing) -> str:
     """Return the first word of the reason why a variant has no value: refused, failed."""
-    return standing.lacking[0].partition(":")[0]
+    return standing.missing_reasons[0].partition(":")[0]
 
 
 def write_question_pages() -> dict[Path, str]:
@@ -183,7 +190,7 @@ def _recorded_section(path: Path) -> Iterator[str]:
     comparison = read_comparison(path)
     folder = path.parent.name
 
-    yield from (f"### {path.stem.replace('_', ' ')}: {question(comparison)}", "")
+    yield from (f"### {path.stem.replace('_', ' ')}: {format_question(comparison)}", "")
     for name, caption in FIGURES.items():
         picture = path.with_name(f"{path.stem}_{name}.png")
         if picture.exists():
@@ -191,31 +198,31 @@ def _recorded_section(path: Path) -> Iterator[str]:
 
     yield from (f"[Every seed and difference]({folder}/{path.stem}.html)", "")
     yield from (_condition_table(comparison), "")
-    yield from (re.sub(r"^## ", "#### ", costs(comparison)), "")
-    yield from (*conditions(comparison).splitlines(), "")
+    yield from (re.sub(r"^## ", "#### ", format_costs(comparison)), "")
+    yield from (*describe_setup(comparison).splitlines(), "")
 
 
 def _condition_table(comparison: Comparison) -> str:
     """Return a table of all variants by all evaluation conditions."""
-    conditions_found = comparison.places
+    conditions_found = comparison.conditions
     standings = [
-        {one.variant.name: one for one in ranking(comparison, condition)}
+        {one.variant.name: one for one in rank_variants(comparison, condition)}
         for condition in conditions_found
     ]
-    titles = [capital(named(comparison, condition)) for condition in conditions_found]
+    titles = [capitalize(name_condition(comparison, condition)) for condition in conditions_found]
     head = [comparison.axes[0].title, *titles, "differs in"]
 
     rows = []
     for name, first in standings[0].items():
         cells = [_condition_cell(comparison, found[name]) for found in standings]
-        rows.append([name, *cells, ", ".join(first.variant.marks)])
+        rows.append([name, *cells, ", ".join(first.variant.flag_kinds)])
     return format_markdown(head, rows, (head[0], head[-1]))
 
 
 def _condition_cell(comparison: Comparison, standing: Standing) -> str:
     if standing.mean is None:
         return _missing_reason(standing)
-    return spread(standing.mean, decimals(comparison))
+    return format_estimate(standing.mean, count_decimals(comparison))
 
 
 def record_comparison(folder: Path, to: Path) -> None:

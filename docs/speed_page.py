@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from zoo.bench.result import Result
-from zoo.bench.table import table
+from zoo.bench.report import format_result
+from zoo.bench.result import BenchResult
 
 MARK = "## Recorded\n"
 
@@ -22,9 +22,9 @@ def write_speed_page(page: Path) -> str:
 
 
 def _recorded_section(path: Path) -> Iterator[str]:
-    result, picture = Result.read(path), path.with_suffix(".png")
+    result, picture = BenchResult.read(path), path.with_suffix(".png")
     yield from (f"### {path.stem}", "", f"    {result.command}", "")
-    yield from (re.sub(r"^## ", "#### ", table(result), flags=re.MULTILINE), "")
+    yield from (re.sub(r"^## ", "#### ", format_result(result), flags=re.MULTILINE), "")
     if picture.exists():
         link = f"{path.parent.name}/{picture.name}"
-        yield from (f"![Costs relative to {result.against}: {path.stem}]({link})", "")
+        yield from (f"![Costs relative to {result.reference}: {path.stem}]({link})", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from zoo.compare.results import TRAINED, Axis, Cell, Comparison, Flag, Variant
+from zoo.compare.results import TRAINED, Axis, Comparison, ComparisonCell, Flag, Variant
 
 LEVELS = {
     "none": 0.93,
@@ -25,33 +25,33 @@ def images(seeds=(0, 1, 2), levels=LEVELS):
     """Six encodings on small images at 16, 24 and 32 pixels; one cell failed, one variant has more parameters."""
     draw = random.Random(0)
 
-    def measured(level, place):
+    def format_measure(level, place):
         lost = {TRAINED: 0.0, "24": 0.1, "32": 0.2}[place]
         value = level - lost * (1.6 - level) + draw.gauss(0, 0.004)
         return {"test/accuracy": value, "test/loss": 1.2 - value, "test/top5": 1.0}
 
     def cell(name, level, seed):
         if (name, seed) == ("liere", 2):
-            return Cell(
+            return ComparisonCell(
                 seed=seed,
-                run=f"cells/{name}-{seed}",
+                run_dir=f"cells/{name}-{seed}",
                 state="failed",
-                fault="exit code 3: the loss became nan at step 40",
+                error="exit code 3: the loss became nan at step 40",
             )
-        places = {place: measured(level, place) for place in (TRAINED, "24", "32")}
+        places = {place: format_measure(level, place) for place in (TRAINED, "24", "32")}
         curve = tuple((step, 1.2 - level + 2 / (1 + step / 20)) for step in range(20, 401, 20))
-        return Cell(
+        return ComparisonCell(
             seed=seed,
-            run=f"cells/{name}-{seed}",
+            run_dir=f"cells/{name}-{seed}",
             state="done",
             metrics=places,
             curve=curve,
             parameters=678_010 + 512 * (name == "liere"),
-            interpreters=("sdpa",),
+            backends=("sdpa",),
             steps=400,
             minutes=2.5,
             step_seconds=0.05,
-            memory=700 * 2**20,
+            peak_memory=700 * 2**20,
         )
 
     variants = tuple(
@@ -59,13 +59,13 @@ def images(seeds=(0, 1, 2), levels=LEVELS):
             name=name,
             values={"model.encoding": name},
             cells=tuple(cell(name, level, seed) for seed in seeds),
-            unfair=LIERE if name == "liere" else (),
+            flags=LIERE if name == "liere" else (),
         )
         for name, level in levels.items()
     )
     return Comparison(
-        zoo="0.1.0",
-        made="2026-01-02 03:04 UTC",
+        zoo_version="0.1.0",
+        created="2026-01-02 03:04 UTC",
         command="zoo compare vit_comrope 'encodings=[none,...]' seeds=3",
         recipe="vit_comrope",
         base={"seed": 0, "model": {"name": "vit", "dim": 96}},
@@ -74,10 +74,10 @@ def images(seeds=(0, 1, 2), levels=LEVELS):
         seeds=tuple(seeds),
         measure="test/accuracy",
         better="high",
-        kinds={"24": "resolutions", "32": "resolutions"},
-        places=(TRAINED, "24", "32"),
-        trained="16 pixels",
-        shared=104,
+        condition_kinds={"24": "resolutions", "32": "resolutions"},
+        conditions=(TRAINED, "24", "32"),
+        training_size="16 pixels",
+        shared_weights=104,
         variants=variants,
     )
 
@@ -89,7 +89,7 @@ def texts(seeds=(0, 1, 2)):
 
     def cell(name, seed):
         if (name, seed) == ("sinusoidal", 2):
-            return Cell(seed=seed, run=f"cells/{name}-{seed}", state="waiting")
+            return ComparisonCell(seed=seed, run_dir=f"cells/{name}-{seed}", state="waiting")
         longer = {"256": 1, "512": 2, "1024": 3} if name != "learned" else {}
         base = 1.3 + draw.gauss(0, 0.01)
         metrics = {
@@ -109,20 +109,20 @@ def texts(seeds=(0, 1, 2)):
         refused = (
             {} if longer else dict.fromkeys(("256", "512", "1024"), "the table has 128 places")
         )
-        return Cell(
+        return ComparisonCell(
             seed=seed,
-            run=f"cells/{name}-{seed}",
+            run_dir=f"cells/{name}-{seed}",
             state="done",
             metrics=metrics,
             refused=refused,
-            positions=positions,
+            position_losses=positions,
             parameters=830_000,
             curve=tuple((step, base + 3 / (1 + step / 50)) for step in range(50, 501, 50)),
-            interpreters=("sdpa",),
+            backends=("sdpa",),
             steps=500,
             minutes=3.0,
             step_seconds=0.3,
-            memory=900 * 2**20,
+            peak_memory=900 * 2**20,
         )
 
     variants = tuple(
@@ -130,13 +130,13 @@ def texts(seeds=(0, 1, 2)):
             name=name,
             values={"model.encoding": name},
             cells=tuple(cell(name, seed) for seed in seeds),
-            unfair=(),
+            flags=(),
         )
         for name in rise
     )
     return Comparison(
-        zoo="0.1.0",
-        made="2026-01-02 03:04 UTC",
+        zoo_version="0.1.0",
+        created="2026-01-02 03:04 UTC",
         command="zoo compare lm_rope ...",
         recipe="lm_rope",
         base={"seed": 0},
@@ -145,9 +145,9 @@ def texts(seeds=(0, 1, 2)):
         seeds=tuple(seeds),
         measure="test/loss",
         better="low",
-        kinds=dict.fromkeys(("256", "512", "1024"), "lengths"),
-        places=(TRAINED, "256", "512", "1024"),
-        trained="128 tokens",
+        condition_kinds=dict.fromkeys(("256", "512", "1024"), "lengths"),
+        conditions=(TRAINED, "256", "512", "1024"),
+        training_size="128 tokens",
         windows="windows side by side",
         variants=variants,
     )
@@ -165,7 +165,7 @@ def grid():
     def cell(one, level, lost, depth):
         metrics = {
             place: {"test/accuracy": level - lost * number + 0.004 * depth + 0.002 * one.seed}
-            for number, place in enumerate(base.places)
+            for number, place in enumerate(base.conditions)
         }
         return replace(one, metrics=metrics)
 
@@ -196,16 +196,16 @@ def hostile():
     cells = tuple(
         replace(
             one,
-            metrics={place: {base.measure: number} for place in base.places},
-            fault=HOSTILE,
-            run=HOSTILE,
+            metrics={place: {base.measure: number} for place in base.conditions},
+            error=HOSTILE,
+            run_dir=HOSTILE,
             curve=((20, number),),
             step_seconds=number,
         )
         for one, number in zip(third.cells, odd, strict=True)
     )
     variants = (
-        replace(first, name=HOSTILE, unfair=(Flag(HOSTILE, HOSTILE),)),
+        replace(first, name=HOSTILE, flags=(Flag(HOSTILE, HOSTILE),)),
         replace(second, name="a_long_name_" * 12),
         replace(third, name="x" * 120, cells=cells),
         *others,
@@ -227,9 +227,10 @@ def empty():
     variants = tuple(
         replace(
             one,
-            unfair=(),
+            flags=(),
             cells=tuple(
-                Cell(seed=s, run=f"cells/{s}", state=state) for s, state in enumerate(states)
+                ComparisonCell(seed=s, run_dir=f"cells/{s}", state=state)
+                for s, state in enumerate(states)
             ),
         )
         for one in base.variants
@@ -239,7 +240,7 @@ def empty():
 
 def alone():
     """One measure at no other place than that of training, whose size nobody told."""
-    return replace(images(), kinds={}, places=(TRAINED,), trained="")
+    return replace(images(), condition_kinds={}, conditions=(TRAINED,), training_size="")
 
 
 def lengths():
@@ -259,5 +260,8 @@ def lengths():
         for number, one in enumerate(base.variants)
     )
     return replace(
-        base, kinds=dict.fromkeys(more, "lengths"), places=(TRAINED, *more), variants=variants
+        base,
+        condition_kinds=dict.fromkeys(more, "lengths"),
+        conditions=(TRAINED, *more),
+        variants=variants,
     )

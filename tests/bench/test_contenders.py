@@ -67,7 +67,7 @@ def test_a_step_trains_and_leaves_no_gradient():
         (one != other).any() for one, other in zip(before, made.model.parameters(), strict=True)
     )
     assert all(parameter.grad is None for parameter in made.model.parameters())
-    assert made.plan.startswith("sdpa (")
+    assert made.backend.startswith("sdpa (")
 
 
 def test_memory_is_what_is_held_and_what_a_step_adds():

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from zoo.bench.measures import TrainMeasure
-from zoo.bench.peers.installed import build_peers, read_versions
+from zoo.bench.peers import build_peers, read_versions
 from zoo.bench.protocol import SHAPES, Setting
 
 SMALL = replace(SHAPES["vit_s"], batch=1, length=32)
@@ -51,7 +51,7 @@ def test_timm_has_three_of_our_encodings(timm):
         "vit_small_patch16_rope_224",
         "vit_small_patch16_rope_mixed_224",
     ]
-    assert [one.rival for one in found] == ["learned", "rope_axial", "rope_mixed"]
+    assert [one.counterpart for one in found] == ["learned", "rope_axial", "rope_mixed"]
 
 
 def test_only_rivals_of_what_is_compared_take_part(timm):

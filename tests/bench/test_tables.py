@@ -8,59 +8,64 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from zoo.bench.outputs import others, write
 from zoo.bench.protocol import SHAPES
-from zoo.bench.result import Result, Row, spread
-from zoo.bench.table import pooled, table
+from zoo.bench.report import format_result, list_other_files, merge_references, write_result
+from zoo.bench.result import BenchResult, BenchRow, compute_quartiles
 from zoo.errors import DataError
 from zoo.reporting.tables import format_markdown
 
-ROW = Row(
+ROW = BenchRow(
     measure="train",
     unit="seconds",
     length=32,
     name="alibi",
-    peer=None,
-    rival=None,
+    library=None,
+    counterpart=None,
     group=0,
     parameters=1234,
-    plan="sdpa",
+    backend="sdpa",
     values=(0.001, 0.002, 0.003),
     ratios=(1.0, 1.5, 2.0),
-    rival_ratios=(),
+    counterpart_ratios=(),
     amount=64,
     rate="tokens",
 )
 REFERENCE = replace(ROW, name="rope", ratios=(1.0, 1.0, 1.0))
-PEER = replace(ROW, name="theirs alibi", peer="theirs", rival="alibi", rival_ratios=(1.8, 1.9, 2.0))
+PEER = replace(
+    ROW,
+    name="theirs alibi",
+    library="theirs",
+    counterpart="alibi",
+    counterpart_ratios=(1.8, 1.9, 2.0),
+)
 
 
 def result(*rows, **changes):
     machine = {"device": "cpu", "processor": "a processor", "cores": 2, "threads": 1, "torch": "2"}
     known = {
-        "zoo": "0",
-        "made": "now",
+        "zoo_version": "0",
+        "created": "now",
         "command": "zoo bench",
         "machine": machine,
         "shape": {"name": "lm_toy", **vars(SHAPES["lm_toy"])},
         "options": {"rounds": 3, "tokens": 3, "prompt": 8},
-        "against": "rope",
-        "left_out": {},
+        "reference": "rope",
+        "excluded": {},
         "rows": rows,
     }
-    return Result(**{**known, **changes})
+    return BenchResult(**{**known, **changes})
 
 
 def test_a_table_tells_medians_ratios_and_peers():
-    text = table(result(REFERENCE, ROW, PEER))
+    text = format_result(result(REFERENCE, ROW, PEER))
     assert "| alibi        |      1,234 |     2.0 | 1.50 (1.25 to 1.75) | 32,000.0 |" in text
     assert "| theirs alibi | train   |     32 | 2.0 ms | 2.0 ms | 1.90 (1.85 to 1.95) |" in text
     assert "a processor, 2 cores, 1 thread;" in text
 
 
 def test_what_was_stopped_or_failed_says_so():
-    failed = replace(ROW, values=(), ratios=(), fault="out of memory")
-    text = table(result(REFERENCE, failed, partial=True, left_out={"cope": "no"}))
+    failed = replace(ROW, values=(), ratios=(), error="out of memory")
+    text = format_result(result(REFERENCE, failed, partial=True, excluded={"cope": "no"}))
     assert text.startswith("PARTIAL")
     assert "- alibi, train at 32: out of memory" in text
     assert "Left out" in text
@@ -71,27 +76,29 @@ def test_decoding_has_a_column_for_each_context():
         replace(REFERENCE, measure="decode"),
         *(replace(REFERENCE, measure="context", length=n) for n in (256, 4096)),
     ]
-    assert "ms per token at 4,096 | 4,096 over 256 |" in table(result(*rows))
+    assert "ms per token at 4,096 | 4,096 over 256 |" in format_result(result(*rows))
 
 
 def test_the_reference_of_all_groups_is_one_row():
-    (row,) = pooled([REFERENCE, replace(REFERENCE, group=1)])
+    (row,) = merge_references([REFERENCE, replace(REFERENCE, group=1)])
     assert len(row.values) == 6
 
 
 def test_quartiles_need_two_values():
-    assert spread([1.0]) is None
-    assert spread([1.0, 2.0, 3.0]) == (1.5, 2.5)
+    assert compute_quartiles([1.0]) is None
+    assert compute_quartiles([1.0, 2.0, 3.0]) == (1.5, 2.5)
 
 
 def test_a_column_that_says_nothing_is_left_out():
-    assert "peak MB" not in table(result(REFERENCE, ROW))
-    assert "peak MB" in table(result(REFERENCE, replace(REFERENCE, measure="memory", unit="bytes")))
+    assert "peak MB" not in format_result(result(REFERENCE, ROW))
+    assert "peak MB" in format_result(
+        result(REFERENCE, replace(REFERENCE, measure="memory", unit="bytes"))
+    )
 
 
 def test_plans_are_told_below_the_numbers():
-    other = replace(ROW, name="t5", plan="chunked (why)")
-    assert "computed by\n\n- sdpa: alibi, rope\n- chunked (why): t5" in table(
+    other = replace(ROW, name="t5", backend="chunked (why)")
+    assert "computed by\n\n- sdpa: alibi, rope\n- chunked (why): t5" in format_result(
         result(ROW, REFERENCE, other)
     ).replace("rope, alibi", "alibi, rope")
 
@@ -107,30 +114,30 @@ def test_a_grid_is_as_wide_as_its_words():
 def test_files_are_written_and_read_again(lengths, tmp_path, caplog):
     rows = [replace(row, length=length) for row in (REFERENCE, ROW, PEER) for length in lengths]
     rows += [
-        replace(row, name=f"{row.name}{n}", rival=None, rival_ratios=())
+        replace(row, name=f"{row.name}{n}", counterpart=None, counterpart_ratios=())
         for row in rows
         for n in range(9)
     ]
     made = result(*rows)
-    write(made, tmp_path)
-    assert Result.read(tmp_path / "bench.json").rows == made.rows
+    write_result(made, tmp_path)
+    assert BenchResult.read(tmp_path / "bench.json").rows == made.rows
     assert json.loads((tmp_path / "bench.json").read_text())["rows"][0]["median"] == 0.002
     with Image.open(tmp_path / "bench.png") as picture:
         assert picture.height > 400
     assert not caplog.records  # no font is missing
-    assert others(tmp_path) == []
+    assert list_other_files(tmp_path) == []
 
 
 def test_a_picture_of_nothing_is_drawn(tmp_path):
-    write(result(), tmp_path)
+    write_result(result(), tmp_path)
     assert (tmp_path / "bench.png").exists()
 
 
 def test_what_holds_no_benchmark_is_not_read(tmp_path):
     (tmp_path / "bench.json").write_text("{}")
     with pytest.raises(DataError, match=r"bench\.json: holds no benchmark"):
-        Result.read(tmp_path / "bench.json")
-    assert others(tmp_path) == ["bench.json"]
+        BenchResult.read(tmp_path / "bench.json")
+    assert list_other_files(tmp_path) == ["bench.json"]
 
 
 def test_a_recorded_result_is_a_section_of_the_page(tmp_path, monkeypatch):
@@ -138,7 +145,7 @@ def test_a_recorded_result_is_a_section_of_the_page(tmp_path, monkeypatch):
     page, folder = tmp_path / "speed.md", tmp_path / "speed"
     page.write_text("written\n\n## Recorded\n\nold")
     folder.mkdir()
-    write(result(REFERENCE, ROW), folder)
+    write_result(result(REFERENCE, ROW), folder)
     made = importlib.import_module("speed_page").write_speed_page(page)
     assert made.startswith("written\n\n## Recorded\n\nMade by")
     assert "### bench\n\n    zoo bench\n" in made

@@ -19,9 +19,12 @@ def _nothing_to_give_back(monkeypatch):
     monkeypatch.setattr("zoo.bench.runner._free_memory", lambda device: None)
 
 
-def contender(name, rival=None):
+def contender(name, counterpart=None):
     return Contender(
-        name=name, make=lambda setting: None, rival=rival, peer="theirs" if rival else None
+        name=name,
+        make=lambda setting: None,
+        counterpart=counterpart,
+        library="theirs" if counterpart else None,
     )
 
 
@@ -88,7 +91,7 @@ def test_a_peer_is_compared_with_its_rival():
     rows = compared(
         lambda name, number: {"a": 1.0, "b": 2.0}.get(name, 6.0), "a", "b", rivals=["b"]
     )
-    assert rows["their b"].rival_ratios == (3.0, 3.0, 3.0)
+    assert rows["their b"].counterpart_ratios == (3.0, 3.0, 3.0)
     assert rows["their b"].ratio == 6.0
 
 
@@ -110,7 +113,7 @@ def test_what_fails_is_told_and_stops_no_other(error, told, caplog):
     rows = compared(
         lambda name, number: error if name == "b" and number == 1 else 1.0, "a", "b", "c"
     )
-    assert rows["b"].fault == told
+    assert rows["b"].error == told
     assert len(rows["b"].ratios) == 1
     assert len(rows["c"].ratios) == 3
     assert told in caplog.text

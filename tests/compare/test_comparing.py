@@ -10,9 +10,8 @@ import pytest
 from several import codes
 from tiny import TINY
 
-from zoo.compare.plan import PLAN, ComparisonPlan
+from zoo.compare.plan import PLAN, ComparisonPlan, prepare_folder
 from zoo.compare.results import Comparison, Flag
-from zoo.compare.workspace import prepare_folder
 from zoo.evaluation.evaluate import evaluate
 from zoo.run.callbacks.manifest import START
 from zoo.run.fit import fit
@@ -65,12 +64,12 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     assert {path.name for path in Path("c").iterdir()} == FILES
     assert told.count("done: ") == 4
     found = Comparison.read(Path("c/results.json"))
-    assert found.places == ("", "24")
-    assert found.trained == "16 pixels"
+    assert found.conditions == ("", "24")
+    assert found.training_size == "16 pixels"
     assert (found.measure, found.better, found.seeds) == ("test/accuracy", "high", (0, 1))
     none, learned = found.variants
-    assert none.unfair == ()
-    assert learned.unfair == (Flag("parameters", "256 more parameters than none"),)
+    assert none.flags == ()
+    assert learned.flags == (Flag("parameters", "256 more parameters than none"),)
     cell = learned.cells[1]
     assert cell.metrics[""] == json.loads(Path("c/cells/learned-1/end.json").read_text())["metrics"]
     assert (
@@ -78,11 +77,13 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
         == json.loads(Path("c/cells/learned-1/measured.json").read_text())["resolutions"]["24"]
     )
     assert cell.steps == 6
-    assert cell.interpreters == ("sdpa",)
+    assert cell.backends == ("sdpa",)
     assert len(cell.curve) == 1
-    assert min(cell.memory, cell.minutes, cell.step_seconds or 1) > 0
-    assert not any(cell.differs for variant in found.variants for cell in variant.cells)
-    assert found.shared == len(json.loads(Path("c/cells/none-0/start.json").read_text())["weights"])
+    assert min(cell.peak_memory, cell.minutes, cell.step_seconds or 1) > 0
+    assert not any(cell.different_start for variant in found.variants for cell in variant.cells)
+    assert found.shared_weights == len(
+        json.loads(Path("c/cells/none-0/start.json").read_text())["weights"]
+    )
     assert "256 more parameters than none" in out
     assert "At 24 pixels" in out
     assert out == Path("c/comparison.md").read_text()
@@ -93,12 +94,12 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     )
     code, _, told = compared(*BASE, *words)  # nothing is left to do
     assert (code, "done: " in told) == (0, False)
-    code, out, _ = compared("--from", "c", "--json")
+    code, out, _ = compared("rebuild=c", "--json")
     assert code == 0
     assert Path("c/results.json").read_bytes() == before
     assert json.loads(out) == json.loads(before)
     assert {path: path.stat().st_mtime_ns for path in Path("c").rglob("*.ckpt")} == stamps
-    assert compared("--from", "c", "measure=loss")[1].startswith(
+    assert compared("rebuild=c", "measure=loss")[1].startswith(
         "# Which encoding, on vit_comrope?\n\nAt 16 pixels"
     )
     assert Comparison.read(Path("c/results.json")).command.endswith(
@@ -107,7 +108,7 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
 
     # what somebody asks of a cell later is not what it was compared by
     evaluate("c/cells/learned-1", ["data.test=0.1", "evaluate.resolutions=[24,32]"])
-    assert compared("--from", "c")[0] == 0
+    assert compared("rebuild=c")[0] == 0
     assert Path("c/results.json").read_bytes() == before
 
     # a cell rerun from its recipe gives equal numbers
@@ -133,7 +134,7 @@ def test_a_comparison_grows_by_encodings_and_seeds(compared):
         *base, "encodings=[rope_axial,none,learned]", "seeds=2", "jobs=2", "to=c"
     )
     assert code == 0, told
-    assert "c: 4 cells come to its 2" in told
+    assert "c: 4 cells are added to its 2" in told
     assert told.count("done: ") == 4
     assert list(states("c")) == [
         (name, seed) for name in ("rope_axial", "none", "learned") for seed in (0, 1)
@@ -214,8 +215,8 @@ def test_faults_of_all_cells_are_told_together_before_anything_is_started(compar
             ("vit_comrope", "encodings=[none]", "seeds=0", "jobs=0", "measure=top5"),
             "zoo: 3 config errors",
         ),
-        (("vit_comrope", "encodings=[none]", "seeds=[1,1]"), "a seed stands twice"),
-        (("--from", "nowhere"), "nowhere: holds no comparison"),
+        (("vit_comrope", "encodings=[none]", "seeds=[1,1]"), "the list names a seed twice"),
+        (("rebuild=nowhere",), "nowhere: holds no comparison"),
         (("vit_comrope", "encodings=[none]", "engine=ray", "cpus=0"), "cpus: must be at least 1"),
     ],
 )
@@ -267,7 +268,7 @@ def test_it_goes_on_where_it_was_stopped(number, compared, driver):
     if number != signal.SIGKILL:
         assert set(states("c").values()) <= {"stopped", "done"}
         assert f"stopped by {signal.Signals(number).name} with" in told[1]
-        assert "the same command goes on: zoo compare vit_comrope" in told[1]
+        assert "the same command continues: zoo compare vit_comrope" in told[1]
     code, _, told = compared(
         *words
     )  # where the driver was killed, cells that it has left may still be saving

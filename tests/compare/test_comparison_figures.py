@@ -90,7 +90,7 @@ def test_losses_by_place_are_means_of_neighbours():
     (chart,) = by_position(comparisons.texts())
     line = chart.lines[0]
     rows = torch.tensor(
-        [cell.positions["1024"] for cell in comparisons.texts().variants[0].cells]
+        [cell.position_losses["1024"] for cell in comparisons.texts().variants[0].cells]
     ).double()
     assert line.x[0] == 10.0  # the middle of the first 21
     assert line.y[0] == pytest.approx(rows[:, :21].mean())
@@ -101,7 +101,7 @@ def test_losses_of_an_answer_alone_are_no_curve_by_place():
     texts = comparisons.texts()
     answers = [None] * 1019 + [1.0] * 5
     cells = tuple(
-        replace(cell, positions={"1024": tuple(answers)}) for cell in texts.variants[0].cells
+        replace(cell, position_losses={"1024": tuple(answers)}) for cell in texts.variants[0].cells
     )
     only = replace(texts, variants=(replace(texts.variants[0], cells=cells),))
     assert by_position(only) == ()

@@ -10,7 +10,7 @@ from elements import Reader
 
 from zoo.compare.page.comparison_page import render
 from zoo.compare.page.ranking_table import choose_ticks
-from zoo.compare.ranking import ranking, window
+from zoo.compare.ranking import choose_scale, rank_variants
 from zoo.compare.results import TRAINED, Axis
 from zoo.reporting.scale import Scale
 
@@ -82,7 +82,7 @@ def test_the_table_has_the_numbers_of_the_cells(pages):
     by_name = {row[0]: row for row in found}
     for variant in comparisons.images().variants:
         values = [cell.metrics[TRAINED]["test/accuracy"] for cell in variant.cells if cell.metrics]
-        row = by_name[variant.name + ", ".join(variant.marks)]
+        row = by_name[variant.name + ", ".join(variant.flag_kinds)]
         assert row[1].startswith(f"{math.fsum(values) / len(values):.3f} (")
         assert row[-1] == f"{len(values)} of 3"
     assert by_name["none"][4:8] == ["678\u202f010", "50", "700", "sdpa"]
@@ -125,7 +125,7 @@ def test_rows_know_their_order_at_each_place():
     found = {
         e["attributes"]["data-order"] for e in read.named("tr") if "data-order" in e["attributes"]
     }
-    order = [[one.variant.name for one in ranking(made, place)] for place in made.places]
+    order = [[one.variant.name for one in rank_variants(made, place)] for place in made.conditions]
     assert found == {" ".join(str(one.index(v.name)) for one in order) for v in made.variants}
 
 
@@ -154,9 +154,7 @@ def test_variants_of_two_axes_are_grouped_by_the_first(pages):
 def test_a_comparison_at_one_place_has_nothing_to_switch(pages):
     read = Reader(pages["alone"])
     assert not read.named("fieldset")
-    assert (
-        "At the size of training comrope_ld has the highest mean" in read.named("header")[0]["text"]
-    )
+    assert "At the training size comrope_ld has the highest mean" in read.named("header")[0]["text"]
 
 
 def test_sections_without_anything_to_show_are_left_out(pages):
@@ -190,16 +188,16 @@ def test_hostile_words_are_shown_as_they_are(pages):
 
 def test_what_lies_far_off_does_not_press_the_others_together():
     made = comparisons.images(levels={"a": 0.9, "b": 0.91, "c": 0.92, "d": 0.1})
-    seen = window(ranking(made, TRAINED))
+    seen = choose_scale(rank_variants(made, TRAINED))
     assert 0.8 < seen.low < 0.9 < seen.high < 1.0
     near = comparisons.images(levels={"a": 0.9, "b": 0.8, "c": 0.7})
-    assert window(ranking(near, TRAINED)).low < 0.7
+    assert choose_scale(rank_variants(near, TRAINED)).low < 0.7
 
 
 def test_equals_of_the_best_do_not_narrow_what_is_shown():
     made = comparisons.images(seeds=(0,), levels={"a": 0.9, "b": 0.9, "c": 0.7})
     same = [replace(one, cells=made.variants[0].cells) for one in made.variants[:2]]
-    seen = window(ranking(replace(made, variants=(*same, made.variants[2])), TRAINED))
+    seen = choose_scale(rank_variants(replace(made, variants=(*same, made.variants[2])), TRAINED))
     assert seen.low < 0.7 + 0.01
 
 

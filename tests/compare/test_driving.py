@@ -88,7 +88,7 @@ def driven(tmp_path, caplog):
 
 
 def test_a_disk_that_is_full_does_not_end_the_driver(driven, monkeypatch):
-    def full(run, now, fault=""):
+    def full(run, now, error=""):
         raise ZooError("no space left on device")
 
     monkeypatch.setattr(status, "write", full)
@@ -100,7 +100,7 @@ def test_a_disk_that_is_full_does_not_end_the_driver(driven, monkeypatch):
 
 def test_whatever_ends_the_driver_ends_its_cells(driven, monkeypatch):
     engine = Engine([None, 0])
-    monkeypatch.setattr(CellRunner, "_ended", lambda *_: 1 / 0)
+    monkeypatch.setattr(CellRunner, "_conclude_cell", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         driven(engine)
     assert engine.stops == [SIGTERM]

@@ -71,7 +71,7 @@ def test_each_cell_sees_gpus_of_its_own(tasks, tmp_path, monkeypatch):
 def test_those_that_run_are_stopped_and_those_that_wait_never_begin(tasks):
     engine = LocalExecutor()
     engine.start(tasks(SLEEP.format(60, 0), SLEEP.format(60, 0)), Resources(1, 1, 0))
-    while not engine.processes:
+    while not engine.running:
         time.sleep(0.01)
     engine.stop(SIGTERM)
     assert ended(engine.handles) == [-SIGTERM, None]
@@ -120,7 +120,7 @@ class Job:
 def test_slurm_is_given_one_array_of_all_cells(tasks, monkeypatch):
     executor = Executor()
     engine = slurm.SlurmExecutor(time="1-2", partition="long", cpus=3, gpus=1)
-    monkeypatch.setattr(engine, "_executor", lambda logs: executor)
+    monkeypatch.setattr(engine, "_build_executor", lambda logs: executor)
     engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Resources(2, 3, 1))
     assert executor.batched == 1
     assert executor.parameters == {
@@ -151,7 +151,7 @@ def test_what_slurm_did_not_take_before_a_signal_was_never_begun(tasks, monkeypa
             return Unsubmitted()
 
     engine = slurm.SlurmExecutor()
-    monkeypatch.setattr(engine, "_executor", lambda logs: Interrupted())
+    monkeypatch.setattr(engine, "_build_executor", lambda logs: Interrupted())
     with pytest.raises(KeyboardInterrupt):
         engine.start(tasks(SLEEP.format(0, 0)), Resources(1, 1, 0))
     engine.stop(SIGTERM)
@@ -162,14 +162,18 @@ def test_slurm_is_named_and_asked_for_as_many_tries_as_it_takes(monkeypatch, tmp
     asked = {}
     library = types.SimpleNamespace(AutoExecutor=lambda **words: asked.update(words))
     monkeypatch.setitem(sys.modules, "submitit", library)
-    slurm.SlurmExecutor()._executor(tmp_path)
-    assert asked == {"folder": tmp_path, "cluster": "slurm", "slurm_max_num_timeout": slurm.TRIES}
+    slurm.SlurmExecutor()._build_executor(tmp_path)
+    assert asked == {
+        "folder": tmp_path,
+        "cluster": "slurm",
+        "slurm_max_num_timeout": slurm.MAX_TIMEOUTS,
+    }
 
 
 def test_where_there_is_no_slurm_it_is_told(monkeypatch):
     monkeypatch.setattr(slurm, "find_spec", lambda name: name)
     monkeypatch.setattr(slurm.shutil, "which", lambda name: None)
-    with pytest.raises(RecipeError, match="there is no srun here"):
+    with pytest.raises(RecipeError, match="there is no srun on this machine"):
         slurm.SlurmExecutor().plan_resources(4, None, 0)
 
 
@@ -215,7 +219,7 @@ class Library:
 
 def test_ray_is_given_one_task_for_each_cell(tasks, monkeypatch):
     engine, library = ray.RayExecutor(cpus=2), Library()
-    monkeypatch.setattr(engine, "_library", lambda: library)
+    monkeypatch.setattr(engine, "_import_ray", lambda: library)
     monkeypatch.setenv("ZOO_PLUGINS", "mine")
     kept = getsignal(SIGTERM)
     engine.start(tasks(SLEEP.format(0, 0), SLEEP.format(0, 3)), Resources(2, 2, 0))

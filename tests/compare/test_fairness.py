@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from zoo.compare.fairness import Known, differing, shared, unfair
-from zoo.compare.results import Cell, Flag, Variant
-from zoo.compare.run_files import Files
+from zoo.compare.cell_files import CellFiles, CellRecord
+from zoo.compare.fairness import count_shared_weights, find_flags, mark_different_starts
+from zoo.compare.results import ComparisonCell, Flag, Variant
 
 ENVIRONMENT = {
     "zoo": "0.1.0",
@@ -31,27 +31,27 @@ def known(
 ):
     weights = {"head": [4, 2, f"h{seed}"], "norm": [4, "n"], **more}
     start = {"weights": weights, "order": f"{order}{seed}", "batch": f"b{seed}", "device": "cpu"}
-    cell = Cell(
+    cell = ComparisonCell(
         seed=seed,
-        run=f"cells/{variant}-{seed}",
+        run_dir=f"cells/{variant}-{seed}",
         state=state,
         parameters=parameters,
-        interpreters=(interpreter,),
+        backends=(interpreter,),
         steps=steps,
     )
-    return Known(variant, cell, Files(start, {}, {}, environment or ENVIRONMENT))
+    return CellRecord(variant, cell, CellFiles(start, {}, {}, environment or ENVIRONMENT))
 
 
 def told(cells, *varied):
     variants = {}
-    for one, cell in zip(cells, differing(cells, varied), strict=True):
+    for one, cell in zip(cells, mark_different_starts(cells, varied), strict=True):
         variants.setdefault(one.variant, []).append(cell)
     made = [
         Variant(name=name, values=dict.fromkeys(varied, ""), cells=tuple(each))
         for name, each in variants.items()
     ]
     return {
-        name: tuple(flag.words for flag in flags) for name, flags in unfair(made, cells).items()
+        name: tuple(flag.text for flag in flags) for name, flags in find_flags(made, cells).items()
     }
 
 
@@ -60,8 +60,8 @@ PLAIN = [known(name, seed) for name in ("none", "rope", "fox") for seed in (0, 1
 
 def test_cells_that_are_alike_are_fair():
     assert told(PLAIN) == {"none": (), "rope": (), "fox": ()}
-    assert shared(PLAIN) == 2
-    assert not any(cell.differs for cell in differing(PLAIN, ()))
+    assert count_shared_weights(PLAIN) == 2
+    assert not any(cell.different_start for cell in mark_different_starts(PLAIN, ()))
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_what_differs_is_told(other, expected):
 def test_weights_of_another_shape_do_not_compare():
     wide = known("wide", 0, head=[8, 2, "x"])
     assert told([*PLAIN, wide])["wide"] == ()
-    assert shared([*PLAIN, wide]) == 1  # the norm
-    assert shared([*PLAIN, known("t5", 0, norm=[4, "other"])]) == 1
+    assert count_shared_weights([*PLAIN, wide]) == 1  # the norm
+    assert count_shared_weights([*PLAIN, known("t5", 0, norm=[4, "other"])]) == 1
 
 
 def test_of_two_variants_the_first_is_the_measure():
@@ -109,18 +109,24 @@ def test_of_two_variants_the_first_is_the_measure():
 def test_up_to_a_hundredth_more_parameters_are_told_and_mark_nobody():
     cells = [known("none", 0), known("rope", 0, parameters=101), known("fox", 0, parameters=103)]
     made = [Variant(name=one.variant, values={}, cells=(one.cell,)) for one in cells]
-    told = unfair(made, cells)
+    told = find_flags(made, cells)
     assert told["rope"] == (
-        Flag("parameters", "1 more parameters than none, within 1 %", little=True),
+        Flag("parameters", "1 more parameters than none, within 1 %", minor=True),
     )
-    assert [replace(one, unfair=told[one.name]).marks for one in made] == [(), (), ("parameters",)]
+    assert [replace(one, flags=told[one.name]).flag_kinds for one in made] == [
+        (),
+        (),
+        ("parameters",),
+    ]
 
 
 def test_a_cell_that_has_not_begun_says_nothing():
-    waiting = Known("t5", Cell(seed=0, run="", state="waiting"), Files({}, {}, {}, {}))
+    waiting = CellRecord(
+        "t5", ComparisonCell(seed=0, run_dir="", state="waiting"), CellFiles({}, {}, {}, {})
+    )
     assert told([*PLAIN, waiting])["t5"] == ()
-    assert shared([*PLAIN, waiting]) == 2
-    assert differing([replace(waiting)], ()) == [waiting.cell]
+    assert count_shared_weights([*PLAIN, waiting]) == 2
+    assert mark_different_starts([replace(waiting)], ()) == [waiting.cell]
 
 
 def test_what_varies_is_not_unfair():
@@ -135,9 +141,9 @@ def test_weights_of_encodings_that_vary_may_begin_otherwise():
     names = "encoding.rope.base", "patch_embed"
     cells = [known(name, 0, **{key: [2, name] for key in names}) for name in ("a", "b", "b2")]
     cells += [known("b3", 0, **{key: [2, "b"] for key in names})]
-    first, *_ = differing(cells, ["model.encoding"])
-    assert first.differs == ("patch_embed",)
-    assert differing(cells, ["model.depth"])[0].differs == names
+    first, *_ = mark_different_starts(cells, ["model.encoding"])
+    assert first.different_start == ("patch_embed",)
+    assert mark_different_starts(cells, ["model.depth"])[0].different_start == names
 
 
 def test_a_last_try_elsewhere_is_told():
@@ -157,8 +163,9 @@ def test_a_last_try_elsewhere_is_told():
 
 def test_what_began_otherwise_is_told_once_and_shortly():
     names = tuple(f"blocks.{number}" for number in range(40))
-    cells = tuple(Cell(seed=seed, run="", state="done", differs=names) for seed in (0, 1))
-    (one,) = unfair([Variant(name="a", values={}, cells=cells)], [])["a"]
-    assert (
-        one.words == "seeds 0 and 1 did not start as the others: blocks.0, blocks.1 and 38 others"
+    cells = tuple(
+        ComparisonCell(seed=seed, run_dir="", state="done", different_start=names)
+        for seed in (0, 1)
     )
+    (one,) = find_flags([Variant(name="a", values={}, cells=cells)], [])["a"]
+    assert one.text == "seeds 0 and 1 did not start as the others: blocks.0, blocks.1 and 38 others"

@@ -5,17 +5,17 @@ import json
 import pytest
 
 from zoo.compare import status
-from zoo.compare.collect import gathered
 from zoo.compare.curves import by_size
+from zoo.compare.outputs import collect_results
 from zoo.compare.plan import CELLS, PLAN, ComparisonPlan, PlannedCell
 from zoo.compare.results import TRAINED, Axis
-from zoo.compare.text import at, named
+from zoo.compare.text import describe_conditions, name_condition
 from zoo.errors import DataError
 
 LOSS = "test/loss"
 
 
-def plan(trained="64 tokens", stride=None, **evaluate):
+def plan(training_size="64 tokens", stride=None, **evaluate):
     recipe = {
         "trainer": {"max_epochs": 1, "max_steps": None},
         "evaluate": {"stride": stride, **evaluate},
@@ -30,7 +30,7 @@ def plan(trained="64 tokens", stride=None, **evaluate):
         seeds=(0,),
         measure=LOSS,
         better="low",
-        training_size=trained,
+        training_size=training_size,
         windows="",
         automatic_threads=True,
         variants={"none": {}, "rope": {}},
@@ -54,7 +54,7 @@ def told(tmp_path):
                 json.dumps({"metrics": {LOSS: 1.0}} if end is None else end)
             )
             (run / "measured.json").write_text(json.dumps(evaluation))
-        return gathered(planned, tmp_path)
+        return collect_results(planned, tmp_path)
 
     return made
 
@@ -72,17 +72,17 @@ def test_all_kinds_of_places_are_told(told):
         "rules": {"none": {"256": loss(2.0)}, "yarn": {"256": loss(1.5)}},
     }
     found = told(plan(), {"none-0": evaluation, "rope-0": evaluation})
-    assert found.kinds == {
+    assert found.condition_kinds == {
         "256": "lengths",
-        "sparse": "variants",
-        "variant 256": "variants",
-        "256 by yarn": "rules",
+        "sparse": "data_variants",
+        "variant 256": "data_variants",
+        "256 by yarn": "extrapolation",
     }
-    assert found.places == (TRAINED, *found.kinds)
+    assert found.conditions == (TRAINED, *found.condition_kinds)
     cell = found.variants[0].cells[0]
-    assert [cell.metrics[place][LOSS] for place in found.places] == [1.0, 2.0, 3.0, 4.0, 1.5]
-    assert named(found, "256 by yarn") == "256 tokens by yarn"
-    assert at(found, ["256", "sparse"]) == "at 256 tokens and on sparse"
+    assert [cell.metrics[place][LOSS] for place in found.conditions] == [1.0, 2.0, 3.0, 4.0, 1.5]
+    assert name_condition(found, "256 by yarn") == "256 tokens by yarn"
+    assert describe_conditions(found, ["256", "sparse"]) == "at 256 tokens and on sparse"
     (chart,) = by_size(found)
     assert chart.lines[0].x.tolist() == [64, 256]
 
@@ -93,8 +93,8 @@ def test_sizes_of_training_that_vary_are_places_like_others(told):
         "none-0": {"trained": 16, "resolutions": sizes},
         "rope-0": {"trained": 24, "resolutions": sizes},
     }
-    found = told(plan(trained=""), evaluations)
-    assert found.places == (TRAINED, "16", "24")
+    found = told(plan(training_size=""), evaluations)
+    assert found.conditions == (TRAINED, "16", "24")
     for variant in found.variants:
         assert [variant.cells[0].metrics[place][LOSS] for place in ("16", "24")] == [1.0, 2.0]
 
@@ -102,7 +102,7 @@ def test_sizes_of_training_that_vary_are_places_like_others(told):
 def test_where_windows_slide_one_value_stands_at_each_size(told):
     evaluation = {"trained": 64, "lengths": {"64": loss(0.9), "128": loss(0.8)}}
     found = told(plan(stride=16), {"none-0": evaluation, "rope-0": evaluation})
-    assert found.places == (TRAINED, "64", "128")
+    assert found.conditions == (TRAINED, "64", "128")
     (chart,) = by_size(found)
     assert (chart.lines[0].x.tolist(), chart.lines[0].y.tolist()) == ([64, 128], [0.9, 0.8])
 
@@ -110,7 +110,7 @@ def test_where_windows_slide_one_value_stands_at_each_size(told):
 def test_a_failed_evaluation_leaves_what_training_reached(told):
     found = told(plan(), {"none-0": {"trained": 64, "lengths": {"256": loss(2.0)}}}, now="failed")
     assert found.variants[0].cells[0].metrics == {TRAINED: loss(1.0)}
-    assert found.places == (TRAINED,)
+    assert found.conditions == (TRAINED,)
     assert found.variants[1].cells[0].metrics == {}
 
 
@@ -131,7 +131,7 @@ def test_files_of_another_shape_are_as_if_they_were_not_there(odd, told, tmp_pat
     for name in ("start.json", "environment.json"):
         (run / name).write_text(json.dumps(odd))
     found = told(plan(), {"none-0": odd}, end=odd)
-    assert found.places == (TRAINED,)
+    assert found.conditions == (TRAINED,)
     assert found.variants[0].cells[0].metrics == {}
     (run / status.STATE).write_text(json.dumps(odd))
     assert status.read(run) == ("stopped", "")

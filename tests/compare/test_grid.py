@@ -52,19 +52,16 @@ def test_titles_that_are_alike_are_whole_keys():
     ("words", "expected"),
     [
         (["model.dim=8"], "nothing varies; write encodings="),
-        (
-            ["encodings=rope"],
-            "encodings: expected a list of the values that it takes; write encodings=[rope,alibi]",
-        ),
+        (["encodings=rope"], "encodings: expected a list of values; write encodings=[rope,alibi]"),
         (["encodings=[]"], "encodings: expected a list"),
-        (["encodings=[rope,rope]"], "rope stands twice"),
-        (["encodings=[rope]", "vary.model.encoding=[fox]"], "it varies twice"),
-        (["encodings=[rope]", "model.encoding=fox"], "it varies, and is given a value too"),
-        (["encodings=[rope]", "model.encoding.0.base=100"], "it varies, and is given a value too"),
-        (["encodings=[rope]", "~model.encoding.0.base"], "it varies, and is given a value too"),
+        (["encodings=[rope,rope]"], "the list names rope twice"),
+        (["encodings=[rope]", "vary.model.encoding=[fox]"], "the key varies twice"),
+        (["encodings=[rope]", "model.encoding=fox"], "the key varies and is overridden too"),
+        (["encodings=[rope]", "model.encoding.0.base=100"], "the key varies and is overridden too"),
+        (["encodings=[rope]", "~model.encoding.0.base"], "the key varies and is overridden too"),
         (
             ["encodings=[rope]", "vary.model.encoding.0.base=[10,100]"],
-            "and so does model.encoding, of which one is a part",
+            "and so does model.encoding, which overlaps it",
         ),
         (
             ["vary.model.encoding.0.base=[10,100]", "encodings=[rope]"],

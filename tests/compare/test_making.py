@@ -4,7 +4,8 @@ import pytest
 
 from zoo.compare.executors.base import Resources
 from zoo.compare.grid import parse_varied_keys
-from zoo.compare.planner import CompareRequest, build_plan, count_gpus, list_seeds, resolve_recipes
+from zoo.compare.plan import build_plan
+from zoo.compare.request import CompareRequest, count_gpus, list_seeds, resolve_recipes
 from zoo.data.digits import Digits
 from zoo.errors import DataError, OptionError, RecipeError
 
@@ -50,7 +51,8 @@ def test_the_measure_is_that_of_what_is_asked(recipe, expected):
 def test_a_measure_that_is_not_logged_is_refused():
     assert planned(asked("copying_none", measure="exact")).measure == "test/exact"
     with pytest.raises(
-        RecipeError, match=r"measure: data flipflop does not ask for one answer .* measure=accuracy"
+        RecipeError,
+        match=r"measure: data flipflop has no single answer in each window.* measure=accuracy",
     ):
         resolve_recipes(asked("flipflop_rope", measure="exact"), is_local=True)
 

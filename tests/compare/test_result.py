@@ -7,7 +7,7 @@ import comparisons
 import pytest
 
 from zoo.compare.results import Comparison
-from zoo.compare.statistics import apart, difference, estimate
+from zoo.compare.statistics import estimate_difference, estimate_mean, excludes_zero
 from zoo.errors import DataError
 
 
@@ -34,18 +34,18 @@ def test_what_is_no_comparison_is_told(text, tmp_path):
 
 
 def test_intervals_are_students():
-    found = estimate([1.0, 2.0, 3.0])
+    found = estimate_mean([1.0, 2.0, 3.0])
     assert found.mean == 2.0
     quantile = 4.302653  # of tables: t of 0.975, 2 degrees
     assert found.high - found.mean == pytest.approx(quantile * 1.0 / math.sqrt(3), rel=1e-6)
-    assert estimate([1.0]).low is None
+    assert estimate_mean([1.0]).low is None
 
 
 def test_intervals_end_where_values_do():
-    found = estimate([0.6, 0.9, 1.0], (0.0, 1.0))
+    found = estimate_mean([0.6, 0.9, 1.0], (0.0, 1.0))
     assert found.high == 1.0
-    assert found.low == estimate([0.6, 0.9, 1.0]).low
-    found = difference({0: 1.0, 1: 1.0}, {0: 0.0, 1: 0.3}, (0.0, 1.0))
+    assert found.low == estimate_mean([0.6, 0.9, 1.0]).low
+    found = estimate_difference({0: 1.0, 1: 1.0}, {0: 0.0, 1: 0.3}, (0.0, 1.0))
     assert found.high == 1.0
     assert comparisons.images().bounds == (0.0, 1.0)
     assert comparisons.texts().bounds == (0.0, math.inf)
@@ -53,8 +53,8 @@ def test_intervals_end_where_values_do():
 
 def test_differences_are_of_the_same_seeds():
     one, other = {0: 1.0, 1: 5.0, 2: 9.0}, {0: 0.9, 1: 4.91, 2: 8.88, 3: 100.0}
-    found = difference(one, other)
+    found = estimate_difference(one, other)
     assert (found.count, found.mean) == (3, pytest.approx(0.31 / 3))
-    assert apart(found)
-    assert not apart(difference({0: 1.0, 1: 2.0}, {0: 2.0, 1: 1.0}))
-    assert difference({0: 1.0}, {1: 1.0}) is None
+    assert excludes_zero(found)
+    assert not excludes_zero(estimate_difference({0: 1.0, 1: 2.0}, {0: 2.0, 1: 1.0}))
+    assert estimate_difference({0: 1.0}, {1: 1.0}) is None

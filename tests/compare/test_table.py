@@ -5,8 +5,8 @@ from dataclasses import replace
 import comparisons
 
 from zoo.compare.plan import ComparisonPlan, PlannedCell, list_differences
-from zoo.compare.results import Axis, Cell
-from zoo.compare.table import table
+from zoo.compare.results import Axis, ComparisonCell
+from zoo.compare.text import format_comparison
 
 
 def cells(text, title):
@@ -17,7 +17,7 @@ def cells(text, title):
 
 
 def test_variants_stand_in_their_order_with_interval_difference_and_verdict():
-    found = cells(table(comparisons.images()), "At 24 pixels")
+    found = cells(format_comparison(comparisons.images()), "At 24 pixels")
     assert next(iter(found)) == "comrope_ld"
     assert found["comrope_ld"][2] == "highest mean"
     assert [*found][-1] == "none"
@@ -29,22 +29,22 @@ def test_variants_stand_in_their_order_with_interval_difference_and_verdict():
 def test_no_name_ends_a_column():
     found = comparisons.images()
     first, *others = found.variants
-    text = table(replace(found, variants=(replace(first, name="a|b"), *others)))
+    text = format_comparison(replace(found, variants=(replace(first, name="a|b"), *others)))
     rows = [line for line in text.splitlines() if line.startswith("| a")]
     assert rows
     assert all(r"| a\|b " in row for row in rows)
 
 
 def test_costs_are_those_of_each_variant():
-    found = cells(table(comparisons.images()), "What it costs")
+    found = cells(format_comparison(comparisons.images()), "What it costs")
     assert found["liere"] == ["678,522", "sdpa", "400", "50.0", "2.50", "700", "2 of 3"]
 
 
 def test_what_is_to_be_minded_is_told():
-    text = table(comparisons.images())
+    text = format_comparison(comparisons.images())
     assert "- liere: 512 more parameters than the others; seed 2 failed" in text
     assert "104 weights that all variants have began equal" in text
-    text = table(comparisons.texts())
+    text = format_comparison(comparisons.texts())
     assert "- learned: refused at 256, 512 and 1024 tokens: the table has 128 places" in text
     assert "windows side by side" in text
     assert "11 of 12 cells are done" in text
@@ -53,10 +53,10 @@ def test_what_is_to_be_minded_is_told():
 def test_a_comparison_of_which_nothing_is_done_is_a_table_too():
     made = comparisons.images(seeds=(0,))
     waiting = tuple(
-        replace(one, cells=(Cell(seed=0, run="", state="waiting"),), unfair=())
+        replace(one, cells=(ComparisonCell(seed=0, run_dir="", state="waiting"),), flags=())
         for one in made.variants
     )
-    text = table(replace(made, variants=waiting, places=("",)))
+    text = format_comparison(replace(made, variants=waiting, conditions=("",)))
     assert "At 16 pixels nothing is measured" in text
     assert "0 of 6 cells are done, 6 waiting" in text
 

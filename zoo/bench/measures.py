@@ -1,231 +1,223 @@
-"""Seconds in which a text is continued greedily, with a cache, one sample at a time."""
+"""What `zoo bench` can measure: training steps, peak memory, decoding, one attention layer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.api import Attention
-from zoo.bench.protocol import Contender, PreparedRun, RunFacts, Setting, Shape
+from zoo.bench.protocol import BenchMeasure, Contender, PreparedRun, RunFacts, Setting, Shape
 from zoo.bench.timing import Trial, measure_peak_memory, time_once
 
-
-class LayerMeasure:
-    name, unit, rate, is_repeated = "layer", "seconds", "", True
-
-    def choose_lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
-        return asked
-
-    def supports(self, contender: Contender) -> bool:
-        return contender.layer is not None
-
-    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
-        assert contender.layer is not None
-        made = contender.layer(setting).to(setting.device)
-        count = sum(parameter.numel() for parameter in made.parameters())
-        return PreparedRun(
-            build_layer_trial(made, setting.shape.batch, setting.device), RunFacts(parameters=count)
-        )
+LEARNING_RATE = 1e-4
 
 
-def build_layer_trial(made: Attention, batch: int, device: str) -> Trial:
-    """A run of a layer on random states for the tokens that it was made for."""
-    dims = made.layer.dims
-    states = torch.randn(batch, dims.tokens, dims.dim, device=device)
+def make_batch(shape: Shape) -> tuple[Tensor, Tensor]:
+    """Draw random inputs and targets, the same ones for all models of a shape.
 
-    def run() -> float:
-        x = states.clone().requires_grad_()
-        took = time_once(lambda: _run_layer(made, x), device)
-        made.zero_grad()
-        return took
-
-    return run
-
-
-def _run_layer(made: nn.Module, x: Tensor) -> None:
-    made(x).square().mean().backward()
-
-
-RATE = 1e-4
+    Returns:
+        Images [B, 3, L, L] and classes [B], or tokens [B, L] twice.
+    """
+    generator = torch.Generator().manual_seed(0)
+    if shape.kind == "image":
+        images = torch.randn(shape.batch, 3, shape.length, shape.length, generator=generator)
+        return images, torch.randint(shape.outputs, (shape.batch,), generator=generator)
+    size = (2, shape.batch, shape.length)
+    inputs, targets = torch.randint(shape.outputs, size, generator=generator)
+    return inputs, targets
 
 
 class TrainingStep:
-    """Forward, loss, backward and a step of AdamW. The batch is random, and the same for all models of a shape."""
+    """A model with a batch: forward, loss, backward and a step of AdamW."""
 
     def __init__(self, contender: Contender, setting: Setting) -> None:
-        shape = setting.shape
         torch.manual_seed(0)
+        self.setting = setting
         self.model = contender.make(setting).to(setting.device).train()
-        self.inputs, self.targets = (one.to(setting.device) for one in make_batch(shape))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
-        self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        self.device, self.use_bf16 = setting.device, shape.precision == "bf16-mixed"
-        with torch.no_grad(), self._autocast():
-            self.plan = (
-                contender.plan(self.model, self.inputs, setting.device) if contender.plan else ""
-            )
-        if shape.compile:
+        self.inputs, self.targets = (one.to(setting.device) for one in make_batch(setting.shape))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE)
+        self.parameters = _count_parameters(self.model)
+
+        self.backend = ""
+        if contender.describe_backend:
+            with torch.no_grad(), _autocast(setting):
+                self.backend = contender.describe_backend(self.model, self.inputs, setting.device)
+        if setting.shape.compile:
             self.model.compile()
 
     def step(self) -> None:
-        """One step; gradients are gone after it."""
-        with self._autocast():
+        """Train for one step; gradients are freed after it."""
+        with _autocast(self.setting):
             logits = self.model(self.inputs)
             loss = F.cross_entropy(logits.flatten(0, -2), self.targets.flatten())
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device, torch.bfloat16, enabled=self.use_bf16)
-
     def count_held_bytes(self) -> int:
-        """Bytes that stay between steps: weights, buffers and what the optimiser remembers."""
-        states = [
-            one
-            for state in self.optimizer.state.values()
-            for one in state.values()
-            if isinstance(one, Tensor)
-        ]
-        return sum(one.numel() * one.element_size() for one in [*states, *_tensors(self.model)])
+        """Count the bytes that stay between steps: weights, buffers and optimizer state."""
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        for state in self.optimizer.state.values():
+            tensors += [value for value in state.values() if isinstance(value, Tensor)]
+        return sum(one.numel() * one.element_size() for one in tensors)
 
 
-def make_batch(shape: Shape) -> tuple[Tensor, Tensor]:
-    """Inputs and targets: images [B, 3, L, L] and classes [B], or tokens [B, L] of both."""
-    draw = torch.Generator().manual_seed(0)
-    if shape.kind == "image":
-        images = torch.randn(shape.batch, 3, shape.length, shape.length, generator=draw)
-        return images, torch.randint(shape.outputs, (shape.batch,), generator=draw)
-    inputs, targets = torch.randint(shape.outputs, (2, shape.batch, shape.length), generator=draw)
-    return inputs, targets
+class TrainMeasure(BenchMeasure):
+    """Seconds of a training step."""
+
+    name, unit = "train", "seconds"
+
+    def __init__(self, rate: str) -> None:
+        self.rate = rate
+
+    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
+        """Build the model; the batch counts in images or tokens."""
+        training, shape = TrainingStep(contender, setting), setting.shape
+        amount = shape.batch * (shape.length if shape.kind == "text" else 1)
+        facts = RunFacts(amount=amount, parameters=training.parameters, backend=training.backend)
+        return PreparedRun(lambda: time_once(training.step, setting.device), facts)
 
 
-def _tensors(model: nn.Module) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]
+class MemoryMeasure(BenchMeasure):
+    """Peak bytes of a training step, with the weights and the optimizer state."""
+
+    name, unit, is_repeated = "memory", "bytes", False
+
+    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
+        """Build the model and train for one step, from which on the optimizer holds its state."""
+        training = TrainingStep(contender, setting)
+        training.step()
+
+        def run() -> float:
+            peak = measure_peak_memory(training.step, setting.device)
+            return training.count_held_bytes() + peak
+
+        facts = RunFacts(parameters=training.parameters, backend=training.backend)
+        return PreparedRun(run, facts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeMeasure:
-    """`tokens` after a prompt of `prompt`, whose reading is part of the time."""
+class DecodeMeasure(BenchMeasure):
+    """Seconds in which a text is continued greedily, with a KV cache, one sample at a time.
+
+    Reading the prompt is part of the time.
+    """
 
     prompt: int
     tokens: int
-    name: ClassVar[str] = "decode"
-    unit: ClassVar[str] = "seconds"
-    rate: ClassVar[str] = "tokens"
-    is_repeated: ClassVar[bool] = True
 
-    def choose_lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
+    name, unit, rate = "decode", "seconds", "tokens"
+
+    def choose_lengths(self, setting: Setting, lengths: Sequence[int]) -> Sequence[int]:
+        """Return the length of the prompt."""
         return (self.prompt,)
 
     def supports(self, contender: Contender) -> bool:
+        """Tell whether the contender can generate."""
         return contender.generate is not None
 
     def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
+        """Build a model for the prompt and the tokens after it."""
         assert contender.generate is not None
         generate, setting = contender.generate, setting.with_length(self.prompt + self.tokens)
         model = contender.make(setting).to(setting.device).eval()
-        prompt = make_batch(setting.shape)[0][:1, : self.prompt].to(setting.device)
-
-        def run() -> float:
-            with (
-                torch.no_grad(),
-                torch.autocast(setting.device, torch.bfloat16, enabled=_uses_bf16(setting)),
-            ):
-                return time_once(lambda: generate(model, prompt, self.tokens), setting.device)
-
-        return PreparedRun(run, RunFacts(amount=self.tokens, parameters=_count_parameters(model)))
+        prompt = _draw_prompt(setting, self.prompt)
+        run = _time_inference(lambda: generate(model, prompt, self.tokens), setting)
+        facts = RunFacts(amount=self.tokens, parameters=_count_parameters(model))
+        return PreparedRun(run, facts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContextMeasure:
-    """Of one token where so many stand before it: the mean of `steps` in a row, which goes on from run to run."""
+class ContextMeasure(BenchMeasure):
+    """Seconds of one token after a context: the mean of `steps` tokens in a row.
+
+    The text goes on from run to run, of which there are `runs` at most.
+    """
 
     contexts: tuple[int, ...]
     steps: int
-    runs: int  # at most
-    name: ClassVar[str] = "context"
-    unit: ClassVar[str] = "seconds"
-    rate: ClassVar[str] = "tokens"
-    is_repeated: ClassVar[bool] = True
+    runs: int
 
-    def choose_lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
+    name, unit, rate = "context", "seconds", "tokens"
+
+    def choose_lengths(self, setting: Setting, lengths: Sequence[int]) -> Sequence[int]:
+        """Return the lengths of the contexts."""
         return self.contexts
 
     def supports(self, contender: Contender) -> bool:
+        """Tell whether the contender can generate token by token."""
         return contender.stream is not None
 
     def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
+        """Build a model that is long enough for all contexts, and read the context."""
         assert contender.stream is not None
-        context, setting = (
-            setting.shape.length,
-            setting.with_length(max(self.contexts) + 1 + self.steps * self.runs),
-        )
+        context = setting.shape.length
+        setting = setting.with_length(max(self.contexts) + 1 + self.steps * self.runs)
         model = contender.make(setting).to(setting.device).eval()
-        stream = contender.stream(
-            model, make_batch(setting.shape)[0][:1, :context].to(setting.device)
-        )
+        stream = contender.stream(model, _draw_prompt(setting, context))
 
-        def several() -> None:
+        def generate_steps() -> None:
             for _ in range(self.steps):
                 next(stream)
 
-        def run() -> float:
-            with (
-                torch.no_grad(),
-                torch.autocast(setting.device, torch.bfloat16, enabled=_uses_bf16(setting)),
-            ):
-                return time_once(several, setting.device) / self.steps
-
-        run()  # reads the prompt
-        return PreparedRun(run, RunFacts(amount=1, parameters=_count_parameters(model)))
+        run = _time_inference(generate_steps, setting)
+        run()  # reads the context
+        facts = RunFacts(amount=1, parameters=_count_parameters(model))
+        return PreparedRun(lambda: run() / self.steps, facts)
 
 
-def _uses_bf16(setting: Setting) -> bool:
-    return setting.shape.precision == "bf16-mixed"
+class LayerMeasure(BenchMeasure):
+    """Seconds of one attention layer, forward and backward."""
+
+    name, unit = "layer", "seconds"
+
+    def supports(self, contender: Contender) -> bool:
+        """Tell whether the contender has a layer by itself."""
+        return contender.layer is not None
+
+    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
+        """Build the layer alone."""
+        assert contender.layer is not None
+        layer = contender.layer(setting).to(setting.device)
+        run = build_layer_trial(layer, setting.shape.batch, setting.device)
+        return PreparedRun(run, RunFacts(parameters=_count_parameters(layer)))
+
+
+def build_layer_trial(attention: Attention, batch: int, device: str) -> Trial:
+    """Return a trial: one pass of a layer on random states [B, N, D], and back."""
+    dims = attention.layer.dims
+    states = torch.randn(batch, dims.tokens, dims.dim, device=device)
+
+    def run() -> float:
+        x = states.clone().requires_grad_()
+        seconds = time_once(lambda: attention(x).square().mean().backward(), device)
+        attention.zero_grad()
+        return seconds
+
+    return run
+
+
+def _draw_prompt(setting: Setting, length: int) -> Tensor:
+    return make_batch(setting.shape)[0][:1, :length].to(setting.device)
+
+
+def _time_inference(act: Callable[[], object], setting: Setting) -> Trial:
+    def run() -> float:
+        with torch.no_grad(), _autocast(setting):
+            return time_once(act, setting.device)
+
+    return run
+
+
+def _autocast(setting: Setting) -> AbstractContextManager[object]:
+    enabled = setting.shape.precision == "bf16-mixed"
+    return torch.autocast(setting.device, torch.bfloat16, enabled=enabled)
 
 
 def _count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-class MemoryMeasure:
-    name, unit, rate, is_repeated = "memory", "bytes", "", False
-
-    def choose_lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
-        return asked
-
-    def supports(self, contender: Contender) -> bool:
-        return True
-
-    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
-        made = TrainingStep(contender, setting)
-        made.step()  # from now on the optimiser holds what it remembers
-        facts = RunFacts(parameters=made.parameters, plan=made.plan)
-        return PreparedRun(
-            lambda: made.count_held_bytes() + measure_peak_memory(made.step, setting.device), facts
-        )
-
-
-class TrainMeasure:
-    name, unit, is_repeated = "train", "seconds", True
-
-    def __init__(self, counted: str) -> None:
-        self.rate = counted
-
-    def choose_lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
-        return asked
-
-    def supports(self, contender: Contender) -> bool:
-        return True
-
-    def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
-        made, shape = TrainingStep(contender, setting), setting.shape
-        amount = shape.batch * (shape.length if shape.kind == "text" else 1)
-        facts = RunFacts(amount=amount, parameters=made.parameters, plan=made.plan)
-        return PreparedRun(lambda: time_once(made.step, setting.device), facts)

@@ -10,8 +10,8 @@ from typing import Any
 import altair as alt
 import torch
 
-from zoo.bench.result import Result, Row, spread, told
-from zoo.bench.table import MB, lengths, of, pooled
+from zoo.bench.report import MB, list_lengths, merge_references, select_rows
+from zoo.bench.result import BenchResult, BenchRow, compute_quartiles, format_machine
 from zoo.reporting import charts, render
 from zoo.reporting.axes import Chart, Style, clean, label_expression, start_chart
 from zoo.reporting.palette import LIGHT
@@ -29,24 +29,24 @@ TITLES: Mapping[str, str] = {
 }
 
 
-def save_figure(result: Result, path: Path) -> None:
+def save_figure(result: BenchResult, path: Path) -> None:
     """Write a PNG with a chart for each measure that has values."""
-    rows = pooled(result.rows)
+    rows = merge_references(result.rows)
     panels = []
     for measure in TITLES:
-        if found := of(rows, measure):
-            several = len(lengths(found, measure)) > 1
+        if found := select_rows(rows, measure):
+            several = len(list_lengths(found, measure)) > 1
             panels.append(_draw_curves(result, found) if several else _draw_bars(result, found))
     chart = alt.concat(*panels or [_draw_bars(result, [])], columns=2, spacing=30)
     chart = chart.resolve_scale(color="independent").properties(title=_build_title(result))
     render.save_figure(chart, path)
 
 
-def _build_title(result: Result) -> alt.Title:
+def _build_title(result: BenchResult) -> alt.Title:
     shape = result.shape
     partial = "PARTIAL  " if result.partial else ""
     sizes = f"width {shape['dim']}, {shape['depth']} layers, batch {shape['batch']}"
-    where = f"{told(result.machine)}; torch {result.machine['torch']}, zoo {result.zoo}"
+    where = f"{format_machine(result.machine)}; torch {result.machine['torch']}, zoo {result.zoo_version}"
     return alt.Title(
         clean(f"{partial}{shape['name']}: {sizes}, {shape['precision']}"),
         subtitle=clean(where),
@@ -56,10 +56,10 @@ def _build_title(result: Result) -> alt.Title:
     )
 
 
-def _draw_bars(result: Result, rows: Sequence[Row]) -> Chart:
+def _draw_bars(result: BenchResult, rows: Sequence[BenchRow]) -> Chart:
     """Draw ratios to the reference, the least on top, with their quartiles."""
     shown = [row for row in rows if row.ratios]
-    title, x = "nothing to compare", f"relative to {result.against}"
+    title, x = "nothing to compare", f"relative to {result.reference}"
     if shown:
         unit = "pixels" if result.shape["kind"] == "image" else "tokens"
         title = f"{TITLES[shown[0].measure]}, {shown[0].length:,} {unit}"
@@ -67,7 +67,7 @@ def _draw_bars(result: Result, rows: Sequence[Row]) -> Chart:
     data: list[dict[str, Any]] = []
     for number, row in enumerate(shown):
         middle = median(row.ratios)
-        low, high = spread(row.ratios) or (middle, middle)
+        low, high = compute_quartiles(row.ratios) or (middle, middle)
         bar = {"row": str(number), "ratio": middle, "low": low, "high": high, "zero": 0.0}
         data.append(bar | {"text": f"{middle:.2f}", "colour": _choose_colour(row, result)})
 
@@ -93,13 +93,13 @@ def _draw_bars(result: Result, rows: Sequence[Row]) -> Chart:
     )
 
 
-def _choose_colour(row: Row, result: Result) -> str:
-    if row.peer:
+def _choose_colour(row: BenchRow, result: BenchResult) -> str:
+    if row.library:
         return LIGHT.series[1]
-    return LIGHT.quiet if row.name == result.against else LIGHT.series[0]
+    return LIGHT.quiet if row.name == result.reference else LIGHT.series[0]
 
 
-def _draw_curves(result: Result, rows: Sequence[Row]) -> Chart:
+def _draw_curves(result: BenchResult, rows: Sequence[BenchRow]) -> Chart:
     """Draw time or memory over lengths; of many models some have a colour, the others are grey."""
     is_memory = rows[0].unit == "bytes"
     factor = 1 / MB if is_memory else 1e3
@@ -159,13 +159,13 @@ def _fit_scales(points: Mapping[str, Sequence[tuple[float, float]]]) -> tuple[Sc
     return Scale(x[0], x[-1], log=True, ticks=tuple(x)), y_scale
 
 
-def _choose_models(result: Result, rows: Sequence[Row]) -> list[str]:
+def _choose_models(result: BenchResult, rows: Sequence[BenchRow]) -> list[str]:
     """Choose the models with a colour: all, or the reference and some from quick to slow."""
     longest = max(row.length for row in rows)
-    order = [row.name for row in of(rows, rows[0].measure, longest)]
-    others = [name for name in order if name != result.against]
+    order = [row.name for row in select_rows(rows, rows[0].measure, longest)]
+    others = [name for name in order if name != result.reference]
     room = len(LIGHT.series) - 1
     if len(others) > room:
         share = (len(others) - 1) / (room - 1)
         others = [others[round(number * share)] for number in range(room)]
-    return [result.against, *others]
+    return [result.reference, *others]

@@ -1,11 +1,13 @@
-"""The sizes that models are compared in, by name, and what else a comparison is set to."""
+"""What a benchmark compares and under which conditions: shapes, settings, contenders, measures."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,28 +16,29 @@ from zoo.api import Attention
 from zoo.bench.timing import Trial
 from zoo.errors import OptionError
 
-Kind = Literal["image", "text"]
 Precision = Literal["32-true", "bf16-mixed"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Sizes of a ViT or of a decoder. `length` is pixels along each side of an image, or tokens of a text."""
+    """Sizes of a ViT or of a decoder, and the batch that it is run on."""
 
-    kind: Kind
+    kind: Literal["image", "text"]
     dim: int
     depth: int
     heads: int
     batch: int
     length: int
-    outputs: int  # classes, or words of the vocabulary
-    patch_size: int = 16  # pixels
+    """Pixels along each side of an image, or tokens of a text."""
+    outputs: int
+    """Classes, or size of the vocabulary."""
+    patch_size: int = 16
     precision: Precision = "32-true"
     compile: bool = False
 
     @property
     def default_reference(self) -> str:
-        """The encoding that all others are compared with, unless another is asked for."""
+        """The encoding that all others are compared with unless another one is chosen."""
         return "none" if self.kind == "image" else "rope"
 
     @property
@@ -44,51 +47,25 @@ class Shape:
         return "images" if self.kind == "image" else "tokens"
 
     def make_inputs(self) -> Tensor:
-        """What a model reads, of no content: images [B, 3, L, L] or tokens [B, L]."""
+        """Make zeros as inputs: images [B, 3, L, L] or tokens [B, L]."""
         if self.kind == "image":
             return torch.zeros(self.batch, 3, self.length, self.length)
         return torch.zeros(self.batch, self.length, dtype=torch.int64)
 
 
-def _image(
-    dim: int,
-    depth: int,
-    heads: int,
-    batch: int = 8,
-    length: int = 224,
-    patch: int = 16,
-    outputs: int = 1000,
-) -> Shape:
-    return Shape(
-        kind="image",
-        dim=dim,
-        depth=depth,
-        heads=heads,
-        batch=batch,
-        length=length,
-        patch_size=patch,
-        outputs=outputs,
-    )
-
-
-def _text(dim: int, depth: int, heads: int, batch: int = 2, length: int = 1024) -> Shape:
-    return Shape(
-        kind="text", dim=dim, depth=depth, heads=heads, batch=batch, length=length, outputs=256
-    )
-
+_image = partial(Shape, kind="image", batch=8, length=224, outputs=1000)
+_text = partial(Shape, kind="text", batch=2, length=1024, outputs=256)
 
 SHAPES: Mapping[str, Shape] = MappingProxyType(
     {
-        "vit_toy": _image(dim=32, depth=2, heads=2, batch=2, length=32, patch=8, outputs=10),
+        "vit_toy": _image(dim=32, depth=2, heads=2, batch=2, length=32, patch_size=8, outputs=10),
         "vit_s": _image(dim=384, depth=12, heads=6),
         "vit_b": _image(dim=768, depth=12, heads=12),
         "lm_toy": _text(dim=32, depth=2, heads=2, length=32),
         "lm_small": _text(dim=512, depth=6, heads=8),
         "lm_base": _text(dim=768, depth=12, heads=12),
-        "lm_wide": replace(
-            _text(dim=1024, depth=12, heads=16, batch=1, length=8192),
-            precision="bf16-mixed",
-            compile=True,
+        "lm_wide": _text(
+            dim=1024, depth=12, heads=16, batch=1, length=8192, precision="bf16-mixed", compile=True
         ),
     }
 )
@@ -100,100 +77,92 @@ class Setting:
 
     shape: Shape
     device: str = "cpu"
-    jitter: float = 0.0  # of coordinates in training, in patches or tokens
+    jitter: float = 0.0
+    """Jitter of positions in training, in patches or tokens."""
 
     def with_length(self, length: int) -> Setting:
-        """The same, with images or texts of another length."""
+        """Return the same setting with images or texts of another length."""
         return replace(self, shape=replace(self.shape, length=length))
 
 
 Make = Callable[[Setting], nn.Module]
-"""A model that takes images [B, 3, L, L] or tokens [B, L] to logits. Raises OptionError where the setting does not allow it."""
+"""Build a model from images [B, 3, L, L] or tokens [B, L] to logits. Raises OptionError."""
 
 Generate = Callable[[nn.Module, Tensor, int], object]
-"""Continues a text [1, N] greedily by so many tokens, with a cache."""
+"""Continue a text [1, N] greedily by a number of tokens, with a KV cache."""
 
 Stream = Callable[[nn.Module, Tensor], Iterator[int]]
-"""The tokens that follow a text [1, N], one by one, with a cache."""
+"""Yield the tokens that follow a text [1, N] one by one, with a KV cache."""
 
-Plan = Callable[[nn.Module, Tensor, str], str]
-"""What computes attention of a model for inputs on a type of device."""
+DescribeBackend = Callable[[nn.Module, Tensor, str], str]
+"""Name the attention backend of a model for inputs on a type of device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A model of zoo or, with the name of zoo's own in `rival`, of a `peer`; None for what it cannot do or tell."""
+    """A model of zoo or of another library; a field is None for what the model cannot do."""
 
     name: str
     make: Make
-    peer: str | None = None
-    rival: str | None = None
+    library: str | None = None
+    """The other library; None for models of zoo."""
+    counterpart: str | None = None
+    """For a model of another library: the name of zoo's model that it is compared with."""
     generate: Generate | None = None
     stream: Stream | None = None
-    plan: Plan | None = None
+    describe_backend: DescribeBackend | None = None
     layer: Callable[[Setting], Attention] | None = None
 
 
 def find_refusal(contender: Contender, settings: Sequence[Setting]) -> str | None:
-    """Why a model cannot be made or run, or None where it can; nothing is allocated and nothing computed."""
+    """Return why a model cannot be built or run, or None. No memory is allocated for it."""
     try:
         with torch.device("meta"), torch.no_grad():
             for setting in settings:
                 contender.make(setting)(setting.shape.make_inputs())
     except OptionError as error:
         return str(error)
-    except (
-        Exception
-    ) as error:  # of a plug-in, or of torch, which cannot count so far: told as what fails later is
+    except Exception as error:
+        # a plug-in may raise anything, and torch does for sizes that it cannot count
         return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """`amount` is how much is done in a run, in what the measure counts per second."""
+    """What is known of a prepared run: `amount` is how much it does, in units of `rate`."""
 
     amount: float = 0.0
     parameters: int = 0
-    plan: str = ""
+    backend: str = ""
 
 
 class PreparedRun(NamedTuple):
-    """What is run, and what is known of it."""
+    """A trial that can be repeated, and what is known of it."""
 
     run: Trial
     facts: RunFacts
 
 
-class BenchMeasure(Protocol):
+class BenchMeasure(ABC):
     """What is measured of each contender, at each length."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    unit: str
+    """Unit of what a run returns."""
+    rate: str = ""
+    """What is counted per second; empty if a run returns no time or nothing is counted."""
+    is_repeated: bool = True
+    """Whether the value differs from run to run."""
 
-    @property
-    def unit(self) -> str:
-        """Of what a run gives."""
-        ...
-
-    @property
-    def rate(self) -> str:
-        """What is done per second; empty where a run is no time, or nothing is counted."""
-        ...
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether it differs from run to run."""
-        ...
-
-    def choose_lengths(self, setting: Setting, asked: Sequence[int]) -> Sequence[int]:
-        """At which lengths it is measured, of those that are asked for or of its own."""
-        ...
+    def choose_lengths(self, setting: Setting, lengths: Sequence[int]) -> Sequence[int]:
+        """Return the lengths to measure at: the given ones, or those of the measure's own."""
+        return lengths
 
     def supports(self, contender: Contender) -> bool:
-        """Whether a contender can do this at all."""
-        ...
+        """Tell whether a contender can do this at all."""
+        return True
 
+    @abstractmethod
     def prepare(self, contender: Contender, setting: Setting) -> PreparedRun:
-        """Raises OptionError where the contender does not allow the setting."""
-        ...
+        """Build the model and its inputs. Raises OptionError if the contender does not allow it."""

@@ -1,4 +1,4 @@
-"""What was found, as plain data: a row for each measure, length and contender."""
+"""What a benchmark measured, as plain data: a row for each measure, length and contender."""
 
 from __future__ import annotations
 
@@ -18,123 +18,137 @@ from zoo.errors import DataError
 
 
 def describe_machine(device: str) -> dict[str, object]:
-    """What a figure depends on beside the code: processor, cores, threads, GPU, versions."""
-    found: dict[str, object] = {
+    """Return what a measured time depends on besides the code: processor, threads, GPU, versions."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    machine: dict[str, object] = {
         "device": device,
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "processor": _read_processor(),
+        "cores": len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-    return found | ({"gpu": torch.cuda.get_device_name()} if device == "cuda" else {})
+    return machine | ({"gpu": torch.cuda.get_device_name()} if device == "cuda" else {})
 
 
-def told(machine: dict[str, object] | object) -> str:
-    """In one line."""
-    assert isinstance(machine, dict)
-    cores = f"{machine['processor']}, {pluralize(machine['cores'], 'core')}, {pluralize(machine['threads'], 'thread')}"
-    return f"{machine['gpu']} ({cores})" if "gpu" in machine else cores
+def format_machine(machine: Mapping[str, Any]) -> str:
+    """Format a machine in one line."""
+    cores = pluralize(machine["cores"], "core")
+    cpu = f"{machine['processor']}, {cores}, {pluralize(machine['threads'], 'thread')}"
+    return f"{machine['gpu']} ({cpu})" if "gpu" in machine else cpu
 
 
-def pluralize(number: Any, name: str) -> str:
-    """So many of something."""
-    return f"{number:,} {name}" + ("" if number == 1 else "s")
+def pluralize(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 core, 2 cores."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def _processor() -> str:
-    """The model of the processor, as Linux has it, or what Python knows of it."""
+def _read_processor() -> str:
+    """Return the model of the processor as Linux names it, or what Python knows of it."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         text = ""
-    named = re.search(r"model name\s*:\s*(.+)", text)
-    return named[1].strip() if named else platform.processor() or platform.machine()
+    match = re.search(r"model name\s*:\s*(.+)", text)
+    return match[1].strip() if match else platform.processor() or platform.machine()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """`values` are those of each round. Ratios are made within rounds, to the reference of the group and to zoo's `rival`."""
+class BenchRow:
+    """A contender under one measure at one length. Ratios are taken within rounds."""
 
     measure: str
     unit: str
     length: int
     name: str
-    peer: str | None
-    rival: str | None
+    library: str | None
+    """The other library; None for models of zoo."""
+    counterpart: str | None
+    """For a model of another library: the name of zoo's model that it is compared with."""
     group: int
     parameters: int
-    plan: str
+    backend: str
+    """What computes attention."""
     values: tuple[float, ...]
-    ratios: tuple[float, ...]  # empty where the reference has none
-    rival_ratios: tuple[float, ...]  # this row over zoo's own, empty where it has no rival
-    amount: float  # done in one run
-    rate: str  # of what; empty where a run is no time
-    fault: str | None = None
+    """One for each round."""
+    ratios: tuple[float, ...]
+    """Values over those of the reference; empty if it has none."""
+    counterpart_ratios: tuple[float, ...]
+    """Values over those of the counterpart; empty without one."""
+    amount: float
+    """How much a run does, in units of `rate`."""
+    rate: str
+    """What is counted per second; empty if a run returns no time."""
+    error: str | None = None
 
     @property
     def ratio(self) -> float | None:
+        """The median ratio to the reference."""
         return median(self.ratios) if self.ratios else None
 
     @property
     def per_second(self) -> float | None:
+        """The amount per second."""
         return self.amount / median(self.values) if self.rate and self.values else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """All rows of a comparison, and what it was made with. `partial` where it was stopped before its end."""
+class BenchResult:
+    """All rows of a benchmark, and what it was made with."""
 
-    zoo: str
-    made: str
+    zoo_version: str
+    created: str
+    """UTC."""
     command: str
     machine: Mapping[str, Any]
-    shape: Mapping[str, Any]  # its sizes, and its `name`
+    shape: Mapping[str, Any]
+    """The fields of `Shape`, and its `name`."""
     options: Mapping[str, Any]
-    against: str
-    left_out: Mapping[str, str]
-    rows: tuple[Row, ...]
+    reference: str
+    excluded: Mapping[str, str]
+    """{encoding: why it does not apply}"""
+    rows: tuple[BenchRow, ...]
     partial: bool = False
+    """Whether it was stopped before its end."""
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it: each row with its median, quartiles and rate."""
-        rows = [{**asdict(row), **_summed(row)} for row in self.rows]
+        """Return the result as JSON can hold it, each row with its median, quartiles and rate."""
+        rows = [{**asdict(row), **_summarize(row)} for row in self.rows]
         return {**asdict(self), "rows": rows}
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The result that a file holds. Raises DataError where it holds none."""
+        """Return the result of a file. Raises DataError if it holds none."""
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            rows = tuple(_row(one) for one in found["rows"])
-            return cls(**{**{field.name: found[field.name] for field in fields(cls)}, "rows": rows})
+            values = {field.name: found[field.name] for field in fields(cls)}
+            return cls(**{**values, "rows": tuple(_read_row(one) for one in found["rows"])})
         except (ValueError, KeyError, TypeError, RecursionError):
             raise DataError(f"{path}: holds no benchmark") from None
 
 
-def spread(values: Sequence[float]) -> tuple[float, float] | None:
-    """The quartiles; None where there is one value or none."""
+def compute_quartiles(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the first and third quartile; None for fewer than two values."""
     if len(values) < 2:
         return None
     low, _, high = quantiles(values, n=4, method="inclusive")
     return low, high
 
 
-def _summed(row: Row) -> dict[str, Any]:
+def _summarize(row: BenchRow) -> dict[str, Any]:
+    ratios = row.counterpart_ratios
     return {
         "median": median(row.values) if row.values else None,
         "ratio": row.ratio,
-        "ratio_quartiles": spread(row.ratios),
-        "rival_ratio": median(row.rival_ratios) if row.rival_ratios else None,
-        "rival_quartiles": spread(row.rival_ratios),
+        "ratio_quartiles": compute_quartiles(row.ratios),
+        "counterpart_ratio": median(ratios) if ratios else None,
+        "counterpart_quartiles": compute_quartiles(ratios),
         "per_second": row.per_second,
     }
 
 
-def _row(found: Mapping[str, Any]) -> Row:
-    told: dict[str, Any] = {field.name: found[field.name] for field in fields(Row)}
-    told |= {key: tuple(told[key]) for key in ("values", "ratios", "rival_ratios")}
-    return Row(**told)
+def _read_row(found: Mapping[str, Any]) -> BenchRow:
+    values: dict[str, Any] = {field.name: found[field.name] for field in fields(BenchRow)}
+    lists = {key: tuple(values[key]) for key in ("values", "ratios", "counterpart_ratios")}
+    return BenchRow(**{**values, **lists})

@@ -5,45 +5,52 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from zoo.config.tree import COMMAND_LINE
+from zoo.errors import ConfigIssue, RecipeError
 from zoo.reporting.json import as_json
 
-SUMMARY = "which encoding, or other key, is best: a controlled experiment"
+SUMMARY = "train a recipe with several encodings, or values of other keys, and rank them"
+EXAMPLE = "zoo compare vit_comrope encodings=[none,learned,rope_axial] seeds=3 to=comparison"
+OPTIONS = (
+    ("", "zoo.compare.request:CompareOptions"),
+    ("", "zoo.compare.request:RebuildOptions"),
+    ("", "zoo.compare.executors.slurm:SlurmExecutor"),
+)
 JSON = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `zoo compare`."""
     parser.add_argument("recipe", nargs="?", metavar="RECIPE")
     parser.add_argument(
         "overrides",
         nargs="*",
         metavar="key=value",
-        help="encodings=[...] vary.model.depth=[4,8] seeds=3 jobs=auto ...",
+        help="encodings=[rope,alibi] and vary.KEY=[VALUE,...] say what varies; "
+        "options, and keys of the recipe",
     )
-    parser.add_argument(
-        "--from", dest="source", type=Path, metavar="DIR", help="tell anew what finished cells have"
-    )
-    parser.add_argument(
-        "--cell", type=Path, help=argparse.SUPPRESS
-    )  # how a comparison starts its own processes
+    # how a comparison starts its own processes
+    parser.add_argument("--cell", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--tied", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(known: argparse.Namespace) -> None:
-    if known.cell is not None:
-        from zoo.compare.runner import run_cell
+    """Run a comparison, or rebuild the files of a finished one, and print the table or JSON."""
+    from zoo.compare.runner import compare, rebuild, run_cell
+    from zoo.compare.text import format_comparison
 
+    if known.cell is not None:
         run_cell(known.cell, known.tied)
         return
-    from zoo.compare.runner import compare, rebuild
-    from zoo.compare.table import table
+    if known.recipe is None:
+        remedy = "write zoo compare RECIPE encodings=[...], or zoo compare rebuild=FOLDER"
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "", "no recipe", remedy))
 
-    if known.source is not None:
-        comparison, unfinished = (
-            rebuild(known.source, [known.recipe, *known.overrides] if known.recipe else []),
-            None,
-        )
+    problem = None
+    if any(word.startswith("rebuild=") for word in (known.recipe, *known.overrides)):
+        comparison = rebuild([known.recipe, *known.overrides])
     else:
-        comparison, unfinished = compare(known.recipe, known.overrides, known.plugin or [])
-    print(as_json(comparison.plain()) if known.json else table(comparison))
-    if unfinished is not None:
-        raise unfinished
+        comparison, problem = compare(known.recipe, known.overrides, known.plugin or [])
+    print(as_json(comparison.plain()) if known.json else format_comparison(comparison))
+    if problem is not None:
+        raise problem

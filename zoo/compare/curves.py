@@ -10,10 +10,10 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from zoo.compare.ranking import ranking, values
-from zoo.compare.results import TRAINED, Cell, Comparison, Variant
-from zoo.compare.statistics import estimate
-from zoo.compare.text import capital, measured, named, size
+from zoo.compare.ranking import collect_values, rank_variants
+from zoo.compare.results import TRAINED, Comparison, ComparisonCell, Variant
+from zoo.compare.statistics import estimate_mean
+from zoo.compare.text import capitalize, format_measure, name_condition, read_size
 from zoo.reporting.panel import Line, LineChart, Points
 from zoo.reporting.scale import Scale, fit_height
 
@@ -29,7 +29,9 @@ def order_for_drawing(comparison: Comparison) -> tuple[Variant, ...]:
     """
     if len(comparison.variants) <= FEW_LINES or len(comparison.axes) > 1:
         return comparison.variants
-    return tuple(one.variant for one in reversed(ranking(comparison, comparison.places[-1])))
+    return tuple(
+        one.variant for one in reversed(rank_variants(comparison, comparison.conditions[-1]))
+    )
 
 
 def group_by_first_axis(
@@ -51,18 +53,18 @@ def by_size(comparison: Comparison) -> tuple[LineChart, ...]:
     """
     conditions = {
         found: condition
-        for condition in comparison.places
-        if (found := size(comparison, condition)) is not None
+        for condition in comparison.conditions
+        if (found := read_size(comparison, condition)) is not None
     }
     sizes = sorted(conditions.items())
     if len(sizes) < 2:
         return ()
-    is_image = "resolutions" in comparison.kinds.values()
+    is_image = "resolutions" in comparison.condition_kinds.values()
     title = "resolution, pixels" if is_image else "length of windows, tokens"
     chart = LineChart(
-        title=f"{capital(measured(comparison))} by {title.partition(',')[0]}",
+        title=f"{capitalize(format_measure(comparison))} by {title.partition(',')[0]}",
         x=title,
-        y=measured(comparison),
+        y=format_measure(comparison),
         lines=(),
         x_scale=Scale(
             sizes[0][0], sizes[-1][0], log=not is_image, ticks=tuple(found for found, _ in sizes)
@@ -77,7 +79,7 @@ def by_position(comparison: Comparison) -> tuple[LineChart, ...]:
 
     There is a chart for each condition that has them.
     """
-    charts = (_charts_by_position(comparison, condition) for condition in comparison.places)
+    charts = (_charts_by_position(comparison, condition) for condition in comparison.conditions)
     return tuple(chart for found in charts for chart in found)
 
 
@@ -89,9 +91,9 @@ def in_training(comparison: Comparison) -> tuple[LineChart, ...]:
     )
 
 
-COSTS: Mapping[str, tuple[str, Callable[[Cell], float | None]]] = {
+COSTS: Mapping[str, tuple[str, Callable[[ComparisonCell], float | None]]] = {
     "time of a step": ("ms, median", lambda cell: cell.step_seconds and cell.step_seconds * 1e3),
-    "memory": ("MiB, peak", lambda cell: cell.memory and cell.memory / 2**20),
+    "memory": ("MiB, peak", lambda cell: cell.peak_memory and cell.peak_memory / 2**20),
     "parameters": ("thousands", lambda cell: cell.parameters and cell.parameters / 1e3),
 }
 
@@ -105,7 +107,7 @@ def by_cost(comparison: Comparison, condition: str = TRAINED) -> tuple[Points, .
     )
 
 
-def mean_of(variant: Variant, pick: Callable[[Cell], float | None]) -> float | None:
+def mean_of(variant: Variant, pick: Callable[[ComparisonCell], float | None]) -> float | None:
     """Return the mean of what is known of a variant's cells."""
     found = [one for cell in variant.cells if (one := pick(cell)) is not None and isfinite(one)]
     return fmean(found) if found else None
@@ -137,7 +139,7 @@ def _fill(
 
 
 def _find_trained(comparison: Comparison) -> tuple[float, str] | None:
-    trained = size(comparison, TRAINED)
+    trained = read_size(comparison, TRAINED)
     return None if trained is None else (trained, "training")
 
 
@@ -150,18 +152,18 @@ def _points_by_cost(comparison: Comparison, condition: str, title: str) -> Point
     unit, pick = COSTS[title]
     groups = {}
     for variant in order_for_drawing(comparison):
-        found, cost = values(variant, condition, comparison.measure), mean_of(variant, pick)
+        found, cost = collect_values(variant, condition, comparison.measure), mean_of(variant, pick)
         reached = fmean(found.values()) if found else None
         groups[variant.name] = (_to_tensor([cost]), _to_tensor([reached]))
-    y = f"{measured(comparison)}, {named(comparison, condition)}"
+    y = f"{format_measure(comparison)}, {name_condition(comparison, condition)}"
     return Points(title=title.capitalize(), x=f"{title}, {unit}", y=y, groups=groups)
 
 
 def _line_by_size(
     comparison: Comparison, variant: Variant, sizes: Sequence[tuple[float, str]]
 ) -> Line | None:
-    found = [tuple(values(variant, one, comparison.measure).values()) for _, one in sizes]
-    means = [estimate(one, comparison.bounds) if one else None for one in found]
+    found = [tuple(collect_values(variant, one, comparison.measure).values()) for _, one in sizes]
+    means = [estimate_mean(one, comparison.bounds) if one else None for one in found]
     if not any(means):
         return None
     mean = _to_tensor([one.mean if one else None for one in means])
@@ -189,14 +191,16 @@ def _line_of_steps(variant: Variant) -> Line | None:
 def _charts_by_position(comparison: Comparison, condition: str) -> tuple[LineChart, ...]:
     def line(variant: Variant) -> Line | None:
         rows = [
-            cell.positions[condition] for cell in variant.cells if cell.positions.get(condition)
+            cell.position_losses[condition]
+            for cell in variant.cells
+            if cell.position_losses.get(condition)
         ]
         if all((len(row) - row.count(None)) * SPARSE < len(row) for row in rows):
             return None
         x, y = zip(*_bin(rows), strict=True)
         return Line(variant.name, torch.tensor(x), _to_tensor(y))
 
-    name = named(comparison, condition)
+    name = name_condition(comparison, condition)
     chart = LineChart(
         title=f"Windows of {name}",
         x="position in the window",

@@ -11,9 +11,16 @@ from typing import Any
 import altair as alt
 
 from zoo.compare.curves import by_cost, by_position, by_size, in_training
-from zoo.compare.ranking import Standing, ranking, window
+from zoo.compare.ranking import Standing, choose_scale, rank_variants
 from zoo.compare.results import Comparison
-from zoo.compare.text import capital, decimals, measured, name_extreme, named, question
+from zoo.compare.text import (
+    capitalize,
+    count_decimals,
+    format_measure,
+    format_question,
+    name_condition,
+    name_extreme,
+)
 from zoo.reporting import charts, numbers, render
 from zoo.reporting.axes import Chart, Style, clean, label_expression, start_chart, x_axis
 from zoo.reporting.panel import LineChart, Points
@@ -79,11 +86,11 @@ def draw_lines_apart(comparison: Comparison, panel: LineChart) -> Chart:
 
 def draw_ranking(comparison: Comparison) -> Chart:
     """Draw means, intervals and seeds of all variants, a chart for each condition."""
-    drawn = [_draw_condition(comparison, condition) for condition in comparison.places]
+    drawn = [_draw_condition(comparison, condition) for condition in comparison.conditions]
     seeds = f"filled: the {name_extreme(comparison)}; open: within the spread of seeds of it; "
     several = f"{seeds}small dots: seeds; bars: 95 % intervals"
     one = "one seed each, which cannot tell a difference from chance"
-    marks = dict.fromkeys(what for variant in comparison.variants for what in variant.marks)
+    marks = dict.fromkeys(what for variant in comparison.variants for what in variant.flag_kinds)
     signs = ", ".join(f"{what} {SIGNS.get(what, OTHER_SIGN)}" for what in marks)
     notes = [several if len(comparison.seeds) > 1 else one]
     notes += [f"not as in most: {signs}"] if signs else []
@@ -101,7 +108,7 @@ def _arrange(
 ) -> Chart:
     """Arrange charts in rows under the question of the comparison."""
     title = alt.Title(
-        clean(shorten(question(comparison), MAX_TITLE)),
+        clean(shorten(format_question(comparison), MAX_TITLE)),
         subtitle=clean(shorten(subtitle, 3 * MAX_TITLE)),
         anchor="start",
         fontSize=15,
@@ -121,8 +128,8 @@ def _shorten_names(panel: LineChart | Points) -> LineChart | Points:
 
 
 def _draw_condition(comparison: Comparison, condition: str) -> Chart:
-    standings = ranking(comparison, condition)
-    seen, digits = window(standings), decimals(comparison)
+    standings = rank_variants(comparison, condition)
+    seen, digits = choose_scale(standings), count_decimals(comparison)
     rows = [_describe(one, number, seen, digits) for number, one in enumerate(standings)]
     seeds = [
         {"row": row["row"], "seed": value, "colour": row["colour"]}
@@ -131,7 +138,7 @@ def _draw_condition(comparison: Comparison, condition: str) -> Chart:
         if seen.low <= value <= seen.high
     ]
     arrow = "\u2192" if comparison.better == "high" else "\u2190"
-    x_name = shorten(f"{measured(comparison)}, better {arrow}")
+    x_name = shorten(f"{format_measure(comparison)}, better {arrow}")
     labels = label_expression([shorten(_label(one)) for one in standings])
     y = alt.Y(
         "row:N",
@@ -163,7 +170,7 @@ def _draw_condition(comparison: Comparison, condition: str) -> Chart:
     ]
     if seeds:
         layers.insert(2, dots.encode(x=x("seed"), y=y, color=colour))
-    title = shorten(capital(named(comparison, condition)))
+    title = shorten(capitalize(name_condition(comparison, condition)))
     heading = alt.Title(title, anchor="start", frame="group", fontSize=12)
     return alt.layer(*layers).properties(width=220, height=24 * len(rows), title=heading)
 
@@ -175,7 +182,7 @@ def _describe(one: Standing, number: int, seen: Scale, digits: int) -> dict[str,
     row: dict[str, Any] = {"row": str(number), "colour": colour, "fill": colour, "note": ""}
     row |= {"mean": None, "low": None, "high": None, "interval": False}
     if one.mean is None:
-        return row | {"note": shorten("; ".join(one.lacking))}
+        return row | {"note": shorten("; ".join(one.missing_reasons))}
     value = numbers.format_fixed(one.mean.mean, digits)
     if one.mean.mean < seen.low:
         return row | {"note": f"\u25c2 {value}"}
@@ -192,5 +199,5 @@ def _describe(one: Standing, number: int, seen: Scale, digits: int) -> dict[str,
 
 
 def _label(one: Standing) -> str:
-    signs = dict.fromkeys(SIGNS.get(what, OTHER_SIGN) for what in one.variant.marks)
+    signs = dict.fromkeys(SIGNS.get(what, OTHER_SIGN) for what in one.variant.flag_kinds)
     return " ".join([one.variant.name, *signs])

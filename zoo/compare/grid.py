@@ -1,4 +1,4 @@
-"""What varies: keys of a recipe with their values, as words of the command line, and all combinations of them."""
+"""What varies in a comparison: keys of a recipe with their values, and all combinations of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENCODINGS, VARY, ENCODING = "encodings", "vary.", "model.encoding"
 
 @dataclass(frozen=True)
 class VariedKey:
-    """A key that varies, and {value as people write it: as an override has it}."""
+    """A key that varies, and {value as people write it: value as an override writes it}."""
 
     key: str
     values: Mapping[str, str]
@@ -27,7 +27,7 @@ class VariedKey:
 
 @dataclass(frozen=True, eq=False)
 class Combination:
-    """A value of each key that varies: its name, {key: value}, and the overrides that make it."""
+    """A value of each key that varies: its name, {key: value}, and the overrides that set it."""
 
     name: str
     values: Mapping[str, str]
@@ -35,32 +35,34 @@ class Combination:
 
 
 def split_grid_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Words that say what varies, and all others."""
-    told = [word for word in words if word.startswith((f"{ENCODINGS}=", VARY))]
-    return told, [word for word in words if word not in told]
+    """Separate the words that say what varies from all others."""
+    own = [word for word in words if word.startswith((f"{ENCODINGS}=", VARY))]
+    return own, [word for word in words if word not in own]
 
 
 def parse_varied_keys(words: Sequence[str], overrides: Sequence[str]) -> list[VariedKey]:
-    """The keys that vary, in the order of the words. Raises RecipeError with all that is wrong with them."""
-    faults: list[ConfigIssue] = []
+    """Return the keys that vary, in the order of the words.
+
+    Args:
+        words: `encodings=[...]` and `vary.key=[...]`.
+        overrides: Overrides of the recipe, which must not set the same keys.
+
+    Raises:
+        RecipeError: Something is wrong with some words; all issues are reported together.
+    """
+    issues: list[ConfigIssue] = []
     found: dict[str, VariedKey] = {}
-    for change in parse_overrides(words, faults):
-        key = ENCODING if change.parts == (ENCODINGS,) else ".".join(change.parts[1:])
-        with collect_issues(faults):
-            values: Any = None if change.value is None else change.value.data
-            _check(".".join(change.parts), key, values, found, overrides)
+    for override in parse_overrides(words, issues):
+        key = ENCODING if override.parts == (ENCODINGS,) else ".".join(override.parts[1:])
+        with collect_issues(issues):
+            values: Any = None if override.value is None else override.value.data
+            _check(".".join(override.parts), key, values, found, overrides)
             found[key] = VariedKey(key, _name_values(key, values))
-    if not faults and not found:
-        faults.append(
-            ConfigIssue(
-                COMMAND_LINE,
-                "",
-                "nothing varies",
-                "write encodings=[rope,alibi] or vary.model.depth=[4,8]",
-            )
-        )
-    if faults:
-        raise RecipeError(*faults)
+    if not issues and not found:
+        remedy = "write encodings=[rope,alibi] or vary.model.depth=[4,8]"
+        issues.append(ConfigIssue(COMMAND_LINE, "", "nothing varies", remedy))
+    if issues:
+        raise RecipeError(*issues)
     return [*found.values()]
 
 
@@ -73,81 +75,70 @@ def _check(
     if key == "seed":
         raise refuse("seeds do not vary like other keys", "write seeds=3 or seeds=[0,7]")
     if not isinstance(values, list) or not values:
-        remedy = (
-            "write encodings=[rope,alibi]"
-            if key == ENCODING
-            else f"write vary.{key or 'model.depth'}=[4,8]"
+        example = (
+            "encodings=[rope,alibi]" if key == ENCODING else f"vary.{key or 'model.depth'}=[4,8]"
         )
-        raise refuse("expected a list of the values that it takes", remedy)
+        raise refuse("expected a list of values", f"write {example}")
     if key in found:
-        raise refuse("it varies twice", "write one list of all values")
-    given = (word.lstrip("~").partition("=")[0] for word in overrides)
-    if any(within(one, key) for one in given):
-        raise refuse("it varies, and is given a value too", "leave one of them out")
-    if other := next((one for one in found if within(one, key) or within(key, one)), None):
-        raise refuse(
-            f"it varies, and so does {other}, of which one is a part of the other",
-            "write one list of both",
-        )
+        raise refuse("the key varies twice", "write one list of all values")
+    keys = [override.lstrip("~").partition("=")[0] for override in overrides]
+    if any(is_below(one, key) for one in keys):
+        raise refuse("the key varies and is overridden too", "leave one of them out")
+    for other in found:
+        if is_below(other, key) or is_below(key, other):
+            problem = f"the key varies, and so does {other}, which overlaps it"
+            raise refuse(problem, "write one list of both")
 
 
-def within(one: str, other: str) -> bool:
-    """Whether a key stands below another, or is the same."""
-    return one == other or one.startswith(f"{other}.")
+def is_below(key: str, parent: str) -> bool:
+    """Tell whether a key is below another one, or the same."""
+    return key == parent or key.startswith(f"{parent}.")
 
 
 def _name_values(key: str, values: Sequence[Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for value in values:
-        if key == ENCODING:  # always a list, so that no option of the base recipe's own entry stays
-            entries = (
-                value.split("+")
-                if isinstance(value, str)
-                else value
-                if isinstance(value, list)
-                else [value]
-            )
-            value = [one.strip() if isinstance(one, str) else one for one in entries]
+        if key == ENCODING:
+            value = _list_encodings(value)
         name = _format_value(value)
         if name in found:
             raise RecipeError(
-                ConfigIssue(
-                    COMMAND_LINE, key, f"{name} stands twice among its values", "list it once"
-                )
+                ConfigIssue(COMMAND_LINE, key, f"the list names {name} twice", "list it once")
             )
         found[name] = json.dumps(value, ensure_ascii=False)
     return found
 
 
+def _list_encodings(value: Any) -> list[Any]:
+    """Return a list in any case, so that no option of the base recipe's own entry is inherited."""
+    if isinstance(value, str):
+        value = value.split("+")
+    if not isinstance(value, list):
+        return [value]
+    return [one.strip() if isinstance(one, str) else one for one in value]
+
+
 def _format_value(value: Any) -> str:
-    """rope, alibi+dape, rope(base=100), 4."""
+    """Write a value as people do: rope, alibi+dape, rope(base=100), 4."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
         return "+".join(map(_format_value, value))
-    if isinstance(value, dict):
-        options = ",".join(
-            f"{key}={_format_value(each)}" for key, each in value.items() if key != "name"
-        )
-        return (
-            f"{value.get('name', '')}({options})"
-            if options or "name" not in value
-            else str(value["name"])
-        )
-    return json.dumps(value)
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    name = str(value.get("name", ""))
+    options = [f"{key}={_format_value(one)}" for key, one in value.items() if key != "name"]
+    return name if options == [] and name else f"{name}({','.join(options)})"
 
 
 def build_axes(keys: Sequence[VariedKey]) -> tuple[Axis, ...]:
-    """As a comparison has them: titled by the last word of the key, where that tells them apart."""
+    """Return the axes, titled by the last word of their keys if that tells them apart."""
     titles = [_title(one.key) for one in keys]
-    return tuple(
-        Axis(
-            key=one.key,
-            title=title if titles.count(title) == 1 else one.key,
-            values=tuple(one.values),
-        )
-        for one, title in zip(keys, titles, strict=True)
-    )
+    found = []
+    for one, title in zip(keys, titles, strict=True):
+        title = title if titles.count(title) == 1 else one.key
+        found.append(Axis(key=one.key, title=title, values=tuple(one.values)))
+    return tuple(found)
 
 
 def _title(key: str) -> str:
@@ -156,19 +147,19 @@ def _title(key: str) -> str:
 
 
 def list_combinations(keys: Sequence[VariedKey]) -> Iterator[Combination]:
-    """All of them, the last key changing first."""
+    """Yield all combinations; the last key changes first."""
     titles = {axis.key: axis.title for axis in build_axes(keys)}
     for chosen in product(*(one.values.items() for one in keys)):
-        values = {one.key: name for one, (name, _) in zip(keys, chosen, strict=True)}
-        name = " ".join(
-            value if key == ENCODING else f"{titles[key]}={value}" for key, value in values.items()
-        )
-        overrides = tuple(f"{one.key}={word}" for one, (_, word) in zip(keys, chosen, strict=True))
-        yield Combination(name, values, overrides)
+        values, overrides, words = {}, [], []
+        for one, (value, text) in zip(keys, chosen, strict=True):
+            values[one.key] = value
+            overrides.append(f"{one.key}={text}")
+            words.append(value if one.key == ENCODING else f"{titles[one.key]}={value}")
+        yield Combination(" ".join(words), values, tuple(overrides))
 
 
 def name_folders(names: Sequence[str]) -> list[str]:
-    """Names of folders for these, no two alike."""
+    """Return a file name for each of these names, no two of them alike."""
     found: list[str] = []
     for name in names:
         word = re.sub(r"[^A-Za-z0-9._+=-]+", "-", name).strip("-.")[:80] or "variant"

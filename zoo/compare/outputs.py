@@ -1,34 +1,80 @@
-"""The files that a comparison is told in, in its folder."""
+"""Collect what the cells of a comparison reached, and write the files of its output folder."""
 
 from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from zoo.compare import status
-from zoo.compare.results import Comparison
-from zoo.compare.table import table
+from zoo.compare.cell_files import CellFiles, CellRecord, build_cell, list_conditions
+from zoo.compare.fairness import count_shared_weights, find_flags, mark_different_starts
+from zoo.compare.plan import CELLS, ComparisonPlan
+from zoo.compare.results import TRAINED, Comparison, ConditionKind, Variant
+from zoo.compare.text import format_comparison
 from zoo.run import atomic_io
 
-WRITING = ".writing"  # the lock of those who write
+WRITING = ".writing"  # the lock of the process that writes
 RESULTS, TABLE, PAGE = "results.json", "comparison.md", "index.html"
 
 
-def write(comparison: Comparison, folder: Path) -> list[Path]:
-    """Numbers, table, page and figures; those of before are replaced. One process at a time: their names while they are
-    written are the same.
+def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
+    """Return the comparison as far as it has come, from the plan and the files of its cells."""
+    records = []
+    kinds: dict[str, ConditionKind] = {}
+    for planned in plan.cells:
+        files = CellFiles.read(folder / CELLS / planned.name)
+        cell = build_cell(plan, folder, planned, files)
+        records.append(CellRecord(planned.variant, cell, files))
+        if cell.state == "done":
+            found = list_conditions(plan, planned, files)
+            kinds |= {condition: kind for condition, (kind, _) in found.items()}
+
+    cells = mark_different_starts(records, [axis.key for axis in plan.axes])
+    variants = []
+    for name, values in plan.variants.items():
+        own = [cell for record, cell in zip(records, cells, strict=True) if record.variant == name]
+        variants.append(Variant(name=name, values=values, cells=tuple(own)))
+    flags = find_flags(variants, records)
+
+    return Comparison(
+        zoo_version=plan.zoo_version,
+        created=plan.created,
+        command=plan.command,
+        recipe=plan.recipe,
+        base=plan.base,
+        machine=plan.machine,
+        axes=plan.axes,
+        seeds=plan.seeds,
+        measure=plan.measure,
+        better=plan.better,
+        condition_kinds=kinds,
+        conditions=(TRAINED, *kinds),
+        training_size=plan.training_size,
+        windows=plan.windows,
+        shared_weights=count_shared_weights(records),
+        variants=tuple(replace(variant, flags=flags[variant.name]) for variant in variants),
+    )
+
+
+def write_results(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write numbers, table, page and figures; those of before are replaced.
+
+    One process writes at a time: the names of unfinished files are the same for all.
     """
-    with status.lock(folder, "another process is writing its files", status.PATIENCE, WRITING):
-        return _written(comparison, folder)
-
-
-def _written(comparison: Comparison, folder: Path) -> list[Path]:
+    # altair takes its time to import, and cells need none of it
     from zoo.compare.figures import save_figures
     from zoo.compare.page.comparison_page import render
 
-    numbers = json.dumps(comparison.plain(), indent=1, ensure_ascii=False, allow_nan=False)
-    written = {RESULTS: numbers + "\n", TABLE: table(comparison) + "\n", PAGE: render(comparison)}
-    for name, text in written.items():
-        atomic_io.write(io.BytesIO(text.encode()), folder / name)
-    return [*(folder / name for name in written), *save_figures(comparison, folder)]
+    message = "another process is writing its files"
+    with status.lock(folder, message, status.PATIENCE, WRITING):
+        numbers = json.dumps(comparison.plain(), indent=1, ensure_ascii=False, allow_nan=False)
+        texts = {
+            RESULTS: numbers + "\n",
+            TABLE: format_comparison(comparison) + "\n",
+            PAGE: render(comparison),
+        }
+        for name, text in texts.items():
+            atomic_io.write(io.BytesIO(text.encode()), folder / name)
+        return [*(folder / name for name in texts), *save_figures(comparison, folder)]

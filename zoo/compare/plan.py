@@ -1,27 +1,61 @@
-"""What a comparison is going to do, as plain data: it is written before anything is trained, and read to go on."""
+"""What a comparison will do, as plain data: written before anything is trained, read to continue."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Mapping
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from zoo.compare import schema
-from zoo.compare.results import Axis
-from zoo.compare.schema import fits
-from zoo.errors import DataError
+from zoo import __version__, config
+from zoo.bench.result import describe_machine
+from zoo.compare import status
+from zoo.compare.executors.base import Resources
+from zoo.compare.grid import Combination, build_axes, name_folders
+from zoo.compare.request import CompareRequest, list_seeds
+from zoo.compare.results import ANY_KEY, Axis, has_shape, refuse_old_version
+from zoo.config import Recipe, from_plain
+from zoo.config.tree import COMMAND_LINE
+from zoo.data.spec import DataSpec, ImageSpec, TextSpec
+from zoo.errors import ConfigIssue, DataError, RecipeError
 from zoo.run import atomic_io
+from zoo.run.build import build_data
+from zoo.run.conditions import list_lengths
+
+log = logging.getLogger("zoo")
 
 PLAN, CELLS, RECIPES = "plan.json", "cells", "recipes"
+# how a file begins that tests whether the output folder can be written
+TRIAL = ".compare-"
+MAX_DIFFERENCES = 10
+PLAN_SHAPE: Mapping[str, Any] = {
+    "zoo_version": str,
+    "created": str,
+    "command": str,
+    "recipe": str,
+    "base": {},
+    "machine": {},
+    "axes": [{"key": str, "title": str, "values": [str]}],
+    "seeds": [int],
+    "measure": str,
+    "better": str,
+    "training_size": str,
+    "windows": str,
+    "automatic_threads": bool,
+    "variants": {ANY_KEY: {ANY_KEY: str}},
+    "cells": [{"name": str, "variant": str, "seed": int, "recipe": {}}],
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedCell:
-    """A cell: the name of its folder, of its variant, and the whole recipe as plain data."""
+    """A cell: the names of its folder and of its variant, and its recipe as plain data."""
 
     name: str
     variant: str
@@ -31,7 +65,7 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
-    """All cells, and what their results will be told with. `chosen`: threads are ours to choose, so no part of what it is."""
+    """All cells, and what their results are reported with."""
 
     zoo_version: str
     created: str
@@ -44,97 +78,249 @@ class ComparisonPlan:
     measure: str
     better: Literal["high", "low"]
     training_size: str
+    """The size that models are trained at, for people: 16 pixels; empty if it varies."""
     windows: str
     automatic_threads: bool
-    variants: Mapping[str, Mapping[str, str]]  # {name: {key: value}}
+    """Whether zoo chose the number of threads, which is then no part of what is compared."""
+    variants: Mapping[str, Mapping[str, str]]
+    """{name: {key: value}}"""
     cells: tuple[PlannedCell, ...]
 
     @property
     def hash(self) -> str:
-        """Eight hexadecimal digits that tell plans with other cells apart."""
-        told = {cell.name: self.list_settings(cell) for cell in self.cells}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+        """Eight hexadecimal digits that differ between plans with different cells."""
+        settings = {cell.name: self.list_settings(cell) for cell in self.cells}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
     def list_settings(self, cell: PlannedCell) -> dict[str, Any]:
-        """{full key: value} of a cell's recipe."""
-        found = dict(_leaves(cell.recipe))
+        """Return {full key: value} of a cell's recipe."""
+        found = dict(_walk_leaves(cell.recipe))
         if self.automatic_threads:
             found.pop("trainer.num_threads", None)
         return found
 
     def contains(self, other: ComparisonPlan) -> bool:
-        """Whether all cells of another plan are among these."""
-        mine = {cell.name: self.list_settings(cell) for cell in self.cells}
-        return all(mine.get(cell.name) == other.list_settings(cell) for cell in other.cells)
+        """Tell whether all cells of another plan are among these."""
+        own = {cell.name: self.list_settings(cell) for cell in self.cells}
+        return all(own.get(cell.name) == other.list_settings(cell) for cell in other.cells)
 
     def write(self, folder: Path) -> None:
+        """Write the plan into the output folder."""
         text = json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
         atomic_io.write(io.BytesIO(text.encode()), folder / PLAN)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Raises DataError where there is none."""
+        """Return the plan of an output folder. Raises DataError if it holds none."""
+        path = folder / PLAN
         try:
-            found = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-            if not fits(found, schema.PLAN):
+            found = json.loads(path.read_text(encoding="utf-8"))
+            refuse_old_version(found, path)
+            if not has_shape(found, PLAN_SHAPE):
                 raise ValueError
-            axes = tuple(Axis(**{**one, "values": tuple(one["values"])}) for one in found["axes"])
-            cells = tuple(PlannedCell(**one) for one in found["cells"])
-            told = {one.name: found[one.name] for one in fields(cls)}
-            return cls(**{**told, "axes": axes, "cells": cells, "seeds": tuple(found["seeds"])})
+            values = {one.name: found[one.name] for one in fields(cls)}
+            values["axes"] = tuple(Axis.from_plain(one) for one in found["axes"])
+            values["cells"] = tuple(PlannedCell(**one) for one in found["cells"])
+            values["seeds"] = tuple(found["seeds"])
+            return cls(**values)
         except OSError as error:
-            raise DataError(
-                f"{folder}: holds no comparison, {PLAN}: {error.strerror or error}"
-            ) from None
+            problem = f"{folder}: holds no comparison, {PLAN}: {error.strerror or error}"
+            raise DataError(problem) from None
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise DataError(f"{folder / PLAN}: holds no plan of a comparison") from None
+            raise DataError(f"{path}: holds no plan of a comparison") from None
+
+
+def build_plan(
+    request: CompareRequest,
+    recipes: Mapping[Combination, Recipe],
+    resources: Resources,
+    *,
+    is_local: bool,
+) -> ComparisonPlan:
+    """Plan all cells: each recipe with each seed, and threads unless the recipe sets them."""
+    first = next(iter(recipes.values()))
+    specs = [build_data(recipe).spec for recipe in recipes.values()]
+    sizes = {_describe_size(one) for one in specs}
+    windows: dict[str, None] = {}
+    for recipe, one in zip(recipes.values(), specs, strict=True):
+        windows |= dict.fromkeys(_describe_windows(recipe, one))
+
+    measure = request.measure or _choose_measure(specs[0])
+    seeds = list_seeds(request.seeds, first)
+    machine = {
+        **describe_machine("cuda" if resources.gpus and is_local else "cpu"),
+        "threads": resources.threads,
+        "jobs": resources.jobs,
+    }
+    cells: list[PlannedCell] = []
+    folders = name_folders([one.name for one in recipes])
+    for (combination, recipe), folder in zip(recipes.items(), folders, strict=True):
+        for seed in seeds:
+            plain = _set_seed(recipe, seed, resources).plain()
+            name = f"{folder}-{seed}"
+            cells.append(PlannedCell(name=name, variant=combination.name, seed=seed, recipe=plain))
+
+    return ComparisonPlan(
+        zoo_version=__version__,
+        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        command=request.command,
+        recipe=first.name,
+        base=config.load(request.recipe, request.overrides).plain(),
+        machine=machine,
+        axes=build_axes(request.keys),
+        seeds=seeds,
+        measure=f"test/{measure}",
+        better=find_direction(measure),
+        training_size=sizes.pop() if len(sizes) == 1 else "",
+        windows=" or ".join(windows),
+        automatic_threads=all(one.trainer.num_threads is None for one in recipes.values()),
+        variants={one.name: one.values for one in recipes},
+        cells=tuple(cells),
+    )
+
+
+def find_direction(measure: str) -> Literal["high", "low"]:
+    """Return whether high or low values of a measure are better."""
+    return "low" if measure == "loss" else "high"
+
+
+def _choose_measure(spec: DataSpec) -> str:
+    """Return the loss of texts of which every token is a target, else the accuracy."""
+    is_every_token = isinstance(spec, TextSpec) and spec.targets == "every"
+    return "loss" if is_every_token else "accuracy"
+
+
+def _set_seed(recipe: Recipe, seed: int, resources: Resources) -> Recipe:
+    threads = recipe.trainer.num_threads or resources.threads
+    return replace(recipe, seed=seed, trainer=replace(recipe.trainer, num_threads=threads))
+
+
+def _describe_size(spec: DataSpec) -> str:
+    if not isinstance(spec, ImageSpec):
+        return f"{spec.length} tokens"
+    if spec.height == spec.width:
+        return f"{spec.height} pixels"
+    return f"{spec.height} x {spec.width} pixels"
+
+
+def _describe_windows(recipe: Recipe, spec: DataSpec) -> Iterator[str]:
+    """Yield how texts are cut at each length of evaluation."""
+    for sized in list_lengths(recipe, spec).values():
+        if windows := build_data(recipe, **sized.options).windowing:
+            yield f"windows {windows}"
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the output folder. Raises RecipeError if it is not writable or holds something else."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        trial = folder / f"{TRIAL}{os.getpid()}"
+        trial.touch()
+        trial.unlink()
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        problem = f"{folder} cannot be written, {error.strerror or error}"
+        raise _refuse_folder(problem, "name another folder") from None
+
+    others = [name for name in names if not name.startswith((status.LOCK, TRIAL))]
+    unfinished = [f".{PLAN}{atomic_io.WRITING}"]
+    if others and PLAN not in others and others != unfinished:
+        problem = f"{folder} holds other files, {others[0]} among them"
+        raise _refuse_folder(problem, "name a folder of its own")
+
+
+def write_plan(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
+    """Write a plan and the recipes of its cells, with the cells that the folder has already.
+
+    Returns:
+        The plan as it was written.
+
+    Raises:
+        RecipeError: The folder has a cell that is not in the plan.
+    """
+    if (folder / PLAN).exists():
+        plan = _extend_existing(plan, folder)
+    plan.write(folder)
+    (folder / RECIPES).mkdir(exist_ok=True)
+    for cell in plan.cells:
+        path = folder / RECIPES / f"{cell.name}.yaml"
+        text = from_plain(cell.recipe, origin=str(path), name=cell.name).yaml()
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+    return plan
+
+
+def _extend_existing(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
+    try:
+        old = ComparisonPlan.read(folder)
+    except DataError as error:
+        raise _refuse_folder(str(error), "name another folder") from None
+    if not plan.contains(old):
+        differences = "; ".join(list_differences(old, plan)) or "of other cells"
+        problem = f"{folder} holds another comparison: {differences}"
+        raise _refuse_folder(problem, "name another folder, or ask for those and more")
+
+    plan = extend_plan(old, plan)
+    added = len(plan.cells) - len(old.cells)
+    if added:
+        log.info("%s: %d cells are added to its %d", folder, added, len(old.cells))
+    return plan
 
 
 def extend_plan(old: ComparisonPlan, new: ComparisonPlan) -> ComparisonPlan:
-    """The new plan, which holds all cells of the old one: these as they are, further ones with as many threads."""
-    kept = {cell.name: cell for cell in old.cells}
+    """Return the new plan with the old one's cells as they are; further cells get as many threads."""
+    known = {cell.name: cell for cell in old.cells}
     threads = {"num_threads": old.machine["threads"]} if new.automatic_threads else {}
-
-    def added(cell: PlannedCell) -> PlannedCell:
-        return replace(
-            cell, recipe={**cell.recipe, "trainer": {**cell.recipe["trainer"], **threads}}
-        )
-
-    cells = tuple(kept.get(cell.name) or added(cell) for cell in new.cells)
+    cells = []
+    for cell in new.cells:
+        recipe = {**cell.recipe, "trainer": {**cell.recipe["trainer"], **threads}}
+        cells.append(known.get(cell.name) or replace(cell, recipe=recipe))
     return replace(
-        new, zoo_version=old.zoo_version, created=old.created, machine=old.machine, cells=cells
+        new,
+        zoo_version=old.zoo_version,
+        created=old.created,
+        machine=old.machine,
+        cells=tuple(cells),
     )
 
 
 def list_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[str]:
-    """What one plan has otherwise than another, in words."""
+    """Yield in words how a new plan differs from an old one."""
     for key in dict.fromkeys(axis.key for axis in (*old.axes, *new.axes)):
-        there, here = (
-            next((axis.values for axis in plan.axes if axis.key == key), ()) for plan in (old, new)
-        )
+        there, here = (",".join(_find_values(plan, key)) for plan in (old, new))
         if there != here:
-            yield f"{key} varies over [{','.join(there)}] there, over [{','.join(here)}] here"
+            yield f"{key} varies over [{there}] there, over [{here}] here"
     if old.seeds != new.seeds:
-        yield f"seeds are {_listed(old.seeds)} there, {_listed(new.seeds)} here"
-    before = {cell.name: old.list_settings(cell) for cell in old.cells}
-    after = {cell.name: new.list_settings(cell) for cell in new.cells}
-    told = dict.fromkeys(
-        f"{key} is {json.dumps(one.get(key))} there, {json.dumps(two.get(key))} here"
-        for name, one in before.items()
-        if (two := after.get(name)) is not None
-        for key in dict.fromkeys((*one, *two))
-        if one.get(key) != two.get(key)
-    )
-    yield from list(told)[:10]
+        there, here = (", ".join(map(str, plan.seeds)) for plan in (old, new))
+        yield f"seeds are {there} there, {here} here"
+
+    new_cells = {cell.name: cell for cell in new.cells}
+    found: dict[str, None] = {}
+    for cell in old.cells:
+        if cell.name not in new_cells:
+            continue
+        before = old.list_settings(cell)
+        after = new.list_settings(new_cells[cell.name])
+        for key in dict.fromkeys((*before, *after)):
+            if before.get(key) != after.get(key):
+                there, here = json.dumps(before.get(key)), json.dumps(after.get(key))
+                found[f"{key} is {there} there, {here} here"] = None
+    yield from list(found)[:MAX_DIFFERENCES]
 
 
-def _listed(seeds: tuple[int, ...]) -> str:
-    return ", ".join(map(str, seeds))
+def _find_values(plan: ComparisonPlan, key: str) -> Sequence[str]:
+    return next((axis.values for axis in plan.axes if axis.key == key), ())
 
 
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping | list | tuple) and value:
-        for part, each in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _leaves(each, f"{key}.{part}" if key else str(part))
-    else:
+def _refuse_folder(problem: str, remedy: str) -> RecipeError:
+    return RecipeError(ConfigIssue(COMMAND_LINE, "to", problem, remedy))
+
+
+def _walk_leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (full key, value) of everything that is not a list or mapping."""
+    if not isinstance(value, Mapping | list | tuple) or not value:
         yield key, value
+        return
+    items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    for part, each in items:
+        yield from _walk_leaves(each, f"{key}.{part}" if key else str(part))

@@ -1,147 +1,164 @@
-"""Variants in the order of what they reached at a place, and which of them the spread of seeds tells apart."""
+"""Rank variants under an evaluation condition, and tell which of them the spread of seeds separates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from statistics import median
 from typing import Literal
 
-from zoo.compare.results import Cell, Comparison, Variant
-from zoo.compare.statistics import Estimate, apart, difference, estimate
+from zoo.compare.results import Comparison, ComparisonCell, Variant
+from zoo.compare.statistics import Estimate, estimate_difference, estimate_mean, excludes_zero
 from zoo.reporting.scale import Scale
 
 Verdict = Literal["best", "within", "beyond", "unsure", "missing"]
+"""Where a variant stands: see `Standing.verdict`."""
+
+# a variant this many times as far from the first as the median one is not drawn
+FAR = 8.0
+# intervals may extend the scale by this many times the spread of all seeds
+MAX_EXTENSION = 2.0
+MARGIN = 0.04
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """One variant at one place.
-
-    `verdict`: best by its mean, or equal to that in every seed; within the spread of seeds of the best, or worse than that;
-    unsure where fewer than two seeds have both, or where those that have both tell that it is better; missing where no
-    seed has a value.
-    """
+    """One variant under one condition."""
 
     variant: Variant
-    values: Mapping[int, float]  # {seed: value}, of seeds with a finite one
+    values: Mapping[int, float]
+    """{seed: value} of seeds with a finite value."""
     mean: Estimate | None
-    behind: Estimate | None  # value - value of the best, over the seeds of both
+    difference: Estimate | None
+    """Difference to the first variant, over the seeds of both."""
     verdict: Verdict
-    lacking: tuple[str, ...]  # why seeds have no value
+    """best: the first by its mean, or equal to it in every seed; within or beyond the spread of
+    seeds of it; unsure: fewer than two seeds have both, or those that both have say that it is
+    better; missing: no seed has a value."""
+    missing_reasons: tuple[str, ...]
+    """Why seeds have no value."""
 
 
-def ranking(comparison: Comparison, place: str) -> tuple[Standing, ...]:
-    """All variants at a place, the best first; those without a value last, as they are listed."""
+def rank_variants(comparison: Comparison, condition: str) -> tuple[Standing, ...]:
+    """Rank all variants under a condition, the best first; those without a value are last."""
     sign = _sign(comparison)
-    found = {
-        variant.name: values(variant, place, comparison.measure) for variant in comparison.variants
+    values = {
+        variant.name: collect_values(variant, condition, comparison.measure)
+        for variant in comparison.variants
     }
-    means = {name: estimate(tuple(seeds.values())) for name, seeds in found.items() if seeds}
-    order = sorted(
-        comparison.variants,
-        key=lambda one: sign * means[one.name].mean if one.name in means else float("inf"),
-    )
-    best = found[order[0].name] if order else {}
-    order.sort(
-        key=lambda one: found[one.name] != best
-    )  # those that are equal to the best stand beside it
+
+    def sort_key(variant: Variant) -> float:
+        own = values[variant.name]
+        return sign * estimate_mean(tuple(own.values())).mean if own else inf
+
+    order = sorted(comparison.variants, key=sort_key)
+    best = values[order[0].name] if order else {}
+    # those that are equal to the best stand beside it
+    order.sort(key=lambda variant: values[variant.name] != best)
     return tuple(
-        _standing(comparison, variant, place, found[variant.name], best, first=number == 0)
+        _build_standing(
+            comparison, variant, condition, values[variant.name], best, is_first=number == 0
+        )
         for number, variant in enumerate(order)
     )
 
 
-def values(variant: Variant, place: str, measure: str) -> dict[int, float]:
-    """{seed: value} of the cells that have a finite one."""
-    found = {cell.seed: cell.metrics.get(place, {}).get(measure) for cell in variant.cells}
+def collect_values(variant: Variant, condition: str, measure: str) -> dict[int, float]:
+    """Return {seed: value} of the cells that have a finite value."""
+    found = {cell.seed: cell.metrics.get(condition, {}).get(measure) for cell in variant.cells}
     return {seed: value for seed, value in found.items() if value is not None and isfinite(value)}
 
 
-def lacking(variant: Variant, place: str, measure: str) -> tuple[str, ...]:
-    """Why seeds of a variant have no finite value at a place, each reason once; where all are refused, that of the first, since
-    the others' differ by what was drawn alone.
+def explain_missing(variant: Variant, condition: str, measure: str) -> tuple[str, ...]:
+    """Say why seeds of a variant have no finite value, each reason once.
+
+    If all cells are refused only the first reason is given: the others differ by their random
+    draws alone.
     """
-    if all(place in cell.refused for cell in variant.cells):
-        return tuple(_why(cell, place, measure) for cell in variant.cells[:1])
-    told: dict[str, list[str]] = {}
+    if all(condition in cell.refused for cell in variant.cells):
+        return tuple(_explain_cell(cell, condition, measure) for cell in variant.cells[:1])
+    seeds: dict[str, list[str]] = {}
     for cell in variant.cells:
-        if why := _why(cell, place, measure):
-            told.setdefault(why, []).append(str(cell.seed))
-    every = len(variant.cells)
-    return tuple(
-        why
-        if len(seeds) == every
-        else f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}: {why}"
-        for why, seeds in told.items()
-    )
+        if reason := _explain_cell(cell, condition, measure):
+            seeds.setdefault(reason, []).append(str(cell.seed))
+
+    texts = []
+    for reason, own in seeds.items():
+        word = "seed" if len(own) == 1 else "seeds"
+        is_common = len(own) == len(variant.cells)
+        texts.append(reason if is_common else f"{word} {', '.join(own)}: {reason}")
+    return tuple(texts)
 
 
-def _why(cell: Cell, place: str, measure: str) -> str:
-    value = cell.metrics.get(place, {}).get(measure)
+def _explain_cell(cell: ComparisonCell, condition: str, measure: str) -> str:
+    value = cell.metrics.get(condition, {}).get(measure)
     if value is not None:
         return "" if isfinite(value) else f"no finite number ({value})"
-    if place in cell.refused:
-        return f"refused: {cell.refused[place]}"
+    if condition in cell.refused:
+        return f"refused: {cell.refused[condition]}"
     if cell.state == "failed":
-        return f"failed: {cell.fault}" if cell.fault else "failed"
+        return f"failed: {cell.error}" if cell.error else "failed"
     return "not measured here" if cell.state == "done" else cell.state
 
 
-def _standing(
+def _build_standing(
     comparison: Comparison,
     variant: Variant,
-    place: str,
+    condition: str,
     own: dict[int, float],
     best: dict[int, float],
     *,
-    first: bool,
+    is_first: bool,
 ) -> Standing:
-    bounds, sign = comparison.bounds, _sign(comparison)
-    mean = estimate(tuple(own.values()), bounds) if own else None
-    behind = None if first else difference(own, best, bounds)
+    bounds = comparison.bounds
+    mean = estimate_mean(tuple(own.values()), bounds) if own else None
+    difference = None if is_first else estimate_difference(own, best, bounds)
     verdict: Verdict = "missing"
-    if mean is not None and (first or own == best):
-        verdict = "best"
-    elif mean is not None and (behind is None or behind.low is None):
-        verdict = "unsure"
-    elif mean is not None and behind is not None:
-        verdict = (
-            "within" if not apart(behind) else "beyond" if sign * behind.mean > 0 else "unsure"
-        )
-    why = lacking(variant, place, comparison.measure)
+    if mean is not None:
+        is_best = is_first or own == best
+        verdict = "best" if is_best else _judge(difference, _sign(comparison))
     return Standing(
-        variant=variant, values=own, mean=mean, behind=behind, verdict=verdict, lacking=why
+        variant=variant,
+        values=own,
+        mean=mean,
+        difference=difference,
+        verdict=verdict,
+        missing_reasons=explain_missing(variant, condition, comparison.measure),
     )
+
+
+def _judge(difference: Estimate | None, sign: int) -> Verdict:
+    if difference is None or difference.low is None:
+        return "unsure"
+    if not excludes_zero(difference):
+        return "within"
+    return "beyond" if sign * difference.mean > 0 else "unsure"
 
 
 def _sign(comparison: Comparison) -> int:
-    """By which values are multiplied to be the better the lower."""
+    """Return the factor that makes lower values better."""
     return -1 if comparison.better == "high" else 1
 
 
-FAR = 8.0  # times as far from the best as the middle one of those that are not equal to it, from where on nothing is drawn
-WIDE = 2.0  # times the spread of all seeds, by which intervals may widen the scale
-
-
-def window(standings: Sequence[Standing]) -> Scale:
-    """What lies far from all others does not press these together."""
-    there = [one for one in standings if one.mean]
-    if not there:
+def choose_scale(standings: Sequence[Standing]) -> Scale:
+    """Choose a scale for all variants but those that are far off, which would squeeze the others."""
+    present = [one for one in standings if one.mean]
+    if not present:
         return Scale(0.0, 1.0)
-    best = there[0].mean.mean if there[0].mean else 0.0
-    distances = [max(abs(value - best) for value in one.values.values()) for one in there]
+    best = present[0].mean.mean if present[0].mean else 0.0
+    distances = [max(abs(value - best) for value in one.values.values()) for one in present]
     reach = FAR * median([distance for distance in distances if distance > 0] or [0.0])
-    near = [one for one in there if one.mean and abs(one.mean.mean - best) <= reach] or there[:1]
-    dots = [value for one in near for value in one.values.values()]
-    room = WIDE * (max(dots) - min(dots))
-    ends = [
-        end for one in near if one.mean for end in (one.mean.low, one.mean.high) if end is not None
-    ]
-    low, high = (
-        min([*dots, *(max(end, min(dots) - room) for end in ends)]),
-        max([*dots, *(min(end, max(dots) + room) for end in ends)]),
-    )
-    margin = 0.04 * (high - low) or 0.05 * abs(high) or 0.5
+    near = [one for one in present if one.mean and abs(one.mean.mean - best) <= reach]
+
+    dots: list[float] = []
+    ends: list[float | None] = []
+    for one in near or present[:1]:
+        dots += one.values.values()
+        ends += [one.mean.low, one.mean.high] if one.mean else []
+    extension = MAX_EXTENSION * (max(dots) - min(dots))
+    least, most = min(dots) - extension, max(dots) + extension
+    clipped = [min(max(end, least), most) for end in ends if end is not None]
+    low, high = min([*dots, *clipped]), max([*dots, *clipped])
+    margin = MARGIN * (high - low) or 0.05 * abs(high) or 0.5
     return Scale(low - margin, high + margin)

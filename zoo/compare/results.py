@@ -1,4 +1,4 @@
-"""What a comparison found, as plain data: variants, their cells by seed, and what makes any of them unfair."""
+"""What a comparison found, as plain data: variants, their cells by seed, and what makes any unfair."""
 
 from __future__ import annotations
 
@@ -13,56 +13,71 @@ from zoo.errors import DataError
 from zoo.reporting.json import finite
 
 State = Literal["done", "running", "waiting", "stopped", "failed"]
-Kind = Literal["resolutions", "lengths", "variants", "rules"]
+ConditionKind = Literal["resolutions", "lengths", "data_variants", "extrapolation"]
 SIZES: tuple[Literal["resolutions", "lengths"], ...] = ("resolutions", "lengths")
-BY = " by "  # between the size and the rule of a place: 256 by yarn
-TRAINED = (
-    ""  # the place, among those that a model was measured at, of the data as the recipe has them
-)
+
+BY = " by "
+"""Stands between the size and the extrapolation method of a condition: 256 by yarn."""
+TRAINED = ""
+"""The condition of training: the data as the recipe has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """A key of the recipe that varies, and its values as one would write them: `model.encoding`, rope, alibi+dape."""
+    """A key of the recipe that varies, such as `model.encoding`."""
 
     key: str
     title: str
     values: tuple[str, ...]
+    """As people write them: rope, alibi+dape."""
+
+    @classmethod
+    def from_plain(cls, found: Mapping[str, Any]) -> Self:
+        """Return what `dataclasses.asdict` gave, read from JSON."""
+        return cls(**{**found, "values": tuple(found["values"])})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class ComparisonCell:
     """One training run. What is not known of it yet is empty or None."""
 
     seed: int
-    run: str  # the run directory, relative to the comparison's folder
+    run_dir: str
+    """Relative to the output folder."""
     state: State
-    fault: str = ""  # why it failed, in a line
-    # {place: {metric: value}}, TRAINED among them
+    error: str = ""
+    """Why it failed, in a line."""
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(
-        default_factory=dict
-    )  # {place: why it was not measured there}
-    # {place: mean loss by place in window}
-    positions: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    curve: tuple[tuple[int, float], ...] = ()  # (step, what is monitored) of each validation
+    """{condition: {metric: value}}, TRAINED among the conditions."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """{condition: why it was not measured under it}"""
+    position_losses: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    """{condition: mean loss by position in the window}"""
+    curve: tuple[tuple[int, float], ...] = ()
+    """(step, monitored metric) of each validation."""
     parameters: int | None = None
-    interpreters: tuple[str, ...] = ()  # that compute attention, each named once
+    backends: tuple[str, ...] = ()
+    """Backends that compute attention, each once."""
     steps: int | None = None
-    minutes: float | None = None  # of training, all tries together
-    step_seconds: float | None = None  # the median over training, beside what ran at the same time
-    memory: int | None = None  # bytes, the largest that the process held at once
-    # what of the start is not as in the cells of the same seed: weights by name, "order of samples"
-    differs: tuple[str, ...] = ()
+    minutes: float | None = None
+    """Minutes of training, over all attempts."""
+    step_seconds: float | None = None
+    """Median over training, while other cells may run at the same time."""
+    peak_memory: int | None = None
+    """Peak bytes of the process."""
+    different_start: tuple[str, ...] = ()
+    """What began otherwise than in the cells of this seed: names of weights, order of samples."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """What a variant has otherwise than the others, beside its values."""
+    """How a variant differs from the others, besides its values."""
 
-    what: str  # in a word: parameters, attention, start, failed seeds
-    words: str  # in full
-    little: bool = False  # told, but too little to mark the variant by
+    kind: str
+    """In a word: parameters, attention, start, failed seeds."""
+    text: str
+    minor: bool = False
+    """Whether it is too little to mark the variant by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,76 +85,125 @@ class Variant:
     """The cells of one combination of values, one for each seed."""
 
     name: str
-    values: Mapping[str, str]  # {key of an axis: value}
-    cells: tuple[Cell, ...]
-    unfair: tuple[Flag, ...] = ()
+    values: Mapping[str, str]
+    """{key of an axis: value}"""
+    cells: tuple[ComparisonCell, ...]
+    flags: tuple[Flag, ...] = ()
 
     @property
-    def marks(self) -> tuple[str, ...]:
-        """What it is marked by, in a word each."""
-        return tuple(dict.fromkeys(flag.what for flag in self.unfair if not flag.little))
+    def flag_kinds(self) -> tuple[str, ...]:
+        """The kinds of its flags, without minor ones."""
+        return tuple(dict.fromkeys(flag.kind for flag in self.flags if not flag.minor))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All variants, and how they were made. `measure` is what the answer is given in, at each of `places`."""
+    """All variants, and how they were made."""
 
-    zoo: str
-    made: str  # UTC
-    command: str  # that repeats it, and goes on where it stood
+    zoo_version: str
+    created: str
+    """UTC."""
+    command: str
+    """Repeats the comparison, and continues an unfinished one."""
     recipe: str
-    base: Mapping[str, Any]  # the recipe that all cells share, as plain data
+    base: Mapping[str, Any]
+    """The recipe that all cells share, as plain data."""
     machine: Mapping[str, Any]
     axes: tuple[Axis, ...]
     seeds: tuple[int, ...]
-    measure: str  # test/accuracy, test/loss
+    measure: str
+    """The metric that is compared, such as test/accuracy."""
     better: Literal["high", "low"]
-    kinds: Mapping[str, Kind]  # {place: what it is}, of all places but TRAINED
-    places: tuple[str, ...]  # TRAINED first, then as the recipe lists them
-    trained: str  # what TRAINED is, for people: 16 pixels, 128 tokens
-    windows: str = ""  # of texts, how they were cut: side by side, or sliding by so many tokens
-    shared: int = (
-        0  # weights that all variants have, by name and shape, and that began equal in all of them
-    )
+    condition_kinds: Mapping[str, ConditionKind]
+    """Of all conditions but TRAINED."""
+    conditions: tuple[str, ...]
+    """The evaluation conditions: TRAINED first, then as the recipe lists them."""
+    training_size: str
+    """The size of TRAINED, for people: 16 pixels, 128 tokens."""
+    windows: str = ""
+    """How texts were cut: side by side, or sliding by so many tokens."""
+    shared_weights: int = 0
+    """How many weights all variants have, by name and shape, with equal initial values."""
     variants: tuple[Variant, ...]
 
     @property
+    def cells(self) -> list[ComparisonCell]:
+        """The cells of all variants."""
+        return [cell for variant in self.variants for cell in variant.cells]
+
+    @property
     def bounds(self) -> tuple[float, float]:
-        """What the measure cannot pass: a loss nothing, a share nothing and all."""
+        """The range of the measure: a loss is positive, an accuracy is at most 1."""
         return (0.0, 1.0) if self.better == "high" else (0.0, inf)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it, which knows finite numbers alone. `read` gives the comparison back."""
+        """Return the comparison as JSON can hold it; `read` gives it back."""
         found: dict[str, Any] = finite(asdict(self))
         return found
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The comparison that a file holds. Raises DataError where it holds none."""
+        """Return the comparison of a file. Raises DataError if it holds none."""
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            axes = tuple(Axis(**{**one, "values": tuple(one["values"])}) for one in found["axes"])
-            variants = tuple(_variant(one) for one in found["variants"])
-            told = {one.name: found[one.name] for one in fields(cls)}
-            lists = {key: tuple(told[key]) for key in ("seeds", "places")}
-            return cls(**{**told, **lists, "axes": axes, "variants": variants})
+            refuse_old_version(found, path)
+            values = {one.name: found[one.name] for one in fields(cls)}
+            values |= {key: tuple(values[key]) for key in ("seeds", "conditions")}
+            values["axes"] = tuple(Axis.from_plain(one) for one in found["axes"])
+            values["variants"] = tuple(_read_variant(one) for one in found["variants"])
+            return cls(**values)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DataError(f"{path}: holds no comparison") from None
 
 
-def _variant(found: Mapping[str, Any]) -> Variant:
-    cells = tuple(_cell(one) for one in found["cells"])
-    return Variant(
-        **{**found, "unfair": tuple(Flag(**flag) for flag in found["unfair"]), "cells": cells}
-    )
+def _read_variant(found: Mapping[str, Any]) -> Variant:
+    cells = tuple(_read_cell(one) for one in found["cells"])
+    flags = tuple(Flag(**flag) for flag in found["flags"])
+    return Variant(**{**found, "cells": cells, "flags": flags})
 
 
-def _cell(found: Mapping[str, Any]) -> Cell:
-    lists = {key: tuple(found[key]) for key in ("interpreters", "differs")}
-    curve = tuple((step, value) for step, value in found["curve"])
-    positions = {place: tuple(losses) for place, losses in found["positions"].items()}
-    metrics = {
-        place: {name: nan if value is None else value for name, value in each.items()}
-        for place, each in found["metrics"].items()
+def _read_cell(found: Mapping[str, Any]) -> ComparisonCell:
+    values = dict(found)
+    values |= {key: tuple(found[key]) for key in ("backends", "different_start")}
+    values["curve"] = tuple((step, value) for step, value in found["curve"])
+    values["position_losses"] = {
+        condition: tuple(losses) for condition, losses in found["position_losses"].items()
     }
-    return Cell(**{**found, **lists, "curve": curve, "positions": positions, "metrics": metrics})
+    values["metrics"] = {
+        condition: {name: nan if value is None else value for name, value in metrics.items()}
+        for condition, metrics in found["metrics"].items()
+    }
+    return ComparisonCell(**values)
+
+
+def refuse_old_version(found: Any, path: Path) -> None:
+    """Raise DataError for a file of zoo 0.1.0, which had other keys."""
+    if isinstance(found, dict) and "zoo" in found and "zoo_version" not in found:
+        problem = f"was written by zoo {found['zoo']}, which named keys otherwise"
+        raise DataError(f"{path}: {problem}; run the comparison again in another folder")
+
+
+ANY_KEY = "*"
+
+
+def has_shape(found: Any, shape: Any) -> bool:
+    """Tell whether JSON is as its reader expects: files may be older, damaged or another's.
+
+    Args:
+        found: What was read.
+        shape: A type, a list of one shape, a tuple of alternatives, or {key: shape}, none of whose
+            keys need be there; ANY_KEY stands for all other keys.
+    """
+    if isinstance(shape, tuple):
+        return any(has_shape(found, one) for one in shape)
+    if isinstance(shape, list):
+        return isinstance(found, list) and all(has_shape(one, shape[0]) for one in found)
+    if not isinstance(shape, Mapping):
+        return isinstance(found, shape)
+    if not isinstance(found, dict):
+        return False
+    for key, value in found.items():
+        expected = shape.get(key, shape.get(ANY_KEY))
+        if expected is not None and not has_shape(value, expected):
+            return False
+    return True

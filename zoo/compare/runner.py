@@ -1,4 +1,4 @@
-"""The cells of a comparison while they run: what is told of them, and how they are stopped."""
+"""Run the cells of a comparison: start them, report on them, stop them, write what they reached."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ import shlex
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, SIGKILL, SIGTERM, SIGUSR2, Signals, signal
 
-from zoo.compare import outputs, status
-from zoo.compare.collect import gathered
-from zoo.compare.executors.base import CellHandle, CellProcess, Executor, Resources
-from zoo.compare.plan import CELLS, RECIPES, ComparisonPlan, PlannedCell
-from zoo.compare.planner import Measure, build_plan, count_gpus, find_direction, list_seeds
-from zoo.compare.request import parse_request
+from zoo.compare import status
+from zoo.compare.cell_files import MEASURED, CellFiles, build_cell
+from zoo.compare.executors.base import POLL_SECONDS, CellHandle, CellProcess, Executor, Resources
+from zoo.compare.outputs import collect_results, write_results
+from zoo.compare.plan import (
+    CELLS,
+    RECIPES,
+    ComparisonPlan,
+    PlannedCell,
+    build_plan,
+    find_direction,
+    prepare_folder,
+    write_plan,
+)
+from zoo.compare.request import RebuildOptions, count_gpus, list_seeds, parse_request
 from zoo.compare.results import TRAINED, Comparison, State
-from zoo.compare.run_files import MEASURED, cell, files
-from zoo.compare.workspace import prepare_folder, write_plan
 from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, RecipeError, Stopped, ZooError
@@ -33,30 +40,45 @@ from zoo.utils.dates import format_duration
 from zoo.utils.signals import stop_on_signal
 from zoo.utils.ticker import Ticker
 
+log = logging.getLogger("zoo")
+
+# share of a cell that is done when it has trained and is still being evaluated
+TRAINED_SHARE = 0.95
+# exit codes of a process that SIGINT or SIGTERM ended
+STOPPED_CODES = {128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM}
+PROGRESS_SECONDS = 2.0
+
 
 def run_cell(run: Path, tied: bool) -> None:
-    """Does what is not done yet, as `zoo fit` and `zoo eval` would. `tied`: it ends with whoever started it."""
-    signal(
-        SIGUSR2, SIG_IGN
-    )  # by which SLURM tells all of a job that its time is over; its engine asks a cell to save
+    """Do what is not done yet of a cell, as `zoo fit` and `zoo eval` would.
+
+    Args:
+        run: The run directory, in the folder of the comparison.
+        tied: Whether to save and end when the parent process ends.
+    """
+    # SLURM sends it to all processes of a job whose time is over; its executor asks a cell to save
+    signal(SIGUSR2, SIG_IGN)
     if tied:
-        _follow()
-    recipe = run.parent.parent / RECIPES / f"{run.name}.yaml"
-    with status.lock(
-        status.make_run_dir(run), "another process is working at this cell", status.PATIENCE
-    ):
+        _end_with_parent()
+    path = run.parent.parent / RECIPES / f"{run.name}.yaml"
+    message = "another process is working on this cell"
+    with status.lock(status.make_run_dir(run), message, status.PATIENCE):
         (run / status.STATE).unlink(missing_ok=True)
         if not (run / END).exists():
-            fit(str(recipe), [], run, "auto")
-        known = load_recipe(recipe)
-        if known.evaluate.resolutions or known.evaluate.lengths or known.evaluate.data_variants:
-            found = evaluate(str(run), [f"trainer.accelerator={known.trainer.accelerator}"])
-            atomic_io.write_json(found or {}, run / MEASURED)
+            fit(str(path), [], run, "auto")
+        recipe = load_recipe(path)
+        conditions = recipe.evaluate
+        if conditions.resolutions or conditions.lengths or conditions.data_variants:
+            measured = evaluate(str(run), [f"trainer.accelerator={recipe.trainer.accelerator}"])
+            atomic_io.write_json(measured or {}, run / MEASURED)
         status.write(run, "done")
 
 
-def _follow() -> None:
-    """Save and end, as SIGTERM has it, once nobody holds the other end of standard input: a kill is not passed on."""
+def _end_with_parent() -> None:
+    """Send SIGTERM to this process when nobody holds the other end of standard input.
+
+    The parent cannot pass on a kill.
+    """
 
     def wait() -> None:
         while os.read(0, 1):
@@ -66,248 +88,253 @@ def _follow() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-log = logging.getLogger("zoo")
-
-NEARLY = 0.95  # of a cell, when it has trained and is still measured
-STOPPED = {
-    sign * number + base for number in (SIGINT, SIGTERM) for sign, base in ((1, 128), (-1, 0))
-}  # exit codes
-PAUSE, LOOK = 0.1, 2.0  # seconds between looks at processes, and at how far they are
-
-
 class CellRunner:
-    """Gives the cells that are not done to an engine, and waits for them."""
+    """Gives the cells that are not done to an executor, and waits for them."""
 
     def __init__(
-        self, folder: Path, plan: ComparisonPlan, engine: Executor, needs: Resources
+        self, folder: Path, plan: ComparisonPlan, executor: Executor, resources: Resources
     ) -> None:
-        self.folder, self.plan, self.engine, self.needs = folder, plan, engine, needs
-        self.left: list[tuple[PlannedCell, CellHandle]] = []
+        self.folder, self.plan = folder, plan
+        self.executor, self.resources = executor, resources
+        self.pending: list[tuple[PlannedCell, CellHandle]] = []
         self.done = 0
         self.stopped: Signals | None = None
+        self.start_time, self.start_share = 0.0, 0.0
 
-    def run(self, tasks: Sequence[CellProcess]) -> Signals | None:
-        """Returns the signal that stopped it, if one did: cells save what they have then. A second one ends them at once."""
-        given = [
-            pair
-            for pair in zip(self.plan.cells, tasks, strict=True)
-            if self._state(pair[0]) != "done"
-        ]
-        self.done, jobs = len(tasks) - len(given), min(self.needs.jobs, len(given))
+    def run(self, processes: Sequence[CellProcess]) -> Signals | None:
+        """Run the cells.
+
+        Returns:
+            The signal that stopped it, if one did. Cells save their state then; a second signal
+            kills them.
+        """
+        pairs = zip(self.plan.cells, processes, strict=True)
+        given = [(cell, process) for cell, process in pairs if self._read_state(cell) != "done"]
+        self.done = len(processes) - len(given)
         log.info(
             "%s: %d of %d cells are done, %d run at the same time",
             self.folder,
             self.done,
-            len(tasks),
-            jobs,
+            len(processes),
+            min(self.resources.jobs, len(given)),
         )
         if not given:
             return None
-        ticker, self.began, self.before = Ticker(), time.monotonic(), self._share()
+
+        ticker = Ticker()
+        self.start_time, self.start_share = time.monotonic(), self._sum_progress()
         try:
             with stop_on_signal() as received:
                 try:
-                    self.engine.start([task for _, task in given], self.needs)
-                finally:  # also of those that were given before a signal came
-                    self.left = [
-                        (one, handle)
-                        for (one, _), handle in zip(given, self.engine.handles, strict=False)
-                    ]
+                    self.executor.start([process for _, process in given], self.resources)
+                finally:
+                    # also of those that were given before a signal came
+                    cells = [cell for cell, _ in given]
+                    self.pending = list(zip(cells, self.executor.handles, strict=False))
                 self._follow(ticker)
             ticker("")
             if received:
                 self._stop(received[0])
-        except BaseException:  # no cell goes on unseen
-            self.engine.stop(SIGTERM)
+        except BaseException:
+            # no cell runs on unseen
+            self.executor.stop(SIGTERM)
             raise
         return self.stopped
 
     def _follow(self, ticker: Ticker) -> None:
-        looked = 0.0
-        while self.left:
+        last_report = 0.0
+        while self.pending:
             self._conclude()
-            if time.monotonic() - looked > LOOK:
-                looked = time.monotonic()
-                ticker(self._told())
-            time.sleep(PAUSE)
+            if time.monotonic() - last_report > PROGRESS_SECONDS:
+                last_report = time.monotonic()
+                ticker(self._describe_progress())
+            time.sleep(POLL_SECONDS)
 
     def _stop(self, signal: Signals) -> None:
         self.stopped = signal
-        running = sum(handle.running() for _, handle in self.left)
-        log.info(
-            "%s: %d cells save their state; once more, and they end at once", signal.name, running
-        )
-        self.engine.stop(signal)
+        running = sum(handle.running() for _, handle in self.pending)
+        log.info("%s: %d cells save their state; a second signal kills them", signal.name, running)
+        self.executor.stop(signal)
         with stop_on_signal() as again:
-            self._drain()
+            self._wait()
         if again:
-            self.engine.stop(SIGKILL)
-            self._drain()
+            self.executor.stop(SIGKILL)
+            self._wait()
 
-    def _drain(self) -> None:
-        while self.left:
+    def _wait(self) -> None:
+        while self.pending:
             self._conclude()
-            time.sleep(PAUSE)
+            time.sleep(POLL_SECONDS)
 
     def _conclude(self) -> None:
-        """Write down the state of cells whose process has ended, and tell it."""
-        for planned, handle in [
-            pair for pair in self.left if pair[1].cancelled() or pair[1].done()
-        ]:
-            self.left.remove((planned, handle))
-            if not handle.cancelled():
-                self._ended(planned, handle)
+        """Write the state of cells whose process has ended, and log it."""
+        for pair in [*self.pending]:
+            cell, handle = pair
+            if handle.cancelled():
+                self.pending.remove(pair)
+            elif handle.done():
+                self.pending.remove(pair)
+                self._conclude_cell(cell, handle)
 
-    def _ended(self, planned: PlannedCell, handle: CellHandle) -> None:
-        run = self.folder / CELLS / planned.name
+    def _conclude_cell(self, cell: PlannedCell, handle: CellHandle) -> None:
+        run = self.folder / CELLS / cell.name
         try:
             code, lost = handle.result(), ""
-        except Exception as error:  # an engine has lost it, in a way of its own
+        except Exception as error:
+            # an executor has lost it, in a way of its own
             code, lost = 1, (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        title = f"{planned.variant}, seed {planned.seed}"
-        if self._state(planned) == "done":
+
+        title = f"{cell.variant}, seed {cell.seed}"
+        if self._read_state(cell) == "done":
             self.done += 1
-            log.info("done: %s: %s", title, self._reached(planned))
+            log.info("done: %s: %s", title, self._describe_cell(cell))
         elif status.is_locked(run):
-            log.info("not begun: %s: another process is working at it", title)
-        elif self.stopped or code in STOPPED:
-            self._write(run, "stopped")
+            log.info("not started: %s: another process is working on it", title)
+        elif self.stopped or code in STOPPED_CODES:
+            self._write_state(run, "stopped")
         else:
-            fault = lost or status.describe_failure(run, code)
-            log.info("failed: %s: %s", title, fault)
-            self._write(run, "failed", fault)
+            error_text = lost or status.describe_failure(run, code)
+            log.info("failed: %s: %s", title, error_text)
+            self._write_state(run, "failed", error_text)
 
-    def _write(self, run: Path, now: State, fault: str = "") -> None:
-        """Where that fails, as on a full disk, the other cells are still followed."""
+    def _write_state(self, run: Path, state: State, error: str = "") -> None:
+        """Write a state; if that fails, as on a full disk, the other cells are still followed."""
         try:
-            status.write(status.make_run_dir(run), now, fault)
-        except (ZooError, OSError) as error:
-            log.info("%s: its state, %s, cannot be written: %s", run, now, error)
+            status.write(status.make_run_dir(run), state, error)
+        except (ZooError, OSError) as problem:
+            log.info("%s: its state, %s, cannot be written: %s", run, state, problem)
 
-    def _reached(self, planned: PlannedCell) -> str:
-        found = cell(self.plan, self.folder, planned, files(self.folder / CELLS / planned.name))
-        value = found.metrics.get(TRAINED, {}).get(self.plan.measure)
-        told = "" if value is None else f"{self.plan.measure} {value:.4f}, "
-        return f"{told}trained in {format_duration(60 * (found.minutes or 0))}; {self.done} of {len(self.plan.cells)} cells"
+    def _describe_cell(self, planned: PlannedCell) -> str:
+        files = CellFiles.read(self.folder / CELLS / planned.name)
+        cell = build_cell(self.plan, self.folder, planned, files)
+        value = cell.metrics.get(TRAINED, {}).get(self.plan.measure)
+        reached = "" if value is None else f"{self.plan.measure} {value:.4f}, "
+        duration = format_duration(60 * (cell.minutes or 0))
+        return f"{reached}trained in {duration}; {self.done} of {len(self.plan.cells)} cells"
 
-    def _told(self) -> str:
-        share, cells = self._share(), len(self.plan.cells)
-        running = sum(handle.running() for _, handle in self.left)
-        told = f"{cells - len(self.left)} of {cells} cells ended, {running} running"
-        spent, gone = time.monotonic() - self.began, share - self.before
-        return (
-            f"{told}, {format_duration(spent * (cells - share) / gone)} left" if gone > 0 else told
-        )
+    def _describe_progress(self) -> str:
+        share, count = self._sum_progress(), len(self.plan.cells)
+        running = sum(handle.running() for _, handle in self.pending)
+        text = f"{count - len(self.pending)} of {count} cells ended, {running} running"
+        gained = share - self.start_share
+        if gained <= 0:
+            return text
+        seconds = (time.monotonic() - self.start_time) * (count - share) / gained
+        return f"{text}, {format_duration(seconds)} left"
 
-    def _share(self) -> float:
-        """How many cells' worth of training is done."""
-        return sum(self._progress(planned) for planned in self.plan.cells)
+    def _sum_progress(self) -> float:
+        """Return how many cells' worth of training is done."""
+        return sum(self._measure_progress(cell) for cell in self.plan.cells)
 
-    def _progress(self, planned: PlannedCell) -> float:
-        now = self._state(planned)
-        if now in ("done", "failed"):
+    def _measure_progress(self, cell: PlannedCell) -> float:
+        if self._read_state(cell) in ("done", "failed"):
             return 1.0
-        trainer = planned.recipe["trainer"]
+        trainer = cell.recipe["trainer"]
+        shares = []
         try:
-            _, rows = loggers.read(self.folder / CELLS / planned.name / "metrics.csv")
-            shares = [
-                float(rows[-1][key]) / trainer[most]
-                for key, most in (("epoch", "max_epochs"), ("step", "max_steps"))
-                if trainer[most]
-            ]
+            _, rows = loggers.read(self.folder / CELLS / cell.name / "metrics.csv")
+            for key, limit in (("epoch", "max_epochs"), ("step", "max_steps")):
+                if trainer[limit]:
+                    shares.append(float(rows[-1][key]) / trainer[limit])
         except (OSError, ValueError, KeyError, IndexError):
             return 0.0
-        return min(NEARLY, max(shares, default=0.0))  # whichever comes first ends it
+        # whichever limit comes first ends training
+        return min(TRAINED_SHARE, max(shares, default=0.0))
 
-    def _state(self, planned: PlannedCell) -> str:
-        return status.read(self.folder / CELLS / planned.name)[0]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RebuildOptions:
-    """Options of `zoo compare --from`."""
-
-    measure: Measure | None = None
+    def _read_state(self, cell: PlannedCell) -> State:
+        return status.read(self.folder / CELLS / cell.name)[0]
 
 
 def compare(
-    name: str | None, words: Sequence[str], plugins: Sequence[str]
+    recipe: str, words: Sequence[str], plugins: Sequence[str]
 ) -> tuple[Comparison, ZooError | None]:
-    """The result as far as it has come, and why it has come no further.
+    """Train and evaluate all variants of a recipe, and write the files of the output folder.
 
-    Raises RecipeError with all that is wrong with any cell before anything is started.
+    Args:
+        recipe: A recipe file or a registered name.
+        words: What varies, options and overrides, from the command line.
+        plugins: Plug-in packages, for the command that repeats it.
+
+    Returns:
+        The comparison as far as it has come, and why it has come no further.
+
+    Raises:
+        RecipeError: Something is wrong with the options or with any cell; nothing was started.
     """
-    if name is None:
-        raise RecipeError(
-            ConfigIssue(
-                COMMAND_LINE,
-                "",
-                "no recipe",
-                "write zoo compare RECIPE encodings=[...], or --from DIR",
-            )
-        )
-    options, engine, asked, found = parse_request(name, words, plugins)
-    wanted = len(found) * len(list_seeds(options.seeds, next(iter(found.values()))))
-    needed = max(count_gpus(one, is_local=engine.is_local) for one in found.values())
-    needs = engine.plan_resources(wanted, None if options.jobs == "auto" else options.jobs, needed)
-    made = build_plan(asked, found, needs, is_local=engine.is_local)
-    folder = Path(options.to or f"comparisons/{made.recipe}-{made.hash}")
+    options, executor, request, recipes = parse_request(recipe, words, plugins)
+    is_local = executor.is_local
+    count = len(recipes) * len(list_seeds(options.seeds, next(iter(recipes.values()))))
+    jobs = None if options.jobs == "auto" else options.jobs
+    gpus = max(count_gpus(one, is_local=is_local) for one in recipes.values())
+    resources = executor.plan_resources(count, jobs, gpus)
+    plan = build_plan(request, recipes, resources, is_local=is_local)
+
+    folder = Path(options.to or f"comparisons/{plan.recipe}-{plan.hash}")
     prepare_folder(folder)
     with status.lock(folder, "another zoo compare is working in this folder"):
-        made = write_plan(made, folder)
-        cells = CellRunner(folder, made, engine, needs)
-        stopped = cells.run(
-            [CellProcess(folder / CELLS / cell.name, Path.cwd()) for cell in made.cells]
+        plan = write_plan(plan, folder)
+        runner = CellRunner(folder, plan, executor, resources)
+        processes = [CellProcess(folder / CELLS / cell.name, Path.cwd()) for cell in plan.cells]
+        stopped = runner.run(processes)
+        comparison = collect_results(plan, folder)
+        _write(comparison, folder)
+    return comparison, _find_outcome(comparison, folder, stopped)
+
+
+def rebuild(words: Sequence[str]) -> Comparison:
+    """Write table, page and figures of an output folder again, from what its cells reached.
+
+    Args:
+        words: `rebuild=FOLDER` and other options of `RebuildOptions`.
+
+    Raises:
+        RecipeError: An option is wrong, or no cell has the measure.
+        DataError: The folder holds no comparison.
+    """
+    options = RebuildOptions(**parse_options(words, [RebuildOptions])[0])
+    folder = Path(options.rebuild)
+    plan = ComparisonPlan.read(folder)
+    if options.measure is not None:
+        # and the command that would give the same
+        kept = [word for word in shlex.split(plan.command) if not word.startswith("measure=")]
+        plan = replace(
+            plan,
+            measure=f"test/{options.measure}",
+            better=find_direction(options.measure),
+            command=shlex.join([*kept, f"measure={options.measure}"]),
         )
-        comparison = gathered(made, folder)
-        written = outputs.write(comparison, folder)
-    log.info("written: %s", ", ".join(str(path) for path in written))
-    return comparison, _outcome(comparison, folder, made.command, stopped)
 
-
-def rebuild(folder: Path, words: Sequence[str]) -> Comparison:
-    """Table, page and figures anew from what is there. Raises DataError where there is no comparison."""
-    (options,) = parse_options(words, [RebuildOptions])
-    made = ComparisonPlan.read(folder)
-    if options["measure"] is not None:
-        made = _remeasured(made, options["measure"])
-    comparison = gathered(made, folder)
-    known = [
-        cell.metrics[TRAINED]
-        for variant in comparison.variants
-        for cell in variant.cells
-        if TRAINED in cell.metrics
-    ]
-    if known and not any(made.measure in one for one in known):
-        told = f"no cell has {made.measure}, but {', '.join(known[0])}"
-        raise RecipeError(ConfigIssue(COMMAND_LINE, "measure", told, "name one of these"))
-    written = outputs.write(comparison, folder)
-    log.info("written: %s", ", ".join(str(path) for path in written))
+    comparison = collect_results(plan, folder)
+    cells = comparison.cells
+    metrics = [cell.metrics[TRAINED] for cell in cells if TRAINED in cell.metrics]
+    if metrics and not any(plan.measure in one for one in metrics):
+        problem = f"no cell has {plan.measure}, but {', '.join(metrics[0])}"
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "measure", problem, "name one of these"))
+    _write(comparison, folder)
     return comparison
 
 
-def _remeasured(made: ComparisonPlan, measure: Measure) -> ComparisonPlan:
-    """The plan with its answer given in another measure, and the command that would."""
-    words = [word for word in shlex.split(made.command) if not word.startswith("measure=")]
-    command = shlex.join([*words, f"measure={measure}"])
-    return replace(made, measure=f"test/{measure}", better=find_direction(measure), command=command)
+def _write(comparison: Comparison, folder: Path) -> None:
+    written = write_results(comparison, folder)
+    log.info("written: %s", ", ".join(map(str, written)))
 
 
-def _outcome(
-    comparison: Comparison, folder: Path, command: str, stopped: Signals | None
-) -> ZooError | None:
-    """Why the comparison is not complete, and how to go on."""
-    cells = [(variant.name, cell) for variant in comparison.variants for cell in variant.cells]
-    done = sum(cell.state == "done" for _, cell in cells)
+def _find_outcome(comparison: Comparison, folder: Path, stopped: Signals | None) -> ZooError | None:
+    """Return why the comparison is not complete, and how to continue it."""
+    unfinished = []
+    count = 0
+    for variant in comparison.variants:
+        count += len(variant.cells)
+        for cell in variant.cells:
+            if cell.state != "done":
+                reason = cell.error or cell.state
+                unfinished.append(f"  {variant.name}, seed {cell.seed}: {reason}")
+
     if stopped is not None:
-        told = f"stopped by {stopped.name} with {done} of {len(cells)} cells done; the same command goes on: {command}"
-        return Stopped(stopped, told)
-    failed = [
-        f"  {name}, seed {cell.seed}: {cell.fault or cell.state}"
-        for name, cell in cells
-        if cell.state != "done"
-    ]
-    if not failed:
+        done = count - len(unfinished)
+        text = f"stopped by {stopped.name} with {done} of {count} cells done"
+        return Stopped(stopped, f"{text}; the same command continues: {comparison.command}")
+    if not unfinished:
         return None
-    head = f"{len(failed)} of {len(cells)} cells are not done; the same command tries them again ({folder / CELLS})"
-    return ZooError("\n".join([head, *failed]))
+    text = f"{len(unfinished)} of {count} cells are not done; the same command tries them again"
+    return ZooError("\n".join([f"{text} ({folder / CELLS})", *unfinished]))

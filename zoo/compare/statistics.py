@@ -1,4 +1,4 @@
-"""Means over seeds with their intervals, and differences of variants that were made with the same seeds."""
+"""Means over seeds with their intervals, and differences of variants, paired by seed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from statistics import fmean, stdev
 from scipy.stats import t
 
 LEVEL = 0.95
-ANY = (-inf, inf)
+ANY_VALUE = (-inf, inf)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean of so many values, with the bounds of Student's 95 % interval of it: None where one value has no spread."""
+    """A mean of `count` values with Student's 95 % interval; one value has no interval."""
 
     mean: float
     low: float | None
@@ -23,9 +23,13 @@ class Estimate:
     count: int
 
 
-def estimate(values: Sequence[float], bounds: tuple[float, float] = ANY) -> Estimate:
-    """The mean of one value or more. Student (1908), unknown variance. `bounds` are what no value can pass: an interval that
-    ends there holds the true mean as often as one that goes on.
+def estimate_mean(values: Sequence[float], bounds: tuple[float, float] = ANY_VALUE) -> Estimate:
+    """Estimate the mean of at least one value, of unknown variance (Student, 1908).
+
+    Args:
+        values: Independent values.
+        bounds: The range of the values. An interval that ends there holds the true mean as often
+            as one that exceeds it.
     """
     mean, count = fmean(values), len(values)
     if count < 2:
@@ -34,20 +38,26 @@ def estimate(values: Sequence[float], bounds: tuple[float, float] = ANY) -> Esti
     return Estimate(mean, max(mean - half, bounds[0]), min(mean + half, bounds[1]), count)
 
 
-def difference(
-    one: Mapping[int, float], other: Mapping[int, float], bounds: tuple[float, float] = ANY
+def estimate_difference(
+    one: Mapping[int, float], other: Mapping[int, float], bounds: tuple[float, float] = ANY_VALUE
 ) -> Estimate | None:
-    """one - other, {seed: value} each within bounds, over the seeds that both have; None where there is none.
+    """Estimate the mean of one - other over the seeds that both have; None if there is none.
 
-    Cells of one seed share their first weights and the order of samples: what these do to both is not in their difference.
+    Cells of a seed share their initial weights and the order of samples. What these do to both of
+    them cancels in the difference.
+
+    Args:
+        one: {seed: value}
+        other: {seed: value}
+        bounds: The range of the values.
     """
     pairs = [one[seed] - other[seed] for seed in one.keys() & other.keys()]
-    reach = bounds[1] - bounds[0]
-    return estimate(pairs, (-reach, reach)) if pairs else None
+    width = bounds[1] - bounds[0]
+    return estimate_mean(pairs, (-width, width)) if pairs else None
 
 
-def apart(found: Estimate | None) -> bool:
-    """Whether a difference exceeds the spread of seeds: its interval leaves 0 out."""
+def excludes_zero(found: Estimate | None) -> bool:
+    """Tell whether a difference exceeds the spread of seeds: its interval leaves 0 out."""
     if found is None or found.low is None or found.high is None:
         return False
     return found.low > 0 or found.high < 0

@@ -1,4 +1,4 @@
-"""The state of a cell: what `cell.json` says of it, and whether a process works at it now."""
+"""The state of a cell: what `cell.json` says of it, and whether a process works on it now."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from zoo.errors import ZooError
 from zoo.run import atomic_io
 
 STATE, LOCK, OUTPUT = "cell.json", ".lock", "output.log"
-PATIENCE = 60.0  # seconds for a process before this one, whose driver is gone, to save and end
-LINES = 3  # of the output, that tell why a process failed
+# for a process whose parent was killed to save its state and end
+PATIENCE = 60.0
+TAIL_BYTES = 4096
+MAX_LINES = 3
+MAX_LETTERS = 600
 
 
-def write(run: Path, state: State, fault: str = "") -> None:
-    """Done, failed or stopped: what is left when no process works at it any more."""
-    text = json.dumps({"state": state, "fault": fault}) + "\n"
+def write(run: Path, state: State, error: str = "") -> None:
+    """Write the state that remains when no process works on a cell any more."""
+    text = json.dumps({"state": state, "error": error}) + "\n"
     atomic_io.write(io.BytesIO(text.encode()), run / STATE)
 
 
 def read(run: Path) -> tuple[State, str]:
-    """State and fault."""
+    """Return the state of a cell, and why it failed."""
     try:
         found = json.loads((run / STATE).read_text(encoding="utf-8"))
-        return (
-            (found["state"], str(found["fault"]))
-            if found["state"] in get_args(State)
-            else ("stopped", "")
-        )
+        is_known = found["state"] in get_args(State)
+        return (found["state"], str(found["error"])) if is_known else ("stopped", "")
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError):
@@ -46,25 +46,29 @@ def read(run: Path) -> tuple[State, str]:
 
 
 def make_run_dir(run: Path) -> Path:
-    """The run directory, in which a run can still begin."""
+    """Make a run directory that a run can still begin in."""
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     return run
 
 
 @contextlib.contextmanager
 def lock(folder: Path, message: str, patience: float = 0.0, name: str = LOCK) -> Iterator[None]:
-    """Have a folder for this process alone. Raises ZooError where another one has it, after waiting for so long."""
-    ends = time.monotonic() + patience
+    """Lock a folder for this process.
+
+    Raises:
+        ZooError: Another process has it, also after `patience` seconds; with the message.
+    """
+    end = time.monotonic() + patience
     with (folder / name).open("a") as file:
         while not _try_lock(file):
-            if time.monotonic() > ends:
+            if time.monotonic() > end:
                 raise ZooError(f"{folder}: {message}")
             time.sleep(0.1)
         yield
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether another process has a folder."""
+    """Tell whether another process has a folder."""
     if not (folder / LOCK).exists():
         return False
     with (folder / LOCK).open("a") as file:
@@ -80,20 +84,18 @@ def _try_lock(file: IO[str]) -> bool:
 
 
 def describe_failure(run: Path, code: int) -> str:
-    """Why a process failed: its exit code, or the signal that ended it, and the last lines that it told."""
-    ended = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+    """Say why a process failed: its exit code or signal, and the last lines of its output."""
+    end = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
     try:
         with (run / OUTPUT).open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         lines = []
     lines = [line for line in lines if line.strip()]
-    said = [
-        number for number, line in enumerate(lines) if line.startswith("zoo: ")
-    ]  # of its end, by itself
-    told = [
-        line.strip().removeprefix("zoo: ")
-        for line in (lines[said[-1] :][:LINES] if said else lines[-LINES:])
-    ]
-    return f"{ended}: {' '.join(told)}"[:600] if told else ended
+
+    # zoo's own message, if the process could still write one
+    starts = [number for number, line in enumerate(lines) if line.startswith("zoo: ")]
+    lines = lines[starts[-1] :][:MAX_LINES] if starts else lines[-MAX_LINES:]
+    words = [line.strip().removeprefix("zoo: ") for line in lines]
+    return f"{end}: {' '.join(words)}"[:MAX_LETTERS] if words else end

@@ -1,93 +1,86 @@
-"""The question of a comparison and sentences that answer it: who is first, and can seeds tell."""
+"""A comparison in words and as text tables: who is first, and can the spread of seeds tell."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import floor, log10
+from statistics import fmean
 
-from zoo.compare.ranking import Standing, ranking, values
-from zoo.compare.results import BY, TRAINED, Comparison, Kind
+from zoo.bench.result import format_machine
+from zoo.compare.ranking import Standing, Verdict, collect_values, rank_variants
+from zoo.compare.results import BY, TRAINED, Comparison, ComparisonCell, ConditionKind, Variant
 from zoo.compare.statistics import Estimate
 from zoo.reporting.numbers import format_fixed
+from zoo.reporting.tables import format_markdown
 
-UNITS: Mapping[Kind | None, str] = {"resolutions": "pixels", "lengths": "tokens"}
-MOST = 6  # decimals
+MB = 2**20
+UNITS: Mapping[ConditionKind | None, str] = {"resolutions": "pixels", "lengths": "tokens"}
+MAX_DECIMALS = 6
+MAX_SEEDS = 20
+# states of cells that will have a value
+UNFINISHED = ("running", "stopped", "waiting")
+ONE_SEED = "with one seed each, nothing tells a difference from chance"
+SPREAD = "within the spread of seeds"
+# columns that are aligned to the left
+TEXT_COLUMNS = ("variant", "attention", "spread of seeds", "flags")
+VERDICTS: Mapping[Verdict, str] = {"within": "within", "beyond": "beyond", "unsure": "?"}
 
 
-def measured(comparison: Comparison) -> str:
-    """test/accuracy as people say it."""
+# Names and numbers
+
+
+def format_measure(comparison: Comparison) -> str:
+    """Return the metric as people say it: test accuracy."""
     return comparison.measure.replace("/", " ")
 
 
-def named(comparison: Comparison, place: str) -> str:
-    """A place with its unit: 24 pixels."""
-    if place == TRAINED:
-        return comparison.trained or "the size of training"
-    kind = comparison.kinds.get(place)
-    if kind != "rules":
-        return f"{place} {UNITS[kind]}" if kind in UNITS else place
-    length, _, rule = place.partition(BY)
-    unit = next((UNITS[one] for one in comparison.kinds.values() if one in UNITS), "")
-    return " ".join(filter(None, (length, unit, f"by {rule}")))
+def format_question(comparison: Comparison) -> str:
+    """Return the question of a comparison: Which encoding, on vit_comrope?"""
+    titles = [axis.title for axis in comparison.axes] or ["variant"]
+    return f"Which {join_names(titles)}, on {comparison.recipe}?"
 
 
-def at(comparison: Comparison, places: Sequence[str]) -> str:
-    """At 16, 24 and 32 pixels and on rotated: places of a sentence."""
-    variants = [place for place in places if comparison.kinds.get(place) == "variants"]
-    sizes = [named(comparison, place) for place in places if place not in variants]
-    parts = [f"at {_united(sizes)}"] if sizes else []
-    return listed([*parts, f"on {listed(variants, len(variants))}"] if variants else parts)
+def name_condition(comparison: Comparison, condition: str) -> str:
+    """Return a condition with its unit: 24 pixels, 256 tokens by yarn."""
+    if condition == TRAINED:
+        return comparison.training_size or "the training size"
+    kinds = comparison.condition_kinds
+    kind = kinds.get(condition)
+    if kind != "extrapolation":
+        return f"{condition} {UNITS[kind]}" if kind in UNITS else condition
+    size, _, method = condition.partition(BY)
+    unit = next((UNITS[one] for one in kinds.values() if one in UNITS), "")
+    return " ".join(filter(None, (size, unit, f"by {method}")))
 
 
-def _united(names: Sequence[str]) -> str:
-    """With their unit once where all have it."""
-    unit = names[-1].rpartition(" ")[2]
+def describe_conditions(comparison: Comparison, conditions: Sequence[str]) -> str:
+    """Name conditions in a sentence: at 16, 24 and 32 pixels and on rotated."""
+    kinds = comparison.condition_kinds
+    variants = [one for one in conditions if kinds.get(one) == "data_variants"]
+    sizes = [name_condition(comparison, one) for one in conditions if one not in variants]
+    parts = [f"at {_join_sizes(sizes)}"] if sizes else []
+    if variants:
+        parts.append(f"on {join_names(variants, len(variants))}")
+    return join_names(parts)
+
+
+def _join_sizes(names: Sequence[str]) -> str:
+    """Join sizes; a unit that all of them have is written once."""
+    *others, last = names
+    unit = last.rpartition(" ")[2]
     if unit in UNITS.values() and all(name.endswith(f" {unit}") for name in names):
-        names = [name.removesuffix(f" {unit}") for name in names[:-1]] + [names[-1]]
-    return listed(names, len(names))
+        others = [name.removesuffix(f" {unit}") for name in others]
+    return join_names([*others, last], len(names))
 
 
-def size(comparison: Comparison, place: str) -> float | None:
-    """The resolution or length of a place, None where it is not one number."""
-    if place != TRAINED and comparison.kinds.get(place) not in UNITS:
+def read_size(comparison: Comparison, condition: str) -> float | None:
+    """Return the resolution or length of a condition; None if it is not one number."""
+    if condition != TRAINED and comparison.condition_kinds.get(condition) not in UNITS:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(?: \D*)?", named(comparison, place))
-    return float(found[1]) if found else None
-
-
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """One, two and three; of many, how many more there are."""
-    if len(names) > most:
-        names = [*names[: most - 1], f"{len(names) - most + 1} others"]
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def decimals(comparison: Comparison) -> int:
-    """So many that the means of each place are told apart: three for 0.9125, more where they lie close."""
-    needed = 0
-    for place in comparison.places:
-        means = [
-            sum(found) / len(found)
-            for one in comparison.variants
-            if (found := [*values(one, place, comparison.measure).values()])
-        ]
-        largest = max(map(abs, means), default=0.0)
-        apart = max(means, default=0.0) - min(means, default=0.0)
-        least = 3 if 0.1 <= largest < 10 or largest == 0 else 2 - floor(log10(largest))
-        close = -floor(log10(apart / 10)) if apart > 0 else 0
-        needed = max(needed, least, min(close, least + 1))
-    return min(max(needed, 0), MOST)
-
-
-def spread(found: Estimate, places: int, *, sign: bool = False) -> str:
-    """A mean with its interval where it has one: 0.912 (0.905 to 0.919)."""
-    mean = format_fixed(found.mean, places, sign=sign)
-    if found.low is None:
-        return mean
-    return f"{mean} ({format_fixed(found.low, places, sign=sign)} to {format_fixed(found.high, places, sign=sign)})"
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?: \D*)?", name_condition(comparison, condition))
+    return float(match[1]) if match else None
 
 
 def name_extreme(comparison: Comparison) -> str:
@@ -99,175 +92,324 @@ def _extreme(comparison: Comparison) -> str:
     return "highest" if comparison.better == "high" else "lowest"
 
 
-def capital(sentence: str) -> str:
-    """With its first letter large."""
+def join_names(names: Sequence[str], most: int = 5) -> str:
+    """Join names as in one, two and three; of more than `most`, say how many others there are."""
+    if len(names) > most:
+        names = [*names[: most - 1], f"{len(names) - most + 1} others"]
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def count_decimals(comparison: Comparison) -> int:
+    """Return how many decimals tell the means under each condition apart: three for 0.9125."""
+    needed = 0
+    for condition in comparison.conditions:
+        values = (
+            collect_values(variant, condition, comparison.measure).values()
+            for variant in comparison.variants
+        )
+        means = [sum(own) / len(own) for own in values if own]
+        largest = max(map(abs, means), default=0.0)
+        gap = max(means, default=0.0) - min(means, default=0.0)
+        least = 3 if 0.1 <= largest < 10 or largest == 0 else 2 - floor(log10(largest))
+        close = -floor(log10(gap / 10)) if gap > 0 else 0
+        needed = max(needed, least, min(close, least + 1))
+    return min(max(needed, 0), MAX_DECIMALS)
+
+
+def format_estimate(found: Estimate, decimals: int, *, sign: bool = False) -> str:
+    """Format a mean with its interval, if it has one: 0.912 (0.905 to 0.919)."""
+    mean = format_fixed(found.mean, decimals, sign=sign)
+    if found.low is None:
+        return mean
+    low, high = (format_fixed(end, decimals, sign=sign) for end in (found.low, found.high))
+    return f"{mean} ({low} to {high})"
+
+
+def capitalize(sentence: str) -> str:
+    """Return a sentence with a capital first letter; other letters stay."""
     return sentence[:1].upper() + sentence[1:]
 
 
-def sentences(parts: Iterable[str]) -> str:
-    """Each as a sentence of its own."""
-    return " ".join(f"{capital(part)}." for part in parts if part)
+def join_sentences(parts: Iterable[str]) -> str:
+    """Write each part that is not empty as a sentence."""
+    return " ".join(f"{capitalize(part)}." for part in parts if part)
 
 
-WAITED = ("running", "stopped", "waiting")  # states of cells that will have a value
-ONE_SEED = "with one seed each, nothing tells a difference from chance"
+# Sentences
 
 
-def question(comparison: Comparison) -> str:
-    """Which encoding, on vit_comrope?"""
-    titles = [axis.title for axis in comparison.axes] or ["variant"]
-    return f"Which {listed(titles)}, on {comparison.recipe}?"
+def summarize(comparison: Comparison) -> str:
+    """Summarize the ranking without numbers, neighbouring conditions with one result together."""
+    texts = []
+    for condition in comparison.conditions:
+        standings = rank_variants(comparison, condition)
+        texts.append((condition, _summarize_condition(comparison, standings)))
+
+    parts = []
+    for text, group in groupby(texts, key=lambda pair: pair[1]):
+        where = describe_conditions(comparison, [condition for condition, _ in group])
+        parts.append(f"{where} {text.replace(f'; {ONE_SEED}', '')}")
+    if any(ONE_SEED in text for _, text in texts):
+        parts.append(ONE_SEED)
+    return join_sentences(parts)
 
 
-def summary(comparison: Comparison) -> str:
-    """One sentence for all neighbouring places that have the same answer."""
-    told = [(place, _short(comparison, ranking(comparison, place))) for place in comparison.places]
-    groups = [
-        (words, [place for place, _ in group])
-        for words, group in groupby(told, key=lambda pair: pair[1])
-    ]
-    alone = any(ONE_SEED in words for words, _ in groups)
-    parts = [
-        f"{at(comparison, places)} {words.replace(f'; {ONE_SEED}', '')}" for words, places in groups
-    ]
-    return sentences([*parts, ONE_SEED if alone else ""])
+def _summarize_condition(comparison: Comparison, standings: Sequence[Standing]) -> str:
+    present = [one for one in standings if one.mean]
+    if not present:
+        is_pending = any(cell.state in UNFINISHED for cell in comparison.cells)
+        return "nothing is measured yet" if is_pending else "nothing is measured"
 
+    best, near = _list_names(present, "best"), _list_names(present, "within")
+    if len(present) == len(best) == 1:
+        return f"{best[0]} alone is measured"
+    if len(present) == len(best):
+        return f"{join_names(best)} are alike, to the last digit of each seed"
 
-def answers(comparison: Comparison) -> dict[str, str]:
-    """{place: sentences with the numbers}"""
-    return {place: answer(comparison, place) for place in comparison.places}
-
-
-def answer(comparison: Comparison, place: str) -> str:
-    """Which has the highest mean at a place, which lie within the spread of seeds, which have no value, and what is unfair."""
-    standings = ranking(comparison, place)
-    where, there = at(comparison, [place]), [one for one in standings if one.mean]
-    if not there:
-        return sentences([f"{where} nothing is measured", *_missing(standings)])
-    best = _names(there, "best")
-    assert there[0].mean
-    reached = f"{measured(comparison)} {spread(there[0].mean, decimals(comparison))}"
-    first = f"{where} {_lead(comparison, best, there)}: {reached}; {_others(there)}"
-    return sentences([first, *_missing(standings), *_unfair(there)])
-
-
-def _lead(comparison: Comparison, best: Sequence[str], there: Sequence[Standing]) -> str:
-    """Say who has the highest mean: a has the highest mean, a and b share the highest mean."""
-    verb = "has" if len(best) == 1 else "share"
-    what = "value" if _single(there) else "mean"
-    return f"{listed(best)} {verb} the {_extreme(comparison)} {what}"
-
-
-def _short(comparison: Comparison, standings: Sequence[Standing]) -> str:
-    """Without numbers."""
-    there = [one for one in standings if one.mean]
-    if not there:
-        waited = any(cell.state in WAITED for one in standings for cell in one.variant.cells)
-        return "nothing is measured yet" if waited else "nothing is measured"
-    best, near = _names(there, "best"), _names(there, "within")
-    if len(there) == len(best):
-        names = listed(best)
-        if len(best) == 1:
-            return f"{names} alone is measured"
-        return f"{names} are alike, to the last digit of each seed"
-    lead = _lead(comparison, best, there)
-    if _names(there, "unsure"):
-        return f"{lead}; {_unsure(there)}"
+    lead = _describe_lead(comparison, best, present)
+    if _list_names(present, "unsure"):
+        return f"{lead}; {_describe_unsure(present)}"
     if not near:
         return f"{lead}, by more than the spread of seeds"
-    if 1 < len(near) == len(there) - len(best):
-        return f"{lead}, but the others lie within the spread of seeds"
-    return f"{lead}, but {listed(near)} {_lie(near)} within the spread of seeds"
+    if 1 < len(near) == len(present) - len(best):
+        return f"{lead}, but the others lie {SPREAD}"
+    return f"{lead}, but {join_names(near)} {_lie(near)} {SPREAD}"
 
 
-def _others(there: Sequence[Standing]) -> str:
-    near, far, unsure = (_names(there, verdict) for verdict in ("within", "beyond", "unsure"))
-    if len(there) == len(_names(there, "best")):
+def describe_results(comparison: Comparison) -> dict[str, str]:
+    """Return {condition: sentences with its numbers}."""
+    return {one: describe_result(comparison, one) for one in comparison.conditions}
+
+
+def describe_result(comparison: Comparison, condition: str) -> str:
+    """Say who is first under a condition, who lies within the spread of seeds, and who is flagged."""
+    standings = rank_variants(comparison, condition)
+    where = describe_conditions(comparison, [condition])
+    present = [one for one in standings if one.mean]
+    if not present:
+        return join_sentences([f"{where} nothing is measured", *_describe_missing(standings)])
+
+    assert present[0].mean
+    lead = _describe_lead(comparison, _list_names(present, "best"), present)
+    value = format_estimate(present[0].mean, count_decimals(comparison))
+    reached = f"{format_measure(comparison)} {value}"
+    first = f"{where} {lead}: {reached}; {_describe_others(present)}"
+    return join_sentences([first, *_describe_missing(standings), *_describe_flags(present)])
+
+
+def _describe_lead(comparison: Comparison, best: Sequence[str], present: Sequence[Standing]) -> str:
+    """Say who is first: a has the highest mean; a and b share the highest mean."""
+    verb = "has" if len(best) == 1 else "share"
+    what = "value" if _has_single_seeds(present) else "mean"
+    return f"{join_names(best)} {verb} the {_extreme(comparison)} {what}"
+
+
+def _describe_others(present: Sequence[Standing]) -> str:
+    verdicts: tuple[Verdict, ...] = ("within", "beyond", "unsure")
+    near, far, unsure = (_list_names(present, verdict) for verdict in verdicts)
+    if len(present) == len(_list_names(present, "best")):
         return "no other is measured there"
-    if unsure:
-        return _unsure(there) if not near and not far else f"{_told(near, far)}; {_unsure(there)}"
-    return _told(near, far)
+    parts = [_describe_near(near, far)] if near or far or not unsure else []
+    return "; ".join([*parts, _describe_unsure(present)] if unsure else parts)
 
 
-def _told(near: Sequence[str], far: Sequence[str]) -> str:
-    """Which lie within the spread of seeds, and whether the others do."""
+def _describe_near(near: Sequence[str], far: Sequence[str]) -> str:
+    """Say who lies within the spread of seeds, and whether the others do."""
+    if not near and len(far) == 1:
+        return f"{far[0]} does not lie {SPREAD}"
     if not near:
-        return (
-            f"{far[0]} does not lie within the spread of seeds"
-            if len(far) == 1
-            else "none of the others lies within the spread of seeds"
-        )
+        return f"none of the others lies {SPREAD}"
     rest = "" if not far else f", {far[0]} does not" if len(far) == 1 else ", the others do not"
-    return f"{listed(near)} {_lie(near)} within the spread of seeds{rest}"
+    return f"{join_names(near)} {_lie(near)} {SPREAD}{rest}"
 
 
-def _unsure(there: Sequence[Standing]) -> str:
-    if _single(there):
+def _describe_unsure(present: Sequence[Standing]) -> str:
+    if _has_single_seeds(present):
         return ONE_SEED
-    unsure = [one for one in there if one.verdict == "unsure"]
-    few = [one.variant.name for one in unsure if one.behind is None or one.behind.low is None]
-    ahead = [one.variant.name for one in unsure if one.variant.name not in few]
-    told = (
-        [f"of {listed(few)} fewer than two seeds can be compared, which cannot tell"] if few else []
-    )
-    return "; ".join(
-        [*told, f"on the seeds that both have, {listed(ahead)} {_is(ahead)} better"]
-        if ahead
-        else told
-    )
+    few: list[str] = []
+    ahead: list[str] = []
+    for one in present:
+        if one.verdict == "unsure":
+            has_interval = one.difference is not None and one.difference.low is not None
+            (ahead if has_interval else few).append(one.variant.name)
+    parts = []
+    if few:
+        text = f"of {join_names(few)} fewer than two seeds can be compared, which cannot tell"
+        parts.append(text)
+    if ahead:
+        verb = "is" if len(ahead) == 1 else "are"
+        parts.append(f"on the seeds that both have, {join_names(ahead)} {verb} better")
+    return "; ".join(parts)
 
 
-def _single(there: Sequence[Standing]) -> bool:
-    """Whether no variant has more than one seed."""
-    return all(one.mean.count == 1 for one in there if one.mean)
+def _has_single_seeds(present: Sequence[Standing]) -> bool:
+    """Tell whether no variant has more than one seed."""
+    return all(one.mean.count == 1 for one in present if one.mean)
 
 
-def _names(standings: Sequence[Standing], verdict: str) -> list[str]:
+def _list_names(standings: Sequence[Standing], verdict: Verdict) -> list[str]:
     return [one.variant.name for one in standings if one.verdict == verdict]
-
-
-def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
 
 
 def _lie(names: Sequence[str]) -> str:
     return "lies" if len(names) == 1 else "lie"
 
 
-def _missing(standings: Sequence[Standing]) -> list[str]:
-    """Variants without any value, by the reason."""
-    told: dict[str, list[str]] = {}
+def _describe_missing(standings: Sequence[Standing]) -> list[str]:
+    """Name the variants without any value, by the reason."""
+    names: dict[str, list[str]] = {}
     for one in standings:
         if one.verdict == "missing":
-            told.setdefault("; ".join(one.lacking), []).append(one.variant.name)
+            names.setdefault("; ".join(one.missing_reasons), []).append(one.variant.name)
     return [
-        f"no value of {listed(names)}{f' ({why})' if why else ''}" for why, names in told.items()
+        f"no value of {join_names(own)}{f' ({reason})' if reason else ''}"
+        for reason, own in names.items()
     ]
 
 
-def _unfair(there: Sequence[Standing]) -> list[str]:
-    """Of those that the answer names as best or as good, what is not as in most; in full, where it is of one alone."""
-    flagged = [
-        one.variant for one in there if one.verdict in ("best", "within") and one.variant.marks
-    ]
+def _describe_flags(present: Sequence[Standing]) -> list[str]:
+    """Say what is flagged of the first and of those within its spread; in full if it is one."""
+    leading = [one.variant for one in present if one.verdict in ("best", "within")]
+    flagged = [variant for variant in leading if variant.flag_kinds]
     if len(flagged) == 1:
-        (one,) = flagged
-        return [
-            f"mind that {one.name} is flagged: {'; '.join(flag.words for flag in one.unfair if not flag.little)}"
-        ]
-    marked: dict[str, list[str]] = {}
-    for one in flagged:
-        for what in one.marks:
-            marked.setdefault(what, []).append(one.name)
-    told = [f"{what} of {listed(names)}" for what, names in marked.items()]
-    return [f"not as in most: {'; '.join(told)}"] if told else []
+        texts = "; ".join(flag.text for flag in flagged[0].flags if not flag.minor)
+        return [f"note that {flagged[0].name} is flagged: {texts}"]
+
+    names: dict[str, list[str]] = {}
+    for variant in flagged:
+        for kind in variant.flag_kinds:
+            names.setdefault(kind, []).append(variant.name)
+    texts = "; ".join(f"{kind} of {join_names(own)}" for kind, own in names.items())
+    return [f"not as in most: {texts}"] if names else []
 
 
-def unfinished(comparison: Comparison) -> str:
-    """How many cells are not done, by their state; nothing where none is waited for."""
-    states = [cell.state for variant in comparison.variants for cell in variant.cells]
-    waited = {state: states.count(state) for state in WAITED if state in states}
-    if not waited:
+def describe_unfinished(comparison: Comparison) -> str:
+    """Say how many cells are not done, by their state; empty if none will have a value."""
+    states = [cell.state for cell in comparison.cells]
+    counts = [f"{states.count(one)} {one}" for one in UNFINISHED if one in states]
+    if not counts:
         return ""
-    others = listed([f"{count} {state}" for state, count in waited.items()])
-    return f"Not finished: {states.count('done')} of {len(states)} cells are done, {others}."
+    done = f"{states.count('done')} of {len(states)} cells are done"
+    return f"Not finished: {done}, {join_names(counts)}."
+
+
+# Tables
+
+
+def format_comparison(comparison: Comparison) -> str:
+    """Format the results, a table for each condition, costs and flags, as Markdown."""
+    question = f"# {format_question(comparison)}"
+    parts = [
+        "\n".join([question, "", *describe_results(comparison).values()]),
+        describe_unfinished(comparison),
+        *(_format_condition(comparison, one) for one in comparison.conditions),
+        format_costs(comparison),
+        _format_flags(comparison),
+        describe_setup(comparison),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def describe_setup(comparison: Comparison) -> str:
+    """Say how it was measured, on what, and how it is repeated."""
+    seeds = join_names([str(seed) for seed in comparison.seeds], MAX_SEEDS)
+    machine = comparison.machine
+    where = format_machine(machine) if "processor" in machine else ""
+    zoo = f"zoo {comparison.zoo_version}"
+    facts = filter(None, (where, comparison.windows, zoo, comparison.created))
+    return "\n".join(
+        [
+            f"{format_measure(comparison)}: means over seeds {seeds} with 95 % intervals "
+            "(Student's t); differences are paired by seed.",
+            f"{'; '.join(facts)}.",
+            f"{comparison.shared_weights} weights that all variants have began equal; "
+            f"repeat it with: {comparison.command}",
+        ]
+    )
+
+
+def _format_condition(comparison: Comparison, condition: str) -> str:
+    standings = [one for one in rank_variants(comparison, condition) if one.mean is not None]
+    if not standings:
+        return ""
+    measure = format_measure(comparison)
+    head = ["variant", measure, "to the first", "spread of seeds", "seeds", "flags"]
+    rows = [_format_row(comparison, one) for one in standings]
+    # columns that say something
+    kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
+    rows = [[row[column] for column in kept] for row in rows]
+    table = format_markdown([head[column] for column in kept], rows, TEXT_COLUMNS)
+    return f"## {capitalize(describe_conditions(comparison, [condition]))}\n\n{table}"
+
+
+def _format_row(comparison: Comparison, one: Standing) -> list[str]:
+    assert one.mean is not None
+    decimals = count_decimals(comparison)
+    difference = ""
+    if one.difference is not None:
+        difference = format_estimate(one.difference, decimals, sign=True)
+    is_best = one.verdict == "best"
+    return [
+        one.variant.name,
+        format_estimate(one.mean, decimals),
+        difference,
+        name_extreme(comparison) if is_best else VERDICTS.get(one.verdict, ""),
+        str(one.mean.count),
+        ", ".join(one.variant.flag_kinds),
+    ]
+
+
+def format_costs(comparison: Comparison) -> str:
+    """Format a table of what each variant has and takes; empty if no cell has begun."""
+    head = ["variant", "parameters", "attention", "steps", "step ms", "minutes", "peak MiB"]
+    rows = [
+        _format_cost(variant)
+        for variant in comparison.variants
+        if any(cell.parameters for cell in variant.cells)
+    ]
+    table = format_markdown([*head, "cells done"], rows, TEXT_COLUMNS)
+    return f"## What it costs\n\n{table}" if rows else ""
+
+
+def _format_cost(variant: Variant) -> list[str]:
+    cells = variant.cells
+    started = next(cell for cell in cells if cell.parameters)
+    steps = next((cell.steps for cell in cells if cell.steps), None)
+    step, memory = _mean(cells, "step_seconds"), _mean(cells, "peak_memory")
+    return [
+        variant.name,
+        f"{started.parameters:,}",
+        ", ".join(started.backends),
+        "" if steps is None else f"{steps:,}",
+        format_fixed(None if step is None else step * 1e3, 1),
+        format_fixed(_mean(cells, "minutes"), 2),
+        format_fixed(None if memory is None else memory / MB, 0),
+        f"{sum(cell.state == 'done' for cell in cells)} of {len(cells)}",
+    ]
+
+
+def _mean(cells: Sequence[ComparisonCell], key: str) -> float | None:
+    values = [value for cell in cells if (value := getattr(cell, key)) is not None]
+    return fmean(values) if values else None
+
+
+def _format_flags(comparison: Comparison) -> str:
+    lines = []
+    for variant in comparison.variants:
+        if variant.flags:
+            lines.append(f"- {variant.name}: {'; '.join(flag.text for flag in variant.flags)}")
+    lines += [f"- {name}: {text}" for name, text in _list_refusals(comparison)]
+    return "## Flags\n\n" + "\n".join(lines) if lines else ""
+
+
+def _list_refusals(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Yield (variant, conditions that it refuses), each reason once."""
+    for variant in comparison.variants:
+        conditions: dict[str, list[str]] = {}
+        for cell in variant.cells[:1]:
+            for condition, reason in cell.refused.items():
+                conditions.setdefault(reason, []).append(condition)
+        for reason, refused in conditions.items():
+            others = [condition for condition in refused if condition != TRAINED]
+            yield variant.name, f"refused {describe_conditions(comparison, others)}: {reason}"

@@ -93,7 +93,7 @@ def _check_recipe(name: str, overrides: Sequence[str], options: LaunchOptions) -
     recipe = load(name, overrides)
     if options.devices is None and "," in str(recipe.trainer.devices):
         problem = "the cluster chooses the devices, so they cannot be named"
-        raise RecipeError(recipe.fault("trainer.devices", problem, "write devices=COUNT"))
+        raise RecipeError(recipe.make_issue("trainer.devices", problem, "write devices=COUNT"))
     load_recipe(name, [*overrides, *LOCAL_TRAINER])
     return recipe
 

@@ -1,4 +1,4 @@
-"""The process that makes one cell, whatever runs it, and what an engine makes of several."""
+"""The process of one cell, and the interface of executors, which run several of them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Protocol
 
 from zoo.compare import status
 
-PAUSE = 0.1  # seconds between looks at a process
+POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Resources:
-    """How many cells run at the same time, and the processors' threads and GPUs that each has use for."""
+    """How many cells run at the same time, and the CPU threads and GPUs of each."""
 
     jobs: int
     threads: int
@@ -29,26 +29,30 @@ class Resources:
 
 @dataclass(frozen=True)
 class CellProcess:
-    """`zoo compare --cell RUN` in `folder`. Called, it waits for its end and gives the exit code."""
+    """`zoo compare --cell RUN`, started in `folder`. A call waits for its exit code."""
 
     run: Path
     folder: Path
 
-    def start(self, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """The process, in a group of its own: a terminal's signals reach it through whoever started it alone.
+    def start(self, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Start the process in a group of its own, so that no signal of a terminal reaches it.
 
-        It ends, in good order, when its standard input is closed, as where that one is killed.
+        When its standard input is closed, as when its parent is killed, it saves its state and
+        ends.
+
+        Args:
+            environment: Further environment variables.
         """
         command = [sys.executable, "-m", "zoo", "compare", "--cell", str(self.run), "--tied"]
-        around = {**os.environ, **(more or {})}
-        with (status.make_run_dir(self.folder / self.run) / status.OUTPUT).open("ab") as told:
+        run_dir = status.make_run_dir(self.folder / self.run)
+        with (run_dir / status.OUTPUT).open("ab") as output:
             return subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env=around,
+                env={**os.environ, **(environment or {})},
                 stdin=subprocess.PIPE,
-                stdout=told,
-                stderr=told,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
             )
 
@@ -56,7 +60,8 @@ class CellProcess:
         process = self.start()
         try:
             return wait_for_exit(process)
-        finally:  # where an engine breaks this off: the cell saves what it has
+        finally:
+            # if an executor interrupts this, the cell saves what it has
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(SIGTERM)
@@ -64,49 +69,59 @@ class CellProcess:
 
 
 def wait_for_exit(process: subprocess.Popen[bytes]) -> int:
-    """The exit code of a cell's process, once there is one: looked for again and again, since Ray breaks a task off between two
-    lines of Python, and by no signal that would end a wait.
+    """Return the exit code of a cell's process, once there is one.
+
+    It is polled: Ray interrupts a task between two lines of Python, not by a signal that would
+    end a wait.
     """
     while (code := process.poll()) is None:
-        time.sleep(PAUSE)
+        time.sleep(POLL_SECONDS)
     if process.stdin is not None:
         process.stdin.close()
     return code
 
 
 class CellHandle(Protocol):
-    """A cell that was given to an engine."""
+    """A cell that was given to an executor: what matters here of a `concurrent.futures.Future`."""
 
     def running(self) -> bool: ...
 
     def done(self) -> bool: ...
 
     def cancelled(self) -> bool:
-        """Whether it was never begun."""
+        """Tell whether it was never begun."""
         ...
 
     def result(self) -> int:
-        """The exit code of its process. Raises whatever has lost it."""
+        """Return the exit code of its process. Raises whatever has lost it."""
         ...
 
 
 class Executor(Protocol):
-    """A member of `zoo/compare/engines`; its keyword-only arguments are options of `zoo compare`."""
+    """A member of `zoo/compare/executors`; its keyword-only arguments are options."""
 
-    is_local: bool  # whether cells run on this machine, so that what they need must be there
-    handles: Sequence[CellHandle]  # of the tasks that were given to it so far, in their order
+    is_local: bool
+    """Whether cells run on this machine, so that what they need must be here."""
+    handles: Sequence[CellHandle]
+    """Those of all cells that were given to it so far, in their order."""
 
     def plan_resources(self, cells: int, jobs: int | None, gpus: int) -> Resources:
-        """For so many cells, each of which asks for so many GPUs; `jobs` None: as many at once as is best.
+        """Choose how many cells run at once, and the resources of each.
 
-        Raises RecipeError where what it is made of is not installed.
+        Args:
+            cells: How many there are.
+            jobs: How many run at once; None for as many as is best.
+            gpus: How many GPUs each of them asks for.
+
+        Raises:
+            RecipeError: Something that the executor needs is not installed.
         """
         ...
 
-    def start(self, tasks: Sequence[CellProcess], needs: Resources) -> None:
-        """Give it tasks, one after another."""
+    def start(self, processes: Sequence[CellProcess], resources: Resources) -> None:
+        """Start the processes, or queue them."""
         ...
 
     def stop(self, signal: Signals) -> None:
-        """Begin no more, and have those that run save their state and end."""
+        """Begin no more of them; those that run save their state and end."""
         ...

@@ -1,4 +1,4 @@
-"""This machine: several cells at the same time, on its cores or one on each GPU."""
+"""This machine: several cells at the same time, on its CPU cores or one on each GPU."""
 
 from __future__ import annotations
 
@@ -19,67 +19,65 @@ from zoo.registry import register
 
 @register
 class LocalExecutor:
-    """As many cells as there are cores, which they share out as threads; or one for each GPU, which sees no other."""
+    """As many cells as CPU cores, which they share as threads; or one for each GPU."""
 
     is_local = True
 
     def __init__(self) -> None:
-        self.free_devices: SimpleQueue[str | None] = (
-            SimpleQueue()
-        )  # what a cell that begins sees of GPUs
-        self.processes: set[Popen[bytes]] = set()
         self.handles: list[Future[int]] = []
+        self.running: set[Popen[bytes]] = set()
+        self.free_devices: SimpleQueue[str | None] = SimpleQueue()
         self.lock, self.stopped = Lock(), False
         self.pool: ThreadPoolExecutor | None = None
 
     def plan_resources(self, cells: int, jobs: int | None, gpus: int) -> Resources:
-        cores = (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
+        """Give each cell an equal share of the cores."""
+        has_affinity = hasattr(os, "sched_getaffinity")
+        cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
         most = len(_list_devices()) if gpus else cores
-        found = min(cells, jobs or max(1, most))
-        return Resources(found, max(1, cores // found), gpus)
+        jobs = min(cells, jobs or max(1, most))
+        return Resources(jobs, max(1, cores // jobs), gpus)
 
-    def start(self, tasks: Sequence[CellProcess], needs: Resources) -> None:
-        devices = _list_devices() if needs.gpus else []
-        for number in range(needs.jobs):  # more jobs than GPUs share them
+    def start(self, processes: Sequence[CellProcess], resources: Resources) -> None:
+        """Queue the processes for a pool of threads, each of which has a device."""
+        devices = _list_devices() if resources.gpus else []
+        for number in range(resources.jobs):
+            # more jobs than GPUs share them
             self.free_devices.put(devices[number % len(devices)] if devices else None)
-        self.pool = pool = ThreadPoolExecutor(needs.jobs)
-        for task in tasks:
-            self.handles.append(pool.submit(self._run, task))
+        self.pool = pool = ThreadPoolExecutor(resources.jobs)
+        for process in processes:
+            self.handles.append(pool.submit(self._run, process))
 
     def stop(self, signal: Signals) -> None:
+        """Cancel the cells that wait, and send a signal to those that run."""
         with self.lock:
             self.stopped = True
         if self.pool is not None:
             self.pool.shutdown(wait=False, cancel_futures=True)
-        for process in [*self.processes]:
+        for process in [*self.running]:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal)
 
-    def _run(self, task: CellProcess) -> int:
-        place = self.free_devices.get()
+    def _run(self, cell: CellProcess) -> int:
+        device = self.free_devices.get()
+        environment = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
         try:
             with self.lock:
                 if self.stopped:
                     return 128 + SIGTERM
-                process = task.start({} if place is None else {"CUDA_VISIBLE_DEVICES": place})
-                self.processes.add(process)
+                process = cell.start(environment)
+                self.running.add(process)
             code = wait_for_exit(process)
-            self.processes.discard(process)
+            self.running.discard(process)
             return code
         finally:
-            self.free_devices.put(place)
+            self.free_devices.put(device)
 
 
 def _list_devices() -> list[str]:
-    """The GPUs that a process started from here can be told to see."""
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    """List the GPUs that a child process can be given, as CUDA_VISIBLE_DEVICES names them."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return (
-        [word.strip() for word in told.split(",")][:count]
-        if told
-        else [str(number) for number in range(count)]
-    )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        return [word.strip() for word in visible.split(",")][:count]
+    return [str(number) for number in range(count)]

@@ -4,78 +4,88 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from signal import SIGINT, SIGTERM, Signals, default_int_handler, getsignal, signal
-from typing import Annotated, Any
+from typing import Any
 
 from zoo.compare.executors.base import CellProcess, Resources
+from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, RecipeError
-from zoo.registry import PLUGINS, Between, register
+from zoo.registry import PLUGINS, Count, register
 
 
 @register
+@dataclass(kw_only=True)
 class RayExecutor:
-    """Each cell has `cpus` processors. The folder of the comparison must be on all nodes."""
+    """One Ray task for each cell. All nodes must see the output folder."""
+
+    cpus: Count = 1
+    """With engine=ray or engine=slurm: CPUs of each cell."""
 
     is_local = False
 
-    def __init__(self, *, cpus: Annotated[int, Between(1)] = 1) -> None:
-        self.cpus = cpus
+    def __post_init__(self) -> None:
         self.handles: list[_RayHandle] = []
 
     def plan_resources(self, cells: int, jobs: int | None, gpus: int) -> Resources:
+        """Leave it to Ray how many cells run at once."""
         if find_spec("ray") is None:
-            raise RecipeError(
-                ConfigIssue("command line", "engine", "ray is not installed", "pip install ray")
-            )
+            raise _refuse("engine", "ray is not installed", "pip install ray")
         if jobs is not None:
-            raise RecipeError(
-                ConfigIssue(
-                    "command line", "jobs", "Ray itself says how many run at once", "leave it out"
-                )
-            )
+            raise _refuse("jobs", "Ray decides how many cells run at once", "leave it out")
         return Resources(cells, self.cpus, gpus)
 
-    def start(self, tasks: Sequence[CellProcess], needs: Resources) -> None:
-        library = self._library()
-        handlers = {one: getsignal(one) for one in (SIGINT, SIGTERM)}
+    def start(self, processes: Sequence[CellProcess], resources: Resources) -> None:
+        """Submit a task for each process."""
+        library = self._import_ray()
+        handlers = {number: getsignal(number) for number in (SIGINT, SIGTERM)}
         library.init(ignore_reinit_error=True, log_to_driver=False)
-        for one, handler in handlers.items():
-            signal(one, handler)  # Ray has put its own in their place, which abort this process
-        plugins = {
-            "env_vars": {PLUGINS: os.environ.get(PLUGINS, "")}
-        }  # workers of a cluster were started elsewhere
-        asked = {
-            "num_cpus": needs.threads,
-            "num_gpus": needs.gpus,
-            "max_retries": 0,
-            "runtime_env": plugins,
-        }
-        run = library.remote(**asked)(_run)
-        for task in tasks:
-            self.handles.append(_RayHandle(library, run.remote(task)))
+        for number, handler in handlers.items():
+            # Ray has installed its own, which abort this process
+            signal(number, handler)
+
+        # workers of a cluster were started elsewhere, without our environment
+        environment = {"env_vars": {PLUGINS: os.environ.get(PLUGINS, "")}}
+        task = library.remote(
+            num_cpus=resources.threads,
+            num_gpus=resources.gpus,
+            max_retries=0,
+            runtime_env=environment,
+        )(_run)
+        for process in processes:
+            self.handles.append(_RayHandle(library, task.remote(process)))
 
     def stop(self, signal: Signals) -> None:
+        """Interrupt the tasks, upon which each cell saves its state and ends."""
         for handle in self.handles:
             if not handle.done():
-                handle.library.cancel(
-                    handle.reference
-                )  # interrupts the task, which has its cell save and end
+                handle.library.cancel(handle.reference)
 
-    def _library(self) -> Any:
+    def _import_ray(self) -> Any:
         import ray
 
         return ray
 
 
-def _run(task: CellProcess) -> int:
-    """On a node. Ray breaks a task off as SIGINT would, which does nothing where Ray was started with that ignored."""
+def _run(process: CellProcess) -> int:
+    """Run a cell on a node.
+
+    Ray interrupts a task as SIGINT would, which does nothing if Ray was started with it ignored.
+    """
     signal(SIGINT, default_int_handler)
-    return task()
+    return process()
+
+
+def _refuse(key: str, problem: str, remedy: str) -> RecipeError:
+    return RecipeError(ConfigIssue(COMMAND_LINE, key, problem, remedy))
 
 
 class _RayHandle:
-    """A reference of Ray as a handle. Ray does not tell whether a task has begun: it is said to run until it is done."""
+    """A reference of Ray as a handle.
+
+    Ray does not say whether a task has begun: it counts as running until it is done.
+    """
 
     def __init__(self, library: Any, reference: Any) -> None:
         self.library, self.reference = library, reference

@@ -1,9 +1,10 @@
-"""SLURM, through submitit: a job array, one task for each cell, which goes on after its time was over."""
+"""SLURM, through submitit: a job array with one task for each cell, requeued when its time is over."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from signal import Signals
@@ -11,101 +12,102 @@ from subprocess import Popen
 from typing import Annotated, Any
 
 from zoo.compare.executors.base import CellProcess, Resources, wait_for_exit
+from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, RecipeError
-from zoo.launch import slurm
+from zoo.launch.slurm import SlurmLauncher, parse_time_limit
 from zoo.registry import Between, Count, register
 
-TRIES = 1_000_000  # of a cell whose time is over: it has saved its state, and goes on as often as it takes
-LOGS = "slurm"  # in the folder of the comparison
+# of a cell whose time is over: it has saved its state, and continues as often as it takes
+MAX_TIMEOUTS = 1_000_000
+LOGS = "slurm"  # in the output folder
 
 
 @register
+@dataclass(kw_only=True)
 class SlurmExecutor:
-    """Each cell has `cpus` processors and `gpus`, by default one where the recipe asks for a GPU. `time` is that of a cell's
-    one try: where it is over, the cell saves its state and is put into the queue again.
-    """
+    """A job array with one task for each cell."""
+
+    time: str = "24:00:00"
+    """With engine=slurm: time limit of a cell, after which it is requeued and continues."""
+    partition: str | None = None
+    """With engine=slurm: partition of the cluster."""
+    account: str | None = None
+    """With engine=slurm: account that the jobs are charged to."""
+    cpus: Count = 1
+    """With engine=ray or engine=slurm: CPUs of each cell."""
+    gpus: Annotated[int, Between(0, 1)] | None = None
+    """With engine=slurm: GPUs of each cell; null takes one if the recipe asks for a GPU."""
 
     is_local = False
 
-    def __init__(
-        self,
-        *,
-        time: str = "24:00:00",
-        partition: str | None = None,
-        account: str | None = None,
-        cpus: Count = 1,
-        gpus: Annotated[int, Between(0, 1)] | None = None,
-    ) -> None:
-        slurm.SlurmLauncher(
-            time=time, partition=partition, account=account
-        )  # says what is wrong with them
-        self.minutes = -(-slurm.parse_time_limit(time) // 60)
-        self.partition, self.account, self.cpus, self.gpus = partition, account, cpus, gpus
+    def __post_init__(self) -> None:
+        SlurmLauncher(time=self.time, partition=self.partition, account=self.account)  # checks them
         self.handles: list[_SlurmHandle] = []
 
     def plan_resources(self, cells: int, jobs: int | None, gpus: int) -> Resources:
+        """Let all cells run at once unless `jobs` limits them."""
         if find_spec("submitit") is None:
-            raise RecipeError(
-                ConfigIssue(
-                    "command line", "engine", "submitit is not installed", "pip install submitit"
-                )
-            )
+            raise _refuse("submitit is not installed", "pip install submitit")
         if shutil.which("srun") is None:
-            raise RecipeError(
-                ConfigIssue(
-                    "command line", "engine", "there is no srun here", "start it where SLURM is"
-                )
-            )
-        return Resources(
-            min(cells, jobs or cells), self.cpus, gpus if self.gpus is None else self.gpus
-        )
+            raise _refuse("there is no srun on this machine", "start it where SLURM is")
+        gpus = gpus if self.gpus is None else self.gpus
+        return Resources(min(cells, jobs or cells), self.cpus, gpus)
 
-    def start(self, tasks: Sequence[CellProcess], needs: Resources) -> None:
-        executor = self._executor(tasks[0].folder / tasks[0].run.parent.parent / LOGS)
-        asked = {"slurm_partition": self.partition, "slurm_account": self.account}
+    def start(self, processes: Sequence[CellProcess], resources: Resources) -> None:
+        """Submit one array of all processes."""
+        folder = processes[0].folder / processes[0].run.parent.parent
+        executor = self._build_executor(folder / LOGS)
+        options = {"slurm_partition": self.partition, "slurm_account": self.account}
         executor.update_parameters(
             name="zoo-compare",
-            timeout_min=self.minutes,
-            cpus_per_task=needs.threads,
-            gpus_per_node=needs.gpus,
-            slurm_array_parallelism=needs.jobs,
-            **{key: value for key, value in asked.items() if value is not None},
+            timeout_min=-(-parse_time_limit(self.time) // 60),
+            cpus_per_task=resources.threads,
+            gpus_per_node=resources.gpus,
+            slurm_array_parallelism=resources.jobs,
+            **{key: value for key, value in options.items() if value is not None},
         )
+        # they are submitted when the batch ends
         with executor.batch():
-            self.handles = [
-                _SlurmHandle(executor.submit(RequeuedCell(task))) for task in tasks
-            ]  # submitted as the batch ends
+            jobs = [executor.submit(RequeuedCell(process)) for process in processes]
+            self.handles = [_SlurmHandle(job) for job in jobs]
 
     def stop(self, signal: Signals) -> None:
+        """Cancel all jobs that are not done."""
         for handle in self.handles:
             if not handle.cancelled() and not handle.done():
                 handle.job.cancel()
 
-    def _executor(self, logs: Path) -> Any:
+    def _build_executor(self, logs: Path) -> Any:
         import submitit
 
-        return submitit.AutoExecutor(folder=logs, cluster="slurm", slurm_max_num_timeout=TRIES)
+        return submitit.AutoExecutor(
+            folder=logs, cluster="slurm", slurm_max_num_timeout=MAX_TIMEOUTS
+        )
 
 
 class RequeuedCell:
-    """A task as submitit runs it, on a node. Where the time is over it is asked for what is to be done then."""
+    """A cell as submitit runs it on a node; `checkpoint` is called when its time is over."""
 
-    def __init__(self, task: CellProcess) -> None:
-        self.task = task
+    def __init__(self, cell: CellProcess) -> None:
+        self.cell = cell
         self.process: Popen[bytes] | None = None
 
     def __call__(self) -> int:
-        self.process = process = self.task.start()
+        self.process = process = self.cell.start()
         return wait_for_exit(process)
 
     def checkpoint(self) -> Any:
-        """Have the cell save its state; it begins again in a job of the same kind."""
+        """Let the cell save its state, and return the job that continues it."""
         from submitit.helpers import DelayedSubmission
 
         if self.process is not None:
             self.process.terminate()
             self.process.wait()
-        return DelayedSubmission(RequeuedCell(self.task))
+        return DelayedSubmission(RequeuedCell(self.cell))
+
+
+def _refuse(problem: str, remedy: str) -> RecipeError:
+    return RecipeError(ConfigIssue(COMMAND_LINE, "engine", problem, remedy))
 
 
 class _SlurmHandle:

@@ -10,12 +10,21 @@ from typing import Any
 from markupsafe import Markup
 
 from zoo.compare.curves import by_cost, by_position, by_size, in_training
-from zoo.compare.grid import within
+from zoo.compare.grid import is_below
 from zoo.compare.page import number_tables, ranking_table
-from zoo.compare.ranking import lacking
+from zoo.compare.ranking import explain_missing
 from zoo.compare.results import TRAINED, Comparison, Variant
 from zoo.compare.statistics import LEVEL
-from zoo.compare.text import answer, at, capital, measured, named, question, summary, unfinished
+from zoo.compare.text import (
+    capitalize,
+    describe_conditions,
+    describe_result,
+    describe_unfinished,
+    format_measure,
+    format_question,
+    name_condition,
+    summarize,
+)
 from zoo.config import dump
 from zoo.reporting import numbers
 from zoo.reporting.html import Section, break_words, render_page
@@ -55,12 +64,12 @@ def render(comparison: Comparison) -> str:
         scripts=(f"{FOLDER}/comparison.js",),
         data={},
         kind="comparison",
-        title=question(comparison),
+        title=format_question(comparison),
         comparison=comparison,
-        unfinished=unfinished(comparison),
-        summary=_emphasize_names(summary(marked)),
-        answers=[_emphasize_names(answer(marked, one)) for one in comparison.places],
-        conditions=[at(comparison, [one]) for one in comparison.places],
+        unfinished=describe_unfinished(comparison),
+        summary=_emphasize_names(summarize(marked)),
+        answers=[_emphasize_names(describe_result(marked, one)) for one in comparison.conditions],
+        conditions=[describe_conditions(comparison, [one]) for one in comparison.conditions],
         reading=explain_ranking(comparison),
         ranking=ranking_table.build_table(comparison),
         flags=list_flags(comparison),
@@ -94,7 +103,7 @@ def write_captions(comparison: Comparison) -> dict[str, str]:
         "sizes": f"{bands} The dotted line is the training size.",
         "positions": f"Means over all seeds and over neighbouring tokens.{cut}",
         "training": spread if several else "One seed each.",
-        "costs": f"Means {at(comparison, [TRAINED])}, against what differs between variants; hover "
+        "costs": f"Means {describe_conditions(comparison, [TRAINED])}, against what differs between variants; hover "
         "a point for its name.",
     }
 
@@ -102,7 +111,7 @@ def write_captions(comparison: Comparison) -> dict[str, str]:
 def explain_ranking(comparison: Comparison) -> str:
     """Explain how the ranking is read."""
     direction = "higher" if comparison.better == "high" else "lower"
-    text = f"{capital(measured(comparison))}, {direction} is better."
+    text = f"{capitalize(format_measure(comparison))}, {direction} is better."
     if len(comparison.seeds) < 2:
         return (
             f"{text} A dot is one seed: there is no interval, and one seed cannot tell a "
@@ -113,7 +122,7 @@ def explain_ranking(comparison: Comparison) -> str:
         f"{text} A small dot is one seed, the large one their mean, the bar its 95 % interval. "
         "Within spread: the interval of the differences to the first, seed by seed, holds 0. "
         "An arrow: further off than is drawn."
-        f"{flags if any(one.marks for one in comparison.variants) else ''}"
+        f"{flags if any(one.flag_kinds for one in comparison.variants) else ''}"
     )
 
 
@@ -125,14 +134,14 @@ def list_flags(comparison: Comparison) -> dict[str, str]:
 
 def _describe_flags(comparison: Comparison, variant: Variant) -> list[str]:
     missing: dict[str, list[str]] = {}
-    for condition in comparison.places:
-        for why in lacking(variant, condition, comparison.measure):
+    for condition in comparison.conditions:
+        for why in explain_missing(variant, condition, comparison.measure):
             if "failed" not in why:  # the flags say so already
                 missing.setdefault(why, []).append(condition)
-    texts = [flag.words for flag in variant.unfair]
+    texts = [flag.text for flag in variant.flags]
     for why, conditions in missing.items():
-        everywhere = len(conditions) == len(comparison.places)
-        texts.append(why if everywhere else f"{at(comparison, conditions)} {why}")
+        everywhere = len(conditions) == len(comparison.conditions)
+        texts.append(why if everywhere else f"{describe_conditions(comparison, conditions)} {why}")
     return texts
 
 
@@ -146,11 +155,11 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
         yield axis.key, ", ".join(axis.values)
     yield "seeds", ", ".join(map(str, comparison.seeds))
     direction = "higher" if comparison.better == "high" else "lower"
-    yield "measure", f"{measured(comparison)}, {direction} is better"
-    yield "conditions", ", ".join(named(comparison, one) for one in comparison.places)
+    yield "measure", f"{format_measure(comparison)}, {direction} is better"
+    yield "conditions", ", ".join(name_condition(comparison, one) for one in comparison.conditions)
     yield "windows", comparison.windows
     yield from ((key, _join_values(value)) for key, value in comparison.machine.items())
-    yield "made", f"{comparison.made}, zoo {comparison.zoo}"
+    yield "made", f"{comparison.created}, zoo {comparison.zoo_version}"
     yield "held equal", _describe_controls(comparison)
     yield (
         "intervals",
@@ -163,11 +172,11 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
 def _describe_controls(comparison: Comparison) -> str:
     """Say what all cells of a seed have in common."""
     text = "of each seed, the order of samples"
-    if not any(within(axis.key, "data") for axis in comparison.axes):
+    if not any(is_below(axis.key, "data") for axis in comparison.axes):
         text += ", the test samples"
-    if comparison.shared:
-        text += f" and the initial values of the {comparison.shared} weights that all variants have"
-    if any(cell.differs for variant in comparison.variants for cell in variant.cells):
+    if comparison.shared_weights:
+        text += f" and the initial values of the {comparison.shared_weights} weights that all variants have"
+    if any(cell.different_start for variant in comparison.variants for cell in variant.cells):
         text += ", except where a cell says otherwise"
     return text
 

@@ -8,9 +8,16 @@ from math import isfinite
 
 from zoo.compare.curves import mean_of
 from zoo.compare.page.ranking_table import describe_flags
-from zoo.compare.ranking import Standing, ranking
-from zoo.compare.results import Cell, Comparison, Variant
-from zoo.compare.text import decimals, listed, measured, name_extreme, named, spread
+from zoo.compare.ranking import Standing, rank_variants
+from zoo.compare.results import Comparison, ComparisonCell, Variant
+from zoo.compare.text import (
+    count_decimals,
+    format_estimate,
+    format_measure,
+    join_names,
+    name_condition,
+    name_extreme,
+)
 from zoo.reporting import numbers
 
 
@@ -53,12 +60,15 @@ class SortableTable:
 def build_variants_table(comparison: Comparison) -> SortableTable:
     """Return a row for each variant, in the order of the first condition."""
     columns = [
-        {one.variant.name: one for one in ranking(comparison, condition)}
-        for condition in comparison.places
+        {one.variant.name: one for one in rank_variants(comparison, condition)}
+        for condition in comparison.conditions
     ]
     axes = comparison.axes if len(comparison.axes) > 1 else ()
     title = " \u00d7 ".join(axis.title for axis in comparison.axes)
-    measures = [f"{measured(comparison)}, {named(comparison, one)}" for one in comparison.places]
+    measures = [
+        f"{format_measure(comparison)}, {name_condition(comparison, one)}"
+        for one in comparison.conditions
+    ]
     costs = ["parameters", "step, ms", "memory, MiB", "interpreter", "seeds done"]
     rows = []
     for name, standing in columns[0].items():
@@ -80,16 +90,20 @@ def build_cells_table(comparison: Comparison) -> SortableTable:
     return SortableTable(heads, [_build_cell_row(*pair) for pair in cells])
 
 
-def _build_cell_row(variant: Variant, cell: Cell) -> list[TableEntry]:
-    differs = f"did not start as the others: {listed(cell.differs)}" if cell.differs else ""
-    notes = tuple(filter(None, [cell.fault, differs]))
+def _build_cell_row(variant: Variant, cell: ComparisonCell) -> list[TableEntry]:
+    differs = (
+        f"did not start as the others: {join_names(cell.different_start)}"
+        if cell.different_start
+        else ""
+    )
+    notes = tuple(filter(None, [cell.error, differs]))
     return [
         TableEntry(variant.name, variant.name, "name"),
         TableEntry(str(cell.seed), cell.seed),
         TableEntry(cell.state, cell.state, classes=f"state {cell.state}"),
         _build_count(cell.steps),
         _build_count(cell.minutes, decimals=1),
-        TableEntry(cell.run, cell.run, "run", notes, "run"),
+        TableEntry(cell.run_dir, cell.run_dir, "run", notes, "run"),
     ]
 
 
@@ -100,21 +114,21 @@ def _build_word(text: str) -> TableEntry:
 def _build_value(comparison: Comparison, standing: Standing) -> TableEntry:
     """Return the mean with its interval, its difference to the first and its verdict."""
     if standing.mean is None:
-        text = "; ".join(standing.lacking) or numbers.NOTHING
+        text = "; ".join(standing.missing_reasons) or numbers.NOTHING
         return TableEntry(text, None, "missing", classes="missing")
-    digits = decimals(comparison)
+    digits = count_decimals(comparison)
     verdicts: Mapping[str, str] = {"best": name_extreme(comparison), "within": "within spread"}
-    behind = spread(standing.behind, digits, sign=True) if standing.behind else ""
+    behind = format_estimate(standing.difference, digits, sign=True) if standing.difference else ""
     notes = tuple(filter(None, [behind, verdicts.get(standing.verdict, "")]))
-    text = spread(standing.mean, digits)
+    text = format_estimate(standing.mean, digits)
     return TableEntry(text, standing.mean.mean, "value", notes, standing.verdict)
 
 
 def _build_costs(variant: Variant) -> list[TableEntry]:
     parameters = mean_of(variant, lambda cell: cell.parameters)
     seconds = mean_of(variant, lambda cell: cell.step_seconds)
-    memory = mean_of(variant, lambda cell: cell.memory)
-    names = list(dict.fromkeys(name for cell in variant.cells for name in cell.interpreters))
+    memory = mean_of(variant, lambda cell: cell.peak_memory)
+    names = list(dict.fromkeys(name for cell in variant.cells for name in cell.backends))
     done = sum(cell.state == "done" for cell in variant.cells)
     milliseconds = None if seconds is None else seconds * 1e3
     step = TableEntry(numbers.NOTHING, None)
@@ -124,7 +138,7 @@ def _build_costs(variant: Variant) -> list[TableEntry]:
         _build_count(parameters),
         step,
         _build_count(None if memory is None else memory / 2**20),
-        _build_word(listed(names) if names else numbers.NOTHING),
+        _build_word(join_names(names) if names else numbers.NOTHING),
         TableEntry(f"{done} of {len(variant.cells)}", done),
     ]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zoo.compare.curves import group_by_first_axis
-from zoo.compare.ranking import Standing, ranking, window
+from zoo.compare.ranking import Standing, choose_scale, rank_variants
 from zoo.compare.results import Comparison, Variant
-from zoo.compare.text import decimals, name_extreme, named, spread
+from zoo.compare.text import count_decimals, format_estimate, name_condition, name_extreme
 from zoo.reporting import numbers
 from zoo.reporting.scale import Scale
 
@@ -87,10 +87,10 @@ class RankTable:
 def build_table(comparison: Comparison) -> RankTable:
     """Rank the variants under each condition; rows are in the order of the first condition."""
     columns = [
-        {one.variant.name: one for one in ranking(comparison, condition)}
-        for condition in comparison.places
+        {one.variant.name: one for one in rank_variants(comparison, condition)}
+        for condition in comparison.conditions
     ]
-    scales = [window(list(column.values())) for column in columns]
+    scales = [choose_scale(list(column.values())) for column in columns]
     first = [standing.variant for standing in columns[0].values()]
     groups = {
         title: [_build_row(comparison, variant, columns, scales) for variant in group]
@@ -101,7 +101,7 @@ def build_table(comparison: Comparison) -> RankTable:
     classes += ["single"] if len(columns) > ABREAST else []
     return RankTable(
         title=" \u00d7 ".join(axis.title for axis in comparison.axes),
-        columns=[named(comparison, condition) for condition in comparison.places],
+        columns=[name_condition(comparison, condition) for condition in comparison.conditions],
         ticks=[choose_ticks(scale) for scale in scales],
         better="better \u2192" if comparison.better == "high" else "\u2190 better",
         groups=groups,
@@ -124,8 +124,8 @@ def choose_ticks(scale: Scale) -> list[tuple[float, str]]:
 
 def describe_flags(variant: Variant) -> tuple[str, str]:
     """Return the flags of a variant, in a word each and in full."""
-    texts = [flag.words for flag in variant.unfair if not flag.little]
-    return ", ".join(variant.marks), "\n".join(texts)
+    texts = [flag.text for flag in variant.flags if not flag.minor]
+    return ", ".join(variant.flag_kinds), "\n".join(texts)
 
 
 def _build_row(
@@ -139,8 +139,8 @@ def _build_row(
     has_value = columns[0][variant.name].mean is not None
     flag, flag_tip = describe_flags(variant)
     cells = [
-        _build_cell(comparison, named(comparison, condition), variant, column, scale)
-        for condition, column, scale in zip(comparison.places, columns, scales, strict=True)
+        _build_cell(comparison, name_condition(comparison, condition), variant, column, scale)
+        for condition, column, scale in zip(comparison.conditions, columns, scales, strict=True)
     ]
     return RankRow(
         name=variant.name,
@@ -162,13 +162,13 @@ def _build_cell(
 ) -> RankCell:
     standing = column[variant.name]
     if standing.mean is None:
-        missing = "; ".join(standing.lacking) or "no seed"
+        missing = "; ".join(standing.missing_reasons) or "no seed"
         tip = f"{variant.name}, {condition}\n{missing}"
         return RankCell(standing.verdict, tip, missing=missing)
 
-    digits = decimals(comparison)
+    digits = count_decimals(comparison)
     notes = {"best": name_extreme(comparison), "within": "within spread"}
-    behind = standing.behind.mean if standing.behind else None
+    behind = standing.difference.mean if standing.difference else None
     note = notes.get(standing.verdict) or (
         "" if behind is None else numbers.format_fixed(behind, digits, sign=True)
     )
@@ -189,13 +189,13 @@ def _describe(standing: Standing, condition: str, digits: int) -> str:
         f"{numbers.format_fixed(value, digits)} (seed {seed})"
         for seed, value in sorted(standing.values.items())
     ]
-    behind = standing.behind
+    behind = standing.difference
     lines = [
         f"{standing.variant.name}, {condition}",
-        spread(standing.mean, digits),
-        f"to the first {spread(behind, digits, sign=True)}" if behind else "",
+        format_estimate(standing.mean, digits),
+        f"to the first {format_estimate(behind, digits, sign=True)}" if behind else "",
         ", ".join(seeds),
-        *standing.lacking,
+        *standing.missing_reasons,
     ]
     return "\n".join(filter(None, lines))
 

@@ -1,0 +1,194 @@
+"""Read the files of a cell's run: what it was measured under, what it cost, what it began with."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo.compare import status
+from zoo.compare.plan import CELLS, ComparisonPlan, PlannedCell
+from zoo.compare.results import (
+    ANY_KEY,
+    BY,
+    SIZES,
+    TRAINED,
+    ComparisonCell,
+    ConditionKind,
+    has_shape,
+)
+from zoo.run import extrapolation, loggers
+from zoo.run.callbacks.manifest import END, START
+
+# what `zoo eval` measured for the comparison; its own file is overwritten by the next `zoo eval`
+MEASURED = "measured.json"
+
+NUMBER = (int, float)
+NOTHING = type(None)
+CONDITION_SHAPE = {"positions": [(*NUMBER, NOTHING)]}
+ENVIRONMENT_SHAPE = {
+    "zoo": str,
+    "packages": {ANY_KEY: str},
+    "git": ({"commit": str, "changed": bool}, NOTHING),
+    "processes": int,
+    "devices": {"cuda": [str], "threads": int},
+}
+START_SHAPE = {
+    "parameters": int,
+    "weights": {ANY_KEY: [(int, str)]},
+    "backends": [str],
+    "monitor": str,
+    "order": (str, NOTHING),
+    "batch": str,
+    "device": str,
+}
+END_SHAPE = {
+    "metrics": {},
+    "steps": int,
+    "minutes": NUMBER,
+    "step_seconds": (*NUMBER, NOTHING),
+    "memory": NUMBER,
+    "device": str,
+    "environment": ENVIRONMENT_SHAPE,
+}
+MEASURED_SHAPE = {
+    "resolutions": {ANY_KEY: CONDITION_SHAPE},
+    "lengths": {ANY_KEY: CONDITION_SHAPE},
+    "variants": {ANY_KEY: CONDITION_SHAPE},
+    "rules": {ANY_KEY: {ANY_KEY: CONDITION_SHAPE}},
+    **CONDITION_SHAPE,
+}
+
+
+@dataclass(frozen=True)
+class CellFiles:
+    """The files of a cell's run; empty if they are not there yet, or hold something else."""
+
+    start: Mapping[str, Any]
+    end: Mapping[str, Any]
+    measured: Mapping[str, Any]
+    environment: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, run: Path) -> CellFiles:
+        """Read the files of a run directory."""
+        return cls(
+            start=_read_json(run / START, START_SHAPE),
+            end=_read_json(run / END, END_SHAPE),
+            measured=_read_json(run / MEASURED, MEASURED_SHAPE),
+            environment=_read_json(run / "environment.json", ENVIRONMENT_SHAPE),
+        )
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """A cell with the name of its variant and its files."""
+
+    variant: str
+    cell: ComparisonCell
+    files: CellFiles
+
+
+def build_cell(
+    plan: ComparisonPlan, folder: Path, planned: PlannedCell, files: CellFiles
+) -> ComparisonCell:
+    """Return what is known of a cell, except how it differs from others."""
+    run = folder / CELLS / planned.name
+    state, error = status.read(run)
+    # an evaluation that was interrupted may be of an earlier attempt
+    is_done = state == "done"
+    conditions: dict[str, Mapping[str, Any]] = {}
+    if is_done:
+        conditions[TRAINED] = files.measured
+        found = list_conditions(plan, planned, files)
+        conditions |= {name: measured for name, (_, measured) in found.items()}
+
+    metrics, refused, losses = {}, {}, {}
+    # these are there when training is, whatever became of the evaluation
+    trained = _keep_numbers(files.end.get("metrics", {}))
+    if trained:
+        metrics[TRAINED] = trained
+    for name, measured in conditions.items():
+        if "refused" in measured:
+            refused[name] = str(measured["refused"])
+        elif name != TRAINED:
+            metrics[name] = _keep_numbers(measured)
+        if measured.get("positions"):
+            losses[name] = tuple(measured["positions"])
+
+    return ComparisonCell(
+        seed=planned.seed,
+        run_dir=f"{CELLS}/{planned.name}",
+        state=state,
+        error=error,
+        metrics=metrics,
+        refused=refused,
+        position_losses=losses,
+        curve=_read_curve(run, files.start.get("monitor", "")),
+        parameters=files.start.get("parameters"),
+        backends=tuple(files.start.get("backends", ())),
+        steps=files.end.get("steps"),
+        minutes=files.end.get("minutes"),
+        step_seconds=files.end.get("step_seconds"),
+        peak_memory=files.end.get("memory"),
+    )
+
+
+def list_conditions(
+    plan: ComparisonPlan, planned: PlannedCell, files: CellFiles
+) -> dict[str, tuple[ConditionKind, Mapping[str, Any]]]:
+    """Return {condition: (its kind, what was measured under it)} of all conditions but TRAINED.
+
+    A size with an extrapolation method is called "256 by yarn". A data variant has its own name,
+    unless a size is called so.
+    """
+    training_size = _find_training_size(plan, planned, files)
+    found: dict[str, tuple[ConditionKind, Mapping[str, Any]]] = {}
+    for kind in SIZES:
+        for size, measured in files.measured.get(kind, {}).items():
+            if size != training_size:
+                found[size] = kind, measured
+    for name, measured in files.measured.get("variants", {}).items():
+        is_free = name and name not in found
+        found[name if is_free else f"variant {name}"] = "data_variants", measured
+    for method, sizes in files.measured.get("rules", {}).items():
+        if method == extrapolation.NONE:
+            continue
+        for size, measured in sizes.items():
+            found[f"{size}{BY}{method}"] = "extrapolation", measured
+    return found
+
+
+def _find_training_size(plan: ComparisonPlan, planned: PlannedCell, files: CellFiles) -> str | None:
+    """Return the size that was measured in the same way as TRAINED, if there is one.
+
+    There is none if windows slide, or if variants were trained at different sizes.
+    """
+    if not plan.training_size or planned.recipe.get("evaluate", {}).get("stride") is not None:
+        return None
+    return str(files.measured.get("trained", files.measured.get("size")))
+
+
+def _keep_numbers(found: Mapping[str, Any]) -> dict[str, float]:
+    return {key: float(value) for key, value in found.items() if isinstance(value, int | float)}
+
+
+def _read_curve(run: Path, monitor: str) -> tuple[tuple[int, float], ...]:
+    """Return (step, monitored metric) of each validation."""
+    try:
+        _, rows = loggers.read(run / "metrics.csv")
+        found = [(int(row["step"]), float(row[monitor])) for row in rows if row.get(monitor)]
+    except (OSError, ValueError, KeyError):
+        return ()
+    return tuple((step, value) for step, value in found if math.isfinite(value))
+
+
+def _read_json(path: Path, shape: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if has_shape(found, shape) else {}
