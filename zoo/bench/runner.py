@@ -25,14 +25,14 @@ from zoo.bench.measures import (
 )
 from zoo.bench.models import choose_contenders, list_contenders
 from zoo.bench.peers import build_peers, read_versions
-from zoo.bench.protocol import SHAPES, BenchMeasure, Contender, Precision, RunFacts, Setting
+from zoo.bench.protocol import SHAPES, BenchMeasure, Contender, RunFacts, Setting
 from zoo.bench.report import prepare_folder, write_result
 from zoo.bench.result import BenchResult, BenchRow, describe_machine
 from zoo.bench.timing import Trial, is_out_of_memory, run_rounds
 from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, OptionError, RecipeError
-from zoo.registry import Between, nearest
+from zoo.registry import Between
 from zoo.utils.signals import stop_on_signal
 from zoo.utils.ticker import Ticker
 
@@ -52,8 +52,10 @@ CONTEXT_STEPS = 16
 class BenchOptions:
     """Options of `zoo bench`."""
 
-    shape: str = "lm_small"
-    """Sizes of the models: vit_toy, vit_s, vit_b, lm_toy, lm_small, lm_base or lm_wide."""
+    shape: Literal[
+        "vit_toy", "vit_s", "vit_b", "lm_toy", "lm_small", "lm_base", "lm_wide"
+    ] = "lm_small"
+    """Sizes of the models, and the batch that they run on."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the models run; auto takes a GPU if there is one."""
     lengths: tuple[BenchCount, ...] | BenchCount | None = None
@@ -72,7 +74,7 @@ class BenchOptions:
     """Models that are held in memory at once and take turns, the reference among them."""
     batch: BenchCount | None = None
     """Batch size; null takes that of the shape."""
-    precision: Precision | None = None
+    precision: Literal["32-true", "bf16-mixed"] | None = None
     """Precision of matrix products; null takes that of the shape."""
     compile: bool | None = None
     """Whether to compile the models; null does as the shape says."""
@@ -308,11 +310,6 @@ def _parse(own: Sequence[str], names: Sequence[str]) -> BenchOptions:
     options = BenchOptions()
     with collect_issues(issues):
         options = BenchOptions(**parse_options(own, [BenchOptions])[0])
-    if options.shape not in SHAPES:
-        remedy = nearest(options.shape, SHAPES)
-        issues.append(
-            ConfigIssue(COMMAND_LINE, "shape", f"there is no shape {options.shape!r}", remedy)
-        )
     if options.device == "cuda" and not torch.cuda.is_available():
         issues.append(
             ConfigIssue(COMMAND_LINE, "device", "torch finds no GPU here", "write device=cpu")
