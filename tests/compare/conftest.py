@@ -15,8 +15,14 @@ from zoo.cli import main
 from zoo.compare import runner
 from zoo.compare import status as state
 from zoo.compare.executors.base import CellProcess
+from zoo.reporting import render
 
 IMPORTED = (kornia.augmentation, torch.utils.tensorboard, runner)
+
+
+def _render_nothing():
+    """Write empty pictures: threads of the renderer do not survive a fork."""
+    render.to_png = lambda *_, **__: b""
 
 
 class Forked:
@@ -49,6 +55,7 @@ class Forked:
                 )
             os.setsid()
             torch.set_num_threads(1)
+            _render_nothing()
             code = main(["compare", "--cell", str(task.run), "--tied"])
         except BaseException:
             traceback.print_exc()
@@ -93,8 +100,12 @@ def driver(forked):
     """Starts `zoo compare` in a process of its own, forked too; its exit code is that of `several.codes`."""
     from several import alone, start
 
+    def compare(*words):
+        _render_nothing()
+        return main(["compare", *map(str, words)])
+
     def begin(*words):
-        (process,) = start(1, lambda rank: main(["compare", *map(str, words)]), alone)
+        (process,) = start(1, lambda rank: compare(*words), alone)
         return process
 
     return begin

@@ -66,10 +66,10 @@ def test_data_that_is_not_there_is_told_of_all_variants(tmp_path):
 
 
 def test_data_that_is_not_as_it_is_said_to_be_is_a_fault_of_each_variant(monkeypatch):
-    def locate(self):
+    def check_source(self):
         raise OptionError("size", "there are no such digits")
 
-    monkeypatch.setattr(Digits, "locate", locate)
+    monkeypatch.setattr(Digits, "check_source", check_source)
     with pytest.raises(RecipeError, match=r"data.size: there are no such digits"):
         resolve_recipes(asked("vit_none"), is_local=True)
 
@@ -109,17 +109,17 @@ def test_seeds_that_would_run_past_the_largest_are_told():
         (
             "lm_rope",
             ("evaluate.lengths=[2x]", "data.stride=32"),
-            "windows sliding by 32, the last 32 asked",
+            "windows sliding by 32, the last 32 tokens of each are targets",
         ),
         (
             "lm_rope",
             ("evaluate.lengths=[2x]", "evaluate.stride=16"),
-            "windows sliding by 16, the last 16 asked",
+            "windows sliding by 16, the last 16 tokens of each are targets",
         ),
         (
             "lm_rope",
             ("evaluate.lengths=[1x,2x]", "evaluate.stride=128"),
-            "windows side by side or windows sliding by 128, the last 128 asked",
+            "windows side by side or windows sliding by 128, the last 128 tokens of each are targets",
         ),
         ("flipflop_rope", ("evaluate.lengths=[2x]",), ""),
         ("lm_rope", ("evaluate.lengths=null",), ""),

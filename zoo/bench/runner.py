@@ -39,9 +39,8 @@ from zoo.utils.ticker import Ticker
 log = logging.getLogger("zoo")
 
 Tell = Callable[[str], None]
-# more than any machine has, and few enough to multiply
-MAX_COUNT = 2**24
-BenchCount = Annotated[int, Between(1, MAX_COUNT)]
+# 2**24 is more than any machine has, and few enough to multiply
+BenchCount = Annotated[int, Between(1, 16_777_216)]
 MeasureName = Literal["train", "memory", "decode", "layer"]
 # compiled graphs of one function at most, where each model of a group has its own
 MAX_GRAPHS = 256
@@ -52,9 +51,9 @@ CONTEXT_STEPS = 16
 class BenchOptions:
     """Options of `zoo bench`."""
 
-    shape: Literal[
-        "vit_toy", "vit_s", "vit_b", "lm_toy", "lm_small", "lm_base", "lm_wide"
-    ] = "lm_small"
+    shape: Literal["vit_toy", "vit_s", "vit_b", "lm_toy", "lm_small", "lm_base", "lm_wide"] = (
+        "lm_small"
+    )
     """Sizes of the models, and the batch that they run on."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the models run; auto takes a GPU if there is one."""
@@ -68,7 +67,7 @@ class BenchOptions:
     """Rounds at least, in each of which all models take turns."""
     seconds: Annotated[float, Between(0)] = 0.0
     """Run more rounds until those of a group took this long."""
-    warmup: Annotated[int, Between(0, MAX_COUNT)] = 1
+    warmup: Annotated[int, Between(0, 16_777_216)] = 1
     """Rounds before, which do not count."""
     together: Annotated[int, Between(2)] = 8
     """Models that are held in memory at once and take turns, the reference among them."""

@@ -13,7 +13,6 @@ SUMMARY = "train a recipe with several encodings, or values of other keys, and r
 EXAMPLE = "zoo compare vit_comrope encodings=[none,learned,rope_axial] seeds=3 to=comparison"
 OPTIONS = (
     ("", "zoo.compare.request:CompareOptions"),
-    ("", "zoo.compare.request:RebuildOptions"),
     ("", "zoo.compare.executors.slurm:SlurmExecutor"),
 )
 JSON = True

@@ -50,16 +50,18 @@ class CompareOptions:
     """Cells that run at the same time; auto takes as many as there are CPU cores or GPUs."""
     engine: str = "local"
     """What runs the cells: local (this machine), slurm or ray."""
+    rebuild: str | None = None
+    """Output folder of a comparison whose table, page and figures are written again.
+
+    Nothing is trained; `measure` is the only other option."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RebuildOptions:
-    """Options of `zoo compare rebuild=FOLDER`."""
+    """The options of `zoo compare` that go with `rebuild`."""
 
     rebuild: str
-    """Write table, page and figures of a finished comparison again, from this output folder."""
-    measure: Literal["accuracy", "exact", "loss"] | None = None
-    """Metric to compare; null takes that of the comparison."""
+    measure: Measure | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
