@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from zoo.bench.result import BenchResult, BenchRow, compute_quartiles, format_ma
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, DataError, RecipeError
 from zoo.reporting.tables import format_markdown
+from zoo.utils.folders import check_writable
 
 NUMBERS, TABLE, PICTURE = "bench.json", "bench.md", "bench.png"
 MB = 2**20
@@ -36,9 +36,7 @@ def prepare_folder(to: str) -> Path:
     folder = Path(to)
     try:
         folder.mkdir(exist_ok=True)
-        trial = folder / f".bench-{os.getpid()}"
-        trial.touch()
-        trial.unlink()
+        check_writable(folder)
         others = list_other_files(folder)
     except OSError as error:
         problem = f"{folder} cannot be written, {error.strerror or error}"

@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from signal import Signals
 from typing import Annotated, Literal
 
@@ -33,6 +32,7 @@ from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, OptionError, RecipeError
 from zoo.registry import Between
+from zoo.utils.dates import format_now
 from zoo.utils.signals import stop_on_signal
 from zoo.utils.ticker import Ticker
 
@@ -267,7 +267,7 @@ def run_bench(words: Sequence[str], plugins: Sequence[str]) -> tuple[BenchResult
     result = BenchResult(
         zoo_version=__version__,
         command=shlex.join(["zoo", "bench", *words, *flags]),
-        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        created=format_now(),
         machine={**describe_machine(setting.device), "peers": read_versions(contenders)},
         shape={"name": options.shape, **asdict(setting.shape)},
         options=asdict(options),

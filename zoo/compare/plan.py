@@ -6,10 +6,8 @@ import hashlib
 import io
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -27,12 +25,12 @@ from zoo.errors import ConfigIssue, DataError, RecipeError
 from zoo.run import atomic_io
 from zoo.run.build import build_data
 from zoo.run.conditions import list_lengths
+from zoo.utils.dates import format_now
+from zoo.utils.folders import WRITE_TEST, check_writable
 
 log = logging.getLogger("zoo")
 
 PLAN, CELLS, RECIPES = "plan.json", "cells", "recipes"
-# how a file begins that tests whether the output folder can be written
-TRIAL = ".compare-"
 MAX_DIFFERENCES = 10
 PLAN_SHAPE: Mapping[str, Any] = {
     "zoo_version": str,
@@ -162,7 +160,7 @@ def build_plan(
 
     return ComparisonPlan(
         zoo_version=__version__,
-        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        created=format_now(),
         command=request.command,
         recipe=first.name,
         base=config.load(request.recipe, request.overrides).plain(),
@@ -214,15 +212,13 @@ def prepare_folder(folder: Path) -> None:
     """Make the output folder. Raises RecipeError if it is not writable or holds something else."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        trial = folder / f"{TRIAL}{os.getpid()}"
-        trial.touch()
-        trial.unlink()
+        check_writable(folder)
         names = sorted(path.name for path in folder.iterdir())
     except OSError as error:
         problem = f"{folder} cannot be written, {error.strerror or error}"
         raise _refuse_folder(problem, "name another folder") from None
 
-    others = [name for name in names if not name.startswith((status.LOCK, TRIAL))]
+    others = [name for name in names if not name.startswith((status.LOCK, WRITE_TEST))]
     unfinished = [f".{PLAN}{atomic_io.WRITING}"]
     if others and PLAN not in others and others != unfinished:
         problem = f"{folder} holds other files, {others[0]} among them"
