@@ -7,7 +7,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import torch
 
 from zoo.config import Recipe
@@ -40,10 +39,8 @@ def save_figure(recipe: Recipe, result: Result, run: Path, trained: int | str) -
     """
     kind = next((kind for kind in X_NAMES if kind in result), None)
     panels = build_panels(recipe.name, result, kind, trained)
-    drawn = [charts.draw_panel(panel, STYLE) for panel in panels]
-    chart = alt.concat(*drawn, columns=2, spacing=30).resolve_scale(color="independent")
     path = run / f"{kind or 'variants'}.png"
-    render.save_figure(chart, path)
+    render.save_figure(charts.draw_panels(panels, STYLE), path)
     return path
 
 
