@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import literal
 import pytest
 import torch
-from literal import Call
+from literal import biases as literal
+from literal.biases import Call
 
 import zoo
 from zoo.attention.encoding import Dims

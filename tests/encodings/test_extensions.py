@@ -5,7 +5,7 @@ import math
 import language
 import pytest
 import torch
-from literal_rotations import linear, llama3, ntk, plain, yarn
+from literal.rope_tape import linear, llama3, ntk, plain, yarn
 from torch.nn import functional as F
 
 import zoo
@@ -181,7 +181,10 @@ def test_a_task_by_a_rule_has_the_same_weights_and_other_logits():
 
 def test_a_rule_that_no_link_knows_is_told_with_those_that_are():
     told = extrapolation.explain_unknown(language.decoder("rope", "fox"), "yarm", (2.0,))
-    assert told == "the encoding of the model, rope and fox, knows no rule yarm; did you mean yarn?"
+    assert (
+        told
+        == "the encoding of the model, rope and fox, knows no extrapolation yarm; did you mean yarn?"
+    )
     assert "resample" in extrapolation.explain_unknown(language.decoder("learned"), "ntk", (2.0,))
     assert "it knows none" in extrapolation.explain_unknown(
         language.decoder("alibi"), "ntk", (2.0,)
@@ -202,5 +205,5 @@ def test_places_that_are_stretched_already_know_no_rule(coordinates):
     }
     told = extrapolation.explain_unknown(model, "linear", (2.0,))
     assert told.startswith(
-        f"the encoding of the model, rope with coordinates {coordinates}, knows no rule linear"
+        f"the encoding of the model, rope with coordinates {coordinates}, knows no extrapolation linear"
     )

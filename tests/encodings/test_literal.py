@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import literal
-import literal_rotations as rotations
 import pytest
 import torch
 from calls import (
@@ -25,7 +23,9 @@ from calls import (
     spots,
     weights,
 )
-from literal import Call
+from literal import biases as literal
+from literal import rope_tape as rotations
+from literal.biases import Call
 from torch import nn
 
 import zoo

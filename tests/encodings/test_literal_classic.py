@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import literal
-import literal_classic as classic
 import pytest
 import torch
 from calls import QUERIES, SEEN, agree, called, dims, made, moved, near, scores, spots, weights
-from literal import Call
+from literal import biases as literal
+from literal import sandwich_xpos_fope as classic
+from literal.biases import Call
 
 import zoo
 from zoo.attention.chain import Chain

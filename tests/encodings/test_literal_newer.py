@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from functools import partial
 
-import literal
-import literal_newer as newer
 import pytest
 import torch
 from calls import SEEN, TOKENS, agree, called, dims, made, moved, near, scores, spots
+from literal import biases as literal
+from literal import grape_pope_carope as newer
 from torch import nn
 
 import zoo

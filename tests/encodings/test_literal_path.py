@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-import literal_path
 import pytest
 import torch
 from calls import QUERIES, agree, called, made, moved, near, scores
+from literal import path as literal_path
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import literal
-import literal_rotations as rotations
 import pytest
 import torch
 from calls import BATCH, QUERIES, SEEN, TOKENS, agree, called, dims, made, moved, near, spots
+from literal import biases as literal
+from literal import rope_tape as rotations
 
 import zoo
 from zoo.attention.chain import Chain

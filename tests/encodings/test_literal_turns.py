@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import literal_turns as literal
 import pytest
-import references
 import torch
 from calls import moved, near
+from literal import rope_axial_liere_comrope as references
+from literal import string_cape as literal
 
 import zoo
 from zoo.attention.chain import Chain

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import references
 import torch
 from calls import near
+from literal import rope_axial_liere_comrope as references
 from samples import SAMPLES, Carried, Forget, Slope
 from torch import Tensor, nn
 from torch.nn import functional as F

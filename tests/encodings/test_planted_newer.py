@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import literal_newer as newer
 import pytest
 import torch
 from calls import agree, called, dims, moved
+from literal import grape_pope_carope as newer
 
 import zoo
 from zoo.encodings.carope import CARoPE

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import literal
 import pytest
 import torch
 from calls import called, dims, moved, near, scores
+from literal import biases as literal
 from torch.nn import functional as F
 
 import zoo

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-import references
 import torch
+from literal import rope_axial_liere_comrope as references
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 

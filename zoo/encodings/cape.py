@@ -1,4 +1,4 @@
-"""Sinusoids of positions augmented in training (CAPE; Likhomanenko et al. 2021, arXiv:2106.03143)."""
+"""Sinusoids of augmented positions (CAPE; Likhomanenko et al. 2021, arXiv:2106.03143)."""
 
 from __future__ import annotations
 

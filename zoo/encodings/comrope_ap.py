@@ -1,4 +1,4 @@
-"""Commuting learned rotations, one axis per block (ComRoPE-AP; Yu et al. 2025, arXiv:2506.03737)."""
+"""Commuting rotations, one axis per block (ComRoPE-AP; Yu et al. 2025, arXiv:2506.03737)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from zoo.registry import register
 
 @register
 class ComRoPEAP(Rotary):
-    """block j of b channels of q and k rotates by exp(p_(j mod P) S_j), S = generators - generators^T"""
+    """block j of b channels of q and k rotates by exp(p_(j mod P) S_j)
+
+    S = generators - generators^T.
+    """
 
     shared = False
     axes = (1, 2, 3)

@@ -1,4 +1,4 @@
-"""Commuting learned rotations, dependent generators (ComRoPE-LD; Yu et al. 2025, arXiv:2506.03737)."""
+"""Commuting rotations, dependent generators (ComRoPE-LD; Yu et al. 2025, arXiv:2506.03737)."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from zoo.registry import Between, register
 
 @register
 class CoPE(Encoding):
-    """scores + z_i[p_ij], p_ij = min(sum_{t=j..i} sigmoid(scores_it), max_positions - 1), z_i = q_i table^T
+    """scores + z_i[p_ij], p_ij = min(sum_{t=j..i} sigmoid(scores_it), max_positions - 1)
 
-    z is interpolated linearly between floor(p) and ceil(p). Gates come from the scores so far; keys
+    z_i = q_i table^T is interpolated linearly between floor(p) and ceil(p). Gates come from the scores so far; keys
     that a query does not see count nothing.
     """
 

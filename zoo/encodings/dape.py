@@ -1,4 +1,4 @@
-"""Biases that adapt to the scores (context-adaptive CAPE, DAPE; Zheng et al. 2024, arXiv:2405.14722)."""
+"""Biases that adapt to the scores (DAPE; Zheng et al. 2024, arXiv:2405.14722)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear biases with slopes chosen by tokens (additive GRAPE; Zhang et al. 2025, arXiv:2512.07805)."""
+"""Linear biases, slopes chosen by tokens (additive GRAPE; Zhang et al. 2025, arXiv:2512.07805)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotations by learned low-rank generators (multiplicative GRAPE; Zhang et al. 2025, arXiv:2512.07805)."""
+"""Rotations by low-rank generators (multiplicative GRAPE; Zhang et al. 2025, arXiv:2512.07805)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class GRAPEM(Rotary):
     """
 
     shared = False
-    axes_reason = "its authors rotate by a position in a text; rope_mixed, string and the comropes accept grids"
+    axes_reason = (
+        "its authors rotate by positions of a text; rope_mixed, string and comrope_ld accept grids"
+    )
 
     def __init__(
         self,

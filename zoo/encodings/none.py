@@ -1,4 +1,4 @@
-"""No position encoding (Haviv et al. 2022, arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466)."""
+"""No position encoding (Haviv et al. 2022, arXiv:2203.16634; arXiv:2305.19466)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Householder products along the path from key to query (PaTH; Yang et al. 2025, arXiv:2505.16381)."""
+"""Householder products from key to query (PaTH; Yang et al. 2025, arXiv:2505.16381)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class PaTH(Encoding):
         return spread_panel(title, unit, strength, call.keys, caption, kind="key head")
 
     def _reflections(self, tokens: Tokens, batch: int) -> tuple[Tensor, Tensor]:
-        """Return w [B, G, n, K] and beta [B, G, n] of the last n tokens, not applied to keys yet."""
+        """Return w [B, G, n, K] and beta [B, G, n] of the last n tokens, not in keys yet."""
         direction, strength = tokens.per_token["path_direction"], tokens.per_token["path_strength"]
         if self.filter is not None:
             direction = convolve(direction, self.filter, tokens.document)

@@ -1,4 +1,4 @@
-"""RoPE with learned wave vectors in any direction (RoPE-Mixed; Heo et al. 2024, arXiv:2403.13298)."""
+"""RoPE with learned wave vectors (RoPE-Mixed; Heo et al. 2024, arXiv:2403.13298)."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ from zoo.registry import Between, register
 
 @register
 class TransformerXL(Encoding):
-    """scores ((q_i + content).k_j + (q_i + place).(W R_{i-j})) / sqrt(K), R_r = [sin(r w) | cos(r w)]
+    """scores ((q_i + content).k_j + (q_i + place).(W R_{i-j})) / sqrt(K)
 
-    w_t = base^(-2t/D). A wave of a difference is a product of waves, so the part of positions is a
+    R_r = [sin(r w) | cos(r w)], w_t = base^(-2t/D). A wave of a difference is a product of waves, so the part of positions is a
     low-rank bias of rank D.
     """
 

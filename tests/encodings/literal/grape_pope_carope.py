@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import cache
 
 import torch
-from literal import Call, all_pairs, product_of
 from torch import Tensor
 
+from literal.biases import Call, all_pairs, product_of
 from zoo.attention.encoding import Encoding
 
 Angle = Callable[[int, int, int, int], Tensor]

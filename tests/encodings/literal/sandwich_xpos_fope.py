@@ -6,9 +6,9 @@ import math
 from itertools import product
 
 import torch
-from literal import Bias, bucket
 from torch import Tensor
 
+from literal.biases import Bias, bucket
 from zoo.attention.encoding import Encoding
 
 

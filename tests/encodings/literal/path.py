@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-import literal
 import torch
-from literal import Call
 from torch import Tensor
 
+from literal import biases as literal
+from literal.biases import Call
 from zoo.attention.encoding import Encoding
 
 

@@ -1,0 +1,1 @@
+"""Literal references: encodings written as in their papers, pair by pair, to compare zoo with."""
