@@ -47,7 +47,7 @@ def test_sizes_that_cross_are_told_where_they_stand(zoo):
     code, _, told = zoo("fit", "copying_none", "data.least=30", "data.symbols=8")
     assert code == 2
     assert "data.least" in told
-    assert "30 symbols are more than the 8 of the longest" in told
+    assert "30 symbols are more than the maximum of 8" in told
 
 
 def test_a_length_is_no_option_of_sums(zoo):

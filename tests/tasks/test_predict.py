@@ -36,7 +36,7 @@ def test_measures_are_those_of_the_whole_set():
 def test_answers_are_counted_as_a_whole_where_windows_ask_for_one():
     data, one = (
         Cycle(),
-        CausalLM(decoder("rope"), OPTIM, dataclasses.replace(SAMPLES, asks="answers")),
+        CausalLM(decoder("rope"), OPTIM, dataclasses.replace(SAMPLES, targets="answers")),
     )
     said = [one.model.eval()(batch.inputs).argmax(-1) for batch in data.batches]
     data.batches[1] = TextBatch(data.batches[1].inputs, said[1])  # whatever the model says
