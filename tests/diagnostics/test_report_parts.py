@@ -148,7 +148,7 @@ def control(name, loss=None, refused=""):
 @pytest.mark.parametrize(
     ("others", "causal", "parts"),
     [
-        ([], True, ["not asked"]),
+        ([], True, ["not measured"]),
         ([control("shuffled", 2.0)], True, ["none", "causal mask", "cannot tell"]),
         ([control("shuffled", 2.0)], False, ["none", "a set"]),
         (
@@ -173,7 +173,7 @@ def test_what_no_digit_tells_apart_is_no_change():
     ]
     assert (
         describe_ablation(pair, "a", True)
-        == "a stays at 3.4000 wherever tokens are put, but for less than 0.00005"
+        == "a stays at 3.4000 wherever tokens are, to within 0.00005"
     )
 
 
@@ -184,7 +184,7 @@ def test_a_metric_that_stays_is_no_sign_that_no_places_are_read():
     ]
     assert (
         describe_ablation(pair, "a", True)
-        == "a stays at 1.0000 wherever tokens are put, though other metrics change"
+        == "a stays at 1.0000 wherever tokens are, though other metrics change"
     )
 
 
@@ -194,7 +194,7 @@ def test_a_metric_that_is_no_number_is_told_as_such(others):
     lost = "shuffled" if others[0] == "nan" else "zeroed"
     assert (
         describe_ablation([control("as they are", 1.0), *pair], "test/loss", True)
-        == f"test/loss is no number with places {lost}"
+        == f"test/loss is not finite with positions {lost}"
     )
 
 

@@ -275,23 +275,23 @@ class AttentionDiagnostics(L.Callback):
 def summarize_layer(look: LayerAttention) -> dict[str, float]:
     """Average each metric of a layer over its heads; add the numbers of its encodings."""
     found = {kind.name: kind.compute(look) for kind in list_metrics(look)}
-    told = {name: float(value.nanmean()) for name, value in found.items()}
+    message = {name: float(value.nanmean()) for name, value in found.items()}
     for panel in look.chain.panels(look.call):
         if isinstance(panel, Bars):
             values = [*panel.values.values()]
-            told[panel.title.replace(": ", "/").replace(" ", "_").lower()] = sum(values) / max(
+            message[panel.title.replace(": ", "/").replace(" ", "_").lower()] = sum(values) / max(
                 len(values), 1
             )
     return {
-        name: value for name, value in told.items() if math.isfinite(value)
+        name: value for name, value in message.items() if math.isfinite(value)
     }  # else there is nothing to say
 
 
 def _draw(writer: Any, look: LayerAttention, step: int) -> None:
     tag = f"attention/{look.layer}"
     for name, values in (("weights", look.weights), ("scores", look.scores)):
-        if values is not None and len(told := values[values.isfinite() & (values != 0)]):
-            writer.add_histogram(f"{tag}/{name}", told.cpu(), step)
+        if values is not None and len(message := values[values.isfinite() & (values != 0)]):
+            writer.add_histogram(f"{tag}/{name}", message.cpu(), step)
     writer.add_image(f"{tag}/looks", draw_attention(look), step)
 
 

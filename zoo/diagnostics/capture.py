@@ -122,8 +122,8 @@ def number_layers(model: nn.Module, layers: Sequence[int] | None) -> dict[SelfAt
     numbers = own if len(set(own)) == len(own) else range(len(own))
     absent = sorted(set(layers or ()) - set(numbers))
     if absent:
-        told = f"there is no layer {', '.join(map(str, absent))}"
-        raise OptionError("layers", f"{told}; the model has layers 0 to {max(numbers)}")
+        message = f"there is no layer {', '.join(map(str, absent))}"
+        raise OptionError("layers", f"{message}; the model has layers 0 to {max(numbers)}")
     return dict(zip(known, numbers, strict=True))
 
 

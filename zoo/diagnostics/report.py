@@ -259,27 +259,34 @@ SAME = 0.00005  # a change that is smaller says nothing
 def describe_ablation(controls: Sequence[Control], metric: str, causal: bool) -> str:
     """Describe in a sentence what happens to a metric when positions change."""
     own, *others = controls
-    asked = [control for control in others if not control.refused]
-    if not asked:
-        return "not asked" if not others else "unknown: the model refuses every change"
-    if all(control.metrics == own.metrics for control in asked):
-        return f"none: no metric changes at all where places do. {_explain_no_change(causal)}"
+    evaluated = [control for control in others if not control.refused]
+    if not evaluated:
+        return "not measured" if not others else "unknown: the model refuses every change"
+    if all(control.metrics == own.metrics for control in evaluated):
+        return f"none: no metric changes at all when positions do. {_explain_no_change(causal)}"
     before = own.metrics[metric]
-    lost = [control.name for control in asked if not math.isfinite(control.metrics[metric])]
+    lost = [control.name for control in evaluated if not math.isfinite(control.metrics[metric])]
     if lost or not math.isfinite(before):
-        return f"{metric} is no number with places {', '.join(lost or [own.name])}"
-    most = max(asked, key=lambda control: abs(control.metrics[metric] - before))
+        return f"{metric} is not finite with positions {', '.join(lost or [own.name])}"
+    most = max(evaluated, key=lambda control: abs(control.metrics[metric] - before))
     by = abs(most.metrics[metric] - before)
     if by < SAME:
-        told = "though other metrics change" if by == 0 else f"but for less than {SAME:.5f}"
-        return f"{metric} stays at {before:.4f} wherever tokens are put, {told}"
-    return f"{metric} goes from {before:.4f} to {most.metrics[metric]:.4f} with them {most.name}, which changes most"
+        change = "though other metrics change" if by == 0 else f"to within {SAME:.5f}"
+        return f"{metric} stays at {before:.4f} wherever tokens are, {change}"
+    after = most.metrics[metric]
+    return (
+        f"{metric} goes from {before:.4f} to {after:.4f} with positions {most.name}, "
+        "the largest change"
+    )
 
 
 def _explain_no_change(causal: bool) -> str:
     if causal:
         return (
-            "Its encoding reads none. What the model knows of order comes from sums along the text or from the causal mask "
-            "alone, and these controls cannot tell how much that is"
+            "Its encoding reads none. What the model knows of order comes from sums along the "
+            "text or from the causal mask alone, and this ablation cannot tell how much that is"
         )
-    return "Its encoding reads none, or the model has learned to do without: it takes its tokens for a set"
+    return (
+        "Its encoding reads none, or the model has learned to do without: "
+        "it treats its tokens as a set"
+    )

@@ -60,7 +60,7 @@ def _draw_attention_metrics(
             layer: [(step, points.get(step, NONE)) for step in steps]
             for layer, points in found.items()
         }
-        told = (
+        message = (
             "The mean over heads while training: where layers part, they take on different tasks."
         )
         title, y = (
@@ -68,7 +68,7 @@ def _draw_attention_metrics(
             if kind in known
             else (kind.replace("_", " "), "mean over heads")
         )
-        yield _make_curves(title, y, lines, told)
+        yield _make_curves(title, y, lines, message)
 
 
 def _draw_losses(found: Mapping[str, Points]) -> Iterator[Curves]:
@@ -145,7 +145,7 @@ def _draw_sizes(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[
     refused = sorted(size for size, metrics in sizes.items() if "refused" in metrics)
     rules = {rule: one for rule, one in result.get("rules", {}).items() if rule != "none"}
     x = "resolution in pixels" if kind == "resolutions" else "length in tokens"
-    told = f"Trained at {trained}" + (
+    message = f"Trained at {trained}" + (
         f"; refused at {', '.join(map(str, refused))}" if refused else ""
     )
     for name in result["metrics"]:
@@ -165,7 +165,7 @@ def _draw_sizes(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[
             title=f"{name.replace('/', ' ')} at other {kind}",
             x=x,
             y=name,
-            says=f"{told}: what is level there carries on.",
+            says=f"{message}: what is level there carries on.",
             places=torch.tensor([float(size) for size in places]),
             lines={
                 line: torch.tensor([points.get(size, NONE) for size in places])
@@ -177,11 +177,13 @@ def _draw_sizes(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[
 
 def has_equal_windows(result: Mapping[str, Any], kind: str) -> bool:
     """Tell whether the training size was cut into windows as all other sizes were."""
-    swept = [
+    other_sizes = [
         *result[kind].values(),
         *(one for sizes in result.get("rules", {}).values() for one in sizes.values()),
     ]
-    return all(one.get("windows") == result.get("windows") for one in swept if "refused" not in one)
+    return all(
+        one.get("windows") == result.get("windows") for one in other_sizes if "refused" not in one
+    )
 
 
 def _draw_positions(result: Mapping[str, Any], trained: int) -> Iterator[Curves]:

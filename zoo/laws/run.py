@@ -226,6 +226,7 @@ def verify(words: Sequence[str], plugins: Sequence[str]) -> Verification:
 
 
 def write_json(data: object) -> str:
+    """Format data as JSON text, without NaN or infinity."""
     return json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False)
 
 

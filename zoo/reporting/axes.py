@@ -88,6 +88,7 @@ def finish_chart(
 
 
 def paper_title(panel: Panel, style: Style) -> alt.Title:
+    """Build the title of a chart on paper, with the y axis as its subtitle."""
     return alt.Title(
         clean(panel.title),
         subtitle=clean(panel.y),

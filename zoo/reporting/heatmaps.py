@@ -83,6 +83,7 @@ def find_ends(values: Tensor, signed: bool) -> tuple[float, float]:
 
 
 def has_negative(values: Tensor) -> bool:
+    """Tell whether any value is negative."""
     return bool((values < 0).any())
 
 
@@ -119,6 +120,7 @@ def encode_image(values: Tensor, ends: tuple[float, float], ramp: Sequence[str] 
 
 
 def to_data_address(file: bytes, kind: str) -> str:
+    """Encode an image file as a data URL."""
     return f"data:image/{kind};base64,{base64.b64encode(file).decode()}"
 
 

@@ -13,6 +13,7 @@ UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def is_finite(number: float) -> bool:
+    """Tell whether a value is a finite number."""
     return math.isfinite(number)
 
 

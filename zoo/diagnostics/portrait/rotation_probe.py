@@ -57,6 +57,7 @@ def rotation_angles(rotation: Tensor) -> Tensor:
 
 
 def is_commuting(first: Tensor, second: Tensor) -> bool:
+    """Tell whether the generators of the rotations commute."""
     return torch.allclose(first @ second, second @ first, atol=TOLERANCE)
 
 

@@ -42,6 +42,7 @@ def _shift(tokens: Tensor, step: int) -> Tensor:
 
 
 def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """Apply an nn.Linear with its current parameters."""
     return freeze_linear(layer)(x)
 
 
