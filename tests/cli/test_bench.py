@@ -74,7 +74,7 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
         (["{name: liere, blok: 4}"], "unknown key; did you mean block?"),
         (["{name: "], "{name: : bad YAML"),
         (["fox+fox"], "the list names an encoding twice"),
-        (["dape"], "dape: dape adapts the biases of the links before it"),
+        (["dape"], "dape: dape adapts the biases of encodings before it"),
         (["rope_axial"], "rope_axial: rope_axial takes 2 or 3 axes, not 1"),
         (["rope", "against=fix"], "against: there is no 'fix' among encodings; did you mean fox?"),
         (["rope", "against=dape"], "against: dape adapts"),

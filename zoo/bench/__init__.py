@@ -1,1 +1,1 @@
-"""Measured on this machine: time, memory and throughput of models that differ in their encoding alone."""
+"""Benchmarks: time and memory of encodings on this machine, side by side."""

@@ -18,7 +18,7 @@ from zoo.errors import DataError
 
 
 def describe_machine(device: str) -> dict[str, object]:
-    """Return what a measured time depends on besides the code: processor, threads, GPU, versions."""
+    """Return what a time depends on besides the code: processor, threads, GPU, versions."""
     has_affinity = hasattr(os, "sched_getaffinity")
     machine: dict[str, object] = {
         "device": device,

@@ -62,7 +62,7 @@ class BenchOptions:
     measures: tuple[MeasureName, ...] | MeasureName = ("train", "memory")
     """What is measured: training steps, peak memory, decoding, one attention layer."""
     against: str | None = None
-    """The reference: an encoding, or several joined by +. By default none for images, rope for texts."""
+    """The reference, an encoding; null takes none for images and rope for texts."""
     rounds: BenchCount = 5
     """Rounds at least, in each of which all models take turns."""
     seconds: Annotated[float, Between(0)] = 0.0

@@ -1,4 +1,4 @@
-"""What a comparison will do, as plain data: written before anything is trained, read to continue."""
+"""What a comparison will do, as plain data, written before anything is trained."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def _extend_existing(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
 
 
 def extend_plan(old: ComparisonPlan, new: ComparisonPlan) -> ComparisonPlan:
-    """Return the new plan with the old one's cells as they are; further cells get as many threads."""
+    """Return the new plan with the cells of the old one; further cells get as many threads."""
     known = {cell.name: cell for cell in old.cells}
     threads = {"num_threads": old.machine["threads"]} if new.automatic_threads else {}
     cells = []

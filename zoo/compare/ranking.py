@@ -1,4 +1,4 @@
-"""Rank variants under an evaluation condition, and tell which of them the spread of seeds separates."""
+"""Rank variants under a condition, and tell which the spread of seeds separates."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _sign(comparison: Comparison) -> int:
 
 
 def choose_scale(standings: Sequence[Standing]) -> Scale:
-    """Choose a scale for all variants but those that are far off, which would squeeze the others."""
+    """Choose a scale for all variants but outliers, which would squeeze the others."""
     present = [one for one in standings if one.mean]
     if not present:
         return Scale(0.0, 1.0)

@@ -1,4 +1,4 @@
-"""What a comparison found, as plain data: variants, their cells by seed, and what makes any unfair."""
+"""What a comparison found, as plain data: variants, their cells by seed, their flags."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def describe_results(comparison: Comparison) -> dict[str, str]:
 
 
 def describe_result(comparison: Comparison, condition: str) -> str:
-    """Say who is first under a condition, who lies within the spread of seeds, and who is flagged."""
+    """Say who is first under a condition, who is within its spread, and who is flagged."""
     standings = rank_variants(comparison, condition)
     where = describe_conditions(comparison, [condition])
     present = [one for one in standings if one.mean]

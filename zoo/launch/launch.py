@@ -1,4 +1,4 @@
-"""Write the script that starts a run on a cluster, and continues it whenever it is started again."""
+"""Write the script that starts a run on a cluster and continues it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What cells run on, one engine per file: this machine, a cluster's scheduler, Ray. None of them is ours."""
+"""Executors: what runs the cells of a comparison, one per file."""

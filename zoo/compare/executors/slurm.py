@@ -1,4 +1,4 @@
-"""SLURM, through submitit: a job array with one task for each cell, requeued when its time is over."""
+"""SLURM, through submitit: a job array with one task for each cell."""
 
 from __future__ import annotations
 
