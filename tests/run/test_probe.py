@@ -132,7 +132,9 @@ def test_a_trial_of_one_batch_looks_too(given, tiny):
 
 def test_a_model_that_cannot_be_looked_at_is_trained_all_the_same(tiny, monkeypatch, caplog):
     monkeypatch.setattr(
-        callback, "check", lambda model, layers: capture.number_layers(nn.Linear(1, 1), layers)
+        callback,
+        "number_layers",
+        lambda model, layers: capture.number_layers(nn.Linear(1, 1), layers),
     )
     assert main(["fit", "vit_comrope", *tiny, "trainer.fast_dev_run=true", "--run-dir", "run"]) == 0
     assert "attention is not looked at: the model has no attention layer of zoo" in caplog.text

@@ -148,12 +148,12 @@ def test_images_are_decoded_once_and_dealt_out(options, tiny, monkeypatch):
     parquet(Path("made/test-0.parquet"), 7)
     Path("album.yaml").write_text(ALBUM)
 
-    def decode(self, content, original=ImageDecoder.__call__):
+    def decode(self, content, original=ImageDecoder.decode):
         with Path(f"decoded-by-{os.environ.get('RANK')}").open("a") as seen:
             seen.write(".")
         return original(self, content)
 
-    monkeypatch.setattr(ImageDecoder, "__call__", decode)
+    monkeypatch.setattr(ImageDecoder, "decode", decode)
     assert several(options, "two", recipe="album.yaml") == [0, 0], logs()
     counts = [len(path.read_text()) for path in sorted(Path().glob("decoded-by-?"))]
     assert counts == ([16 + 4 + 4, 16 + 3 + 3] if options else [47])
@@ -223,7 +223,7 @@ def test_a_process_that_dies_is_missed_by_the_others(tiny, monkeypatch):
     monkeypatch.setattr(StopOnSignal, "on_train_batch_start", die)
     assert several(tiny, "run") == [1, -signal.SIGKILL]
     assert (
-        "process 0 cannot reach another one, which has died or hangs; still there: best.ckpt"
+        "process 0 cannot reach another process, which has died or hangs; still there: best.ckpt"
         in logs()
     )
 
