@@ -110,11 +110,11 @@ def test_options_that_cannot_work_are_refused(options, key):
 def test_a_part_shorter_than_a_window_is_refused(text):
     assert text(length=99).spec.length == 99
     with pytest.raises(
-        OptionError, match="a window of 100 tokens needs 101, val has 100"
+        OptionError, match="a window of 100 needs 101 tokens, val has 100"
     ) as caught:
         _ = text(length=100).spec
     assert caught.value.key == "length"
-    with pytest.raises(OptionError, match="13 streams of 8 tokens needs 105, val has 100"):
+    with pytest.raises(OptionError, match="13 streams of 8 needs 105 tokens, val has 100"):
         _ = text(batch_size=13, streams=True).spec
 
 

@@ -54,7 +54,7 @@ def test_texts_with_labels_are_measured_at_other_lengths(calm, zoo):
 def test_a_run_on_labelled_texts_reads_as_many_classes(calm, zoo):
     code, _, told = zoo("eval", calm / "run", f"data.path={calm / 'b.jsonl'}", "data.classes=5")
     assert code == 2
-    assert "data.classes: 5 classes, the model was trained with 2" in told
+    assert "data.classes: 5 classes, but the model was trained with 2" in told
 
 
 @pytest.fixture

@@ -161,7 +161,7 @@ class WindowOptions:
         needed = rows * self.length + 1
         if size < needed:
             what = f"{rows} streams" if self.streams else "a window"
-            problem = f"{what} of {self.length} tokens needs {needed}, {split} has {size}"
+            problem = f"{what} of {self.length} needs {needed} tokens, {split} has {size}"
             raise OptionError("length", problem)
         if self.streams:
             return continue_windows(self.length, size, rows)
