@@ -200,7 +200,7 @@ def test_a_metric_that_is_no_number_is_told_as_such(others):
 
 def test_rounding_is_no_use_of_places():
     pair = [control("as they are", 0.9), control("shuffled", 0.9000001)]
-    assert describe_ablation(pair, "test/loss", True).endswith("but for less than 0.00005")
+    assert describe_ablation(pair, "test/loss", True).endswith("to within 0.00005")
 
 
 # what was kept
