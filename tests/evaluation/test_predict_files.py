@@ -189,7 +189,7 @@ def test_workers_change_nothing(runs, photos, predicted):
 
 
 def test_long_work_says_how_far_it_is(runs, photos, predicted, monkeypatch, caplog):
-    monkeypatch.setattr("zoo.utils.ticker.INTERVAL", 0.0)
+    monkeypatch.setattr("zoo.utils.clock.INTERVAL", 0.0)
     caplog.set_level(logging.INFO)
     predicted(runs / "photos", "photos")
     assert "of 6 files, 0:00 left" in caplog.text

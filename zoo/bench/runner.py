@@ -32,9 +32,8 @@ from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, OptionError, RecipeError
 from zoo.registry import Between
-from zoo.utils.dates import format_now
+from zoo.utils.clock import Ticker, format_now
 from zoo.utils.signals import stop_on_signal
-from zoo.utils.ticker import Ticker
 
 log = logging.getLogger("zoo")
 

@@ -28,7 +28,7 @@ from zoo.run.preflight import plan_backends
 from zoo.run.resume import find_resume_point
 from zoo.run.spawn import join_processes
 from zoo.tasks.base import Task
-from zoo.utils.dates import format_duration
+from zoo.utils.clock import format_duration
 
 log = logging.getLogger("zoo")
 

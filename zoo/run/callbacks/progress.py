@@ -10,8 +10,7 @@ from typing import Any
 import lightning as L
 from tqdm import tqdm
 
-from zoo.utils.dates import format_duration
-from zoo.utils.ticker import Ticker
+from zoo.utils.clock import Ticker, format_duration
 
 log = logging.getLogger("zoo")
 
