@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import UnionType
@@ -75,23 +76,22 @@ def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options:
         OptionError: A name or option is unknown, or a value does not fit `dims` (a ValueError).
     """
     if isinstance(name, str | Mapping | Choice):
-        choice = _choice(name)
+        choice = _parse_entry(name)
         return make_factory(Choice(choice.name, {**choice.options, **options}))(dims)
     if options:
-        raise OptionError(
-            "name",
-            "a list of encodings takes its options in its entries: [{name: liere, block: 4}]",
-        )
-    choices = [_choice(one) for one in name]
-    twice = {one.name for one in choices if [other.name for other in choices].count(one.name) > 1}
-    if twice:
-        raise OptionError(
-            "name", f"{', '.join(sorted(twice))} stands twice in the list; list it once"
-        )
-    return Chain(dims, {one.name: make_factory(one)(dims) for one in choices})
+        problem = "a list of encodings takes options in its entries: [{name: liere, block: 4}]"
+        raise OptionError("name", problem)
+
+    choices = [_parse_entry(entry) for entry in name]
+    counts = Counter(choice.name for choice in choices)
+    repeated = sorted(name for name, count in counts.items() if count > 1)
+    if repeated:
+        problem = f"{', '.join(repeated)} is in the list twice; list it once"
+        raise OptionError("name", problem)
+    return Chain(dims, {choice.name: make_factory(choice)(dims) for choice in choices})
 
 
-def _choice(entry: EncodingSpec) -> Choice:
+def _parse_entry(entry: EncodingSpec) -> Choice:
     if isinstance(entry, Choice):
         return entry
     if isinstance(entry, str):
@@ -101,37 +101,49 @@ def _choice(entry: EncodingSpec) -> Choice:
 
 
 def make_factory(entry: EncodingSpec) -> EncodingFactory:
-    """Return a factory that takes the sizes, with the encoding's name and options validated."""
-    choice = _choice(entry)
+    """Return a factory that takes the sizes, with the encoding's name and options validated.
+
+    Raises:
+        OptionError: The name or an option is unknown, or a value is out of bounds.
+    """
+    choice = _parse_entry(entry)
     cls, options = encoding_class(choice.name), dict(choice.options)
-    known = [p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    facts = {
-        fact: value
-        for fact in ("shared", "coordinates")
-        if (value := options.pop(fact, None)) is not None
-    }
+
+    facts = {}
+    for fact in ("shared", "coordinates"):
+        value = options.pop(fact, None)
+        if value is not None:
+            facts[fact] = value
+    convention = facts.get("coordinates", "index")
+    if convention not in CONVENTIONS:
+        hint = registry.nearest(str(convention), CONVENTIONS)
+        raise OptionError("coordinates", f"no convention {convention!r}; {hint}")
+
+    parameters = inspect.signature(cls).parameters.values()
+    known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
     for key in options:
         if key not in known:
             hint = registry.nearest(key, [*known, "shared", "coordinates"])
             raise OptionError(key, f"{choice.name} has no option {key!r}; {hint}")
-    if (convention := facts.get("coordinates", "index")) not in CONVENTIONS:
-        hint = registry.nearest(str(convention), CONVENTIONS)
-        raise OptionError("coordinates", f"no convention {convention!r}; {hint}")
-
     hints = get_type_hints(cls.__init__, include_extras=True)
-    options = {key: _typed(key, hints[key], value) for key, value in options.items()}
+    options = {key: _convert_option(key, hints[key], value) for key, value in options.items()}
 
     def make(dims: Dims) -> Encoding:
-        made = cls(dims, **options)
+        try:
+            encoding = cls(dims, **options)
+        except OptionError as error:
+            message = str(error)
+            if not message.startswith(choice.name):
+                message = f"{choice.name}: {message}"
+            raise OptionError(error.key, message) from None
         for fact, value in facts.items():
-            setattr(made, fact, value)
-        made.check_options()
-        return made
+            setattr(encoding, fact, value)
+        return encoding
 
     return make
 
 
-def _typed(key: str, hint: Any, value: Any) -> Any:
+def _convert_option(key: str, hint: Any, value: Any) -> Any:
     """Convert an option's value to its declared type: a mapping to a dataclass, others unchanged.
 
     Raises:
@@ -141,29 +153,31 @@ def _typed(key: str, hint: Any, value: Any) -> Any:
         return None
     for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
         if get_origin(kind) is Literal and value not in get_args(kind):
-            raise OptionError(
-                key,
-                f"{key} {value!r} is not known; {registry.nearest(str(value), map(str, get_args(kind)))}",
-            )
+            suggestion = registry.nearest(str(value), map(str, get_args(kind)))
+            raise OptionError(key, f"{key} {value!r} is not known; {suggestion}")
         for bound in getattr(kind, "__metadata__", ()):
             if isinstance(bound, Between) and not bound.low <= value <= bound.high:
                 raise OptionError(key, f"{key} must be {bound.explain(value)}, got {value}")
         if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
-            return _made(key, kind, value)
+            return _build_dataclass(key, kind, value)
     return value
 
 
-def _made(key: str, kind: Any, values: Mapping[str, Any]) -> Any:
+def _build_dataclass(key: str, kind: Any, values: Mapping[str, Any]) -> Any:
     """Build a dataclass option from a mapping, with each key known and each value within bounds."""
     hints = get_type_hints(kind, include_extras=True)
-    for word in values:
-        if word not in hints:
-            raise OptionError(key, f"{key} has no {word!r}; {registry.nearest(str(word), hints)}")
-    for one in dataclasses.fields(kind):
-        if one.default is one.default_factory is dataclasses.MISSING and one.name not in values:
-            raise OptionError(key, f"{key} needs {one.name}")
+    for name in values:
+        if name not in hints:
+            raise OptionError(key, f"{key} has no {name!r}; {registry.nearest(str(name), hints)}")
+    for field in dataclasses.fields(kind):
+        is_required = field.default is field.default_factory is dataclasses.MISSING
+        if is_required and field.name not in values:
+            raise OptionError(key, f"{key} needs {field.name}")
     return kind(
-        **{word: _typed(f"{key}.{word}", hints[word], value) for word, value in values.items()}
+        **{
+            name: _convert_option(f"{key}.{name}", hints[name], value)
+            for name, value in values.items()
+        }
     )
 
 
@@ -184,7 +198,8 @@ def embed(encoding: Encoding, x: Tensor, pos: Tensor) -> Tensor:
     """
     training = encoding.training
     try:
-        return Chain.of(encoding.eval()).embed(Tokens.at(x, _coordinates(encoding, pos))).x
+        tokens = Tokens.at(x, _check_coordinates(encoding, pos))
+        return Chain.of(encoding.eval()).embed(tokens).x
     finally:
         encoding.train(training)
 
@@ -281,9 +296,9 @@ def attend(
         OptionError: `pos` does not have the encoding's number of axes, `k` has another number of
             heads, or the backend cannot compute this call.
     """
-    return dispatch.attend(
-        _describe_call(encoding, q, k, v, pos, x, causal, has_position), backend
-    )[0]
+    call = _describe_call(encoding, q, k, v, pos, x, causal, has_position)
+    out, _ = dispatch.attend(call, backend)
+    return out
 
 
 def _describe_call(
@@ -297,35 +312,42 @@ def _describe_call(
     has_position: Tensor | None,
 ) -> AttentionCall:
     chain = Chain.of(encoding)
-    if k.shape[1] != (groups := chain.dims.num_kv_heads):
-        raise OptionError(
-            "kv_heads", f"keys have {k.shape[1]} heads, the encoding {groups} (Dims.kv_heads)"
-        )
+    heads, kv_heads = q.shape[1], chain.dims.num_kv_heads
+    if k.shape[1] != kv_heads:
+        problem = f"keys have {k.shape[1]} heads, the encoding {kv_heads} (Dims.kv_heads)"
+        raise OptionError("kv_heads", problem)
     if x is None:
-        x = k.new_zeros(k.shape[0], k.shape[2], q.shape[1] * k.shape[3])
-    pos = _coordinates(chain, pos)
+        x = k.new_zeros(k.shape[0], k.shape[2], heads * k.shape[3])
+    pos = _check_coordinates(chain, pos)
     pos = pos.to(torch.promote_types(torch.promote_types(pos.dtype, q.dtype), torch.float32))
-    tokens = Tokens.at(x, pos, has_position, ordered=_ordered(pos))
+
+    tokens = Tokens.at(x, pos, has_position, ordered=_is_ordered(pos))
     tokens = chain.prepare(chain.embed(tokens).replace(x=x))
     queries = tokens.last(q.shape[2])
-    turned, k = chain.transform_query(q, queries), chain.transform_key(k, tokens)
-    k, v = (repeat_kv_heads(one, q.shape[1]) for one in (k, k if v is None else v))
-    call = AttentionCall(turned, k, v, q, queries, tokens, causal, q.shape[-1] ** -0.5)
-    return chain.modify(call.replace(transform_query=lambda x: chain.transform_query(x, queries)))
+    call = AttentionCall(
+        chain.transform_query(q, queries),
+        repeat_kv_heads(chain.transform_key(k, tokens), heads),
+        repeat_kv_heads(k if v is None else v, heads),
+        q,
+        queries,
+        tokens,
+        causal,
+        q.shape[-1] ** -0.5,
+        transform_query=lambda x: chain.transform_query(x, queries),
+    )
+    return chain.modify(call)
 
 
-def _coordinates(encoding: Encoding, pos: Tensor) -> Tensor:
+def _check_coordinates(encoding: Encoding, pos: Tensor) -> Tensor:
     """Return pos [.., M, P]; raise OptionError unless it has the encoding's number of axes."""
     if pos.dim() < 2 or pos.shape[-1] != encoding.dims.axes:
-        raise OptionError(
-            "pos",
-            f"coordinates of shape {tuple(pos.shape)}, not [.., tokens, {encoding.dims.axes}]",
-        )
+        wanted = f"[.., tokens, {encoding.dims.axes}]"
+        raise OptionError("pos", f"coordinates of shape {tuple(pos.shape)}, not {wanted}")
     return pos
 
 
-def _ordered(pos: Tensor) -> bool:
-    """Return true if coordinates [.., N, 1] increase; false if a compiler hides their values."""
+def _is_ordered(pos: Tensor) -> bool:
+    """Return if coordinates [.., N, 1] increase; false if a compiler hides their values."""
     if pos.is_meta or torch.compiler.is_compiling():
         return False
     return bool((pos.diff(dim=-2) >= 0).all())
@@ -359,19 +381,16 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         dims = replace(dims, depth=dims.depth or dims.layer + 1)
-        made = encoding if isinstance(encoding, Encoding) else _encoding(encoding, dims)
-        if made.causal_only and not causal:
-            raise OptionError(
-                "causal",
-                f"{made.name} is meaningful only under a causal mask: Attention(..., causal=True)",
-            )
-        if made.needs_full_sequence and causal:
-            raise OptionError(
-                "causal",
-                "the encoding reads the whole text under these options: Attention(..., causal=False)",
-            )
-        self.encoding = made
-        self._view = (Chain.of(made),)  # in a tuple, so that its parameters are registered once
+        if not isinstance(encoding, Encoding):
+            encoding = _make_encoding(encoding, dims)
+        if encoding.causal_only and not causal:
+            problem = f"{encoding.name} needs a causal mask: Attention(..., causal=True)"
+            raise OptionError("causal", problem)
+        if encoding.needs_full_sequence and causal:
+            problem = "with these options the encoding reads the whole text"
+            raise OptionError("causal", f"{problem}: Attention(..., causal=False)")
+        self.encoding = encoding
+        self._chain = (Chain.of(encoding),)  # in a tuple, so that parameters are registered once
         self.layer = SelfAttention(dims, causal=causal)
 
     def forward(
@@ -401,43 +420,39 @@ class Attention(nn.Module):
         """
         context = context or Context()
         if pos is None:
-            tokens = self._tokens(x, has_position, document, context.seen)
+            tokens = self._make_tokens(x, has_position, document, context.seen)
         else:
-            pos = _coordinates(self.encoding, pos)
-            ordered = (
-                document is None and not context.seen and _ordered(pos)
-            )  # what is remembered may lie ahead
+            pos = _check_coordinates(self.encoding, pos)
+            # remembered tokens may be ahead of these
+            ordered = document is None and not context.seen and _is_ordered(pos)
             tokens = Tokens.at(x, pos, has_position, document, ordered)
-        (chain,) = self._view
+        (chain,) = self._chain
         tokens, _ = self.layer(chain.embed(tokens), chain, context)
         return tokens.x
 
-    def _tokens(
-        self, x: Tensor, placed: Tensor | None, document: Tensor | None, seen: int
+    def _make_tokens(
+        self, x: Tensor, has_position: Tensor | None, document: Tensor | None, seen: int
     ) -> Tokens:
         """Make the tokens of a grid, of packed documents, or of a text continuing its context."""
         dims, count = self.layer.dims, x.shape[1]
-        if document is not None and seen and dims.axes == 1:
-            raise OptionError(
-                "pos", "documents that follow remembered tokens need their places; pass pos"
-            )
-        if document is not None and dims.axes == 1:
+        is_text = dims.axes == 1
+        if document is not None and is_text:
+            if seen:
+                problem = "documents that follow remembered tokens need positions; pass pos"
+                raise OptionError("pos", problem)
             document = document if document.dim() == 2 else document[None]
             index = document_positions(document)[..., None].to(upcast(x).dtype)
-            return Tokens.at(x, index, placed, document).replace(
-                grid_size=document_lengths(document)[..., None].to(index.dtype)
-            )
-        sizes = (seen + count,) if dims.axes == 1 else dims.sizes
+            size = document_lengths(document)[..., None].to(index.dtype)
+            return Tokens.at(x, index, has_position, document).replace(grid_size=size)
+
+        sizes = (seen + count,) if is_text else dims.sizes
         pos = grid(sizes, x)[seen:]
         if len(pos) != count:
-            raise OptionError(
-                "pos",
-                f"{count} tokens are not the grid {dims.length}; pass their coordinates as pos",
-            )
-        tokens = Tokens.at(x, pos, placed, document, ordered=dims.axes == 1)
-        return tokens.replace(
-            grid_size=tokens.pos.new_tensor([[sizes]]), consecutive=dims.axes == 1
-        )
+            problem = f"{count} tokens are not the grid {dims.length}"
+            raise OptionError("pos", f"{problem}; pass their coordinates as pos")
+        tokens = Tokens.at(x, pos, has_position, document, ordered=is_text)
+        size = tokens.pos.new_tensor([[sizes]])
+        return tokens.replace(grid_size=size, consecutive=is_text)
 
 
-_encoding = encoding  # the name is shadowed by arguments above
+_make_encoding = encoding  # `encoding` is shadowed by arguments above

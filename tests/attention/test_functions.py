@@ -82,7 +82,7 @@ def test_a_list_takes_no_options_beside_it():
 
 
 def test_a_name_stands_once_in_a_list():
-    with pytest.raises(OptionError, match="learned stands twice"):
+    with pytest.raises(OptionError, match="learned is in the list twice"):
         zoo.encoding(["learned", "rope_axial", "learned"], DIMS)
 
 
@@ -104,12 +104,12 @@ def test_sizes_that_do_not_fit_are_refused(sizes, message):
 @pytest.mark.parametrize(
     ("name", "dims", "options", "message"),
     [
-        ("rope", zoo.Dims(6, 2), {}, "head size"),
+        ("rope", zoo.Dims(6, 2), {}, "head dim"),
         ("rope_axial", zoo.Dims(12, 2, 2), {}, "divisible by 4"),
         ("rope_mixed", zoo.Dims(8, 2, 3), {}, "at least 6"),
         ("comrope_ap", zoo.Dims(48, 2, 2), {}, "24"),
         ("comrope_ld", zoo.Dims(48, 2), {"block": 5}, "block 5"),
-        ("liere", zoo.Dims(48, 2), {"block": 25}, "between 2 and the head size 24"),
+        ("liere", zoo.Dims(48, 2), {"block": 25}, "between 2 and the head dim 24"),
         ("sinusoidal", zoo.Dims(50, 2, 2), {}, "divisible by 4"),
         ("learned", zoo.Dims(48, 2), {}, "size of training"),
     ],
@@ -117,6 +117,13 @@ def test_sizes_that_do_not_fit_are_refused(sizes, message):
 def test_what_does_not_fit_an_encoding_is_refused(name, dims, options, message):
     with pytest.raises(OptionError, match=message):
         zoo.encoding(name, dims, **options)
+
+
+def test_what_does_not_fit_names_the_encoding_once():
+    with pytest.raises(OptionError, match="^learned: [^:]*size of training"):
+        zoo.encoding("learned", zoo.Dims(48, 2))
+    with pytest.raises(OptionError, match="^liere: block 25"):
+        zoo.encoding(["none", {"name": "liere", "block": 25}], zoo.Dims(48, 2))
 
 
 def test_one_length_stands_for_every_axis():
@@ -280,7 +287,7 @@ def test_a_layer_is_copied_with_its_encoding():
 def test_what_needs_a_causal_mask_says_so():
     made = zoo.encoding("rope_axial", DIMS)
     made.causal_only = True
-    with pytest.raises(OptionError, match="only under a causal mask"):
+    with pytest.raises(OptionError, match="needs a causal mask"):
         zoo.Attention(DIMS, made)
     zoo.Attention(DIMS, made, causal=True)
 

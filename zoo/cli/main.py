@@ -28,7 +28,7 @@ from zoo.cli import eval as evaluate
 from zoo.cli import list as list_command
 from zoo.cli.help import format_options
 from zoo.errors import ConfigIssue, RecipeError, ZooError
-from zoo.utils import malloc
+from zoo.utils import cpu
 
 COMMANDS: Mapping[str, ModuleType] = MappingProxyType(
     {
@@ -109,11 +109,12 @@ def _add_command(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. A user's mistake never shows a traceback."""
+    cpu.wait_passively()  # before a command imports torch
     _set_up_logging()
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         known = _parse(words)
-        malloc.keep()
+        cpu.keep_freed_memory()
         known.run(known)
     except ZooError as error:
         if str(error) and not (isinstance(error, RecipeError) and _is_secondary_process()):

@@ -69,7 +69,7 @@ class LossPredictor:
             self.task.on_test_epoch_start()
             for number, given in enumerate(windows):
                 self.task.test_step(move_data_to_device(given.batch, self.task.device), number)
-            counts = self.task.test_tally.compute()
+            counts = self.task.test_metrics.compute()
             measures = {**counts.measures(), **counts.bits(self.task.unit)}
             values = {name: float(value) for name, value in measures.items()}
             yield {"path": str(path), "tokens": int(counts.targets.sum()), **values}

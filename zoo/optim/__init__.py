@@ -1,1 +1,1 @@
-"""Optimisers with their schedules, one per file."""
+"""Optimizers with their schedules, one per file."""

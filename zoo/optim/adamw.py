@@ -1,4 +1,4 @@
-"""AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) with linear warm-up and cosine decay."""
+"""AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) with linear warmup and cosine decay."""
 
 from __future__ import annotations
 
@@ -16,11 +16,19 @@ Share = Annotated[float, Between(0, 0.9999)]
 
 @register
 class AdamW:
-    """Decays the weight matrices of linear and convolutional layers, and nothing else: no norms, biases, tokens, tables,
-    frequencies or generators.
+    """AdamW that decays the weights of linear and convolutional layers, and nothing else.
 
-    `warmup` and the decay after it are shares of all steps; the rate ends at `lr * floor`. `rules` change the rate and the
-    decay of parameters by name, or freeze them; the first that matches a name counts.
+    Norms, biases, special tokens, tables, frequencies and generators are not decayed.
+
+    Args:
+        lr: Learning rate after warmup.
+        weight_decay: Weight decay.
+        beta1: Decay of the mean of gradients.
+        beta2: Decay of the mean of squared gradients.
+        warmup_ratio: Share of all steps over which the learning rate rises linearly.
+        min_lr_ratio: Learning rate at the end, as a share of `lr`.
+        param_groups: Learning rate, weight decay or freezing of parameters by name; the first that
+            matches a name applies.
     """
 
     def __init__(
@@ -35,36 +43,47 @@ class AdamW:
         param_groups: tuple[ParamGroup, ...] = (),
     ) -> None:
         self.lr, self.weight_decay, self.betas = lr, weight_decay, (beta1, beta2)
-        self.warmup, self.floor, self.rules = warmup_ratio, min_lr_ratio, param_groups
+        self.warmup_ratio, self.min_lr_ratio = warmup_ratio, min_lr_ratio
+        self.param_groups = param_groups
 
     def configure(self, model: nn.Module, steps: int) -> dict[str, Any]:
-        """Optimiser and schedule in Lightning's form, for a training of so many steps."""
+        """Create optimizer and schedule in Lightning's form, for so many training steps.
+
+        Raises:
+            OptionError: A parameter group matches nothing, or all parameters are frozen.
+        """
         matrices = {
             id(module.weight)
             for module in model.modules()
             if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
         }
-        decays = {
-            name: self.weight_decay * (id(p) in matrices) for name, p in model.named_parameters()
-        }
-        free = [p for name, p in model.named_parameters() if find_group(name, self.rules) is None]
-        decayed = [p for p in free if id(p) in matrices]
-        others = [p for p in free if id(p) not in matrices]
-        usual = [
+        decays: dict[str, float] = {}
+        decayed: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
+        for name, parameter in model.named_parameters():
+            is_matrix = id(parameter) in matrices
+            decays[name] = self.weight_decay * is_matrix
+            if find_group(name, self.param_groups) is None:
+                group = decayed if is_matrix else others
+                group.append(parameter)
+
+        groups: list[dict[str, Any]] = [
             {"params": decayed, "weight_decay": self.weight_decay},
             {"params": others, "weight_decay": 0.0},
         ]
-        ruled = build_param_groups(model, self.rules, self.lr, decays) if self.rules else []
-        optimiser = torch.optim.AdamW([*usual, *ruled], lr=self.lr, betas=self.betas)
+        if self.param_groups:
+            groups += build_param_groups(model, self.param_groups, self.lr, decays)
+        optimizer = torch.optim.AdamW(groups, lr=self.lr, betas=self.betas)
         schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimiser, lambda step: self.lr_factor(step, steps)
+            optimizer, lambda step: self.lr_factor(step, steps)
         )
-        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def lr_factor(self, step: int, steps: int) -> float:
-        """Share of `lr` at a step: rising linearly to 1, then falling along a cosine to `floor`."""
-        rise = round(self.warmup * steps)
-        if step < rise:
-            return (step + 1) / rise
-        fall = min((step - rise) / max(steps - rise, 1), 1.0)
-        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * fall)) / 2
+        """Compute the learning rate of a step as a share of `lr`."""
+        warmup = round(self.warmup_ratio * steps)
+        if step < warmup:
+            return (step + 1) / warmup
+        progress = min((step - warmup) / max(steps - warmup, 1), 1.0)
+        cosine = (1 + math.cos(math.pi * progress)) / 2
+        return self.min_lr_ratio + (1 - self.min_lr_ratio) * cosine

@@ -1,4 +1,4 @@
-"""Learning rates, decays and freezing by the names of parameters."""
+"""Parameter groups: learning rate, weight decay and freezing by parameter name."""
 
 from __future__ import annotations
 
@@ -15,73 +15,82 @@ from zoo.registry import Between, nearest
 
 @dataclass(frozen=True, kw_only=True)
 class ParamGroup:
-    """Of the parameters whose names match a shell pattern: a factor on the rate, the decay, or that they stay as they are.
-
-    What is None stays as it would be without the rule. Of several rules the first that matches a name counts, alone.
-    """
+    """Settings of the parameters whose names match; of several groups the first applies, alone."""
 
     match: str
+    """Shell pattern of parameter names, such as `encoding.*`."""
+
     lr: Annotated[float, Between(1e-12, 1e12)] | None = None
+    """Factor on the learning rate. None: 1."""
+
     weight_decay: Annotated[float, Between(0)] | None = None
+    """Weight decay. None: that of the optimizer."""
+
     freeze: bool = False
+    """Do not train these parameters."""
 
     def __post_init__(self) -> None:
-        if self.freeze and (self.lr, self.weight_decay) != (None, None):
-            raise OptionError(
-                "freeze",
-                "what is frozen has neither rate nor decay; leave out freeze, or lr and weight_decay",
-            )
-        if not self.freeze and self.lr is None and self.weight_decay is None:
-            raise OptionError(
-                "match", "the rule says nothing of what it matches; add lr, weight_decay or freeze"
-            )
+        has_settings = self.lr is not None or self.weight_decay is not None
+        if self.freeze and has_settings:
+            problem = "frozen parameters have neither learning rate nor weight decay"
+            raise OptionError("freeze", f"{problem}; leave out freeze, or lr and weight_decay")
+        if not self.freeze and not has_settings:
+            problem = "the group changes nothing of what it matches"
+            raise OptionError("match", f"{problem}; add lr, weight_decay or freeze")
 
 
-def freeze(model: nn.Module, rules: Sequence[ParamGroup]) -> None:
-    """Have the parameters that rules freeze take no gradient, before anything asks which ones do."""
+def freeze(model: nn.Module, groups: Sequence[ParamGroup]) -> None:
+    """Turn off gradients of the parameters that groups freeze, and turn on all others."""
     for name, parameter in model.named_parameters():
-        rule = find_group(name, rules)
-        parameter.requires_grad_(rule is None or not rule.freeze)
+        group = find_group(name, groups)
+        parameter.requires_grad_(group is None or not group.freeze)
 
 
-def find_group(name: str, rules: Sequence[ParamGroup]) -> ParamGroup | None:
-    """The rule that counts for a name."""
-    return next((rule for rule in rules if fnmatchcase(name, rule.match)), None)
+def find_group(name: str, groups: Sequence[ParamGroup]) -> ParamGroup | None:
+    """Find the group that applies to a parameter."""
+    return next((group for group in groups if fnmatchcase(name, group.match)), None)
 
 
 def build_param_groups(
-    model: nn.Module, rules: Sequence[ParamGroup], lr: float, decays: dict[str, float]
+    model: nn.Module, groups: Sequence[ParamGroup], lr: float, decays: dict[str, float]
 ) -> list[dict[str, Any]]:
-    """An optimiser's groups of parameters for each rule, in their order, given the decay of each name without rules.
+    """Build the optimizer's parameter groups, in the order of `groups`.
 
-    Raises OptionError where a rule counts for no parameter, or where all are frozen.
+    Args:
+        model: The model.
+        groups: The settings.
+        lr: The optimizer's learning rate.
+        decays: Weight decay of each parameter by name, where a group sets none.
+
+    Raises:
+        OptionError: A group applies to no parameter, or all parameters are frozen.
     """
-    named = dict(model.named_parameters())
-    matched = {
-        at: [name for name in named if find_group(name, rules) is rule]
-        for at, rule in enumerate(rules)
-    }
-    for at, names in matched.items():
-        if not names:
-            raise OptionError(f"param_groups.{at}.match", _unmatched(rules[at], named))
-    if all(
-        rule is not None and rule.freeze for rule in (find_group(name, rules) for name in named)
-    ):
-        raise OptionError("param_groups", "they freeze every parameter; leave something to train")
-    found: dict[tuple[int, float], dict[str, Any]] = {}
-    for at, names in matched.items():
-        rule = rules[at]
-        rate = lr if rule.lr is None else lr * rule.lr
-        for name in () if rule.freeze else names:
-            decay = decays[name] if rule.weight_decay is None else rule.weight_decay
-            group = found.setdefault((at, decay), {"params": [], "weight_decay": decay, "lr": rate})
-            group["params"].append(named[name])
-    return list(found.values())
+    parameters = dict(model.named_parameters())
+    found = {name: find_group(name, groups) for name in parameters}
+    for at, group in enumerate(groups):
+        if not any(one is group for one in found.values()):
+            problem = _explain_no_match(group, list(parameters))
+            raise OptionError(f"param_groups.{at}.match", problem)
+    if all(group is not None and group.freeze for group in found.values()):
+        problem = "they freeze every parameter; leave something to train"
+        raise OptionError("param_groups", problem)
+
+    result: list[dict[str, Any]] = []
+    for group in groups:
+        if group.freeze:
+            continue
+        rate = lr if group.lr is None else lr * group.lr
+        by_decay: dict[float, dict[str, Any]] = {}
+        for name in (name for name, one in found.items() if one is group):
+            decay = decays[name] if group.weight_decay is None else group.weight_decay
+            settings = {"params": [], "weight_decay": decay, "lr": rate}
+            by_decay.setdefault(decay, settings)["params"].append(parameters[name])
+        result += by_decay.values()
+    return result
 
 
-def _unmatched(rule: ParamGroup, names: dict[str, nn.Parameter]) -> str:
-    if any(fnmatchcase(name, rule.match) for name in names):
-        return (
-            f"rules before it match all that {rule.match} matches, and the first counts; move it up"
-        )
-    return f"no parameter has a name like {rule.match}; {nearest(rule.match, names)}"
+def _explain_no_match(group: ParamGroup, names: list[str]) -> str:
+    if any(fnmatchcase(name, group.match) for name in names):
+        problem = f"groups before it match all that {group.match} matches, and the first applies"
+        return f"{problem}; move it up"
+    return f"no parameter has a name like {group.match}; {nearest(group.match, names)}"

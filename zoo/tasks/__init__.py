@@ -1,1 +1,1 @@
-"""What a model is trained to do, one LightningModule per file."""
+"""Tasks: what a model is trained to do, one LightningModule per file."""

@@ -1,4 +1,4 @@
-"""What every task has beside what Lightning asks of it, and what it asks of an optimiser."""
+"""The base class of tasks, and how processes share the weights of a model."""
 
 from __future__ import annotations
 
@@ -17,64 +17,68 @@ from zoo.attention.tokens import Tokens
 from zoo.data.spec import DataSpec
 from zoo.errors import OptionError
 
-torch.export.register_dataclass(Tokens)  # sharding looks for tensors in what blocks take and give
+# sharding looks for tensors in the arguments and results of blocks
+torch.export.register_dataclass(Tokens)
 
 
-def shard(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Have the processes of a mesh hold a part each of a model's weights, on their devices.
+class Optimizer(Protocol):
+    """A member of `zoo/optim`."""
 
-    A block is put together when it is computed; all that is outside of blocks, encodings included, during the whole step.
-    The weights are those of the first process: it holds the whole model in its memory, the others only its shape, and no
-    device ever has more than its parts and a block. Names stay as they are. Weights in shards are left alone.
-    """
-    if any(isinstance(weight, DTensor) for weight in model.parameters()):
-        return
-    first = mesh.get_rank() == 0
-    weights: dict[str, Any] = model.state_dict() if first else {}
-    model.to("meta")
-    for block in model.blocks:  # type: ignore[union-attr]
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    model.to_empty(device=mesh.device_type)
-    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    set_model_state_dict(model, weights, options=options)
+    def configure(self, model: nn.Module, steps: int) -> dict[str, Any]:
+        """Create optimizer and schedule in Lightning's form, for so many training steps."""
+        ...
 
 
 class Task(L.LightningModule):
-    """A model under training. `monitor` names the metric that makes a checkpoint the best, `mode` its better end.
+    """A model in training.
 
-    `samples` are the facts that it was built for, and which other data has to adopt.
+    Args:
+        model: The model.
+        optim: Creates the optimizer.
+        samples: The facts of the data that the model was built for.
     """
 
     monitor: str
-    mode: str  # max or min
-    model: nn.Module
-    samples: DataSpec
-    longest_test_window: int = (
-        0  # tokens of a window of the data of a test, which may be others than those of training
-    )
+    """Metric that chooses the best checkpoint."""
+
+    mode: str
+    """Its better end, max or min."""
+
+    longest_test_window = 0
+    """Tokens in a window of the test data, which may be longer than those of training."""
+
+    def __init__(self, model: nn.Module, optim: Optimizer, samples: DataSpec) -> None:
+        super().__init__()
+        self.model, self.optim, self.samples = model, optim, samples
 
     def configure_model(self) -> None:
-        """Where a strategy keeps weights in shards, make them; Lightning asks before each training and each test."""
+        """Shard the weights where a strategy does so; Lightning calls it before each loop."""
         if self.device_mesh is not None:
             shard(self.model, self.device_mesh["data_parallel"])
 
+    def configure_optimizers(self) -> Any:
+        """Create the optimizer and its schedule."""
+        return self.optim.configure(self.model, int(self.trainer.estimated_stepping_batches))
+
     def inputs(self, batch: Any) -> tuple[Tensor | None, ...]:
-        """What the model is called with for a batch of an evaluation. Raises OptionError where the task does not tell it."""
-        raise OptionError(
-            "name", f"{type(self).__name__.lower()} does not tell what its model is called with"
-        )
+        """Return the arguments of the model for a batch of an evaluation.
+
+        Raises:
+            OptionError: The task does not define them.
+        """
+        problem = f"{type(self).__name__} does not define the inputs of its model"
+        raise OptionError("name", problem)
 
     def batch_state(self) -> dict[str, Any]:
-        """What this process carries from one training batch to the next beside the weights, as plain data."""
+        """Return what this process keeps between training batches beside weights, as plain data."""
         return {}
 
     def load_batch_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `batch_state` gave."""
+        """Restore what `batch_state` returned."""
         return
 
     def average_over_processes(self, number: Tensor) -> Tensor:
-        """The mean of a number that each process has of its own part of a batch."""
+        """Average a number of each process's part of a batch over all processes."""
         if not distributed.is_initialized():
             return number
         total = number.to(torch.get_default_dtype(), copy=True)
@@ -82,9 +86,21 @@ class Task(L.LightningModule):
         return total / distributed.get_world_size()
 
 
-class Optimizer(Protocol):
-    """A member of `zoo/optim`."""
+def shard(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Divide a model's weights among the devices of a mesh (FSDP); sharded weights stay as they are.
 
-    def configure(self, model: nn.Module, steps: int) -> dict[str, Any]:
-        """Optimiser and schedule in Lightning's form, for a training of so many steps."""
-        ...
+    A block is gathered while it is computed; what is outside of blocks, encodings included, during
+    the whole step. The weights are those of rank 0, which holds the whole model in CPU memory; no
+    device ever has more than its parts and a block. Parameter names do not change.
+    """
+    if any(isinstance(weight, DTensor) for weight in model.parameters()):
+        return
+    is_first = mesh.get_rank() == 0
+    weights: dict[str, Any] = model.state_dict() if is_first else {}
+    model.to("meta")
+    for block in model.blocks:  # type: ignore[union-attr]
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    model.to_empty(device=mesh.device_type)
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, weights, options=options)

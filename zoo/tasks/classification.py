@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,12 +16,18 @@ from zoo.tasks.base import Optimizer, Task
 
 @register
 class Classification(Task):
-    """Trains a model [B, ...] -> [B, classes] on (inputs, labels), with labels smoothed by `smoothing` in training.
+    """Train a model [B, ...] -> [B, classes] on (inputs, labels).
 
-    Labels are numbers [B], or in training also shares [B, classes] of mixed images.
+    Labels are numbers [B], or in training also probabilities [B, classes] of mixed images. Logs
+    train/loss, and for val and test: loss (of hard labels), accuracy, top5.
 
-    Logs train/loss, and for val and test: loss (of hard labels), accuracy, top5. `best` is the checkpoint with the best
-    val/accuracy or val/loss, as `monitor` says; on a small validation set the loss tells more.
+    Args:
+        model: The model.
+        optim: Creates the optimizer.
+        samples: The facts of the data.
+        label_smoothing: Label smoothing in training.
+        monitor: Choose the best checkpoint by val/accuracy or val/loss; on a small validation set
+            the loss is more precise.
     """
 
     def __init__(
@@ -33,58 +39,52 @@ class Classification(Task):
         label_smoothing: Annotated[float, Between(0, 0.99)] = 0.0,
         monitor: Literal["accuracy", "loss"] = "accuracy",
     ) -> None:
-        super().__init__()
+        super().__init__(model, optim, samples)
         self.monitor, self.mode = f"val/{monitor}", "max" if monitor == "accuracy" else "min"
-        self.model, self.optim, self.samples, self.smoothing = (
-            model,
-            optim,
-            samples,
-            label_smoothing,
-        )
-        self.val_metrics, self.test_metrics = (
-            self._metrics(samples.classes),
-            self._metrics(samples.classes),
-        )
-
-    @staticmethod
-    def _metrics(classes: int) -> MetricCollection:
-        return MetricCollection(
-            {
-                "loss": MeanMetric(),
-                "accuracy": MulticlassAccuracy(classes, average="micro"),
-                "top5": MulticlassAccuracy(classes, average="micro", top_k=min(5, classes)),
-            }
-        )
+        self.label_smoothing = label_smoothing
+        self.val_metrics = _make_metrics(samples.classes)
+        self.test_metrics = _make_metrics(samples.classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Compute logits [B, classes]."""
         return self.model(inputs)
 
     def inputs(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        """Return the inputs of a batch."""
         return batch[:1]
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Compute the training loss."""
         inputs, labels = batch
         logits = self(inputs)
         targets = labels.to(logits.dtype) if labels.is_floating_point() else labels
-        loss = F.cross_entropy(logits, targets, label_smoothing=self.smoothing)
+        loss = F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
         self.log("train/loss", loss, batch_size=len(labels), sync_dist=True)
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        self._measure("val", self.val_metrics, batch)
+        """Update the validation metrics."""
+        self._update("val", self.val_metrics, batch)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        self._measure("test", self.test_metrics, batch)
+        """Update the test metrics."""
+        self._update("test", self.test_metrics, batch)
 
-    def _measure(self, part: str, metrics: MetricCollection, batch: tuple[Tensor, Tensor]) -> None:
+    def _update(self, split: str, metrics: MetricCollection, batch: tuple[Tensor, Tensor]) -> None:
         labels = batch[1]
         logits = self(*self.inputs(batch))
         metrics["loss"].update(F.cross_entropy(logits.float(), labels, reduction="none"))
         metrics["accuracy"].update(logits, labels)
         metrics["top5"].update(logits, labels)
-        self.log_dict(
-            {f"{part}/{name}": metric for name, metric in metrics.items()}, batch_size=len(labels)
-        )
+        values = {f"{split}/{name}": metric for name, metric in metrics.items()}
+        self.log_dict(values, batch_size=len(labels))
 
-    def configure_optimizers(self) -> Any:
-        return self.optim.configure(self.model, int(self.trainer.estimated_stepping_batches))
+
+def _make_metrics(classes: int) -> MetricCollection:
+    return MetricCollection(
+        {
+            "loss": MeanMetric(),
+            "accuracy": MulticlassAccuracy(classes, average="micro"),
+            "top5": MulticlassAccuracy(classes, average="micro", top_k=min(5, classes)),
+        }
+    )

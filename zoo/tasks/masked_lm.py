@@ -1,9 +1,9 @@
-"""Masked language modelling (Devlin et al. 2019, arXiv:1810.04805): hidden tokens from those on either side."""
+"""Masked language modelling (Devlin et al. 2019, arXiv:1810.04805)."""
 
 from __future__ import annotations
 
 import zlib
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -16,17 +16,25 @@ from zoo.registry import Between, register
 from zoo.tasks.base import Optimizer, Task
 from zoo.tasks.metrics import TokenMetrics, mean_loss
 
-HIDDEN, SWAPPED = 0.8, 0.1  # of the chosen tokens; the rest is left as it is
+# of the chosen tokens; the others are left as they are
+MASKED, REPLACED = 0.8, 0.1
 
 
 @register
 class MaskedLM(Task):
-    """Trains a bidirectional model of text to tell the tokens that were chosen, each with probability `share`.
+    """Train a bidirectional model of text to predict chosen tokens.
 
-    Of those, 80 % are replaced by the mask and 10 % by any token. The data's own targets are not looked at. Logs
-    train/loss, and for val and test: loss in nats for each chosen token, perplexity, accuracy. The choices of an
-    evaluation depend on the window alone, so that it repeats exactly, whatever the seed, the batches and the processes.
-    `best` is the checkpoint with the lowest val/loss.
+    Of these, 80 % are replaced by the mask token and 10 % by a random one. The data's own targets
+    are not used. Logs train/loss, and for val and test: loss in nats per chosen token, perplexity,
+    accuracy. The best checkpoint has the lowest val/loss. The tokens chosen in an evaluation
+    depend on the window alone, so that it repeats exactly, whatever the seed, the batches and the
+    number of processes.
+
+    Args:
+        model: The model, with a `mask_token`.
+        optim: Creates the optimizer.
+        samples: The facts of the data.
+        mask_ratio: Probability of choosing a token.
     """
 
     monitor, mode = "val/loss", "min"
@@ -39,99 +47,101 @@ class MaskedLM(Task):
         *,
         mask_ratio: Annotated[float, Between(0.001, 1)] = 0.15,
     ) -> None:
-        super().__init__()
-        mask = getattr(model, "mask_token", None)
-        if not isinstance(mask, int):
-            raise OptionError(
-                "name", "fill trains a model that knows a mask token; choose model encoder"
-            )
-        self.model, self.optim, self.samples, self.share, self.mask = (
-            model,
-            optim,
-            samples,
-            mask_ratio,
-            mask,
-        )
-        self.val_tally, self.test_tally = TokenMetrics(samples.length), TokenMetrics(samples.length)
+        super().__init__(model, optim, samples)
+        mask_token = getattr(model, "mask_token", None)
+        if not isinstance(mask_token, int):
+            problem = "masked_lm trains models with a mask token; choose model encoder"
+            raise OptionError("name", problem)
+        self.mask_ratio, self.mask_token = mask_ratio, mask_token
+        self.val_metrics = TokenMetrics(samples.length)
+        self.test_metrics = TokenMetrics(samples.length)
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
+        """Compute logits [B, N, V]."""
         return self.model(inputs, documents)
 
     def inputs(self, batch: TextBatch) -> tuple[Tensor | None, ...]:
-        return self._asked(batch)[0], batch.documents
+        """Return the masked inputs and the documents of a batch of an evaluation."""
+        return self._mask_by_window(batch)[0], batch.documents
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
+        """Compute the training loss."""
         draws = torch.rand(2, *batch.inputs.shape, device=batch.inputs.device)
-        others = torch.randint_like(batch.inputs, self.mask)
-        inputs, targets = self.masked(batch, draws, others)
+        others = torch.randint_like(batch.inputs, self.mask_token)
+        inputs, targets = self.mask(batch, draws, others)
         loss = mean_loss(self(inputs, batch.documents), targets, self.average_over_processes)
         self.log("train/loss", loss, batch_size=len(inputs), sync_dist=True)
         return loss
 
     def on_validation_epoch_start(self) -> None:
-        self.val_tally.reset()
+        """Start without counts."""
+        self.val_metrics.reset()
 
     def on_test_epoch_start(self) -> None:
-        self.test_tally.reset()
-        self.test_tally.widen(self.longest_test_window)
+        """Start without counts."""
+        self.test_metrics.reset()
+        self.test_metrics.widen(self.longest_test_window)
 
     def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
-        self._measure(self.val_tally, batch)
+        """Update the validation metrics."""
+        self._update(self.val_metrics, batch)
 
     def test_step(self, batch: TextBatch, batch_idx: int) -> None:
-        self._measure(self.test_tally, batch)
+        """Update the test metrics."""
+        self._update(self.test_metrics, batch)
 
     def on_validation_epoch_end(self) -> None:
-        self._conclude("val", self.val_tally)
+        """Log the validation metrics."""
+        self._log_metrics("val", self.val_metrics)
 
     def on_test_epoch_end(self) -> None:
-        self._conclude("test", self.test_tally)
+        """Log the test metrics."""
+        self._log_metrics("test", self.test_metrics)
 
-    def masked(self, batch: TextBatch, draws: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets [B, N] for uniform draws [2, B, N] and tokens [B, N] to swap in."""
-        chosen = draws[0] < self.share
+    def mask(self, batch: TextBatch, draws: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Mask tokens of a batch.
+
+        Args:
+            batch: The batch.
+            draws: Uniform draws [2, B, N]: whether a token is chosen, and what replaces it.
+            others: Tokens [B, N] to replace by.
+
+        Returns:
+            Inputs and targets [B, N].
+        """
+        chosen = draws[0] < self.mask_ratio
         if batch.documents is not None:
             chosen = chosen & (batch.documents >= 0)
-        changed = torch.where(
-            draws[1] < HIDDEN,
-            self.mask,
-            torch.where(draws[1] < HIDDEN + SWAPPED, others, batch.inputs),
-        )
-        return torch.where(chosen, changed, batch.inputs), torch.where(
-            chosen, batch.inputs, IGNORE_INDEX
-        )
+        replaced = torch.where(draws[1] < MASKED + REPLACED, others, batch.inputs)
+        replaced = torch.where(draws[1] < MASKED, self.mask_token, replaced)
+        inputs = torch.where(chosen, replaced, batch.inputs)
+        return inputs, torch.where(chosen, batch.inputs, IGNORE_INDEX)
 
-    def _measure(self, tally: TokenMetrics, batch: TextBatch) -> None:
-        inputs, targets = self._asked(batch)
-        tally.update(self(inputs, batch.documents), targets)
+    def _mask_by_window(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
+        """Mask tokens of an evaluation: inputs and targets [B, N].
 
-    def _asked(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
-        """Inputs and targets [B, N] of an evaluation. Where windows overlap, a token is measured by one of them, as in the
-        data's own targets.
+        Where windows overlap, one of them measures a token, as in the data's own targets.
         """
-        draws, others = zip(
-            *(self._draws(window) for window in batch.inputs.cpu().numpy()), strict=True
-        )
+        drawn = [self._draw(window) for window in batch.inputs.cpu().numpy()]
         device = batch.inputs.device
-        inputs, targets = self.masked(
-            batch, torch.stack(draws, dim=1).to(device), torch.stack(others).to(device)
-        )
+        draws = torch.stack([draws for draws, _ in drawn], dim=1).to(device)
+        others = torch.stack([others for _, others in drawn]).to(device)
+        inputs, targets = self.mask(batch, draws, others)
         if batch.documents is None:
             targets = torch.where(batch.targets == IGNORE_INDEX, IGNORE_INDEX, targets)
         return inputs, targets
 
-    def _draws(self, window: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Draws [2, N] and tokens [N] of a window alone: the same in any batch, process and epoch, on any device."""
+    def _draw(self, window: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Draw [2, N] and tokens [N] from the window alone."""
         generator = np.random.default_rng(zlib.crc32(window.tobytes()))
-        draws, others = (
-            generator.random((2, len(window)), dtype=np.float32),
-            generator.integers(self.mask, size=len(window)),
-        )
+        draws = generator.random((2, len(window)), dtype=np.float32)
+        others = generator.integers(self.mask_token, size=len(window))
         return torch.from_numpy(draws), torch.from_numpy(others)
 
-    def _conclude(self, part: str, tally: TokenMetrics) -> None:
-        measures = tally.compute().measures()  # the same in every process
-        self.log_dict({f"{part}/{name}": value for name, value in measures.items()}, sync_dist=True)
+    def _update(self, metrics: TokenMetrics, batch: TextBatch) -> None:
+        inputs, targets = self._mask_by_window(batch)
+        metrics.update(self(inputs, batch.documents), targets)
 
-    def configure_optimizers(self) -> Any:
-        return self.optim.configure(self.model, int(self.trainer.estimated_stepping_batches))
+    def _log_metrics(self, split: str, metrics: TokenMetrics) -> None:
+        values = metrics.compute().measures()  # the same in every process
+        self.log_dict({f"{split}/{name}": value for name, value in values.items()}, sync_dist=True)

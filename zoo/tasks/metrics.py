@@ -1,4 +1,4 @@
-"""What is counted of predicted tokens, by their place in the window."""
+"""Loss and metrics of predicted tokens, by position in the window."""
 
 from __future__ import annotations
 
@@ -15,58 +15,72 @@ from zoo.data.spec import IGNORE_INDEX
 
 
 def mean_loss(
-    logits: Tensor, targets: Tensor, over_processes: Callable[[Tensor], Tensor] = lambda own: own
+    logits: Tensor, targets: Tensor, average: Callable[[Tensor], Tensor] = lambda own: own
 ) -> Tensor:
-    """Cross-entropy in nats of logits [B, N, V], averaged over the targets [B, N] that are asked; 0 if none is.
+    """Compute the mean cross-entropy in nats over all targets; 0 if there are none.
 
-    It is divided by how many are asked on average `over_processes`: the mean of what these give is that of the whole batch.
+    Args:
+        logits: [B, N, V].
+        targets: int64 [B, N], -100 where there is no target.
+        average: Averages the number of targets over processes, so that the mean of their losses is
+            the loss of the whole batch.
     """
     total = F.cross_entropy(
         logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
     )
-    asked = over_processes((targets != IGNORE_INDEX).sum().to(total.dtype))
-    return total / torch.where(asked == 0, 1, asked)
+    count = average((targets != IGNORE_INDEX).sum().to(total.dtype))
+    return total / torch.where(count == 0, 1, count)
 
 
 class TokenCounts(NamedTuple):
     """Sums over batches and processes."""
 
-    loss: Tensor  # [N] cross-entropy of the tokens asked at each place
-    targets: Tensor  # [N] how many they are
-    correct: Tensor  # [N] how many were the likeliest
-    bytes: Tensor  # how many bytes they are, as far as it was said
-    answers: Tensor  # how many windows ask for anything
-    exact: Tensor  # in how many of those all was right
+    loss: Tensor
+    """Cross-entropy at each position in nats, summed [N]."""
+
+    targets: Tensor
+    """Number of targets at each position [N]."""
+
+    correct: Tensor
+    """Number of those that were the likeliest token [N]."""
+
+    bytes: Tensor
+    """Bytes of all targets, as far as the data tells."""
+
+    answers: Tensor
+    """Number of windows with targets."""
+
+    exact: Tensor
+    """Number of those in which all targets were the likeliest token."""
 
     def measures(self) -> dict[str, Tensor]:
-        """loss in nats for each token asked, its perplexity, accuracy."""
-        asked = self.targets.sum()
-        loss = self.loss.sum() / asked
-        return {"loss": loss, "perplexity": loss.exp(), "accuracy": self.correct.sum() / asked}
+        """Compute loss in nats per target, perplexity and accuracy."""
+        count = self.targets.sum()
+        loss = self.loss.sum() / count
+        return {"loss": loss, "perplexity": loss.exp(), "accuracy": self.correct.sum() / count}
 
-    def whole(self) -> dict[str, Tensor]:
-        """exact: the share of windows that ask for anything in which every token asked was the likeliest."""
+    def exact_match(self) -> dict[str, Tensor]:
+        """Compute the share of answers in which every token was right."""
         return {"exact": self.exact / self.answers}
 
     def bits(self, unit: str) -> dict[str, Tensor]:
-        """bits_per_character or bits_per_byte; nothing where a token is neither and its bytes were not said."""
-        if unit == "token":
-            return (
-                {"bits_per_byte": self.loss.sum() / math.log(2) / self.bytes} if self.bytes else {}
-            )
-        return {f"bits_per_{unit}": self.loss.sum() / math.log(2) / self.targets.sum()}
+        """Compute bits_per_character or bits_per_byte, where tokens have such a unit or bytes."""
+        bits = self.loss.sum() / math.log(2)
+        if unit != "token":
+            return {f"bits_per_{unit}": bits / self.targets.sum()}
+        return {"bits_per_byte": bits / self.bytes} if self.bytes else {}
 
     def positions(self) -> list[float | None]:
-        """The mean loss by place in the window, None where nothing was asked."""
-        return _shares(self.loss, self.targets)
+        """Compute the mean loss by position in the window; None where there was no target."""
+        return _divide(self.loss, self.targets)
 
     def accuracies(self) -> list[float | None]:
-        """The accuracy by place, likewise."""
-        return _shares(self.correct, self.targets)
+        """Compute the accuracy by position in the window; None where there was no target."""
+        return _divide(self.correct, self.targets)
 
 
 class TokenMetrics(Metric):
-    """Counts predicted tokens over a loop; windows longer than `length` widen it."""
+    """Counts over a loop; windows longer than `length` widen them."""
 
     full_state_update = False
     loss: Tensor
@@ -85,37 +99,46 @@ class TokenMetrics(Metric):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     def widen(self, length: int) -> None:
-        """Count to a length at least: the processes of a loop, each of which meets other windows, add up equal widths."""
+        """Count at least `length` positions, so that all processes add up equal widths."""
         for name in ("loss", "targets", "correct"):
-            counted = getattr(self, name)
-            setattr(self, name, F.pad(counted, (0, max(0, length - len(counted)))))
+            counts = getattr(self, name)
+            setattr(self, name, F.pad(counts, (0, max(0, length - len(counts)))))
 
-    def update(self, logits: Tensor, targets: Tensor, sizes: Tensor | None = None) -> None:
-        """Add logits [B, N, V] of targets [B, N], `sizes` [B, N] bytes long each."""
-        known = targets != IGNORE_INDEX
+    def update(self, logits: Tensor, targets: Tensor, target_bytes: Tensor | None = None) -> None:
+        """Count a batch.
+
+        Args:
+            logits: [B, N, V].
+            targets: int64 [B, N], -100 where there is no target.
+            target_bytes: Bytes of each target [B, N], if known.
+        """
+        is_target = targets != IGNORE_INDEX
         losses = F.cross_entropy(
             logits.float().mT, targets, ignore_index=IGNORE_INDEX, reduction="none"
         )  # [B, N]
-        self.loss = _sum(self.loss, losses.sum(0))
-        self.targets = _sum(self.targets, known.sum(0))
-        right, answers = known & (logits.argmax(-1) == targets), known.any(1)
-        self.correct = _sum(self.correct, right.sum(0))
-        self.answers = self.answers + answers.sum()
-        self.exact = self.exact + (answers & (right == known).all(1)).sum()
-        if sizes is not None:
-            self.bytes = self.bytes + (sizes * known).sum()
+        is_correct = is_target & (logits.argmax(-1) == targets)
+        self.loss = _add(self.loss, losses.sum(0))
+        self.targets = _add(self.targets, is_target.sum(0))
+        self.correct = _add(self.correct, is_correct.sum(0))
+
+        has_target = is_target.any(1)
+        self.answers = self.answers + has_target.sum()
+        self.exact = self.exact + (has_target & (is_correct == is_target).all(1)).sum()
+        if target_bytes is not None:
+            self.bytes = self.bytes + (target_bytes * is_target).sum()
 
     def compute(self) -> TokenCounts:
+        """Return the counts of all processes."""
         return TokenCounts(
             self.loss, self.targets, self.correct, self.bytes, self.answers, self.exact
         )
 
 
-def _shares(sums: Tensor, asked: Tensor) -> list[float | None]:
-    pairs = zip(sums.tolist(), asked.tolist(), strict=True)
+def _divide(sums: Tensor, counts: Tensor) -> list[float | None]:
+    pairs = zip(sums.tolist(), counts.tolist(), strict=True)
     return [total / count if count else None for total, count in pairs]
 
 
-def _sum(one: Tensor, two: Tensor) -> Tensor:
-    width = max(len(one), len(two))
-    return F.pad(one, (0, width - len(one))) + F.pad(two, (0, width - len(two)))
+def _add(one: Tensor, other: Tensor) -> Tensor:
+    width = max(len(one), len(other))
+    return F.pad(one, (0, width - len(one))) + F.pad(other, (0, width - len(other)))

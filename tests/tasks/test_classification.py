@@ -6,6 +6,7 @@ import torch
 import zoo
 from zoo.optim.adamw import AdamW
 from zoo.run.build import build_task
+from zoo.tasks.classification import _make_metrics
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +50,12 @@ def test_the_rate_rises_linearly_and_falls_along_a_cosine():
 
 
 def test_measures_are_those_of_the_whole_set(task):
-    metrics = task._metrics(10)
+    metrics = _make_metrics(10)
     logits, labels = torch.randn(50, 10), torch.randint(10, (50,))
     task.log_dict = lambda *args, **kwargs: None
     task.model.forward, forward = (lambda inputs: logits[inputs]), task.model.forward
     for part in torch.arange(50).split(16):
-        task._measure("val", metrics, (part, labels[part]))
+        task._update("val", metrics, (part, labels[part]))
     task.model.forward = forward
     found = metrics.compute()
     assert found["loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item())

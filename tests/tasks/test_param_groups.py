@@ -86,7 +86,7 @@ def test_a_schedule_multiplies_each_rate():
         (
             [ParamGroup(match="2.*", lr=2.0), ParamGroup(match="2.bias", freeze=True)],
             "param_groups.1.match",
-            "rules before it match all",
+            "groups before it match all",
         ),
         ([ParamGroup(match="[012].*", freeze=True)], "param_groups", "they freeze every parameter"),
     ],

@@ -78,7 +78,7 @@ def test_a_window_is_right_where_all_that_it_asks_is():
     tally = TokenMetrics(3)
     for rows in (slice(0, 2), slice(2, 5)):
         tally.update(F.one_hot(said[rows], 5).float(), targets[rows])
-    assert tally.compute().whole()["exact"].item() == pytest.approx(2 / 4)  # one asks nothing
+    assert tally.compute().exact_match()["exact"].item() == pytest.approx(2 / 4)  # one asks nothing
 
 
 def test_bits_are_told_by_the_unit():

@@ -20,7 +20,7 @@ def task(**options):
 
 
 def masked(one, batch):
-    return one.masked(
+    return one.mask(
         batch, torch.rand(2, *batch.inputs.shape), torch.randint(11, batch.inputs.shape)
     )
 
@@ -62,14 +62,14 @@ def test_a_window_is_masked_the_same_in_any_batch():
         one.test_step(TextBatch(batch, batch), 0)
     assert torch.equal(seen[0], seen[1].flip(0))
     assert torch.equal(seen[0][1:], seen[2])
-    assert not torch.equal(seen[0] == one.mask, (seen[0] == one.mask).flip(0))
+    assert not torch.equal(seen[0] == one.mask_token, (seen[0] == one.mask_token).flip(0))
 
 
 def test_where_windows_overlap_each_token_is_measured_once():
     one, inputs = task(mask_ratio=1.0), text()
     targets = inputs.roll(-1, 1)
     targets[1, :8] = IGNORE_INDEX  # which the window before has asked
-    _, asked = one._asked(TextBatch(inputs, targets))
+    _, asked = one._mask_by_window(TextBatch(inputs, targets))
     assert (asked != IGNORE_INDEX).sum(1).tolist() == [12, 4]
     assert torch.equal(asked[1, 8:], inputs[1, 8:])
 
@@ -87,7 +87,7 @@ def test_the_loss_is_of_the_chosen_tokens():
         ]
     )
     expected = -logits.log_softmax(-1).gather(-1, inputs[..., None])[..., 0][chosen].mean()
-    assert one.test_tally.compute().measures()["loss"].item() == pytest.approx(expected.item())
+    assert one.test_metrics.compute().measures()["loss"].item() == pytest.approx(expected.item())
 
 
 def test_training_learns_the_cycle():

@@ -1,0 +1,43 @@
+"""Freed memory is kept and threads wait passively, unless the user chose otherwise."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from zoo.utils import cpu
+
+PAGES = 8 * 2**20 // resource.getpagesize()
+
+
+def faults() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.empty(2**21).fill_(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
+def test_freed_memory_is_used_again():
+    assert cpu.keep_freed_memory({})
+    faults()
+    assert faults() < PAGES
+
+
+def test_what_the_user_chose_stays():
+    for name in ("MALLOC_TRIM_THRESHOLD_", "LD_PRELOAD", "GLIBC_TUNABLES"):
+        assert not cpu.keep_freed_memory({name: "something"})
+
+
+def test_openmp_threads_wait_passively_unless_the_user_chose():
+    fresh, chosen = {}, {"OMP_WAIT_POLICY": "active"}
+    cpu.wait_passively(fresh)
+    cpu.wait_passively(chosen)
+    assert (fresh, chosen) == ({"OMP_WAIT_POLICY": "passive"}, {"OMP_WAIT_POLICY": "active"})
+
+
+def test_the_command_line_is_loaded_without_torch():
+    code = "import sys, zoo.cli.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
