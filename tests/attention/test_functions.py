@@ -120,9 +120,9 @@ def test_what_does_not_fit_an_encoding_is_refused(name, dims, options, message):
 
 
 def test_what_does_not_fit_names_the_encoding_once():
-    with pytest.raises(OptionError, match="^learned: [^:]*size of training"):
+    with pytest.raises(OptionError, match=r"^learned: [^:]*size of training"):
         zoo.encoding("learned", zoo.Dims(48, 2))
-    with pytest.raises(OptionError, match="^liere: block 25"):
+    with pytest.raises(OptionError, match=r"^liere: block 25"):
         zoo.encoding(["none", {"name": "liere", "block": 25}], zoo.Dims(48, 2))
 
 
