@@ -176,7 +176,7 @@ def test_weights_of_another_number_of_key_heads_are_left():
 def planned(*overrides):
     recipe = zoo.load_recipe("flipflop_fox", ["model.depth=2", *overrides])
     return [
-        plan_backends(zoo.build_model(recipe), build_data(recipe).samples, device)
+        plan_backends(zoo.build_model(recipe), build_data(recipe).spec, device)
         for device in ("cpu", "cuda")
     ]
 
