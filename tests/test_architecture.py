@@ -68,6 +68,7 @@ def test_libraries_stay_where_they_belong(path):
     assert not tops & {"omegaconf", "yaml"} or part == "config"
     assert not tops & {"altair", "vl_convert", "jinja2", "markupsafe"} or part in (
         "reporting",
+        "bench",
         "compare",
         "diagnostics",
     )

@@ -20,7 +20,7 @@ from zoo.run.preflight import count_tokens
 CHECKPOINT_NAMES = ("last", "best")
 
 
-class Subject(NamedTuple):
+class LoadedRecipe(NamedTuple):
     """A recipe, and the specification of its data where a checkpoint holds one."""
 
     recipe: Recipe
@@ -39,7 +39,7 @@ def compare_recipes(one: str, other: str, overrides: Sequence[str]) -> dict[str,
         RecipeError: One of them is no recipe.
         CheckpointError: One of them is a damaged checkpoint.
     """
-    left, right = (_load_subject(name, overrides) for name in (one, other))
+    left, right = (_load_recipe(name, overrides) for name in (one, other))
     differences = [
         {
             "key": key,
@@ -54,7 +54,7 @@ def compare_recipes(one: str, other: str, overrides: Sequence[str]) -> dict[str,
         "equal": not differences,
         "differences": differences,
     }
-    sizes = [_measure_model(subject) for subject in (left, right)]
+    sizes = [_measure_model(loaded) for loaded in (left, right)]
     for key in ("parameters", "tokens"):
         result[key] = [size[key] for size in sizes]
     return result
@@ -81,26 +81,26 @@ def format_differences(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _load_subject(name: str, overrides: Sequence[str]) -> Subject:
+def _load_recipe(name: str, overrides: Sequence[str]) -> LoadedRecipe:
     """Load the recipe of a run directory, checkpoint, file or registered name."""
     path = Path(name)
     if (path / "recipe.yaml").is_file():
-        return Subject(config.load(path / "recipe.yaml", overrides), None)
+        return LoadedRecipe(config.load(path / "recipe.yaml", overrides), None)
     if path.suffix != ".ckpt" and path.name not in CHECKPOINT_NAMES:
-        return Subject(config.load(name, overrides), None)
+        return LoadedRecipe(config.load(name, overrides), None)
 
     file = checkpoint.locate(name)
     content = checkpoint.read(file)
     about = content["zoo"]
     recipe = config.from_plain(about["recipe"], overrides, origin=str(file), name=about["name"])
-    return Subject(recipe, checkpoint.read_spec(content, file))
+    return LoadedRecipe(recipe, checkpoint.read_spec(content, file))
 
 
-def _measure_model(subject: Subject) -> dict[str, int | None]:
+def _measure_model(loaded: LoadedRecipe) -> dict[str, int | None]:
     """Count parameters and tokens per sample; None if model or data are not to be had."""
     try:
         with torch.device("meta"):
-            experiment = Experiment(subject.recipe, subject.samples)
+            experiment = Experiment(loaded.recipe, loaded.samples)
             model = experiment.meta_model
             count = sum(parameter.numel() for parameter in model.parameters())
             return {"parameters": count, "tokens": count_tokens(model, experiment.spec)}

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parent.parent
 WIDTH = 100
 INDENT = 4
 
-WORDS = {"Count": "int >= 1", "str": "text", "bool": "true|false"}
+WORDS = {"Count": "int >= 1", "Seed": "int >= 0", "str": "text", "bool": "true|false"}
 """How types read for a user."""
 
 
