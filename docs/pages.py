@@ -167,7 +167,8 @@ def _parameters(cls: type[Encoding]) -> Iterator[str]:
     rows = [f"| `{name}` | {_shape(value)} |" for name, value in link.named_parameters()]
     if rows:
         yield from ("| parameter | shape |", "|---|---|", *rows, "")
-    yield f"Parameters of a model of {_sizes(dims)}: {describe_parameters(build_shortest_chain(cls), dims)}."
+    counts = describe_parameters(build_shortest_chain(cls), dims)
+    yield f"Parameters of a model of {_sizes(dims)}: {counts}."
 
     backends = {
         device: find_backend(build_shortest_chain(cls), dims, device) for device in ("cpu", "cuda")

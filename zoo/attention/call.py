@@ -1,8 +1,8 @@
 """One call of attention, as data.
 
-Shapes, here and everywhere: B batch, H query heads, G key-value heads, N queries, M keys, K head dim,
-V value dim, D model dim, P axes, R rank of a bias, E width of extra values; `1|B` where a dimension
-broadcasts. Heads come second, tokens third.
+Shapes, here and everywhere: B batch, H query heads, G key-value heads, N queries, M keys, K head
+dim, V value dim, D model dim, P axes, R rank of a bias, E width of extra values; `1|B` where a
+dimension broadcasts. Heads come second, tokens third.
 """
 
 from __future__ import annotations

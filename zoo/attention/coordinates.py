@@ -146,7 +146,8 @@ class PositionAugmentation:
 def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
     """Move each index [.., P] by N(0, sigma^2) truncated to its patch (-1/2, 1/2), as ComRoPE does.
 
-    Truncated draws are drawn anew, not clamped: none is at an edge. `sigma` has one number per axis.
+    Truncated draws are drawn anew, not clamped: none is at an edge. `sigma` has one number per
+    axis.
     """
     widths = index.new_tensor(sigma)  # [P]
     scaled = 0.5 / (widths.clamp(min=1e-6) * math.sqrt(2))
@@ -159,8 +160,8 @@ def jitter(index: Tensor, sigma: Sequence[float]) -> Tensor:
 def stretch(index: Tensor, largest: float, per_sample: bool = False, factors: int = 1) -> Tensor:
     """Stretch indices [.., N, P] about the centre by exp(U(-log largest, log largest)).
 
-    One factor serves all axes, or there are P `factors`. All samples of [B, N, P] share them, unless
-    `per_sample`.
+    One factor serves all axes, or there are P `factors`. All samples of [B, N, P] share them,
+    unless `per_sample`.
     """
     centre = (index.amin(-2, keepdim=True) + index.amax(-2, keepdim=True)) / 2
     shape = (*index.shape[:-2], 1, factors) if per_sample else (factors,)

@@ -1,4 +1,6 @@
-"""Linear attention: features in place of the softmax, so that sums replace pairs (arXiv:2006.16236).
+"""Linear attention: features in place of the softmax (arXiv:2006.16236).
+
+Sums over keys replace pairs of queries and keys.
 
     o_i = sum_n (R_i phi(q_i)).(R_n phi(k_n)) v_n / sum_n phi(q_i).phi(k_n),   phi = elu + 1,
 

@@ -46,8 +46,10 @@ class Tokens:
     ahead of its query."""
 
     per_token: Mapping[str, Tensor] = field(default_factory=dict)
-    """Values that encodings attach, {name: [1|B, N, ...]}. They travel into caches. An encoding that
-    needs no more of them may keep those of the last n tokens alone."""
+    """Values that encodings attach, {name: [1|B, N, ...]}. They travel into caches.
+
+    An encoding that needs no more of them may keep those of the last n tokens alone.
+    """
 
     shared_tables: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
     """Tables that encodings compute for these tokens and this pass; they do not travel."""

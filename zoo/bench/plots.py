@@ -46,7 +46,8 @@ def _build_title(result: BenchResult) -> alt.Title:
     shape = result.shape
     partial = "PARTIAL  " if result.partial else ""
     sizes = f"width {shape['dim']}, {shape['depth']} layers, batch {shape['batch']}"
-    where = f"{format_machine(result.machine)}; torch {result.machine['torch']}, zoo {result.zoo_version}"
+    versions = f"torch {result.machine['torch']}, zoo {result.zoo_version}"
+    where = f"{format_machine(result.machine)}; {versions}"
     return alt.Title(
         clean(f"{partial}{shape['name']}: {sizes}, {shape['precision']}"),
         subtitle=clean(where),

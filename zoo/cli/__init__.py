@@ -1,5 +1,4 @@
-"""The command line: a module for each verb, with what it takes and how it answers. They import zoo when they are run:
-torch alone takes a second."""
+"""The command line: one module for each command, which imports what it runs only when it runs."""
 
 from zoo.cli.main import entry, main
 

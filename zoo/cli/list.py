@@ -1,4 +1,4 @@
-"""`zoo list`: names and summaries of encodings, recipes and the like, read without importing them."""
+"""`zoo list`: names and summaries of members, read without importing them."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Build the parser of all commands."""
     parser = Parser(
         prog="zoo",
-        description="Train, compare and understand transformers with different positional encodings.",
+        description="Train, compare and inspect transformers with any positional encoding.",
         epilog=(
             "A RECIPE is a YAML file or a registered name. key=value sets one of its keys, "
             "~key removes one."

@@ -1,4 +1,7 @@
-"""Charts of a comparison, for its page and its figures: by size, by position, in training, by cost."""
+"""Charts of a comparison, for its page and its figures.
+
+By size, by position, in training, by cost.
+"""
 
 from __future__ import annotations
 

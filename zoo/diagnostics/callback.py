@@ -40,7 +40,8 @@ class LookSchedule:
     def estimate_cost(self, pace: float) -> float:
         """Estimate the cost of the next capture from the last one, given the seconds of a step.
 
-        The first is taken to cost as much as two steps: it sees fewer samples, but computes weights.
+        The first is taken to cost as much as two steps: it sees fewer samples, but computes
+        weights.
         """
         return 2 * pace if self.cost is None else self.cost
 
@@ -81,9 +82,9 @@ COLUMNS, ACROSS = 192, 4  # pixels of a line of text at most, and cells beside o
 def draw_attention(look: LayerAttention) -> Tensor:
     """Draw what the queries of the first sample attend to, uint8 [3, height, width].
 
-    On a grid, rows are a few queries and columns are heads; each cell is the grid, with a dot on the
-    query. For text, a cell is a head, its lines are queries and its columns keys (or the largest of
-    several keys, if there are many). Each line is relative to its largest weight.
+    On a grid, rows are a few queries and columns are heads; each cell is the grid, with a dot on
+    the query. For text, a cell is a head, its lines are queries and its columns keys (or the
+    largest of several keys, if there are many). Each line is relative to its largest weight.
     """
     weights = look.weights[0].abs().float().cpu()  # [H, Q, M]
     weights = weights / weights.amax(-1, keepdim=True).clamp(min=1e-12)
@@ -161,8 +162,8 @@ class AttentionDiagnostics(L.Callback):
     """Log attention/<layer>/... as scalars to every logger, histograms and pictures to TensorBoard.
 
     All processes take part, so that none waits in vain where weights are sharded: each has its own
-    share of the first validation batch, and the first process logs. Training goes on as if nothing had
-    happened: random states, modes of modules and weights are left as they were.
+    share of the first validation batch, and the first process logs. Training goes on as if nothing
+    had happened: random states, modes of modules and weights are left as they were.
     """
 
     def __init__(

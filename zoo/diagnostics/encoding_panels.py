@@ -21,8 +21,9 @@ from zoo.reporting.panel import HeatmapGrid, Panel, Points
 
 MOST = {1: (128,), 2: (15, 15), 3: (1, 15, 15)}  # tokens by the number of axes: of clips one frame
 PARTS = (
-    "Parts of the first layer's scores, the mean over samples and heads: position to position tells which places attend to"
-    " which, whatever stands there; where the two parts of word and position are faint, they have little to do with each other."
+    "Parts of the first layer's scores, averaged over samples and heads. Position to position "
+    "shows which positions attend to which, whatever their content. Where the two mixed parts are faint, "
+    "content and position are nearly independent."
 )
 
 
@@ -30,8 +31,8 @@ PARTS = (
 def measure_encoding(chain: Chain, sizes: Sequence[int], causal: bool) -> tuple[Panel, ...]:
     """Measure what the encodings of one layer do with their parameters as they are.
 
-    Measured in float64 on a copy, for the first tokens of a text or grid of `sizes`. What is added to
-    the input is added before the first layer, whichever layer is measured.
+    Measured in float64 on a copy, for the first tokens of a text or grid of `sizes`. What is added
+    to the input is added before the first layer, whichever layer is measured.
     """
     copy = deepcopy(chain).to("cpu", torch.float64).eval().requires_grad_(False)
     shown = tuple(map(min, MOST[len(sizes)], sizes))

@@ -70,7 +70,7 @@ def _list_spread_metrics() -> Iterator[HeadMetric]:
         "effective_rank",
         "Effective rank",
         "directions",
-        "At 1 all queries look at the same keys; the higher, the more it matters which query looks.",
+        "At 1 all queries attend to the same keys; the higher, the more queries differ.",
         lambda look: metrics.effective_rank(look.weights).nanmean(0),
     )
     yield HeadMetric(
@@ -159,7 +159,7 @@ def _list_score_metrics(comparable: bool) -> Iterator[HeadMetric]:
             "by_position",
             "Explained by position alone",
             "of variance",
-            "At 1 scores are the same whatever tokens say; at 0 the two places alone tell nothing of them.",
+            "At 1 scores do not depend on content; at 0 the two positions alone explain nothing.",
             lambda look: metrics.position_r2(_get_scores(look)),
         )
 

@@ -20,8 +20,8 @@ from zoo.attention import upcast
 def rollout(layers: Sequence[Tensor], residual: float = 0.5) -> Tensor:
     """Compute attention rollout (Abnar and Zuidema 2020, arXiv:2005.00928).
 
-    The product A_L ... A_1 over layers, where A is residual I + (1 - residual) mean_h |W_h| with rows
-    scaled to sum to one. A row that sees nothing passes itself on.
+    The product A_L ... A_1 over layers, where A is residual I + (1 - residual) mean_h |W_h| with
+    rows scaled to sum to one. A row that sees nothing passes itself on.
 
     Args:
         layers: Weights [B, H, N, N] of all layers, the first layer first.
@@ -68,8 +68,8 @@ def max_score(scores: Tensor) -> Tensor:
 def head_similarity(weights: Tensor) -> Tensor:
     """Compute the cosine between the rows of two heads, averaged over queries, [B, H, H].
 
-    Each query counts alike; in the cosine of whole matrices, heads with sharp rows would count most.
-    Queries for which either head has no weight are left out; NaN where none is left.
+    Each query counts alike; in the cosine of whole matrices, heads with sharp rows would count
+    most. Queries for which either head has no weight are left out; NaN where none is left.
     """
     rows = upcast(weights).transpose(1, 2)  # [B, N, H, M]
     unit = rows / rows.norm(dim=-1, keepdim=True)
@@ -128,8 +128,8 @@ def word_position_correlations(
 ) -> dict[str, Tensor]:
     """Split scores into word and position parts (TUPE, arXiv:2006.15595, equation 6, figure 2).
 
-    The four products of (w_i + p_i) Q (w_j + p_j) K / sqrt(K), averaged over samples. They add up to
-    the scores if the layer projects that sum itself, with no norm or bias between.
+    The four products of (w_i + p_i) Q (w_j + p_j) K / sqrt(K), averaged over samples. They add up
+    to the scores if the layer projects that sum itself, with no norm or bias between.
 
     Args:
         word: [B, N, D], what is embedded.
@@ -225,7 +225,8 @@ def offset_profile(
 
     Returns:
         For each axis the offsets, from -r to r for the largest offset r met along it, and the mean
-        weights [H, ...]: a curve for text, a map for images, a volume for clips. NaN at offsets that
+        weights [H, ...]: a curve for text, a map for images, a volume for clips. NaN at offsets
+        that
         no visible pair has.
 
     Raises:
@@ -259,8 +260,8 @@ def position_r2(scores: Tensor, *, clamp: bool = True) -> Tensor:
     """Estimate the share of the variance of scores that the two positions alone explain, [H].
 
     A one-way analysis of variance (Fisher 1925): 1 - W / T, where W is the mean over pairs of the
-    variance over samples (with B - 1), and T the mean square over samples and pairs. T - W is unbiased
-    for the variance between pairs, so the estimate may fall below 0.
+    variance over samples (with B - 1), and T the mean square over samples and pairs. T - W is
+    unbiased for the variance between pairs, so the estimate may fall below 0.
 
     Args:
         scores: [B, H, N, M] of B samples with different contents at the same positions.
@@ -281,8 +282,8 @@ def position_r2(scores: Tensor, *, clamp: bool = True) -> Tensor:
 def squared_correlation(scores: Tensor, part: Tensor) -> Tensor:
     """Compute the squared correlation of centred scores with other ones, [H].
 
-    With scores of the same contents at one position, this is what content alone explains. Pairs must
-    be visible in both; NaN where the rows of either are constant.
+    With scores of the same contents at one position, this is what content alone explains. Pairs
+    must be visible in both; NaN where the rows of either are constant.
     """
     first, second = _center_both(scores, part)
     return _sum_pairs(first * second).square() / (

@@ -21,9 +21,9 @@ from zoo.reporting.panel import Curves, HeatmapGrid, Panel, label_heads
 class Measure:
     """A metric of each head in each layer, [L, H].
 
-    `says` is one sentence on how to read it. `even` is its value for attention spread evenly over all
-    visible keys, None where that means nothing. Rows are the layers of the run's `attended`, or all
-    layers.
+    `says` is one sentence on how to read it. `even` is its value for attention spread evenly over
+    all visible keys, None where that means nothing. Rows are the layers of the run's `attended`, or
+    all layers.
     """
 
     name: str
@@ -150,19 +150,19 @@ def _compare_layers(
     if pairs := _pair_scores(looks, content):
         yield Measure(
             name="by_content",
-            title="Explained without places",
+            title="Explained without positions",
             unit="of variance",
-            says="At 1 scores are what they would be with all tokens in one place: content, and order as far as it needs no "
-            "places, explain all of them.",
+            says="At 1 scores are what they would be with all tokens at one position: content, "
+            "and order as far as the mask shows it, explain all of them.",
             values=_measure_pairs(pairs, metrics.squared_correlation),
         )
     if pairs := _pair_scores(looks, shifted):
         yield Measure(
             name="departure",
-            title="Departure from relativity",
+            title="Change under shifts",
             unit="of scores",
-            says="How much scores change when all tokens move alike, by half a grid or half a text: at 0 only the offsets "
-            "between tokens count.",
+            says="How much scores change when all positions shift alike, by half a grid or half "
+            "a text: at 0 only the offsets between tokens count.",
             values=_measure_pairs(pairs, metrics.shift_sensitivity),
         )
 
@@ -232,7 +232,8 @@ def _draw_offset_curves(look: LayerAttention, axes: slice, title: str, x: str) -
         y="mean weight",
         places=places[met],
         lines=label_heads(values[:, met]),
-        says="A peak at 0 looks at itself, one beside it at a neighbour; a flat line takes no notice of distance.",
+        says="A peak at 0 is attention to oneself, one beside it to a neighbour; a flat line "
+        "ignores distance.",
     )
 
 
@@ -248,7 +249,8 @@ def _draw_offset_map(look: LayerAttention, axes: slice, title: str) -> HeatmapGr
         unit="mean weight",
         mark=(0, 0),
         corner=(-(len(rows) // 2), -(len(columns) // 2)),
-        says="The query stands at the mark, each cell is a key so far from it: a strong middle is a local head.",
+        says="The query is at the mark, each cell is a key at that offset: a strong middle is a "
+        "local head.",
     )
 
 

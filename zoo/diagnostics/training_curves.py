@@ -83,11 +83,11 @@ def _draw_losses(found: Mapping[str, Points]) -> Iterator[Curves]:
     if train and len(val) > 1:
         lines = {"train": _average_between(train, val), "val": val}
         yield _make_curves(
-            "loss on what was trained on, and on what was not",
+            "training and validation loss",
             "loss",
             lines,
-            "Where val rises while train falls, the model learns by heart. Dropout, augmentation and smoothed labels, where "
-            "there are some, make the loss of training larger, and count in training alone.",
+            "Where val rises while train falls, the model overfits. Dropout, augmentation and "
+            "label smoothing raise the training loss alone.",
         )
     for name, points in found.items():
         if name not in ("train/loss", "val/loss") or (

@@ -17,8 +17,8 @@ from zoo.registry import Between, register
 class CoPE(Encoding):
     """scores + z_i[p_ij], p_ij = min(sum_{t=j..i} sigmoid(scores_it), max_positions - 1)
 
-    z_i = q_i table^T is interpolated linearly between floor(p) and ceil(p). Gates come from the scores so far; keys
-    that a query does not see count nothing.
+    z_i = q_i table^T is interpolated linearly between floor(p) and ceil(p). Gates come from the
+    scores so far; keys that a query does not see count nothing.
     """
 
     shared, shift_invariant, causal_only = False, True, True

@@ -18,7 +18,8 @@ from zoo.registry import Between, register
 
 @register
 class TAPE(Encoding):
-    """q and k rotate by frames F = (C, S), at first RoPE's, which each layer changes:
+    """q and k rotate by frames F = (C, S), at first RoPE's, which each layer changes.
+
     F_h += sum_e mix[h, e] (A F)_e, then F += out(silu(read(x)) into(F))
 
     A are the attention weights, x the normalised state after attention. `into` and `out` act on

@@ -19,8 +19,8 @@ from zoo.registry import Between, register
 class TransformerXL(Encoding):
     """scores ((q_i + content).k_j + (q_i + place).(W R_{i-j})) / sqrt(K)
 
-    R_r = [sin(r w) | cos(r w)], w_t = base^(-2t/D). A wave of a difference is a product of waves, so the part of positions is a
-    low-rank bias of rank D.
+    R_r = [sin(r w) | cos(r w)], w_t = base^(-2t/D). A wave of a difference is a product of waves,
+    so the part of positions is a low-rank bias of rank D.
     """
 
     shared, shift_invariant, causal_only, reads_keys = False, True, True, True

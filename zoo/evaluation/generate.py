@@ -71,7 +71,7 @@ def generate(name: str, words: Sequence[str], quiet: bool = False) -> dict[str, 
 
 
 def _complete_key(word: str) -> str:
-    """Return `temperature=1` as `generate.temperature=1`; quote texts, with \\n for a new line."""
+    r"""Return `temperature=1` as `generate.temperature=1`; quote texts, with \n for a new line."""
     key, equals, text = word.partition("=")
     if key in TEXT_OPTIONS and equals:
         text = json.dumps(text.replace("\\n", "\n"), ensure_ascii=False)

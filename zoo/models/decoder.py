@@ -1,4 +1,7 @@
-"""Causal language model (Radford et al. 2019, GPT-2), for texts of any length its encoding allows."""
+"""Causal language model (Radford et al.
+
+2019, GPT-2), for texts of any length its encoding allows.
+"""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ from zoo.registry import Count, register
 class Encoder(LanguageModel):
     """Tokens [B, N] -> logits [B, N, V] of each token, or [B, classes] for texts with labels.
 
-    Token V, `mask_token`, stands for a hidden token; a classifier has it too, so that it can start from
-    a masked language model. The class is read off the CLS token, or off the mean of all tokens
+    Token V, `mask_token`, stands for a hidden token; a classifier has it too, so that it can start
+    from a masked language model. The class is read off the CLS token, or off the mean of all tokens
     but padding. Weights start as those of GPT-2.
 
     Args:

@@ -1,4 +1,7 @@
-"""The one palette of pages and figures, readable on light and dark paper and without colour vision."""
+"""The one palette of pages and figures.
+
+Readable on light and dark paper and without colour vision.
+"""
 
 from __future__ import annotations
 

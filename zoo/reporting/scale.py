@@ -58,7 +58,10 @@ class Scale:
         return [(number * step, _label(number * step, step)) for number in range(first, last + 1)]
 
     def powers(self, count: int) -> tuple[float, ...]:
-        """Return about `count` numbers evenly apart by their logarithm: powers of ten, or 1, 2, 5."""
+        """Return about `count` numbers evenly apart by their logarithm.
+
+        Powers of ten, or 1, 2, 5.
+        """
         first = math.ceil(math.log10(self.low) - 1e-6)
         last = math.floor(math.log10(self.high) + 1e-6)
         if last - first >= 2:

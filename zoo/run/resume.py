@@ -17,8 +17,9 @@ COMPARED = ("seed", "init_from", "model", "data", "task", "optim")  # sections t
 
 
 class ResumePoint(NamedTuple):
-    """The checkpoint to resume from, the run directory to continue in (None: a new one), and the
-    number of optimiser steps done.
+    """The checkpoint to resume from, the run directory to continue in, optimiser steps done.
+
+    A run directory of None stands for a new one.
     """
 
     checkpoint: Path | None = None

@@ -87,7 +87,9 @@ class Task(L.LightningModule):
 
 
 def shard(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Divide a model's weights among the devices of a mesh (FSDP); sharded weights stay as they are.
+    """Divide a model's weights among the devices of a mesh (FSDP).
+
+    Sharded weights stay as they are.
 
     A block is gathered while it is computed; what is outside of blocks, encodings included, during
     the whole step. The weights are those of rank 0, which holds the whole model in CPU memory; no

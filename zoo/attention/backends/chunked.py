@@ -1,6 +1,7 @@
 """The chunked backend: the reference for some queries at a time.
 
-Each chunk is recomputed in the backward pass, so memory grows with the number of keys, not of pairs.
+Each chunk is recomputed in the backward pass, so memory grows with the number of keys, not of
+pairs.
 """
 
 from __future__ import annotations

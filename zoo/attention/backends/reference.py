@@ -87,5 +87,8 @@ def _hide(call: AttentionCall, span: Span) -> Tensor | None:
 
 
 def _multiply(q: Tensor, k: Tensor) -> Tensor:
-    """Compute q k^T [B, H, n, m]; for a single query as k q^T, of which MKL is faster by a third."""
+    """Compute q k^T [B, H, n, m].
+
+    For a single query as k q^T, of which MKL is faster by a third.
+    """
     return (k @ q.mT).mT if q.shape[2] == 1 else q @ k.mT

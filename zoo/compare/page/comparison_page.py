@@ -103,8 +103,8 @@ def write_captions(comparison: Comparison) -> dict[str, str]:
         "sizes": f"{bands} The dotted line is the training size.",
         "positions": f"Means over all seeds and over neighbouring tokens.{cut}",
         "training": spread if several else "One seed each.",
-        "costs": f"Means {describe_conditions(comparison, [TRAINED])}, against what differs between variants; hover "
-        "a point for its name.",
+        "costs": f"Means {describe_conditions(comparison, [TRAINED])}, against what differs between "
+        "variants; hover a point for its name.",
     }
 
 
@@ -175,7 +175,8 @@ def _describe_controls(comparison: Comparison) -> str:
     if not any(is_below(axis.key, "data") for axis in comparison.axes):
         text += ", the test samples"
     if comparison.shared_weights:
-        text += f" and the initial values of the {comparison.shared_weights} weights that all variants have"
+        shared = f"the {comparison.shared_weights} weights that all variants have"
+        text += f" and the initial values of {shared}"
     if any(cell.different_start for variant in comparison.variants for cell in variant.cells):
         text += ", except where a cell says otherwise"
     return text

@@ -1,1 +1,4 @@
-"""The page of `zoo diagnose`: its sections, its style, and the script of the viewer, in one file that needs no network."""
+"""The page of `zoo diagnose`.
+
+Its sections, its style, and the script of the viewer, in one file that needs no network.
+"""

@@ -14,6 +14,8 @@ LINES_PER_RUN, MAX_LINES = 2, 8  # of each of several runs, and of all, in one c
 
 @dataclass(frozen=True)
 class TitledDrawing:
+    """A drawing with the title of its panel."""
+
     title: str
     drawing: Drawing
 

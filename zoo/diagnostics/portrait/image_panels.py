@@ -1,4 +1,7 @@
-"""What an encoding does to an image, or to a frame of a clip, as panels chosen by what is measured."""
+"""What an encoding does to an image, or to a frame of a clip.
+
+As panels chosen by what is measured.
+"""
 
 from __future__ import annotations
 

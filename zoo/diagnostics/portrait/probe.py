@@ -1,4 +1,7 @@
-"""An encoding in an attention layer with known projections: what comes out is the encoding's work."""
+"""An encoding in an attention layer with known projections.
+
+What comes out is the encoding's work.
+"""
 
 from __future__ import annotations
 

@@ -22,10 +22,12 @@ Count = Annotated[int, Between(1)]
 
 @register
 class Dots(DataModule):
-    """Images [B, 1, size, size] of two dots of height one and a pixel wide, under a noise of deviation `noise`.
+    """Images [B, 1, size, size] of two dots of height one and a pixel wide.
 
-    The label is their distance, in `classes` steps up to the width of the image. `train`, `val` and `test` are numbers of
-    images; those of training are drawn anew in every epoch.
+    Under a noise of deviation `noise`.
+
+    The label is their distance, in `classes` steps up to the width of the image. `train`, `val` and
+    `test` are numbers of images; those of training are drawn anew in every epoch.
     """
 
     spec: ImageSpec

@@ -1,4 +1,7 @@
-"""A Gaussian of the distance, its width learned per head (after Guo et al. 2019, doi:10.1609/aaai.v33i01.33016489)."""
+"""A Gaussian of the distance, its width learned per head (after Guo et al.
+
+2019, doi:10.1609/aaai.v33i01.33016489).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ from zoo.registry import Between, register
 
 @register
 class Gaussian(Encoding):
-    """scores - |p_i - p_j|^2 / (2 w_h^2), w = exp(log_width), at first from `width` to twice `width` over the heads
+    """scores - |p_i - p_j|^2 / (2 w_h^2), w = exp(log_width).
+
+    At first from `width` to twice `width` over the heads
 
     Widths per head, on any number of axes, are ours.
     """
@@ -33,5 +38,7 @@ class Gaussian(Encoding):
         return call.add_bias(lambda b, h, i, j: -rate[h] * call.offset(b, i, j).square().sum(-1))
 
     def panels(self, call: AttentionCall) -> Panels:
-        told = "How far a head looks: at this distance a score has lost 1/2, at twice as far four times that."
-        return [head_panel("Widths", "width, in tokens", upcast(self.log_width).exp(), told)]
+        caption = (
+            "How far a head looks: at this distance a score is lower by 1/2, at twice it by 2."
+        )
+        return [head_panel("Widths", "width, in tokens", upcast(self.log_width).exp(), caption)]
