@@ -22,8 +22,8 @@ from zoo.reporting.panel import HeatmapGrid, Panel, Points
 MOST = {1: (128,), 2: (15, 15), 3: (1, 15, 15)}  # tokens by the number of axes: of clips one frame
 PARTS = (
     "Parts of the first layer's scores, averaged over samples and heads. Position to position "
-    "shows which positions attend to which, whatever their content. Where the two mixed parts are faint, "
-    "content and position are nearly independent."
+    "shows which positions attend to which, whatever their content. Where the two mixed parts are "
+    "faint, content and position are nearly independent."
 )
 
 

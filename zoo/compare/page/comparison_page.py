@@ -103,8 +103,8 @@ def write_captions(comparison: Comparison) -> dict[str, str]:
         "sizes": f"{bands} The dotted line is the training size.",
         "positions": f"Means over all seeds and over neighbouring tokens.{cut}",
         "training": spread if several else "One seed each.",
-        "costs": f"Means {describe_conditions(comparison, [TRAINED])}, against what differs between "
-        "variants; hover a point for its name.",
+        "costs": f"Means {describe_conditions(comparison, [TRAINED])}, against what differs "
+        "between variants; hover a point for its name.",
     }
 
 
