@@ -38,7 +38,7 @@ class MemberKind:
 
 KINDS: Mapping[str, MemberKind] = MappingProxyType(
     {
-        "encodings": MemberKind(("encodings",), frozenset({"facts"})),
+        "encodings": MemberKind(("encodings",)),
         "models": MemberKind(("models",), frozenset({"transformer", "embedding", "generation"})),
         "data": MemberKind(
             ("data", "data/synthetic"), frozenset({"base", "spec", "sampler", "cache"})

@@ -105,12 +105,12 @@ RECIPES = {
     "an odd number of channels": (
         ["model.encoding=[{name: rope, rotary_fraction: 0.4}]"],
         2,
-        ["model.encoding.0.rotary_fraction", "head size 8"],
+        ["model.encoding.0.rotary_fraction", "head dim 8"],
     ),
     "more weights than there are numbers": (
         ["model.dim=2000000000"],
         2,
-        ["model", "larger than any memory"],
+        ["model", "exceeds any memory"],
     ),
     "more rows than a machine counts": (
         ["data.batch_size=99999999999999"],

@@ -57,8 +57,10 @@ def test_recipes_and_fragments_are_in_the_wheel(wheel):
 def test_the_wheel_holds_zoo_alone(wheel):
     tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert tops == {"zoo", f"transformer_zoo-{zoo.__version__}.dist-info"}
-    (licence,) = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("LICENSE")]
+    names = zipfile.ZipFile(wheel).namelist()
+    (licence,) = [name for name in names if name.endswith("licenses/LICENSE")]
     assert zipfile.ZipFile(wheel).read(licence) == (ROOT / "LICENSE").read_bytes()
+    assert {"zoo/data/digits.csv.gz", "zoo/data/digits.LICENSE"} <= set(names)
 
 
 def test_the_installed_one_is_asked(environment):

@@ -214,7 +214,7 @@ def adapt_data(task: Task, data: DataModule) -> None:
         return
     vocabulary = None if isinstance(found, ImageSpec) else found.vocabulary
     if vocabulary is None or vocabulary.to_dict() != trained.vocabulary.to_dict():
-        problem = f"{type(data).__name__} has another vocabulary than the data of training"
+        problem = f"{data.name} has another vocabulary than the data of training"
         raise OptionError("name", f"{problem}; choose text")
     keys = ("classes",) if isinstance(trained, TextClassificationSpec) else ()
     _check_equal(trained, found, *keys)

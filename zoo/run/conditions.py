@@ -103,8 +103,9 @@ def _check_sizes(experiment: Experiment, kind: str) -> Iterator[OptionError]:
         yield OptionError(kind, problem)
         return
 
+    list_own = list_resolutions if kind == "resolutions" else list_lengths
     try:
-        sizes = list_sizes(recipe, trained)
+        sizes = list_own(recipe, trained)
     except OptionError as error:
         yield error
         return

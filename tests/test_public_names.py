@@ -1,4 +1,4 @@
-"""The names that users meet are those of `vocabulary.toml`."""
+"""The names that users meet are those of `public_names.toml`."""
 
 import dataclasses
 import inspect
@@ -11,7 +11,7 @@ import pytest
 import zoo
 from zoo.config.signature import read_options
 
-NAMES = tomllib.loads((Path(__file__).parent / "vocabulary.toml").read_text(encoding="utf-8"))
+NAMES = tomllib.loads((Path(__file__).parent / "public_names.toml").read_text(encoding="utf-8"))
 
 
 def load(path):
