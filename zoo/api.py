@@ -138,6 +138,7 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
             raise OptionError(error.key, message) from None
         for fact, value in facts.items():
             setattr(encoding, fact, value)
+        encoding.check_options()
         return encoding
 
     return make

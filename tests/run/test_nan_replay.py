@@ -109,7 +109,9 @@ def test_a_replay_takes_the_step_again(tiny, monkeypatch):
     task = zoo.load("run/replay.pt").train()
     set_random_state(kept["rng_state"])
     inputs, labels = kept["batch"]
-    again = torch.nn.functional.cross_entropy(task(inputs), labels, label_smoothing=task.smoothing)
+    again = torch.nn.functional.cross_entropy(
+        task(inputs), labels, label_smoothing=task.label_smoothing
+    )
     assert again == losses[STEP] == losses[-1]
 
 
