@@ -9,6 +9,7 @@ import base64
 import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -37,6 +38,9 @@ def render_nothing() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # a shell that starts pytest in the background ignores SIGINT, and Python keeps that
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.register_at_fork(after_in_child=render_nothing)
     torch.set_num_threads(1)
     flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = (

@@ -313,6 +313,8 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
             "liere(coordinates=symmetric): coordinates: laws give coordinates to the encoding directly",
         ),
         (["rope", "alibi", "base=3"], "base: unknown key"),
+        (["${x}"], "an interpolation has no recipe here to refer to; write the value itself"),
+        (['{name: rope, base: "${x}"}'], "an interpolation has no recipe here to refer to"),
         (["rope+rope"], "the list names an encoding twice"),
         (
             ["rope", "to=no/such/folder"],

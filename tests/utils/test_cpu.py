@@ -1,4 +1,4 @@
-"""Freed memory is kept and threads wait passively, unless the user chose otherwise."""
+"""Freed memory is kept and threads spin shortly, unless the user chose otherwise."""
 
 import resource
 import subprocess
@@ -31,11 +31,14 @@ def test_what_the_user_chose_stays():
         assert not cpu.keep_freed_memory({name: "something"})
 
 
-def test_openmp_threads_wait_passively_unless_the_user_chose():
-    fresh, chosen = {}, {"OMP_WAIT_POLICY": "active"}
-    cpu.wait_passively(fresh)
-    cpu.wait_passively(chosen)
-    assert (fresh, chosen) == ({"OMP_WAIT_POLICY": "passive"}, {"OMP_WAIT_POLICY": "active"})
+def test_openmp_threads_spin_shortly_unless_the_user_chose():
+    fresh, policy, count = {}, {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "7"}
+    for environment in (fresh, policy, count):
+        cpu.limit_spinning(environment)
+
+    assert fresh == {"GOMP_SPINCOUNT": cpu.SPIN_COUNT}
+    assert policy == {"OMP_WAIT_POLICY": "active"}
+    assert count == {"GOMP_SPINCOUNT": "7"}
 
 
 def test_the_command_line_is_loaded_without_torch():

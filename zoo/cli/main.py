@@ -109,7 +109,7 @@ def _add_command(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. A user's mistake never shows a traceback."""
-    cpu.wait_passively()  # before a command imports torch
+    cpu.limit_spinning()  # before a command imports torch
     _set_up_logging()
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:

@@ -112,6 +112,9 @@ def _parse_encoding(word: str, key: str, issues: list[ConfigIssue]) -> tuple[Cho
     validator = Validator({"": COMMAND_LINE})
     choices = [validator.validate_choice("encodings", entry, "") for entry in entries]
     own += validator.issues
+    if validator.untyped and not own:
+        problem = "an interpolation has no recipe here to refer to"
+        own.append(ConfigIssue(COMMAND_LINE, "", problem, "write the value itself"))
 
     names = [] if own else [choice.name for choice in choices]
     if len(set(names)) < len(names):
