@@ -48,7 +48,12 @@ def test_a_wrong_recipe_key_is_reported_without_lightning_or_datasets() -> None:
     modules, _ = run_python(wrong)
     assert not HEAVY & set(modules.split())
 
-    # CPU time, of which a busy machine takes no more; the least of three tries
-    ours = min(run_python(wrong)[1] for _ in range(3))
-    torch = min(run_python("import torch")[1] for _ in range(3))
-    assert ours < 1.5 * torch, f"{ours:.2f} s, and {torch:.2f} s for torch alone"
+    # the least CPU time of up to six paired tries: a busy machine slows one try, not all of them
+    ours, torch = [], []
+    for _ in range(6):
+        ours.append(run_python(wrong)[1])
+        torch.append(run_python("import torch")[1])
+        if min(ours) < 1.5 * min(torch):
+            return
+
+    pytest.fail(f"{min(ours):.2f} s, and {min(torch):.2f} s for torch alone")
