@@ -22,8 +22,7 @@ from torch import Tensor
 import zoo
 from zoo import registry
 from zoo.attention.chain import Chain
-from zoo.attention.encoding import Dims, Encoding
-from zoo.attention.facts import describe_facts
+from zoo.attention.encoding import Dims, Encoding, describe_facts
 from zoo.bench.models import build_shortest_chain
 from zoo.cli.explain_encoding import (
     Sizes,

@@ -1,9 +1,13 @@
 """Imports go down only: the floors of the package, and the libraries that each may use."""
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+import zoo
 
 PACKAGE = Path(__file__).parent.parent / "zoo"
 FLOORS = [
@@ -84,3 +88,24 @@ def test_no_branch_asks_which_encoding(path):
     constants = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
     assert not {node.value for node in constants if isinstance(node.value, str)} & names
     assert "hasattr" not in text
+
+
+def test_a_language_model_reads_from_few_files():
+    """A reader who follows one forward pass of lm_rope opens at most twelve files."""
+    model = zoo.build_model(zoo.load_recipe("lm_rope")).train()
+    entered = set()
+
+    def note_file(frame, event, argument):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(PACKAGE):
+            entered.add(str(path.relative_to(PACKAGE)))
+
+    tokens = torch.zeros(2, 64, dtype=torch.int64)
+    sys.setprofile(note_file)
+    try:
+        model(tokens)
+    finally:
+        sys.setprofile(None)
+
+    assert {"models/decoder.py", "attention/layer.py", "encodings/rope.py"} < entered
+    assert len(entered) <= 12, sorted(entered)

@@ -23,8 +23,7 @@ from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import CONVENTIONS, grid
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
-from zoo.attention.kv_cache import Context
-from zoo.attention.layer import SelfAttention
+from zoo.attention.layer import Context, SelfAttention
 from zoo.attention.tokens import Tokens, upcast
 from zoo.errors import OptionError
 from zoo.models.embedding import document_lengths, document_positions

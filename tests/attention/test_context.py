@@ -8,8 +8,8 @@ import torch
 import zoo
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims
-from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
-from zoo.attention.layer import SelfAttention
+from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
+from zoo.attention.layer import Context, SelfAttention
 from zoo.attention.tokens import Tokens
 
 EXACT = 1e-10

@@ -7,8 +7,8 @@ import torch
 
 import zoo
 from zoo.attention.chain import Chain
-from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
-from zoo.attention.layer import LayerOptions, SelfAttention
+from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
+from zoo.attention.layer import Context, LayerOptions, SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 

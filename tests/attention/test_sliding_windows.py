@@ -10,8 +10,8 @@ from zoo.attention.backends.dispatch import attend, choose_backend
 from zoo.attention.backends.reference import attention_mask
 from zoo.attention.call import AttentionCall
 from zoo.attention.chain import Chain
-from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
-from zoo.attention.layer import SelfAttention
+from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
+from zoo.attention.layer import Context, SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 

@@ -10,7 +10,7 @@ from zoo.attention import Dims
 from zoo.attention.backends.reference import scores
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
-from zoo.attention.kv_cache import Context
+from zoo.attention.layer import Context
 from zoo.attention.tokens import Tokens
 from zoo.diagnostics.encoding_panels import decompose_scores, draw_correlations, measure_encoding
 from zoo.models.transformer import Block, BlockOptions

@@ -9,8 +9,8 @@ import zoo
 from zoo.attention import Dims, Tokens
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
-from zoo.attention.kv_cache import Context, KeyValueCache
-from zoo.attention.layer import SelfAttention
+from zoo.attention.kv_cache import KeyValueCache
+from zoo.attention.layer import Context, SelfAttention
 from zoo.encodings.common.panels import commutator_norms
 from zoo.laws import Case
 from zoo.laws.case import packed_documents, position_mask

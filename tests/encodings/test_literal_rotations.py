@@ -13,8 +13,7 @@ from literal import rope_tape as rotations
 
 import zoo
 from zoo.attention.chain import Chain
-from zoo.attention.kv_cache import Context
-from zoo.attention.layer import SelfAttention
+from zoo.attention.layer import Context, SelfAttention
 from zoo.attention.tokens import Tokens
 
 

@@ -96,7 +96,7 @@ def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
 
 
 def zoo_context():
-    from zoo.attention.kv_cache import Context
+    from zoo.attention.layer import Context
 
     return Context()
 

@@ -317,6 +317,12 @@ class AttentionCall:
                 result = result | ~pick(has_position, b, n)
         return result
 
+    def concat_values(self) -> Tensor:
+        """Concatenate values and extra values, [B, H, M, V + E]."""
+        if self.extra_values is None:
+            return self.v
+        return torch.cat([self.v, self.extra_values.to(self.v.dtype)], dim=-1)
+
     @property
     def full_span(self) -> Span:
         """The span of all pairs."""

@@ -111,7 +111,7 @@ class Chain(Encoding):
         Raises:
             OptionError: Encodings contradict each other.
         """
-        for encoding in self:
+        for encoding in filter(_modifies_calls, self):
             old = call.replace(
                 queries=_localize(encoding, call.queries), keys=_localize(encoding, call.keys)
             )
@@ -149,6 +149,10 @@ class Chain(Encoding):
 
 def _updates_keys(encoding: Encoding) -> bool:
     return type(encoding).update_cached_keys is not Encoding.update_cached_keys
+
+
+def _modifies_calls(encoding: Encoding) -> bool:
+    return type(encoding).modify is not Encoding.modify
 
 
 def _transforms_queries(encoding: Encoding) -> bool:

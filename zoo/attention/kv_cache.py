@@ -2,81 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from copy import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from zoo.attention.layer import Context, UpdateKeys, keep_keys, shift_heads
 from zoo.attention.linear import LinearState
 from zoo.attention.tokens import Tokens, concat
 from zoo.errors import OptionError
-
-UpdateKeys = Callable[[Tensor, Tokens], tuple[Tensor, Tokens]]
-"""Changes keys [B, G, M, K] and their tokens before they are remembered."""
-
-
-def _keep_keys(k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
-    return k, tokens
-
-
-class Context:
-    """What attention layers remember between calls of a model; this one remembers nothing.
-
-    `seen` is the number of tokens of earlier calls.
-    """
-
-    seen = 0
-
-    def extend_states(self, layer: int, tokens: Tokens) -> Tokens:
-        """Return the tokens whose states keys and values are projected from."""
-        return tokens
-
-    def previous_heads(self, layer: int, heads: Tensor, tokens: Tokens) -> Tensor:
-        """Return the heads [B, G, M, ..] of the token before each, 0 at the start of a document."""
-        return _shift_heads(heads, tokens)
-
-    def extend(
-        self,
-        layer: int,
-        k: Tensor,
-        v: Tensor,
-        tokens: Tokens,
-        update_keys: UpdateKeys = _keep_keys,
-        window: int | None = None,
-    ) -> tuple[Tensor, Tensor, Tokens]:
-        """Return all keys and values [B, G, M, ..] to attend to, and their tokens.
-
-        Args:
-            layer: Number of the layer.
-            k: Keys of this call.
-            v: Values of this call.
-            tokens: Tokens of this call.
-            update_keys: Changes keys before they are remembered.
-            window: Number of tokens that later queries attend to; earlier ones may be forgotten.
-        """
-        return k, v, tokens
-
-    def linear_state(self, layer: int) -> LinearState | None:
-        """Return the sums over the keys of earlier calls, in linear attention."""
-        return None
-
-    def store_linear_state(self, layer: int, state: LinearState, tokens: Tokens) -> None:
-        """Remember the sums over all keys, including those of this call's tokens."""
-
-    def copy(self) -> Context:
-        """Return an independent context with the same content."""
-        new = copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, dict):
-                setattr(new, name, dict(value))
-        return new
-
-    def restore(self, other: Context) -> None:
-        """Take over the content of a copy."""
-        vars(self).update(vars(other))
 
 
 class KeyValueCache(Context):
@@ -105,7 +41,7 @@ class KeyValueCache(Context):
             old_heads, old_tokens = self._last[layer]
             heads, tokens = torch.cat([old_heads, heads], dim=2), old_tokens.join(tokens)
         self._last[layer] = last
-        return _shift_heads(heads, tokens)[:, :, -count:]
+        return shift_heads(heads, tokens)[:, :, -count:]
 
     def extend(
         self,
@@ -113,7 +49,7 @@ class KeyValueCache(Context):
         k: Tensor,
         v: Tensor,
         tokens: Tokens,
-        update_keys: UpdateKeys = _keep_keys,
+        update_keys: UpdateKeys = keep_keys,
         window: int | None = None,
     ) -> tuple[Tensor, Tensor, Tokens]:
         """Append keys and values of this call; return all of them.
@@ -317,12 +253,3 @@ def _count_visible(tokens: Tokens, window: int | None) -> int:
     if window is None or tokens.has_position is not None:
         return len(tokens)
     return min(window - 1, len(tokens))
-
-
-def _shift_heads(heads: Tensor, tokens: Tokens) -> Tensor:
-    """Shift heads [B, G, M, ..] by one token, within documents."""
-    shifted = torch.cat([torch.zeros_like(heads[:, :, :1]), heads[:, :, :-1]], dim=2)
-    if tokens.document is None:
-        return shifted
-    is_same = tokens.document[:, 1:] == tokens.document[:, :-1]  # [1|B, M - 1]
-    return torch.cat([shifted[:, :, :1], shifted[:, :, 1:] * is_same[:, None, :, None]], dim=2)

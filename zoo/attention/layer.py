@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from math import gcd
 
@@ -14,8 +16,7 @@ from zoo.attention.backends.dispatch import attend, choose_backend
 from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims
-from zoo.attention.kv_cache import Context
-from zoo.attention.linear import LinearCall
+from zoo.attention.linear import LinearCall, LinearState
 from zoo.attention.tokens import Tokens, disable_autocast
 from zoo.errors import OptionError
 
@@ -44,6 +45,72 @@ class LayerOptions:
     otherwise it adds the same to all scores of a row, which a softmax does not see."""
 
 
+UpdateKeys = Callable[[Tensor, Tokens], tuple[Tensor, Tokens]]
+"""Changes keys [B, G, M, K] and their tokens before they are remembered."""
+
+
+def keep_keys(k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
+    """Keep keys and tokens as they are: the default of `UpdateKeys`."""
+    return k, tokens
+
+
+class Context:
+    """What attention layers remember between calls of a model; this one remembers nothing.
+
+    `seen` is the number of tokens of earlier calls.
+    """
+
+    seen = 0
+
+    def extend_states(self, layer: int, tokens: Tokens) -> Tokens:
+        """Return the tokens whose states keys and values are projected from."""
+        return tokens
+
+    def previous_heads(self, layer: int, heads: Tensor, tokens: Tokens) -> Tensor:
+        """Return the heads [B, G, M, ..] of the token before each, 0 at the start of a document."""
+        return shift_heads(heads, tokens)
+
+    def extend(
+        self,
+        layer: int,
+        k: Tensor,
+        v: Tensor,
+        tokens: Tokens,
+        update_keys: UpdateKeys = keep_keys,
+        window: int | None = None,
+    ) -> tuple[Tensor, Tensor, Tokens]:
+        """Return all keys and values [B, G, M, ..] to attend to, and their tokens.
+
+        Args:
+            layer: Number of the layer.
+            k: Keys of this call.
+            v: Values of this call.
+            tokens: Tokens of this call.
+            update_keys: Changes keys before they are remembered.
+            window: Number of tokens that later queries attend to; earlier ones may be forgotten.
+        """
+        return k, v, tokens
+
+    def linear_state(self, layer: int) -> LinearState | None:
+        """Return the sums over the keys of earlier calls, in linear attention."""
+        return None
+
+    def store_linear_state(self, layer: int, state: LinearState, tokens: Tokens) -> None:
+        """Remember the sums over all keys, including those of this call's tokens."""
+
+    def copy(self) -> Context:
+        """Return an independent context with the same content."""
+        new = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict):
+                setattr(new, name, dict(value))
+        return new
+
+    def restore(self, other: Context) -> None:
+        """Take over the content of a copy."""
+        vars(self).update(vars(other))
+
+
 class SelfAttention(nn.Module):
     """Self-attention with any encodings: project, describe the call, compute it, project back.
 
@@ -64,6 +131,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         _check_options(attention, window, backend)
         self.dims, self.causal, self.backend, self.window = dims, causal, backend, window
+        self.head_dim = dims.head_dim
         self.linear = attention == "linear"
 
         kv_dim = dims.num_kv_heads * dims.head_dim
@@ -133,7 +201,7 @@ class SelfAttention(nn.Module):
             queries,
             keys,
             self.causal,
-            self.dims.head_dim**-0.5,
+            self.head_dim**-0.5,
             transform_query=lambda x: chain.transform_query(x, queries),
         )
         return tokens, chain.modify(call.replace(window=self.window, query_index=query_index))
@@ -203,7 +271,7 @@ class SelfAttention(nn.Module):
 
     def _split_heads(self, x: Tensor) -> Tensor:
         """Split [B, N, H K] into [B, H, N, K]."""
-        return x.unflatten(-1, (-1, self.dims.head_dim)).transpose(1, 2)
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def _shift_tokens(
         self, rates: Tensor, k: Tensor, v: Tensor, states: Tokens, context: Context
@@ -214,6 +282,15 @@ class SelfAttention(nn.Module):
         before_k, before_v = before.split(widths, -1)
         rate_k, rate_v = rates.mT[..., None].chunk(2, dim=1)  # [B, G, M, 1]
         return rate_k * before_k + (1 - rate_k) * k, rate_v * before_v + (1 - rate_v) * v
+
+
+def shift_heads(heads: Tensor, tokens: Tokens) -> Tensor:
+    """Shift heads [B, G, M, ..] by one token, within documents."""
+    shifted = torch.cat([torch.zeros_like(heads[:, :, :1]), heads[:, :, :-1]], dim=2)
+    if tokens.document is None:
+        return shifted
+    is_same = tokens.document[:, 1:] == tokens.document[:, :-1]  # [1|B, M - 1]
+    return torch.cat([shifted[:, :, :1], shifted[:, :, 1:] * is_same[:, None, :, None]], dim=2)
 
 
 def _make_norm(dims: Dims, is_used: bool) -> nn.Module:

@@ -19,9 +19,8 @@ from zoo.attention import Dims, Encoding, Tokens
 from zoo.attention.backends.dispatch import choose_backend
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
-from zoo.attention.facts import describe_facts
-from zoo.attention.kv_cache import Context
-from zoo.attention.layer import SelfAttention
+from zoo.attention.encoding import describe_facts
+from zoo.attention.layer import Context, SelfAttention
 from zoo.bench.measures import build_layer_trial
 from zoo.bench.models import build_shortest_chain
 from zoo.bench.timing import run_rounds

@@ -44,9 +44,9 @@ def run(known: argparse.Namespace) -> None:
     from zoo import config
 
     # a wrong recipe is reported before lightning and the data libraries are imported
-    config.load(known.recipe, known.overrides)
-    from zoo.run.fit import fit
+    recipe = config.load(known.recipe, known.overrides)
+    from zoo.run.fit import fit_recipe
 
-    result = fit(known.recipe, known.overrides, known.run_dir, known.resume, known.words)
+    result = fit_recipe(recipe, known.run_dir, known.resume, known.words)
     if known.json and result:
         print(as_json(result))

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from zoo.data.base import FileBatch
 from zoo.data.corpus.classification import TextRowReader, open_class_folders, read_text_files
-from zoo.data.corpus.text_column import check_text_column
 from zoo.data.corpus.tokenizer import Bytes, CorpusVocabulary, load_tokenizer, vocabulary_from_dict
 from zoo.data.spec import DataSpec, TextClassificationSpec
 from zoo.data.tables.labelled_table import (
@@ -19,7 +18,13 @@ from zoo.data.tables.labelled_table import (
     list_declared_classes,
     map_classes,
 )
-from zoo.data.tables.open_table import SplitOptions, open_tables, rename_columns, select_split
+from zoo.data.tables.open_table import (
+    SplitOptions,
+    check_text_column,
+    open_tables,
+    rename_columns,
+    select_split,
+)
 from zoo.data.tables.stream import StreamOptions
 from zoo.errors import OptionError
 from zoo.registry import Between, Count, register

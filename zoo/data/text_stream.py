@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 from zoo.data.base import DataModule
 from zoo.data.corpus.streaming import StreamedTextLoader
-from zoo.data.corpus.text_column import select_text
 from zoo.data.corpus.tokenizer import Bytes, CorpusVocabulary, load_tokenizer, vocabulary_from_dict
 from zoo.data.spec import DataSpec, TextSpec
-from zoo.data.tables.open_table import SplitOptions, open_tables
+from zoo.data.tables.open_table import SplitOptions, open_tables, select_text
 from zoo.data.tables.stream import StreamOptions
 from zoo.errors import OptionError
 from zoo.registry import Between, Count, register

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from zoo.data.corpus.corpus import Corpus
+from zoo.data.corpus.corpus import SPLITS, Corpus, Document
 from zoo.data.corpus.source import CorpusSource
-from zoo.data.corpus.text_column import TableDocuments
 from zoo.data.corpus.tokenizer import TokenizerOptions
 from zoo.data.corpus.windows import WindowOptions
-from zoo.data.tables.open_table import SplitOptions, find_files
+from zoo.data.tables.open_table import (
+    SplitOptions,
+    find_files,
+    iterate_texts,
+    open_tables,
+    select_text,
+)
 from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 
@@ -58,3 +65,46 @@ class TextTable(CorpusSource):
 
     def check_source(self) -> None:
         find_files(self.path)
+
+
+@dataclass
+class TableDocuments:
+    """The rows of a table as documents, and their splits."""
+
+    path: str
+    column: str
+    separator: str
+    """Comes after each row."""
+    splits: SplitOptions
+    seed: int
+    """Draws the rows of a split that is a fraction of another."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Documents of each split of the table, once they were read."""
+
+    def read(self) -> list[Document]:
+        """Read the rows of all splits; those without text are left out."""
+        tables = open_tables(self.path)
+        documents: list[Document] = []
+        for name in dict.fromkeys(map(self.splits.find_table, SPLITS)):
+            table = select_text(tables, name, self.column, self.path)
+            rows = iterate_texts(table, self.separator, f"{self.path}, {name}")
+            own = [Document(title, text) for title, text in rows]
+            self.counts[name] = len(own)
+            documents += own
+        return documents
+
+    def split(self, documents: Sequence[Document]) -> dict[str, list[Document]]:
+        """Distribute the documents; see `Splitter`."""
+        parts, first = {}, 0
+        for name, count in self.counts.items():
+            for split in SPLITS:
+                if self.splits.find_table(split) == name:
+                    numbers = self.splits.draw_rows(split, count, self.seed)
+                    parts[split] = [documents[first + number] for number in numbers]
+            first += count
+        return parts
+
+    def cache_key(self) -> list[Any]:
+        """Return all that the split depends on; see `Splitter`."""
+        names = [self.splits.train, self.splits.val, self.splits.test]
+        return [*names, self.counts, self.seed if self.splits.is_drawn else None]

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from zoo.attention import AttentionCall, Tokens, linear
 from zoo.attention.backends.reference import normalize_scores, scores
 from zoo.attention.chain import Chain
-from zoo.attention.kv_cache import Context
-from zoo.attention.layer import SelfAttention
+from zoo.attention.layer import Context, SelfAttention
 from zoo.errors import OptionError
 
 Queries = int | Sequence[int] | None

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims
-from zoo.encodings.common.frequencies import Scaling, ScalingRule, compute_angles, scale_frequencies
-from zoo.encodings.common.rotation import Rotary, cos_sin
+from zoo.encodings.common.frequencies import Scaling, ScalingRule, scale_frequencies
+from zoo.encodings.common.rotation import Rotary, compute_angles, cos_sin
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 

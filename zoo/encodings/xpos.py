@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Dims, Tokens
-from zoo.encodings.common.frequencies import axis_frequencies, check_head_dim, compute_angles
-from zoo.encodings.common.rotation import Rotary, cos_sin, rotate_pairs
+from zoo.encodings.common.frequencies import axis_frequencies, check_head_dim
+from zoo.encodings.common.rotation import Rotary, compute_angles, cos_sin, rotate_pairs
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 

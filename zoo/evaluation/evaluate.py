@@ -19,9 +19,8 @@ from zoo.run import atomic_io, checkpoint, conditions, extrapolation, run_dir
 from zoo.run.build import Experiment
 from zoo.run.callbacks.guards import StopOnSignal
 from zoo.run.callbacks.progress import EvaluationProgress
-from zoo.run.distributed import Processes
+from zoo.run.distributed import Processes, join_processes
 from zoo.run.load import restore
-from zoo.run.spawn import join_processes
 from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")
@@ -58,7 +57,9 @@ def evaluate(
     """
     path = checkpoint.locate(name)
     experiment, task = restore(path, [*DEFAULT_OVERRIDES, *overrides])
-    processes = join_processes(experiment, command or ["eval", name, *overrides])
+    processes = join_processes(
+        experiment.recipe, experiment.trainer, command or ["eval", name, *overrides]
+    )
     if processes is None:
         return None
     evaluation = Evaluation(path, experiment, task, processes)

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from zoo.attention.kv_cache import Context, KeyValueCache, SegmentMemory
+from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
+from zoo.attention.layer import Context
 from zoo.config import GenerateOptions, Recipe
 from zoo.data.spec import TextSpec, Vocabulary
 from zoo.errors import OptionError, RecipeError

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from zoo.attention.backends.dispatch import FULL_ROW_FIELDS
 from zoo.attention.call import AttentionCall
 from zoo.attention.chain import Chain
-from zoo.attention.kv_cache import Context
-from zoo.attention.layer import SelfAttention
+from zoo.attention.layer import Context, SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.laws.case import Case
 from zoo.laws.law import require

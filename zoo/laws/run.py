@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 
 from zoo import __version__, registry
-from zoo.attention.facts import describe_facts
+from zoo.attention.encoding import describe_facts
 from zoo.bench.models import build_shortest_chain, format_chain
 from zoo.bench.result import pluralize
 from zoo.config.command_line import parse_encodings, parse_options

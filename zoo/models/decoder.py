@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.encoding import Dims, EncodingFactories
-from zoo.attention.kv_cache import Context
+from zoo.attention.layer import Context
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import TextSpec
 from zoo.errors import OptionError

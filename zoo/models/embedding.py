@@ -91,6 +91,7 @@ class LanguageModel(Transformer):
         extra_rows: int = 0,
     ) -> None:
         super().__init__()
+        self.vocabulary_size = len(vocabulary)
         self.embed_tokens = TokenEmbedding(
             vocabulary, dim, scale=scale_embeddings, extra_rows=extra_rows
         )
@@ -100,7 +101,7 @@ class LanguageModel(Transformer):
         """Predict tokens from states, [B, N, D] -> [B, N, vocabulary size]."""
         if self.lm_head is not None:
             return self.lm_head(x)
-        return project(x, self.embed_tokens.weight[: len(self.embed_tokens.vocabulary)])
+        return project(x, self.embed_tokens.weight[: self.vocabulary_size])
 
 
 def init_weights(model: Transformer) -> None:

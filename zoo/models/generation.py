@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.kv_cache import Context
+from zoo.attention.layer import Context
 from zoo.data.spec import Vocabulary
 
 INCOMPLETE = "\ufffd"  # how the first bytes of a character are decoded without the others

@@ -14,8 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims, Encoding, EncodingFactories
-from zoo.attention.kv_cache import Context
-from zoo.attention.layer import LayerOptions, Projection, SelfAttention
+from zoo.attention.layer import Context, LayerOptions, Projection, SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 from zoo.registry import Between

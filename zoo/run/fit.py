@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import lightning as L
 
+from zoo import config
+from zoo.config import Recipe
 from zoo.diagnostics.callback import AttentionDiagnostics
 from zoo.errors import OptionError, RecipeError, ZooError
 from zoo.models.transformer import enable_activation_checkpointing
@@ -21,12 +23,10 @@ from zoo.run.callbacks.ema import ExponentialMovingAverage
 from zoo.run.callbacks.guards import FiniteGuard, StopOnSignal
 from zoo.run.callbacks.manifest import CostTracker, StartManifest, measure_step_seconds, write_end
 from zoo.run.callbacks.progress import EvaluationProgress, TrainingProgress
-from zoo.run.distributed import Processes
+from zoo.run.distributed import Processes, join_processes
 from zoo.run.init_from import TransferReport
-from zoo.run.load import load_experiment
-from zoo.run.preflight import plan_backends
+from zoo.run.preflight import check, plan_backends
 from zoo.run.resume import find_resume_point
-from zoo.run.spawn import join_processes
 from zoo.tasks.base import Task
 from zoo.utils.clock import format_duration
 
@@ -68,11 +68,18 @@ def fit(
     Raises:
         ZooError: With the exit code of the failure.
     """
-    experiment = load_experiment(name, overrides)
-    _check_data_exists(experiment)
     chosen = [] if path is None else ["--run-dir", str(path)]
     words = command or ["fit", name, *overrides, *chosen, "--resume", resume]
-    processes = join_processes(experiment, words)
+    return fit_recipe(config.load(name, overrides), path, resume, words)
+
+
+def fit_recipe(
+    recipe: Recipe, path: Path | None, resume: str, command: Sequence[str]
+) -> dict[str, Any] | None:
+    """Train a resolved recipe, as `fit` does with a recipe's name and overrides."""
+    experiment = check(recipe)
+    _check_data_exists(experiment)
+    processes = join_processes(recipe, experiment.trainer, command)
     if processes is None:
         return None
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from zoo.attention.backends.reference import apply_weights, attend_reference, concat_values, weights
+from zoo.attention.backends.reference import apply_weights, attend_reference, weights
 from zoo.attention.call import AttentionCall, Span, slice_tokens
 from zoo.attention.tokens import upcast
 
@@ -30,7 +30,7 @@ def attend_chunked(call: AttentionCall) -> Tensor:
 
     dtype = call.v.dtype
     # contiguous, because matrix products would otherwise copy keys and values for each chunk
-    q, k, v = (upcast(heads).contiguous() for heads in (call.q, call.k, concat_values(call)))
+    q, k, v = (upcast(heads).contiguous() for heads in (call.q, call.k, call.concat_values()))
     call = call.replace(q=q, k=k, v=v, extra_values=None)
 
     slicer = AccumulatingSlicer()

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from zoo.attention.backends.reference import concat_values
 from zoo.attention.call import AttentionCall
 from zoo.attention.tokens import upcast
 
@@ -22,7 +21,7 @@ def attend_sdpa(call: AttentionCall) -> Tensor:
 
     Low-rank biases of small rank become channels of q and k; all other biases become a mask.
     """
-    q, k, v = call.q, call.k, concat_values(call)
+    q, k, v = call.q, call.k, call.concat_values()
     if fits_in_channels(call):
         left, right = _make_channels(call)
         q, k = torch.cat([q, *left], dim=-1), torch.cat([k, *right], dim=-1)
@@ -65,7 +64,7 @@ def attend_flex(call: AttentionCall) -> Tensor:
     return attention(
         call.q,
         call.k,
-        concat_values(call),
+        call.concat_values(),
         score_mod=_make_score_mod(call),
         block_mask=block_mask,
         scale=call.scale,

@@ -54,20 +54,13 @@ def normalize_scores(call: AttentionCall, scores: Tensor, span: Span | None = No
 def apply_weights(call: AttentionCall, weights: Tensor, span: Span | None = None) -> Tensor:
     """Average values and extra values by weights [B, H, n, m]: [B, H, n, V + E]."""
     span = span or call.full_span
-    values = concat_values(call)
+    values = call.concat_values()
     with disable_autocast(call.q.device):
         out = weights @ upcast(span.slice_keys(values))
         if call.extra_output is not None:
             extra = call.extra_output(weights, span)
             out = out + F.pad(extra, (0, values.shape[-1] - extra.shape[-1]))
     return out.to(values.dtype)
-
-
-def concat_values(call: AttentionCall) -> Tensor:
-    """Concatenate values and extra values, [B, H, M, V + E]."""
-    if call.extra_values is None:
-        return call.v
-    return torch.cat([call.v, call.extra_values.to(call.v.dtype)], dim=-1)
 
 
 def attention_mask(call: AttentionCall, span: Span | None = None) -> Tensor:

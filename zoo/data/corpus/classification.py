@@ -14,11 +14,10 @@ from torch import Tensor
 
 from zoo.data.base import FileBatch
 from zoo.data.corpus.corpus import read_document
-from zoo.data.corpus.text_column import check_text
 from zoo.data.corpus.tokenizer import CorpusVocabulary, vocabulary_from_dict
 from zoo.data.spec import DataSpec, TextClassificationSpec
 from zoo.data.tables.labelled_table import RowBatch, check_label
-from zoo.data.tables.open_table import is_table
+from zoo.data.tables.open_table import check_text, is_table
 from zoo.errors import DataError, OptionError
 
 PADDING = -1

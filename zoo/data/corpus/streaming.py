@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zoo.data.corpus.text_column import iterate_texts
 from zoo.data.corpus.tokenizer import CorpusVocabulary
 from zoo.data.corpus.windows import Cursor, Packing, Window, build_batch
 from zoo.data.sampler import ProcessShare
 from zoo.data.spec import TextBatch
+from zoo.data.tables.open_table import iterate_texts
 from zoo.data.tables.stream import StreamingLoader, StreamOptions, split_batches
 from zoo.errors import DataError, OptionError
 

@@ -28,6 +28,8 @@ BUILDERS = {
 """What `datasets` calls the formats of files."""
 COMPRESSIONS = (".gz", ".zst")
 TEXT_TYPES = ("string", "large_string")
+MIXED_TYPE = "json"
+"""The type of a column whose rows are of several types."""
 END_OF_TAR = bytes(1024)
 """Two empty blocks."""
 # parts of error messages of `datasets`
@@ -119,6 +121,45 @@ def rename_columns(table: Any, columns: Mapping[str, str], keep: Iterable[str] =
     kept = [column for column in keep if column in table.features]
     table = table.select_columns([*columns, *kept])
     return table.rename_columns({old: new for old, new in columns.items() if old != new})
+
+
+def select_text(tables: Mapping[str, Any], split: str, column: str, path: str) -> Any:
+    """Return a table of one column, `text`. Raises DataError if there is no such column of text."""
+    table = select_split(tables, split, [column], path)
+    check_text_column(table, column, f"{path}: column {column} of {split}")
+    table = table.select_columns([column])
+    return table if column == "text" else table.rename_column(column, "text")
+
+
+def check_text_column(table: Any, column: str, title: str) -> None:
+    """Raise DataError if a column is known to hold something other than text."""
+    feature = (table.features or {}).get(column)
+    kind = getattr(feature, "dtype", None) or type(feature).__name__.lower()
+    if feature is not None and kind not in (*TEXT_TYPES, MIXED_TYPE):
+        raise DataError(f"{title} holds {kind}, not text")
+
+
+def check_text(value: Any) -> str:
+    """Return the text of a row, empty if it has none. Raises ValueError if it is something else."""
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{value!r:.40} is not text")
+    return value or ""
+
+
+def iterate_texts(table: Iterable[Any], separator: str, title: str) -> Iterator[tuple[str, str]]:
+    """Yield name and text, with `separator` after it, of each row that has text.
+
+    Raises:
+        DataError: A row holds something other than text.
+    """
+    for number, row in enumerate(table):
+        name = f"{title}, row {number}"
+        try:
+            text = check_text(row["text"])
+        except ValueError as error:
+            raise DataError(f"{name}: {error}") from None
+        if text:
+            yield name, text + separator
 
 
 def find_files(path: str) -> tuple[str, dict[str, list[str]] | None]:

@@ -15,8 +15,7 @@ from zoo.attention.backends.reference import attention_mask, scores, weights
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Encoding
-from zoo.attention.kv_cache import Context
-from zoo.attention.layer import LayerOptions, SelfAttention
+from zoo.attention.layer import Context, LayerOptions, SelfAttention
 from zoo.reporting.panel import distinct, same
 
 # changes of weights, relative to the largest of a row

@@ -58,22 +58,6 @@ def axis_frequencies(
     return [base**exponent for exponent in exponents]
 
 
-def compute_angles(pos: Tensor, wave_vectors: Tensor) -> Tensor:
-    """Return angles sum_a p_a w_a, [1|B, G, N, pairs].
-
-    Products are summed elementwise: a matrix product under autocast would round them to bfloat16.
-
-    Args:
-        pos: Coordinates [1|B, N, P].
-        wave_vectors: Wave vectors [P, G, pairs].
-    """
-    parts = [
-        pos[:, None, :, axis, None] * wave_vectors[axis, :, None]
-        for axis in range(len(wave_vectors))
-    ]
-    return sum(parts[1:], parts[0])
-
-
 ScalingRule = Literal["linear", "ntk", "yarn", "llama3"]
 RULES: tuple[str, ...] = get_args(ScalingRule)
 

@@ -13,6 +13,22 @@ from zoo.encodings.common.panels import Panels, drop_padding, frequency_panels, 
 from zoo.errors import OptionError
 
 
+def compute_angles(pos: Tensor, wave_vectors: Tensor) -> Tensor:
+    """Return angles sum_a p_a w_a, [1|B, G, N, pairs].
+
+    Products are summed elementwise: a matrix product under autocast would round them to bfloat16.
+
+    Args:
+        pos: Coordinates [1|B, N, P].
+        wave_vectors: Wave vectors [P, G, pairs].
+    """
+    parts = [
+        pos[:, None, :, axis, None] * wave_vectors[axis, :, None]
+        for axis in range(len(wave_vectors))
+    ]
+    return sum(parts[1:], parts[0])
+
+
 def cos_sin(angles: Tensor) -> Tensor:
     """Return (cos, sin) of angles [..., N, pairs] as a table [..., N, pairs, 2]."""
     return torch.stack([angles.cos(), angles.sin()], dim=-1)
@@ -153,7 +169,7 @@ class Rotary(Encoding):
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         tables = self.get_rotation(tokens)
-        if self.dims.num_kv_heads == self.dims.heads:
+        if self.dims.kv_heads in (None, self.dims.heads):
             return self.rotate(q, *tables)
         # tables have a head for each key head [B, G, N, K]: take one query head of each group
         members = q.unflatten(1, (self.dims.num_kv_heads, -1)).unbind(2)
