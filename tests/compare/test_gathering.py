@@ -68,8 +68,8 @@ def test_all_kinds_of_places_are_told(told):
         "trained": 64,
         "size": 64,
         "lengths": {"64": loss(1.0), "256": loss(2.0)},
-        "variants": {"sparse": loss(3.0), "256": loss(4.0)},
-        "rules": {"none": {"256": loss(2.0)}, "yarn": {"256": loss(1.5)}},
+        "data_variants": {"sparse": loss(3.0), "256": loss(4.0)},
+        "extrapolation": {"none": {"256": loss(2.0)}, "yarn": {"256": loss(1.5)}},
     }
     found = told(plan(), {"none-0": evaluation, "rope-0": evaluation})
     assert found.condition_kinds == {
@@ -120,7 +120,7 @@ ODD = [
     "x",
     {"metrics": 3, "weights": 3, "lengths": 3},
     {"weights": {"a": 3}, "lengths": {"a": 3}, "minutes": "x"},
-    {"weights": {"a": []}, "rules": {"yarn": 3}, "git": 3, "devices": [], "steps": []},
+    {"weights": {"a": []}, "extrapolation": {"yarn": 3}, "git": 3, "devices": [], "steps": []},
     {"weights": {"a": [2, "x"]}},
 ]
 

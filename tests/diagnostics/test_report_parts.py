@@ -255,7 +255,7 @@ def test_what_was_measured_of_attention_has_a_line_for_each_layer():
 
 def test_an_evaluation_at_other_lengths_is_drawn_with_its_own():
     swept = {
-        "64": {"test/loss": 3.0, "positions": [9.0, None, 2.0]},
+        "64": {"test/loss": 3.0, "position_losses": [9.0, None, 2.0]},
         "16": {"test/loss": 2.0},
         "128": {"refused": "no"},
     }

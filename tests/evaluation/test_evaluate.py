@@ -51,13 +51,16 @@ def test_rules_are_tried_at_each_length_past_training(runs, evaluated, zoo):
     asked = ["evaluate.lengths=[0.5x,1x,2x,48]", "evaluate.extrapolation=[none,linear,yarn]"]
     found = evaluated(runs / "rope", *asked)
     assert [*found["lengths"]] == ["8", "16", "32", "48"]
-    assert [*found["rules"]] == ["none", "linear", "yarn"]
-    assert all([*sizes] == ["32", "48"] for sizes in found["rules"].values())
-    assert found["rules"]["none"]["32"] == found["lengths"]["32"]
-    assert len({found["rules"][rule]["32"]["test/loss"] for rule in found["rules"]}) == 3
+    assert [*found["extrapolation"]] == ["none", "linear", "yarn"]
+    assert all([*sizes] == ["32", "48"] for sizes in found["extrapolation"].values())
+    assert found["extrapolation"]["none"]["32"] == found["lengths"]["32"]
+    assert (
+        len({found["extrapolation"][rule]["32"]["test/loss"] for rule in found["extrapolation"]})
+        == 3
+    )
     scaling = "model.encoding.0.scaling={rule: yarn, factor: 2}"
     alone = evaluated(runs / "rope", "evaluate.lengths=[32]", scaling)["lengths"]["32"]
-    assert found["rules"]["yarn"]["32"] == alone
+    assert found["extrapolation"]["yarn"]["32"] == alone
     assert (found["size"], found["trained"]) == (16, 16)
     _, out, _ = zoo("eval", runs / "rope", *asked)
     assert "\n  32 tokens, yarn  " in out
@@ -92,7 +95,9 @@ def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
     expected = torch.cat(losses).sum() / sum(
         (batch.targets >= 0).sum() for batch in data.test_dataloader()
     )
-    assert found["rules"]["resample"]["32"]["test/loss"] == pytest.approx(expected.item(), rel=1e-5)
+    assert found["extrapolation"]["resample"]["32"]["test/loss"] == pytest.approx(
+        expected.item(), rel=1e-5
+    )
 
 
 def zoo_context():
@@ -125,23 +130,23 @@ def test_sliding_windows_are_each_window_by_itself(runs, evaluated):
     assert count.sum() == len(text) - 1
     assert found["test/loss"] == pytest.approx((nats.sum() / count.sum()).item(), rel=1e-5)
     assert found["test/accuracy"] == pytest.approx((right.sum() / count.sum()).item())
-    assert found["positions"] == pytest.approx((nats / count).tolist(), rel=1e-4)
-    assert found["accuracies"] == pytest.approx((right / count).tolist())
-    assert found["target_counts"] == count.tolist()
+    assert found["position_losses"] == pytest.approx((nats / count).tolist(), rel=1e-4)
+    assert found["position_accuracies"] == pytest.approx((right / count).tolist())
+    assert found["position_counts"] == count.tolist()
 
 
 def test_variants_change_options_of_the_data(runs, evaluated):
     found = evaluated(runs / "flipflop", SPARSE, "evaluate.lengths=[2x]")
-    assert [*found["variants"]] == ["sparse", "dense", "long"]  # dense is the recipe's own
+    assert [*found["data_variants"]] == ["sparse", "dense", "long"]  # dense is the recipe's own
     alone = evaluated(runs / "flipflop", "data.ignore=0.98")["metrics"]
-    assert {name: found["variants"]["sparse"][name] for name in alone} == alone
-    assert found["variants"]["sparse"]["test/loss"] != found["metrics"]["test/loss"]
-    long, doubled = found["variants"]["long"], found["lengths"]["32"]  # in other batches
+    assert {name: found["data_variants"]["sparse"][name] for name in alone} == alone
+    assert found["data_variants"]["sparse"]["test/loss"] != found["metrics"]["test/loss"]
+    long, doubled = found["data_variants"]["long"], found["lengths"]["32"]  # in other batches
     assert long["test/loss"] == pytest.approx(doubled["test/loss"], rel=1e-5)
     assert "windows" not in found
     only = evaluated(runs / "flipflop", SPARSE, "evaluate.lengths=null")
-    assert only["variants"] == found["variants"]
-    assert Path(only["figure"]).name == "variants.png"
+    assert only["data_variants"] == found["data_variants"]
+    assert Path(only["figure"]).name == "data_variants.png"
 
 
 def test_a_variant_may_change_an_option_of_several_words():
@@ -154,7 +159,7 @@ def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):
     asked = ["evaluate.resolutions=[16,8x32,1.5x]", "evaluate.extrapolation=[linear]"]
     found = evaluated(runs / "axial", *asked)
     assert [*found["resolutions"]] == ["16", "8x32", "24"]
-    assert [*found["rules"]["linear"]] == ["8x32", "24"]
+    assert [*found["extrapolation"]["linear"]] == ["8x32", "24"]
     assert found["resolutions"]["16"] == found["metrics"]
     assert found["shown"] == "each side resized to its own length, bilinearly"
     alone = evaluated(
@@ -162,7 +167,7 @@ def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):
     )
     assert (
         alone["resolutions"]["8x32"]
-        == found["rules"]["linear"]["8x32"]
+        == found["extrapolation"]["linear"]["8x32"]
         != found["resolutions"]["8x32"]
     )
     _, out, _ = zoo("eval", runs / "axial", *asked)
@@ -183,7 +188,7 @@ def test_what_is_trained_stays_so_where_the_data_are_resized(runs, evaluated):
     )
     assert found["metrics"] == alone["resolutions"]["24"]
     assert found["resolutions"] == {"32": alone["resolutions"]["32"]}
-    assert found["rules"] == {"linear": {"32": alone["rules"]["linear"]["32"]}}
+    assert found["extrapolation"] == {"linear": {"32": alone["extrapolation"]["linear"]["32"]}}
 
 
 @pytest.fixture
@@ -215,10 +220,14 @@ def beyond(monkeypatch):
 def test_too_little_memory_at_one_length_is_told_and_stops_no_other(error, runs, evaluated, beyond):
     beyond(error)
     found = evaluated(runs / "rope", "evaluate.lengths=[2x,48,64]", "evaluate.extrapolation=[yarn]")
-    assert found["lengths"]["48"] == found["rules"]["yarn"]["48"] == {"refused": "out of memory"}
+    assert (
+        found["lengths"]["48"]
+        == found["extrapolation"]["yarn"]["48"]
+        == {"refused": "out of memory"}
+    )
     assert all(
         "test/loss" in sizes[size]
-        for sizes in (found["lengths"], found["rules"]["yarn"])
+        for sizes in (found["lengths"], found["extrapolation"]["yarn"])
         for size in ("32", "64")
     )
     assert json.loads((runs / "rope" / RESULT).read_text()) == found

@@ -143,7 +143,7 @@ def test_eval_at_lengths_tells_each_place_and_draws_a_figure(train, evaluated):
     found = evaluated(run, "evaluate.lengths=[8,16,32]")
     for length in (8, 16, 32):
         assert result["metrics"].keys() < found["lengths"][str(length)].keys()
-        assert len(found["lengths"][str(length)]["positions"]) == length
+        assert len(found["lengths"][str(length)]["position_losses"]) == length
     assert {name: found["lengths"]["16"][name] for name in result["metrics"]} == result["metrics"]
     assert Path(found["figure"]) == run / "lengths.png"
     assert (run / "lengths.png").read_bytes().startswith(b"\x89PNG")

@@ -29,8 +29,8 @@ def test_measures_are_those_of_the_whole_set():
     assert found["test/bits_per_character"] == pytest.approx(losses.mean().item() / 0.6931472)
     right = torch.cat([(x.argmax(-1) == y).float() for x, y in pairs])
     assert found["test/accuracy"] == pytest.approx(right.mean().item())
-    assert one.positions == pytest.approx(losses.mean(0).tolist())
-    assert one.accuracies == pytest.approx(right.mean(0).tolist())
+    assert one.position_losses == pytest.approx(losses.mean(0).tolist())
+    assert one.position_accuracies == pytest.approx(right.mean(0).tolist())
 
 
 def test_answers_are_counted_as_a_whole_where_windows_ask_for_one():

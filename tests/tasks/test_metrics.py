@@ -102,7 +102,7 @@ def test_the_loss_by_place_widens_with_the_window():
     tally = TokenMetrics(2)
     tally.update(logits[:, :2], targets[:, :2])
     tally.update(logits, targets)
-    found = tally.compute().positions()
+    found = tally.compute().position_losses()
     first = F.cross_entropy(logits[:, 0], targets[:, 0]).item()
     assert found[0] == pytest.approx(first)
     assert found[4] is None
@@ -114,7 +114,7 @@ def test_the_accuracy_by_place_is_that_of_what_is_asked_there():
     tally = TokenMetrics(2)
     tally.update(logits[:1], targets[:1])
     tally.update(logits[1:], targets[1:])
-    found = tally.compute().accuracies()
+    found = tally.compute().position_accuracies()
     for place, known in enumerate((targets >= 0).T):
         hits = [logits[row, place].argmax() == targets[row, place] for row in known.nonzero()[:, 0]]
         assert found[place] == (pytest.approx(sum(hits).item() / len(hits)) if hits else None)

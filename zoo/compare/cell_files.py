@@ -28,7 +28,7 @@ MEASURED = "measured.json"
 
 NUMBER = (int, float)
 NOTHING = type(None)
-CONDITION_SHAPE = {"positions": [(*NUMBER, NOTHING)]}
+CONDITION_SHAPE = {"position_losses": [(*NUMBER, NOTHING)]}
 ENVIRONMENT_SHAPE = {
     "zoo": str,
     "packages": {ANY_KEY: str},
@@ -57,8 +57,8 @@ END_SHAPE = {
 MEASURED_SHAPE = {
     "resolutions": {ANY_KEY: CONDITION_SHAPE},
     "lengths": {ANY_KEY: CONDITION_SHAPE},
-    "variants": {ANY_KEY: CONDITION_SHAPE},
-    "rules": {ANY_KEY: {ANY_KEY: CONDITION_SHAPE}},
+    "data_variants": {ANY_KEY: CONDITION_SHAPE},
+    "extrapolation": {ANY_KEY: {ANY_KEY: CONDITION_SHAPE}},
     **CONDITION_SHAPE,
 }
 
@@ -116,8 +116,8 @@ def build_cell(
             refused[name] = str(measured["refused"])
         elif name != TRAINED:
             metrics[name] = _keep_numbers(measured)
-        if measured.get("positions"):
-            losses[name] = tuple(measured["positions"])
+        if measured.get("position_losses"):
+            losses[name] = tuple(measured["position_losses"])
 
     return ComparisonCell(
         seed=planned.seed,
@@ -151,10 +151,10 @@ def list_conditions(
         for size, measured in files.measured.get(kind, {}).items():
             if size != training_size:
                 found[size] = kind, measured
-    for name, measured in files.measured.get("variants", {}).items():
+    for name, measured in files.measured.get("data_variants", {}).items():
         is_free = name and name not in found
         found[name if is_free else f"variant {name}"] = "data_variants", measured
-    for method, sizes in files.measured.get("rules", {}).items():
+    for method, sizes in files.measured.get("extrapolation", {}).items():
         if method == extrapolation.NONE:
             continue
         for size, measured in sizes.items():

@@ -143,7 +143,9 @@ def _draw_sizes(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[
     found = own | result[kind]
     sizes = {int(size): metrics for size, metrics in found.items() if "x" not in size}
     refused = sorted(size for size, metrics in sizes.items() if "refused" in metrics)
-    rules = {rule: one for rule, one in result.get("rules", {}).items() if rule != "none"}
+    methods = {
+        method: one for method, one in result.get("extrapolation", {}).items() if method != "none"
+    }
     x = "resolution in pixels" if kind == "resolutions" else "length in tokens"
     message = f"Trained at {trained}" + (
         f"; refused at {', '.join(map(str, refused))}" if refused else ""
@@ -152,8 +154,8 @@ def _draw_sizes(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[
         lines = {
             name: {size: float(sizes[size][name]) for size in sorted(sizes) if name in sizes[size]}
         }
-        for rule, one in rules.items():
-            lines[rule] = {
+        for method, one in methods.items():
+            lines[method] = {
                 int(size): float(one[size][name])
                 for size in one
                 if "x" not in size and name in one[size]
@@ -179,7 +181,7 @@ def has_equal_windows(result: Mapping[str, Any], kind: str) -> bool:
     """Tell whether the training size was cut into windows as all other sizes were."""
     other_sizes = [
         *result[kind].values(),
-        *(one for sizes in result.get("rules", {}).values() for one in sizes.values()),
+        *(one for sizes in result.get("extrapolation", {}).values() for one in sizes.values()),
     ]
     return all(
         one.get("windows") == result.get("windows") for one in other_sizes if "refused" not in one
@@ -190,14 +192,14 @@ def _draw_positions(result: Mapping[str, Any], trained: int) -> Iterator[Curves]
     """Draw loss and accuracy by position in the longest windows that the model could process."""
     for key, name, says in (
         (
-            "positions",
+            "position_losses",
             "test/loss",
-            "where the curve rises past that place, the model does not carry on",
+            "where the curve rises past that length, the model does not carry on",
         ),
         (
-            "accuracies",
+            "position_accuracies",
             "test/accuracy",
-            "where the curve falls past that place, the model does not carry on",
+            "where the curve falls past that length, the model does not carry on",
         ),
     ):
         sweeps = {
@@ -209,15 +211,15 @@ def _draw_positions(result: Mapping[str, Any], trained: int) -> Iterator[Curves]
             continue
         longest = max(sweeps)
         points = [
-            (float(place), value)
-            for place, value in enumerate(sweeps[longest])
+            (float(position), value)
+            for position, value in enumerate(sweeps[longest])
             if value is not None
         ]
         yield Curves(
-            title=f"{name.partition('/')[2]} by place in windows of {longest}",
-            x="place in the window, in tokens",
+            title=f"{name.partition('/')[2]} by position in windows of {longest}",
+            x="position in the window",
             y=name,
             says=f"Trained on windows of {trained}: {says}.",
-            places=_thin([place for place, _ in points], BINS),
+            places=_thin([position for position, _ in points], BINS),
             lines={name: _thin([value for _, value in points], BINS)},
         )

@@ -26,7 +26,7 @@ from zoo.tasks.base import Task
 log = logging.getLogger("zoo")
 
 RESULT = "evaluation.json"  # in the run directory: the latest evaluation under other conditions
-BY_POSITION = ("positions", "accuracies", "target_counts")
+BY_POSITION = ("position_losses", "position_accuracies", "position_counts")
 # the trainer of training is not taken over unless overridden
 DEFAULT_OVERRIDES = (
     "trainer.accelerator=auto",
@@ -131,7 +131,7 @@ class Evaluation:
         kinds: dict[str, dict[str, Mapping[str, Any]]] = {
             "resolutions": _get_options(conditions.list_resolutions(recipe, trained)),
             "lengths": _get_options(conditions.list_lengths(recipe, trained)),
-            "variants": dict(recipe.evaluate.data_variants or {}),
+            "data_variants": dict(recipe.evaluate.data_variants or {}),
         }
         for kind, variants in kinds.items():
             for name, options in variants.items():
@@ -142,7 +142,7 @@ class Evaluation:
         sizes = conditions.list_sizes(recipe, trained).items()
         beyond = {name: sized for name, sized in sizes if sized.is_beyond_training}
         for method in dict.fromkeys(recipe.evaluate.extrapolation or ()):
-            by_size = self.found.setdefault("rules", {}).setdefault(method, {})
+            by_size = self.found.setdefault("extrapolation", {}).setdefault(method, {})
             for name, sized in beyond.items():
                 if method == extrapolation.NONE:
                     by_size[name] = plain[name]

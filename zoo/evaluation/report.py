@@ -34,10 +34,10 @@ def _list_conditions(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[s
     sized = result.get("resolutions", {}) | result.get("lengths", {})
     for name, one in sized.items():
         yield _title(result, name), one
-        for rule, sizes in result.get("rules", {}).items():
+        for method, sizes in result.get("extrapolation", {}).items():
             if name in sizes and sizes[name] is not one:
-                yield f"{_title(result, name)}, {rule}", sizes[name]
-    yield from result.get("variants", {}).items()
+                yield f"{_title(result, name)}, {method}", sizes[name]
+    yield from result.get("data_variants", {}).items()
 
 
 def _title(result: Mapping[str, Any], name: str) -> str:

@@ -39,7 +39,7 @@ def save_figure(recipe: Recipe, result: Result, run: Path, trained: int | str) -
     """
     kind = next((kind for kind in X_NAMES if kind in result), None)
     panels = build_panels(recipe.name, result, kind, trained)
-    path = run / f"{kind or 'variants'}.png"
+    path = run / f"{kind or 'data_variants'}.png"
     render.save_figure(charts.draw_panels(panels, STYLE), path)
     return path
 
@@ -51,10 +51,10 @@ def build_panels(name: str, result: Result, kind: str | None, trained: int | str
     for metric in metrics:
         assert kind is not None
         panels.append(plot_by_size(name, result, kind, metric, trained))
-        key = "positions" if metric == LOSS else "accuracies"
+        key = "position_losses" if metric == LOSS else "position_accuracies"
         if kind == "lengths" and key in result:  # only texts have a loss at each position
             panels.append(plot_by_position(result, key, metric, int(trained)))
-    if "variants" in result:
+    if "data_variants" in result:
         panels.append(plot_variants(name, result))
     return panels
 
@@ -62,7 +62,7 @@ def build_panels(name: str, result: Result, kind: str | None, trained: int | str
 def plot_by_size(
     title: str, result: Result, kind: str, metric: str, trained: int | str
 ) -> LineChart:
-    """Return a line of the model as it is, and one for each extrapolation rule.
+    """Return a line of the model as it is, and one for each extrapolation method.
 
     Sizes whose sides are not equal have no order: then all stand side by side.
     """
@@ -95,19 +95,23 @@ def plot_by_size(
 
 
 def plot_by_position(result: Result, key: str, metric: str, trained: int) -> LineChart:
-    """Return what is found by position in the longest windows, as it is and by each rule."""
+    """Return a metric by position in the longest windows, without and with extrapolation."""
     sizes = [int(size) for size, found in result["lengths"].items() if key in found]
     longest = max(sizes, default=result["size"])
     own = result if has_equal_windows(result, "lengths") else {}
     plain = result["lengths"].get(str(longest), own)
-    rules = {rule: sizes for rule, sizes in result.get("rules", {}).items() if rule != "none"}
-    found = chain.from_iterable(one.items() for one in rules.values())
+    methods = {
+        method: sizes
+        for method, sizes in result.get("extrapolation", {}).items()
+        if method != "none"
+    }
+    found = chain.from_iterable(one.items() for one in methods.values())
     most = max((int(size) for size, one in found if key in one), default=longest)
-    shown = max(longest, most)  # a rule may follow where the model as it is does not
+    shown = max(longest, most)  # a method may follow where the model as it is does not
     lines = {"as it is" if shown == longest else f"as it is, windows of {longest}": plain}
-    lines |= {rule: sizes.get(str(shown), {}) for rule, sizes in rules.items()}
+    lines |= {method: sizes.get(str(shown), {}) for method, sizes in methods.items()}
     points = {
-        name: [*_average(one.get(key, ()), one.get("target_counts", ()), trained)]
+        name: [*_average(one.get(key, ()), one.get("position_counts", ()), trained)]
         for name, one in lines.items()
     }
     windows = f", {plain['windows']}" if plain.get("windows") else ""
@@ -123,7 +127,7 @@ def plot_by_position(result: Result, key: str, metric: str, trained: int) -> Lin
 def plot_variants(title: str, result: Result) -> Bars:
     """Return a bar for the data as they are and for each of their variants."""
     metric = ACCURACY if ACCURACY in result["metrics"] else next(iter(result["metrics"]))
-    found = {"as in training": result["metrics"], **result["variants"]}
+    found = {"as in training": result["metrics"], **result["data_variants"]}
     values = {name: one[metric] for name, one in found.items() if metric in one}
     name = metric.replace("/", " ")
     return Bars(title=f"{title}: variants of the data", x="variant", y=name, values=values)
@@ -132,7 +136,7 @@ def plot_variants(title: str, result: Result) -> Bars:
 def _collect_sizes(
     result: Result, kind: str, metric: str, trained: int | str
 ) -> dict[str, dict[str, float]]:
-    """Return {line: {size: value}}, sizes in their order; a rule starts at the training size."""
+    """Return {line: {size: value}}, sizes in their order; a method starts at the training size."""
 
     def pick(sizes: Mapping[str, Any]) -> dict[str, float]:
         ordered = sorted(sizes, key=_order)
@@ -142,10 +146,10 @@ def _collect_sizes(
     plain = pick({**own, **result[kind]})
     lines = {"as it is": plain}
     start = {str(trained): plain[str(trained)]} if str(trained) in plain else {}
-    for rule, sizes in result.get("rules", {}).items():
+    for method, sizes in result.get("extrapolation", {}).items():
         found = pick(sizes)
-        if found and rule != "none":
-            lines[rule] = start | found
+        if found and method != "none":
+            lines[method] = start | found
     return lines
 
 

@@ -29,8 +29,9 @@ class CausalLM(Task):
 
     A model with memory remembers the batch before; each loop starts with none.
 
-    After a test `positions` holds the mean loss by position in the window, `accuracies` the
-    accuracy (None where there was no target), and `target_counts` the number of targets.
+    After a test `position_losses` holds the mean loss by position in the window,
+    `position_accuracies` the accuracy (None where there was no target), and `position_counts` the
+    number of targets.
     """
 
     monitor, mode = "val/loss", "min"
@@ -45,9 +46,9 @@ class CausalLM(Task):
         self.val_metrics = TokenMetrics(samples.length)
         self.test_metrics = TokenMetrics(samples.length)
         self.memories = {split: LoopMemory(memory) for split in ("train", "val", "test")}
-        self.positions: list[float | None] = []
-        self.accuracies: list[float | None] = []
-        self.target_counts: list[int] = []
+        self.position_losses: list[float | None] = []
+        self.position_accuracies: list[float | None] = []
+        self.position_counts: list[int] = []
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         """Compute logits [B, N, V]."""
@@ -103,8 +104,9 @@ class CausalLM(Task):
     def on_test_epoch_end(self) -> None:
         """Log the test metrics, and keep those by position."""
         counts = self._log_metrics("test", self.test_metrics)
-        self.positions, self.accuracies = counts.positions(), counts.accuracies()
-        self.target_counts = counts.targets.tolist()
+        self.position_losses = counts.position_losses()
+        self.position_accuracies = counts.position_accuracies()
+        self.position_counts = counts.targets.tolist()
 
     def _log_metrics(self, split: str, metrics: TokenMetrics) -> TokenCounts:
         counts = metrics.compute()  # the same in every process

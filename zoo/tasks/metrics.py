@@ -70,11 +70,11 @@ class TokenCounts(NamedTuple):
             return {f"bits_per_{unit}": bits / self.targets.sum()}
         return {"bits_per_byte": bits / self.bytes} if self.bytes else {}
 
-    def positions(self) -> list[float | None]:
+    def position_losses(self) -> list[float | None]:
         """Compute the mean loss by position in the window; None where there was no target."""
         return _divide(self.loss, self.targets)
 
-    def accuracies(self) -> list[float | None]:
+    def position_accuracies(self) -> list[float | None]:
         """Compute the accuracy by position in the window; None where there was no target."""
         return _divide(self.correct, self.targets)
 
