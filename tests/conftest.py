@@ -88,8 +88,8 @@ def predicted(zoo):
     """What `zoo predict` prints as JSON."""
 
     def run(*arguments):
-        code, out, told = zoo("predict", *arguments, "--json")
-        assert code == 0, told
+        code, out, message = zoo("predict", *arguments, "--json")
+        assert code == 0, message
         return json.loads(out)
 
     return run

@@ -38,7 +38,7 @@ def fetched(data, part="test", epoch=0):
             yield inputs[own == 0].tolist(), targets[own == 0].tolist()
 
 
-def told(data, part="test"):
+def read_answers(data, part="test"):
     """(what stands before the answer, the answer) as text, given that what is asked is what ends each sequence."""
     decode = data.spec.vocabulary.decode
     for inputs, targets in fetched(data, part):

@@ -79,16 +79,16 @@ def training(shift=0.0, steps=700):
             title="Loss",
             x="step",
             y="loss, nats",
-            says="Falls fast, then slowly.",
-            places=step,
+            caption="Falls fast, then slowly.",
+            x_values=step,
             lines={"train": loss},
         ),
         Curves(
             title="Accuracy",
             x="step",
             y="accuracy",
-            says="Rises.",
-            places=epochs,
+            caption="Rises.",
+            x_values=epochs,
             lines={"val": accuracy},
         ),
     )
@@ -104,28 +104,28 @@ def measures(layers, heads, unit):
             name="entropy",
             title="Entropy",
             unit="nats",
-            says="Low where a head looks at few.",
+            caption="Low where a head looks at few.",
             values=entropy,
         ),
         Measure(
             name="distance",
             title="Mean distance",
             unit=unit,
-            says="Near heads are pale.",
+            caption="Near heads are pale.",
             values=holed * 1.3,
         ),
         Measure(
             name="similarity",
             title="Likeness of heads",
             unit="cosine",
-            says="Blue heads differ from the others.",
+            caption="Blue heads differ from the others.",
             values=torch.sin(rows * 1.7 + columns.double()),
         ),
         Measure(
             name="first",
             title="Mass on the first token",
             unit="share",
-            says="",
+            caption="",
             values=0.002 * rows * columns + 1e-5,
         ),
     )
@@ -150,8 +150,8 @@ def encodings(heads=4):
             title="Bias on scores",
             x="offset, in tokens",
             y="added to the score",
-            says="Falls off.",
-            places=offsets,
+            caption="Falls off.",
+            x_values=offsets,
             lines=slopes,
             band=band,
         ),
@@ -159,7 +159,7 @@ def encodings(heads=4):
             title="Turn of each pair",
             x="pair, sorted",
             y="radians per token",
-            says="Slow pairs tell far from near.",
+            caption="Slow pairs tell far from near.",
             steep=True,
             groups={"all heads": (pairs, angles)},
             note="2 of 16 pairs stay",
@@ -168,7 +168,7 @@ def encodings(heads=4):
             title="Wave vectors",
             x="radians per column",
             y="radians per row",
-            says="Off the axes.",
+            caption="Off the axes.",
             square=True,
             groups={
                 label: (angles * math.cos(n + 1), angles * math.sin(n + 1))
@@ -179,7 +179,7 @@ def encodings(heads=4):
             title="Bias around a patch",
             x="columns away",
             y="rows away",
-            says="Bright rings.",
+            caption="Bright rings.",
             values=kept,
             unit="added to the score",
             signed=True,
@@ -187,13 +187,19 @@ def encodings(heads=4):
             corner=(-7, -7),
         ),
         Heatmap(
-            title="Table", x="channel", y="place", says="", values=table, unit="value", signed=True
+            title="Table",
+            x="channel",
+            y="place",
+            caption="",
+            values=table,
+            unit="value",
+            signed=True,
         ),
         HeatmapGrid(
             title="Bias by head",
             x="columns away",
             y="rows away",
-            says="Each head its own.",
+            caption="Each head its own.",
             values=hills,
             labels=labels,
             unit="added to the score",
@@ -204,14 +210,14 @@ def encodings(heads=4):
             title="Mean gate",
             x="head",
             y="share kept",
-            says="Open gates remember.",
+            caption="Open gates remember.",
             values={**gates, "nobody": math.nan},
         ),
     )
 
 
 def profiles(layers, axes, unit):
-    says = "How much each head looks at what lies how far away."
+    caption = "How much each head looks at what lies how far away."
     if axes == 1:
         offsets = torch.arange(0, 64)
         return tuple(
@@ -219,8 +225,8 @@ def profiles(layers, axes, unit):
                 title=f"layer {layer}",
                 x=f"offset, in {unit}",
                 y="mean weight",
-                says=says,
-                places=offsets,
+                caption=caption,
+                x_values=offsets,
                 lines={
                     f"head {head + 1}": (-(offsets - 3 * head).square() / (8.0 + layer)).exp()
                     for head in range(4)
@@ -240,7 +246,7 @@ def profiles(layers, axes, unit):
             title=f"layer {layer}",
             x="columns to the right",
             y="rows down",
-            says=says,
+            caption=caption,
             values=hill,
             unit="mean weight",
             labels=("head 1", "head 2", "head 3", "head 4"),
@@ -290,8 +296,8 @@ def run(
                 title="Accuracy by size",
                 x=f"{unit} on a side",
                 y="accuracy",
-                says="Falls beyond 8.",
-                places=sizes,
+                caption="Falls beyond 8.",
+                x_values=sizes,
                 lines={"test": (0.97 - shift) * (-(sizes - 8) / 60).exp()},
             ),
         ),

@@ -70,9 +70,9 @@ def _forked(rank, work, around):
         return process
     code = 1
     try:
-        with Path(f"rank-{rank}.log").open("w") as told:
+        with Path(f"rank-{rank}.log").open("w") as log_file:
             for stream in (sys.stdout, sys.stderr):
-                os.dup2(told.fileno(), stream.fileno())
+                os.dup2(log_file.fileno(), stream.fileno())
         os.environ.update({key: str(value) for key, value in around.items()})
         torch.set_num_threads(1)
         code = work(rank)

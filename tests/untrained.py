@@ -13,5 +13,5 @@ def made(run, name, overrides):
     for parameter in task.parameters():
         parameter.data.normal_(std=0.3)
     (run / "checkpoints").mkdir(parents=True)
-    content = {"zoo": build_metadata(recipe, task.samples), "state_dict": task.state_dict()}
+    content = {"zoo": build_metadata(recipe, task.spec), "state_dict": task.state_dict()}
     atomic_io.write_sealed(atomic_io.serialise(content), run / "checkpoints" / "best.ckpt")

@@ -333,7 +333,7 @@ def test_an_unknown_word_for_an_option_is_told_the_nearest():
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "told"),
+    ("name", "options", "printed"),
     [
         ("cape", {"scale": 0.5}, "scale must be at least 1, got 0.5"),
         ("cape", {"local_shift": float("nan")}, "local_shift must be at least 0"),
@@ -357,8 +357,8 @@ def test_an_unknown_word_for_an_option_is_told_the_nearest():
         ),
     ],
 )
-def test_an_option_out_of_its_bounds_is_refused(name, options, told):
-    with pytest.raises(OptionError, match=told):
+def test_an_option_out_of_its_bounds_is_refused(name, options, printed):
+    with pytest.raises(OptionError, match=printed):
         zoo.encoding(name, zoo.Dims(16, 2), **options)
 
 

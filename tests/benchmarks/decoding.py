@@ -122,10 +122,10 @@ def main(rounds: int, tokens: int, encodings: list[str]) -> None:
     )
     for name, own in found.items():
         ratios = [a / b for a, b in zip(own, found.get("x-transformers", own), strict=True)]
-        told = (
+        suffix = (
             f"   {statistics.median(ratios):5.2f} times x-transformers" if peer is not None else ""
         )
-        print(f"{name:20s} {statistics.median(own):7.1f} tokens a second{told}")
+        print(f"{name:20s} {statistics.median(own):7.1f} tokens a second{suffix}")
     for name, model in models.items():
         near, far = at_contexts(model, rounds)
         print(

@@ -3,7 +3,7 @@
     python tests/benchmarks/diagnostics.py [recipe] [pairs] [key=value ...]
 
 Each run is a process of its own; the two of a pair take turns to be first. Told are the seconds of training, validation
-included, the ratio of each pair and their median, the share that the run itself has measured of its looks, and whether
+included, the ratio of each pair and their median, the share that the run itself has measured of its captures, and whether
 both ended with the same weights. By default vit_comrope for ten epochs, five pairs.
 """
 
@@ -49,10 +49,10 @@ def pair(recipe: str, given: list[str], number: int, folder: Path) -> float:
         seconds[looking] = run(recipe, [*given, *more], places[looking])
     one, other = (weights(place) for place in places.values())
     same = one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
-    told = shares(places[True])
+    overheads = shares(places[True])
     print(
         f"{seconds[True]:8.1f} s  {seconds[False]:8.1f} s  {seconds[True] / seconds[False]:.4f}"
-        f"  {len(told)} looks, {100 * (told or [0.0])[-1]:.2f} % of the time, "
+        f"  {len(overheads)} captures, {100 * (overheads or [0.0])[-1]:.2f} % of the time, "
         f"weights {'the same' if same else 'NOT the same'}",
         flush=True,
     )

@@ -49,8 +49,8 @@ def started(run: Path, *overrides: str) -> int:
         return process
     code = 1
     try:
-        with Path(f"{run}.log").open("a") as told:
-            os.dup2(told.fileno(), sys.stderr.fileno())
+        with Path(f"{run}.log").open("a") as log_file:
+            os.dup2(log_file.fileno(), sys.stderr.fileno())
         synchronise = os.fsync
         os.fsync = lambda handle: (time.sleep(SLOW), synchronise(handle))[1]
         fit("vit_comrope", [*RECIPE, *overrides], run, "auto")

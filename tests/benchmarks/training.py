@@ -62,7 +62,7 @@ def row(pipe: Connection, words: list[str], again: bool, precision: str, compile
     data = build_data(recipe)
     data.setup("fit")
     task = build_task(recipe, data.spec).to(device).train()
-    vars(task).update(log=lambda *told, **more: None)
+    vars(task).update(log=lambda *measured, **more: None)
     batch = type(task).transfer_batch_to_device(
         task, next(iter(data.train_dataloader())), device, 0
     )
@@ -107,15 +107,18 @@ def main(words: list[str], steps: int) -> None:
             ours.recv()
     found: list[list[tuple[float, float]]] = [[] for _ in ROWS]
     for _ in range(steps):
-        for pipe, told in zip(pipes, found, strict=True):
+        for pipe, measured in zip(pipes, found, strict=True):
             pipe.send(True)
-            told.append(pipe.recv())
+            measured.append(pipe.recv())
     for pipe in pipes:
         pipe.send(None)
     report(
         words,
         steps,
-        [(max(mb for _, mb in told), 1 / statistics.median(s for s, _ in told)) for told in found],
+        [
+            (max(mb for _, mb in measured), 1 / statistics.median(s for s, _ in measured))
+            for measured in found
+        ],
     )
 
 
@@ -128,8 +131,8 @@ def report(words: list[str], steps: int, found: list[tuple[float, float]]) -> No
     print(f"{' '.join(words)}: torch {torch.__version__}, {where}, median of {steps} steps")
     print("checkpointing  precision   compile   peak MB   ratio   steps/s   ratio")
     for (again, precision, compiled), (mb, pace) in zip(ROWS, found, strict=True):
-        told = f"{'yes' if again else 'no':13s}  {precision:10s}  {'yes' if compiled else 'no':7s}"
-        print(f"{told} {mb:9.0f} {mb / found[0][0]:7.2f} {pace:9.3f} {pace / found[0][1]:7.2f}")
+        row = f"{'yes' if again else 'no':13s}  {precision:10s}  {'yes' if compiled else 'no':7s}"
+        print(f"{row} {mb:9.0f} {mb / found[0][0]:7.2f} {pace:9.3f} {pace / found[0][1]:7.2f}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def files(tmp_path_factory):
     return folder
 
 
-def told(tab):
+def viewer_text(tab):
     tab.evaluate(reports.SETTLED)
     words = tab.locator("#looks-says").inner_text()
     return re.sub("[\u2068\u2069]", "", words)  # what keeps a token's letters together
@@ -39,7 +39,7 @@ def chosen(tab, *names):
 @pytest.mark.parametrize("name", ["image", "text", "clip", "pair", "hostile"])
 def test_a_page_opens_from_a_file_alone(visit, name):
     tab = visit(name)
-    assert told(tab).startswith("query ")
+    assert viewer_text(tab).startswith("query ")
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
@@ -85,28 +85,28 @@ def test_the_pointer_asks_and_a_click_holds(visit):
         return {"x": (column + 0.5) * side, "y": (row + 0.5) * side}
 
     canvas.hover(position=at(1, 2))
-    before, first = heat(tab), told(tab)
+    before, first = heat(tab), viewer_text(tab)
     assert first.startswith("query row 1, column 2: looks most at ")
     canvas.hover(position=at(7, 7))
     assert heat(tab) != before
     canvas.click(position=at(5, 1))
     canvas.hover(position=at(2, 3))
-    assert told(tab).startswith("query row 5, column 1:")
-    assert "; at row 2, column 3 with " in told(tab)
+    assert viewer_text(tab).startswith("query row 5, column 1:")
+    assert "; at row 2, column 3 with " in viewer_text(tab)
 
 
 def test_arrow_keys_move_the_query(visit):
     tab = visit("image")
     stage = tab.locator(".stage")
     stage.focus()
-    before, start = heat(tab), told(tab)
+    before, start = heat(tab), viewer_text(tab)
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("ArrowDown")
     assert start.startswith("query row 3, column 3:")
-    assert told(tab).startswith("query row 4, column 4:")
+    assert viewer_text(tab).startswith("query row 4, column 4:")
     assert heat(tab) != before
     tab.keyboard.press("Home")
-    assert told(tab).startswith("query class:")
+    assert viewer_text(tab).startswith("query class:")
 
 
 def test_arrow_keys_go_through_a_text_line_by_line(visit):
@@ -114,9 +114,9 @@ def test_arrow_keys_go_through_a_text_line_by_line(visit):
     tab.locator('[data-slot="0"]').click()
     tab.locator(".stage").focus()
     tab.keyboard.press("ArrowRight")
-    assert told(tab).startswith("query token 1 “e”:")
+    assert viewer_text(tab).startswith("query token 1 “e”:")
     tab.keyboard.press("ArrowDown")
-    assert told(tab).startswith("query token 19 ")  # that under it
+    assert viewer_text(tab).startswith("query token 19 ")  # that under it
     assert tab.locator(".chip.query").count() == 1
     assert "↵" in tab.locator(".words").inner_text()
 
@@ -129,7 +129,7 @@ def test_a_text_from_right_to_left_stands_in_the_order_of_its_tokens(visit):
     chips[0].click()
     tab.locator(".stage").focus()
     tab.keyboard.press("ArrowRight")
-    assert told(tab).startswith("query token 1 “ל”:")
+    assert viewer_text(tab).startswith("query token 1 “ל”:")
     assert tab.locator('[data-slot="4"]').inner_text() == "U+0301"
     assert tab.locator('[data-slot="5"]').inner_text() == "U+200B"
 
@@ -153,12 +153,12 @@ def test_frames_of_a_clip_stand_in_a_row(visit):
     tops = {canvas.bounding_box()["y"] for canvas in tab.locator(".stage canvas[data-plain]").all()}
     assert len(tops) == 1
     tab.locator('[data-slot="1"]').click()
-    assert told(tab).startswith("query register:")
+    assert viewer_text(tab).startswith("query register:")
 
 
 def test_a_view_has_an_address(visit):
     tab = visit("image", "#looks?sample=2&layer=2&head=2&query=10")
-    assert told(tab).startswith("query row 1, column 1:")
+    assert viewer_text(tab).startswith("query row 1, column 1:")
     assert chosen(tab, "sample", "layer", "head") == ["1", "2", "1"]
     tab.locator("select[name=head]").select_option("mean")
     tab.wait_for_url("**/*#looks?run=1&sample=2&layer=2&head=mean&query=10")
@@ -169,7 +169,7 @@ def test_a_view_has_an_address(visit):
     ["#looks?layer=99&head=-3&query=x&run=7&sample=zz", "#looks?head=constructor", "#looks?"],
 )
 def test_an_address_that_is_wrong_shows_something(visit, address):
-    assert told(visit("image", address)).startswith("query row 3, column 3:")
+    assert viewer_text(visit("image", address)).startswith("query row 3, column 3:")
 
 
 def test_a_table_of_heads_is_read_by_keys_and_leads_to_the_viewer(visit):
@@ -210,7 +210,7 @@ def test_a_narrow_page_does_not_scroll_sideways(visit, name):
     tab = visit(name, viewport={"width": 360, "height": 740}, has_touch=True)
     assert tab.evaluate("document.documentElement.scrollWidth") == 360
     tab.locator(".stage canvas, .stage .chip.pick").last.tap()
-    assert told(tab).startswith("query ")
+    assert viewer_text(tab).startswith("query ")
 
 
 def test_queries_that_the_page_has_no_room_for_are_told_of(visit):
@@ -218,7 +218,7 @@ def test_queries_that_the_page_has_no_room_for_are_told_of(visit):
     assert "13 of 197 tokens can be the query" in tab.locator(".some").inner_text()
     canvas = tab.locator(".stage canvas:not([data-plain])")
     canvas.click(position={"x": 3, "y": 3})
-    assert told(tab).startswith("query row 1, column 2:")  # the nearest
+    assert viewer_text(tab).startswith("query row 1, column 2:")  # the nearest
 
 
 def test_printing_opens_what_is_folded_and_keeps_what_is_seen(visit):

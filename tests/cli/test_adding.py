@@ -38,8 +38,8 @@ def test_it_is_listed_shown_and_trainable(zoo, tmp_path, monkeypatch):
     )
     assert "chunked (a bias for each pair)" in zoo("show", "vit_window", "--plugin", "my_zoo")[1]
     tiny = [word for word in TINY if "encoding" not in word]
-    code, _, told = zoo("fit", "vit_window", *tiny, "--plugin", "my_zoo")
-    assert code == 0, told
+    code, _, message = zoo("fit", "vit_window", *tiny, "--plugin", "my_zoo")
+    assert code == 0, message
 
 
 @pytest.mark.parametrize("axes", [2])

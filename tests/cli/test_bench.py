@@ -60,15 +60,15 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
     monkeypatch.setattr(
         Ticker, "__call__", lambda self, text: raise_signal(SIGTERM) if "round 3" in text else None
     )
-    code, out, told = zoo("bench", "alibi", *QUICK, "rounds=9")
+    code, out, message = zoo("bench", "alibi", *QUICK, "rounds=9")
     assert code == 143
     assert out.startswith("PARTIAL")
-    assert "stopped by SIGTERM" in told
+    assert "stopped by SIGTERM" in message
     assert json.loads(Path("bench/bench.json").read_text())["partial"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["rop"], "rop: there is no 'rop' among encodings; did you mean rope?"),
         (["{name: liere, blok: 4}"], "unknown key; did you mean block?"),
@@ -99,12 +99,12 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
-def test_a_mistake_is_told(words, told, zoo):
+def test_a_mistake_is_told(words, message, zoo):
     code, out, error = zoo(
         "bench", *words, *(() if any("shape=" in word for word in words) else ("shape=lm_toy",))
     )
     assert (code, out) == (2, "")
-    assert told in error
+    assert message in error
     assert not Path("bench").exists()
 
 
@@ -126,6 +126,6 @@ def test_a_gpu_that_is_not_there_is_told(zoo, monkeypatch):
 
 def test_a_folder_with_other_files_is_refused(zoo, tmp_path):
     (tmp_path / "notes.txt").touch()
-    code, _, told = zoo("bench", "rope", *QUICK, "to=.")
+    code, _, message = zoo("bench", "rope", *QUICK, "to=.")
     assert code == 2
-    assert "to: . holds other files, notes.txt among them" in told
+    assert "to: . holds other files, notes.txt among them" in message

@@ -104,25 +104,25 @@ def test_keys_and_shapes_are_told_at_once(convert):
     weights = published.weights(**SMALL)
     weights["mask_token"], weights["norm.bias"] = torch.zeros(1), torch.zeros(31)
     del weights["blocks.1.mlp.fc2.bias"]
-    code, told, checkpoint = convert(weights, *OPTIONS)
+    code, message, checkpoint = convert(weights, *OPTIONS)
     assert code == 5
-    assert "missing: blocks.1.mlp.fc2.bias [32]" in told
-    assert "unknown: mask_token [1]" in told
-    assert "wrong shape: norm.bias is [31], expected [32]" in told
+    assert "missing: blocks.1.mlp.fc2.bias [32]" in message
+    assert "unknown: mask_token [1]" in message
+    assert "wrong shape: norm.bias is [31], expected [32]" in message
     assert not checkpoint.exists()
 
 
 def test_what_is_none_of_the_layout_is_told(convert):
-    code, told, _ = convert({"conv.weight": torch.zeros(3), "head.weight": torch.zeros(3)})
+    code, message, _ = convert({"conv.weight": torch.zeros(3), "head.weight": torch.zeros(3)})
     assert code == 5
-    assert "missing: cls_token" in told
-    assert "wrong number of dimensions: head.weight" in told
+    assert "missing: cls_token" in message
+    assert "wrong number of dimensions: head.weight" in message
 
 
 def test_a_recipe_of_other_sizes_is_told_what_would_be_right(convert):
     weights = published.weights(**SMALL, side=14)
     overrides = [*OPTIONS, "model.dim=64", "model.block.key_bias=false", "model.pool=mean"]
-    code, told, _ = convert(weights, *overrides)
+    code, message, _ = convert(weights, *overrides)
     assert code == 5
     for right in (
         "model.dim=32",
@@ -130,7 +130,7 @@ def test_a_recipe_of_other_sizes_is_told_what_would_be_right(convert):
         "model.pool=class",
         "model.encoding=[learned,rope_mixed]",
     ):
-        assert right in told
+        assert right in message
 
 
 def test_data_of_other_classes_and_sizes_is_told(convert):
@@ -142,28 +142,28 @@ def test_data_of_other_classes_and_sizes_is_told(convert):
         "data.size=32",
         "evaluate.resolutions=[32]",
     ]
-    code, told, _ = convert(weights, *overrides)
+    code, message, _ = convert(weights, *overrides)
     assert code == 5
-    assert "head.weight: [10, 32] in the file, [7, 32] by the recipe" in told
-    assert "table: [196, 32] in the file, [4, 32] by the recipe" in told
+    assert "head.weight: [10, 32] in the file, [7, 32] by the recipe" in message
+    assert "table: [196, 32] in the file, [4, 32] by the recipe" in message
 
 
 def test_files_that_are_none(convert, zoo, tmp_path):
     (tmp_path / "text.bin").write_text("no weights")
     for file in ("text.bin", "absent.pth"):
-        code, _, told = zoo("convert", file, RECIPE, *OPTIONS)
-        assert (code, file in told) == (5, True)
-    code, told, _ = convert({"model": print})
+        code, _, message = zoo("convert", file, RECIPE, *OPTIONS)
+        assert (code, file in message) == (5, True)
+    code, message, _ = convert({"model": print})
     assert code == 5
-    assert "no code in it was run" in told
+    assert "no code in it was run" in message
 
 
 def test_an_existing_checkpoint_is_kept(convert):
     weights = published.weights(**SMALL)
     assert convert(weights, *OPTIONS)[0] == 0
-    code, told, checkpoint = convert(weights, *OPTIONS)
+    code, message, checkpoint = convert(weights, *OPTIONS)
     assert (code, checkpoint.exists()) == (2, True)
-    assert "exists already" in told
+    assert "exists already" in message
 
 
 def test_a_run_starts_from_published_weights(convert, zoo):
@@ -180,6 +180,6 @@ def test_a_run_starts_from_published_weights(convert, zoo):
     ]
     code, out, _ = zoo("fit", "vit_comrope", *tiny, "init_from=published.ckpt", "--json")
     assert code == 0
-    told = json.loads(out)["init_from"]
-    assert told["left"] == {"patch_embed.weight": "[32, 3, 16, 16] there, [32, 1, 4, 4] here"}
-    assert (told["resampled"], told["unused"]) == ({}, {})
+    message = json.loads(out)["init_from"]
+    assert message["left"] == {"patch_embed.weight": "[32, 3, 16, 16] there, [32, 1, 4, 4] here"}
+    assert (message["resampled"], message["unused"]) == ({}, {})

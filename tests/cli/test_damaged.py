@@ -32,9 +32,9 @@ def test_a_signal_while_testing_stops_with_its_code(verb, number, run, zoo, monk
     monkeypatch.setattr(
         CausalLM, "on_test_batch_start", lambda *given: signal.raise_signal(number), raising=False
     )
-    code, out, told = zoo(verb, run, CPU)
+    code, out, message = zoo(verb, run, CPU)
     assert (code, out) == (128 + number, "")
-    assert f"stopped by {number.name} while testing" in told
+    assert f"stopped by {number.name} while testing" in message
     assert sorted(path.name for path in run.iterdir()) == ["checkpoints"]
 
 
@@ -66,9 +66,9 @@ def untested(monkeypatch):
 def test_numbers_take_no_other_files_place(name, copy, zoo, untested):
     other = copy / f"{name}.json"
     other.write_text("{}")
-    code, _, told = zoo("diagnose", copy, f"to={copy / name}.html")
+    code, _, message = zoo("diagnose", copy, f"to={copy / name}.html")
     assert code == 2
-    assert f"{name}.json exists and is no diagnosis" in told
+    assert f"{name}.json exists and is no diagnosis" in message
     assert [*copy.glob("*.html")] == []
     assert other.read_text() == "{}"
 
@@ -89,9 +89,9 @@ def test_a_diagnosis_takes_the_place_of_one_before_it_in_any_case_of_letters(cop
 
 def test_a_folder_that_takes_no_file_is_told_before_long_work(copy, zoo, untested, monkeypatch):
     monkeypatch.setattr("zoo.evaluation.diagnose.check_writable", refused)
-    code, _, told = zoo("diagnose", copy)
+    code, _, message = zoo("diagnose", copy)
     assert code == 2
-    assert "diagnosis.html cannot be written, Permission denied" in told
+    assert "diagnosis.html cannot be written, Permission denied" in message
     assert zoo("diagnose", copy, f"to={'x' * 300}.html")[0] == 2
     (copy / "diagnosis.html").mkdir()
     assert "diagnosis.html is a folder" in zoo("diagnose", copy)[2]
@@ -103,9 +103,9 @@ def refused(*given, **more):
 
 def test_what_lies_beside_any_run_is_read_before_long_work(run, copy, zoo, untested):
     (copy / "evaluation.json").write_text('{"checkpoint": "best.ckpt", "lengths": {"8": {}}}')
-    code, _, told = zoo("diagnose", run, copy, CPU)
+    code, _, message = zoo("diagnose", run, copy, CPU)
     assert code == 4
-    assert "evaluation.json: not as zoo writes it, it has no key size" in told
+    assert "evaluation.json: not as zoo writes it, it has no key size" in message
 
 
 @pytest.mark.parametrize("content", ["", "nonsense\n"])
@@ -149,9 +149,9 @@ def test_weights_that_are_not_finite_are_told(copy, zoo, untested):
         copy / "checkpoints" / "best.ckpt",
         lambda content: next(iter(content["state_dict"].values())).fill_(math.nan),
     )
-    code, _, told = zoo("diagnose", copy)
+    code, _, message = zoo("diagnose", copy)
     assert code == 3
-    assert "has weights that are infinite or NaN" in told
+    assert "has weights that are infinite or NaN" in message
 
 
 STRANGE = {
@@ -183,10 +183,10 @@ def test_checkpoints_that_say_something_else_of_themselves_are_told(case, copy, 
     change, part = STRANGE[case]
     changed(copy / "checkpoints" / "best.ckpt", change)
     for verb in ("diagnose", "eval"):
-        code, _, told = zoo(verb, copy, CPU)
+        code, _, message = zoo(verb, copy, CPU)
         assert code == 5
-        assert "best.ckpt: " in told
-        assert part in told
+        assert "best.ckpt: " in message
+        assert part in message
 
 
 def test_a_wrong_override_is_no_fault_of_the_checkpoint(copy, zoo):
@@ -201,24 +201,24 @@ def test_the_newest_run_of_a_name_is_offered(verb, copy, zoo, tmp_path):
     copy.rename(tmp_path / "old")
     (tmp_path / "runs" / "lm_rope").mkdir(parents=True)
     (tmp_path / "runs" / "lm_rope" / "latest").symlink_to(tmp_path / "old")
-    code, _, told = zoo(verb, "lm_rope")
+    code, _, message = zoo(verb, "lm_rope")
     assert code == 5
-    assert told.endswith("lm_rope: no such checkpoint; did you mean runs/lm_rope/latest?\n")
+    assert message.endswith("lm_rope: no such checkpoint; did you mean runs/lm_rope/latest?\n")
     assert "empty name" in zoo(verb, "")[2]
 
 
 def test_a_mistyped_run_is_told_its_right_name(copy, zoo):
-    code, _, told = zoo("eval", copy.with_name("cpoy"))
+    code, _, message = zoo("eval", copy.with_name("cpoy"))
     assert code == 5
-    assert told.endswith(f"cpoy: no such checkpoint; did you mean {copy}?\n")
+    assert message.endswith(f"cpoy: no such checkpoint; did you mean {copy}?\n")
     assert "did you mean" not in zoo("eval", copy.with_name("another"))[2]
 
 
 def test_a_run_that_cannot_be_looked_into_is_told_as_a_checkpoint_is(copy, zoo, monkeypatch):
     monkeypatch.setattr(Path, "is_file", refused)
-    code, _, told = zoo("eval", copy)
+    code, _, message = zoo("eval", copy)
     assert code == 5
-    assert told.endswith("copy: cannot be read, Permission denied\n")
+    assert message.endswith("copy: cannot be read, Permission denied\n")
 
 
 def test_a_length_that_a_table_has_not_is_told_before_anything_is_looked_at(
@@ -230,9 +230,9 @@ def test_a_length_that_a_table_has_not_is_told_before_anything_is_looked_at(
         "lm_rope",
         [*language(tmp_path / "words.txt"), "evaluate.lengths=null", "model.encoding=learned"],
     )
-    code, _, told = zoo("diagnose", tmp_path / "table", "data.length=32", CPU)
+    code, _, message = zoo("diagnose", tmp_path / "table", "data.length=32", CPU)
     assert code == 2
-    assert "nothing was started" in told
+    assert "nothing was started" in message
     assert caplog.messages == []
 
 
@@ -242,6 +242,6 @@ def test_attention_that_overflows_is_told(copy, zoo):
             weight.mul_(1e25 if "attn" in name else 1)
 
     changed(copy / "checkpoints" / "best.ckpt", grow)
-    code, _, told = zoo("diagnose", copy, "limit=1", "controls=false", CPU)
+    code, _, message = zoo("diagnose", copy, "limit=1", "controls=false", CPU)
     assert code == 3
-    assert "best.ckpt: attention in layer 0 is infinite or NaN" in told
+    assert "best.ckpt: attention in layer 0 is infinite or NaN" in message

@@ -69,17 +69,17 @@ def test_a_run_and_its_checkpoint_are_recipes_too(zoo, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (["lm_rope", "lm_ropes"], 2, "did you mean lm_rope?"),
         (["lm_rope", "lm_alibi", "model.dpth=3"], 2, "model.depth"),
         (["lm_rope", "nowhere/last"], 5, "nowhere"),
     ],
 )
-def test_what_is_no_recipe_is_told(words, code, told, zoo):
+def test_what_is_no_recipe_is_told(words, code, message, zoo):
     found, out, err = zoo("diff", *words)
     assert (found, out) == (code, "")
-    assert told in err
+    assert message in err
 
 
 def test_a_model_that_cannot_be_made_is_unknown(zoo):

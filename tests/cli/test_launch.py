@@ -39,8 +39,8 @@ def script(zoo):
     """script(engine, *words) -> what `zoo launch --print` prints, which bash can read."""
 
     def run(*words):
-        code, out, told = zoo("launch", *words, "print=true")
-        assert (code, told) == (0, ""), told
+        code, out, message = zoo("launch", *words, "print=true")
+        assert (code, message) == (0, ""), message
         subprocess.run(["bash", "-n"], input=out, text=True, check=True, capture_output=True)
         return out
 
@@ -147,8 +147,8 @@ def test_the_command_is_one_that_fit_takes(script, started, zoo, tmp_path):
     text = script("slurm", "vit_none", *TINY)
     _, words, _ = started(text, SLURM_JOB_ID="7")
     for _ in range(2):  # a second start finds it done
-        code, _, told = zoo(*words["srun"][3:])
-        assert code == 0, told
+        code, _, message = zoo(*words["srun"][3:])
+        assert code == 0, message
     (run,) = (tmp_path / "runs" / "vit_none").iterdir()
     assert (run / "checkpoints" / "last.ckpt").is_file()
 
@@ -156,14 +156,14 @@ def test_the_command_is_one_that_fit_takes(script, started, zoo, tmp_path):
 def test_a_job_goes_back_into_the_queue_only_where_it_was_stopped(script, started):
     text = script("slurm", "vit_comrope")
     for code in (0, 1, 2, 3, 4, 5, 130, 137, 143):
-        found, words, told = started(text, CODE=str(code), SLURM_JOB_ID="4711")
-        assert (found, told) == (code, "")
+        found, words, message = started(text, CODE=str(code), SLURM_JOB_ID="4711")
+        assert (found, message) == (code, "")
         assert words.get("scontrol") == (["requeue 4711 "] if code == 143 else None)
 
 
 def test_lightning_finds_its_place_in_such_a_job(script, monkeypatch):
     found = options(script("slurm", "vit_comrope", "nodes=4", "devices=8"))
-    told = {
+    message = {
         "JOB_NAME": found["job-name"],
         "NTASKS_PER_NODE": found["ntasks-per-node"],
         "NNODES": found["nodes"],
@@ -173,7 +173,7 @@ def test_lightning_finds_its_place_in_such_a_job(script, monkeypatch):
         "PROCID": "9",
         "LOCALID": "1",
     }
-    for key, value in told.items():
+    for key, value in message.items():
         monkeypatch.setenv(f"SLURM_{key}", value)
     for key in ("MASTER_ADDR", "MASTER_PORT"):  # which it sets
         monkeypatch.setenv(key, "")
@@ -232,10 +232,10 @@ def test_torchrun_is_told_where_to_meet(script, started):
 
 
 def test_several_nodes_have_to_know_one_of_them(script, started):
-    code, words, told = started(script("torchrun", "vit_comrope", "nodes=2"))
+    code, words, message = started(script("torchrun", "vit_comrope", "nodes=2"))
     assert code != 0
     assert not words
-    assert "MASTER: must name one of the nodes" in told
+    assert "MASTER: must name one of the nodes" in message
     code, words, _ = started(script("torchrun", "vit_comrope"), CODE="3")
     assert code == 3
     assert "--rdzv-endpoint=localhost:29500" in words["torchrun"]
@@ -258,18 +258,18 @@ def test_a_script_is_written_and_what_to_do_with_it_is_told(zoo, tmp_path, caplo
     code, out, _ = zoo("launch", "slurm", "vit_comrope", "nodes=2", "devices=4")
     assert (code, out) == (0, "")
     assert [path.name for path in tmp_path.iterdir()] == ["vit_comrope.slurm.sh"]
-    told = caplog.messages
-    assert told[0] == "written: vit_comrope.slurm.sh"
-    assert told[1] == "8 processes: 4 on each of 2 nodes"
-    assert told[2].startswith("run directory: runs/vit_comrope/")
-    assert told[-1] == "next: sbatch vit_comrope.slurm.sh"
+    message = caplog.messages
+    assert message[0] == "written: vit_comrope.slurm.sh"
+    assert message[1] == "8 processes: 4 on each of 2 nodes"
+    assert message[2].startswith("run directory: runs/vit_comrope/")
+    assert message[-1] == "next: sbatch vit_comrope.slurm.sh"
 
 
 def test_nothing_is_lost_where_a_script_is_written_again(zoo, tmp_path, caplog):
     zoo("launch", "slurm", "vit_comrope")
     first = (tmp_path / "vit_comrope.slurm.sh").read_text()
     zoo("launch", "slurm", "vit_comrope")
-    assert not any("another script" in told for told in caplog.messages)
+    assert not any("another script" in message for message in caplog.messages)
     zoo("launch", "slurm", "vit_comrope", "nodes=2")
     assert (
         "vit_comrope.slurm.sh was another script, which is now vit_comrope.slurm.sh.before"
@@ -297,8 +297,8 @@ def test_plug_ins_are_named_to_the_run_too(zoo, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    _, out, told = zoo("launch", "slurm", "vit_comrope", "print=true", "--plugin", "mine")
-    assert "--plugin mine --run-dir" in out, told
+    _, out, message = zoo("launch", "slurm", "vit_comrope", "print=true", "--plugin", "mine")
+    assert "--plugin mine --run-dir" in out, message
 
 
 def test_a_plug_in_may_bring_an_engine(zoo, tmp_path, monkeypatch):
@@ -306,10 +306,10 @@ def test_a_plug_in_may_bring_an_engine(zoo, tmp_path, monkeypatch):
     (tmp_path / "clusters" / "__init__.py").write_text("")
     (tmp_path / "clusters" / "launch" / "shout.py").write_text(ENGINE)
     monkeypatch.syspath_prepend(tmp_path)
-    _, out, told = zoo(
+    _, out, message = zoo(
         "launch", "shout", "vit_comrope", "times=2", "print=true", "--plugin", "clusters"
     )
-    assert out.startswith("fit vit_comrope trainer.num_nodes=1"), told
+    assert out.startswith("fit vit_comrope trainer.num_nodes=1"), message
     assert out.endswith("!!")
 
 
@@ -367,17 +367,19 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.replace(" ", "-"))
 def test_nothing_is_written_for_what_is_wrong(case, zoo, tmp_path):
     arguments, words = WRONG[case]
-    code, out, told = zoo("launch", *arguments)
-    assert (code, out) == (2, ""), told
-    assert 1 <= len(told.strip().splitlines()) <= 6, told
-    assert "Traceback" not in told
+    code, out, message = zoo("launch", *arguments)
+    assert (code, out) == (2, ""), message
+    assert 1 <= len(message.strip().splitlines()) <= 6, message
+    assert "Traceback" not in message
     for word in words:
-        assert word in told
+        assert word in message
     assert not [*tmp_path.iterdir()]
 
 
 def test_data_that_is_missing_is_told_before_anything_is_queued(zoo, tmp_path):
-    code, _, told = zoo("launch", "slurm", "lm_rope", "data.name=text", "data.files=[nowhere.txt]")
+    code, _, message = zoo(
+        "launch", "slurm", "lm_rope", "data.name=text", "data.files=[nowhere.txt]"
+    )
     assert code == 4
-    assert "nowhere.txt: no such file" in told
+    assert "nowhere.txt: no such file" in message
     assert not [*tmp_path.iterdir()]

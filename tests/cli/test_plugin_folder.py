@@ -34,27 +34,27 @@ def test_its_members_are_listed(beside):
 
 
 def test_its_recipe_trains_and_is_measured(beside):
-    code, _, told = beside("fit", "vit_gaussian", *FEW, "--plugin", "zoo_example")
-    assert code == 0, told
-    code, out, told = beside(
+    code, _, message = beside("fit", "vit_gaussian", *FEW, "--plugin", "zoo_example")
+    assert code == 0, message
+    code, out, message = beside(
         "eval",
         "runs/vit_gaussian/latest",
         "evaluate.resolutions=[16,24]",
         "--plugin",
         "zoo_example",
     )
-    assert code == 0, told
+    assert code == 0, message
     assert "24 x 24" in out
 
 
 def test_a_run_without_its_plug_in_is_told(beside, monkeypatch):
     beside("fit", "vit_gaussian", *FEW, "--plugin", "zoo_example")
     monkeypatch.setenv("ZOO_PLUGINS", "")
-    code, _, told = beside("eval", "runs/vit_gaussian/latest")
+    code, _, message = beside("eval", "runs/vit_gaussian/latest")
     assert code == 5
     assert (
         "there is no 'gaussian' among encodings; if that comes from a plug-in, add --plugin MODULE"
-        in told
+        in message
     )
 
 

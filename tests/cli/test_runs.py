@@ -130,11 +130,11 @@ def test_a_corrupt_checkpoint_is_named_with_what_is_still_good(damage, trained, 
     content = (trained[0] / "checkpoints" / "last.ckpt").read_bytes()
     (tmp_path / "checkpoints" / "last.ckpt").write_bytes(content)
     (tmp_path / "checkpoints" / "best.ckpt").write_bytes(damage(content))
-    code, _, told = zoo("eval", tmp_path)
+    code, _, message = zoo("eval", tmp_path)
     assert code == 5
-    assert "best.ckpt" in told
-    assert "last.ckpt" in told
-    assert len(told.strip().splitlines()) <= 6
+    assert "best.ckpt" in message
+    assert "last.ckpt" in message
+    assert len(message.strip().splitlines()) <= 6
 
 
 class Payload:
@@ -144,9 +144,9 @@ class Payload:
 
 def test_a_checkpoint_that_would_run_code_is_refused(zoo, tmp_path):
     torch.save({"zoo": {}, "state_dict": Payload()}, tmp_path / "evil.ckpt")
-    code, _, told = zoo("eval", "evil.ckpt")
+    code, _, message = zoo("eval", "evil.ckpt")
     assert code == 5
-    assert "unsafe" in told
+    assert "unsafe" in message
     assert not (tmp_path / "hacked").exists()
 
 
@@ -154,9 +154,9 @@ def test_checkpoints_that_are_missing_or_of_another_recipe(trained, zoo, tmp_pat
     assert zoo("eval", "nowhere")[0] == 5
     torch.save({"weights": torch.ones(2)}, tmp_path / "foreign.pt")
     assert zoo("eval", "foreign.pt")[0] == 5
-    code, _, told = zoo("eval", trained[0], "model.depth=2")
+    code, _, message = zoo("eval", trained[0], "model.depth=2")
     assert code == 5
-    assert "another recipe" in told
+    assert "another recipe" in message
     assert zoo("eval", trained[0], "model.depht=2")[0] == 2
 
 
@@ -169,10 +169,10 @@ def test_a_loss_that_is_not_finite_stops_before_the_optimiser(zoo, monkeypatch):
         )
 
     monkeypatch.setattr(Classification, "training_step", broken)
-    code, _, told = zoo("fit", "vit_comrope", *TINY, "trainer.max_epochs=2")
+    code, _, message = zoo("fit", "vit_comrope", *TINY, "trainer.max_epochs=2")
     assert code == 3
-    assert "step 7" in told
-    assert "last.ckpt" in told
+    assert "step 7" in message
+    assert "last.ckpt" in message
     weights = torch.load("runs/vit_comrope/latest/checkpoints/last.ckpt", weights_only=True)
     assert weights["global_step"] == 6
     assert all(
@@ -193,10 +193,10 @@ def test_a_signal_saves_and_stops(tmp_path, monkeypatch):
     ):
         time.sleep(0.05)
     os.kill(running, signal.SIGTERM)
-    told = codes([running]), Path("rank-0.log").read_text()
-    assert told[0] == [143], told
-    assert re.search(r"stopped by SIGTERM at step \d+; saved run/checkpoints/last.ckpt", told[1])
-    assert "Traceback" not in told[1]
+    message = codes([running]), Path("rank-0.log").read_text()
+    assert message[0] == [143], message
+    assert re.search(r"stopped by SIGTERM at step \d+; saved run/checkpoints/last.ckpt", message[1])
+    assert "Traceback" not in message[1]
     torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)
 
 
@@ -206,30 +206,30 @@ def test_an_evaluation_that_takes_long_says_how_far_it_is(trained, zoo, monkeypa
         assert (
             zoo("eval", trained[0], "trainer.accelerator=cpu", "evaluate.resolutions=null")[0] == 0
         )
-    told = [line for line in caplog.messages if line.startswith("Tested")]
-    assert told[0].startswith("Tested 1 of 12 batches, 0:0")
-    assert len(told) == 11
+    message = [line for line in caplog.messages if line.startswith("Tested")]
+    assert message[0].startswith("Tested 1 of 12 batches, 0:0")
+    assert len(message) == 11
 
 
 def test_an_interrupt_saves_and_stops(zoo, monkeypatch):
     monkeypatch.setattr(
         Classification, "on_train_batch_start", lambda *given: signal.raise_signal(signal.SIGINT)
     )
-    code, _, told = zoo("fit", "vit_comrope", *TINY, "--run-dir", "run")
+    code, _, message = zoo("fit", "vit_comrope", *TINY, "--run-dir", "run")
     assert code == 130
     assert (
         "stopped by SIGINT at step 1; saved run/checkpoints/last.ckpt; the same command with --resume auto resumes it"
-        in told
+        in message
     )
 
 
 def test_a_run_says_what_to_do_next_and_nothing_else(process):
     running = process("fit", "vit_comrope", *TINY)
-    out, told = running.communicate(timeout=120)
+    out, message = running.communicate(timeout=120)
     assert (running.returncode, out) == (0, "")
-    assert "warning" not in told.lower()
-    assert "litlogger" not in told
-    assert "zoo eval runs/vit_comrope/" in told.splitlines()[-1]
+    assert "warning" not in message.lower()
+    assert "litlogger" not in message
+    assert "zoo eval runs/vit_comrope/" in message.splitlines()[-1]
 
 
 @pytest.mark.parametrize("word", ["--help", "list"])

@@ -93,7 +93,7 @@ def test_no_picture_where_none_is_wanted(zoo, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "told"),
+    ("name", "words", "message"),
     [
         ("rope", ("dmi=3",), ["dmi", "did you mean dim?"]),
         ("rope", ("bsae=3", "depth=x"), ["did you mean base?", "depth", "expected a whole number"]),
@@ -108,11 +108,11 @@ def test_no_picture_where_none_is_wanted(zoo, tmp_path):
         ("rope", ("scaling.rule=yarn", "scaling.factro=2"), ["did you mean scaling.factor?"]),
     ],
 )
-def test_what_cannot_be_shown_is_refused_in_words(name, words, told, zoo, tmp_path):
+def test_what_cannot_be_shown_is_refused_in_words(name, words, message, zoo, tmp_path):
     code, out, error = zoo("show", name, *words, *([] if "picture" in words[0] else QUIET))
     assert code == 2
     assert not out
-    assert all(word in error for word in told), error
+    assert all(word in error for word in message), error
     assert not [*tmp_path.iterdir()]
 
 

@@ -97,18 +97,18 @@ def broken(zoo, faulty, monkeypatch):
     monkeypatch.syspath_prepend(faulty)
 
     def check(name, *words, laws=QUICK):
-        code, out, told = zoo(
+        code, out, printed = zoo(
             "verify", name, f"laws=[{','.join(laws)}]", *words, "--plugin", "faulty_zoo", "--json"
         )
         assert code == 1
         (found,) = json.loads(out)["certificates"]
-        return {one["law"] for one in found["findings"] if one["outcome"] == "broken"}, told
+        return {one["law"] for one in found["findings"] if one["outcome"] == "broken"}, printed
 
     return check
 
 
 def test_what_sees_the_future_is_told(broken):
-    laws, told = broken("leaking")
+    laws, printed = broken("leaking")
     assert {
         "future_tokens_change_nothing",
         "a_longer_run_begins_the_same",
@@ -117,52 +117,53 @@ def test_what_sees_the_future_is_told(broken):
     assert "every_parameter_learns" not in laws
     assert "shapes_are_kept" not in laws
     line = r"leaking, on 1 axis: future_tokens_change_nothing: the output of the first \d+ tokens when those after them change"
-    assert re.search(rf"{line}: off by \d\.\de[+-]\d\d; at most 1e-09 would be right", told)
-    assert "the law: Under a causal mask, changing later tokens changes nothing." in told
-    assert "Traceback" not in told
+    assert re.search(rf"{line}: off by \d\.\de[+-]\d\d; at most 1e-09 would be right", printed)
+    assert "the law: Under a causal mask, changing later tokens changes nothing." in printed
+    assert "Traceback" not in printed
 
 
 def test_what_is_not_as_relative_as_it_says_is_told(broken):
-    laws, told = broken("claiming")
+    laws, printed = broken("claiming")
     assert laws == {"shifts_change_nothing"}
-    assert told.startswith("zoo: 1 law is broken")
+    assert printed.startswith("zoo: 1 law is broken")
     assert (
         "claiming, on 2 axes: shifts_change_nothing: the output where all tokens are shifted by 2.5 along axis"
-        in told
+        in printed
     )
 
 
 def test_what_touches_cached_keys_is_told(broken):
-    laws, told = broken("touching")
+    laws, printed = broken("touching")
     assert "decoding_equals_one_pass" in laws
-    assert "decoded one by one, against one pass: off by" in told
+    assert "decoded one by one, against one pass: off by" in printed
 
 
 def test_angles_in_half_precision_are_told(broken):
-    laws, told = broken("halving")
+    laws, printed = broken("halving")
     assert laws == {"bfloat16_stays_close"}
-    assert "the output under bfloat16 at position 5000, against float32: off by" in told
+    assert "the output under bfloat16 at position 5000, against float32: off by" in printed
 
 
 def test_a_parameter_with_no_gradient_is_told(broken):
-    laws, told = broken("idle", "axes=2")
+    laws, printed = broken("idle", "axes=2")
     assert {"initial_gradients_are_finite", "every_parameter_learns"} <= laws
     assert (
-        "idle, on 2 axes: every_parameter_learns: 0.idle.frequencies receives no gradient" in told
+        "idle, on 2 axes: every_parameter_learns: 0.idle.frequencies receives no gradient"
+        in printed
     )
 
 
 def test_an_error_of_the_encoding_breaks_a_law_and_names_its_line(broken):
-    laws, told = broken("failing", laws=["shapes_are_kept"])
+    laws, printed = broken("failing", laws=["shapes_are_kept"])
     assert laws == {"shapes_are_kept"}
-    assert re.search(r"shapes_are_kept: RuntimeError in failing.py, line 16: ", told)
+    assert re.search(r"shapes_are_kept: RuntimeError in failing.py, line 16: ", printed)
 
 
 def test_whatever_an_encoding_raises_is_told_of_all_laws(zoo, faulty, monkeypatch):
     monkeypatch.syspath_prepend(faulty)
-    code, out, told = zoo("verify", "raising", "none", "--plugin", "faulty_zoo", "--json")
+    code, out, printed = zoo("verify", "raising", "none", "--plugin", "faulty_zoo", "--json")
     assert code == 1
-    assert "Traceback" not in told
+    assert "Traceback" not in printed
     raising, none = json.loads(out)["certificates"]
     outcomes = {one["law"]: one["outcome"] for one in raising["findings"]}
     assert [*outcomes] == [law.name for law in LAWS]
@@ -175,19 +176,20 @@ def test_whatever_an_encoding_raises_is_told_of_all_laws(zoo, faulty, monkeypatc
     )
     assert not any(one["broken"] for one in none["roundings"])
     assert (
-        "shared_key_heads_equal_repeated_ones: TypeError in raising.py, line 18: of heads" in told
+        "shared_key_heads_equal_repeated_ones: TypeError in raising.py, line 18: of heads"
+        in printed
     )
-    assert told.count("raising: rounding: TypeError: of calls") == 1
+    assert printed.count("raising: rounding: TypeError: of calls") == 1
 
 
 def test_half_precision_that_fails_is_no_refusal(zoo, faulty, monkeypatch):
     """All laws are kept, for none of them is in float16."""
     monkeypatch.syspath_prepend(faulty)
     monkeypatch.setattr("zoo.laws.run.LAWS", LAWS[:1])
-    code, out, told = zoo("verify", "halved", "--plugin", "faulty_zoo", "to=found")
+    code, out, printed = zoo("verify", "halved", "--plugin", "faulty_zoo", "to=found")
     assert code == 1
     assert re.search(r"^\| +100 \| +\d[^X|]+\| +X \| +\d[^X|]+\| +X \| +\d", out, re.MULTILINE)
-    assert "halved: rounding: RuntimeError: no kernel for Half" in told
+    assert "halved: rounding: RuntimeError: no kernel for Half" in printed
     assert any(one.broken for one in Certificate.read(Path("found/halved.json")).roundings)
 
 
@@ -200,19 +202,20 @@ def test_a_law_that_needs_more_axes_is_not_tried(zoo):
 
 def test_what_cannot_be_made_is_told(zoo, faulty, monkeypatch):
     monkeypatch.syspath_prepend(faulty)
-    code, _, told = zoo("verify", "unmade", "--plugin", "faulty_zoo")
+    code, _, printed = zoo("verify", "unmade", "--plugin", "faulty_zoo")
     assert code == 2
     assert (
-        "unmade: it cannot be built, AttributeError: 'Dims' object has no attribute 'rate'" in told
+        "unmade: it cannot be built, AttributeError: 'Dims' object has no attribute 'rate'"
+        in printed
     )
 
 
 def test_an_example_of_a_plug_in_gets_its_certificate(zoo, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs" / "plugin")
-    code, out, told = zoo(
+    code, out, printed = zoo(
         "verify", "gaussian", "--plugin", "zoo_example", "axes=1", "to=certificates"
     )
-    assert code == 0, told
+    assert code == 0, printed
     assert out.startswith("# gaussian, on 1 axis\n\ngaussian declares\n  modules: one per layer")
     assert re.search(
         r"\| +20 \| shifts_change_nothing +\| kept +\| +\d\.\de[+-]\d\d \| at most 1e-09 +\|", out
@@ -271,16 +274,16 @@ def test_a_signal_before_anything_is_seen_is_told(zoo, monkeypatch):
     monkeypatch.setattr(
         Ticker, "__call__", lambda self, text: raise_signal(SIGINT) if text else None
     )
-    code, out, told = zoo("verify", "rope", "laws=[shapes_are_kept]")
+    code, out, printed = zoo("verify", "rope", "laws=[shapes_are_kept]")
     assert (code, out) == (130, "")
-    assert "stopped by SIGINT; 0 of 1 encoding checked" in told
+    assert "stopped by SIGINT; 0 of 1 encoding checked" in printed
 
 
 def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
     monkeypatch.setattr(
         Ticker, "__call__", lambda self, text: raise_signal(SIGINT) if "alibi (2" in text else None
     )
-    code, out, told = zoo(
+    code, out, printed = zoo(
         "verify",
         "none",
         "alibi",
@@ -289,13 +292,13 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
         "to=found",
     )
     assert code == 130
-    assert "stopped by SIGINT; 1 of 3 encodings checked, 0 laws are broken so far" in told
+    assert "stopped by SIGINT; 1 of 3 encodings checked, 0 laws are broken so far" in printed
     assert "# none" in out
     assert [path.name for path in Path("found").iterdir()] == ["none.json"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "printed"),
     [
         ([], "no encoding; name one, or all"),
         (["rop"], "rop: there is no 'rop' among encodings; did you mean rope?"),
@@ -323,10 +326,10 @@ def test_a_signal_leaves_what_is_done(zoo, monkeypatch):
     ],
     ids=str,
 )
-def test_a_mistake_is_told(words, told, zoo):
+def test_a_mistake_is_told(words, printed, zoo):
     code, out, error = zoo("verify", *words)
     assert (code, out) == (2, "")
-    assert told in error
+    assert printed in error
 
 
 def test_all_mistakes_are_told_at_once(zoo):
@@ -336,6 +339,6 @@ def test_all_mistakes_are_told_at_once(zoo):
 
 def test_another_file_is_not_replaced(zoo):
     Path("rope.json").write_text("{}")
-    code, _, told = zoo("verify", "rope", "laws=[shapes_are_kept]", "to=.")
+    code, _, printed = zoo("verify", "rope", "laws=[shapes_are_kept]", "to=.")
     assert code == 2
-    assert "rope.json is there already and is no certificate" in told
+    assert "rope.json is there already and is no certificate" in printed

@@ -149,35 +149,35 @@ def test_nothing_is_started_and_the_answer_helps(case, files, zoo, tmp_path):
     arguments, expected = WRONG[case]
     before = sorted(tmp_path.rglob("*"))
     root = Path(__file__).parents[2]
-    code, out, told = zoo(
+    code, out, message = zoo(
         "fit", *(word.format(root=root) if "{root}" in word else word for word in arguments)
     )
-    assert code == 2, told
+    assert code == 2, message
     assert out == ""
-    assert 1 <= len(told.strip().splitlines()) <= 6, told
-    assert "Traceback" not in told
+    assert 1 <= len(message.strip().splitlines()) <= 6, message
+    assert "Traceback" not in message
     for word in expected:
-        assert word in told
+        assert word in message
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_all_faults_are_told_at_once(zoo):
-    code, _, told = zoo(
+    code, _, message = zoo(
         "fit", "vit_comrope", "model.depht=1", "optim.lr=fast", "data.size=x", "seed=-1"
     )
     assert code == 2
-    assert all(key in told for key in ("model.depht", "optim.lr", "data.size", "seed"))
-    code, _, told = zoo(
+    assert all(key in message for key in ("model.depht", "optim.lr", "data.size", "seed"))
+    code, _, message = zoo(
         "fit", "vit_comrope", "model.heads=5", "data.val=0.9", "trainer.accelerator=tpu"
     )
     assert code == 2
-    assert all(key in told for key in ("data.val", "trainer"))
+    assert all(key in message for key in ("data.val", "trainer"))
 
 
 @pytest.mark.parametrize(
     "arguments", [(), ("fitt", "x"), ("fit",), ("list", "encoding"), ("show", "ropee"), ("eval",)]
 )
 def test_wrong_verbs_and_arguments(arguments, zoo):
-    code, out, told = zoo(*arguments)
+    code, out, message = zoo(*arguments)
     assert (code, out) == (2, "")
-    assert 1 <= len(told.strip().splitlines()) <= 6
+    assert 1 <= len(message.strip().splitlines()) <= 6

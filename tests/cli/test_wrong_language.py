@@ -183,12 +183,12 @@ def refused(zoo, tmp_path):
 
     def run(code, expected, *arguments):
         before = sorted(tmp_path.rglob("*"))
-        given, out, told = zoo(*arguments)
-        assert (given, out) == (code, ""), told
-        assert 1 <= len(told.strip().splitlines()) <= 6, told
-        assert "Traceback" not in told
+        given, out, message = zoo(*arguments)
+        assert (given, out) == (code, ""), message
+        assert 1 <= len(message.strip().splitlines()) <= 6, message
+        assert "Traceback" not in message
         for word in expected:
-            assert word in told
+            assert word in message
         assert sorted(tmp_path.rglob("*")) == before
 
     return run

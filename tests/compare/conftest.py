@@ -43,9 +43,9 @@ class Forked:
         code = 1
         try:
             os.dup2(reading, 0)
-            with (state.make_run_dir(task.folder / task.run) / state.OUTPUT).open("ab") as told:
-                os.dup2(told.fileno(), 1)
-                os.dup2(told.fileno(), 2)
+            with (state.make_run_dir(task.folder / task.run) / state.OUTPUT).open("ab") as message:
+                os.dup2(message.fileno(), 1)
+                os.dup2(message.fileno(), 2)
             sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
             os.closerange(3, 512)  # as Popen does: pipes of other cells, and the lock of the folder
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -89,8 +89,8 @@ def compared(forked, capfd, caplog):
     def run(*words):
         caplog.clear()
         code = main(["compare", *map(str, words)])
-        told = capfd.readouterr()
-        return code, told.out, "\n".join([*caplog.messages, told.err])
+        message = capfd.readouterr()
+        return code, message.out, "\n".join([*caplog.messages, message.err])
 
     return run
 

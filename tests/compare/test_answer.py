@@ -156,10 +156,10 @@ def test_what_is_no_number_is_left_out_and_told(odd):
 
 
 def test_what_was_refused_is_told_with_its_reason():
-    told = describe_results(comparisons.texts())
-    assert list(told) == [TRAINED, "256", "512", "1024"]
-    assert told["1024"].startswith("At 1024 tokens alibi has the lowest mean: test loss 1.2")
-    assert told["1024"].endswith("No value of learned (refused: the table has 128 places).")
+    message = describe_results(comparisons.texts())
+    assert list(message) == [TRAINED, "256", "512", "1024"]
+    assert message["1024"].startswith("At 1024 tokens alibi has the lowest mean: test loss 1.2")
+    assert message["1024"].endswith("No value of learned (refused: the table has 128 places).")
 
 
 def test_refusals_that_differ_by_what_was_drawn_are_told_once():

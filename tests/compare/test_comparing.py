@@ -59,10 +59,10 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
         "to=c",
         "evaluate.resolutions=[16,24]",
     )
-    code, out, told = compared(*BASE, *words)
-    assert code == 0, told
+    code, out, message = compared(*BASE, *words)
+    assert code == 0, message
     assert {path.name for path in Path("c").iterdir()} == FILES
-    assert told.count("done: ") == 4
+    assert message.count("done: ") == 4
     found = Comparison.read(Path("c/results.json"))
     assert found.conditions == ("", "24")
     assert found.training_size == "16 pixels"
@@ -92,8 +92,8 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
         Path("c/results.json").read_bytes(),
         {path: path.stat().st_mtime_ns for path in Path("c").rglob("*.ckpt")},
     )
-    code, _, told = compared(*BASE, *words)  # nothing is left to do
-    assert (code, "done: " in told) == (0, False)
+    code, _, message = compared(*BASE, *words)  # nothing is left to do
+    assert (code, "done: " in message) == (0, False)
     code, out, _ = compared("rebuild=c", "--json")
     assert code == 0
     assert Path("c/results.json").read_bytes() == before
@@ -118,9 +118,9 @@ def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
         Path("c/cells/learned-1", START).read_text()
     )
 
-    code, _, told = compared(*BASE, *words, "model.dim=32")
+    code, _, message = compared(*BASE, *words, "model.dim=32")
     assert code == 2
-    assert "c holds another comparison: model.dim is 16 there, 32 here" in told
+    assert "c holds another comparison: model.dim is 16 there, 32 here" in message
     assert "seeds are 0, 1 there, 0 here" in compared(*BASE, *words, "seeds=1")[2]
 
 
@@ -130,12 +130,12 @@ def test_a_comparison_grows_by_encodings_and_seeds(compared):
     before = {path: path.stat().st_mtime_ns for path in Path("c/cells").rglob("*.ckpt")}
     threads = ComparisonPlan.read(Path("c")).machine["threads"]
 
-    code, out, told = compared(
+    code, out, message = compared(
         *base, "encodings=[rope_axial,none,learned]", "seeds=2", "jobs=2", "to=c"
     )
-    assert code == 0, told
-    assert "c: 4 cells are added to its 2" in told
-    assert told.count("done: ") == 4
+    assert code == 0, message
+    assert "c: 4 cells are added to its 2" in message
+    assert message.count("done: ") == 4
     assert list(states("c")) == [
         (name, seed) for name in ("rope_axial", "none", "learned") for seed in (0, 1)
     ]
@@ -146,11 +146,11 @@ def test_a_comparison_grows_by_encodings_and_seeds(compared):
     } == {threads}
     assert "num_threads:" not in out
 
-    code, _, told = compared(*base, "encodings=[none,rope_mixed]", "seeds=2", "to=c")
+    code, _, message = compared(*base, "encodings=[none,rope_mixed]", "seeds=2", "to=c")
     assert code == 2
     assert (
         "model.encoding varies over [rope_axial,none,learned] there, over [none,rope_mixed] here"
-        in told
+        in message
     )
 
 
@@ -165,16 +165,16 @@ def test_a_cell_that_fails_does_not_stop_the_rest_and_is_tried_again(compared, m
     words = (*BASE, "encodings=[none,rope_mixed]", "seeds=1", "jobs=1", "to=c")
     with monkeypatch.context() as patch:
         patch.setattr(Classification, "training_step", broken)
-        code, out, told = compared(*words)
+        code, out, message = compared(*words)
     assert code == 1
     assert states("c") == {("none", 0): "done", ("rope_mixed", 0): "failed"}
-    assert "1 of 2 cells are not done" in told
-    assert "rope_mixed, seed 0: exit code 3: step 0: the loss is nan" in told
+    assert "1 of 2 cells are not done" in message
+    assert "rope_mixed, seed 0: exit code 3: step 0: the loss is nan" in message
     assert "seed 0 failed" in out
-    code, _, told = compared(*words)
-    assert code == 0, told
+    code, _, message = compared(*words)
+    assert code == 0, message
     assert set(states("c").values()) == {"done"}
-    assert "done: none" not in told
+    assert "done: none" not in message
 
 
 def test_faults_of_all_cells_are_told_together_before_anything_is_started(compared):
@@ -184,19 +184,19 @@ def test_faults_of_all_cells_are_told_together_before_anything_is_started(compar
         "optim.lr=fast",
         "jobs=0",
     )
-    code, out, told = compared(*BASE, *words)
+    code, out, message = compared(*BASE, *words)
     assert (code, out) == (2, "")
-    assert told.count("optim.lr: expected a finite number") == 1
-    assert told.count("jobs: must be at least 1") == 1
-    code, _, told = compared(*BASE, *words[:2])
+    assert message.count("optim.lr: expected a finite number") == 1
+    assert message.count("jobs: must be at least 1") == 1
+    code, _, message = compared(*BASE, *words[:2])
     assert code == 2
     assert (
         "rop label_smoothing=0, rop label_smoothing=0.5: command line: model.encoding.0.name: there is no 'rop' among encodings"
-        in told
+        in message
     )
-    assert "fox label_smoothing=0, fox label_smoothing=0.5: " in told
-    assert "fox takes 1 axis, not 2" in told
-    assert "model.encoding.0.blok: unknown key; did you mean model.encoding.0.block?" in told
+    assert "fox label_smoothing=0, fox label_smoothing=0.5: " in message
+    assert "fox takes 1 axis, not 2" in message
+    assert "model.encoding.0.blok: unknown key; did you mean model.encoding.0.block?" in message
     assert not list(Path().iterdir())
 
 
@@ -221,18 +221,18 @@ def test_faults_of_all_cells_are_told_together_before_anything_is_started(compar
     ],
 )
 def test_a_mistake_is_told(words, expected, compared):
-    code, out, told = compared(*words)
+    code, out, message = compared(*words)
     assert code in (2, 4)
     assert out == ""
-    assert expected in told
+    assert expected in message
 
 
 def test_a_folder_of_something_else_is_refused(compared):
     Path("mine").mkdir()
     Path("mine/notes.txt").touch()
-    code, _, told = compared(*BASE, "encodings=[none]", "to=mine")
+    code, _, message = compared(*BASE, "encodings=[none]", "to=mine")
     assert code == 2
-    assert "mine holds other files, notes.txt among them" in told
+    assert "mine holds other files, notes.txt among them" in message
 
 
 def test_what_a_kill_left_of_a_trial_does_not_have_a_folder_refused(tmp_path):
@@ -262,17 +262,17 @@ def test_it_goes_on_where_it_was_stopped(number, compared, driver):
     running = driver(*words)
     wait_for("c/cells/*/checkpoints/last.ckpt")
     os.kill(running, number)
-    told = codes([running]), Path("rank-0.log").read_text()
-    assert told[0] == [-number if number == signal.SIGKILL else 128 + number], told[1]
-    assert "Traceback" not in told[1]
+    message = codes([running]), Path("rank-0.log").read_text()
+    assert message[0] == [-number if number == signal.SIGKILL else 128 + number], message[1]
+    assert "Traceback" not in message[1]
     if number != signal.SIGKILL:
         assert set(states("c").values()) <= {"stopped", "done"}
-        assert f"stopped by {signal.Signals(number).name} with" in told[1]
-        assert "the same command continues: zoo compare vit_comrope" in told[1]
-    code, _, told = compared(
+        assert f"stopped by {signal.Signals(number).name} with" in message[1]
+        assert "the same command continues: zoo compare vit_comrope" in message[1]
+    code, _, message = compared(
         *words
     )  # where the driver was killed, cells that it has left may still be saving
-    assert code == 0, told
+    assert code == 0, message
     logs = [path.read_text() for path in Path("c/cells").glob("*/train.log")]
     assert any("Resuming from c/cells" in log for log in logs)
     for name, found in values("c").items():  # as if nobody had stopped it

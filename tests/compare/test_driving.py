@@ -92,10 +92,10 @@ def test_a_disk_that_is_full_does_not_end_the_driver(driven, monkeypatch):
         raise ZooError("no space left on device")
 
     monkeypatch.setattr(status, "write", full)
-    stopped, told = driven(Engine([3, 3]))
+    stopped, message = driven(Engine([3, 3]))
     assert stopped is None
-    assert told.count("cannot be written: no space left on device") == 2
-    assert told.count("failed: c, seed") == 2
+    assert message.count("cannot be written: no space left on device") == 2
+    assert message.count("failed: c, seed") == 2
 
 
 def test_whatever_ends_the_driver_ends_its_cells(driven, monkeypatch):
@@ -130,9 +130,9 @@ def test_cells_that_end_at_once_are_counted_one_after_another(driven, tmp_path):
                 status.write(status.make_run_dir(tmp_path / CELLS / f"c-{seed}"), "done")
             super().start(tasks, needs)
 
-    _, told = driven(Quick([0, 0]))
-    assert "; 1 of 2 cells" in told
-    assert "; 2 of 2 cells" in told
+    _, message = driven(Quick([0, 0]))
+    assert "; 1 of 2 cells" in message
+    assert "; 2 of 2 cells" in message
 
 
 def test_a_cell_does_not_end_by_the_signal_that_slurm_sends_to_all(tmp_path, monkeypatch):

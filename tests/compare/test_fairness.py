@@ -42,7 +42,7 @@ def known(
     return CellRecord(variant, cell, CellFiles(start, {}, {}, environment or ENVIRONMENT))
 
 
-def told(cells, *varied):
+def message(cells, *varied):
     variants = {}
     for one, cell in zip(cells, mark_different_starts(cells, varied), strict=True):
         variants.setdefault(one.variant, []).append(cell)
@@ -59,7 +59,7 @@ PLAIN = [known(name, seed) for name in ("none", "rope", "fox") for seed in (0, 1
 
 
 def test_cells_that_are_alike_are_fair():
-    assert told(PLAIN) == {"none": (), "rope": (), "fox": ()}
+    assert message(PLAIN) == {"none": (), "rope": (), "fox": ()}
     assert count_shared_weights(PLAIN) == 2
     assert not any(cell.different_start for cell in mark_different_starts(PLAIN, ()))
 
@@ -90,18 +90,18 @@ def test_cells_that_are_alike_are_fair():
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_differs_is_told(other, expected):
-    assert told([*PLAIN, other]) == {"none": (), "rope": (), "fox": (), "t5": (expected,)}
+    assert message([*PLAIN, other]) == {"none": (), "rope": (), "fox": (), "t5": (expected,)}
 
 
 def test_weights_of_another_shape_do_not_compare():
     wide = known("wide", 0, head=[8, 2, "x"])
-    assert told([*PLAIN, wide])["wide"] == ()
+    assert message([*PLAIN, wide])["wide"] == ()
     assert count_shared_weights([*PLAIN, wide]) == 1  # the norm
     assert count_shared_weights([*PLAIN, known("t5", 0, norm=[4, "other"])]) == 1
 
 
 def test_of_two_variants_the_first_is_the_measure():
-    assert told([known("none", 0), known("rope", 0, parameters=103)])["rope"] == (
+    assert message([known("none", 0), known("rope", 0, parameters=103)])["rope"] == (
         "3 more parameters than none",
     )
 
@@ -109,11 +109,11 @@ def test_of_two_variants_the_first_is_the_measure():
 def test_up_to_a_hundredth_more_parameters_are_told_and_mark_nobody():
     cells = [known("none", 0), known("rope", 0, parameters=101), known("fox", 0, parameters=103)]
     made = [Variant(name=one.variant, values={}, cells=(one.cell,)) for one in cells]
-    told = find_flags(made, cells)
-    assert told["rope"] == (
+    message = find_flags(made, cells)
+    assert message["rope"] == (
         Flag("parameters", "1 more parameters than none, within 1 %", minor=True),
     )
-    assert [replace(one, flags=told[one.name]).flag_kinds for one in made] == [
+    assert [replace(one, flags=message[one.name]).flag_kinds for one in made] == [
         (),
         (),
         ("parameters",),
@@ -124,15 +124,15 @@ def test_a_cell_that_has_not_begun_says_nothing():
     waiting = CellRecord(
         "t5", ComparisonCell(seed=0, run_dir="", state="waiting"), CellFiles({}, {}, {}, {})
     )
-    assert told([*PLAIN, waiting])["t5"] == ()
+    assert message([*PLAIN, waiting])["t5"] == ()
     assert count_shared_weights([*PLAIN, waiting]) == 2
     assert mark_different_starts([replace(waiting)], ()) == [waiting.cell]
 
 
 def test_what_varies_is_not_unfair():
     longer = known("long", 0, steps=12, order="p")
-    assert "steps: 12, most have 6" in told([*PLAIN, longer], "model.depth")["long"]
-    assert told([*PLAIN, longer], "trainer.max_steps")["long"] == (
+    assert "steps: 12, most have 6" in message([*PLAIN, longer], "model.depth")["long"]
+    assert message([*PLAIN, longer], "trainer.max_steps")["long"] == (
         "seed 0 did not start as the others: order of samples",
     )
 
@@ -154,7 +154,7 @@ def test_a_last_try_elsewhere_is_told():
         "git": {"commit": "a" * 40, "changed": True},
     }
     moved = replace(moved, files=replace(moved.files, end={"environment": later, "device": "cuda"}))
-    assert told([*PLAIN, moved])["t5"] == (
+    assert message([*PLAIN, moved])["t5"] == (
         "device: cuda, most have cpu",
         "torch: 2.14, most have 2.13.0",
         f"commit: {'a' * 12} with changes, most have {'a' * 12}",

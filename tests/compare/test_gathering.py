@@ -43,8 +43,8 @@ def plan(training_size="64 tokens", stride=None, **evaluate):
 
 
 @pytest.fixture
-def told(tmp_path):
-    """told(plan, {cell: evaluation}) -> the comparison, where each cell reached a loss of 1."""
+def collect(tmp_path):
+    """collect(plan, {cell: evaluation}) -> the comparison, where each cell reached a loss of 1."""
 
     def made(planned, evaluations, now="done", end=None):
         for name, evaluation in evaluations.items():
@@ -63,7 +63,7 @@ def loss(value):
     return {LOSS: value}
 
 
-def test_all_kinds_of_places_are_told(told):
+def test_all_kinds_of_places_are_told(collect):
     evaluation = {
         "trained": 64,
         "size": 64,
@@ -71,7 +71,7 @@ def test_all_kinds_of_places_are_told(told):
         "data_variants": {"sparse": loss(3.0), "256": loss(4.0)},
         "extrapolation": {"none": {"256": loss(2.0)}, "yarn": {"256": loss(1.5)}},
     }
-    found = told(plan(), {"none-0": evaluation, "rope-0": evaluation})
+    found = collect(plan(), {"none-0": evaluation, "rope-0": evaluation})
     assert found.condition_kinds == {
         "256": "lengths",
         "sparse": "data_variants",
@@ -87,28 +87,30 @@ def test_all_kinds_of_places_are_told(told):
     assert chart.lines[0].x.tolist() == [64, 256]
 
 
-def test_sizes_of_training_that_vary_are_places_like_others(told):
+def test_sizes_of_training_that_vary_are_places_like_others(collect):
     sizes = {"16": {LOSS: 1.0}, "24": {LOSS: 2.0}}
     evaluations = {
         "none-0": {"trained": 16, "resolutions": sizes},
         "rope-0": {"trained": 24, "resolutions": sizes},
     }
-    found = told(plan(training_size=""), evaluations)
+    found = collect(plan(training_size=""), evaluations)
     assert found.conditions == (TRAINED, "16", "24")
     for variant in found.variants:
         assert [variant.cells[0].metrics[place][LOSS] for place in ("16", "24")] == [1.0, 2.0]
 
 
-def test_where_windows_slide_one_value_stands_at_each_size(told):
+def test_where_windows_slide_one_value_stands_at_each_size(collect):
     evaluation = {"trained": 64, "lengths": {"64": loss(0.9), "128": loss(0.8)}}
-    found = told(plan(stride=16), {"none-0": evaluation, "rope-0": evaluation})
+    found = collect(plan(stride=16), {"none-0": evaluation, "rope-0": evaluation})
     assert found.conditions == (TRAINED, "64", "128")
     (chart,) = by_size(found)
     assert (chart.lines[0].x.tolist(), chart.lines[0].y.tolist()) == ([64, 128], [0.9, 0.8])
 
 
-def test_a_failed_evaluation_leaves_what_training_reached(told):
-    found = told(plan(), {"none-0": {"trained": 64, "lengths": {"256": loss(2.0)}}}, now="failed")
+def test_a_failed_evaluation_leaves_what_training_reached(collect):
+    found = collect(
+        plan(), {"none-0": {"trained": 64, "lengths": {"256": loss(2.0)}}}, now="failed"
+    )
     assert found.variants[0].cells[0].metrics == {TRAINED: loss(1.0)}
     assert found.conditions == (TRAINED,)
     assert found.variants[1].cells[0].metrics == {}
@@ -126,11 +128,11 @@ ODD = [
 
 
 @pytest.mark.parametrize("odd", ODD, ids=str)
-def test_files_of_another_shape_are_as_if_they_were_not_there(odd, told, tmp_path):
+def test_files_of_another_shape_are_as_if_they_were_not_there(odd, collect, tmp_path):
     run = status.make_run_dir(tmp_path / CELLS / "none-0")
     for name in ("start.json", "environment.json"):
         (run / name).write_text(json.dumps(odd))
-    found = told(plan(), {"none-0": odd}, end=odd)
+    found = collect(plan(), {"none-0": odd}, end=odd)
     assert found.conditions == (TRAINED,)
     assert found.variants[0].cells[0].metrics == {}
     (run / status.STATE).write_text(json.dumps(odd))

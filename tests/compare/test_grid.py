@@ -12,7 +12,7 @@ from zoo.compare.grid import (
 from zoo.errors import RecipeError
 
 
-def told(*words):
+def message(*words):
     with pytest.raises(RecipeError) as error:
         parse_varied_keys(*split_grid_words(words))
     return str(error.value)
@@ -72,7 +72,7 @@ def test_titles_that_are_alike_are_whole_keys():
     ],
 )
 def test_a_mistake_is_told(words, expected):
-    assert expected in told(*words)
+    assert expected in message(*words)
 
 
 def test_folders_have_names_of_their_own():

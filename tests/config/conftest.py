@@ -151,7 +151,7 @@ def made(tmp_path: Path) -> Callable[..., config.Recipe]:
 
 
 @pytest.fixture
-def told(made: Callable[..., config.Recipe]) -> Callable[..., list[str]]:
+def list_issues(made: Callable[..., config.Recipe]) -> Callable[..., list[str]]:
     """The faults of a text and overrides, each as its line."""
 
     def faults(text: str, *overrides: str) -> list[str]:

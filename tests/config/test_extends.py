@@ -8,7 +8,7 @@ from pathlib import Path
 from zoo.config import Recipe
 
 Made = Callable[..., Recipe]
-Told = Callable[..., list[str]]
+ListIssues = Callable[..., list[str]]
 
 
 def write(name: str, text: str) -> None:
@@ -52,43 +52,45 @@ def test_a_new_name_drops_inherited_options(made: Made) -> None:
     }
 
 
-def test_an_entry_that_is_not_there_is_the_only_fault(told: Told) -> None:
-    (fault,) = told("seed: 1\nextends:\n  - optim/toy_adm\n")
+def test_an_entry_that_is_not_there_is_the_only_fault(list_issues: ListIssues) -> None:
+    (fault,) = list_issues("seed: 1\nextends:\n  - optim/toy_adm\n")
     assert (
         fault
         == "mine.yaml:3: extends.0: there is no fragment or recipe 'optim/toy_adm'; did you mean optim/toy_adam?"
     )
 
 
-def test_faults_of_the_file_are_told_though_an_entry_is_missing(told: Told) -> None:
-    missing, unknown = told("extends: [nowhere]\nmodel: {name: toy_vit, dpth: 1}\n")
+def test_faults_of_the_file_are_told_though_an_entry_is_missing(list_issues: ListIssues) -> None:
+    missing, unknown = list_issues("extends: [nowhere]\nmodel: {name: toy_vit, dpth: 1}\n")
     assert "nowhere" in missing
     assert "did you mean model.depth?" in unknown
 
 
-def test_an_entry_must_be_a_name(told: Told) -> None:
-    assert [line.partition(";")[0] for line in told("extends: [toy, 3]\n")] == [
+def test_an_entry_must_be_a_name(list_issues: ListIssues) -> None:
+    assert [line.partition(";")[0] for line in list_issues("extends: [toy, 3]\n")] == [
         "mine.yaml:1: extends.1: expected the name of a fragment or recipe"
     ]
 
 
-def test_a_fault_of_an_extended_file_stands_there(told: Told) -> None:
+def test_a_fault_of_an_extended_file_stands_there(list_issues: ListIssues) -> None:
     write("base.yaml", "extends: toy\n\nmodel: {dim: ten}\n")
-    assert told("extends: base\n") == ["base.yaml:3: model.dim: expected a whole number, got 'ten'"]
+    assert list_issues("extends: base\n") == [
+        "base.yaml:3: model.dim: expected a whole number, got 'ten'"
+    ]
 
 
-def test_bad_yaml_of_an_extended_file_stands_there(told: Told) -> None:
+def test_bad_yaml_of_an_extended_file_stands_there(list_issues: ListIssues) -> None:
     write("base.yaml", "\nmodel: [\n")
-    (fault,) = told("extends: base\n")
+    (fault,) = list_issues("extends: base\n")
     assert fault.startswith("base.yaml:3: bad YAML")
 
 
-def test_a_recipe_that_extends_itself_is_told_with_the_chain(told: Told) -> None:
-    assert told("extends: mine\n") == [
+def test_a_recipe_that_extends_itself_is_told_with_the_chain(list_issues: ListIssues) -> None:
+    assert list_issues("extends: mine\n") == [
         "mine.yaml:1: extends.0: a recipe that extends itself: mine.yaml -> mine.yaml"
     ]
     write("other.yaml", "seed: 1\nextends: ./mine.yaml\n")
-    assert told("extends: other\n") == [
+    assert list_issues("extends: other\n") == [
         "other.yaml:2: extends.0: a recipe that extends itself: mine.yaml -> other.yaml -> mine.yaml"
     ]
 
@@ -99,17 +101,19 @@ def test_a_file_may_be_extended_along_two_ways(made: Made) -> None:
     assert made("extends: [f8, f8]\n").seed == 0
 
 
-def test_a_chain_without_end_is_refused(told: Told) -> None:
+def test_a_chain_without_end_is_refused(list_issues: ListIssues) -> None:
     for i in range(60):
         write(f"f{i}.yaml", f"extends: f{i + 1}\n")
-    (fault,) = told("extends: f0\n")
+    (fault,) = list_issues("extends: f0\n")
     assert "more than 32 files that extend one another" in fault
 
 
-def test_a_file_that_is_no_recipe_is_refused_with_the_line_that_extends_it(told: Told) -> None:
+def test_a_file_that_is_no_recipe_is_refused_with_the_line_that_extends_it(
+    list_issues: ListIssues,
+) -> None:
     write("empty.yaml", "")
     write("list.yaml", "- 1\n")
-    assert [line.partition(";")[0] for line in told("seed: 1\nextends: [empty,\n  list]\n")][
+    assert [line.partition(";")[0] for line in list_issues("seed: 1\nextends: [empty,\n  list]\n")][
         :2
     ] == [
         "empty.yaml: the file is empty (extended at mine.yaml:2)",
@@ -117,6 +121,6 @@ def test_a_file_that_is_no_recipe_is_refused_with_the_line_that_extends_it(told:
     ]
 
 
-def test_extends_is_among_the_words_that_may_have_been_meant(told: Told) -> None:
-    found = told("extend: toy\n")
+def test_extends_is_among_the_words_that_may_have_been_meant(list_issues: ListIssues) -> None:
+    found = list_issues("extend: toy\n")
     assert found[0] == "mine.yaml:1: extend: unknown key; did you mean extends?"

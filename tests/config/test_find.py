@@ -47,7 +47,7 @@ def test_a_path_is_found_with_or_without_its_suffix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         ("tooy", "tooy: there is no such recipe or file; did you mean toy?"),
         ("mines.yaml", "mines.yaml: there is no such recipe or file; did you mean mine.yaml?"),
@@ -63,11 +63,11 @@ def test_a_path_is_found_with_or_without_its_suffix() -> None:
         ("a" * 5000, "'aaaaaaaaaaaa...aaaaaaaaaaaaa': there is no such recipe or file"),
     ],
 )
-def test_what_is_no_recipe_is_told_with_the_nearest(word: str, told: str) -> None:
+def test_what_is_no_recipe_is_told_with_the_nearest(word: str, message: str) -> None:
     for path in (Path("mine.yaml"), Path("folder/other.yaml"), Path("run/recipe.yaml")):
         path.parent.mkdir(exist_ok=True)
         path.write_text("seed: 1")
-    assert refusal(word).startswith(told)
+    assert refusal(word).startswith(message)
 
 
 def test_a_link_that_leads_nowhere_is_not_answered_with_its_own_name() -> None:

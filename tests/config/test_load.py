@@ -17,7 +17,7 @@ from zoo.errors import RecipeError
 from zoo.registry import Choice
 
 Made = Callable[..., Recipe]
-Told = Callable[..., list[str]]
+ListIssues = Callable[..., list[str]]
 SECTIONS = [
     "seed",
     "init_from",
@@ -147,8 +147,8 @@ def test_encodings_are_overridden_in_every_form(
 
 
 @pytest.mark.parametrize("override", ["~model.encoding.0", "model.encoding=[]"])
-def test_a_list_of_no_encodings_is_refused(told: Told, override: str) -> None:
-    (found,) = told(WHOLE, override)
+def test_a_list_of_no_encodings_is_refused(list_issues: ListIssues, override: str) -> None:
+    (found,) = list_issues(WHOLE, override)
     assert "model.encoding: a list of no encodings; known are alibi" in found
 
 
@@ -157,10 +157,10 @@ def test_overrides_are_applied_in_order(made: Made) -> None:
     assert recipe.optim == Choice("toy_sgd", {"lr": 0.1, "momentum": 0.6})
 
 
-def test_all_faults_are_told_with_their_places(told: Told) -> None:
+def test_all_faults_are_told_with_their_places(list_issues: ListIssues) -> None:
     text = "model: {name: toy_vit, dim: ten,\n  dpth: 2}\nmodle: 1\ndata: toy_digts\nseed: -1\n"
     text += "trainer: {acelerator: cpu}\n"
-    assert told(
+    assert list_issues(
         text,
         "task=toy_classify",
         "+a=1",
@@ -181,15 +181,15 @@ def test_all_faults_are_told_with_their_places(told: Told) -> None:
     ]
 
 
-def test_bad_arguments_are_told_together_with_an_unreadable_file(told: Told) -> None:
-    assert [line.partition(":")[0] for line in told("model: [", "+a=1")] == [
+def test_bad_arguments_are_told_together_with_an_unreadable_file(list_issues: ListIssues) -> None:
+    assert [line.partition(":")[0] for line in list_issues("model: [", "+a=1")] == [
         "command line",
         "mine.yaml",
     ]
 
 
-def test_missing_sections_and_options_are_told(told: Told) -> None:
-    found = told(
+def test_missing_sections_and_options_are_told(list_issues: ListIssues) -> None:
+    found = list_issues(
         "data: {name: toy_digits}\nmodel: {name: toy_vit}\noptim: {lr: 1}\ntrainer: {max_steps: 1}\n"
     )
     assert found[0] == "mine.yaml:2: model.dim: missing; expected a whole number"
@@ -213,13 +213,13 @@ def test_missing_sections_and_options_are_told(told: Told) -> None:
     ],
 )
 def test_what_an_earlier_fault_took_away_is_not_missing(
-    told: Told, text: str, override: str, count: int
+    list_issues: ListIssues, text: str, override: str, count: int
 ) -> None:
     text = f"model: {{name: toy_vit, dim: 1}}\ndata: toy_digits\ntask: toy_classify\n{text}\n"
     found = (
-        told(text, "trainer.max_steps=1", override)
+        list_issues(text, "trainer.max_steps=1", override)
         if "trainer" not in override
-        else told(text, override)
+        else list_issues(text, override)
     )
     assert len(found) == count
 
@@ -251,8 +251,8 @@ def test_a_fragment_is_called_one(plugin: Path) -> None:
         ("{max_steps: 1, num_nodes: 1.5}", "trainer.num_nodes: expected a whole number, got 1.5"),
     ],
 )
-def test_trainer_options_are_checked(told: Told, trainer: str, fault: str) -> None:
-    (found,) = told(WHOLE, "~trainer", f"trainer={trainer}")
+def test_trainer_options_are_checked(list_issues: ListIssues, trainer: str, fault: str) -> None:
+    (found,) = list_issues(WHOLE, "~trainer", f"trainer={trainer}")
     assert found.startswith(f"command line: {fault}")
 
 
@@ -269,8 +269,8 @@ def test_trainer_options_that_work_are_accepted(made: Made) -> None:
     )
 
 
-def test_invalid_values_of_a_dataclass_stand_at_their_key(told: Told) -> None:
-    assert told(WHOLE, "model.position_augmentation.jitter=-1") == [
+def test_invalid_values_of_a_dataclass_stand_at_their_key(list_issues: ListIssues) -> None:
+    assert list_issues(WHOLE, "model.position_augmentation.jitter=-1") == [
         "command line: model.position_augmentation.jitter: must not be negative"
     ]
 

@@ -96,7 +96,7 @@ def test_a_key_is_removed_and_nothing_else(text: str, key: str, result: object) 
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "told"),
+    ("text", "key", "message"),
     [
         (
             "{a: {bcd: 1}}",
@@ -108,15 +108,15 @@ def test_a_key_is_removed_and_nothing_else(text: str, key: str, result: object) 
         ("{a: [{b: 1}]}", "a.b", "did you mean a.0.b?"),
     ],
 )
-def test_what_is_not_there_cannot_be_removed(text: str, key: str, told: str) -> None:
+def test_what_is_not_there_cannot_be_removed(text: str, key: str, message: str) -> None:
     with pytest.raises(RecipeError) as caught:
         left(text, key)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.issues[0].location == COMMAND_LINE
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "told"),
+    ("text", "key", "message"),
     [
         ("{a: [1, 2]}", "a.2", "a.2: a has 2 entries, counted from 0"),
         ("{a: [1]}", "a.b", "a.b: a has 1 entry, counted from 0; did you mean a.0.b?"),
@@ -126,10 +126,10 @@ def test_what_is_not_there_cannot_be_removed(text: str, key: str, told: str) -> 
         ("{a: null}", "a.0", "a.0: a has no entry, counted from 0"),
     ],
 )
-def test_what_has_no_such_key_cannot_be_stepped_into(text: str, key: str, told: str) -> None:
+def test_what_has_no_such_key_cannot_be_stepped_into(text: str, key: str, message: str) -> None:
     with pytest.raises(RecipeError) as caught:
         changed(text, key, "1")
-    assert str(caught.value.issues[0]) == f"command line: {told}"
+    assert str(caught.value.issues[0]) == f"command line: {message}"
 
 
 def test_every_value_keeps_the_place_it_came_from() -> None:

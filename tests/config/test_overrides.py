@@ -67,9 +67,9 @@ def test_a_removal_has_no_value() -> None:
 def test_anything_else_is_a_fault_that_shows_the_right_form(
     argument: str, problem: str, remedy: str
 ) -> None:
-    told = refusal(argument)
-    assert problem in told
-    assert told.endswith(remedy)
+    message = refusal(argument)
+    assert problem in message
+    assert message.endswith(remedy)
 
 
 def test_all_bad_arguments_are_told_and_the_good_ones_kept() -> None:

@@ -35,7 +35,7 @@ def typed(annotation: Any, value: object) -> Any:
     return found
 
 
-def told(annotation: Any, value: object) -> list[str]:
+def list_issues(annotation: Any, value: object) -> list[str]:
     validator = Validator({"": "here"})
     validator.validate(annotation, value, "k")
     return [str(issue).removeprefix("here: ") for issue in validator.issues]
@@ -132,18 +132,18 @@ def test_a_fitting_value_is_typed(annotation: Any, value: object, result: object
     ],
 )
 def test_a_value_that_does_not_fit_is_one_fault(annotation: Any, value: object, line: str) -> None:
-    (found,) = told(annotation, value)
+    (found,) = list_issues(annotation, value)
     assert found == line
     assert len(found) < 200
 
 
 def test_all_faults_of_a_mapping_are_told() -> None:
-    assert len(told(Inner, {"rat": 1, "sizes": ["a", 1, "b"]})) == 4
+    assert len(list_issues(Inner, {"rat": 1, "sizes": ["a", 1, "b"]})) == 4
 
 
 def test_an_annotation_that_no_recipe_can_hold_is_our_fault() -> None:
     with pytest.raises(AssertionError):
-        told(complex, 1)
+        list_issues(complex, 1)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_single_choice_is_not_a_list() -> None:
     ],
 )
 def test_a_bad_choice_is_one_fault(value: object, line: str) -> None:
-    (found,) = told(Encodings, value)
+    (found,) = list_issues(Encodings, value)
     assert found.startswith(line)
 
 
@@ -194,7 +194,7 @@ def test_every_encoding_takes_shared_and_coordinates() -> None:
 
 
 def test_options_of_other_kinds_are_their_own() -> None:
-    (found,) = told(Annotated[Choice, Choices("optim")], {"name": "toy_sgd", "shared": True})
+    (found,) = list_issues(Annotated[Choice, Choices("optim")], {"name": "toy_sgd", "shared": True})
     assert found.startswith("k.shared: unknown key")
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from generated import told
+from generated import read_answers
 
 from zoo.data.synthetic.addition import Addition
 from zoo.data.synthetic.copying import Copying
@@ -20,7 +20,7 @@ def near(count, total, share):
 
 
 def test_sums_are_right():
-    for question, answer in told(Addition(0, digits=20, test=150)):
+    for question, answer in read_answers(Addition(0, digits=20, test=150)):
         one, two = re.fullmatch(r"(\d+)\+(\d+)=", question).groups()
         assert answer == str(int(one[::-1]) + int(two[::-1]))[::-1] + "."
         for number in (one, two):
@@ -30,7 +30,8 @@ def test_sums_are_right():
 
 def test_numbers_of_digits_are_equally_likely_and_independent():
     pairs = [
-        question.rstrip("=").split("+") for question, _ in told(Addition(0, digits=4, test=1600))
+        question.rstrip("=").split("+")
+        for question, _ in read_answers(Addition(0, digits=4, test=1600))
     ]
     counts = Counter((len(one), len(two)) for one, two in pairs)
     assert len(counts) == 16
@@ -42,7 +43,7 @@ def test_numbers_of_digits_are_equally_likely_and_independent():
 
 
 def test_longer_sums_can_be_asked_alone():
-    for question, _ in told(Addition(0, digits=40, least=21, test=50)):
+    for question, _ in read_answers(Addition(0, digits=40, least=21, test=50)):
         assert all(21 <= len(number) <= 40 for number in question.rstrip("=").split("+"))
 
 
@@ -55,12 +56,15 @@ def test_longer_sums_can_be_asked_alone():
     ],
 )
 def test_letters_come_in_the_order_asked(order, put):
-    for question, answer in told(Copying(0, order=order, test=100)):
+    for question, answer in read_answers(Copying(0, order=order, test=100)):
         assert answer == put(question.rstrip("=")) + "."
 
 
 def test_letters_and_lengths_are_drawn_evenly():
-    texts = [question.rstrip("=") for question, _ in told(Copying(0, symbols=8, least=3, test=900))]
+    texts = [
+        question.rstrip("=")
+        for question, _ in read_answers(Copying(0, symbols=8, least=3, test=900))
+    ]
     lengths = Counter(map(len, texts))
     assert sorted(lengths) == [3, 4, 5, 6, 7, 8]
     assert all(near(count, 900, 1 / 6) for count in lengths.values())
@@ -72,7 +76,7 @@ def test_letters_and_lengths_are_drawn_evenly():
 
 def test_parity_counts_ones():
     answers = Counter()
-    for question, answer in told(Parity(0, test=1000)):
+    for question, answer in read_answers(Parity(0, test=1000)):
         bits = re.fullmatch(r"([01]{1,20})=", question)[1]
         assert int(answer) == bits.count("1") % 2
         answers[answer] += 1
@@ -81,7 +85,9 @@ def test_parity_counts_ones():
 
 @pytest.mark.parametrize(("symbols", "blanks"), [(8, 8), (8, 4), (8, 16), (5, 0)])
 def test_symbols_are_those_that_are_no_blanks(symbols, blanks):
-    for question, answer in told(SelectiveCopy(0, symbols=symbols, blanks=blanks, test=100)):
+    for question, answer in read_answers(
+        SelectiveCopy(0, symbols=symbols, blanks=blanks, test=100)
+    ):
         text = re.fullmatch(r"([a-p_]+)\|", question)[1]
         assert (len(text), text.count("_")) == (symbols + blanks, blanks)
         assert answer == text.replace("_", "")
@@ -89,7 +95,7 @@ def test_symbols_are_those_that_are_no_blanks(symbols, blanks):
 
 def test_symbols_lie_anywhere():
     questions = [
-        question for question, _ in told(SelectiveCopy(0, symbols=4, blanks=12, test=1000))
+        question for question, _ in read_answers(SelectiveCopy(0, symbols=4, blanks=12, test=1000))
     ]
     here = [sum(question[place] != "_" for question in questions) for place in range(16)]
     assert all(near(count, 1000, 1 / 4) for count in here)
@@ -99,7 +105,7 @@ def test_symbols_lie_anywhere():
 
 def passkeys(**options):
     """(words of filler before, words after, key) of each text, its answer having been found in it."""
-    for question, answer in told(Passkey(0, **options)):
+    for question, answer in read_answers(Passkey(0, **options)):
         found = re.fullmatch(r"(.*?) ?the key is ((?:\d )+)\. ?(.*?) ?what is the key \?", question)
         before, key, after = found.groups()
         assert answer == key.strip()

@@ -89,8 +89,8 @@ BROKEN = {
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_file_that_breaks_off_a_stream_is_told(tmp_path, kind, workers, caplog):
-    content, told = BROKEN[kind]
-    with pytest.raises(DataError, match=told) as error:
+    content, message = BROKEN[kind]
+    with pytest.raises(DataError, match=message) as error:
         trained(streamed(files(tmp_path / "set", content), workers=workers))
     assert str(error.value).startswith(f"{tmp_path}/set")
     assert "Traceback" not in str(error.value)
@@ -184,22 +184,22 @@ def test_classes_keep_their_names_in_another_order(tmp_path, stream):
 
 
 @pytest.mark.parametrize(
-    ("classes", "told"),
+    ("classes", "message"),
     [
         (("a", "b"), "not a, b"),
         (("calm", "wild", "odd"), "not calm, wild, odd"),
         (3, "not 3 classes"),
     ],
 )
-def test_other_classes_than_those_of_a_table_are_refused(tmp_path, classes, told):
+def test_other_classes_than_those_of_a_table_are_refused(tmp_path, classes, message):
     data = passages(classed(tmp_path / "set", ("calm", "wild")), classes=classes)
-    with pytest.raises(OptionError, match=f"train, has the classes calm, wild, {told}") as error:
+    with pytest.raises(OptionError, match=f"train, has the classes calm, wild, {message}") as error:
         data.check_source()
     assert error.value.key == "classes"
 
 
 @pytest.mark.parametrize(
-    ("classes", "told"),
+    ("classes", "message"),
     [
         (1, "1, expected at least 2"),
         ((), "0, expected at least 2"),
@@ -207,8 +207,8 @@ def test_other_classes_than_those_of_a_table_are_refused(tmp_path, classes, told
         (("a", "b", "a"), "a is named twice"),
     ],
 )
-def test_classes_that_cannot_be_told_apart_are_refused(classes, told):
-    with pytest.raises(OptionError, match=told) as error:
+def test_classes_that_cannot_be_told_apart_are_refused(classes, message):
+    with pytest.raises(OptionError, match=message) as error:
         passages("set", classes=classes)
     assert error.value.key == "classes"
 

@@ -172,8 +172,8 @@ def test_corrupt_samples_are_skipped_up_to_a_share(tmp_path, keep, workers, capl
 def test_more_corrupt_samples_than_tolerated_are_told(tmp_path):
     path = parquet(tmp_path / "train.parquet", 20, broken=(3, 4, 5))
     data = images(path, val=0.05, test=0.05, skip=0.07)
-    told = r"train.parquet, train, row \d, \d.png: no image of a known format; corrupt: 2 of 18 samples, more than data.skip"
-    with pytest.raises(DataError, match=told):
+    message = r"train.parquet, train, row \d, \d.png: no image of a known format; corrupt: 2 of 18 samples, more than data.skip"
+    with pytest.raises(DataError, match=message):
         list(data.train_dataloader())
 
 
@@ -184,7 +184,7 @@ def test_a_label_out_of_bounds_counts_as_corrupt(folder):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"path": "nowhere"}, "nowhere: no such file or folder"),
         ({"path": "nowhere/*.tar"}, "nowhere/*.tar: no file matches"),
@@ -192,10 +192,10 @@ def test_a_label_out_of_bounds_counts_as_corrupt(folder):
         ({"image": "picture"}, "no column picture in train; there are image, label"),
     ],
 )
-def test_data_that_is_not_there_is_told(folder, options, told):
+def test_data_that_is_not_there_is_told(folder, options, message):
     with pytest.raises(DataError) as error:
         images(**{"path": folder, **options})
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_files_that_are_no_tables_are_told(tmp_path):

@@ -48,8 +48,8 @@ def test_the_first_step_goes_where_the_label_says():
     inputs, labels = next(iter(data.train_dataloader()))
     first = centres(inputs)
     step = first[:, 1] - first[:, 0]
-    told = torch.atan2(step[:, 1], step[:, 0]) * 4 / torch.pi % 8
-    assert torch.equal(told.round() % 8, labels.float())
+    message = torch.atan2(step[:, 1], step[:, 0]) * 4 / torch.pi % 8
+    assert torch.equal(message.round() % 8, labels.float())
     assert data.spec.classes == 8
 
 

@@ -112,7 +112,7 @@ def test_a_stream_of_texts_goes_on(folder, workers):
 
 
 @pytest.mark.parametrize(
-    ("words", "label", "told"),
+    ("words", "label", "message"),
     [
         ("", "calm", "there is no text"),
         (None, "calm", "there is no text"),
@@ -121,18 +121,18 @@ def test_a_stream_of_texts_goes_on(folder, workers):
         ("abc", None, "label None is none of 2 classes"),
     ],
 )
-def test_a_row_that_is_no_sample_is_told_or_skipped(tmp_path, words, label, told, caplog):
+def test_a_row_that_is_no_sample_is_told_or_skipped(tmp_path, words, label, message, caplog):
     rows = [{"text": text(n), "label": ("calm", "wild")[n % 2]} for n in range(19)]
     path = jsonl(tmp_path / "a.jsonl", [*rows[:5], {"text": words, "label": label}, *rows[5:]])
     options = {"classes": ("calm", "wild"), "val": 0.05, "test": 0.05}
-    with pytest.raises(DataError, match=rf"a.jsonl, train, row 5: {told}; corrupt: 1 of"):
+    with pytest.raises(DataError, match=rf"a.jsonl, train, row 5: {message}; corrupt: 1 of"):
         [written(passages(path, **options).build_loader(part)) for part in ("train", "val", "test")]
     found = [
         written(passages(path, skip=1.0, **options).build_loader(part))
         for part in ("train", "val", "test")
     ]
     assert sum(map(len, found)) == 19
-    assert told in caplog.text
+    assert message in caplog.text
 
 
 def test_labels_that_do_not_tell_are_asked_for(tmp_path, folder):

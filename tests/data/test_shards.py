@@ -76,7 +76,7 @@ def test_a_folder_of_shards_is_read_by_the_names_of_its_splits(shards):
 
 @pytest.mark.parametrize("keep", [0.0, 1.0])
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         ({"broken": ["0009.png"]}, r"row 9, .*train-1.tar, 0009.png: no image of a known format"),
         (
@@ -86,9 +86,9 @@ def test_a_folder_of_shards_is_read_by_the_names_of_its_splits(shards):
         ({"lacking": ["0009.png"]}, r"row 9, .*train-1.tar, 0009: there is no image"),
     ],
 )
-def test_a_corrupt_member_is_told_by_shard_and_key(shards, damage, told, keep, caplog):
+def test_a_corrupt_member_is_told_by_shard_and_key(shards, damage, message, keep, caplog):
     path = shards(**damage)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         read(path, keep=keep)
     assert len(read(path, keep=keep, skip=0.1)) == 13
     assert "train-1.tar, 0009" in caplog.text

@@ -78,17 +78,17 @@ def test_a_table_is_kept_for_the_next_time(folder, cache):
 
 @pytest.mark.parametrize("make", [held, streamed])
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"path": "nowhere"}, "nowhere: no such file or folder"),
         ({"text": "words"}, "no column words in train; there are text, label"),
         ({"val": "dev"}, "no split dev; there are train, validation, test"),
     ],
 )
-def test_what_is_not_there_is_told(make, folder, options, told):
+def test_what_is_not_there_is_told(make, folder, options, message):
     with pytest.raises(DataError) as error:
         make(**{"path": folder, **options}).spec.vocabulary  # noqa: B018
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert error.value.code == 4
 
 

@@ -154,9 +154,9 @@ def test_layers_can_be_chosen():
 
 
 def test_a_layer_that_is_not_there_is_refused():
-    with pytest.raises(OptionError, match=r"no layer 2, 7; the model has layers 0 to 1") as told:
+    with pytest.raises(OptionError, match=r"no layer 2, 7; the model has layers 0 to 1") as message:
         number_layers(model("vit_comrope", *VIT), [0, 7, 2])
-    assert told.value.key == "layers"
+    assert message.value.key == "layers"
 
 
 def test_a_model_without_attention_is_refused():

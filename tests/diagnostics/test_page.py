@@ -107,19 +107,19 @@ def test_data_for_the_script_are_json_that_ends_no_element():
 
 def test_weights_reach_the_script_within_half_a_level(made):
     report = made["image"]
-    (told,) = json.loads(to_script_json(viewer_data.collect(report)))["runs"]
+    (message,) = json.loads(to_script_json(viewer_data.collect(report)))["runs"]
     exact = report.runs[0].attended.weights
     largest = exact.amax(-1).max()
     torch.testing.assert_close(
-        decoded(told["weights"], exact.shape), exact, atol=float(largest) / 500, rtol=0
+        decoded(message["weights"], exact.shape), exact, atol=float(largest) / 500, rtol=0
     )
 
 
-def decoded(told, shape):
+def decoded(message, shape):
     """Weights from their bytes."""
-    levels = torch.frombuffer(bytearray(base64.b64decode(told["levels"])), dtype=torch.uint8)
+    levels = torch.frombuffer(bytearray(base64.b64decode(message["levels"])), dtype=torch.uint8)
     low, high = (
-        torch.frombuffer(bytearray(base64.b64decode(told["largest"])), dtype=torch.uint8)
+        torch.frombuffer(bytearray(base64.b64decode(message["largest"])), dtype=torch.uint8)
         .view(-1, 2)
         .T.int()
     )
@@ -127,9 +127,9 @@ def decoded(told, shape):
 
 
 def test_json_has_the_weights_as_bytes(made):
-    seen, told = made["text"].runs[0].attended, to_dict(made["text"])["runs"][0]["attended"]
+    seen, message = made["text"].runs[0].attended, to_dict(made["text"])["runs"][0]["attended"]
     for name in ("weights", "rollout"):
-        exact, found = getattr(seen, name), told[name]
+        exact, found = getattr(seen, name), message[name]
         assert found["shape"] == list(exact.shape)
         torch.testing.assert_close(
             decoded(found, found["shape"]), exact, atol=float(exact.max()) / 500, rtol=0
@@ -143,8 +143,8 @@ def test_of_many_samples_the_first_are_shown_and_the_page_says_so():
         few, samples=samples, weights=few.weights.expand(2_000, -1, -1, -1, -1), rollout=None
     )
     report = reports.report(reports.run("lm", many, "tokens"))
-    (told,) = viewer_data.collect(report)["runs"]
-    assert (len(told["samples"]), told["of"]) == (32, 30)
+    (message,) = viewer_data.collect(report)["runs"]
+    assert (len(message["samples"]), message["of"]) == (32, 30)
     text = diagnosis_page.render(report)
     assert "measured on 2,000 samples, of which the first 32 are shown" in text
     assert len(text) < 3_000_000
@@ -157,9 +157,9 @@ def test_json_has_the_numbers(tmp_path, made):
     report = made["pair"]
     diagnosis_page.write(report, tmp_path / "report.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]
-    told = json.loads((tmp_path / "report.json").read_text())
-    assert told == to_dict(report)
-    run = told["runs"][1]
+    message = json.loads((tmp_path / "report.json").read_text())
+    assert message == to_dict(report)
+    run = message["runs"][1]
     assert run["metrics"]["test/accuracy"] == pytest.approx(0.93222)
     assert run["controls"][-1]["refused"] == "places of a causal model ascend"
     assert run["measures"][1]["values"][0] == [None, 2.08, 2.6, 1.82]
@@ -227,9 +227,9 @@ def test_sections_come_in_their_order_and_empty_ones_not_at_all(pages, made):
 def test_a_large_model_makes_a_page_under_three_megabytes():
     report = reports.large()
     assert len(diagnosis_page.render(report).encode()) < 3_000_000
-    (told,) = viewer_data.collect(report)["runs"]
-    assert told["of"] == 197
-    assert len(told["queries"]) == 13  # the class token, and three rows of four patches
+    (message,) = viewer_data.collect(report)["runs"]
+    assert message["of"] == 197
+    assert len(message["queries"]) == 13  # the class token, and three rows of four patches
     assert len(to_dict(report)["runs"][0]["attended"]["queries"]) == 13
     assert len(report_json.to_json(report)) < 3_000_000
 
@@ -262,7 +262,7 @@ def test_controls_that_change_nothing_are_said_to(made):
 
 
 @pytest.mark.parametrize(
-    ("after", "told"),
+    ("after", "message"),
     [
         (3.40002, "3.4 whatever the positions, up to differences below 0.00005."),
         (
@@ -273,7 +273,7 @@ def test_controls_that_change_nothing_are_said_to(made):
     ],
     ids=["rounding", "little", "much"],
 )
-def test_numbers_that_are_compared_differ(made, after, told):
+def test_numbers_that_are_compared_differ(made, after, message):
     pair = [
         Control(name=name, metrics={"test/loss": loss})
         for name, loss in (("as they are", 3.4), ("reversed", after))
@@ -281,7 +281,7 @@ def test_numbers_that_are_compared_differ(made, after, told):
     text = diagnosis_page.render(
         reports.report(replace(made["image"].runs[0], controls=tuple(pair)))
     )
-    assert f"<figcaption>{told}</figcaption>" in text
+    assert f"<figcaption>{message}</figcaption>" in text
 
 
 def test_names_go_on_in_the_next_line_between_their_words():
@@ -296,16 +296,16 @@ def opening(report):
 
 
 def test_what_is_long_stands_under_the_table_of_runs(made):
-    told = [f"{letter} long verdict, {'on and ' * 15}on" for letter in "ab"]
+    message = [f"{letter} long verdict, {'on and ' * 15}on" for letter in "ab"]
     runs = [
         replace(run, facts={"verdict": words})
-        for run, words in zip(made["pair"].runs, told, strict=True)
+        for run, words in zip(made["pair"].runs, message, strict=True)
     ]
     table, under = opening(reports.report(*runs)).split("</table>")
     assert "verdict" not in table
-    assert all(words in under for words in told)
-    alike = [replace(run, facts={"verdict": told[0]}) for run in runs]
-    assert opening(reports.report(*alike)).count(told[0]) == 1
+    assert all(words in under for words in message)
+    alike = [replace(run, facts={"verdict": message[0]}) for run in runs]
+    assert opening(reports.report(*alike)).count(message[0]) == 1
 
 
 def test_a_heading_says_what_the_title_says(made):
@@ -318,7 +318,7 @@ def test_a_heading_says_what_the_title_says(made):
 def test_noise_is_not_coloured():
     def levels(*values):
         measure = Measure(
-            name="one", title="One", unit="nats", says="It is.", values=torch.tensor([values])
+            name="one", title="One", unit="nats", caption="It is.", values=torch.tensor([values])
         )
         (table,) = head_tables.build_figure({"run": measure}, {"run": [0]}).tables
         ((_, cells),) = table.rows
@@ -384,7 +384,7 @@ def test_even_attention_is_told_of_each_run_by_its_own():
 def test_a_line_is_broken_where_there_is_no_number():
     line = torch.tensor([1.0, 2.0, torch.nan, 3.0])
     text = draw(
-        Curves(title="one", x="step", y="loss", places=torch.arange(4), lines={"one": line})
+        Curves(title="one", x="step", y="loss", x_values=torch.arange(4), lines={"one": line})
     )
     (path,) = re.findall(r'd="([^"]*)" stroke="var\(--s0\)"', text)
     assert path.count("M") == 2

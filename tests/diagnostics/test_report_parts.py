@@ -91,7 +91,7 @@ def test_a_profile_of_looking_at_the_token_before_has_one_peak():
         2, torch.tensor([0]), 0.0
     )  # the first token has none before it
     (panel,) = draw_profiles([replace(seen, weights=before)])
-    assert panel.places.tolist() == [*range(12)]
+    assert panel.x_values.tolist() == [*range(12)]
     assert all(line.argmax() == 1 for line in panel.lines.values())
     assert panel.lines["head 1"][1] == 1
 
@@ -161,9 +161,9 @@ def control(name, loss=None, refused=""):
     ids=["alone", "order alone", "a set", "places", "refused"],
 )
 def test_a_verdict_says_whether_places_are_used(others, causal, parts):
-    told = describe_ablation([control("as they are", 2.0), *others], "test/loss", causal)
-    assert all(part in told for part in parts), told
-    assert "shifted" not in told
+    message = describe_ablation([control("as they are", 2.0), *others], "test/loss", causal)
+    assert all(part in message for part in parts), message
+    assert "shifted" not in message
 
 
 def test_what_no_digit_tells_apart_is_no_change():
@@ -229,7 +229,7 @@ def test_training_and_validation_are_drawn_over_the_same_steps():
     )
     first, both, accuracy = draw_training_curves(kept, "tokens")
     assert first.lines["train"].tolist() == [4, 2, 3, 1]
-    assert both.places.tolist() == [1, 3]
+    assert both.x_values.tolist() == [1, 3]
     assert both.lines["train"].tolist() == [3, 2]
     assert both.lines["val"].tolist() == [5, 6]
     assert accuracy.lines["val/accuracy"].tolist() == pytest.approx([0.1, 0.2])
@@ -237,7 +237,7 @@ def test_training_and_validation_are_drawn_over_the_same_steps():
 
 def test_long_trainings_are_thinned():
     (panel,) = draw_training_curves(rows(train_loss=[str(n) for n in range(1000)]), "tokens")
-    assert len(panel.places) <= 400
+    assert len(panel.x_values) <= 400
     assert panel.lines["train"].mean().item() == pytest.approx(499.5, abs=1)
 
 
@@ -247,7 +247,7 @@ def test_what_was_measured_of_attention_has_a_line_for_each_layer():
         {"step": "9", "attention/0/entropy": "3"},
     ]
     (panel,) = draw_training_curves(kept, "tokens")
-    assert panel.places.tolist() == [0, 9]
+    assert panel.x_values.tolist() == [0, 9]
     assert (panel.title, panel.y) == ("Entropy", "nats")
     assert panel.lines["layer 0"].tolist() == [1, 3]
     assert panel.lines["layer 1"].isnan().tolist() == [False, True]
@@ -261,10 +261,10 @@ def test_an_evaluation_at_other_lengths_is_drawn_with_its_own():
     }
     result = {"metrics": {"test/loss": 1.0}, "size": 32, "lengths": swept}
     loss, place = draw_extrapolation(result, 32)
-    assert loss.places.tolist() == [16, 32, 64]
+    assert loss.x_values.tolist() == [16, 32, 64]
     assert loss.lines["test/loss"].tolist() == [2, 1, 3]
-    assert "refused at 128" in loss.says
-    assert place.places.tolist() == [0, 2]
+    assert "refused at 128" in loss.caption
+    assert place.x_values.tolist() == [0, 2]
     slid = {size: {"windows": "sliding", **found} for size, found in swept.items()}
     loss, _ = draw_extrapolation({**result, "windows": "side by side", "lengths": slid}, 32)
-    assert loss.places.tolist() == [16, 64]
+    assert loss.x_values.tolist() == [16, 64]

@@ -88,7 +88,7 @@ def test_parameters_that_hardly_tell_are_not_moved():
 
 def test_a_long_text_is_shown_by_its_beginning():
     chain = chained("alibi", Dims(32, 2, length=5000, depth=1))
-    assert shown(chain)["Bias on scores"].places.tolist() == list(range(-127, 128))
+    assert shown(chain)["Bias on scores"].x_values.tolist() == list(range(-127, 128))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -124,7 +124,7 @@ def test_every_panel_says_what_one_should_see(dims, names):
         assert len({panel.title for panel in found}) == len(found)
         for panel in found:
             assert isinstance(panel, Panel)
-            assert panel.says.endswith("."), (name, panel.title)
+            assert panel.full_caption.endswith("."), (name, panel.title)
 
 
 def block(dims=TEXT, **options):

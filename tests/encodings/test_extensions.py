@@ -180,9 +180,9 @@ def test_a_task_by_a_rule_has_the_same_weights_and_other_logits():
 
 
 def test_a_rule_that_no_link_knows_is_told_with_those_that_are():
-    told = extrapolation.explain_unknown(language.decoder("rope", "fox"), "yarm", (2.0,))
+    message = extrapolation.explain_unknown(language.decoder("rope", "fox"), "yarm", (2.0,))
     assert (
-        told
+        message
         == "the encoding of the model, rope and fox, knows no extrapolation yarm; did you mean yarn?"
     )
     assert "resample" in extrapolation.explain_unknown(language.decoder("learned"), "ntk", (2.0,))
@@ -203,7 +203,7 @@ def test_places_that_are_stretched_already_know_no_rule(coordinates):
         "yarn",
         "llama3",
     }
-    told = extrapolation.explain_unknown(model, "linear", (2.0,))
-    assert told.startswith(
+    message = extrapolation.explain_unknown(model, "linear", (2.0,))
+    assert message.startswith(
         f"the encoding of the model, rope with coordinates {coordinates}, knows no extrapolation linear"
     )

@@ -52,7 +52,7 @@ def tensors(panel):
     if isinstance(panel, Bars):
         return [torch.tensor(list(panel.values.values()))]
     if isinstance(panel, Curves):
-        return [panel.places, *panel.lines.values(), *(panel.band or ())]
+        return [panel.x_values, *panel.lines.values(), *(panel.band or ())]
     return (
         [one for two in panel.groups.values() for one in two]
         if isinstance(panel, Points)
@@ -89,7 +89,7 @@ def test_findings_are_finite_panels_that_say_something_and_change_nothing(member
             assert ": " in panel.title
             assert panel.x
             assert panel.y
-            assert panel.says.endswith(".")
+            assert panel.full_caption.endswith(".")
             for tensor in tensors(panel):
                 assert tensor.numel()
                 assert (tensor.device.type, tensor.requires_grad) == ("cpu", False)
@@ -219,12 +219,12 @@ def test_buckets_of_t5_share_far_offsets():
         encoding.table.copy_(torch.arange(8.0)[:, None].expand(-1, 2))
 
     curve = found("t5", num_buckets=8, max_distance=9, change=numbered)["Bias by offset, text"]
-    assert curve.places.tolist() == list(range(10))
+    assert curve.x_values.tolist() == list(range(10))
     assert curve.lines["all heads"].tolist() == [0, 1, 2, 3, 4, 5, 6, 6, 7, 7]
     both = found("t5", causal=False, num_buckets=8, max_distance=9, change=numbered)[
         "Bias by offset, text"
     ]
-    assert both.places[0] == -9
+    assert both.x_values[0] == -9
     assert both.lines["all heads"][8:11].tolist() == [
         5,
         0,
@@ -237,7 +237,7 @@ def test_shaw_tells_the_norm_of_each_offset_from_query_to_key():
         encoding.key.zero_()[3] = 2.0  # key - query = -1 at a reach of 4
 
     curve = found("shaw", max_distance=4, change=one_back)["Key vectors by offset"]
-    assert curve.lines["all heads"][curve.places == 1] == 8  # 16 channels of 2
+    assert curve.lines["all heads"][curve.x_values == 1] == 8  # 16 channels of 2
     assert curve.lines["all heads"].sum() == 8
 
 
@@ -277,16 +277,16 @@ def test_a_stick_that_nobody_breaks_is_left_whole():
 def test_padding_counts_nothing():
     layer = zoo.Attention(Dims(16, 2), "cope", causal=True).eval()
     x, document = torch.randn(1, 12, 16), torch.tensor([[0] * 6 + [-1] * 6])
-    told = []
+    message = []
     for tokens in (
         Tokens.at(x[:, :6], torch.arange(6.0)[:, None]),
         Tokens.at(x, torch.arange(12.0)[:, None], None, document),
     ):
         chain = Chain.of(layer.encoding)
         call = layer.layer.describe(tokens, chain, Context())[1]
-        told.append({panel.title: panel.values for panel in chain.panels(call)})
-    for title, values in told[0].items():
-        assert told[1][title] == pytest.approx(values), title
+        message.append({panel.title: panel.values for panel in chain.panels(call)})
+    for title, values in message[0].items():
+        assert message[1][title] == pytest.approx(values), title
 
 
 @torch.no_grad()

@@ -73,8 +73,10 @@ def title(entry: Any) -> str:
     defaults = {key: option.default for key, option in inspect.signature(cls).parameters.items()}
     defaults = {"shared": cls.shared, "coordinates": cls.coordinates, **defaults}
     options = {**entry, **entry.get("options", {})}.items()
-    told = [f"{k}={v}" for k, v in options if k not in ("name", "options") and defaults.get(k) != v]
-    return f"{entry['name']}({','.join(told)})" if told else str(entry["name"])
+    changed = [
+        f"{k}={v}" for k, v in options if k not in ("name", "options") and defaults.get(k) != v
+    ]
+    return f"{entry['name']}({','.join(changed)})" if message else str(entry["name"])
 
 
 def members() -> Iterator[Case]:

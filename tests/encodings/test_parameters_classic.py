@@ -137,9 +137,9 @@ def test_t5_goes_by_rows_and_columns_as_before():
 
 
 def refusal(name, axes):
-    with pytest.raises(OptionError) as told:
+    with pytest.raises(OptionError) as message:
         zoo.encoding_class(name)(Dims(48, 2, axes, 4))
-    return str(told.value)
+    return str(message.value)
 
 
 @pytest.mark.parametrize(

@@ -100,9 +100,9 @@ def test_offsets_are_those_of_the_grid(reports):
     assert isinstance(image, HeatmapGrid)
     assert isinstance(time, Curves)
     assert (image.values.shape, image.mark, image.corner) == ((2, 7, 7), (0, 0), (-3, -3))
-    assert (time.places.tolist(), frame.values.shape) == ([-1, 0, 1], (2, 7, 7))
-    assert text.places.tolist() == [*range(-15, 16)]
-    assert reports["decoder"].profiles[0].places.tolist() == [*range(16)]
+    assert (time.x_values.tolist(), frame.values.shape) == ([-1, 0, 1], (2, 7, 7))
+    assert text.x_values.tolist() == [*range(-15, 16)]
+    assert reports["decoder"].profiles[0].x_values.tolist() == [*range(16)]
 
 
 def test_a_key_to_the_right_is_drawn_to_the_right(reports):
@@ -186,13 +186,13 @@ def test_what_an_evaluation_found_is_kept_and_drawn(runs, zoo):
     assert json.loads((runs / "decoder" / "evaluation.json").read_text()) == json.loads(out)
     (run,) = build_report([str(runs / "decoder"), "limit=1", "controls=false"])[0].runs
     loss = next(panel for panel in run.extrapolation if panel.y == "test/loss")
-    assert loss.places.tolist() == [8, 16]
-    assert "refused at 32" in loss.says
+    assert loss.x_values.tolist() == [8, 16]
+    assert "refused at 32" in loss.caption
     (runs / "decoder" / "evaluation.json").write_text("{")
-    code, _, told = zoo("diagnose", runs / "decoder", "limit=1")
+    code, _, message = zoo("diagnose", runs / "decoder", "limit=1")
     (runs / "decoder" / "evaluation.json").unlink()
     assert code == 4
-    assert "evaluation.json" in told
+    assert "evaluation.json" in message
 
 
 def test_layers_and_runs_are_chosen(runs, zoo, tmp_path):
@@ -240,8 +240,8 @@ def test_one_run_has_names_for_its_checkpoints(runs):
 def test_a_page_and_its_numbers_are_written(runs, zoo, tmp_path, caplog):
     caplog.set_level("INFO", "zoo")
     words = ("diagnose", runs / "encoder", "to=page.html", "limit=1", "trainer.accelerator=cpu")
-    code, out, told = zoo(*words, "--json")
-    assert code == 0, told
+    code, out, message = zoo(*words, "--json")
+    assert code == 0, message
     assert json.loads(out) == json.loads((tmp_path / "page.json").read_text())
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert "mlm_t5: testing with positions reversed" in caplog.messages
@@ -311,8 +311,8 @@ def checkpoints(runs):
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_inputs_are_told(case, checkpoints, zoo):
     words, expected, parts = WRONG[case]
-    code, out, told = zoo("diagnose", *(word.format(runs=checkpoints) for word in words))
-    assert (code, out) == (expected, ""), told
-    assert "Traceback" not in told
+    code, out, message = zoo("diagnose", *(word.format(runs=checkpoints) for word in words))
+    assert (code, out) == (expected, ""), message
+    assert "Traceback" not in message
     for part in parts:
-        assert part in told
+        assert part in message

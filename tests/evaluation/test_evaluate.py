@@ -40,16 +40,16 @@ def runs(tmp_path_factory):
 @pytest.fixture
 def evaluated(zoo):
     def run(*arguments):
-        code, out, told = zoo("eval", *arguments, "--json")
-        assert code == 0, told
+        code, out, message = zoo("eval", *arguments, "--json")
+        assert code == 0, message
         return json.loads(out)
 
     return run
 
 
 def test_rules_are_tried_at_each_length_past_training(runs, evaluated, zoo):
-    asked = ["evaluate.lengths=[0.5x,1x,2x,48]", "evaluate.extrapolation=[none,linear,yarn]"]
-    found = evaluated(runs / "rope", *asked)
+    overrides = ["evaluate.lengths=[0.5x,1x,2x,48]", "evaluate.extrapolation=[none,linear,yarn]"]
+    found = evaluated(runs / "rope", *overrides)
     assert [*found["lengths"]] == ["8", "16", "32", "48"]
     assert [*found["extrapolation"]] == ["none", "linear", "yarn"]
     assert all([*sizes] == ["32", "48"] for sizes in found["extrapolation"].values())
@@ -62,7 +62,7 @@ def test_rules_are_tried_at_each_length_past_training(runs, evaluated, zoo):
     alone = evaluated(runs / "rope", "evaluate.lengths=[32]", scaling)["lengths"]["32"]
     assert found["extrapolation"]["yarn"]["32"] == alone
     assert (found["size"], found["trained"]) == (16, 16)
-    _, out, _ = zoo("eval", runs / "rope", *asked)
+    _, out, _ = zoo("eval", runs / "rope", *overrides)
     assert "\n  32 tokens, yarn  " in out
     assert "none" not in out
     assert "\nwindows: side by side\n" in out
@@ -79,7 +79,7 @@ def test_a_learned_table_is_read_past_its_end_by_resampling(runs, evaluated):
         table.T[None, :, :, None], size=(32, 1), mode="bicubic", align_corners=False
     )[0, :, :, 0].T
     data = build_data(recipe(runs / "learned" / "recipe.yaml"), length=32)
-    data.adopt_spec(task.samples)
+    data.adopt_spec(task.spec)
     losses = []
     with torch.no_grad():
         for batch in data.test_dataloader():
@@ -112,21 +112,21 @@ def test_sliding_windows_are_each_window_by_itself(runs, evaluated):
     assert found["windows"] == "sliding by 5, the last 5 tokens of each are targets"
     task = load(runs / "rope")
     data = build_data(recipe(runs / "rope" / "recipe.yaml"))
-    data.adopt_spec(task.samples)
+    data.adopt_spec(task.spec)
     text = torch.tensor(data.corpus.tokens.splits["test"].tokens.astype(int))
     nats, right, count = torch.zeros(32), torch.zeros(32), torch.zeros(32)
-    start, asked = 0, 0
-    while asked < len(text) - 1:
+    start, covered = 0, 0
+    while covered < len(text) - 1:
         start = min(start, len(text) - 33)
         window = text[start : start + 33]
         with torch.no_grad():
             logs = task.model(window[None, :-1])[0].log_softmax(-1)
         for place in range(32):
-            if start + place >= asked:
+            if start + place >= covered:
                 nats[place] -= logs[place, window[place + 1]]
                 right[place] += logs[place].argmax() == window[place + 1]
                 count[place] += 1
-        asked, start = start + 32, start + 5
+        covered, start = start + 32, start + 5
     assert count.sum() == len(text) - 1
     assert found["test/loss"] == pytest.approx((nats.sum() / count.sum()).item(), rel=1e-5)
     assert found["test/accuracy"] == pytest.approx((right.sum() / count.sum()).item())
@@ -156,8 +156,8 @@ def test_a_variant_may_change_an_option_of_several_words():
 
 
 def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):
-    asked = ["evaluate.resolutions=[16,8x32,1.5x]", "evaluate.extrapolation=[linear]"]
-    found = evaluated(runs / "axial", *asked)
+    overrides = ["evaluate.resolutions=[16,8x32,1.5x]", "evaluate.extrapolation=[linear]"]
+    found = evaluated(runs / "axial", *overrides)
     assert [*found["resolutions"]] == ["16", "8x32", "24"]
     assert [*found["extrapolation"]["linear"]] == ["8x32", "24"]
     assert found["resolutions"]["16"] == found["metrics"]
@@ -170,7 +170,7 @@ def test_images_of_other_shapes_are_measured(runs, evaluated, zoo):
         == found["extrapolation"]["linear"]["8x32"]
         != found["resolutions"]["8x32"]
     )
-    _, out, _ = zoo("eval", runs / "axial", *asked)
+    _, out, _ = zoo("eval", runs / "axial", *overrides)
     assert re.search(r"^ *8 x 32  +0", out, re.MULTILINE)
     assert re.search(r"^ *8 x 32, linear  +0", out, re.MULTILINE)
 
@@ -237,10 +237,11 @@ def test_too_little_memory_at_one_length_is_told_and_stops_no_other(error, runs,
 def test_what_was_measured_before_a_signal_is_kept(runs, zoo, beyond):
     (runs / "rope" / RESULT).unlink(missing_ok=True)
     beyond(Stopped(SIGTERM, "stopped by SIGTERM while testing; nothing was written"))
-    code, out, told = zoo("eval", runs / "rope", "evaluate.lengths=[2x,48,64]")
+    code, out, message = zoo("eval", runs / "rope", "evaluate.lengths=[2x,48,64]")
     assert (code, out) == (143, "")
     assert (
-        f"stopped by SIGTERM while testing; {runs / 'rope' / RESULT} has the results so far" in told
+        f"stopped by SIGTERM while testing; {runs / 'rope' / RESULT} has the results so far"
+        in message
     )
     kept = json.loads((runs / "rope" / RESULT).read_text())
     assert kept["partial"] is True
@@ -361,11 +362,11 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.replace(" ", "-"))
 def test_what_cannot_be_asked_is_told(case, runs, zoo):
     run, overrides, words = WRONG[case]
-    code, out, told = zoo("eval", runs / run, *overrides)
+    code, out, message = zoo("eval", runs / run, *overrides)
     assert (code, out) == (2, "")
-    assert "Traceback" not in told
+    assert "Traceback" not in message
     for word in ["command line", *words]:
-        assert word in told
+        assert word in message
 
 
 def test_points_of_a_curve_weigh_each_token_the_same():

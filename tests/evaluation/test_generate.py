@@ -41,8 +41,8 @@ def evaluated(zoo):
     """What `zoo eval` prints as JSON."""
 
     def run(*arguments):
-        code, out, told = zoo("eval", *arguments, "--json")
-        assert code == 0, told
+        code, out, message = zoo("eval", *arguments, "--json")
+        assert code == 0, message
         return json.loads(out)
 
     return run
@@ -53,8 +53,8 @@ def generated(zoo):
     """The samples that `zoo generate` prints as JSON."""
 
     def run(*arguments):
-        code, out, told = zoo("generate", *arguments, "--json")
-        assert code == 0, told
+        code, out, message = zoo("generate", *arguments, "--json")
+        assert code == 0, message
         return json.loads(out)["samples"]
 
     return run
@@ -185,12 +185,12 @@ def test_with_a_stride_only_the_last_places_are_asked(train, evaluated):
 
 def test_a_figure_marks_the_length_of_training_whatever_the_data(train, evaluated, monkeypatch):
     run, _ = train("lm_rope")
-    asked = []
+    sizes = []
     monkeypatch.setattr(
-        size_figure, "save_figure", lambda recipe, result, run, trained: asked.append(trained)
+        size_figure, "save_figure", lambda recipe, result, run, trained: sizes.append(trained)
     )
     evaluated(run, "data.length=32", "evaluate.lengths=[8]")
-    assert asked == [16]
+    assert sizes == [16]
 
 
 # other texts
@@ -208,9 +208,9 @@ def test_another_text_is_read_with_the_vocabulary_of_training(train, evaluated, 
 
 def test_characters_that_training_did_not_have_are_named(train, zoo, tmp_path):
     (tmp_path / "song.txt").write_text("aha ooh " * 100)
-    code, out, told = zoo("eval", train("lm_rope")[0], "data.name=text", "data.files=[song.txt]")
+    code, out, message = zoo("eval", train("lm_rope")[0], "data.name=text", "data.files=[song.txt]")
     assert (code, out) == (4, "")
-    assert "song.txt: the vocabulary of 10 characters has no 'o' at position 4" in told
+    assert "song.txt: the vocabulary of 10 characters has no 'o' at position 4" in message
 
 
 # generate
@@ -218,12 +218,12 @@ def test_characters_that_training_did_not_have_are_named(train, zoo, tmp_path):
 
 def test_the_same_seed_writes_the_same_text_with_and_without_a_cache(train, generated):
     run, _ = train("lm_rope")
-    asked = ("prompt=abc", "tokens=30")
-    (one,) = generated(run, *asked)
+    overrides = ("prompt=abc", "tokens=30")
+    (one,) = generated(run, *overrides)
     assert one["tokens"] == len(one["text"]) == 30
     assert one["ended"] == "tokens"
-    assert generated(run, *asked) == generated(run, *asked, "cache=false") == [one]
-    assert generated(run, *asked, "seed=1") != [one]
+    assert generated(run, *overrides) == generated(run, *overrides, "cache=false") == [one]
+    assert generated(run, *overrides, "seed=1") != [one]
 
 
 def test_samples_are_those_of_the_seeds_that_follow(train, generated):
@@ -306,9 +306,9 @@ def test_a_model_that_remembers_segments_writes_past_them(train, generated, zoo)
     run, _ = train("lm_xl", *MEMORY)
     (sample,) = generated(run, "prompt=abc", "tokens=50")
     assert sample["tokens"] == 50
-    code, _, told = zoo("generate", run, "prompt=abc", "cache=false")
+    code, _, message = zoo("generate", run, "prompt=abc", "cache=false")
     assert code == 2
-    assert "generate.cache: a model with memory cannot" in told
+    assert "generate.cache: a model with memory cannot" in message
 
 
 def test_bytes_are_written_as_whole_characters(train, zoo, tmp_path, monkeypatch):

@@ -110,8 +110,10 @@ def test_files_of_digits_are_what_the_model_was_tested_on(runs, predicted, tmp_p
     expected = load(runs / "digits")(images).softmax(-1)
     found = predicted(runs / "digits", "drawn", "top=10")["predictions"]
     for one, shares in zip(found, expected, strict=True):
-        told = {each["label"]: each["probability"] for each in one["top"]}
-        assert [told[number] for number in range(10)] == pytest.approx(shares.tolist(), abs=0.002)
+        message = {each["label"]: each["probability"] for each in one["top"]}
+        assert [message[number] for number in range(10)] == pytest.approx(
+            shares.tolist(), abs=0.002
+        )
 
 
 def test_images_are_read_as_the_data_of_training_is(runs, photos, predicted):
@@ -148,7 +150,7 @@ def test_each_file_is_asked_once_and_alone_gives_the_same(runs, photos, predicte
 
 
 def test_a_line_for_each_file(runs, photos, zoo, predicted):
-    code, out, told = zoo("predict", runs / "photos", "photos", "top=2")
+    code, out, message = zoo("predict", runs / "photos", "photos", "top=2")
     assert code == 0
     lines = out.splitlines()
     first = predicted(runs / "photos", "photos", "top=2")["predictions"][0]["top"]
@@ -156,7 +158,7 @@ def test_a_line_for_each_file(runs, photos, zoo, predicted):
         f"  {e['label']} {e['probability']:.4f}" for e in first
     )
     assert [line.split()[0] for line in lines[3:]] == ["photos/c/d.bmp", "photos/c/e/f.webp"]
-    assert "Traceback" not in told
+    assert "Traceback" not in message
 
 
 def test_a_path_may_have_an_equals_sign(runs, photos, predicted):
@@ -168,8 +170,8 @@ def test_a_path_may_have_an_equals_sign(runs, photos, predicted):
 
 def test_a_name_need_not_be_text(runs, photos, zoo):
     shutil.copy(photos / "a.PNG", os.fsdecode(os.fsencode(photos) + b"/\xff.png"))
-    code, out, told = zoo("predict", runs / "photos", "photos")
-    assert code == 0, told
+    code, out, message = zoo("predict", runs / "photos", "photos")
+    assert code == 0, message
     assert "photos/\\udcff.png " in out
 
 
@@ -200,10 +202,10 @@ def test_long_work_says_how_far_it_is(runs, photos, predicted, monkeypatch, capl
 
 def test_a_text_has_the_loss_that_eval_gives(runs, zoo, predicted, tmp_path):
     (tmp_path / "song.txt").write_text(LETTERS)
-    code, out, told = zoo(
+    code, out, message = zoo(
         "eval", runs / "text", "evaluate.lengths=null", "data.files=[song.txt]", "--json"
     )
-    assert code == 0, told
+    assert code == 0, message
     (tmp_path / "end.txt").write_text(LETTERS[-200:])
     (found,) = predicted(runs / "text", "end.txt")["predictions"]
     assert found["tokens"] == 199
@@ -306,22 +308,22 @@ def test_a_wrong_question(case, runs, photos, zoo, tmp_path):
     (tmp_path / "notes.txt").write_text("Zebras")
     (tmp_path / "half.png").write_bytes(coded(0, (64, 64))[:600])
     run, arguments, expected, words = WRONG[case]
-    code, out, told = zoo("predict", runs / run if run != "nowhere" else run, *arguments)
-    assert (code, out) == (expected, ""), told
-    assert 1 <= len(told.strip().splitlines()) <= 6, told
-    assert "Traceback" not in told
+    code, out, message = zoo("predict", runs / run if run != "nowhere" else run, *arguments)
+    assert (code, out) == (expected, ""), message
+    assert 1 <= len(message.strip().splitlines()) <= 6, message
+    assert "Traceback" not in message
     for word in words:
-        assert word in told
+        assert word in message
 
 
 def test_a_run_is_measured_on_other_images_of_as_many_classes(runs, zoo, tmp_path):
     parquet(tmp_path / "more" / "train-0.parquet", 16, size=(10, 10))
     parquet(tmp_path / "three" / "train-0.parquet", 16, classes=3)
-    code, out, told = zoo(
+    code, out, message = zoo(
         "eval", runs / "photos", "data.path=more", "evaluate.resolutions=[8,16]", "--json"
     )
-    assert code == 0, told
+    assert code == 0, message
     assert json.loads(out)["resolutions"].keys() == {"8", "16"}
-    code, _, told = zoo("eval", runs / "photos", "data.path=three")
+    code, _, message = zoo("eval", runs / "photos", "data.path=three")
     assert code == 2
-    assert "data.classes: 3 classes, but the model was trained with 4" in told
+    assert "data.classes: 3 classes, but the model was trained with 4" in message

@@ -42,9 +42,9 @@ def test_texts_are_named_by_their_classes(calm, predicted, tmp_path):
 
 
 def test_texts_with_labels_are_measured_at_other_lengths(calm, zoo):
-    asked = [f"data.path={calm / 'b.jsonl'}", "evaluate.lengths=[4,8]", "--json"]
-    code, out, told = zoo("eval", calm / "run", *asked)
-    assert code == 0, told
+    overrides = [f"data.path={calm / 'b.jsonl'}", "evaluate.lengths=[4,8]", "--json"]
+    code, out, message = zoo("eval", calm / "run", *overrides)
+    assert code == 0, message
     found = json.loads(out)
     assert found["lengths"].keys() == {"4", "8"}
     assert found["lengths"]["8"] == found["metrics"]
@@ -52,9 +52,9 @@ def test_texts_with_labels_are_measured_at_other_lengths(calm, zoo):
 
 
 def test_a_run_on_labelled_texts_reads_as_many_classes(calm, zoo):
-    code, _, told = zoo("eval", calm / "run", f"data.path={calm / 'b.jsonl'}", "data.classes=5")
+    code, _, message = zoo("eval", calm / "run", f"data.path={calm / 'b.jsonl'}", "data.classes=5")
     assert code == 2
-    assert "data.classes: 5 classes, but the model was trained with 2" in told
+    assert "data.classes: 5 classes, but the model was trained with 2" in message
 
 
 @pytest.fixture
@@ -74,14 +74,14 @@ def folders(tmp_path):
 def test_a_test_split_alone_is_measured_by_the_names_of_its_classes(calm, zoo, folders):
     shown = []
     for words in ([], ["data.classes=[wild,calm]"]):
-        asked = [
+        overrides = [
             f"data.path={folders('calm', 'wild')}",
             "data.test=test",
             "data.val=validation",
             *words,
         ]
-        code, out, told = zoo("eval", calm / "run", *asked, "--json")
-        assert code == 0, told
+        code, out, message = zoo("eval", calm / "run", *overrides, "--json")
+        assert code == 0, message
         shown.append(json.loads(out))
     assert shown[0]["metrics"] == shown[1]["metrics"]
     assert shown[0]["count"] == 6
@@ -89,25 +89,25 @@ def test_a_test_split_alone_is_measured_by_the_names_of_its_classes(calm, zoo, f
 
 def test_a_run_is_not_measured_against_classes_of_other_names(calm, zoo, folders):
     for words in ([], ["data.classes=[sweet,sour]"]):
-        code, _, told = zoo(
+        code, _, message = zoo(
             "eval", calm / "run", f"data.path={folders('sweet', 'sour')}", "data.test=test", *words
         )
         assert code == 2
-        assert "data.classes: " in told
-        assert "not calm, wild" in told
+        assert "data.classes: " in message
+        assert "not calm, wild" in message
 
 
 def test_data_that_is_not_as_told_makes_no_run_directory(zoo, folders, tmp_path):
     path = folders("calm", "wild")
     (tmp_path / "calm.yaml").write_text(CALM)
     splits = ["data.train=test", "data.val=0.2", "data.test=0.2"]
-    code, _, told = zoo("fit", "calm.yaml", f"data.path={path}", *splits, "data.classes=[a,b]")
+    code, _, message = zoo("fit", "calm.yaml", f"data.path={path}", *splits, "data.classes=[a,b]")
     assert code == 2
-    assert "data.classes: " in told
-    assert "has the classes calm, wild, not a, b" in told
-    code, _, told = zoo(
+    assert "data.classes: " in message
+    assert "has the classes calm, wild, not a, b" in message
+    code, _, message = zoo(
         "fit", "calm.yaml", f"data.path={path}", *splits, "data.classes=2", "data.text=words"
     )
     assert code == 4
-    assert "no column words" in told
+    assert "no column words" in message
     assert not (tmp_path / "runs").exists()

@@ -49,7 +49,7 @@ class Environment:
         kept = {
             key: os.environ[key] for key in ("HOME", "PATH", "XDG_CACHE_HOME") if key in os.environ
         }
-        told = subprocess.run(
+        message = subprocess.run(
             [self.bin / program, *map(str, words)],
             capture_output=True,
             text=True,
@@ -57,8 +57,8 @@ class Environment:
             env=kept | {"OMP_NUM_THREADS": "1"},
             **more,
         )
-        assert told.returncode == 0, told.stderr
-        return told.stdout
+        assert message.returncode == 0, message.stderr
+        return message.stdout
 
 
 @pytest.fixture(scope="session")

@@ -32,9 +32,9 @@ def path(tmp_path):
 
 def refused(path, content):
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=str(path)) as told:
+    with pytest.raises(CheckpointError, match=str(path)) as printed:
         checkpoint.read(path)
-    return told.value
+    return printed.value
 
 
 def full(*_):

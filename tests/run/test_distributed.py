@@ -9,7 +9,7 @@ from zoo.run import distributed
 from zoo.run.build import build_trainer
 
 
-def told(monkeypatch, said):
+def message(monkeypatch, said):
     for key, value in said.items():
         monkeypatch.setenv(key, str(value))
 
@@ -30,13 +30,13 @@ def told(monkeypatch, said):
     ids=range(9),
 )
 def test_processes_and_nodes_are_those_of_the_launcher(said, found, monkeypatch):
-    told(monkeypatch, said)
+    message(monkeypatch, said)
     assert distributed.detect_launcher() == found
 
 
 @pytest.mark.parametrize("launcher", [several.torchrun, several.slurm])
 def test_they_go_before_the_recipe(launcher, monkeypatch):
-    told(
+    message(
         monkeypatch, launcher(0, 2)
     )  # the first: Lightning remembers the rank for the rest of the process
     trainer = build_trainer(zoo.load_recipe("vit_comrope", ["trainer.accelerator=cpu"]))
@@ -45,7 +45,7 @@ def test_they_go_before_the_recipe(launcher, monkeypatch):
 
 
 def test_weights_are_dealt_out_to_all_processes(monkeypatch):
-    told(monkeypatch, several.torchrun(0, 2))
+    message(monkeypatch, several.torchrun(0, 2))
     recipe = zoo.load_recipe("vit_comrope", ["trainer.accelerator=cpu", "trainer.strategy=fsdp"])
     strategy = build_trainer(recipe).strategy
     assert isinstance(strategy, ModelParallelStrategy)

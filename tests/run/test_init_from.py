@@ -37,11 +37,11 @@ def test_a_run_starts_from_another_and_tells_how(first, tiny, weights, caplog):
         Path("second"),
         "never",
     )
-    told, log = result["init_from"], Path("second/train.log").read_text()
-    assert told["copied"] == len(weights(first))
-    assert not told["resampled"]
-    assert all(name.startswith(("blocks.2.", "encoding.rope_mixed.2.")) for name in told["left"])
-    assert f"Initialised from {first.resolve()}: {told['copied']} weights copied" in log
+    message, log = result["init_from"], Path("second/train.log").read_text()
+    assert message["copied"] == len(weights(first))
+    assert not message["resampled"]
+    assert all(name.startswith(("blocks.2.", "encoding.rope_mixed.2.")) for name in message["left"])
+    assert f"Initialised from {first.resolve()}: {message['copied']} weights copied" in log
     assert "left blocks.2.attn.q_proj.weight: not in the checkpoint" in log
     found = weights("second/checkpoints/last.ckpt")
     for name, value in weights(first).items():
@@ -63,21 +63,23 @@ def test_nothing_is_started_from_a_checkpoint_that_gives_nothing(change, first, 
     if change == "corrupt":
         first.write_bytes(first.read_bytes()[:-200])
     asked = "nowhere.ckpt" if change == "absent" else first
-    told = {
+    message = {
         "absent": "no such checkpoint",
         "corrupt": "does not end with its checksum",
         "strange": "none fits",
     }[change]
     more = ["model.dim=24", "model.patch_size=2"] if change == "strange" else []
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         fit("vit_comrope", [*tiny, f"init_from={asked}", *more], Path("second"), "never")
     assert not Path("second").exists()
 
 
 def test_a_run_directory_names_its_best_checkpoint(first, tiny):
-    told = fit("vit_comrope", [*tiny, *STILL, "init_from=first"], Path("two"), "never")["init_from"]
-    assert told["checkpoint"] == str(Path("first/checkpoints/best.ckpt").resolve())
-    assert told["left"] == {}
+    message = fit("vit_comrope", [*tiny, *STILL, "init_from=first"], Path("two"), "never")[
+        "init_from"
+    ]
+    assert message["checkpoint"] == str(Path("first/checkpoints/best.ckpt").resolve())
+    assert message["left"] == {}
 
 
 def test_latest_is_the_run_before_this_one(tiny):

@@ -32,24 +32,24 @@ class Run:
     """What W&B and MLflow are told, in their place."""
 
     def __init__(self):
-        self.told = []
-        self.config = SimpleNamespace(update=lambda given, **_: self.told.append(given))
+        self.logged = []
+        self.config = SimpleNamespace(update=lambda given, **_: self.logged.append(given))
 
     def log(self, metrics, **_):
-        self.told.append(dict(metrics))
+        self.logged.append(dict(metrics))
 
     def get_experiment_by_name(self, name):
         return None
 
     def create_experiment(self, name, artifact_location):
-        self.told.append(name)
+        self.logged.append(name)
         return "1"
 
     def create_run(self, experiment_id, tags):
         return SimpleNamespace(info=SimpleNamespace(run_id="7", experiment_id=experiment_id))
 
     def log_batch(self, run_id, params=(), metrics=(), **_):
-        self.told.append([(one.key, one.value) for one in (*params, *metrics)])
+        self.logged.append([(one.key, one.value) for one in (*params, *metrics)])
 
     def set_terminated(self, *_):
         pass
@@ -118,7 +118,7 @@ def test_tensorboard_is_told_the_recipe(made):
 def test_wandb_is_told_the_recipe_and_metrics_and_keeps_to_the_machine(wandb, made, monkeypatch):
     run, given = wandb
     recipe, _ = made("wandb")
-    assert run.told == [recipe.plain(), {"train/loss": 2.0, "trainer/global_step": 3}]
+    assert run.logged == [recipe.plain(), {"train/loss": 2.0, "trainer/global_step": 3}]
     assert (given["project"], given["name"], given["dir"]) == ("zoo", "one", "runs/one")
     assert of_wandb.os.environ["WANDB_MODE"] == "dryrun"
     first = given["id"]
@@ -130,7 +130,7 @@ def test_mlflow_is_told_the_recipe_and_metrics_in_the_run_directory(mlflow, made
     run, given = mlflow
     made("mlflow")
     assert given == [f"sqlite:///{Path('runs/one/mlflow.db').resolve()}"]
-    name, params, metrics = run.told
+    name, params, metrics = run.logged
     assert name == "vit_none"
     assert {("seed", "0"), ("model/dim", "16")} <= set(params)
     assert metrics == [("train/loss", 2.0)]
@@ -145,13 +145,13 @@ def test_mlflow_goes_where_the_environment_says(mlflow, made, monkeypatch):
 def test_a_tracker_that_is_not_installed_is_a_fault(tiny, capsys, monkeypatch):
     monkeypatch.setattr(loggers, "find_spec", lambda name: None)
     code = main(["fit", "vit_none", "trainer.logger=[wandb,mlflow]"])
-    told = capsys.readouterr().err
+    logged = capsys.readouterr().err
     assert code == 2
     assert (
         "command line: trainer.logger: wandb is not installed; pip install wandb, or leave it out"
-        in told
+        in logged
     )
-    assert "mlflow is not installed; pip install mlflow" in told
+    assert "mlflow is not installed; pip install mlflow" in logged
     assert not Path("runs").exists()
 
 

@@ -94,10 +94,10 @@ def test_what_draws_aside_leaves_the_stream_where_it_stood():
 
 def test_a_digest_is_of_every_bit():
     value = torch.tensor([[0.0, 1.5], [2.0, -1.0]])
-    told = hashlib.sha256(
+    message = hashlib.sha256(
         b"torch.float32 (2, 2)" + np.array([[0, 1.5], [2, -1]], "<f4").tobytes()
     ).hexdigest()
-    assert digest([value]) == told
+    assert digest([value]) == message
     assert digest([torch.tensor([0.0])]) != digest([torch.tensor([-0.0])])
 
 
@@ -105,10 +105,10 @@ def test_weights_that_are_not_learned_are_digested_too(tmp_path):
     model = torch.nn.Linear(2, 1, bias=False)
     model.register_buffer("table", torch.zeros(3))
     model.register_buffer("count", torch.zeros(3, dtype=torch.long))
-    told = StartManifest(tmp_path, model, {}).content
-    assert told["parameters"] == 2
-    assert set(told["weights"]) == {"weight", "table"}
-    assert told["weights"]["table"] == [3, digest([torch.zeros(3)])]
+    message = StartManifest(tmp_path, model, {}).content
+    assert message["parameters"] == 2
+    assert set(message["weights"]) == {"weight", "table"}
+    assert message["weights"]["table"] == [3, digest([torch.zeros(3)])]
 
 
 def test_tensors_of_a_batch_are_found_in_mappings_too():

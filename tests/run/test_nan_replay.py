@@ -70,18 +70,18 @@ def test_the_first_module_is_named(more, tiny, monkeypatch):
     monkeypatch.setattr(
         torch.nn.Module, "compile", lambda module: compiled(module, backend="eager")
     )
-    told, content = broken_run([*tiny, "trainer.max_epochs=6", *more], monkeypatch, spoil)
+    printed, content = broken_run([*tiny, "trainer.max_epochs=6", *more], monkeypatch, spoil)
     assert (
         f"first: the output of {PLACE}; batch, random states and weights are in run/replay.pt"
-        in told
+        in printed
     )
     assert content["replay"]["first"] == f"the output of {PLACE}"
     assert content["replay"]["step"] == STEP
 
 
 def test_the_first_gradient_is_named(tiny, monkeypatch):
-    told, _ = broken_run(tiny, monkeypatch, spoil_gradient)
-    assert f"first: the gradient of the output of {PLACE}" in told
+    printed, _ = broken_run(tiny, monkeypatch, spoil_gradient)
+    assert f"first: the gradient of the output of {PLACE}" in printed
 
 
 def test_no_weight_that_is_not_finite_is_in_any_file(tiny, monkeypatch, weights):

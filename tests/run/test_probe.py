@@ -83,16 +83,16 @@ def assert_logged(found):
 
 def assert_told(found):
     """What the table of hyperparameters says: the recipe, and what came of it."""
-    told = {
+    message = {
         tag: found.summary_metadata[tag]
         for tag in found.summary_metadata
         if tag.startswith("_hparams_")
     }
     start = HParamsPluginData.FromString(
-        told["_hparams_/session_start_info"].plugin_data.content
+        message["_hparams_/session_start_info"].plugin_data.content
     ).session_start_info
     experiment = HParamsPluginData.FromString(
-        told["_hparams_/experiment"].plugin_data.content
+        message["_hparams_/experiment"].plugin_data.content
     ).experiment
     assert start.hparams["model/dim"].number_value == 16
     assert {info.name.tag for info in experiment.metric_infos} == {
@@ -141,7 +141,7 @@ def test_a_model_that_cannot_be_looked_at_is_trained_all_the_same(tiny, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ("diagnostics.layers=[0,5]", "there is no layer 5; the model has layers 0 to 1"),
         ("diagnostics.layers=[-1]", "diagnostics.layers.0: must be at least 0, got -1"),
@@ -150,6 +150,6 @@ def test_a_model_that_cannot_be_looked_at_is_trained_all_the_same(tiny, monkeypa
         ("diagnostics.every_n_step=5", "did you mean diagnostics.every_n_steps?"),
     ],
 )
-def test_diagnostics_that_cannot_be_are_refused(given, told, tiny, capfd):
+def test_diagnostics_that_cannot_be_are_refused(given, message, tiny, capfd):
     assert main(["fit", "vit_comrope", *tiny, given]) == 2
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err

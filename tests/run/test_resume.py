@@ -193,8 +193,8 @@ def test_a_full_disk_stops_the_run_with_its_last_good_checkpoint(save, tiny, mon
         original(handle)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    told = "last.ckpt: cannot be written, No space left on device; still there: best.ckpt in run/checkpoints"
-    with pytest.raises(ZooError, match=told):
+    message = "last.ckpt: cannot be written, No space left on device; still there: best.ckpt in run/checkpoints"
+    with pytest.raises(ZooError, match=message):
         fit("vit_comrope", [*tiny, f"trainer.async_checkpoint={save}"], Path("run"), "never")
     assert checkpoint.read(Path("run/checkpoints/best.ckpt"))["global_step"] == 6
     assert not list(Path("run").rglob("*.writing"))

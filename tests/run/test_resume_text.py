@@ -37,11 +37,9 @@ def test_a_checkpoint_needs_no_corpus(song):
     fit(song, [], Path("run"), "never")
     Path("song.txt").unlink()
     task = zoo.load("run")
-    assert task.samples.length == 16
-    assert (
-        task.samples.vocabulary.decode(task.samples.vocabulary.encode("your boat")) == "your boat"
-    )
-    assert task(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 16, len(task.samples.vocabulary))
+    assert task.spec.length == 16
+    assert task.spec.vocabulary.decode(task.spec.vocabulary.encode("your boat")) == "your boat"
+    assert task(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 16, len(task.spec.vocabulary))
 
 
 def test_a_length_to_evaluate_at_leaves_the_model_as_it_was_trained(song):

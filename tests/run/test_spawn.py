@@ -29,11 +29,11 @@ def test_torchrun_starts_a_run_that_one_process_can_evaluate(zoo):
     done = subprocess.run(
         [*command, *TINY, "--run-dir", "run", "--json"], capture_output=True, text=True, check=True
     )
-    told, (_, again, _) = (
+    message, (_, again, _) = (
         json.loads(done.stdout),
         zoo("eval", "run", "--json", "trainer.accelerator=cpu"),
     )
-    assert told["metrics"] == pytest.approx(json.loads(again)["metrics"], abs=1e-6)
+    assert message["metrics"] == pytest.approx(json.loads(again)["metrics"], abs=1e-6)
     assert (
         done.stderr.count("Run directory") == 2
     )  # at the beginning and at the end, by one process
@@ -46,9 +46,9 @@ def test_a_signal_to_zoo_reaches_the_processes_it_started(process, tmp_path):
         assert run.poll() is None, run.communicate()
         time.sleep(0.1)
     run.send_signal(signal.SIGTERM)
-    _, told = run.communicate(timeout=60)
-    assert run.returncode == 143, told
-    assert told.count("stopped by SIGTERM") == 1
+    _, message = run.communicate(timeout=60)
+    assert run.returncode == 143, message
+    assert message.count("stopped by SIGTERM") == 1
     assert checkpoint.read(last)["global_step"] > 0
 
 
@@ -60,12 +60,12 @@ def test_the_code_that_says_most_is_that_of_the_run():
 def test_one_that_fails_ends_the_others(tmp_path, monkeypatch):
     """Here all do, for there is no such verb."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(AlreadyReported) as told:
+    with pytest.raises(AlreadyReported) as message:
         distributed.spawn_processes(2, ["nothing"])
-    assert told.value.code == 2
+    assert message.value.code == 2
 
 
 def test_nodes_without_a_launcher_are_refused(zoo):
-    code, _, told = zoo("fit", "vit_comrope", *TINY, "trainer.num_nodes=4")
+    code, _, message = zoo("fit", "vit_comrope", *TINY, "trainer.num_nodes=4")
     assert code == 2
-    assert "trainer.num_nodes: 4 nodes, but no launcher says which node this is" in told
+    assert "trainer.num_nodes: 4 nodes, but no launcher says which node this is" in message

@@ -12,7 +12,7 @@ from zoo.data.spec import IGNORE_INDEX
 from zoo.tasks.metrics import TokenMetrics, mean_loss
 
 
-def asked():
+def make_batch():
     """Logits [3, 6, 5] and targets, of which some are not asked."""
     targets = torch.randint(5, (3, 6))
     targets[0, 2:] = targets[:, 4] = IGNORE_INDEX
@@ -20,7 +20,7 @@ def asked():
 
 
 def test_the_loss_is_the_mean_of_what_is_asked():
-    logits, targets = asked()
+    logits, targets = make_batch()
     chosen = [-logits[b, n].log_softmax(0)[targets[b, n]] for b, n in (targets >= 0).nonzero()]
     assert mean_loss(logits, targets).item() == pytest.approx(sum(chosen).item() / len(chosen))
 
@@ -34,7 +34,7 @@ def test_nothing_asked_costs_nothing():
 
 
 def test_half_precision_is_lost_by_neither():
-    logits, targets = asked()
+    logits, targets = make_batch()
     logits = (100 * logits).bfloat16()
     tally = TokenMetrics(6)
     tally.update(logits, targets)
@@ -58,7 +58,7 @@ def test_processes_that_meet_windows_of_other_lengths_add_up(tmp_path, monkeypat
 
 
 def test_each_token_weighs_the_same_whatever_its_batch():
-    logits, targets = asked()
+    logits, targets = make_batch()
     tally = TokenMetrics(6)
     for rows in ([0], [1, 2]):
         tally.update(logits[rows], targets[rows])
@@ -82,7 +82,7 @@ def test_a_window_is_right_where_all_that_it_asks_is():
 
 
 def test_bits_are_told_by_the_unit():
-    logits, targets = asked()
+    logits, targets = make_batch()
     tally, sized = TokenMetrics(6), TokenMetrics(6)
     tally.update(logits, targets)
     sized.update(logits, targets, torch.full((3, 6), 4))
@@ -98,7 +98,7 @@ def test_bits_are_told_by_the_unit():
 
 
 def test_the_loss_by_place_widens_with_the_window():
-    logits, targets = asked()
+    logits, targets = make_batch()
     tally = TokenMetrics(2)
     tally.update(logits[:, :2], targets[:, :2])
     tally.update(logits, targets)
@@ -110,7 +110,7 @@ def test_the_loss_by_place_widens_with_the_window():
 
 
 def test_the_accuracy_by_place_is_that_of_what_is_asked_there():
-    logits, targets = asked()
+    logits, targets = make_batch()
     tally = TokenMetrics(2)
     tally.update(logits[:1], targets[:1])
     tally.update(logits[1:], targets[1:])
@@ -122,7 +122,7 @@ def test_the_accuracy_by_place_is_that_of_what_is_asked_there():
 
 def test_a_tally_starts_anew():
     tally = TokenMetrics(6)
-    tally.update(*asked())
+    tally.update(*make_batch())
     tally.reset()
     assert tally.targets.tolist() == [0] * 6
     assert tally.correct.tolist() == [0] * 6

@@ -76,7 +76,7 @@ def test_a_schedule_multiplies_each_rate():
 
 
 @pytest.mark.parametrize(
-    ("rules", "key", "told"),
+    ("rules", "key", "message"),
     [
         (
             [ParamGroup(match="2.wieght", freeze=True)],
@@ -91,8 +91,8 @@ def test_a_schedule_multiplies_each_rate():
         ([ParamGroup(match="[012].*", freeze=True)], "param_groups", "they freeze every parameter"),
     ],
 )
-def test_rules_that_do_nothing_or_leave_nothing_are_refused(rules, key, told):
-    with pytest.raises(OptionError, match=told) as error:
+def test_rules_that_do_nothing_or_leave_nothing_are_refused(rules, key, message):
+    with pytest.raises(OptionError, match=message) as error:
         groups(*rules)
     assert error.value.key == key
 

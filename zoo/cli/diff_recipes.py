@@ -24,7 +24,7 @@ class LoadedRecipe(NamedTuple):
     """A recipe, and the specification of its data where a checkpoint holds one."""
 
     recipe: Recipe
-    samples: DataSpec | None
+    spec: DataSpec | None
 
 
 def compare_recipes(one: str, other: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _measure_model(loaded: LoadedRecipe) -> dict[str, int | None]:
     """Count parameters and tokens per sample; None if model or data are not to be had."""
     try:
         with torch.device("meta"):
-            experiment = Experiment(loaded.recipe, loaded.samples)
+            experiment = Experiment(loaded.recipe, loaded.spec)
             model = experiment.meta_model
             count = sum(parameter.numel() for parameter in model.parameters())
             return {"parameters": count, "tokens": count_tokens(model, experiment.spec)}

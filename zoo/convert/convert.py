@@ -66,10 +66,7 @@ def convert(file: Path, name: str, words: Sequence[str]) -> dict[str, Any]:
     _refuse(file, wrong_recipe, _compare_model(task.model, weights))
     task.model.load_state_dict(weights)
 
-    content = {
-        "zoo": checkpoint.build_metadata(recipe, task.samples),
-        "state_dict": task.state_dict(),
-    }
+    content = {"zoo": checkpoint.build_metadata(recipe, task.spec), "state_dict": task.state_dict()}
     atomic_io.write_sealed(atomic_io.serialise(content), target)
     return {"recipe": recipe.name, "checkpoint": str(target), "weights": len(published)}
 

@@ -79,24 +79,24 @@ QUERIES, SIDE, GAP = (
 COLUMNS, ACROSS = 192, 4  # pixels of a line of text at most, and cells beside one another
 
 
-def draw_attention(look: LayerAttention) -> Tensor:
+def draw_attention(attention: LayerAttention) -> Tensor:
     """Draw what the queries of the first sample attend to, uint8 [3, height, width].
 
     On a grid, rows are a few queries and columns are heads; each cell is the grid, with a dot on
     the query. For text, a cell is a head, its lines are queries and its columns keys (or the
     largest of several keys, if there are many). Each line is relative to its largest weight.
     """
-    weights = look.weights[0].abs().float().cpu()  # [H, Q, M]
+    weights = attention.weights[0].abs().float().cpu()  # [H, Q, M]
     weights = weights / weights.amax(-1, keepdim=True).clamp(min=1e-12)
-    if look.call.keys.index.shape[-1] == 1:
+    if attention.call.keys.index.shape[-1] == 1:
         return _draw_text(weights)
-    keys = look.grid[1][0].cpu()
-    sizes = _grid_shape(look, int(keys.sum()))
+    keys = attention.grid[1][0].cpu()
+    sizes = _grid_shape(attention, int(keys.sum()))
     chosen = torch.linspace(0, weights.shape[1] - 1, min(QUERIES, weights.shape[1])).long().unique()
     cells = (
         weights[:, chosen][..., keys].unflatten(-1, sizes).transpose(0, 1)
     )  # [Q, H, (T,) rows, columns]
-    own = (look.query_index.cpu()[chosen, None] == torch.arange(weights.shape[-1]))[
+    own = (attention.query_index.cpu()[chosen, None] == torch.arange(weights.shape[-1]))[
         :, keys
     ].unflatten(-1, sizes)
     if len(sizes) == 3:  # frames side by side
@@ -104,9 +104,9 @@ def draw_attention(look: LayerAttention) -> Tensor:
     return _draw_mosaic(cells, own)
 
 
-def _grid_shape(look: LayerAttention, count: int) -> tuple[int, ...]:
+def _grid_shape(attention: LayerAttention, count: int) -> tuple[int, ...]:
     """Return the shape of the grid; a single row if it is unknown."""
-    extent = look.call.keys.grid_size
+    extent = attention.call.keys.grid_size
     return (1, count) if extent is None else tuple(int(size) for size in extent[0, 0])
 
 
@@ -273,11 +273,11 @@ class AttentionDiagnostics(L.Callback):
 
 
 @torch.no_grad()
-def summarize_layer(look: LayerAttention) -> dict[str, float]:
+def summarize_layer(attention: LayerAttention) -> dict[str, float]:
     """Average each metric of a layer over its heads; add the numbers of its encodings."""
-    found = {kind.name: kind.compute(look) for kind in list_metrics(look)}
+    found = {kind.name: kind.compute(attention) for kind in list_metrics(attention)}
     message = {name: float(value.nanmean()) for name, value in found.items()}
-    for panel in look.chain.panels(look.call):
+    for panel in attention.chain.panels(attention.call):
         if isinstance(panel, Bars):
             values = [*panel.values.values()]
             message[panel.title.replace(": ", "/").replace(" ", "_").lower()] = sum(values) / max(
@@ -288,12 +288,12 @@ def summarize_layer(look: LayerAttention) -> dict[str, float]:
     }  # else there is nothing to say
 
 
-def _draw(writer: Any, look: LayerAttention, step: int) -> None:
-    tag = f"attention/{look.layer}"
-    for name, values in (("weights", look.weights), ("scores", look.scores)):
+def _draw(writer: Any, attention: LayerAttention, step: int) -> None:
+    tag = f"attention/{attention.layer}"
+    for name, values in (("weights", attention.weights), ("scores", attention.scores)):
         if values is not None and len(message := values[values.isfinite() & (values != 0)]):
             writer.add_histogram(f"{tag}/{name}", message.cpu(), step)
-    writer.add_image(f"{tag}/looks", draw_attention(look), step)
+    writer.add_image(f"{tag}/looks", draw_attention(attention), step)
 
 
 def _synchronize_clock(trainer: L.Trainer) -> float:

@@ -63,7 +63,7 @@ def draw_correlations(
             title="Correlations of word and position",
             x="key's place",
             y="query's place",
-            says=PARTS,
+            caption=PARTS,
             values=values,
             labels=tuple(parts),
             unit="part of the score",
@@ -115,25 +115,28 @@ def _linearize_norm(norm: nn.Module | None, whole: Tensor) -> Callable[[Tensor],
 
 
 def draw_encodings(
-    model: nn.Module, inputs: Sequence[Any], looks: Sequence[LayerAttention], grid: Sequence[int]
+    model: nn.Module,
+    inputs: Sequence[Any],
+    attentions: Sequence[LayerAttention],
+    grid: Sequence[int],
 ) -> tuple[Panel, ...]:
     """Collect the panels of all encodings: measured ones, reported ones, and correlations.
 
     A rotation that an encoding reports itself is not measured once more.
     """
-    reported = list_reported_panels(looks)
+    reported = list_reported_panels(attentions)
     turned = {panel.y for panel in reported if isinstance(panel, Points)}
     doings = [
         panel
-        for panel in _draw_first_layer(looks, grid)
+        for panel in _draw_first_layer(attentions, grid)
         if not (isinstance(panel, Points) and panel.y in turned)
     ]
-    return (*doings, *reported, *_draw_model_correlations(model, inputs, looks))
+    return (*doings, *reported, *_draw_model_correlations(model, inputs, attentions))
 
 
-def _draw_first_layer(looks: Sequence[LayerAttention], grid: Sequence[int]) -> Iterator[Panel]:
+def _draw_first_layer(attentions: Sequence[LayerAttention], grid: Sequence[int]) -> Iterator[Panel]:
     """Measure the first captured layer; others are the same only if layers share the encoding."""
-    first = looks[0]
+    first = attentions[0]
     for panel in measure_encoding(first.chain, grid, first.call.causal):
         yield (
             panel
@@ -143,11 +146,11 @@ def _draw_first_layer(looks: Sequence[LayerAttention], grid: Sequence[int]) -> I
 
 
 def _draw_model_correlations(
-    model: nn.Module, inputs: Sequence[Any], looks: Sequence[LayerAttention]
+    model: nn.Module, inputs: Sequence[Any], attentions: Sequence[LayerAttention]
 ) -> tuple[Panel, ...]:
     transformers = find_transformers(model)
     # linear attention multiplies features of words and positions
-    if not transformers or looks[0].scores is None:
+    if not transformers or attentions[0].scores is None:
         return ()
     first = transformers[0].blocks[0]
     assert isinstance(first, Block)
@@ -170,10 +173,10 @@ def _draw_model_correlations(
     return draw_correlations(first, before, after, call.call)
 
 
-def list_reported_panels(looks: Sequence[LayerAttention]) -> tuple[Panel, ...]:
+def list_reported_panels(attentions: Sequence[LayerAttention]) -> tuple[Panel, ...]:
     """Collect the panels that the encodings of each layer report, equal ones once."""
     kinds: dict[str, list[tuple[int, Panel]]] = {}
-    for one in looks:
+    for one in attentions:
         for panel in one.chain.panels(one.call):
             kinds.setdefault(panel.title, []).append((one.layer, panel))
     return tuple(panel for kind in kinds.values() for panel in _title_by_layer(kind))

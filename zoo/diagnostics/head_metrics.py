@@ -33,18 +33,20 @@ class HeadMetric:
     compute: Callable[[LayerAttention], Tensor]  # [H]; NaN where nothing can be said
 
 
-def position_unit(look: LayerAttention) -> str:
+def position_unit(attention: LayerAttention) -> str:
     """Return the unit of positions: tokens or patches."""
-    return "tokens" if look.call.keys.index.shape[-1] == 1 else "patches"
+    return "tokens" if attention.call.keys.index.shape[-1] == 1 else "patches"
 
 
-def list_metrics(look: LayerAttention) -> Iterator[HeadMetric]:
+def list_metrics(attention: LayerAttention) -> Iterator[HeadMetric]:
     """Yield the metrics that apply to this layer."""
     yield from _list_spread_metrics()
-    yield from _list_distance_metrics(position_unit(look), AXES[look.call.keys.index.shape[-1]])
-    yield from _list_share_metrics(position_unit(look), not bool(look.grid[1].all()))
-    if look.scores is not None:
-        yield from _list_score_metrics(_is_comparable(look))
+    yield from _list_distance_metrics(
+        position_unit(attention), AXES[attention.call.keys.index.shape[-1]]
+    )
+    yield from _list_share_metrics(position_unit(attention), not bool(attention.grid[1].all()))
+    if attention.scores is not None:
+        yield from _list_score_metrics(_is_comparable(attention))
 
 
 def metrics_by_name(counted: str) -> dict[str, HeadMetric]:
@@ -64,14 +66,14 @@ def _list_spread_metrics() -> Iterator[HeadMetric]:
         "Entropy",
         "nats",
         "Low where a head looks at few keys, high where it looks at all of them alike.",
-        _average(lambda look: metrics.entropy(look.weights)),
+        _average(lambda attention: metrics.entropy(attention.weights)),
     )
     yield HeadMetric(
         "effective_rank",
         "Effective rank",
         "directions",
         "At 1 all queries attend to the same keys; the higher, the more queries differ.",
-        lambda look: metrics.effective_rank(look.weights).nanmean(0),
+        lambda attention: metrics.effective_rank(attention.weights).nanmean(0),
     )
     yield HeadMetric(
         "similarity",
@@ -122,8 +124,9 @@ def _list_share_metrics(counted: str, some_unplaced: bool) -> Iterator[HeadMetri
         "of attention",
         "The share of attention that a token gives to itself.",
         _average(
-            lambda look: metrics.share_at(
-                look.weights, metrics.diagonal(look.query_index, look.weights.shape[-1])
+            lambda attention: metrics.share_at(
+                attention.weights,
+                metrics.diagonal(attention.query_index, attention.weights.shape[-1]),
             )
         ),
     )
@@ -141,7 +144,9 @@ def _list_share_metrics(counted: str, some_unplaced: bool) -> Iterator[HeadMetri
             "of attention",
             "The share of attention that goes to tokens without a place.",
             _average(
-                lambda look: metrics.share_at(look.weights, metrics.special_tokens(look.grid[1]))
+                lambda attention: metrics.share_at(
+                    attention.weights, metrics.special_tokens(attention.grid[1])
+                )
             ),
         )
 
@@ -160,71 +165,73 @@ def _list_score_metrics(comparable: bool) -> Iterator[HeadMetric]:
             "Explained by position alone",
             "of variance",
             "At 1 scores do not depend on content; at 0 the two positions alone explain nothing.",
-            lambda look: metrics.position_r2(_get_scores(look)),
+            lambda attention: metrics.position_r2(_get_scores(attention)),
         )
 
 
 def _average(measure: Callable[[LayerAttention], Tensor]) -> Callable[[LayerAttention], Tensor]:
     """Average a metric [B, H, N] over samples and queries."""
-    return lambda look: measure(look).nanmean((0, 2))
+    return lambda attention: measure(attention).nanmean((0, 2))
 
 
-def _weight_sum(look: LayerAttention) -> Tensor:
+def _weight_sum(attention: LayerAttention) -> Tensor:
     """Sum the weights, [B, H, N]; NaN for padding, which sees nothing."""
-    return metrics.weight_sum(look.weights).masked_fill(
-        ~attention_mask(look.call).any(-1), float("nan")
+    return metrics.weight_sum(attention.weights).masked_fill(
+        ~attention_mask(attention.call).any(-1), float("nan")
     )
 
 
-def _max_score(look: LayerAttention) -> Tensor:
-    found = metrics.max_score(_get_scores(look)).nan_to_num(-float("inf")).amax(0)
+def _max_score(attention: LayerAttention) -> Tensor:
+    found = metrics.max_score(_get_scores(attention)).nan_to_num(-float("inf")).amax(0)
     return found.masked_fill(found.isinf(), float("nan"))
 
 
-def _get_scores(look: LayerAttention) -> Tensor:
-    assert look.scores is not None  # asked for where there are some
-    return look.scores
+def _get_scores(attention: LayerAttention) -> Tensor:
+    assert attention.scores is not None  # asked for where there are some
+    return attention.scores
 
 
-def _first_token_share(look: LayerAttention) -> Tensor:
+def _first_token_share(attention: LayerAttention) -> Tensor:
     """Return the share of the first token of each query's document, [B, H, N]."""
-    queries, keys = look.call.queries.document, look.call.keys.document
+    queries, keys = attention.call.queries.document, attention.call.keys.document
     same = None if queries is None or keys is None else queries[:, :, None] == keys[:, None]
-    return metrics.share_at(look.weights, metrics.first_keys(look.weights, same))
+    return metrics.share_at(attention.weights, metrics.first_keys(attention.weights, same))
 
 
-def _offsets(look: LayerAttention) -> Tensor:
-    return metrics.offsets(look.call.queries.index, look.call.keys.index)
+def _offsets(attention: LayerAttention) -> Tensor:
+    return metrics.offsets(attention.call.queries.index, attention.call.keys.index)
 
 
-def _distance(look: LayerAttention, axis: int | None = None) -> Tensor:
+def _distance(attention: LayerAttention, axis: int | None = None) -> Tensor:
     """Return the distance [B, H, N], NaN for queries that are no part of text or image."""
-    rows, columns = look.grid
+    rows, columns = attention.grid
     if axis is None:
-        found = metrics.distance(look.weights, _offsets(look), columns)
+        found = metrics.distance(attention.weights, _offsets(attention), columns)
     else:
-        found = metrics.distance_by_axis(look.weights, _offsets(look), columns)[..., axis]
+        found = metrics.distance_by_axis(attention.weights, _offsets(attention), columns)[..., axis]
     return found.masked_fill(~rows[:, None], float("nan"))
 
 
-def _neighbourhood_share(look: LayerAttention, reach: int) -> Tensor:
+def _neighbourhood_share(attention: LayerAttention, reach: int) -> Tensor:
     """Return the share near the query [B, H, N], NaN for special tokens."""
-    rows, columns = look.grid
-    near = metrics.neighbourhood(_offsets(look), reach, metrics.positioned_pairs(rows, columns))
-    return metrics.share_at(look.weights, near).masked_fill(~rows[:, None], float("nan"))
+    rows, columns = attention.grid
+    near = metrics.neighbourhood(
+        _offsets(attention), reach, metrics.positioned_pairs(rows, columns)
+    )
+    return metrics.share_at(attention.weights, near).masked_fill(~rows[:, None], float("nan"))
 
 
-def _head_similarity(look: LayerAttention) -> Tensor:
+def _head_similarity(attention: LayerAttention) -> Tensor:
     """Average the similarity of each head to the others; 1 for a single head."""
-    heads = look.weights.shape[1]
-    found = metrics.head_similarity(look.weights).nanmean(0)  # [H, H]
+    heads = attention.weights.shape[1]
+    found = metrics.head_similarity(attention.weights).nanmean(0)  # [H, H]
     return (found.sum(-1) - found.diagonal()) / (heads - 1) if heads > 1 else found[0]
 
 
-def _is_comparable(look: LayerAttention) -> bool:
+def _is_comparable(attention: LayerAttention) -> bool:
     """Tell whether there are several samples whose pairs have the same positions."""
-    index = look.call.keys.index
+    index = attention.call.keys.index
     seen = (
-        _get_scores(look).isfinite().all(0).any(0).any(0)
+        _get_scores(attention).isfinite().all(0).any(0).any(0)
     )  # [M] keys that some query sees in every sample
-    return look.weights.shape[0] > 1 and bool((index == index[:1])[:, seen].all())
+    return attention.weights.shape[0] > 1 and bool((index == index[:1])[:, seen].all())

@@ -21,15 +21,15 @@ from zoo.reporting.panel import Curves, HeatmapGrid, Panel, label_heads
 class Measure:
     """A metric of each head in each layer, [L, H].
 
-    `says` is one sentence on how to read it. `even` is its value for attention spread evenly over
-    all visible keys, None where that means nothing. Rows are the layers of the run's `attended`, or
-    all layers.
+    `caption` is one sentence on how to read it. `even` is its value for attention spread evenly
+    over all visible keys, None where that means nothing. Rows are the layers of the run's
+    `attended`, or all layers.
     """
 
     name: str
     title: str
     unit: str
-    says: str
+    caption: str
     values: Tensor  # [L, H]
     even: float | None = None
 
@@ -109,22 +109,22 @@ Others = Sequence[LayerAttention] | None
 
 
 def compute_measures(
-    looks: Sequence[LayerAttention], content: Others, shifted: Others
+    attentions: Sequence[LayerAttention], content: Others, shifted: Others
 ) -> tuple[Measure, ...]:
     """Compute all metrics of the captured layers that mean something there.
 
     Args:
-        looks: The captured layers.
+        attentions: The captured layers.
         content: The same layers with all tokens at one position; None if the model refuses that.
         shifted: The same layers with all positions shifted alike; None if the model refuses that.
     """
-    return (*_measure_layers(looks), *_compare_layers(looks, content, shifted))
+    return (*_measure_layers(attentions), *_compare_layers(attentions, content, shifted))
 
 
-def _measure_layers(looks: Sequence[LayerAttention]) -> Iterator[Measure]:
-    even = _spread_evenly(looks[0])
-    for kind in list_metrics(looks[0]):
-        values = torch.stack([kind.compute(look) for look in looks])
+def _measure_layers(attentions: Sequence[LayerAttention]) -> Iterator[Measure]:
+    even = _spread_evenly(attentions[0])
+    for kind in list_metrics(attentions[0]):
+        values = torch.stack([kind.compute(attention) for attention in attentions])
         if kind.name == "total" and torch.allclose(values, torch.ones_like(values), atol=1e-4):
             continue  # as of every softmax
         compared = kind.name.split("_")[0] in COMPARED
@@ -132,53 +132,57 @@ def _measure_layers(looks: Sequence[LayerAttention]) -> Iterator[Measure]:
             name=kind.name,
             title=kind.title,
             unit=kind.unit,
-            says=kind.description,
+            caption=kind.description,
             values=values.float().cpu(),
             even=float(kind.compute(even)[0]) if compared else None,
         )
 
 
-def _spread_evenly(look: LayerAttention) -> LayerAttention:
+def _spread_evenly(attention: LayerAttention) -> LayerAttention:
     """Return the layer with equal weights on all visible keys."""
-    visible = attention_mask(look.call).expand(look.weights.shape).to(look.weights.dtype)
-    return replace(look, weights=visible)
+    visible = (
+        attention_mask(attention.call).expand(attention.weights.shape).to(attention.weights.dtype)
+    )
+    return replace(attention, weights=visible)
 
 
 def _compare_layers(
-    looks: Sequence[LayerAttention], content: Others, shifted: Others
+    attentions: Sequence[LayerAttention], content: Others, shifted: Others
 ) -> Iterator[Measure]:
-    if pairs := _pair_scores(looks, content):
+    if pairs := _pair_scores(attentions, content):
         yield Measure(
             name="by_content",
             title="Explained without positions",
             unit="of variance",
-            says="At 1 scores are what they would be with all tokens at one position: content, "
+            caption="At 1 scores are what they would be with all tokens at one position: content, "
             "and order as far as the mask shows it, explain all of them.",
             values=_measure_pairs(pairs, metrics.squared_correlation),
         )
-    if pairs := _pair_scores(looks, shifted):
+    if pairs := _pair_scores(attentions, shifted):
         yield Measure(
             name="departure",
             title="Change under shifts",
             unit="of scores",
-            says="How much scores change when all positions shift alike, by half a grid or half "
+            caption="How much scores change when all positions shift alike, by half a grid or half "
             "a text: at 0 only the offsets between tokens count.",
             values=_measure_pairs(pairs, metrics.shift_sensitivity),
         )
 
 
-def _pair_scores(looks: Sequence[LayerAttention], others: Others) -> list[tuple[Tensor, Tensor]]:
+def _pair_scores(
+    attentions: Sequence[LayerAttention], others: Others
+) -> list[tuple[Tensor, Tensor]]:
     """Pair the scores of each layer with the others', for pairs that both have a position."""
     return [
         (_mask_special_tokens(one, one.scores), other.scores)
-        for one, other in zip(looks, others or (), strict=others is not None)
+        for one, other in zip(attentions, others or (), strict=others is not None)
         if one.scores is not None and other.scores is not None
     ]
 
 
-def _mask_special_tokens(look: LayerAttention, scores: Tensor) -> Tensor:
+def _mask_special_tokens(attention: LayerAttention, scores: Tensor) -> Tensor:
     """Mask scores of tokens without a position: no change of positions can affect them."""
-    return scores.masked_fill(~metrics.positioned_pairs(*look.grid), -torch.inf)
+    return scores.masked_fill(~metrics.positioned_pairs(*attention.grid), -torch.inf)
 
 
 def _measure_pairs(
@@ -190,55 +194,61 @@ def _measure_pairs(
 FARTHEST = 256  # tokens or patches to either side that are drawn
 
 
-def draw_profiles(looks: Sequence[LayerAttention]) -> tuple[Panel, ...]:
+def draw_profiles(attentions: Sequence[LayerAttention]) -> tuple[Panel, ...]:
     """Draw mean weight against offset for each layer; of clips in time and in space."""
-    return tuple(panel for look in looks for panel in _draw_profile(look, f"layer {look.layer}"))
+    return tuple(
+        panel
+        for attention in attentions
+        for panel in _draw_profile(attention, f"layer {attention.layer}")
+    )
 
 
-def _draw_profile(look: LayerAttention, title: str) -> Iterator[Panel]:
-    axes = look.call.keys.index.shape[-1]
+def _draw_profile(attention: LayerAttention, title: str) -> Iterator[Panel]:
+    axes = attention.call.keys.index.shape[-1]
     if axes == 1:
         yield _draw_offset_curves(
-            look, slice(None), title, "tokens that the key stands before the query"
+            attention, slice(None), title, "tokens that the key stands before the query"
         )
     elif axes == 2:
-        yield _draw_offset_map(look, slice(None), title)
+        yield _draw_offset_map(attention, slice(None), title)
     else:
         yield _draw_offset_curves(
-            look,
+            attention,
             slice(0, 1),
             f"{title}, in time",
             "steps in time that the key stands before the query",
         )
-        yield _draw_offset_map(look, slice(1, None), f"{title}, in space")
+        yield _draw_offset_map(attention, slice(1, None), f"{title}, in space")
 
 
-def _compute_profile(look: LayerAttention, axes: slice) -> tuple[tuple[Tensor, ...], Tensor]:
+def _compute_profile(attention: LayerAttention, axes: slice) -> tuple[tuple[Tensor, ...], Tensor]:
     """Return offsets along some axes, query less key, and mean weights [H, ...]."""
-    queries, keys = look.call.queries, look.call.keys
+    queries, keys = attention.call.queries, attention.call.keys
     offsets = metrics.offsets(queries.index, keys.index)[..., axes]
     near = (offsets.abs() <= FARTHEST).all(-1)[:, None]
-    where = metrics.positioned_pairs(*look.grid) & near
-    places, values = metrics.offset_profile(look.weights, offsets, attention_mask(look.call), where)
-    return tuple(one.float().cpu() for one in places), values.float().cpu()
+    where = metrics.positioned_pairs(*attention.grid) & near
+    x_values, values = metrics.offset_profile(
+        attention.weights, offsets, attention_mask(attention.call), where
+    )
+    return tuple(one.float().cpu() for one in x_values), values.float().cpu()
 
 
-def _draw_offset_curves(look: LayerAttention, axes: slice, title: str, x: str) -> Curves:
-    (places,), values = _compute_profile(look, axes)
+def _draw_offset_curves(attention: LayerAttention, axes: slice, title: str, x: str) -> Curves:
+    (x_values,), values = _compute_profile(attention, axes)
     met = values.isfinite().any(0)
     return Curves(
         title=title,
         x=x,
         y="mean weight",
-        places=places[met],
+        x_values=x_values[met],
         lines=label_heads(values[:, met]),
-        says="A peak at 0 is attention to oneself, one beside it to a neighbour; a flat line "
+        caption="A peak at 0 is attention to oneself, one beside it to a neighbour; a flat line "
         "ignores distance.",
     )
 
 
-def _draw_offset_map(look: LayerAttention, axes: slice, title: str) -> HeatmapGrid:
-    (rows, columns), values = _compute_profile(look, axes)
+def _draw_offset_map(attention: LayerAttention, axes: slice, title: str) -> HeatmapGrid:
+    (rows, columns), values = _compute_profile(attention, axes)
     turned = torch.flip(values, (1, 2))  # a key further right has a smaller offset
     return HeatmapGrid(
         title=title,
@@ -249,7 +259,7 @@ def _draw_offset_map(look: LayerAttention, axes: slice, title: str) -> HeatmapGr
         unit="mean weight",
         mark=(0, 0),
         corner=(-(len(rows) // 2), -(len(columns) // 2)),
-        says="The query is at the mark, each cell is a key at that offset: a strong middle is a "
+        caption="The query is at the mark, each cell is a key at that offset: a strong middle is a "
         "local head.",
     )
 

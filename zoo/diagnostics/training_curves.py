@@ -111,12 +111,12 @@ def _average_between(train: Points, val: Points) -> Points:
     ]
 
 
-def _make_curves(title: str, y: str, lines: Mapping[str, Points], says: str) -> Curves:
+def _make_curves(title: str, y: str, lines: Mapping[str, Points], caption: str) -> Curves:
     """Make curves of lines that share their steps."""
     first = next(iter(lines.values()))
-    places = _thin([step for step, _ in first])
+    x_values = _thin([step for step, _ in first])
     drawn = {name: _thin([value for _, value in points]) for name, points in lines.items()}
-    return Curves(title=title, x="step", y=y, says=says, places=places, lines=drawn)
+    return Curves(title=title, x="step", y=y, caption=caption, x_values=x_values, lines=drawn)
 
 
 def _thin(values: Sequence[float], most: int = MOST) -> Tensor:
@@ -160,17 +160,17 @@ def _draw_sizes(result: Mapping[str, Any], kind: str, trained: int) -> Iterator[
                 for size in one
                 if "x" not in size and name in one[size]
             }
-        places = sorted({size for points in lines.values() for size in points})
-        if not places:
+        x_values = sorted({size for points in lines.values() for size in points})
+        if not x_values:
             continue
         yield Curves(
             title=f"{name.replace('/', ' ')} at other {kind}",
             x=x,
             y=name,
-            says=f"{message}: what is level there carries on.",
-            places=torch.tensor([float(size) for size in places]),
+            caption=f"{message}: what is level there carries on.",
+            x_values=torch.tensor([float(size) for size in x_values]),
             lines={
-                line: torch.tensor([points.get(size, NONE) for size in places])
+                line: torch.tensor([points.get(size, NONE) for size in x_values])
                 for line, points in lines.items()
                 if points
             },
@@ -190,7 +190,7 @@ def has_equal_windows(result: Mapping[str, Any], kind: str) -> bool:
 
 def _draw_positions(result: Mapping[str, Any], trained: int) -> Iterator[Curves]:
     """Draw loss and accuracy by position in the longest windows that the model could process."""
-    for key, name, says in (
+    for key, name, caption in (
         (
             "position_losses",
             "test/loss",
@@ -219,7 +219,7 @@ def _draw_positions(result: Mapping[str, Any], trained: int) -> Iterator[Curves]
             title=f"{name.partition('/')[2]} by position in windows of {longest}",
             x="position in the window",
             y=name,
-            says=f"Trained on windows of {trained}: {says}.",
-            places=_thin([position for position, _ in points], BINS),
+            caption=f"Trained on windows of {trained}: {caption}.",
+            x_values=_thin([position for position, _ in points], BINS),
             lines={name: _thin([value for _, value in points], BINS)},
         )

@@ -57,11 +57,11 @@ def capture_attention(
     model: nn.Module, inputs: Inputs, layout: Layout, layers: Sequence[int] | None
 ) -> CapturedAttention:
     """Capture the attention of layers (None: all), also with changed positions."""
-    looks = capture_model(model, inputs, layout.query_index, layers)
+    attentions = capture_model(model, inputs, layout.query_index, layers)
     zeroed = _capture_changed(model, inputs, layout, layers, CHANGES["zeroed"])
     shifted = _capture_changed(model, inputs, layout, layers, CHANGES["shifted"])
-    rollout = _compute_rollout(model, inputs, layout, looks[0])
-    return CapturedAttention(layout, looks, zeroed, shifted, rollout)
+    rollout = _compute_rollout(model, inputs, layout, attentions[0])
+    return CapturedAttention(layout, attentions, zeroed, shifted, rollout)
 
 
 def _capture_changed(
@@ -132,13 +132,13 @@ def describe_samples(
     """Return the samples of a batch with titles, as pictures or text; `grid` is of tokens."""
     titles, shown = _make_titles(task, batch, inputs), inputs[0]
     assert shown is not None
-    if isinstance(task.samples, ImageSpec):
+    if isinstance(task.spec, ImageSpec):
         images = data.denormalize(shown.float())
         return tuple(
             Sample(title=title, pictures=to_pictures(image, grid[0]))
             for title, image in zip(titles, images, strict=True)
         )
-    vocabulary = task.samples.vocabulary
+    vocabulary = task.spec.vocabulary
     return tuple(
         Sample(title=title, tokens=decode_pieces(vocabulary, row))
         for title, row in zip(titles, shown, strict=True)
@@ -147,7 +147,7 @@ def describe_samples(
 
 def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
     """Return numbers and, of samples with a class, the class and what the model predicts."""
-    spec = task.samples
+    spec = task.spec
     if isinstance(spec, TextSpec):
         return [f"test window {number + 1}" for number in range(len(batch[0]))]
     names = [*spec.names] or [f"class {number}" for number in range(spec.classes)]

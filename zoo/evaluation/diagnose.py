@@ -146,7 +146,7 @@ class Subject(NamedTuple):
     @property
     def unit(self) -> Literal["tokens", "patches"]:
         """What a position is of."""
-        return "patches" if isinstance(self.task.samples, ImageSpec) else "tokens"
+        return "patches" if isinstance(self.task.spec, ImageSpec) else "tokens"
 
 
 def diagnose(words: Sequence[str]) -> Path:
@@ -180,7 +180,7 @@ def build_report(words: Sequence[str]) -> tuple[Report, Path]:
     subjects = _load_subjects([checkpoint.locate(name) for name in names], overrides)
     path = choose_page(options.to, [subject.path for subject in subjects])
     _check_layers(options, subjects)
-    saved = [read_saved(one.path, one.recipe, one.task.samples) for one in subjects]
+    saved = [read_saved(one.path, one.recipe, one.task.spec) for one in subjects]
     runs = [
         diagnose_run(subject, beside, options)
         for subject, beside in zip(subjects, saved, strict=True)

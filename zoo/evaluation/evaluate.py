@@ -95,7 +95,7 @@ class Evaluation:
 
         sizes: dict[str, Any] = {
             "size": _describe_size(data.spec),
-            "trained": _describe_size(self.task.samples),
+            "trained": _describe_size(self.task.spec),
         }
         if data.resizing:
             sizes["shown"] = data.resizing
@@ -127,7 +127,7 @@ class Evaluation:
 
     def _measure_conditions(self, save: Callable[[], None]) -> None:
         """Measure at other sizes, on data variants and by extrapolation; save after each."""
-        recipe, trained = self.recipe, self.task.samples
+        recipe, trained = self.recipe, self.task.spec
         kinds: dict[str, dict[str, Mapping[str, Any]]] = {
             "resolutions": _get_options(conditions.list_resolutions(recipe, trained)),
             "lengths": _get_options(conditions.list_lengths(recipe, trained)),
@@ -208,8 +208,8 @@ def measure(trainer: L.Trainer, task: Task, data: DataModule) -> dict[str, Any]:
 
 def adapt_data(task: Task, data: DataModule) -> None:
     """Have data yield what a task was trained on. Raises OptionError where it cannot."""
-    data.adopt_spec(task.samples)
-    trained, found = task.samples, data.spec
+    data.adopt_spec(task.spec)
+    trained, found = task.spec, data.spec
     if isinstance(trained, ImageSpec):
         _check_equal(trained, found, "channels", "classes")
         return
@@ -235,10 +235,10 @@ def _get_options(sizes: Mapping[str, conditions.Sized]) -> dict[str, Mapping[str
     return {name: sized.options for name, sized in sizes.items()}
 
 
-def _describe_size(samples: DataSpec) -> int | str:
+def _describe_size(spec: DataSpec) -> int | str:
     """Return the number of tokens or pixels, or HxW of images that are no squares."""
-    if not isinstance(samples, ImageSpec):
-        return samples.length
-    if samples.height == samples.width:
-        return samples.height
-    return format_size((samples.height, samples.width))
+    if not isinstance(spec, ImageSpec):
+        return spec.length
+    if spec.height == spec.width:
+        return spec.height
+    return format_size((spec.height, spec.width))

@@ -36,9 +36,9 @@ class ClassPredictor:
     """Predicts the `top` likeliest classes of each file, by name where the data has names."""
 
     def __init__(self, task: Classification, top: int) -> None:
-        assert isinstance(task.samples, ImageSpec | TextClassificationSpec)
-        self.task, self.top = task, min(top, task.samples.classes)
-        self.labels: Sequence[str | int] = task.samples.names or range(task.samples.classes)
+        assert isinstance(task.spec, ImageSpec | TextClassificationSpec)
+        self.task, self.top = task, min(top, task.spec.classes)
+        self.labels: Sequence[str | int] = task.spec.names or range(task.spec.classes)
 
     def predict(self, batches: Iterable[FileBatch]) -> Iterator[dict[str, Any]]:
         """Yield {path, label, probability, top: [{label, probability}, ...]} of each file."""
@@ -172,7 +172,7 @@ def predict(name: str, words: Sequence[str], quiet: bool = False) -> dict[str, A
     path = checkpoint.locate(name)
     experiment, task = restore(path, [*DEFAULT_OVERRIDES, *map(_complete_key, overrides)])
     predictor = _choose_predictor(experiment, task)
-    is_image = isinstance(task.samples, ImageSpec)
+    is_image = isinstance(task.spec, ImageSpec)
     files = find_files(paths, list_image_suffixes() if is_image else TEXT_SUFFIXES)
     for problem in _format_problems(files.problems):
         log.warning("Skipped %s", problem)
@@ -215,7 +215,7 @@ def _predict_files(
     """Predict for each readable file, print it at once, and add the others to `files.problems`."""
     recipe = experiment.recipe
     try:
-        batches = experiment.data.read_files(files.paths, task.samples)
+        batches = experiment.data.read_files(files.paths, task.spec)
     except OptionError as error:
         raise RecipeError(recipe.make_issue(f"data.{error.key}", str(error))) from None
     task.to(choose_device(recipe))

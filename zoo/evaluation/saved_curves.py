@@ -28,16 +28,16 @@ class Saved(NamedTuple):
     extrapolation: tuple[Curves, ...]
 
 
-def read_saved(checkpoint: Path, stored: Recipe, samples: DataSpec) -> Saved:
+def read_saved(checkpoint: Path, stored: Recipe, spec: DataSpec) -> Saved:
     """Read what is beside a checkpoint.
 
     The recipe is that of the run directory, else the one stored in the checkpoint, which has
     another trainer. Raises DataError where a file cannot be read.
     """
     run = run_dir.find_run_dir(checkpoint)
-    is_image = isinstance(samples, ImageSpec)
+    is_image = isinstance(spec, ImageSpec)
     unit = "patches" if is_image else "tokens"
-    trained = samples.height if isinstance(samples, ImageSpec) else samples.length
+    trained = spec.height if isinstance(spec, ImageSpec) else spec.length
     return Saved(
         recipe=_read_recipe(run / "recipe.yaml", checkpoint, stored),
         training=_read_training(run / "metrics.csv", unit),

@@ -26,7 +26,7 @@ class Decoder(LanguageModel):
     """Tokens [B, N] -> logits [B, N, V] of the token after each. Weights start as those of GPT-2.
 
     Args:
-        samples: Vocabulary and length of the texts.
+        spec: Vocabulary and length of the texts.
         dim: Model dimension D.
         depth: Number of blocks.
         heads: Number of query heads H.
@@ -49,7 +49,7 @@ class Decoder(LanguageModel):
 
     def __init__(
         self,
-        samples: TextSpec,
+        spec: TextSpec,
         *,
         dim: Count,
         depth: Count,
@@ -66,13 +66,10 @@ class Decoder(LanguageModel):
         backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
         super().__init__(
-            samples.vocabulary,
-            dim,
-            tie_embeddings=tie_embeddings,
-            scale_embeddings=scale_embeddings,
+            spec.vocabulary, dim, tie_embeddings=tie_embeddings, scale_embeddings=scale_embeddings
         )
         self.position_augmentation, self.memory_length = position_augmentation, memory_length
-        dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth, kv_heads=kv_heads)
+        dims = Dims(dim, heads, axes=1, length=spec.length, depth=depth, kv_heads=kv_heads)
         self.add_blocks(
             dims, encoding, block, causal=True, backend=backend, window=window, attention=attention
         )

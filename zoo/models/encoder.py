@@ -35,7 +35,7 @@ class Encoder(LanguageModel):
     but padding. Weights start as those of GPT-2.
 
     Args:
-        samples: Vocabulary and length of the texts, and their classes if they have labels.
+        spec: Vocabulary and length of the texts, and their classes if they have labels.
         cls_token: Put a learned token without a position before the text. It belongs to the last
             document of its row; without classes its output is dropped.
         window: A token attends to tokens less than `window` away and to the CLS token, which
@@ -46,7 +46,7 @@ class Encoder(LanguageModel):
 
     def __init__(
         self,
-        samples: TextSpec | TextClassificationSpec,
+        spec: TextSpec | TextClassificationSpec,
         *,
         dim: Count,
         depth: Count,
@@ -62,19 +62,19 @@ class Encoder(LanguageModel):
         attention: Literal["softmax", "linear"] = "softmax",
         backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
-        classes = samples.classes if isinstance(samples, TextClassificationSpec) else None
+        classes = spec.classes if isinstance(spec, TextClassificationSpec) else None
         super().__init__(
-            samples.vocabulary,
+            spec.vocabulary,
             dim,
             # a classifier only reads tokens, which takes no head to predict them
             tie_embeddings=tie_embeddings or classes is not None,
             scale_embeddings=scale_embeddings,
             extra_rows=1,
         )
-        self.position_augmentation, self.mask_token = position_augmentation, len(samples.vocabulary)
+        self.position_augmentation, self.mask_token = position_augmentation, len(spec.vocabulary)
         self.head = None if classes is None else nn.Linear(dim, classes)
         self.cls_token = nn.Parameter(torch.randn(1, 1, dim) * INIT_STD) if cls_token else None
-        dims = Dims(dim, heads, axes=1, length=samples.length, depth=depth, kv_heads=kv_heads)
+        dims = Dims(dim, heads, axes=1, length=spec.length, depth=depth, kv_heads=kv_heads)
         self.add_blocks(dims, encoding, block, backend=backend, window=window, attention=attention)
         init_weights(self)
         if self.head is not None:

@@ -30,7 +30,7 @@ class ViT(Transformer):
     the patch embedding, zeros in the head and the CLS token.
 
     Args:
-        samples: Channels, size and classes of the images.
+        spec: Channels, size and classes of the images.
         dim: Model dimension D.
         depth: Number of blocks.
         heads: Number of query heads H.
@@ -52,7 +52,7 @@ class ViT(Transformer):
 
     def __init__(
         self,
-        samples: ImageSpec,
+        spec: ImageSpec,
         *,
         dim: Count,
         depth: Count,
@@ -72,7 +72,7 @@ class ViT(Transformer):
         super().__init__()
         if cls_position == "centre" and pool != "class":
             raise OptionError("cls_position", "there is no CLS token; set pool to class")
-        is_video = isinstance(samples, VideoSpec)
+        is_video = isinstance(spec, VideoSpec)
         if tubelet > 1 and not is_video:
             problem = f"images have no frames to join {tubelet} of; leave it out"
             raise OptionError("tubelet", problem)
@@ -82,11 +82,11 @@ class ViT(Transformer):
         self.position_augmentation = position_augmentation
         self.is_cls_centred = cls_position == "centre"
 
-        grid = self.grid_size(*samples.grid)
+        grid = self.grid_size(*spec.grid)
         dims = Dims(dim, heads, axes=len(grid), length=grid, depth=depth, kv_heads=kv_heads)
         convolution = nn.Conv3d if is_video else nn.Conv2d
         self.patch_embed = convolution(
-            samples.channels,
+            spec.channels,
             dim,
             kernel_size=self.patch_shape,  # type: ignore[arg-type]
             stride=self.patch_shape,  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ class ViT(Transformer):
         if registers:
             self.register_tokens = nn.Parameter(torch.randn(1, registers, dim) * 0.02)
         self.add_blocks(dims, encoding, block, backend=backend, attention=attention)
-        self.head = nn.Linear(dim, samples.classes)
+        self.head = nn.Linear(dim, spec.classes)
         self._init_weights()
 
     def grid_size(self, *pixels: int) -> tuple[int, ...]:

@@ -171,14 +171,14 @@ def thin_line(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Keep the lowest and the highest value of each stretch of a long line, and its ends."""
     if len(x) <= 2 * BUCKETS:
         return x, y
-    kept = [torch.tensor([0, len(x) - 1])]
+    parts = [torch.tensor([0, len(x) - 1])]
     for stretch in torch.arange(len(x)).chunk(BUCKETS):
         values = y[stretch]
         lowest = values.nan_to_num(torch.inf).argmin()
         highest = values.nan_to_num(-torch.inf).argmax()
-        kept.append(stretch[0] + torch.stack([lowest, highest]))
-    places = torch.cat(kept).unique()
-    return x[places], y[places]
+        parts.append(stretch[0] + torch.stack([lowest, highest]))
+    indices = torch.cat(parts).unique()
+    return x[indices], y[indices]
 
 
 def points_of_groups(panel: Points) -> list[tuple[int, dict[str, Any]]]:

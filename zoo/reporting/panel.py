@@ -19,18 +19,18 @@ class Panel:
         title: Heading of the chart.
         x: Name of the horizontal axis, with its unit.
         y: Name of the vertical axis, with its unit.
-        says: One sentence that tells a reader what to look for.
+        caption: One sentence that tells a reader what to look for.
     """
 
     title: str
     x: str
     y: str
-    says: str = ""
+    caption: str = ""
 
     @property
-    def caption(self) -> str:
-        """The sentence under the chart."""
-        return self.says or f"{self.y[:1].upper()}{self.y[1:]} over {self.x}."
+    def full_caption(self) -> str:
+        """The sentence under the chart: the caption, or the names of the axes."""
+        return self.caption or f"{self.y[:1].upper()}{self.y[1:]} over {self.x}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +45,22 @@ class Curves(Panel):
     """Lines over shared x values: one for each head, or one for all.
 
     Args:
-        places: x values [N].
+        x_values: x values [N].
         lines: y values [N] by label.
         band: Lower and upper bound [N] of a band around the first line.
     """
 
-    places: Tensor
+    x_values: Tensor
     lines: Mapping[str, Tensor]
     band: tuple[Tensor, Tensor] | None = None
 
     def to_line_chart(self) -> LineChart:
-        lines = [Line(label, self.places, line) for label, line in self.lines.items()]
+        lines = [Line(label, self.x_values, line) for label, line in self.lines.items()]
         if self.band:
             lines[0] = Line(lines[0].label, lines[0].x, lines[0].y, self.band)
-        return LineChart(title=self.title, x=self.x, y=self.y, says=self.says, lines=tuple(lines))
+        return LineChart(
+            title=self.title, x=self.x, y=self.y, caption=self.caption, lines=tuple(lines)
+        )
 
 
 @dataclass(frozen=True)

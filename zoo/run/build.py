@@ -94,7 +94,7 @@ def build_data(recipe: Recipe, **changes: Any) -> DataModule:
     return cast(DataModule, cls(recipe.seed, **{**recipe.data.options, **changes}))
 
 
-def build_model(recipe: Recipe, samples: DataSpec | None = None) -> nn.Module:
+def build_model(recipe: Recipe, spec: DataSpec | None = None) -> nn.Module:
     """Build a recipe's model with initial weights from torch's random state.
 
     Encodings draw theirs from random streams of their own, so that all other weights are equal
@@ -102,7 +102,7 @@ def build_model(recipe: Recipe, samples: DataSpec | None = None) -> nn.Module:
 
     Args:
         recipe: A resolved recipe, as `zoo.load_recipe` returns it.
-        samples: The facts of the samples that the model is built for. None: those of the recipe's
+        spec: The facts of the samples that the model is built for. None: those of the recipe's
             data. No sample is loaded either way.
 
     Returns:
@@ -110,9 +110,10 @@ def build_model(recipe: Recipe, samples: DataSpec | None = None) -> nn.Module:
 
     Raises:
         OptionError: An option cannot work, or the model does not read such samples.
-        DataError: `samples` is None and the data's text cannot be read.
+        DataError: `spec` is None and the data's text cannot be read.
     """
-    spec = build_data(recipe).spec if samples is None else samples
+    if spec is None:
+        spec = build_data(recipe).spec
     streams = RandomStreams()
     options = {
         key: _build_encodings(value, key, streams) if _is_choices(value) else value
@@ -121,9 +122,10 @@ def build_model(recipe: Recipe, samples: DataSpec | None = None) -> nn.Module:
     return cast(nn.Module, find_reader(recipe, "model", spec)(spec, **options))
 
 
-def build_task(recipe: Recipe, samples: DataSpec | None = None, device: str = "cpu") -> Task:
+def build_task(recipe: Recipe, spec: DataSpec | None = None, device: str = "cpu") -> Task:
     """Build the task with its model, on a device, and its optimiser; see `build_model`."""
-    spec = build_data(recipe).spec if samples is None else samples
+    if spec is None:
+        spec = build_data(recipe).spec
     optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)
     cls = find_reader(recipe, "task", spec)
     with torch.device(device):

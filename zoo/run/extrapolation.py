@@ -88,7 +88,7 @@ def build_extended_task(
         key: _change_encodings(value, changes) for key, value in recipe.model.options.items()
     }
     changed = replace(recipe, model=Choice(recipe.model.name, options))
-    extended = build_task(changed, task.samples)
+    extended = build_task(changed, task.spec)
     extended.load_state_dict(weights, strict=True)
     return extended.eval()
 

@@ -35,7 +35,7 @@ class Task(L.LightningModule):
     Args:
         model: The model.
         optim: Creates the optimizer.
-        samples: The facts of the data that the model was built for.
+        spec: The facts of the data that the model was built for.
     """
 
     monitor: str
@@ -47,9 +47,9 @@ class Task(L.LightningModule):
     longest_test_window = 0
     """Tokens in a window of the test data, which may be longer than those of training."""
 
-    def __init__(self, model: nn.Module, optim: Optimizer, samples: DataSpec) -> None:
+    def __init__(self, model: nn.Module, optim: Optimizer, spec: DataSpec) -> None:
         super().__init__()
-        self.model, self.optim, self.samples = model, optim, samples
+        self.model, self.optim, self.spec = model, optim, spec
 
     def configure_model(self) -> None:
         """Shard the weights where a strategy does so; Lightning calls it before each loop."""

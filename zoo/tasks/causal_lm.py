@@ -36,15 +36,15 @@ class CausalLM(Task):
 
     monitor, mode = "val/loss", "min"
 
-    def __init__(self, model: nn.Module, optim: Optimizer, samples: TextSpec) -> None:
-        super().__init__(model, optim, samples)
+    def __init__(self, model: nn.Module, optim: Optimizer, spec: TextSpec) -> None:
+        super().__init__(model, optim, spec)
         memory = getattr(model, "memory_length", None)
         if not isinstance(memory, int):
             problem = "causal_lm trains causal models; choose model decoder"
             raise OptionError("name", problem)
-        self.unit, self.has_answers = samples.vocabulary.unit, samples.targets == "answers"
-        self.val_metrics = TokenMetrics(samples.length)
-        self.test_metrics = TokenMetrics(samples.length)
+        self.unit, self.has_answers = spec.vocabulary.unit, spec.targets == "answers"
+        self.val_metrics = TokenMetrics(spec.length)
+        self.test_metrics = TokenMetrics(spec.length)
         self.memories = {split: LoopMemory(memory) for split in ("train", "val", "test")}
         self.position_losses: list[float | None] = []
         self.position_accuracies: list[float | None] = []

@@ -24,7 +24,7 @@ class Classification(Task):
     Args:
         model: The model.
         optim: Creates the optimizer.
-        samples: The facts of the data.
+        spec: The facts of the data.
         label_smoothing: Label smoothing in training.
         monitor: Choose the best checkpoint by val/accuracy or val/loss; on a small validation set
             the loss is more precise.
@@ -34,16 +34,16 @@ class Classification(Task):
         self,
         model: nn.Module,
         optim: Optimizer,
-        samples: ImageSpec | TextClassificationSpec,
+        spec: ImageSpec | TextClassificationSpec,
         *,
         label_smoothing: Annotated[float, Between(0, 0.99)] = 0.0,
         monitor: Literal["accuracy", "loss"] = "accuracy",
     ) -> None:
-        super().__init__(model, optim, samples)
+        super().__init__(model, optim, spec)
         self.monitor, self.mode = f"val/{monitor}", "max" if monitor == "accuracy" else "min"
         self.label_smoothing = label_smoothing
-        self.val_metrics = _make_metrics(samples.classes)
-        self.test_metrics = _make_metrics(samples.classes)
+        self.val_metrics = _make_metrics(spec.classes)
+        self.test_metrics = _make_metrics(spec.classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute logits [B, classes]."""

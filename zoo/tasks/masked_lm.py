@@ -33,7 +33,7 @@ class MaskedLM(Task):
     Args:
         model: The model, with a `mask_token`.
         optim: Creates the optimizer.
-        samples: The facts of the data.
+        spec: The facts of the data.
         mask_ratio: Probability of choosing a token.
     """
 
@@ -43,18 +43,18 @@ class MaskedLM(Task):
         self,
         model: nn.Module,
         optim: Optimizer,
-        samples: TextSpec,
+        spec: TextSpec,
         *,
         mask_ratio: Annotated[float, Between(0.001, 1)] = 0.15,
     ) -> None:
-        super().__init__(model, optim, samples)
+        super().__init__(model, optim, spec)
         mask_token = getattr(model, "mask_token", None)
         if not isinstance(mask_token, int):
             problem = "masked_lm trains models with a mask token; choose model encoder"
             raise OptionError("name", problem)
         self.mask_ratio, self.mask_token = mask_ratio, mask_token
-        self.val_metrics = TokenMetrics(samples.length)
-        self.test_metrics = TokenMetrics(samples.length)
+        self.val_metrics = TokenMetrics(spec.length)
+        self.test_metrics = TokenMetrics(spec.length)
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         """Compute logits [B, N, V]."""

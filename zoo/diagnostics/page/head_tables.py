@@ -68,7 +68,7 @@ def build_figure(
         for run, measure in measures.items()
     ]
     ends = (numbers.format_number(scale.low, 3), numbers.format_number(scale.high, 3))
-    caption = f"{first.says or f'{first.title} of each head.'}{_describe_even(measures)}"
+    caption = f"{first.caption or f'{first.title} of each head.'}{_describe_even(measures)}"
     return MeasureFigure(first.title, caption, first.unit, (*ends, first.unit, ramp), tables)
 
 

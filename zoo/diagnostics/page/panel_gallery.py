@@ -38,7 +38,7 @@ def build_figures(runs: Mapping[str, Sequence[Panel]]) -> list[Figure]:
         panels, columns = list(chain.from_iterable(matched)), len(runs)
     return [
         Figure(caption, [TitledDrawing(one.title, draw_for_page(one)) for one in group], columns)
-        for caption, group in groupby(panels, lambda panel: panel.caption)
+        for caption, group in groupby(panels, lambda panel: panel.full_caption)
     ]
 
 
@@ -58,7 +58,7 @@ def _merge(title: str, panels: Mapping[str, Panel]) -> list[Panel]:
     first = next(iter(panels.values()))
     if lines := _merge_lines(panels):
         x, y = first.x, first.y
-        return [LineChart(title=title, x=x, y=y, says=first.caption, lines=tuple(lines))]
+        return [LineChart(title=title, x=x, y=y, caption=first.full_caption, lines=tuple(lines))]
     return [replace(panel, title=f"{title} \u2014 {run}") for run, panel in panels.items()]
 
 
@@ -68,7 +68,7 @@ def _merge_lines(panels: Mapping[str, Panel]) -> list[Line]:
     if len(curves) < len(panels) or len({(panel.x, panel.y) for panel in curves.values()}) > 1:
         return []
     lines = [
-        Line(run if len(panel.lines) == 1 else f"{run}, {label}", panel.places, line)
+        Line(run if len(panel.lines) == 1 else f"{run}, {label}", panel.x_values, line)
         for run, panel in curves.items()
         for label, line in panel.lines.items()
     ]

@@ -76,7 +76,7 @@ def collect_image_panels(probe: EncodingProbe) -> Iterator[Panel]:
             title="Products of what is added to an image",
             x=COLUMN,
             y=ROW,
-            says=PRODUCTS,
+            caption=PRODUCTS,
             values=products[centre],
             unit="product",
             signed=True,
@@ -90,17 +90,24 @@ def _channels(added: Tensor, sizes: tuple[int, int]) -> HeatmapGrid:
         title="Added to an image, by channel",
         x=COLUMN,
         y=ROW,
-        says=INPUT,
+        caption=INPUT,
         unit="value",
         values=added[:, channels].mT.unflatten(-1, sizes),
         labels=tuple(f"channel {channel + 1}" for channel in channels),
     )
 
 
-def _field(title: str, fields: Tensor, patch: tuple[int, int], says: str) -> Heatmap:
+def _field(title: str, fields: Tensor, patch: tuple[int, int], caption: str) -> Heatmap:
     values = fields[patch]
     return Heatmap(
-        title=title, x=COLUMN, y=ROW, says=says, values=values, unit=ADDED, signed=True, mark=patch
+        title=title,
+        x=COLUMN,
+        y=ROW,
+        caption=caption,
+        values=values,
+        unit=ADDED,
+        signed=True,
+        mark=patch,
     )
 
 
@@ -110,7 +117,7 @@ def _heads(title: str, maps: Tensor, patch: tuple[int, int]) -> HeatmapGrid:
         title=title,
         x=COLUMN,
         y=ROW,
-        says=HEADS,
+        caption=HEADS,
         unit=ADDED,
         values=maps[heads],
         labels=tuple(f"head {head + 1}" for head in heads),
@@ -147,7 +154,7 @@ def _rotation_panels(probe: EncodingProbe) -> Iterator[Panel]:
             title="Wave vectors of the rotations",
             x="radians per column",
             y="radians per row",
-            says=VECTORS,
+            caption=VECTORS,
             groups={head: (x, y) for head, (x, y) in label_heads(both).items()},
             square=True,
         )
@@ -161,6 +168,6 @@ def _rotation_panels(probe: EncodingProbe) -> Iterator[Panel]:
         title="Angles of rotations that do not commute",
         x="pair, sorted",
         y="radians per patch",
-        says=ANGLES,
+        caption=ANGLES,
         groups=groups,
     )

@@ -83,7 +83,7 @@ def collect_text_panels(probe: EncodingProbe, masked: bool) -> Iterator[Panel]:
             title="Products of what is added to the input",
             x="position",
             y="position",
-            says=PRODUCTS,
+            caption=PRODUCTS,
             values=gram(added),
             unit="product",
             signed=True,
@@ -125,7 +125,7 @@ def _rotation_panels(probe: EncodingProbe) -> Iterator[Panel]:
         title="Rotation of each pair of channels",
         x="pair, sorted",
         y="radians per token",
-        says=ROTATIONS,
+        caption=ROTATIONS,
         steep=True,
         groups=groups,
         note=f"{still} of {len(pairs)} pairs stay" if still else "",
@@ -154,20 +154,20 @@ def _output_panels(probe: EncodingProbe) -> Iterator[Panel]:
         yield _channels(f"Added to the output{head}, random tokens", shown, OUTPUT)
 
 
-def _channels(title: str, values: Tensor, says: str) -> Heatmap:
+def _channels(title: str, values: Tensor, caption: str) -> Heatmap:
     """Return a heat map of vectors [N, channels] along a text."""
     return Heatmap(
         title=title,
         x="position, in tokens",
         y="channel",
-        says=says,
+        caption=caption,
         values=values.mT,
         unit="value",
         signed=True,
     )
 
 
-def _curves_by_offset(title: str, values: Tensor, says: str) -> Curves:
+def _curves_by_offset(title: str, values: Tensor, caption: str) -> Curves:
     """Return means of [B, H, N, N] at each offset; a single line has the middle 80 % as band."""
     heads = distinct(values.transpose(0, 1))  # [H, B, N, N]
     offsets = _offsets(values)
@@ -177,21 +177,21 @@ def _curves_by_offset(title: str, values: Tensor, says: str) -> Curves:
         title=title,
         x="query position - key position, in tokens",
         y=ADDED,
-        says=says,
-        places=torch.tensor(offsets),
+        caption=caption,
+        x_values=torch.tensor(offsets),
         lines=label_heads(torch.stack([one.mean(-1) for one in found], dim=-1)),
         band=None if len(heads) > 1 or same(low, high) else (low, high),
     )
 
 
-def _pairs(title: str, heads: Tensor, unit: str, says: str, signed: bool = True) -> Heatmap:
+def _pairs(title: str, heads: Tensor, unit: str, caption: str, signed: bool = True) -> Heatmap:
     """Return a heat map of the pairs [H, N, N] of one head."""
     shown, head = choose_head(heads)
     return Heatmap(
         title=f"{title}{head}",
         x="key position",
         y="query position",
-        says=says,
+        caption=caption,
         values=shown,
         unit=unit,
         signed=signed,

@@ -1,6 +1,6 @@
 """Panels that encodings show of themselves: values per head, frequencies, tables, commutators.
 
-Every function takes a title, the names of the axes and `says`, one sentence on how to read it.
+Every function takes a title, the names of the axes and `caption`, one sentence on how to read it.
 """
 
 from __future__ import annotations
@@ -50,23 +50,27 @@ def to_cpu(values: Tensor) -> Tensor:
     return upcast(values.detach().cpu())
 
 
-def head_panel(title: str, y: str, values: Tensor, says: str, *, kind: str = "head") -> Bars:
+def head_panel(title: str, y: str, values: Tensor, caption: str, *, kind: str = "head") -> Bars:
     """Show a value for each head [H]."""
     bars = {head: float(value) for head, value in label_heads(to_cpu(values), kind).items()}
-    return Bars(title=title, x=kind, y=y, says=says, values=bars)
+    return Bars(title=title, x=kind, y=y, caption=caption, values=bars)
 
 
-def curve_panel(title: str, x: str, y: str, places: Tensor, lines: Tensor, says: str) -> Curves:
+def curve_panel(
+    title: str, x: str, y: str, x_values: Tensor, lines: Tensor, caption: str
+) -> Curves:
     """Show lines [H, N] over x values [N], or one line if all heads are alike."""
     lines_by_head = label_heads(distinct(to_cpu(lines)))
-    return Curves(title=title, x=x, y=y, says=says, places=to_cpu(places), lines=lines_by_head)
+    return Curves(
+        title=title, x=x, y=y, caption=caption, x_values=to_cpu(x_values), lines=lines_by_head
+    )
 
 
 def pair_panel(
     title: str,
     y: str,
     values: Tensor,
-    says: str,
+    caption: str,
     *,
     steep: bool = True,
     x: str = "pair of channels",
@@ -80,11 +84,11 @@ def pair_panel(
         shown = shown.abs().where(shown != 0, torch.nan)
     numbers = torch.arange(shown.shape[-1]) + 1
     groups = {head: (numbers, one) for head, one in label_heads(distinct(shown)).items()}
-    return Points(title=title, x=x, y=y, says=says, groups=groups, steep=steep)
+    return Points(title=title, x=x, y=y, caption=caption, groups=groups, steep=steep)
 
 
 def spread_panel(
-    title: str, y: str, values: Tensor, tokens: Tokens, says: str, *, kind: str = "head"
+    title: str, y: str, values: Tensor, tokens: Tokens, caption: str, *, kind: str = "head"
 ) -> list[Panel]:
     """Show mean and quantiles of values [1|B, n, H] of the last n tokens, without padding."""
     shown = drop_padding(values, tokens)  # [.., H]
@@ -94,15 +98,15 @@ def spread_panel(
     groups = {"mean": (heads, shown.mean(0))}
     for label, share in QUANTILES.items():
         groups[label] = heads, shown.quantile(share, dim=0)
-    return [Points(title=title, x=kind, y=y, says=says, groups=groups)]
+    return [Points(title=title, x=kind, y=y, caption=caption, groups=groups)]
 
 
-def half_life_panel(logs: Tensor, tokens: Tokens, says: str) -> list[Panel]:
+def half_life_panel(logs: Tensor, tokens: Tokens, caption: str) -> list[Panel]:
     """Show the number of tokens whose log gates [1|B, n, H] halve what passes them."""
     shown = drop_padding(logs, tokens)
     if not len(shown):
         return []
-    return [head_panel("Half-life", "tokens", math.log(0.5) / shown.mean(0), says)]
+    return [head_panel("Half-life", "tokens", math.log(0.5) / shown.mean(0), caption)]
 
 
 def drop_padding(values: Tensor, tokens: Tokens) -> Tensor:
@@ -127,18 +131,24 @@ def mean_over_rows(values: Tensor, visible: Tensor) -> Tensor:
     return (values * rows).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1)
 
 
-def row_norm_panel(title: str, table: Tensor, grid: Sequence[int], says: str) -> Panel:
+def row_norm_panel(title: str, table: Tensor, grid: Sequence[int], caption: str) -> Panel:
     """Show the norm of each row of a table [tokens, D], along a text or over a grid."""
     norms, unit = to_cpu(table).norm(dim=-1).view(*grid), "norm of the row"
     if len(grid) == 1:
         lines = {"all heads": norms}
         index = torch.arange(len(norms))
-        return Curves(title=title, x="position", y=unit, says=says, places=index, lines=lines)
+        return Curves(
+            title=title, x="position", y=unit, caption=caption, x_values=index, lines=lines
+        )
     x, y = "column of patches", "row of patches"
     if len(grid) == 2:
-        return Heatmap(title=title, x=x, y=y, says=says, values=norms, unit=unit, signed=False)
+        return Heatmap(
+            title=title, x=x, y=y, caption=caption, values=norms, unit=unit, signed=False
+        )
     labels = tuple(f"frame {frame + 1}" for frame in range(len(norms)))
-    return HeatmapGrid(title=title, x=x, y=y, says=says, values=norms, labels=labels, unit=unit)
+    return HeatmapGrid(
+        title=title, x=x, y=y, caption=caption, values=norms, labels=labels, unit=unit
+    )
 
 
 def token_spacing(encoding: Encoding, call: AttentionCall) -> Tensor:
@@ -172,7 +182,7 @@ def frequency_panels(wave_vectors: Tensor, encoding: Encoding, call: AttentionCa
         title="Wave vectors",
         x="radians per column",
         y="radians per row",
-        says=WAVES_CAPTION,
+        caption=WAVES_CAPTION,
         groups={head: (wave[1], wave[0]) for head, wave in heads.items()},
         square=True,
     )

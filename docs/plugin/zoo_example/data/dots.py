@@ -63,8 +63,8 @@ class Dots(DataModule):
 class Drawn(Dataset[tuple[Tensor, Tensor]]):
     """Images drawn from `seed` and (epoch, index), or index, and fetched by batches of those."""
 
-    def __init__(self, count: int, samples: ImageSpec, noise: float, seed: tuple[int, int]) -> None:
-        self.count, self.samples, self.noise, self.seed = count, samples, noise, seed
+    def __init__(self, count: int, spec: ImageSpec, noise: float, seed: tuple[int, int]) -> None:
+        self.count, self.spec, self.noise, self.seed = count, spec, noise, seed
 
     def __len__(self) -> int:
         return self.count
@@ -77,16 +77,16 @@ class Drawn(Dataset[tuple[Tensor, Tensor]]):
     def one(self, key: tuple[int, int]) -> tuple[Tensor, int]:
         """[1, size, size] and its label."""
         generator = np.random.default_rng([*self.seed, *key])
-        far, last = generator.random(), self.samples.height - 1
+        far, last = generator.random(), self.spec.height - 1
         angle = generator.uniform(0, 2 * np.pi)
         step = (
             last * far * np.array([np.sin(angle), np.cos(angle)])
         )  # from the first dot to the second
         first = np.maximum(-step, 0) + generator.random(2) * (last - abs(step))
-        pixels = np.indices(self.samples.grid)
+        pixels = np.indices(self.spec.grid)
         dots = [
             np.exp(-np.square(pixels - dot[:, None, None]).sum(0) / 2)
             for dot in (first, first + step)
         ]
-        image = sum(dots) + self.noise * generator.standard_normal(self.samples.grid)
-        return torch.from_numpy(image).float()[None], int(far * self.samples.classes)
+        image = sum(dots) + self.noise * generator.standard_normal(self.spec.grid)
+        return torch.from_numpy(image).float()[None], int(far * self.spec.classes)
