@@ -76,7 +76,7 @@ def title(entry: Any) -> str:
     changed = [
         f"{k}={v}" for k, v in options if k not in ("name", "options") and defaults.get(k) != v
     ]
-    return f"{entry['name']}({','.join(changed)})" if message else str(entry["name"])
+    return f"{entry['name']}({','.join(changed)})" if changed else str(entry["name"])
 
 
 def members() -> Iterator[Case]:
