@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from generated import message
+from generated import read_answers
 
 from zoo.data.synthetic.counting import Counting
 from zoo.errors import OptionError
@@ -18,7 +18,7 @@ def statements(program):
 @pytest.mark.parametrize("variables", [1, 3, 5])
 def test_what_is_printed_is_what_the_program_computes(variables):
     names = "xyzvw"[:variables]
-    for program, answer in message(Counting(0, steps=60, variables=variables, test=100)):
+    for program, answer in read_answers(Counting(0, steps=60, variables=variables, test=100)):
         steps, last = statements(program)
         known = dict.fromkeys(names, 0)
         for step in steps:
@@ -30,7 +30,7 @@ def test_what_is_printed_is_what_the_program_computes(variables):
 
 def test_as_many_steps_as_any_other_number():
     lengths = [
-        len(statements(program)[0]) for program, _ in message(Counting(0, steps=12, test=1000))
+        len(statements(program)[0]) for program, _ in read_answers(Counting(0, steps=12, test=1000))
     ]
     counts = np.bincount(lengths, minlength=13)
     assert counts[:3].sum() == 0
@@ -40,7 +40,7 @@ def test_as_many_steps_as_any_other_number():
 @pytest.mark.parametrize("variables", [1, 3])
 def test_steps_have_their_weights(variables):
     kinds = Counter()
-    for program, _ in message(
+    for program, _ in read_answers(
         Counting(0, steps=20, least=20, variables=variables, test=400)
     ):  # hardly any goes past 10
         kinds.update(statements(program)[0])
@@ -53,7 +53,7 @@ def test_steps_have_their_weights(variables):
 
 @pytest.mark.parametrize("variables", [1, 3, 5])
 def test_the_commonest_answer_is_as_often_wrong_as_the_paper_says(variables):
-    answers = Counter(answer for _, answer in message(Counting(0, variables=variables, test=500)))
+    answers = Counter(answer for _, answer in read_answers(Counting(0, variables=variables, test=500)))
     assert set(answers) == {str(number) for number in range(11)}
     assert (
         0.73 < 1 - max(answers.values()) / 500 < 0.85
