@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from zoo.diagnostics.page import panel_gallery
+from zoo.diagnostics.page import diagnosis_page
 from zoo.diagnostics.report import Attended, Control, Measure, Report, Run, Sample
 from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Points
 
@@ -392,7 +392,7 @@ def large(layers=12, heads=12, side=14, samples=4):
 @contextmanager
 def draw_panels_once():
     """Draw equal panels once: pages of tests have most of theirs in common."""
-    draw, drawn = panel_gallery.draw_for_page, {}
+    draw, drawn = diagnosis_page.draw_for_page, {}
 
     def draw_once(panel):
         key = pickle.dumps(panel)
@@ -401,5 +401,5 @@ def draw_panels_once():
         return drawn[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(panel_gallery, "draw_for_page", draw_once)
+        patch.setattr(diagnosis_page, "draw_for_page", draw_once)
         yield

@@ -53,7 +53,9 @@ def test_steps_have_their_weights(variables):
 
 @pytest.mark.parametrize("variables", [1, 3, 5])
 def test_the_commonest_answer_is_as_often_wrong_as_the_paper_says(variables):
-    answers = Counter(answer for _, answer in read_answers(Counting(0, variables=variables, test=500)))
+    answers = Counter(
+        answer for _, answer in read_answers(Counting(0, variables=variables, test=500))
+    )
     assert set(answers) == {str(number) for number in range(11)}
     assert (
         0.73 < 1 - max(answers.values()) / 500 < 0.85

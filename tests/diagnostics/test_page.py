@@ -11,10 +11,9 @@ import reports
 import torch
 from elements import Reader
 
-from zoo.diagnostics.page import diagnosis_page, head_tables, report_json, viewer_data
-from zoo.diagnostics.page.panel_gallery import build_figures
-from zoo.diagnostics.page.report_json import to_dict
-from zoo.diagnostics.page.viewer_data import choose_queries
+from zoo.diagnostics.page import diagnosis_page, head_tables, viewer_data
+from zoo.diagnostics.page.diagnosis_page import build_figures
+from zoo.diagnostics.page.viewer_data import choose_queries, to_dict
 from zoo.diagnostics.report import Control, Measure
 from zoo.reporting import numbers
 from zoo.reporting.charts import thin_line
@@ -231,7 +230,7 @@ def test_a_large_model_makes_a_page_under_three_megabytes():
     assert message["of"] == 197
     assert len(message["queries"]) == 13  # the class token, and three rows of four patches
     assert len(to_dict(report)["runs"][0]["attended"]["queries"]) == 13
-    assert len(report_json.to_json(report)) < 3_000_000
+    assert len(viewer_data.to_json(report)) < 3_000_000
 
 
 def test_queries_that_are_left_lie_evenly():

@@ -8,7 +8,7 @@ from PIL import Image
 
 from zoo.attention import Dims
 from zoo.diagnostics.portrait.portrait import collect_panels, draw_portrait, probe_encodings
-from zoo.diagnostics.portrait.rotation_probe import (
+from zoo.diagnostics.portrait.probe import (
     is_commuting,
     measure_rotations,
     rotation_angles,

@@ -16,7 +16,7 @@ from zoo.config.validate import explain_misfit
 from zoo.data.vision.augmentation import Augmentation
 from zoo.errors import Stopped
 from zoo.evaluation.evaluate import RESULT
-from zoo.evaluation.size_figure import _average, plot_by_size
+from zoo.evaluation.report import _average, plot_by_size
 from zoo.models.decoder import Decoder
 from zoo.registry import Choice
 from zoo.run.build import build_data
@@ -250,7 +250,7 @@ def test_what_was_measured_before_a_signal_is_kept(runs, zoo, beyond):
 
 
 def test_a_figure_that_fails_loses_no_number(runs, zoo, monkeypatch):
-    monkeypatch.setattr("zoo.evaluation.size_figure.save_figure", lambda *arguments: 1 / 0)
+    monkeypatch.setattr("zoo.evaluation.report.save_figure", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         zoo("eval", runs / "rope", "evaluate.lengths=[3x]")
     kept = json.loads((runs / "rope" / RESULT).read_text())

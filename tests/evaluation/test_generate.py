@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import LANGUAGE, LETTERS, language
 
-from zoo.evaluation import size_figure
+from zoo.evaluation import report
 from zoo.run.fit import fit
 
 FLIPFLOP = [*LANGUAGE, "data.train=64", "data.val=16", "data.test=16"]
@@ -187,7 +187,7 @@ def test_a_figure_marks_the_length_of_training_whatever_the_data(train, evaluate
     run, _ = train("lm_rope")
     sizes = []
     monkeypatch.setattr(
-        size_figure, "save_figure", lambda recipe, result, run, trained: sizes.append(trained)
+        report, "save_figure", lambda recipe, result, run, trained: sizes.append(trained)
     )
     evaluated(run, "data.length=32", "evaluate.lengths=[8]")
     assert sizes == [16]

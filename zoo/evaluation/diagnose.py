@@ -34,16 +34,17 @@ from zoo.diagnostics.report import (
 )
 from zoo.diagnostics.token_layout import find_layout
 from zoo.errors import ConfigIssue, NonFiniteError, OptionError, RecipeError
-from zoo.evaluation.attention_samples import (
+from zoo.evaluation.diagnosis_inputs import (
     CapturedAttention,
+    Saved,
     capture_attention,
     describe_samples,
     load_samples,
+    read_saved,
 )
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES, measure
 from zoo.evaluation.generate import choose_device
 from zoo.evaluation.predict import split_paths
-from zoo.evaluation.saved_curves import Saved, read_saved
 from zoo.registry import Count
 from zoo.run import atomic_io, checkpoint, run_dir
 from zoo.run.build import Experiment

@@ -111,7 +111,7 @@ class Evaluation:
             raise Stopped(number, f"{problem}; {self.file} has the results so far") from None
 
         if self.processes.first and self.found:
-            from zoo.evaluation.size_figure import save_figure
+            from zoo.evaluation.report import save_figure
 
             result |= self.found | sizes
             # the numbers are safe whatever becomes of the figure

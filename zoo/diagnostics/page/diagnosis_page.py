@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
-from zoo.diagnostics.page import panel_gallery, report_json, viewer_data
-from zoo.diagnostics.page.head_tables import build_measure_figures
-from zoo.diagnostics.page.position_controls import build_control_tables
+from zoo.diagnostics.page import viewer_data
+from zoo.diagnostics.page.head_tables import build_control_tables, build_measure_figures
 from zoo.diagnostics.report import Report, Run
 from zoo.reporting import numbers
 from zoo.reporting.html import Section, render_page
-from zoo.reporting.panel import Panel
+from zoo.reporting.panel import Curves, Line, LineChart, Panel
+from zoo.reporting.render import Drawing, draw_for_page
 
 FOLDER = "diagnostics/page"
 SECTIONS = {  # title and how to read it
@@ -42,6 +43,7 @@ SECTIONS = {  # title and how to read it
 }
 LONG = 60  # characters of a fact that takes a line of its own
 ROW = 200  # characters of a row of a table, of all its cells
+LINES_PER_RUN, MAX_LINES = 2, 8  # of each of several runs, and of all, in one chart
 
 
 def write(report: Report, path: Path) -> None:
@@ -49,7 +51,7 @@ def write(report: Report, path: Path) -> None:
 
     Files that stood there are replaced only once both are complete.
     """
-    texts = {path: render(report), path.with_suffix(".json"): report_json.to_json(report)}
+    texts = {path: render(report), path.with_suffix(".json"): viewer_data.to_json(report)}
     fresh = {one: one.with_name(f".{one.name}-{os.getpid()}") for one in texts}
     try:
         for one, text in texts.items():
@@ -88,8 +90,8 @@ def join_names(report: Report) -> str:
 def build_sections(report: Report) -> list[Section]:
     """Return the sections in their order; empty ones are left out."""
 
-    def gallery(pick: Callable[[Run], Sequence[Panel]]) -> list[panel_gallery.Figure]:
-        return panel_gallery.build_figures({run.name: pick(run) for run in report.runs})
+    def gallery(pick: Callable[[Run], Sequence[Panel]]) -> list[Figure]:
+        return build_figures({run.name: pick(run) for run in report.runs})
 
     contents: dict[str, Any] = {
         "controls": build_control_tables(report),
@@ -153,3 +155,67 @@ def _merge_statements(key: str, runs: Sequence[Run]) -> dict[str, str]:
     if len(texts) == len(runs) and len(set(texts.values())) == 1:
         return {"": runs[0].facts[key]}
     return texts
+
+
+@dataclass(frozen=True)
+class TitledDrawing:
+    """A drawing with the title of its panel."""
+
+    title: str
+    drawing: Drawing
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Charts above the sentence that holds for all of them."""
+
+    caption: str
+    panels: list[TitledDrawing]
+    columns: int | None
+
+
+def build_figures(runs: Mapping[str, Sequence[Panel]]) -> list[Figure]:
+    """Return the figures of {run: panels}; neighbours that share a sentence share a figure."""
+    if len(runs) == 1:
+        (panels,), columns = runs.values(), None
+    else:
+        matched = [_merge(title, found) for title, found in _match(runs)]
+        panels, columns = list(chain.from_iterable(matched)), len(runs)
+    return [
+        Figure(caption, [TitledDrawing(one.title, draw_for_page(one)) for one in group], columns)
+        for caption, group in groupby(panels, lambda panel: panel.full_caption)
+    ]
+
+
+def _match(runs: Mapping[str, Sequence[Panel]]) -> Iterator[tuple[str, dict[str, Panel]]]:
+    """Yield the panels of one title, {run: panel}; of several in one run, first with first."""
+    found: dict[tuple[str, int], dict[str, Panel]] = {}
+    for run, panels in runs.items():
+        seen: list[str] = []
+        for panel in panels:
+            found.setdefault((panel.title, seen.count(panel.title)), {})[run] = panel
+            seen.append(panel.title)
+    yield from ((title, panels) for (title, _), panels in found.items())
+
+
+def _merge(title: str, panels: Mapping[str, Panel]) -> list[Panel]:
+    """Return one chart with the lines of all runs if they are few, else a chart for each run."""
+    first = next(iter(panels.values()))
+    if lines := _merge_lines(panels):
+        x, y = first.x, first.y
+        return [LineChart(title=title, x=x, y=y, caption=first.full_caption, lines=tuple(lines))]
+    return [replace(panel, title=f"{title} \u2014 {run}") for run, panel in panels.items()]
+
+
+def _merge_lines(panels: Mapping[str, Panel]) -> list[Line]:
+    """Return the lines of curves whose axes agree, each named by its run; none if too many."""
+    curves = {run: panel for run, panel in panels.items() if isinstance(panel, Curves)}
+    if len(curves) < len(panels) or len({(panel.x, panel.y) for panel in curves.values()}) > 1:
+        return []
+    lines = [
+        Line(run if len(panel.lines) == 1 else f"{run}, {label}", panel.x_values, line)
+        for run, panel in curves.items()
+        for label, line in panel.lines.items()
+    ]
+    few = all(len(panel.lines) <= LINES_PER_RUN for panel in curves.values())
+    return lines if few and len(lines) <= MAX_LINES else []

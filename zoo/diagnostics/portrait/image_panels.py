@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from zoo.diagnostics.metrics import gram
-from zoo.diagnostics.portrait.probe import EncodingProbe, is_zero, subtract_base
-from zoo.diagnostics.portrait.rotation_probe import (
+from zoo.diagnostics.portrait.probe import (
+    EncodingProbe,
     is_commuting,
+    is_zero,
     measure_rotations,
     rotation_angles,
+    subtract_base,
     wave_vectors,
 )
 from zoo.reporting.panel import Heatmap, HeatmapGrid, Panel, Points, distinct, label_heads, same

@@ -14,10 +14,11 @@ from zoo.diagnostics.portrait.probe import (
     EncodingProbe,
     choose_head,
     is_zero,
+    measure_rotations,
     relative_weights,
+    rotation_angles,
     subtract_base,
 )
-from zoo.diagnostics.portrait.rotation_probe import measure_rotations, rotation_angles
 from zoo.reporting.panel import Curves, Heatmap, Panel, Points, distinct, label_heads, same
 
 ADDED = "added by position"
