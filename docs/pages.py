@@ -24,10 +24,10 @@ from zoo import registry
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims, Encoding, describe_facts
 from zoo.bench.models import build_shortest_chain
-from zoo.cli.explain_encoding import (
+from zoo.cli.describe import (
     Sizes,
     choose_dims,
-    count_parameters,
+    count_encoding_parameters,
     describe_options,
     describe_parameters,
     find_backend,
@@ -110,7 +110,7 @@ def _link(name: str) -> str:
 def _facts_row(name: str) -> str:
     cls = zoo.encoding_class(name)
     dims = choose_dims(Sizes(), cls)
-    shared, layers = count_parameters(build_shortest_chain(cls), dims)
+    shared, layers = count_encoding_parameters(build_shortest_chain(cls), dims)
     cells = [
         _link(name),
         ", ".join(map(str, cls.axes)),

@@ -41,11 +41,11 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
         "encodings": MemberKind(("encodings",)),
         "models": MemberKind(("models",), frozenset({"transformer", "embedding", "generation"})),
         "data": MemberKind(
-            ("data", "data/synthetic"), frozenset({"base", "spec", "sampler", "cache"})
+            ("data", "data/synthetic"), frozenset({"base", "spec", "sampler", "cache", "vision"})
         ),
         "tasks": MemberKind(("tasks",), frozenset({"base", "metrics"})),
         "optim": MemberKind(("optim",), frozenset({"param_groups"})),
-        "launchers": MemberKind(("launch",), frozenset({"base", "launch"})),
+        "launchers": MemberKind(("launch",), frozenset({"launch"})),
         "executors": MemberKind(("compare/executors",), frozenset({"base"})),
     }
 )

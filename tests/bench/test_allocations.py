@@ -2,7 +2,7 @@
 
 import torch
 
-from zoo.bench.timing import measure_peak_memory
+from zoo.bench.protocol import measure_peak_memory
 
 MILLION = 4_000_000  # bytes of a million numbers in float32
 

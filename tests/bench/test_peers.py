@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from zoo.bench.measures import TrainMeasure
-from zoo.bench.peers import build_peers, read_versions
+from zoo.bench.models import build_peers, read_versions
 from zoo.bench.protocol import SHAPES, Setting
 
 SMALL = replace(SHAPES["vit_s"], batch=1, length=32)

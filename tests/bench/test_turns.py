@@ -6,9 +6,8 @@ from itertools import count
 import pytest
 import torch
 
-from zoo.bench.protocol import SHAPES, Contender, PreparedRun, RunFacts, Setting
+from zoo.bench.protocol import SHAPES, Contender, PreparedRun, RunFacts, Setting, run_rounds
 from zoo.bench.runner import Benchmark, Pace, form_groups
-from zoo.bench.timing import run_rounds
 
 SETTING = Setting(shape=SHAPES["lm_toy"])
 

@@ -6,7 +6,7 @@ from signal import SIGTERM, raise_signal
 
 import pytest
 
-from zoo.utils.clock import Ticker
+from zoo.utils import Ticker
 
 QUICK = ("shape=lm_toy", "device=cpu", "rounds=2", "peers=false")
 

@@ -6,8 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from zoo.cli.help import read_options
-from zoo.cli.main import COMMANDS
+from zoo.cli.main import COMMANDS, read_options
 
 SOURCES = [
     pytest.param(command, prefix, source, id=f"{command}-{source.partition(':')[2]}")

@@ -2,7 +2,7 @@
 
 import json
 
-from zoo.reporting.json import as_json
+from zoo.reporting.numbers import as_json
 
 
 def test_what_is_no_number_is_null():

@@ -201,7 +201,7 @@ def test_a_signal_saves_and_stops(tmp_path, monkeypatch):
 
 
 def test_an_evaluation_that_takes_long_says_how_far_it_is(trained, zoo, monkeypatch, caplog):
-    monkeypatch.setattr("zoo.utils.clock.INTERVAL", -1.0)
+    monkeypatch.setattr("zoo.utils.INTERVAL", -1.0)
     with caplog.at_level("INFO", "zoo"):
         assert (
             zoo("eval", trained[0], "trainer.accelerator=cpu", "evaluate.resolutions=null")[0] == 0

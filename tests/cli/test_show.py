@@ -7,16 +7,16 @@ import pytest
 from PIL import Image
 
 from zoo import encoding_names
-from zoo.cli import explain_encoding
+from zoo.cli import describe
 
 QUIET = ("picture=null", "seconds=0")
-USERS = cache(explain_encoding.list_users)
+USERS = cache(describe.list_users)
 
 
 @pytest.fixture(autouse=True)
 def _recipes_read_once(monkeypatch):
     """Every encoding is shown here: ask only once which recipes name them."""
-    monkeypatch.setattr(explain_encoding, "list_users", USERS)
+    monkeypatch.setattr(describe, "list_users", USERS)
 
 
 @pytest.mark.parametrize("name", encoding_names())

@@ -10,7 +10,7 @@ from tiny import ROOT
 
 from zoo.laws import LAWS
 from zoo.laws.certificate import Certificate
-from zoo.utils.clock import Ticker
+from zoo.utils import Ticker
 
 QUICK = [law.name for law in LAWS if law.name != "a_compiler_captures_it"]
 HEAD = """import torch

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from zoo.data.vision.augmentation import Augmentation, ImageTransform
+from zoo.data.vision import Augmentation, ImageTransform
 
 IMAGES, LABELS = torch.randint(256, (16, 3, 8, 8), dtype=torch.uint8), torch.arange(16) % 4
 OPTIONS = [

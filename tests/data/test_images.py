@@ -10,8 +10,7 @@ from pictures import coded, parquet
 
 from zoo.data.images import Images
 from zoo.data.tables.stream import StreamOptions
-from zoo.data.vision.augmentation import Augmentation
-from zoo.data.vision.decode import ImageDecoder
+from zoo.data.vision import Augmentation, ImageDecoder
 from zoo.errors import DataError, OptionError
 
 

@@ -13,7 +13,7 @@ from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import ImageSpec, VideoSpec
-from zoo.run import extrapolation
+from zoo.run import conditions
 from zoo.run.build import build_task
 
 HEAD, LENGTH = 64, 128
@@ -155,13 +155,9 @@ def test_a_grid_is_interpolated_along_the_axes_that_grew(name):
 
 
 def test_factors_are_those_of_the_axes_of_the_model():
-    assert extrapolation.compute_factors(ImageSpec(1, 16, 8, 10), (32, 8)) == (2.0, 1.0)
-    assert extrapolation.compute_factors(VideoSpec(1, 16, 8, 10, frames=4), (32, 8)) == (
-        1.0,
-        2.0,
-        1.0,
-    )
-    assert extrapolation.compute_factors(language.SAMPLES, (48,)) == (4.0,)
+    assert conditions.compute_factors(ImageSpec(1, 16, 8, 10), (32, 8)) == (2.0, 1.0)
+    assert conditions.compute_factors(VideoSpec(1, 16, 8, 10, frames=4), (32, 8)) == (1.0, 2.0, 1.0)
+    assert conditions.compute_factors(language.SAMPLES, (48,)) == (4.0,)
 
 
 def test_a_task_by_a_rule_has_the_same_weights_and_other_logits():
@@ -171,7 +167,7 @@ def test_a_task_by_a_rule_has_the_same_weights_and_other_logits():
     task = build_task(recipe).eval()
     for parameter in task.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    other = extrapolation.build_extended_task(recipe, task, task.state_dict(), "yarn", (4.0,))
+    other = conditions.build_extended_task(recipe, task, task.state_dict(), "yarn", (4.0,))
     assert all(
         torch.equal(task.state_dict()[key], value) for key, value in other.state_dict().items()
     )
@@ -180,30 +176,28 @@ def test_a_task_by_a_rule_has_the_same_weights_and_other_logits():
 
 
 def test_a_rule_that_no_link_knows_is_told_with_those_that_are():
-    message = extrapolation.explain_unknown(language.decoder("rope", "fox"), "yarm", (2.0,))
+    message = conditions.explain_unknown(language.decoder("rope", "fox"), "yarm", (2.0,))
     assert (
         message
         == "the encoding of the model, rope and fox, knows no extrapolation yarm; did you mean yarn?"
     )
-    assert "resample" in extrapolation.explain_unknown(language.decoder("learned"), "ntk", (2.0,))
-    assert "it knows none" in extrapolation.explain_unknown(
-        language.decoder("alibi"), "ntk", (2.0,)
-    )
-    assert extrapolation.explain_unknown(language.decoder("alibi"), "none", (2.0,)) == ""
+    assert "resample" in conditions.explain_unknown(language.decoder("learned"), "ntk", (2.0,))
+    assert "it knows none" in conditions.explain_unknown(language.decoder("alibi"), "ntk", (2.0,))
+    assert conditions.explain_unknown(language.decoder("alibi"), "none", (2.0,)) == ""
 
 
 @pytest.mark.parametrize("coordinates", ["fraction", "symmetric", "growing", "interpolated"])
 def test_places_that_are_stretched_already_know_no_rule(coordinates):
     changed = language.links("rope", options={"rope": {"coordinates": coordinates}})
     model = language.encoder(encoding=changed)
-    assert extrapolation.find_methods(model, (2.0,)) == {}
-    assert set(extrapolation.find_methods(language.encoder("rope"), (2.0,))) == {
+    assert conditions.find_methods(model, (2.0,)) == {}
+    assert set(conditions.find_methods(language.encoder("rope"), (2.0,))) == {
         "linear",
         "ntk",
         "yarn",
         "llama3",
     }
-    message = extrapolation.explain_unknown(model, "linear", (2.0,))
+    message = conditions.explain_unknown(model, "linear", (2.0,))
     assert message.startswith(
         f"the encoding of the model, rope with coordinates {coordinates}, knows no extrapolation linear"
     )

@@ -21,7 +21,7 @@ from zoo.encodings.head_scale import HeadScale
 from zoo.encodings.sandwich import Sandwich
 from zoo.encodings.xpos import XPos
 from zoo.errors import OptionError
-from zoo.laws import Case, LawBroken, causality
+from zoo.laws import Case, LawBroken, equivariance
 
 # a temperature
 
@@ -347,6 +347,6 @@ class OwnMiddle(XPos):
 
 
 def test_a_middle_that_passes_do_not_share_is_caught_by_the_law_of_decoding():
-    causality.decoding_equals_one_pass(Case("sound", 1, XPos))
+    equivariance.decoding_equals_one_pass(Case("sound", 1, XPos))
     with pytest.raises(LawBroken):
-        causality.decoding_equals_one_pass(Case("planted", 1, OwnMiddle))
+        equivariance.decoding_equals_one_pass(Case("planted", 1, OwnMiddle))

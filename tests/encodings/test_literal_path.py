@@ -19,7 +19,7 @@ from zoo.attention.tokens import Tokens
 from zoo.encodings import path
 from zoo.encodings.common.householder import compute_path_bias, update_keys
 from zoo.encodings.path import PaTH
-from zoo.laws import Case, LawBroken, causality, packing
+from zoo.laws import Case, LawBroken, equivariance, packing
 
 OPTIONS = pytest.mark.parametrize(
     "options", [{}, {"convolution": 1, "rank": 3}, {"convolution": 9}], ids=str
@@ -258,7 +258,7 @@ class Forgotten(PaTH):
 @pytest.mark.parametrize("fault", [Unsettled, Forgotten])
 def test_a_fault_of_decoding_is_caught(fault):
     with pytest.raises(LawBroken):
-        causality.decoding_equals_one_pass(Case(fault.__name__, 1, fault))
+        equivariance.decoding_equals_one_pass(Case(fault.__name__, 1, fault))
 
 
 def test_a_convolution_across_documents_is_caught(monkeypatch):

@@ -21,18 +21,7 @@ from zoo.encodings.liere import LieRE
 from zoo.encodings.rope import RoPE
 from zoo.encodings.rope_axial import RoPEAxial
 from zoo.encodings.rope_mixed import RoPEMixed
-from zoo.laws import (
-    LAWS,
-    Case,
-    LawBroken,
-    backends,
-    causality,
-    equivariance,
-    gradients,
-    numerics,
-    packing,
-    shapes,
-)
+from zoo.laws import LAWS, Case, LawBroken, backends, equivariance, gradients, numerics, packing
 from zoo.laws.case import HEADS, TOKENS
 from zoo.laws.certificate import measure_roundings, try_law
 
@@ -392,7 +381,7 @@ class TheLast(Encoding):
 
 
 FAULTS = [
-    (shapes.shapes_are_kept, OneSampleWide),
+    (gradients.shapes_are_kept, OneSampleWide),
     (gradients.initial_gradients_are_finite, InfiniteAtFirst),
     (gradients.initial_gradients_are_finite, Detached),
     (gradients.every_parameter_learns, Detached),
@@ -402,22 +391,22 @@ FAULTS = [
     (backends.reference_and_chunks_agree, SecondRows),
     (backends.reference_and_flex_agree, ByGridShape),
     (backends.index_differences_are_offsets, TwiceAsFar),
-    (causality.future_tokens_change_nothing, LookingAhead),
-    (causality.future_tokens_change_nothing, NextToken),
-    (causality.decoding_equals_one_pass, TouchedAgain),
-    (causality.decoding_equals_one_pass, TopLeft),
-    (causality.decoding_equals_one_pass, Counted),
-    (causality.documents_decode_as_in_one_pass, NumberedFromHere),
-    (causality.a_longer_run_begins_the_same, OfTheWhole),
-    (causality.full_memory_equals_one_pass, Counted),
+    (equivariance.future_tokens_change_nothing, LookingAhead),
+    (equivariance.future_tokens_change_nothing, NextToken),
+    (equivariance.decoding_equals_one_pass, TouchedAgain),
+    (equivariance.decoding_equals_one_pass, TopLeft),
+    (equivariance.decoding_equals_one_pass, Counted),
+    (equivariance.documents_decode_as_in_one_pass, NumberedFromHere),
+    (equivariance.a_longer_run_begins_the_same, OfTheWhole),
+    (equivariance.full_memory_equals_one_pass, Counted),
     (equivariance.shifts_change_nothing, FlippedKey),
     (equivariance.shifts_change_nothing, Noncommuting),
     (equivariance.shifts_change_nothing, EndsEarly),
     (equivariance.shifts_are_seen, SecretlyRelative),
-    (shapes.undeclared_axes_are_refused, AllAxes),
+    (gradients.undeclared_axes_are_refused, AllAxes),
     (numerics.bfloat16_stays_close, RoundedAngles),
     (numerics.weights_may_be_bfloat16, Widened),
-    (shapes.a_state_dict_carries_everything, Unsaved),
+    (gradients.a_state_dict_carries_everything, Unsaved),
     (numerics.weights_are_shares_of_what_is_visible, DoubleWeights),
     (numerics.weights_are_shares_of_what_is_visible, NegativeWeights),
     (numerics.weights_are_shares_of_what_is_visible, WeightsOfTheInvisible),
@@ -432,7 +421,7 @@ FAULTS = [
     (packing.padding_changes_nothing, AcrossDocuments),
     (packing.shared_key_heads_equal_repeated_ones, FirstOfEachGroup),
     (packing.shared_key_heads_equal_repeated_ones, BySizeOfKeys),
-    (causality.what_left_the_window_is_not_needed, BySlot),
+    (equivariance.what_left_the_window_is_not_needed, BySlot),
     (backends.chosen_queries_are_rows_of_the_whole, TheLast),
 ]
 
@@ -490,7 +479,7 @@ def test_an_interpreter_that_drops_a_factor_is_caught(monkeypatch):
 def test_a_mask_aligned_top_left_is_caught(monkeypatch):
     monkeypatch.setattr(AttentionCall, "key_index", lambda call, i: i)
     with pytest.raises(LawBroken):
-        causality.decoding_equals_one_pass(member(RoPE))
+        equivariance.decoding_equals_one_pass(member(RoPE))
 
 
 def test_a_bias_of_unplaced_pairs_is_caught(monkeypatch):

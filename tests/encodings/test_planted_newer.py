@@ -14,7 +14,7 @@ from zoo.encodings.grape_ap import GRAPEAP
 from zoo.encodings.pope import PoPE
 from zoo.encodings.selective_rope import SelectiveRoPE
 from zoo.errors import OptionError
-from zoo.laws import Case, LawBroken, causality, gradients, packing
+from zoo.laws import Case, LawBroken, equivariance, gradients, packing
 
 
 class TurnedBeforeTheCache(CARoPE):
@@ -73,9 +73,9 @@ class PhaseOfBoth(PoPE):
 
 
 FAULTS = [
-    (causality.decoding_equals_one_pass, TurnedBeforeTheCache),
-    (causality.full_memory_equals_one_pass, TurnedBeforeTheCache),
-    (causality.decoding_equals_one_pass, FirstRows),
+    (equivariance.decoding_equals_one_pass, TurnedBeforeTheCache),
+    (equivariance.full_memory_equals_one_pass, TurnedBeforeTheCache),
+    (equivariance.decoding_equals_one_pass, FirstRows),
     (packing.packed_documents_are_apart, StepsAcrossDocuments),
     (gradients.every_parameter_learns, PhaseOfBoth),
 ]

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from zoo import load
 from zoo.config import load as recipe
 from zoo.config.validate import explain_misfit
-from zoo.data.vision.augmentation import Augmentation
+from zoo.data.vision import Augmentation
 from zoo.errors import Stopped
 from zoo.evaluation.evaluate import RESULT
 from zoo.evaluation.report import _average, plot_by_size

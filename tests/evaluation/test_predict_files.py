@@ -14,7 +14,7 @@ from PIL import Image
 from tiny import LETTERS, TINY, language
 
 from zoo.data.digits import Digits, load_digits
-from zoo.data.vision.decode import ImageDecoder
+from zoo.data.vision import ImageDecoder
 from zoo.run.fit import fit
 from zoo.run.load import load
 
@@ -191,7 +191,7 @@ def test_workers_change_nothing(runs, photos, predicted):
 
 
 def test_long_work_says_how_far_it_is(runs, photos, predicted, monkeypatch, caplog):
-    monkeypatch.setattr("zoo.utils.clock.INTERVAL", 0.0)
+    monkeypatch.setattr("zoo.utils.INTERVAL", 0.0)
     caplog.set_level(logging.INFO)
     predicted(runs / "photos", "photos")
     assert "of 6 files, 0:00 left" in caplog.text

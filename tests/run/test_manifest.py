@@ -14,8 +14,8 @@ from zoo.config import load
 from zoo.errors import OptionError
 from zoo.run import run_dir
 from zoo.run.callbacks.manifest import START, StartManifest, digest, list_batch_tensors
+from zoo.run.checkpoint import RandomStreams
 from zoo.run.fit import fit
-from zoo.run.rng import RandomStreams
 
 IMAGES = ("vit_comrope", ["model.dim=16", "model.depth=2", "model.heads=2", "model.patch_size=4"])
 TEXTS = ("flipflop_rope", ["model.dim=16", "model.depth=2", "model.heads=2", "data.length=16"])

@@ -9,8 +9,8 @@ import torch
 import zoo
 from zoo.errors import NonFiniteError
 from zoo.run import checkpoint
+from zoo.run.checkpoint import set_random_state
 from zoo.run.fit import fit
-from zoo.run.rng import set_random_state
 from zoo.tasks.classification import Classification
 
 STEP = 7  # of 18, in the second epoch

@@ -10,7 +10,7 @@ import torch
 from pictures import parquet
 from several import run, slurm, torchrun
 
-from zoo.data.vision.decode import ImageDecoder
+from zoo.data.vision import ImageDecoder
 from zoo.evaluation.evaluate import evaluate
 from zoo.run import checkpoint
 from zoo.run.callbacks.guards import FiniteGuard, StopOnSignal

@@ -11,8 +11,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.api import Attention
-from zoo.bench.protocol import BenchMeasure, Contender, PreparedRun, RunFacts, Setting, Shape
-from zoo.bench.timing import Trial, measure_peak_memory, time_once
+from zoo.bench.protocol import (
+    BenchMeasure,
+    Contender,
+    PreparedRun,
+    RunFacts,
+    Setting,
+    Shape,
+    Trial,
+    measure_peak_memory,
+    time_once,
+)
 
 LEARNING_RATE = 1e-4
 

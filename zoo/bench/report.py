@@ -12,7 +12,7 @@ from zoo.bench.result import BenchResult, BenchRow, compute_quartiles, format_ma
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, DataError, RecipeError
 from zoo.reporting.tables import format_markdown
-from zoo.utils.folders import check_writable
+from zoo.utils import check_writable
 
 NUMBERS, TABLE, PICTURE = "bench.json", "bench.md", "bench.png"
 MB = 2**20

@@ -22,18 +22,24 @@ from zoo.bench.measures import (
     MemoryMeasure,
     TrainMeasure,
 )
-from zoo.bench.models import choose_contenders, list_contenders
-from zoo.bench.peers import build_peers, read_versions
-from zoo.bench.protocol import SHAPES, BenchMeasure, Contender, RunFacts, Setting
+from zoo.bench.models import build_peers, choose_contenders, list_contenders, read_versions
+from zoo.bench.protocol import (
+    SHAPES,
+    BenchMeasure,
+    Contender,
+    RunFacts,
+    Setting,
+    Trial,
+    is_out_of_memory,
+    run_rounds,
+)
 from zoo.bench.report import prepare_folder, write_result
 from zoo.bench.result import BenchResult, BenchRow, describe_machine
-from zoo.bench.timing import Trial, is_out_of_memory, run_rounds
 from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, OptionError, RecipeError
 from zoo.registry import Between
-from zoo.utils.clock import Ticker, format_now
-from zoo.utils.signals import stop_on_signal
+from zoo.utils import Ticker, format_now, stop_on_signal
 
 log = logging.getLogger("zoo")
 

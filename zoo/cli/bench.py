@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from zoo.errors import Stopped
-from zoo.reporting.json import as_json
+from zoo.reporting.numbers import as_json
 
 SUMMARY = "measure time and memory of encodings on this machine, side by side"
 EXAMPLE = "zoo bench rope alibi kerple+dape shape=lm_small measures=[train,decode] rounds=10"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, RecipeError
-from zoo.reporting.json import as_json
+from zoo.reporting.numbers import as_json
 
 SUMMARY = "train a recipe with several encodings, or values of other keys, and rank them"
 EXAMPLE = "zoo compare vit_comrope encodings=[none,learned,rope_axial] seeds=3 to=comparison"

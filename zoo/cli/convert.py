@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from zoo.reporting.json import as_json
+from zoo.reporting.numbers import as_json
 
 SUMMARY = "convert published weights to a checkpoint of a recipe"
 EXAMPLE = "zoo convert rope_vit.pth vit_s16_rope_mixed_imagenet data.path=FOLDER to=rope_vit.ckpt"

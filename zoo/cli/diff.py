@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zoo.reporting.json import as_json
+from zoo import config
+from zoo.config import Recipe
+from zoo.config.recipe import diff_recipes, format_sides
+from zoo.errors import DataError, OptionError, RecipeError
+from zoo.reporting.numbers import as_json
+from zoo.reporting.tables import format_table
+
+if TYPE_CHECKING:
+    from zoo.data.spec import DataSpec
+
+CHECKPOINT_NAMES = ("last", "best")
 
 SUMMARY = "compare two recipes, runs or checkpoints key by key"
 EXAMPLE = "zoo diff lm_rope lm_alibi"
@@ -20,7 +33,102 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(known: argparse.Namespace) -> None:
     """Print the differences as a table or as JSON."""
-    from zoo.cli.diff_recipes import compare_recipes, format_differences
-
     result = compare_recipes(known.one, known.other, known.overrides)
     print(as_json(result) if known.json else format_differences(result))
+
+
+class LoadedRecipe(NamedTuple):
+    """A recipe, and the specification of its data where a checkpoint holds one."""
+
+    recipe: Recipe
+    spec: DataSpec | None
+
+
+def compare_recipes(one: str, other: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the differing keys with values and locations, parameters and tokens of both.
+
+    Args:
+        one: A recipe, run directory or checkpoint.
+        other: Another.
+        overrides: Changes of both.
+
+    Raises:
+        RecipeError: One of them is no recipe.
+        CheckpointError: One of them is a damaged checkpoint.
+    """
+    left, right = (_load_recipe(name, overrides) for name in (one, other))
+    differences = [
+        {
+            "key": key,
+            "values": [a.value, b.value],
+            "locations": [a.location, b.location],
+            "text": format_sides(a, b),
+        }
+        for key, a, b in diff_recipes(left.recipe, right.recipe)
+    ]
+    result: dict[str, Any] = {
+        "recipes": [one, other],
+        "equal": not differences,
+        "differences": differences,
+    }
+    sizes = [_measure_model(loaded) for loaded in (left, right)]
+    for key in ("parameters", "tokens"):
+        result[key] = [size[key] for size in sizes]
+    return result
+
+
+def format_differences(result: Mapping[str, Any]) -> str:
+    """Write a line for each key with its locations, then parameters and tokens if they differ."""
+    one, other = result["recipes"]
+    if result["equal"]:
+        lines = [f"{one} and {other} are equal once resolved"]
+    else:
+        rows = [_format_row(difference) for difference in result["differences"]]
+        lines = [f"{one} -> {other}", format_table(rows, left=(0, 3, 4), gap=" ")]
+
+    for key, title in (("parameters", "parameters of the model"), ("tokens", "tokens per sample")):
+        a, b = (f"{count:,}" if isinstance(count, int) else "unknown" for count in result[key])
+        if a != b:
+            lines.append(f"{title}: {a} -> {b}")
+    return "\n".join(lines)
+
+
+def _format_row(difference: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return key, both values and where they are set."""
+    before, after = difference["text"]
+    locations = dict.fromkeys(location or "absent" for location in difference["locations"])
+    return f"{difference['key']}:", before, "->", after, f"({' -> '.join(locations)})"
+
+
+def _load_recipe(name: str, overrides: Sequence[str]) -> LoadedRecipe:
+    """Load the recipe of a run directory, checkpoint, file or registered name."""
+    from zoo.run import checkpoint
+
+    path = Path(name)
+    if (path / "recipe.yaml").is_file():
+        return LoadedRecipe(config.load(path / "recipe.yaml", overrides), None)
+    if path.suffix != ".ckpt" and path.name not in CHECKPOINT_NAMES:
+        return LoadedRecipe(config.load(name, overrides), None)
+
+    file = checkpoint.locate(name)
+    content = checkpoint.read(file)
+    about = content["zoo"]
+    recipe = config.from_plain(about["recipe"], overrides, origin=str(file), name=about["name"])
+    return LoadedRecipe(recipe, checkpoint.read_spec(content, file))
+
+
+def _measure_model(loaded: LoadedRecipe) -> dict[str, int | None]:
+    """Count parameters and tokens per sample; None if model or data are not to be had."""
+    import torch
+
+    from zoo.run.build import Experiment
+    from zoo.run.preflight import count_tokens
+
+    try:
+        with torch.device("meta"):
+            experiment = Experiment(loaded.recipe, loaded.spec)
+            model = experiment.meta_model
+            count = sum(parameter.numel() for parameter in model.parameters())
+            return {"parameters": count, "tokens": count_tokens(model, experiment.spec)}
+    except (OptionError, DataError, RecipeError):
+        return {"parameters": None, "tokens": None}

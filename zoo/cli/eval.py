@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from zoo.reporting.json import as_json
+from zoo.reporting.numbers import as_json
 
 SUMMARY = "evaluate a checkpoint, also past the length or resolution of training"
 EXAMPLE = "zoo eval runs/lm_rope/latest evaluate.lengths=[1x,2x,4x]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from zoo.reporting.json import as_json
+from zoo.reporting.numbers import as_json
 
 SUMMARY = "train a recipe, then test its best checkpoint"
 EXAMPLE = "zoo fit vit_comrope model.encoding=liere model.dim=192 seed=1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from zoo.reporting.json import as_json
+from zoo.reporting.numbers import as_json
 
 SUMMARY = "continue a text with a language model"
 EXAMPLE = 'zoo generate runs/lm_rope/latest prompt="The import statement" temperature=0.7'

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from zoo import registry
 from zoo.config.lookup import recipe_files
 from zoo.errors import ConfigIssue, RecipeError
+from zoo.reporting.tables import format_table
 
 SUMMARY = "list encodings, recipes, data sources, tasks and models"
 EXAMPLE = "zoo list encodings"
@@ -32,11 +33,10 @@ def format_members(kinds: Sequence[str]) -> str:
     blocks = []
     for kind in kinds:
         entries = _summarize_recipes() if kind == "recipes" else registry.summaries(kind)
-        width = max(map(len, entries), default=0)
-        lines = [f"{name.ljust(width)}  {summary}" for name, summary in sorted(entries.items())]
-        if len(kinds) > 1:
-            lines = [kind, *(f"  {line}" for line in lines)]
-        blocks.append("\n".join(lines))
+        indent = "  " if len(kinds) > 1 else ""
+        rows = [(f"{indent}{name}", summary) for name, summary in sorted(entries.items())]
+        heading = f"{kind}\n" if len(kinds) > 1 else ""
+        blocks.append(heading + format_table(rows, left=(0, 1)))
     return "\n\n".join(blocks)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from zoo.reporting.json import as_json
+from zoo.reporting.numbers import as_json
 
 SUMMARY = "classify files and folders with a trained model"
 EXAMPLE = "zoo predict runs/vit_comrope/latest photos/ top=3"

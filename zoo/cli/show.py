@@ -8,7 +8,7 @@ from zoo import registry
 
 SUMMARY = "show a resolved recipe, or explain an encoding"
 EXAMPLE = "zoo show liere dim=768 heads=12 axes=2 length=14"
-OPTIONS = (("", "zoo.cli.explain_encoding:ShowOptions"), ("", "zoo.cli.explain_encoding:Sizes"))
+OPTIONS = (("", "zoo.cli.describe:ShowOptions"), ("", "zoo.cli.describe:Sizes"))
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +25,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(known: argparse.Namespace) -> None:
     """Print the text."""
     if known.what in registry.names("encodings"):
-        from zoo.cli.explain_encoding import explain_encoding
+        from zoo.cli.describe import explain_encoding
 
         print(explain_encoding(known.what, known.overrides))
     else:
-        from zoo.cli.show_recipe import describe_recipe
+        from zoo.cli.describe import describe_recipe
 
         print(describe_recipe(known.what, known.overrides))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from zoo.reporting.json import as_json
+from zoo.reporting.numbers import as_json
 
 SUMMARY = "check encodings against the laws and report what was measured"
 EXAMPLE = "zoo verify liere block=4 axes=2"

@@ -20,7 +20,7 @@ from zoo.compare.results import (
     ConditionKind,
     has_shape,
 )
-from zoo.run import extrapolation, loggers
+from zoo.run import conditions, loggers
 from zoo.run.callbacks.manifest import END, START
 
 # what `zoo eval` measured for the comparison; its own file is overwritten by the next `zoo eval`
@@ -155,7 +155,7 @@ def list_conditions(
         is_free = name and name not in found
         found[name if is_free else f"variant {name}"] = "data_variants", measured
     for method, sizes in files.measured.get("extrapolation", {}).items():
-        if method == extrapolation.NONE:
+        if method == conditions.NONE:
             continue
         for size, measured in sizes.items():
             found[f"{size}{BY}{method}"] = "extrapolation", measured

@@ -25,8 +25,7 @@ from zoo.errors import ConfigIssue, DataError, RecipeError
 from zoo.run import atomic_io
 from zoo.run.build import build_data
 from zoo.run.conditions import list_lengths
-from zoo.utils.clock import format_now
-from zoo.utils.folders import WRITE_TEST, check_writable
+from zoo.utils import WRITE_TEST, check_writable, format_now
 
 log = logging.getLogger("zoo")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from zoo.errors import DataError
-from zoo.reporting.json import finite
+from zoo.reporting.numbers import finite
 
 State = Literal["done", "running", "waiting", "stopped", "failed"]
 ConditionKind = Literal["resolutions", "lengths", "data_variants", "extrapolation"]

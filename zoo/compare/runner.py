@@ -36,8 +36,7 @@ from zoo.run import atomic_io, loggers
 from zoo.run.callbacks.manifest import END
 from zoo.run.fit import fit
 from zoo.run.load import load_recipe
-from zoo.utils.clock import Ticker, format_duration
-from zoo.utils.signals import stop_on_signal
+from zoo.utils import Ticker, format_duration, stop_on_signal
 
 log = logging.getLogger("zoo")
 

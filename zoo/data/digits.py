@@ -17,13 +17,7 @@ from torch.utils.data import Dataset
 from zoo.data.base import DataModule, FileBatch
 from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import DataSpec, ImageSpec, check_fractions
-from zoo.data.vision.decode import (
-    ImageDecoder,
-    Size,
-    check_reads_images,
-    get_sides,
-    read_image_files,
-)
+from zoo.data.vision import ImageDecoder, Size, check_reads_images, get_sides, read_image_files
 from zoo.registry import Between, Count, register
 
 COUNT = 1797

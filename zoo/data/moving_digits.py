@@ -15,7 +15,7 @@ from zoo.data.digits import COUNT, load_digits
 from zoo.data.sampler import Key
 from zoo.data.spec import VideoSpec
 from zoo.data.synthetic.base import SyntheticTask, split_keys
-from zoo.data.vision.decode import Size, get_sides
+from zoo.data.vision import Size, get_sides
 from zoo.errors import OptionError
 from zoo.registry import Between, Count, register
 

@@ -53,8 +53,7 @@ from zoo.run.callbacks.progress import EvaluationProgress
 from zoo.run.distributed import Processes
 from zoo.run.load import restore
 from zoo.tasks.base import Task
-from zoo.utils.clock import format_now
-from zoo.utils.folders import check_writable
+from zoo.utils import check_writable, format_now
 
 PAGE = "diagnosis.html"
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import lightning as L
 
-from zoo.bench.timing import is_out_of_memory
+from zoo.bench.protocol import is_out_of_memory
 from zoo.config.schema import format_size
 from zoo.data.base import DataModule
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError, RecipeError, Stopped
-from zoo.run import atomic_io, checkpoint, conditions, extrapolation, run_dir
+from zoo.run import atomic_io, checkpoint, conditions, run_dir
 from zoo.run.build import Experiment
 from zoo.run.callbacks.guards import StopOnSignal
 from zoo.run.callbacks.progress import EvaluationProgress
@@ -144,7 +144,7 @@ class Evaluation:
         for method in dict.fromkeys(recipe.evaluate.extrapolation or ()):
             by_size = self.found.setdefault("extrapolation", {}).setdefault(method, {})
             for name, sized in beyond.items():
-                if method == extrapolation.NONE:
+                if method == conditions.NONE:
                     by_size[name] = plain[name]
                 else:
                     log.info("%s: extrapolation %s at %s", recipe.name, method, name)
@@ -154,7 +154,7 @@ class Evaluation:
     def _extrapolate(self, method: str, sized: conditions.Sized) -> Metrics:
         """Return the metrics by an extrapolation method at a size."""
         try:
-            extended = extrapolation.build_extended_task(
+            extended = conditions.build_extended_task(
                 self.recipe, self.task, self.weights, method, sized.factors
             )
         except OptionError as error:

@@ -25,7 +25,7 @@ from zoo.run.load import restore
 from zoo.tasks.base import Task
 from zoo.tasks.causal_lm import CausalLM
 from zoo.tasks.classification import Classification
-from zoo.utils.clock import Ticker, format_duration
+from zoo.utils import Ticker, format_duration
 
 log = logging.getLogger("zoo")
 

@@ -1,24 +1,31 @@
-"""Write the script that starts a run on a cluster and continues it."""
+"""Launchers: describe a run for any cluster, and write the script that starts and continues it."""
 
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 from zoo import registry
 from zoo.config import Recipe, load
 from zoo.config.command_line import parse_options, split_words
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, OptionError, RecipeError
-from zoo.launch.base import Job, Launcher
 from zoo.registry import Count
 from zoo.run.load import load_recipe
 
+SECONDS_TO_SAVE = 180
+"""Time that a run has to save its state before it is killed."""
+
+PREAMBLE = """\
+cd {folder} || exit 1
+export PATH=${{ZOO_BIN:-{programs}}}:$PATH # where zoo and torchrun are
+"""
 log = logging.getLogger("zoo")
 
 # a trainer that this machine has, for checking a recipe that will run on another one
@@ -28,6 +35,54 @@ LOCAL_TRAINER = (
     "trainer.num_nodes=1",
     "trainer.precision=32-true",
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run that continues where it was stopped."""
+
+    name: str
+    arguments: tuple[str, ...]
+    """The words after `zoo`."""
+    run_dir: str
+    nodes: int
+    devices: int
+    """Devices on each node: GPUs, or processes on the CPU."""
+    gpus: bool
+    cpus: int
+    """CPUs for each process."""
+    folder: Path
+    """Working directory."""
+    programs: Path
+    """Folder of the programs zoo and torchrun."""
+
+    @property
+    def title(self) -> str:
+        """The name in characters that no scheduler or shell interprets."""
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", self.name).strip("-.") or "run"
+
+    @property
+    def preamble(self) -> str:
+        """The lines of a shell script that come before the run itself."""
+        folder, programs = shlex.quote(str(self.folder)), shlex.quote(str(self.programs))
+        return PREAMBLE.format(folder=folder, programs=programs)
+
+    @property
+    def command(self) -> str:
+        """`arguments`, quoted for a shell."""
+        return shlex.join(self.arguments)
+
+
+class Launcher(Protocol):
+    """A member of `zoo/launch`; its keyword-only arguments are options of `zoo launch`."""
+
+    def write_script(self, job: Job) -> str:
+        """Return the script that starts a job, and continues it when it is started again."""
+        ...
+
+    def format_submission(self, file: str, job: Job) -> str:
+        """Return the command that runs the script `file`, which is quoted for a shell."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

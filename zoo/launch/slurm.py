@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from zoo.errors import OptionError
-from zoo.launch.base import SECONDS_TO_SAVE, Job
+from zoo.launch.launch import SECONDS_TO_SAVE, Job
 from zoo.registry import Count, register
 
 # SLURM may send its signal so many seconds early

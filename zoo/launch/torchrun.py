@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from zoo.launch.base import SECONDS_TO_SAVE, Job
+from zoo.launch.launch import SECONDS_TO_SAVE, Job
 from zoo.registry import Between, register
 
 TEMPLATE = """\

@@ -27,9 +27,7 @@ from zoo.laws.certificate import Certificate, Finding, Rounding, examine, measur
 from zoo.laws.report import describe_axes
 from zoo.registry import Choice
 from zoo.run import atomic_io
-from zoo.utils.clock import Ticker, format_now
-from zoo.utils.folders import check_writable
-from zoo.utils.signals import stop_on_signal
+from zoo.utils import Ticker, check_writable, format_now, stop_on_signal
 
 ALL = "all"
 Axes = Literal[1, 2, 3]

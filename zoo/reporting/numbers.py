@@ -1,9 +1,13 @@
-"""Numbers and names as text for readers: as many digits as say something."""
+"""Numbers and names as text for readers, as many digits as say something; and as JSON."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
 
 MINUS = "\u2212"
 NOTHING = "\u2013"  # in place of a number that does not exist
@@ -68,3 +72,17 @@ def _format_infinite(number: float) -> str:
     if math.isnan(number):
         return NOTHING
     return "\u221e" if number > 0 else f"{MINUS}\u221e"
+
+
+def finite(value: Any) -> Any:
+    """Replace numbers that are not finite by None."""
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def as_json(result: Mapping[str, Any]) -> str:
+    """Encode a mapping as JSON, with null for NaN and infinity, which JSON does not know."""
+    return json.dumps(finite(result), indent=1, allow_nan=False, ensure_ascii=False)

@@ -25,7 +25,7 @@ from zoo.errors import OptionError
 from zoo.optim.param_groups import freeze
 from zoo.registry import Choice
 from zoo.run import distributed
-from zoo.run.rng import RandomStreams
+from zoo.run.checkpoint import RandomStreams
 from zoo.tasks.base import Optimizer, Task
 
 

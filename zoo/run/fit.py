@@ -28,7 +28,7 @@ from zoo.run.init_from import TransferReport
 from zoo.run.preflight import check, plan_backends
 from zoo.run.resume import find_resume_point
 from zoo.tasks.base import Task
-from zoo.utils.clock import format_duration
+from zoo.utils import format_duration
 
 log = logging.getLogger("zoo")
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from zoo.diagnostics.report import Attended, Report, Run, Sample
 from zoo.reporting.heatmaps import to_data_address
-from zoo.reporting.json import finite
+from zoo.reporting.numbers import finite
 from zoo.reporting.panel import Panel
 
 WEIGHT_BYTES = 1_600_000  # of the weights in a page, of all runs together

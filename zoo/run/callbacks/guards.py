@@ -18,7 +18,7 @@ from zoo.run.callbacks.checkpointing import Checkpoints
 from zoo.run.callbacks.nan_replay import StepRecord
 from zoo.run.distributed import Processes
 from zoo.tasks.base import Task
-from zoo.utils.signals import SignalHandler
+from zoo.utils import SignalHandler
 
 
 class StopOnSignal(L.Callback):

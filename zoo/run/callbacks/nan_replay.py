@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from zoo.run.rng import get_random_state, set_random_state
+from zoo.run.checkpoint import get_random_state, set_random_state
 from zoo.tasks.base import Task
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import lightning as L
 from tqdm import tqdm
 
-from zoo.utils.clock import Ticker, format_duration
+from zoo.utils import Ticker, format_duration
 
 log = logging.getLogger("zoo")
 

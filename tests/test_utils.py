@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from zoo.utils import cpu
+from zoo import utils
 
 PAGES = 8 * 2**20 // resource.getpagesize()
 
@@ -21,22 +21,22 @@ def faults() -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
 def test_freed_memory_is_used_again():
-    assert cpu.keep_freed_memory({})
+    assert utils.keep_freed_memory({})
     faults()
     assert faults() < PAGES
 
 
 def test_what_the_user_chose_stays():
     for name in ("MALLOC_TRIM_THRESHOLD_", "LD_PRELOAD", "GLIBC_TUNABLES"):
-        assert not cpu.keep_freed_memory({name: "something"})
+        assert not utils.keep_freed_memory({name: "something"})
 
 
 def test_openmp_threads_spin_shortly_unless_the_user_chose():
     fresh, policy, count = {}, {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "7"}
     for environment in (fresh, policy, count):
-        cpu.limit_spinning(environment)
+        utils.limit_spinning(environment)
 
-    assert fresh == {"GOMP_SPINCOUNT": cpu.SPIN_COUNT}
+    assert fresh == {"GOMP_SPINCOUNT": utils.SPIN_COUNT}
     assert policy == {"OMP_WAIT_POLICY": "active"}
     assert count == {"GOMP_SPINCOUNT": "7"}
 

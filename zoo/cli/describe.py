@@ -1,17 +1,21 @@
-"""Explain an encoding: formula, paper, options, facts, recipes, cost at given sizes, a picture."""
+"""What `zoo show` prints: a resolved recipe with its model, or an encoding explained."""
 
 from __future__ import annotations
 
 import inspect
+import re
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
+from torch import nn
 
 from zoo import registry
 from zoo.api import Attention, encoding
@@ -23,15 +27,20 @@ from zoo.attention.encoding import describe_facts
 from zoo.attention.layer import Context, SelfAttention
 from zoo.bench.measures import build_layer_trial
 from zoo.bench.models import build_shortest_chain
-from zoo.bench.timing import run_rounds
+from zoo.bench.protocol import run_rounds
 from zoo.config import load, recipe_files
 from zoo.config.command_line import parse_options
 from zoo.config.signature import EveryEncoding, Option, extras, options
 from zoo.config.tree import COMMAND_LINE, format_value
 from zoo.config.validate import describe_type
+from zoo.data.spec import DataSpec
 from zoo.diagnostics.portrait.portrait import draw_portrait
 from zoo.errors import ConfigIssue, OptionError, RecipeError
 from zoo.registry import Between, Choice
+from zoo.reporting.tables import format_table
+from zoo.run.build import build_model
+from zoo.run.load import load_experiment
+from zoo.run.preflight import count_parameters, count_tokens, plan_backends
 
 TEXT_LENGTH = 512
 GRID_SIDE = 14
@@ -41,6 +50,45 @@ MAX_TIMED_TOKENS = 4096
 BATCH_SIZE = 2
 MIN_ROUNDS = 3
 Size = Annotated[int, Between(1, 2**16)]
+
+
+def describe_recipe(name: str, overrides: Sequence[str]) -> str:
+    """Return the resolved recipe as YAML, with parameters, tokens and backends as comments."""
+    experiment = load_experiment(name, overrides)
+    recipe, spec = experiment.recipe, experiment.spec
+    model = build_model(recipe, spec)
+
+    counts = count_parameters(model)
+    counts = {**counts, "all": sum(counts.values())}
+    table = format_table([(part, f"{count:,}") for part, count in counts.items()], left=[0])
+    lines = [f"# {recipe.name}, resolved", recipe.yaml(), "# parameters", table]
+
+    lines += ["", "# names of parameters, as optim.param_groups match them"]
+    lines += [*_list_parameters(model), ""]
+    lines += [f"# tokens per sample: {count_tokens(model, spec)}", "", "# attention"]
+    for device in ("cpu", "cuda"):
+        lines += _list_backends(model, spec, device)
+    return "\n".join(lines)
+
+
+def _list_parameters(model: nn.Module) -> Iterator[str]:
+    """Yield names and shapes; those that differ only in a layer's number are listed once."""
+    alike = Counter(
+        (re.sub(r"\.\d+\.", ".*.", name), " x ".join(map(str, parameter.shape)))
+        for name, parameter in model.named_parameters()
+    )
+    for (name, shape), count in alike.items():
+        yield f"{name}  {shape}" + (f", {count} times" if count > 1 else "")
+
+
+def _list_backends(model: nn.Module, spec: DataSpec, device: str) -> Iterator[str]:
+    """Yield which backend computes attention, for each run of equal layers."""
+    numbered = enumerate(plan_backends(model, spec, device))
+    for (name, why), layers in groupby(numbered, key=lambda pair: pair[1]):
+        numbers = [number for number, _ in layers]
+        first, last = numbers[0], numbers[-1]
+        where = f"layer {first}" if first == last else f"layers {first} to {last}"
+        yield f"{where} on {device}: {name} ({why})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +186,7 @@ def measure_costs(choices: Sequence[Choice], dims: Dims, seconds: float) -> dict
 
 def describe_parameters(choices: Sequence[Choice], dims: Dims) -> str:
     """Write the number of parameters, and how many belong to each layer."""
-    shared, layers = count_parameters(choices, dims)
+    shared, layers = count_encoding_parameters(choices, dims)
     if not any(layers):
         return f"{shared:,}" + (" (for all layers)" if shared else "")
     each = " to ".join(f"{count:,}" for count in sorted({min(layers), max(layers)}))
@@ -146,7 +194,7 @@ def describe_parameters(choices: Sequence[Choice], dims: Dims) -> str:
     return f"{shared + sum(layers):,} ({each} in each of {len(layers)} layers{common})"
 
 
-def count_parameters(choices: Sequence[Choice], dims: Dims) -> tuple[int, list[int]]:
+def count_encoding_parameters(choices: Sequence[Choice], dims: Dims) -> tuple[int, list[int]]:
     """Return the parameters that all layers share, and those of each layer."""
     with torch.device("meta"):
         layers = [
@@ -249,7 +297,8 @@ def _report_option_errors() -> Iterator[None]:
 
 
 def _format_block(title: str, lines: Mapping[str, str]) -> str:
-    return "\n".join([title, *(f"  {key}: {line}" for key, line in lines.items())])
+    rows = [(f"  {key}", line) for key, line in lines.items()]
+    return f"{title}\n{format_table(rows, left=(0, 1))}"
 
 
 def _format_dims(dims: Dims) -> str:

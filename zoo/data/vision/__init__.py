@@ -1,1 +1,0 @@
-"""Images: decoding, tables, normalisation and augmentation."""

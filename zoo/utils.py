@@ -1,0 +1,155 @@
+"""Helpers around the operating system: CPU settings, folders, signals, times, progress lines."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from signal import SIG_IGN, SIGINT, SIGTERM, Signals
+from types import FrameType
+from typing import Any
+
+# glibc's mallopt: free bytes at a heap's end before they are returned to the system, bytes
+# requested from the system at once, and the size from which an allocation is a mapping of its
+# own, at most 32 MiB
+TRIM, PAD, MAPPED = (-1, 2**31 - 1), (-2, 2**26), (-3, 2**25)
+# tests of a barrier before an OpenMP thread sleeps; libgomp's own default is 300,000 or more
+SPIN_COUNT = "10000"
+
+MALLOC_CHOICES = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")
+
+WRITE_TEST = ".zoo-write-test-"  # prefix of the name of a file that is created and removed
+log = logging.getLogger("zoo")
+
+INTERVAL = 10.0
+"""Seconds between progress lines where there is no terminal."""
+
+
+def limit_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let OpenMP threads spin only shortly at barriers, unless the user chose how they wait.
+
+    Call it before torch is imported, since OpenMP reads the variables when it is loaded. By default
+    threads spin for long, even while the thread they wait for is not scheduled: beside busy
+    processes, two threads make 0.4 training steps a second in place of 5. Threads that sleep at
+    once (OMP_WAIT_POLICY=passive) take half of the speed of an idle machine, where a tiny model
+    passes a barrier every few microseconds.
+    """
+    if "OMP_WAIT_POLICY" not in environment:
+        environment.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+
+
+def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
+    """Keep freed memory for the next allocation; return if the allocator does so.
+
+    A training step allocates what the one before it has freed. If that memory went back to the
+    system, each page would be cleared again at its first use, a tenth of a step on a CPU or more.
+    Nothing changes where the user has chosen an allocator or its options, or without glibc.
+    """
+    if any(name.startswith(MALLOC_CHOICES) for name in environment):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    return mallopt is not None and all(mallopt(*option) for option in (TRIM, PAD, MAPPED))
+
+
+def check_writable(folder: Path) -> None:
+    """Raise OSError where a file cannot be created in a folder."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=WRITE_TEST):
+        pass
+
+
+class SignalHandler:
+    """Passes signals to a function until the previous handlers are restored.
+
+    Args:
+        on_signal: Called with the signal's number and the current frame.
+        signals: The signals to handle.
+    """
+
+    def __init__(
+        self,
+        on_signal: Callable[[int, FrameType | None], None],
+        signals: Sequence[Signals] = (SIGINT, SIGTERM),
+    ) -> None:
+        self.on_signal, self.signals = on_signal, signals
+        self._previous: dict[Signals, Any] = {}
+
+    def install(self) -> None:
+        """Handle the signals; a second call replaces handlers that others have installed since."""
+        for number in self.signals:
+            previous = signal.signal(number, self.on_signal)
+            self._previous.setdefault(number, previous)
+
+    def restore(self) -> None:
+        """Restore the handlers from before the first `install`."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[list[Signals]]:
+    """End the block at SIGINT or SIGTERM, so that its results so far can still be written.
+
+    Signals that were ignored before stay ignored.
+
+    Yields:
+        A list, which has the signal once one has come.
+    """
+    received: list[Signals] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        received.append(Signals(number))
+        raise KeyboardInterrupt
+
+    heeded = [number for number in (SIGINT, SIGTERM) if signal.getsignal(number) is not SIG_IGN]
+    handler = SignalHandler(stop, heeded)
+    handler.install()
+    try:
+        yield received
+    except KeyboardInterrupt:
+        received[:] = received or [SIGINT]
+    finally:
+        handler.restore()
+
+
+def format_now() -> str:
+    """Return the time in UTC to the minute, as reports and records show it."""
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M UTC}"
+
+
+def format_duration(seconds: float) -> str:
+    """Return m:ss, or h:mm:ss."""
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+class Ticker:
+    """One changing line on a terminal, else a line at intervals; an empty text clears it."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Show a text."""
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+        elif text and self.is_due():
+            log.info("%s", text)
+
+    def is_due(self) -> bool:
+        """Tell whether a line is due, and start the next interval if so."""
+        now = time.monotonic()
+        if now - self.last <= INTERVAL:
+            return False
+        self.last = now
+        return True
