@@ -9,9 +9,15 @@ import pytest
 from PIL import Image
 
 from zoo.bench.protocol import SHAPES
-from zoo.bench.report import format_result, list_other_files, merge_references, write_result
+from zoo.bench.report import (
+    format_result,
+    list_other_files,
+    merge_references,
+    prepare_folder,
+    write_result,
+)
 from zoo.bench.result import BenchResult, BenchRow, compute_quartiles
-from zoo.errors import DataError
+from zoo.errors import DataError, RecipeError
 from zoo.reporting.tables import format_markdown
 
 ROW = BenchRow(
@@ -133,11 +139,16 @@ def test_a_picture_of_nothing_is_drawn(tmp_path):
     assert (tmp_path / "bench.png").exists()
 
 
-def test_what_holds_no_benchmark_is_not_read(tmp_path):
-    (tmp_path / "bench.json").write_text("{}")
-    with pytest.raises(DataError, match=r"bench\.json: holds no benchmark"):
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [("{}", "holds no benchmark"), ('{"zoo": "0.1.0", "made": "2026"}', "written by zoo 0.1.0")],
+)
+def test_what_holds_no_benchmark_is_neither_read_nor_replaced(tmp_path, content, problem):
+    (tmp_path / "bench.json").write_text(content)
+    with pytest.raises(DataError, match=rf"bench\.json: .*{problem}"):
         BenchResult.read(tmp_path / "bench.json")
-    assert list_other_files(tmp_path) == ["bench.json"]
+    with pytest.raises(RecipeError, match=problem):
+        prepare_folder(str(tmp_path))
 
 
 def test_a_recorded_result_is_a_section_of_the_page(tmp_path, monkeypatch):

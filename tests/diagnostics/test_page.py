@@ -162,7 +162,7 @@ def test_json_has_the_numbers(tmp_path, made):
     assert run["metrics"]["test/accuracy"] == pytest.approx(0.93222)
     assert run["controls"][-1]["refused"] == "places of a causal model ascend"
     assert run["measures"][1]["values"][0] == [None, 2.08, 2.6, 1.82]
-    assert run["training"][0]["places"][-1] == 3500
+    assert run["training"][0]["x_values"][-1] == 3500
     assert run["encodings"][1]["kind"] == "points"
     assert run["attended"]["samples"][0]["pictures"] == [[8, 8]]
 

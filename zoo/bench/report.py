@@ -38,6 +38,12 @@ def prepare_folder(to: str) -> Path:
         folder.mkdir(exist_ok=True)
         check_writable(folder)
         others = list_other_files(folder)
+        if (folder / NUMBERS).exists():
+            BenchResult.read(folder / NUMBERS)
+    except DataError as error:
+        raise RecipeError(
+            ConfigIssue(COMMAND_LINE, "to", str(error), "name another folder")
+        ) from None
     except OSError as error:
         problem = f"{folder} cannot be written, {error.strerror or error}"
         raise RecipeError(ConfigIssue(COMMAND_LINE, "to", problem, "name another folder")) from None
@@ -50,13 +56,7 @@ def prepare_folder(to: str) -> Path:
 def list_other_files(folder: Path) -> list[str]:
     """List the files of a folder that are not of a result."""
     known = (NUMBERS, TABLE, PICTURE)
-    others = sorted(path.name for path in folder.iterdir() if path.name not in known)
-    if not others and (folder / NUMBERS).exists():
-        try:
-            BenchResult.read(folder / NUMBERS)
-        except DataError:
-            return [NUMBERS]
-    return others
+    return sorted(path.name for path in folder.iterdir() if path.name not in known)
 
 
 # Tables

@@ -315,7 +315,9 @@ def _choose_paths(to: str | None, names: Sequence[str]) -> dict[str, Path]:
         try:
             if path.exists():
                 Certificate.read(path)
-        except (DataError, OSError):
-            problem = f"{path} is there already and is no certificate"
+        except DataError as error:
+            raise _refuse("to", str(error), "name another folder, or remove it") from None
+        except OSError:
+            problem = f"{path} cannot be read"
             raise _refuse("to", problem, "name another folder, or remove it") from None
     return paths

@@ -142,7 +142,7 @@ def find_reader(recipe: Recipe, section: Literal["model", "task"], spec: DataSpe
     """
     name = getattr(recipe, section).name
     cls = registry.find(f"{section}s", name)
-    expected = get_type_hints(cls.__init__).get("samples", object)
+    expected = get_type_hints(cls.__init__).get("spec", object)
     if not isinstance(spec, expected):
         kinds = " or ".join(kind.noun for kind in get_args(expected) or (expected,))
         problem = f"{section} {name} reads {kinds}, data {recipe.data.name} yields {spec.noun}"
