@@ -12,7 +12,7 @@ from zoo.compare.page.comparison_page import render
 from zoo.compare.page.ranking_table import choose_ticks
 from zoo.compare.ranking import choose_scale, rank_variants
 from zoo.compare.results import TRAINED, Axis
-from zoo.reporting.scale import Scale
+from zoo.reporting.panel import Scale
 
 
 def every():

@@ -10,9 +10,8 @@ from PIL import Image
 from zoo.reporting.axes import Style
 from zoo.reporting.charts import draw_panel
 from zoo.reporting.palette import DARK, LIGHT, channels
-from zoo.reporting.panel import LineChart
+from zoo.reporting.panel import LineChart, Scale, fit_height
 from zoo.reporting.render import draw_for_page, to_png
-from zoo.reporting.scale import Scale, fit_height
 from zoo.reporting.tables import format_markdown, format_table
 
 

@@ -15,8 +15,7 @@ from zoo.bench.result import BenchResult, BenchRow, compute_quartiles, format_ma
 from zoo.reporting import charts, render
 from zoo.reporting.axes import Chart, Style, clean, label_expression, start_chart
 from zoo.reporting.palette import LIGHT
-from zoo.reporting.panel import Line, LineChart
-from zoo.reporting.scale import Scale, fit_scale
+from zoo.reporting.panel import Line, LineChart, Scale, fit_scale
 
 MIN_RATIO = 4.0  # of the ends of a vertical axis over lengths, so that a few percent look small
 STYLE = Style(width=330, height=240)

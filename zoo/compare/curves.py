@@ -17,8 +17,7 @@ from zoo.compare.ranking import collect_values, rank_variants
 from zoo.compare.results import TRAINED, Comparison, ComparisonCell, Variant
 from zoo.compare.statistics import estimate_mean
 from zoo.compare.text import capitalize, format_measure, name_condition, read_size
-from zoo.reporting.panel import Line, LineChart, Points
-from zoo.reporting.scale import Scale, fit_height
+from zoo.reporting.panel import Line, LineChart, Points, Scale, fit_height
 
 BINS = 48  # of positions, so that each point is a mean of many tokens
 SPARSE = 8  # no curve if fewer than one position in so many has a loss, as if only an answer counts

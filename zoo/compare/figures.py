@@ -23,8 +23,7 @@ from zoo.compare.text import (
 )
 from zoo.reporting import charts, numbers, render
 from zoo.reporting.axes import Chart, Style, clean, label_expression, start_chart, x_axis
-from zoo.reporting.panel import LineChart, Points
-from zoo.reporting.scale import Scale
+from zoo.reporting.panel import LineChart, Points, Scale
 from zoo.run import atomic_io
 
 MAX_LINES = 12  # in one chart; more have a chart each

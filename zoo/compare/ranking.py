@@ -10,7 +10,7 @@ from typing import Literal
 
 from zoo.compare.results import Comparison, ComparisonCell, Variant
 from zoo.compare.statistics import Estimate, estimate_difference, estimate_mean, excludes_zero
-from zoo.reporting.scale import Scale
+from zoo.reporting.panel import Scale
 
 Verdict = Literal["best", "within", "beyond", "unsure", "missing"]
 """Where a variant stands: see `Standing.verdict`."""

@@ -13,8 +13,7 @@ from zoo.config import Recipe
 from zoo.diagnostics.training_curves import has_equal_windows
 from zoo.reporting import charts, render
 from zoo.reporting.axes import Style
-from zoo.reporting.panel import Bars, Line, LineChart, Panel
-from zoo.reporting.scale import Scale
+from zoo.reporting.panel import Bars, Line, LineChart, Panel, Scale
 from zoo.reporting.tables import format_table
 
 BINS = 24  # of positions, so that each point is a mean of many tokens

@@ -11,8 +11,7 @@ import altair as alt
 
 from zoo.reporting import numbers
 from zoo.reporting.palette import LIGHT, Palette
-from zoo.reporting.panel import Panel
-from zoo.reporting.scale import Scale
+from zoo.reporting.panel import Panel, Scale
 
 Chart = alt.Chart | alt.LayerChart | alt.ConcatChart | alt.FacetChart
 

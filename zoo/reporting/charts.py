@@ -23,8 +23,19 @@ from zoo.reporting.axes import (
 )
 from zoo.reporting.heatmaps import draw_heatmap, draw_heatmap_grid
 from zoo.reporting.palette import Palette
-from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Line, LineChart, Panel, Points
-from zoo.reporting.scale import Scale, fit_height, fit_scale
+from zoo.reporting.panel import (
+    Bars,
+    Curves,
+    Heatmap,
+    HeatmapGrid,
+    Line,
+    LineChart,
+    Panel,
+    Points,
+    Scale,
+    fit_height,
+    fit_scale,
+)
 
 FEW_POINTS = 12  # of a line, up to which each is marked
 BUCKETS = 160  # stretches of a long line, each drawn by its lowest and its highest value

@@ -22,8 +22,7 @@ from zoo.reporting.axes import (
     y_axis,
 )
 from zoo.reporting.palette import LEVELS, LIGHT, channels, mix
-from zoo.reporting.panel import Heatmap, HeatmapGrid
-from zoo.reporting.scale import Scale
+from zoo.reporting.panel import Heatmap, HeatmapGrid, Scale
 
 MAX_SIDE = 256  # values along a side of a heat map that are drawn
 MAX_RATIO = 3.0  # of the sides of a heat map; a longer one has cells that are not square

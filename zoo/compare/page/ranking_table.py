@@ -10,7 +10,7 @@ from zoo.compare.ranking import Standing, choose_scale, rank_variants
 from zoo.compare.results import Comparison, Variant
 from zoo.compare.text import count_decimals, format_estimate, name_condition, name_extreme
 from zoo.reporting import numbers
-from zoo.reporting.scale import Scale
+from zoo.reporting.panel import Scale
 
 ABREAST = 4  # conditions side by side; of more, only the chosen one is shown
 MANY = 12  # variants, from which rows are lower

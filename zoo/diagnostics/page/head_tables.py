@@ -12,7 +12,7 @@ from torch import Tensor
 from zoo.diagnostics.report import SAME, Control, Measure, Report, Run
 from zoo.reporting import numbers
 from zoo.reporting.palette import LETTERS, LEVELS
-from zoo.reporting.scale import Scale
+from zoo.reporting.panel import Scale
 
 MANY_HEADS, CROWD = 8, 16  # from which numbers fit into wide tables only, or into none
 LEAST_END = 1e-3  # that the strongest colour stands for: smaller numbers are rounding
