@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from zoo.config.compose import resolve_interpolations
-from zoo.config.tree import Tree
-from zoo.config.yaml import read_plain
+from zoo.config.tree import Tree, read_plain
 from zoo.errors import ConfigIssue
 
 DATA = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zoo.config.compose import merge, remove_key, set_key
-from zoo.config.tree import COMMAND_LINE, Tree
-from zoo.config.yaml import parse
+from zoo.config.tree import COMMAND_LINE, Tree, parse
 from zoo.errors import RecipeError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zoo.config.yaml import parse, read_file, show_path
+from zoo.config.tree import parse, read_file, show_path
 from zoo.errors import ConfigIssue, RecipeError
 
 

@@ -9,7 +9,7 @@ from zoo.config.schema import (
     PredictOptions,
     TrainerOptions,
 )
-from zoo.config.yaml import dump
+from zoo.config.tree import dump
 
 __all__ = [
     "DiagnosticsOptions",

@@ -10,9 +10,8 @@ from typing import Any, get_args
 from zoo.config.compose import parse_overrides
 from zoo.config.schema import Sections
 from zoo.config.signature import Option, fields, options
-from zoo.config.tree import COMMAND_LINE, Tree, collect_issues, suggest
+from zoo.config.tree import COMMAND_LINE, Tree, collect_issues, parse, suggest
 from zoo.config.validate import Validator
-from zoo.config.yaml import parse
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Choice
 

@@ -18,6 +18,8 @@ from zoo.config.lookup import find_extended, list_extendable
 from zoo.config.tree import (
     COMMAND_LINE,
     DEPTH,
+    REFERENCE,
+    UNREADABLE,
     Tree,
     collect_issues,
     format_value,
@@ -25,10 +27,12 @@ from zoo.config.tree import (
     is_key,
     join,
     list_children,
+    parse,
+    read_file,
+    show_path,
     suggest,
     walk,
 )
-from zoo.config.yaml import REFERENCE, UNREADABLE, parse, read_file, show_path
 from zoo.errors import ConfigIssue, RecipeError
 
 STEPS = 1_000

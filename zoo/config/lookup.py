@@ -7,8 +7,7 @@ import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from zoo.config.tree import suggest
-from zoo.config.yaml import show_path
+from zoo.config.tree import show_path, suggest
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import roots
 

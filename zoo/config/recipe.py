@@ -18,17 +18,18 @@ from zoo.config.tree import (
     COMMAND_LINE,
     Tree,
     collect_issues,
+    dump,
     format_value,
     is_interpolation,
     join,
     list_ancestors,
     list_children,
     locate,
+    read_plain,
     to_plain,
     walk,
 )
 from zoo.config.validate import Validator, validate_variants
-from zoo.config.yaml import dump, read_plain
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Choice
 

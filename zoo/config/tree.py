@@ -1,14 +1,24 @@
-"""A recipe before it is typed: plain data, and the location of each of its keys."""
+"""Values with their locations: read from YAML, changed, and written as YAML.
+
+YAML is read as plain data that can construct no object, with the line of every key. OmegaConf's own
+reader is not used: it follows YAML 1.1, in which 010 is 8, 1:30 is 90 and yes is true, and keeps no
+lines. Here plain scalars are those of YAML 1.2, and 1e-3 is a number.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 import reprlib
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from zoo import registry
 from zoo.errors import ConfigIssue, RecipeError
@@ -19,6 +29,23 @@ DEPTH = 32
 NODES = 10_000
 
 Scalar = str | int | float | bool | None
+BYTES = 1 << 20
+TAG = "tag:yaml.org,2002:"
+INT = r"[-+]?(0|[1-9][0-9_]{0,30}|0x[0-9a-fA-F]{1,16})"
+DECIMAL = r"[-+]?((0|[1-9][0-9_]*)(\.[0-9_]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?"
+FLOAT = rf"{DECIMAL}|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+
+# tag: (pattern of its plain scalars, the characters they start with, their value)
+SCALARS: Mapping[str, tuple[str, Iterable[str], Callable[[str], Scalar]]] = {
+    "null": (r"~|null|Null|NULL|", ["", *"~nN"], lambda text: None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text.lower() == "true"),
+    "int": (INT, "-+0123456789", lambda text: int(text.replace("_", ""), 0)),
+    "float": (FLOAT, "-+0123456789.", lambda text: float(re.sub(r"_|\.(?=[a-zA-Z])", "", text))),
+}
+
+REFERENCE = re.compile(r"\$\{([A-Za-z_][\w-]*(?:\.[\w-]+)*)\}")
+RESOLVER = re.compile(r"\$\{[^{}]*:")
+UNREADABLE = "${_}"  # takes the place of an interpolation that is reported already
 
 
 @dataclass(frozen=True)
@@ -115,3 +142,240 @@ def collect_issues(issues: list[ConfigIssue]) -> Iterator[None]:
         yield
     except RecipeError as error:
         issues.extend(error.issues)
+
+
+class Loader(yaml.SafeLoader):
+    """Compose nodes, never construct; stop at tags, depth and size before they cost anything."""
+
+    depth = count = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        self.count += 1
+        if getattr(event, "tag", None) is not None:
+            tag = reprlib.repr(event.tag.replace(TAG, "!!"))
+            raise _mark(f"the tag {tag} is refused, a recipe is plain data", event)
+        if self.depth > DEPTH:
+            raise _mark(f"nested deeper than {DEPTH} levels", event)
+        if self.count > 2 * NODES:  # keys and values
+            raise _mark(f"more than {NODES:,} values", event)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+class Dumper(yaml.SafeDumper):
+    """Write what `Loader` reads back; quote what other readers would misread (yes, 010)."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_sequence(
+        self, tag: str, sequence: Any, flow_style: bool | None = None
+    ) -> yaml.SequenceNode:
+        flat = not any(isinstance(item, dict | list) for item in sequence)
+        return super().represent_sequence(tag, sequence, flow_style=flat)
+
+
+Loader.yaml_implicit_resolvers = {}
+for _name, (_pattern, _starts, _) in SCALARS.items():
+    Loader.add_implicit_resolver(TAG + _name, re.compile(f"(?:{_pattern})\\Z"), list(_starts))
+    Dumper.add_implicit_resolver(TAG + _name, re.compile(f"(?:{_pattern})\\Z"), list(_starts))
+
+
+def dump(plain: Mapping[str, Any]) -> str:
+    """Write plain data as YAML text."""
+    return yaml.dump(dict(plain), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+def show_path(path: Path) -> str:
+    """Write a path as the user would: relative to the working directory if it is below it."""
+    absolute, here = Path(os.path.abspath(path)), Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
+
+
+def read_file(path: Path, issues: list[ConfigIssue]) -> Tree:
+    """Read the mapping that a file holds; add what is wrong with single keys to `issues`.
+
+    Raises:
+        RecipeError: The file cannot be read, or holds no mapping.
+    """
+    name = show_path(path)
+    tree = parse(_read_text(path, name), lambda line: f"{name}:{line}", issues)
+    if tree.data is None:
+        raise RecipeError(ConfigIssue(name, "", "the file is empty"))
+    if not isinstance(tree.data, dict):
+        remedy = "write `model: {name: ...}` and so on"
+        raise tree.make_error("", "a recipe is a mapping of sections", remedy)
+    return tree
+
+
+def _read_text(path: Path, name: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES + 1)
+    except OSError as error:
+        raise RecipeError(ConfigIssue(name, "", f"cannot be read: {error.strerror}")) from None
+    if len(data) > BYTES:
+        raise RecipeError(ConfigIssue(name, "", "larger than 1 MiB, which no recipe is"))
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise RecipeError(ConfigIssue(f"{name}:{line}", "", "not UTF-8 text")) from None
+
+
+def parse(text: str, locate_line: Callable[[int], str], issues: list[ConfigIssue]) -> Tree:
+    """Parse YAML text; add what is wrong with single keys to `issues`.
+
+    Args:
+        text: The YAML.
+        locate_line: Returns the location of a line, counted from 1.
+        issues: Takes further issues.
+
+    Raises:
+        RecipeError: The text cannot be read as YAML.
+    """
+    try:
+        root = Loader(text).get_single_node()
+        reader = _Reader(locate_line, issues)
+        line = root.start_mark.line + 1 if root else 1
+        data = reader.read(root, "", locate_line(line), ()) if root else None
+        return Tree(data, reader.locations or {"": locate_line(line)})
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        problem = "bad YAML: " + ", ".join(filter(None, (error.context, error.problem)))
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        problem = "not text: it holds a control character"
+    except (ValueError, OverflowError):  # such as "\UFFFFFFFF"
+        line, problem = 1, "bad YAML: an escape that names no character"
+    raise RecipeError(ConfigIssue(locate_line(line), "", problem))
+
+
+class _Reader:
+    """Turn YAML nodes into plain data and locations."""
+
+    def __init__(self, locate_line: Callable[[int], str], issues: list[ConfigIssue]) -> None:
+        self.locate_line, self.issues = locate_line, issues
+        self.locations: dict[str, str] = {}
+        self.count = 0
+
+    def read(self, node: Any, key: str, location: str, inside: tuple[yaml.Node, ...]) -> Any:
+        self.check_limits(node, inside)
+        self.locations[key] = location
+        if isinstance(node, yaml.MappingNode):
+            return self.read_mapping(node, key, (*inside, node))
+        if isinstance(node, yaml.SequenceNode):
+            return [
+                self.read(item, join(key, i), self.locate(item), (*inside, node))
+                for i, item in enumerate(node.value)
+            ]
+        value = _convert_scalar(node)
+        if problem := check_interpolation(value):
+            self.issues.append(ConfigIssue(location, key, *problem))
+            return UNREADABLE
+        return value
+
+    def read_mapping(
+        self, node: yaml.MappingNode, key: str, inside: tuple[yaml.Node, ...]
+    ) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for word, child in node.value:
+            location, full = self.locate(word), join(key, word.value)
+            if problem := _check_key(word):
+                self.issues.append(ConfigIssue(location, key, *problem))
+            elif word.value in data:
+                first = f"given twice, first at {self.locations[full]}"
+                self.issues.append(ConfigIssue(location, full, first, "keep one of them"))
+            else:
+                data[word.value] = self.read(child, full, location, inside)
+        return data
+
+    def check_limits(self, node: yaml.Node, inside: tuple[yaml.Node, ...]) -> None:
+        self.count += 1
+        if node in inside:
+            raise _mark("an alias inside its own anchor", node)
+        if len(inside) > DEPTH:
+            raise _mark(f"nested deeper than {DEPTH} levels", node)
+        if self.count > NODES:
+            raise _mark(f"more than {NODES:,} values once its aliases are expanded", node)
+        if isinstance(node, yaml.ScalarNode) and not _is_text(node.value):
+            raise _mark("an escape that names half a character", node)
+
+    def locate(self, node: yaml.Node) -> str:
+        return self.locate_line(node.start_mark.line + 1)
+
+
+def read_plain(data: object, location: str, issues: list[ConfigIssue]) -> Tree:
+    """Check the plain data of a checkpoint, which has one location for all keys.
+
+    Raises:
+        RecipeError: It holds something else than dicts, lists and scalars, or too much.
+    """
+    tree = Tree(None, {"": location})
+    count = 0
+
+    def check(value: object, key: str, depth: int) -> Any:
+        nonlocal count
+        count += 1
+        if depth > DEPTH or count > NODES:
+            raise tree.make_error(key, f"deeper than {DEPTH} levels or more than {NODES:,} values")
+        if isinstance(value, dict) and all(map(is_key, value)):
+            return {word: check(child, join(key, word), depth + 1) for word, child in value.items()}
+        if isinstance(value, list | tuple):
+            return [check(child, join(key, i), depth + 1) for i, child in list_children(value)]
+        if isinstance(value, str) and not _is_text(value):
+            raise tree.make_error(key, f"not text that can be written down: {reprlib.repr(value)}")
+        if value is not None and type(value) not in (str, int, float, bool):
+            raise tree.make_error(key, f"not plain data but {type(value).__name__}")
+        if problem := check_interpolation(value):
+            issues.append(ConfigIssue(location, key, *problem))
+            return UNREADABLE
+        return value
+
+    plain = check(data, "", 0)
+    return Tree(plain, {key: location for key, _ in walk(plain)})
+
+
+def check_interpolation(value: object) -> tuple[str, str] | None:
+    """Return problem and remedy of an interpolation that is no plain `${section.key}`."""
+    if not is_interpolation(value):
+        return None
+    text = str(value)
+    if RESOLVER.search(text):
+        return f"resolvers are refused: {format_value(text)}", "write the value itself"
+    if "${" in REFERENCE.sub("", text) or "\\${" in text:
+        return f"malformed interpolation {format_value(text)}", "write ${section.key}"
+    return None
+
+
+def _check_key(word: yaml.Node) -> tuple[str, str] | None:
+    """Return problem and remedy of a node that cannot be a key."""
+    if not isinstance(word, yaml.ScalarNode):
+        return "a key must be a word", ""
+    written = reprlib.repr(word.value)
+    if word.value == "<<" and word.style is None:
+        return "merge keys (<<) are refused", "use extends"
+    if not isinstance(_convert_scalar(word), str):
+        return f"the key {written} is not a text", "put it in quotes"
+    if not is_key(word.value):
+        remedy = "nest keys instead of writing dots" if "." in word.value else ""
+        return f"{written} cannot be a key", remedy
+    return None
+
+
+def _convert_scalar(node: yaml.Node) -> Scalar:
+    scalar = SCALARS.get(node.tag.removeprefix(TAG))
+    return scalar[2](node.value) if scalar else str(node.value)
+
+
+def _is_text(text: str) -> bool:
+    """Return whether a text can be written down: Python's strings may hold halves of characters."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _mark(problem: str, node: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(None, None, problem, node.start_mark)
