@@ -410,7 +410,7 @@ def test_numbers_are_short_but_say_something(number, value, short):
 def test_a_page_that_cannot_be_written_spoils_none(made, tmp_path, monkeypatch):
     page = tmp_path / "page.html"
     page.write_text("as it was")
-    monkeypatch.setattr(diagnosis_page.report_json, "to_json", lambda report: "\ud800")  # no UTF-8
+    monkeypatch.setattr(diagnosis_page.viewer_data, "to_json", lambda report: "\ud800")  # no UTF-8
     with pytest.raises(UnicodeEncodeError):
         diagnosis_page.write(made["image"], page)
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [
