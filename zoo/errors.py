@@ -54,7 +54,7 @@ class RecipeError(ZooError):
 
 
 class NonFiniteError(ZooError):
-    """A loss, gradient or weight became non-finite; training stopped before the optimiser step."""
+    """A loss, gradient or weight became non-finite; training stopped before the optimizer step."""
 
     code = 3
 

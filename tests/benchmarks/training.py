@@ -4,9 +4,9 @@
 
 Each of the eight rows is a process of its own, on a GPU where there is one. After two steps of warm-up, which compile, rows
 take their steps in turns, so that a machine that changes its pace changes it for all. Steps are those of the task, with
-the recipe's optimiser, on one batch that is there already. Memory on a GPU is the peak of what torch has allocated; on a CPU
+the recipe's optimizer, on one batch that is there already. Memory on a GPU is the peak of what torch has allocated; on a CPU
 it is the peak of resident memory in the steps over what the process holds between them: activations and gradients,
-without the weights, the optimiser's state and what the compiler holds. By default: three blocks, images of 32 x 32,
+without the weights, the optimizer's state and what the compiler holds. By default: three blocks, images of 32 x 32,
 batches of 32.
 """
 
@@ -66,7 +66,7 @@ def row(pipe: Connection, words: list[str], again: bool, precision: str, compile
     batch = type(task).transfer_batch_to_device(
         task, next(iter(data.train_dataloader())), device, 0
     )
-    optimiser = task.optim.configure(task.model, 1000)["optimizer"]
+    optimizer = task.optim.configure(task.model, 1000)["optimizer"]
     if again:
         enable_activation_checkpointing(task.model)
     if compiled:
@@ -83,8 +83,8 @@ def row(pipe: Connection, words: list[str], again: bool, precision: str, compile
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed"):
             loss = task.training_step(batch, 0)
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         if device.type == "cuda":
             torch.cuda.synchronize()
         took = time.perf_counter() - began

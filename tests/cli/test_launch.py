@@ -272,7 +272,7 @@ def test_nothing_is_lost_where_a_script_is_written_again(zoo, tmp_path, caplog):
     assert not any("another script" in message for message in caplog.messages)
     zoo("launch", "slurm", "vit_comrope", "nodes=2")
     assert (
-        "vit_comrope.slurm.sh was another script, which is now vit_comrope.slurm.sh.before"
+        "vit_comrope.slurm.sh existed already; the old script is now vit_comrope.slurm.sh.before"
         in caplog.messages
     )
     assert (tmp_path / "vit_comrope.slurm.sh.before").read_text() == first

@@ -160,7 +160,7 @@ def test_checkpoints_that_are_missing_or_of_another_recipe(trained, zoo, tmp_pat
     assert zoo("eval", trained[0], "model.depht=2")[0] == 2
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_optimiser(zoo, monkeypatch):
+def test_a_loss_that_is_not_finite_stops_before_the_optimizer(zoo, monkeypatch):
     step = Classification.training_step
 
     def broken(self, batch, batch_idx):

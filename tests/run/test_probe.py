@@ -68,7 +68,7 @@ def assert_logged(found):
         for tag, kept in (
             ("distance_row", found.Scalars),
             ("weights", found.Histograms),
-            ("looks", found.Images),
+            ("maps", found.Images),
         ):
             assert [str(one.step) for one in kept(f"attention/{layer}/{tag}")] == steps
     assert (
@@ -137,7 +137,7 @@ def test_a_model_that_cannot_be_looked_at_is_trained_all_the_same(tiny, monkeypa
         lambda model, layers: capture.number_layers(nn.Linear(1, 1), layers),
     )
     assert main(["fit", "vit_comrope", *tiny, "trainer.fast_dev_run=true", "--run-dir", "run"]) == 0
-    assert "attention is not looked at: the model has no attention layer of zoo" in caplog.text
+    assert "Diagnostics are skipped: the model has no attention layer of zoo" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Classification and its optimiser."""
+"""Classification and its optimizer."""
 
 import pytest
 import torch
@@ -21,10 +21,10 @@ def task():
 
 
 def test_only_matrices_decay(task):
-    optimiser = AdamW(lr=1e-3).configure(task.model, 100)["optimizer"]
+    optimizer = AdamW(lr=1e-3).configure(task.model, 100)["optimizer"]
     names = {id(p): name for name, p in task.model.named_parameters()}
-    decayed, others = ([names[id(p)] for p in group["params"]] for group in optimiser.param_groups)
-    assert optimiser.param_groups[1]["weight_decay"] == 0
+    decayed, others = ([names[id(p)] for p in group["params"]] for group in optimizer.param_groups)
+    assert optimizer.param_groups[1]["weight_decay"] == 0
     assert all(name.endswith("weight") and "norm" not in name for name in decayed)
     kinds = (
         "bias",

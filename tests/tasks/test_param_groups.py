@@ -19,12 +19,12 @@ def groups(*rules):
     """(names, weight decay, rate) of each group."""
     made = model()
     named = {id(p): name for name, p in made.named_parameters()}
-    optimiser = AdamW(lr=0.1, weight_decay=0.5, warmup_ratio=0.0, param_groups=rules).configure(
+    optimizer = AdamW(lr=0.1, weight_decay=0.5, warmup_ratio=0.0, param_groups=rules).configure(
         made, 10
     )["optimizer"]
     return [
         ([named[id(p)] for p in g["params"]], g["weight_decay"], g["lr"])
-        for g in optimiser.param_groups
+        for g in optimizer.param_groups
     ]
 
 
@@ -118,10 +118,10 @@ def test_a_task_is_made_with_its_rules():
         "head.weight",
         "head.bias",
     ]
-    optimiser = task.optim.configure(task.model, 10)["optimizer"]
+    optimizer = task.optim.configure(task.model, 10)["optimizer"]
     before = {name: p.detach().clone() for name, p in task.model.named_parameters()}
     task.model(torch.randn(2, 1, 16, 16)).sum().backward()
-    optimiser.step()
+    optimizer.step()
     changed = [
         name for name, p in task.model.named_parameters() if not torch.equal(p, before[name])
     ]

@@ -30,7 +30,7 @@ def losses(encoding, rank=0, mesh=None):
     if mesh is not None:
         shard(model, mesh)
         assert all(isinstance(weight, DTensor) for weight in model.parameters())
-    optimiser, draw = (
+    optimizer, draw = (
         torch.optim.AdamW(model.parameters(), lr=1e-3),
         torch.Generator().manual_seed(1),
     )
@@ -42,8 +42,8 @@ def losses(encoding, rank=0, mesh=None):
         )
         loss = F.cross_entropy(model(images[own]), labels[own])
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         found.append(loss.detach())
     return torch.stack(found)
 

@@ -52,7 +52,7 @@ def run_rounds(
         trials: What takes turns.
         min_rounds: Rounds at least.
         min_seconds: Further rounds are run until this much time has passed.
-        warmup: Rounds before, which do not count.
+        warmup: Warmup rounds, which are not counted.
 
     Yields:
         What each trial took, round by round.

@@ -69,11 +69,11 @@ class BenchOptions:
     against: str | None = None
     """The reference, an encoding; null takes none for images and rope for texts."""
     rounds: BenchCount = 5
-    """Rounds at least, in each of which all models take turns."""
+    """Minimum number of rounds; in each, all models take turns."""
     seconds: Annotated[float, Between(0)] = 0.0
-    """Run more rounds until those of a group took this long."""
+    """Minimum time for the rounds of one group of models."""
     warmup: Annotated[int, Between(0, 16_777_216)] = 1
-    """Rounds before, which do not count."""
+    """Warmup rounds, which are not counted."""
     together: Annotated[int, Between(2)] = 8
     """Models that are held in memory at once and take turns, the reference among them."""
     batch: BenchCount | None = None

@@ -15,9 +15,14 @@ JSON = True
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("recipe", metavar="RECIPE")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the published weights")
+    parser.add_argument("recipe", metavar="RECIPE", help="the recipe of the same model")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="the options below, and keys of the recipe",
+    )
 
 
 def run(known: argparse.Namespace) -> None:

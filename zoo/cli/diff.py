@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("one", metavar="RECIPE|RUN|CHECKPOINT")
     parser.add_argument("other", metavar="RECIPE|RUN|CHECKPOINT")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes of both")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of both")
 
 
 def run(known: argparse.Namespace) -> None:

@@ -14,8 +14,17 @@ JSON = True
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("checkpoint", metavar="RUN|CHECKPOINT")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument(
+        "checkpoint",
+        metavar="RUN|CHECKPOINT",
+        help="a run directory, RUN/last, RUN/best or a checkpoint file",
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="the options below, and keys of the stored recipe",
+    )
 
 
 def run(known: argparse.Namespace) -> None:

@@ -14,7 +14,11 @@ JSON = True
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("checkpoint", metavar="RUN|CHECKPOINT")
+    parser.add_argument(
+        "checkpoint",
+        metavar="RUN|CHECKPOINT",
+        help="a run directory, RUN/last, RUN/best or a checkpoint file",
+    )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="the options below")
 
 

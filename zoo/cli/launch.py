@@ -15,8 +15,8 @@ OPTIONS = (
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `zoo launch`."""
-    parser.add_argument("launcher", metavar="slurm|torchrun")
-    parser.add_argument("recipe", metavar="RECIPE")
+    parser.add_argument("launcher", metavar="slurm|torchrun", help="what starts the processes")
+    parser.add_argument("recipe", metavar="RECIPE", help="a YAML file or a registered name")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="options, and keys of the recipe"
     )

@@ -63,27 +63,27 @@ class TrainerOptions:
     max_epochs: Count | None = None
     """Epochs to train; give this, max_steps, or both."""
     max_steps: Count | None = None
-    """Optimiser steps to train."""
+    """Optimizer steps to train."""
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"] = "auto"
-    """The hardware to train on."""
+    """Accelerator to train on."""
     devices: Count | str = "auto"
-    """How many devices of a node to use, auto for all, or which ones, as '0,1'."""
+    """Devices of each node: how many, auto for all, or indices such as '0,1'."""
     num_nodes: Count = 1
-    """How many machines train together."""
+    """Number of nodes."""
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    """How processes share the work; auto is ddp if there are several."""
+    """Distributed strategy; auto is ddp if there are several processes."""
     precision: Precision = "32-true"
-    """The precision of weights and of computation."""
+    """Precision of weights and computation."""
     gradient_clip_val: Annotated[float, Between(0)] | None = 1.0
-    """The largest norm of all gradients together; null does not clip."""
+    """Clip the global gradient norm to this value; null does not clip."""
     accumulate_grad_batches: Count = 1
-    """Batches whose gradients are added up before a step."""
+    """Batches to accumulate gradients over before each optimizer step."""
     log_every_n_steps: Count = 10
     """Steps between two logged values of the training loss."""
     deterministic: bool = False
     """Use deterministic kernels only."""
     overfit_batches: Count | None = None
-    """Train on the same few first batches in every epoch."""
+    """Train on this many fixed batches, to see whether the model can overfit them."""
     fast_dev_run: bool = False
     """Run one batch each of training, validation and test."""
     logger: Tracker | tuple[Tracker, ...] = ("tensorboard",)
@@ -91,13 +91,13 @@ class TrainerOptions:
     compile: bool = False
     """Compile the blocks of the model with torch.compile."""
     activation_checkpointing: bool = False
-    """Compute blocks again in the backward pass instead of storing their activations."""
+    """Recompute blocks in the backward pass instead of storing their activations."""
     ema_decay: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = None
     """Decay of an exponential moving average of the weights, which is then evaluated."""
     async_checkpoint: bool = False
     """Write checkpoints in the background."""
     num_threads: Count | None = None
-    """CPU threads of each process; sums are rounded differently by more or fewer. null: torch's."""
+    """CPU threads per process, which affect rounding; null leaves torch's default."""
 
     def find_problems(self, key: str) -> Iterator[tuple[str, str, str]]:
         """Yield key, problem and remedy of options that do not fit together."""
@@ -130,7 +130,7 @@ class DiagnosticsOptions:
     every_n_steps: Count | None = 100
     """Steps between two measurements; null measures nothing."""
     max_overhead: Annotated[float, Between(1e-4, 1)] = 0.02
-    """The largest share of the time; measurements that would exceed it are put off."""
+    """Largest share of training time to spend; a measurement that would exceed it is postponed."""
     samples: Count = 4
     """Validation samples to measure."""
     queries: Count = 16
@@ -148,11 +148,11 @@ class EvaluateOptions:
     lengths: tuple[Count | Annotated[str, LENGTH], ...] | None = None
     """Lengths in tokens: 512, or 2x the length of training."""
     stride: Count | None = None
-    """Tokens from window to window, and scored at the end of each; null: the length."""
+    """Tokens between the starts of windows; only new ones are scored. null: the length."""
     data_variants: Mapping[str, Mapping[str, Plain]] | None = None
-    """{name: {option: value}}: named changes of the options of the data."""
+    """Data options to change, by name of the variant: {name: {option: value}}."""
     extrapolation: tuple[str, ...] | None = None
-    """Rules of the encoding to try beyond the size of training; none is the encoding as it is."""
+    """Extrapolation methods to try beyond the training size; none leaves the encoding unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ class GenerateOptions:
     top_k: Count | None = None
     """Sample from this many of the likeliest tokens; null for all."""
     top_p: Annotated[float, Between(1e-6, 1)] = 1.0
-    """Sample from the likeliest tokens that have this probability together."""
+    """Nucleus sampling: sample from the likeliest tokens with this total probability."""
     stop: str | None = None
     """Stop after this text."""
     samples: Count = 1

@@ -220,7 +220,7 @@ class AttentionDiagnostics(L.Callback):
             problem = self._choose_samples(trainer, task)
         self.cadence.spent += time.monotonic() - began
         if self.all_reduce_max(bool(problem)):
-            log.info("attention is not looked at: %s", problem or "another process cannot")
+            log.info("Diagnostics are skipped: %s", problem or "another process cannot")
             self.due = None
             return False
         return True
@@ -293,7 +293,7 @@ def _draw(writer: Any, attention: LayerAttention, step: int) -> None:
     for name, values in (("weights", attention.weights), ("scores", attention.scores)):
         if values is not None and len(message := values[values.isfinite() & (values != 0)]):
             writer.add_histogram(f"{tag}/{name}", message.cpu(), step)
-    writer.add_image(f"{tag}/looks", draw_attention(attention), step)
+    writer.add_image(f"{tag}/maps", draw_attention(attention), step)
 
 
 def _synchronize_clock(trainer: L.Trainer) -> float:

@@ -185,6 +185,6 @@ def _write(path: Path, script: str) -> None:
     if path.exists() and path.read_bytes() != script.encode():
         before = path.with_name(f"{path.name}.before")
         path.replace(before)
-        log.info("%s was another script, which is now %s", path, before)
+        log.info("%s existed already; the old script is now %s", path, before)
     path.write_text(script, encoding="utf-8")
     log.info("written: %s", path)

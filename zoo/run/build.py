@@ -57,7 +57,7 @@ class Experiment:
 
     @cached_property
     def optimizer(self) -> Optimizer:
-        """The optimiser's settings, not yet bound to a model. Raises OptionError."""
+        """The optimizer's settings, not yet bound to a model. Raises OptionError."""
         optim = self.recipe.optim
         return cast(Optimizer, registry.find("optim", optim.name)(**optim.options))
 
@@ -123,7 +123,7 @@ def build_model(recipe: Recipe, spec: DataSpec | None = None) -> nn.Module:
 
 
 def build_task(recipe: Recipe, spec: DataSpec | None = None, device: str = "cpu") -> Task:
-    """Build the task with its model, on a device, and its optimiser; see `build_model`."""
+    """Build the task with its model, on a device, and its optimizer; see `build_model`."""
     if spec is None:
         spec = build_data(recipe).spec
     optim = registry.find("optim", recipe.optim.name)(**recipe.optim.options)

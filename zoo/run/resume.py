@@ -17,7 +17,7 @@ COMPARED = ("seed", "init_from", "model", "data", "task", "optim")  # sections t
 
 
 class ResumePoint(NamedTuple):
-    """The checkpoint to resume from, the run directory to continue in, optimiser steps done.
+    """The checkpoint to resume from, the run directory to continue in, optimizer steps done.
 
     A run directory of None stands for a new one.
     """

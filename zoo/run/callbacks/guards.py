@@ -24,7 +24,7 @@ from zoo.utils import SignalHandler
 class StopOnSignal(L.Callback):
     """Stops all processes at SIGINT or SIGTERM to any of them; used as a context manager.
 
-    Training saves `last` at the next step of the optimiser first. A second SIGINT stops at once.
+    Training saves `last` at the next step of the optimizer first. A second SIGINT stops at once.
 
     Args:
         processes: The processes of the command.
@@ -66,7 +66,7 @@ class StopOnSignal(L.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Stop between two steps of the optimiser; no checkpoint has accumulated gradients.
+        """Stop between two steps of the optimizer; no checkpoint has accumulated gradients.
 
         After the last batch of an epoch, validation and the epoch's own checkpoint come first.
         """
@@ -114,7 +114,7 @@ class StopOnSignal(L.Callback):
 
 
 class FiniteGuard(L.Callback):
-    """Stops before the optimiser uses a loss or gradient that is infinite or NaN.
+    """Stops before the optimizer uses a loss or gradient that is infinite or NaN.
 
     It writes `replay.pt`, from which the step can be repeated. It also stops before weights are
     saved that are not finite. All processes stop where one of them has such a number.
@@ -122,7 +122,7 @@ class FiniteGuard(L.Callback):
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self.checkpoints = checkpoints
-        self.steps: list[StepRecord] = []  # whose gradients the optimiser will use together
+        self.steps: list[StepRecord] = []  # whose gradients the optimizer will use together
 
     def on_train_batch_start(
         self,
@@ -137,7 +137,7 @@ class FiniteGuard(L.Callback):
     def on_before_zero_grad(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any
     ) -> None:
-        """Forget the steps that the optimiser has used."""
+        """Forget the steps that the optimizer has used."""
         del self.steps[:-1]
 
     def on_before_backward(
@@ -172,7 +172,7 @@ class FiniteGuard(L.Callback):
         if not processes.first:
             raise AlreadyReported(NonFiniteError.code)
         raise NonFiniteError(
-            f"step {trainer.global_step}: {problem}; stopped before the optimiser used it; "
+            f"step {trainer.global_step}: {problem}; stopped before the optimizer used it; "
             f"{replay}; {self._describe_checkpoints()}"
         )
 
