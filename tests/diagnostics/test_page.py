@@ -17,14 +17,15 @@ from zoo.diagnostics.page.viewer_data import choose_queries, to_dict
 from zoo.diagnostics.report import Control, Measure
 from zoo.reporting import numbers
 from zoo.reporting.charts import thin_line
-from zoo.reporting.html import Markup, break_words, render_part, to_script_json
+from zoo.reporting.html import Markup, _environment, break_words, to_script_json
 from zoo.reporting.panel import Curves, Heatmap
 from zoo.reporting.render import draw_for_page
 
 
 def draw(panel):
     """A panel as HTML."""
-    return render_part("reporting/templates/figures.html", "drawing", draw_for_page(panel))
+    figures = _environment().get_template("reporting/templates/figures.html").module
+    return figures.drawing(draw_for_page(panel))
 
 
 @pytest.fixture(scope="module", autouse=True)

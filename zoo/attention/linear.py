@@ -94,13 +94,6 @@ def weights(linear: LinearCall) -> Tensor:
         return _divide(products.masked_fill(~visible, 0), norms)
 
 
-def attend_quadratic(linear: LinearCall) -> Tensor:
-    """Compute the output [B, H, N, V] by the definition."""
-    shares, v = weights(linear), linear.call.v
-    with disable_autocast(shares.device):
-        return (shares @ upcast(repeat_kv_heads(v, shares.shape[1]))).to(v.dtype)
-
-
 def attend_causal(
     linear: LinearCall, past: LinearState | None = None, size: int = CHUNK
 ) -> tuple[Tensor, LinearState]:

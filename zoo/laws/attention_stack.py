@@ -21,13 +21,7 @@ class AttentionStack(nn.Module):
     """Attention layers with residuals; encodings that declare it are shared between layers."""
 
     def __init__(
-        self,
-        case: Case,
-        *,
-        causal: bool,
-        backend: str = "auto",
-        layers: int = 2,
-        window: int | None = None,
+        self, case: Case, *, causal: bool, layers: int = 2, window: int | None = None
     ) -> None:
         super().__init__()
         chains = [Chain.of(case.build(layer)) for layer in range(layers)]
@@ -37,8 +31,7 @@ class AttentionStack(nn.Module):
                     chain.add_module(name, link)
         self.chains, self.causal = nn.ModuleList(chains), causal
         self.layers = nn.ModuleList(
-            SelfAttention(chain.dims, causal=causal, backend=backend, window=window)
-            for chain in chains
+            SelfAttention(chain.dims, causal=causal, window=window) for chain in chains
         )
         self.double().eval()
         perturb(self.chains)

@@ -61,10 +61,10 @@ def draw_panel(panel: Panel, style: Style) -> Chart:
     raise TypeError(f"no chart for {type(panel).__name__}")
 
 
-def draw_panels(panels: Sequence[Panel], style: Style, columns: int = 2) -> Chart:
-    """Return the charts of several panels side by side, in rows of `columns`."""
+def draw_panels(panels: Sequence[Panel], style: Style) -> Chart:
+    """Return the charts of several panels side by side, two in a row."""
     drawn = [draw_panel(panel, style) for panel in panels]
-    return alt.concat(*drawn, columns=columns, spacing=30).resolve_scale(color="independent")
+    return alt.concat(*drawn, columns=2, spacing=30).resolve_scale(color="independent")
 
 
 def draw_lines(panel: LineChart, style: Style) -> Chart:

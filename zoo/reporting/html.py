@@ -76,13 +76,6 @@ def render_page(
     )
 
 
-def render_part(template: str, macro: str, *arguments: Any) -> Markup:
-    """Render a macro of a template."""
-    module = _environment().get_template(template).module
-    found: Markup = getattr(module, macro)(*arguments)
-    return found
-
-
 def to_script_json(data: Any) -> str:
     """Encode data as JSON that may stand in a script element: nothing in it ends the element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)

@@ -42,9 +42,9 @@ class Scale:
         margin = (self.high - self.low) * share
         return replace(self, low=self.low - margin, high=self.high + margin)
 
-    def cover(self, least: float = 0.1) -> Scale:
-        """Cover at least a share of the largest number: a change of 0.1 % must not look steep."""
-        wanted = least * max(abs(self.low), abs(self.high))
+    def cover(self) -> Scale:
+        """Cover at least a tenth of the largest number: a change of 0.1 % must not look steep."""
+        wanted = 0.1 * max(abs(self.low), abs(self.high))
         margin = max(0.0, wanted - (self.high - self.low)) / 2
         return replace(self, low=self.low - margin, high=self.high + margin)
 
