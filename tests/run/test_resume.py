@@ -12,7 +12,7 @@ from tiny import MORE, TINY
 
 import zoo
 from zoo.errors import CheckpointError, Stopped, ZooError
-from zoo.run import checkpoint
+from zoo.run import atomic_io, checkpoint
 from zoo.run.callbacks.guards import StopOnSignal
 from zoo.run.fit import fit
 
@@ -198,3 +198,22 @@ def test_a_full_disk_stops_the_run_with_its_last_good_checkpoint(save, tiny, mon
         fit("vit_comrope", [*tiny, f"trainer.async_checkpoint={save}"], Path("run"), "never")
     assert checkpoint.read(Path("run/checkpoints/best.ckpt"))["global_step"] == 6
     assert not list(Path("run").rglob("*.writing"))
+
+
+def test_a_checkpoint_without_newer_keys_has_their_defaults(whole, tiny, weights):
+    shutil.copytree(whole[0], "old")
+    path = Path("old/checkpoints/last.ckpt")
+    content = checkpoint.read(path)
+    del content["zoo"]["recipe"]["optim"]["encoding_lr"]
+    atomic_io.write_sealed(atomic_io.serialise(content), path)
+    assert fit("vit_comrope", tiny, Path("old"), "auto")["metrics"] == whole[1]["metrics"]
+    changed = [*tiny, "optim.encoding_lr=2.0"]
+    with pytest.raises(CheckpointError, match="of another recipe, it differs in optim"):
+        fit("vit_comrope", changed, Path("old"), "auto")
+
+
+def test_encoding_lr_without_parameters_is_said_once(tiny, caplog):
+    tiny += ["model.encoding=rope_axial", "optim.encoding_lr=2.0", "trainer.fast_dev_run=true"]
+    with caplog.at_level("INFO", "zoo"):
+        fit("vit_comrope", tiny, Path("run"), "never")
+    assert caplog.text.count("optim.encoding_lr 2 has no effect: the encoding has no param") == 1

@@ -127,3 +127,38 @@ def test_a_task_is_made_with_its_rules():
     ]
     assert set(changed) <= {"head.weight", "head.bias"}
     assert changed
+
+
+def rates(encoding, **options):
+    """The learning rate of each parameter of a tiny transformer, by name."""
+    overrides = [f"model.encoding={encoding}", "model.dim=16", "model.depth=2", "model.heads=2"]
+    built = build_task(zoo.load_recipe("vit_none", overrides)).model
+    names = {id(parameter): name for name, parameter in built.named_parameters()}
+    optimiser = AdamW(lr=0.1, warmup_ratio=0.0, **options).configure(built, 10)["optimizer"]
+    return {
+        names[id(parameter)]: (group["lr"], group["weight_decay"])
+        for group in optimiser.param_groups
+        for parameter in group["params"]
+    }
+
+
+@pytest.mark.parametrize("encoding", ["rope_mixed", "comrope_ld", "[learned,rope_mixed]"])
+def test_encoding_lr_scales_all_parameters_of_encodings_and_no_others(encoding):
+    usual, scaled = rates(encoding), rates(encoding, encoding_lr=3.0)
+    changed = {name for name in usual if usual[name] != scaled[name]}
+    assert changed == {name for name in usual if "encoding" in name}
+    assert changed
+    for name in changed:
+        assert scaled[name] == (pytest.approx(0.3), usual[name][1])
+
+
+def test_a_group_that_matches_has_the_last_word_over_encoding_lr():
+    found = rates(
+        "[learned,rope_mixed]",
+        encoding_lr=3.0,
+        param_groups=(ParamGroup(match="encoding.learned*", lr=5.0),),
+    )
+    learned = {rate for name, (rate, _) in found.items() if "learned" in name}
+    mixed = {rate for name, (rate, _) in found.items() if "rope_mixed" in name}
+    assert [*learned] == [pytest.approx(0.5)]
+    assert [*mixed] == [pytest.approx(0.3)]

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from torch import nn
 
+from zoo.attention.encoding import Encoding
 from zoo.errors import OptionError
 from zoo.registry import Between, nearest
 
@@ -49,6 +50,15 @@ def freeze(model: nn.Module, groups: Sequence[ParamGroup]) -> None:
 def find_group(name: str, groups: Sequence[ParamGroup]) -> ParamGroup | None:
     """Find the group that applies to a parameter."""
     return next((group for group in groups if fnmatchcase(name, group.match)), None)
+
+
+def find_encoding_parameters(model: nn.Module) -> frozenset[str]:
+    """Return the names of the parameters that belong to encodings, wherever they are in a model."""
+    owned: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, Encoding):
+            owned |= {id(parameter) for parameter in module.parameters()}
+    return frozenset(name for name, each in model.named_parameters() if id(each) in owned)
 
 
 def build_param_groups(

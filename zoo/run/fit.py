@@ -16,6 +16,7 @@ from zoo.config import Recipe
 from zoo.diagnostics.callback import AttentionDiagnostics
 from zoo.errors import OptionError, RecipeError, ZooError
 from zoo.models.transformer import enable_activation_checkpointing
+from zoo.optim.param_groups import find_encoding_parameters
 from zoo.run import atomic_io, checkpoint, init_from, loggers, run_dir
 from zoo.run.build import Experiment
 from zoo.run.callbacks.checkpointing import Checkpoints, SealedCheckpointIO
@@ -242,6 +243,9 @@ def _begin(
     for name, reason in backends:
         if name == "reference" or "mask" in reason:
             log.info("Attention backend: %s (%s)", name, reason)
+    factor = recipe.optim.options.get("encoding_lr", 1.0)
+    if factor != 1 and not find_encoding_parameters(task.model):
+        log.info("optim.encoding_lr %g has no effect: the encoding has no parameters", factor)
     for line in () if transfer is None else transfer.lines():
         log.info(line)
     if start.checkpoint is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from zoo import config
 from zoo.config import Recipe
-from zoo.errors import CheckpointError
+from zoo.errors import CheckpointError, RecipeError
 from zoo.run import atomic_io, checkpoint, run_dir
 from zoo.run.callbacks.ema import LIVE
 
@@ -61,7 +63,7 @@ def _read_compatible(recipe: Recipe, path: Path) -> dict[str, Any]:
     content = checkpoint.read(path)
     if "loops" not in content:
         raise CheckpointError(f"{path}: it holds weights, but no training state to resume")
-    ours, theirs = recipe.plain(), content["zoo"]["recipe"]
+    ours, theirs = recipe.plain(), _complete_recipe(content["zoo"], path)
     different = [key for key in COMPARED if ours[key] != theirs.get(key)]
     if recipe.trainer.fast_dev_run != theirs["trainer"].get("fast_dev_run", False):
         different.append("trainer.fast_dev_run")
@@ -71,6 +73,16 @@ def _read_compatible(recipe: Recipe, path: Path) -> dict[str, Any]:
         problem = "its weights are an average, which this recipe does not keep"
         raise CheckpointError(f"{path}: {problem}; set trainer.ema_decay")
     return content
+
+
+def _complete_recipe(metadata: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """Return a stored recipe with the defaults of keys that are newer than the checkpoint."""
+    stored: Mapping[str, Any] = metadata["recipe"]
+    try:
+        return config.from_plain(stored, origin=str(path), name=metadata["name"]).plain()
+    except RecipeError:
+        # of a plug-in that is not there: it differs anyway
+        return stored
 
 
 def _find_newest(recipe: Recipe, home: Path, must_fit: bool) -> ResumePoint:
