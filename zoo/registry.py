@@ -46,7 +46,7 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
         "tasks": MemberKind(("tasks",), frozenset({"base", "metrics"})),
         "optim": MemberKind(("optim",), frozenset({"param_groups"})),
         "launchers": MemberKind(("launch",), frozenset({"launch"})),
-        "executors": MemberKind(("compare/executors",), frozenset({"base"})),
+        "executors": MemberKind(("compare/executors",), frozenset({"base", "fork_server"})),
     }
 )
 PLUGINS = "ZOO_PLUGINS"  # an environment variable, so that the processes of one run agree

@@ -8,12 +8,13 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from signal import SIG_IGN, SIGINT, SIGTERM, Signals
+from signal import SIG_IGN, SIGINT, SIGKILL, SIGTERM, Signals
 from types import FrameType
 from typing import Any
 
@@ -30,6 +31,9 @@ MALLOC_CHOICES = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")
 
 WRITE_TEST = ".zoo-write-test-"  # prefix of the name of a file that is created and removed
 log = logging.getLogger("zoo")
+
+# for a process without a parent to save its state
+GRACE_SECONDS = 5.0
 
 INTERVAL = 10.0
 """Seconds between progress lines where there is no terminal."""
@@ -135,6 +139,24 @@ def stop_on_signal() -> Iterator[list[Signals]]:
         received[:] = received or [SIGINT]
     finally:
         handler.restore()
+
+
+def end_with_parent() -> None:
+    """End this process soon after the other end of standard input is closed.
+
+    A parent that is killed cannot pass that on. SIGTERM comes first, so that a run can save its
+    state. Whatever is left of the process group after `GRACE_SECONDS` is killed: a run in the
+    middle of a long step resumes from its last checkpoint.
+    """
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), SIGTERM)
+        time.sleep(GRACE_SECONDS)
+        os.killpg(0, SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def format_now() -> str:

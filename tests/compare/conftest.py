@@ -14,6 +14,7 @@ import torch.utils.tensorboard
 from zoo.cli import main
 from zoo.compare import runner
 from zoo.compare import status as state
+from zoo.compare.executors import local
 from zoo.compare.executors.base import CellProcess
 from zoo.reporting import render
 
@@ -80,6 +81,7 @@ def forked(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOO_PLUGINS", "")
     monkeypatch.setattr(CellProcess, "start", lambda self, more=None: Forked(self))
+    monkeypatch.setattr(local, "find_obstacle", lambda resources: "the test forks them itself")
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_a_cell_does_not_end_by_the_signal_that_slurm_sends_to_all(tmp_path, mon
     monkeypatch.setattr("zoo.compare.runner.load_recipe", lambda _: load_recipe("vit_none"))
     monkeypatch.setattr("zoo.compare.runner.evaluate", lambda *_: None)
     try:
-        run_cell(tmp_path / CELLS / "c-0", tied=False)
+        run_cell(tmp_path / CELLS / "c-0")
     finally:
         signal(SIGUSR2, before)
     assert seen == [SIG_IGN]

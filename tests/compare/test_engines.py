@@ -35,6 +35,9 @@ def tasks(tmp_path, monkeypatch):
             )
 
         monkeypatch.setattr("zoo.compare.executors.base.subprocess.Popen", started)
+        monkeypatch.setattr(
+            "zoo.compare.executors.local.find_obstacle", lambda resources: "these are no cells"
+        )
         return [
             CellProcess(tmp_path.joinpath(name).relative_to(tmp_path), tmp_path) for name in lines
         ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
+from zoo.utils import end_with_parent
 
 SUMMARY = "train a recipe with several encodings, or values of other keys, and rank them"
 EXAMPLE = "zoo compare vit_comrope encodings=[none,learned,rope_axial] seeds=3 to=comparison"
@@ -31,15 +32,27 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     # how a comparison starts its own processes
     parser.add_argument("--cell", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--tied", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--fork-server", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(known: argparse.Namespace) -> None:
     """Run a comparison, or rebuild the files of a finished one, and print the table or JSON."""
+    if known.fork_server:
+        from zoo.compare.executors.fork_server import serve
+
+        # from here on this is the process of a cell, unless there are no more
+        known.cell, known.tied = serve(), True
+        if known.cell is None:
+            return
+    if known.tied:
+        # before the imports, which take long
+        end_with_parent()
+
     from zoo.compare.runner import compare, rebuild, run_cell
     from zoo.compare.text import format_comparison
 
     if known.cell is not None:
-        run_cell(known.cell, known.tied)
+        run_cell(known.cell)
         return
     if known.recipe is None:
         remedy = "write zoo compare RECIPE encodings=[...], or zoo compare rebuild=FOLDER"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,17 +45,14 @@ STOPPED_CODES = {128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM}
 PROGRESS_SECONDS = 2.0
 
 
-def run_cell(run: Path, tied: bool) -> None:
+def run_cell(run: Path) -> None:
     """Do what is not done yet of a cell, as `zoo fit` and `zoo eval` would.
 
     Args:
         run: The run directory, in the folder of the comparison.
-        tied: Whether to save and end when the parent process ends.
     """
     # SLURM sends it to all processes of a job whose time is over; its executor asks a cell to save
     signal(SIGUSR2, SIG_IGN)
-    if tied:
-        _end_with_parent()
     path = run.parent.parent / RECIPES / f"{run.name}.yaml"
     message = "another process is working on this cell"
     with status.lock(status.make_run_dir(run), message, status.PATIENCE):
@@ -70,20 +65,6 @@ def run_cell(run: Path, tied: bool) -> None:
             measured = evaluate(str(run), [f"trainer.accelerator={recipe.trainer.accelerator}"])
             atomic_io.write_json(measured or {}, run / MEASURED)
         status.write(run, "done")
-
-
-def _end_with_parent() -> None:
-    """Send SIGTERM to this process when nobody holds the other end of standard input.
-
-    The parent cannot pass on a kill.
-    """
-
-    def wait() -> None:
-        while os.read(0, 1):
-            pass
-        os.kill(os.getpid(), SIGTERM)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 class CellRunner:

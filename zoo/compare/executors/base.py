@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGTERM, Signals
-from typing import Protocol
+from typing import IO, Protocol
 
 from zoo.compare import status
 
@@ -68,7 +68,22 @@ class CellProcess:
                 wait_for_exit(process)
 
 
-def wait_for_exit(process: subprocess.Popen[bytes]) -> int:
+class RunningProcess(Protocol):
+    """The process of a cell: what matters here of a `subprocess.Popen`."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """What ties it to its parent."""
+        ...
+
+    def poll(self) -> int | None:
+        """Return the exit code once there is one, negative for the signal that ended it."""
+        ...
+
+    def send_signal(self, signal: int, /) -> None: ...
+
+
+def wait_for_exit(process: RunningProcess) -> int:
     """Return the exit code of a cell's process, once there is one.
 
     It is polled: Ray interrupts a task between two lines of Python, not by a signal that would
