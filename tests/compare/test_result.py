@@ -7,7 +7,7 @@ import comparisons
 import pytest
 
 from zoo.compare.results import Comparison
-from zoo.compare.statistics import estimate_difference, estimate_mean, excludes_zero
+from zoo.compare.statistics import compare_named, estimate_mean, excludes_zero, measure_noise
 from zoo.errors import DataError
 
 
@@ -33,6 +33,12 @@ def test_what_is_no_comparison_is_told(text, tmp_path):
         Comparison.read(path)
 
 
+def difference(one, other, bounds=(-math.inf, math.inf)):
+    values = {"a": one, "b": other}
+    found = compare_named(values, [("a", "b")], measure_noise(values), bounds)
+    return found["a", "b"].estimate if found else None
+
+
 def test_intervals_are_students():
     found = estimate_mean([1.0, 2.0, 3.0])
     assert found.mean == 2.0
@@ -45,7 +51,7 @@ def test_intervals_end_where_values_do():
     found = estimate_mean([0.6, 0.9, 1.0], (0.0, 1.0))
     assert found.high == 1.0
     assert found.low == estimate_mean([0.6, 0.9, 1.0]).low
-    found = estimate_difference({0: 1.0, 1: 1.0}, {0: 0.0, 1: 0.3}, (0.0, 1.0))
+    found = difference({0: 1.0, 1: 1.0}, {0: 0.0, 1: 0.3}, (0.0, 1.0))
     assert found.high == 1.0
     assert comparisons.images().bounds == (0.0, 1.0)
     assert comparisons.texts().bounds == (0.0, math.inf)
@@ -53,8 +59,8 @@ def test_intervals_end_where_values_do():
 
 def test_differences_are_of_the_same_seeds():
     one, other = {0: 1.0, 1: 5.0, 2: 9.0}, {0: 0.9, 1: 4.91, 2: 8.88, 3: 100.0}
-    found = estimate_difference(one, other)
+    found = difference(one, other)
     assert (found.count, found.mean) == (3, pytest.approx(0.31 / 3))
     assert excludes_zero(found)
-    assert not excludes_zero(estimate_difference({0: 1.0, 1: 2.0}, {0: 2.0, 1: 1.0}))
-    assert estimate_difference({0: 1.0}, {1: 1.0}) is None
+    assert not excludes_zero(difference({0: 1.0, 1: 2.0}, {0: 2.0, 1: 1.0}))
+    assert difference({0: 1.0}, {1: 1.0}) is None

@@ -21,7 +21,7 @@ def test_variants_stand_in_their_order_with_interval_difference_and_verdict():
     assert next(iter(found)) == "comrope_ld"
     assert found["comrope_ld"][2] == "highest mean"
     assert [*found][-1] == "none"
-    assert found["none"][2] == "beyond"
+    assert found["none"][2] == "worse"
     assert found["none"][1].startswith("\N{MINUS SIGN}0.")
     assert found["liere"][3:] == ["2", "parameters, failed seeds"]
 

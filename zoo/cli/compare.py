@@ -48,6 +48,7 @@ def run(known: argparse.Namespace) -> None:
         # before the imports, which take long
         end_with_parent()
 
+    from zoo.compare.outputs import describe_comparison
     from zoo.compare.runner import compare, rebuild, run_cell
     from zoo.compare.text import format_comparison
 
@@ -63,6 +64,6 @@ def run(known: argparse.Namespace) -> None:
         comparison = rebuild([known.recipe, *known.overrides])
     else:
         comparison, problem = compare(known.recipe, known.overrides, known.plugin or [])
-    print(as_json(comparison.plain()) if known.json else format_comparison(comparison))
+    print(as_json(describe_comparison(comparison)) if known.json else format_comparison(comparison))
     if problem is not None:
         raise problem

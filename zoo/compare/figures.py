@@ -86,7 +86,7 @@ def draw_lines_apart(comparison: Comparison, panel: LineChart) -> Chart:
 def draw_ranking(comparison: Comparison) -> Chart:
     """Draw means, intervals and seeds of all variants, a chart for each condition."""
     drawn = [_draw_condition(comparison, condition) for condition in comparison.conditions]
-    seeds = f"filled: the {name_extreme(comparison)}; open: within the spread of seeds of it; "
+    seeds = f"filled: the {name_extreme(comparison)}; open: may be best too; "
     several = f"{seeds}small dots: seeds; bars: 95 % intervals"
     one = "one seed each, which cannot tell a difference from chance"
     marks = dict.fromkeys(what for variant in comparison.variants for what in variant.flag_kinds)
@@ -177,7 +177,7 @@ def _draw_condition(comparison: Comparison, condition: str) -> Chart:
 def _describe(one: Standing, number: int, seen: Scale, digits: int) -> dict[str, Any]:
     """Return the row of one variant: numbers within the chart, or a note in their place."""
     palette = STYLE.palette
-    colour = palette.series[0] if one.verdict in ("best", "within") else palette.faint
+    colour = palette.series[0] if one.verdict in ("best", "possible") else palette.faint
     row: dict[str, Any] = {"row": str(number), "colour": colour, "fill": colour, "note": ""}
     row |= {"mean": None, "low": None, "high": None, "interval": False}
     if one.mean is None:
@@ -189,7 +189,7 @@ def _describe(one: Standing, number: int, seen: Scale, digits: int) -> dict[str,
         return row | {"note": f"{value} \u25b8"}
 
     row["mean"] = one.mean.mean
-    if one.verdict == "within":
+    if one.verdict == "possible":
         row["fill"] = "#ffffff"
     if one.mean.low is not None and one.mean.high is not None:
         row["interval"] = True

@@ -6,13 +6,16 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from zoo.compare import status
 from zoo.compare.cell_files import CellFiles, CellRecord, build_cell, list_conditions
 from zoo.compare.fairness import count_shared_weights, find_flags, mark_different_starts
 from zoo.compare.plan import CELLS, ComparisonPlan
+from zoo.compare.ranking import describe_analysis
 from zoo.compare.results import TRAINED, Comparison, ConditionKind, Variant
 from zoo.compare.text import format_comparison
+from zoo.reporting.json import finite
 from zoo.run import atomic_io
 
 WRITING = ".writing"  # the lock of the process that writes
@@ -58,6 +61,12 @@ def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
     )
 
 
+def describe_comparison(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison and its analysis as JSON can hold them; `Comparison.read` reads it."""
+    found: dict[str, Any] = finite({"analysis": describe_analysis(comparison)})
+    return {**comparison.plain(), **found}
+
+
 def write_results(comparison: Comparison, folder: Path) -> list[Path]:
     """Write numbers, table, page and figures; those of before are replaced.
 
@@ -69,7 +78,9 @@ def write_results(comparison: Comparison, folder: Path) -> list[Path]:
 
     message = "another process is writing its files"
     with status.lock(folder, message, status.PATIENCE, WRITING):
-        numbers = json.dumps(comparison.plain(), indent=1, ensure_ascii=False, allow_nan=False)
+        numbers = json.dumps(
+            describe_comparison(comparison), indent=1, ensure_ascii=False, allow_nan=False
+        )
         texts = {
             RESULTS: numbers + "\n",
             TABLE: format_comparison(comparison) + "\n",

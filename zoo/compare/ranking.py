@@ -1,18 +1,28 @@
-"""Rank variants under a condition, and tell which the spread of seeds separates."""
+"""Rank variants under a condition, and tell which may be best and which are worse."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from math import inf, isfinite
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from zoo.compare.results import Comparison, ComparisonCell, Variant
-from zoo.compare.statistics import Estimate, estimate_difference, estimate_mean, excludes_zero
+from zoo.compare.statistics import (
+    Difference,
+    Estimate,
+    Noise,
+    compare_all,
+    estimate_mean,
+    excludes_zero,
+    find_smallest_difference,
+    measure_noise,
+)
 from zoo.reporting.panel import Scale
 
-Verdict = Literal["best", "within", "beyond", "unsure", "missing"]
+Verdict = Literal["best", "possible", "worse", "unsure", "missing"]
 """Where a variant stands: see `Standing.verdict`."""
 
 # a variant this many times as far from the first as the median one is not drawn
@@ -31,17 +41,76 @@ class Standing:
     """{seed: value} of seeds with a finite value."""
     mean: Estimate | None
     difference: Estimate | None
-    """Difference to the first variant, over the seeds of both."""
+    """Difference to the first variant, over the seeds of both, with its simultaneous interval."""
+    p_value: float | None
+    """Of that difference, corrected for all pairs of variants."""
     verdict: Verdict
-    """best: the first by its mean, or equal to it in every seed; within or beyond the spread of
-    seeds of it; unsure: fewer than two seeds have both, or those that both have say that it is
-    better; missing: no seed has a value."""
+    """best: the first by its mean, or equal to it in every seed; possible: it may be best, as the
+    interval of its difference holds 0; worse: it is excluded; unsure: fewer than two seeds have
+    both, or those that both have say that it is better; missing: no seed has a value."""
     missing_reasons: tuple[str, ...]
     """Why seeds have no value."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """What seeds can tell of the variants under one condition."""
+
+    noise: Noise
+    differences: Mapping[str, Difference]
+    """{variant: difference to the first}"""
+    smallest_difference: float | None
+    """What is found with a probability of 80 %, if it is true; None if nothing is known."""
+
+
 def rank_variants(comparison: Comparison, condition: str) -> tuple[Standing, ...]:
     """Rank all variants under a condition, the best first; those without a value are last."""
+    order, values = _order_variants(comparison, condition)
+    best = values[order[0].name] if order else {}
+    differences = analyze_condition(comparison, condition).differences
+    return tuple(
+        _build_standing(
+            comparison,
+            variant,
+            condition,
+            values[variant.name],
+            differences.get(variant.name),
+            is_best=values[variant.name] == best,
+        )
+        for variant in order
+    )
+
+
+def analyze_condition(comparison: Comparison, condition: str) -> Analysis:
+    """Compare all variants with the first under a condition."""
+    order, values = _order_variants(comparison, condition)
+    found = tuple(
+        (variant.name, tuple(sorted(values[variant.name].items())))
+        for variant in order
+        if values[variant.name]
+    )
+    return _analyze_values(found, comparison.bounds)
+
+
+@lru_cache(maxsize=256)
+def _analyze_values(
+    found: tuple[tuple[str, tuple[tuple[int, float], ...]], ...], bounds: tuple[float, float]
+) -> Analysis:
+    """Analyse values of variants, the first ones first; text and page ask for it many times."""
+    values = {name: dict(own) for name, own in found}
+    noise = measure_noise(values)
+    differences = compare_all(values, found[0][0], noise, bounds) if found else {}
+    return Analysis(
+        noise=noise,
+        differences=differences,
+        smallest_difference=find_smallest_difference(values, noise),
+    )
+
+
+def _order_variants(
+    comparison: Comparison, condition: str
+) -> tuple[list[Variant], dict[str, dict[int, float]]]:
+    """Return the variants from best to worst, and their values."""
     sign = _sign(comparison)
     values = {
         variant.name: collect_values(variant, condition, comparison.measure)
@@ -56,12 +125,35 @@ def rank_variants(comparison: Comparison, condition: str) -> tuple[Standing, ...
     best = values[order[0].name] if order else {}
     # those that are equal to the best stand beside it
     order.sort(key=lambda variant: values[variant.name] != best)
-    return tuple(
-        _build_standing(
-            comparison, variant, condition, values[variant.name], best, is_first=number == 0
-        )
-        for number, variant in enumerate(order)
-    )
+    return order, values
+
+
+def describe_analysis(comparison: Comparison) -> dict[str, Any]:
+    """Return what the seeds tell under each condition as plain data, for results.json."""
+    found = {}
+    for condition in comparison.conditions:
+        analysis = analyze_condition(comparison, condition)
+        noise = analysis.noise
+        variants = {
+            one.variant.name: {
+                "verdict": one.verdict,
+                "mean": one.mean and asdict(one.mean),
+                "difference": one.difference and asdict(one.difference),
+                "p_value": one.p_value,
+            }
+            for one in rank_variants(comparison, condition)
+        }
+        found[condition] = {
+            "variants": variants,
+            "may_be_best": [
+                name
+                for name, one in variants.items()
+                if one["verdict"] in ("best", "possible", "unsure")
+            ],
+            "noise": {**asdict(noise), "pooled": noise.is_pooled},
+            "smallest_difference": analysis.smallest_difference,
+        }
+    return found
 
 
 def collect_values(variant: Variant, condition: str, measure: str) -> dict[int, float]:
@@ -107,22 +199,21 @@ def _build_standing(
     variant: Variant,
     condition: str,
     own: dict[int, float],
-    best: dict[int, float],
+    found: Difference | None,
     *,
-    is_first: bool,
+    is_best: bool,
 ) -> Standing:
-    bounds = comparison.bounds
-    mean = estimate_mean(tuple(own.values()), bounds) if own else None
-    difference = None if is_first else estimate_difference(own, best, bounds)
+    mean = estimate_mean(tuple(own.values()), comparison.bounds) if own else None
+    difference = found.estimate if found else None
     verdict: Verdict = "missing"
     if mean is not None:
-        is_best = is_first or own == best
         verdict = "best" if is_best else _judge(difference, _sign(comparison))
     return Standing(
         variant=variant,
         values=own,
         mean=mean,
         difference=difference,
+        p_value=found.p_value if found else None,
         verdict=verdict,
         missing_reasons=explain_missing(variant, condition, comparison.measure),
     )
@@ -132,8 +223,8 @@ def _judge(difference: Estimate | None, sign: int) -> Verdict:
     if difference is None or difference.low is None:
         return "unsure"
     if not excludes_zero(difference):
-        return "within"
-    return "beyond" if sign * difference.mean > 0 else "unsure"
+        return "possible"
+    return "worse" if sign * difference.mean > 0 else "unsure"
 
 
 def _sign(comparison: Comparison) -> int:

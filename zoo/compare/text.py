@@ -1,4 +1,4 @@
-"""A comparison in words and as text tables: who is first, and can the spread of seeds tell."""
+"""A comparison in words and as text tables: who is first, who else may be best."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from math import floor, log10
 from statistics import fmean
 
 from zoo.bench.result import format_machine
-from zoo.compare.ranking import Standing, Verdict, collect_values, rank_variants
+from zoo.compare.ranking import Standing, Verdict, analyze_condition, collect_values, rank_variants
 from zoo.compare.results import BY, TRAINED, Comparison, ComparisonCell, ConditionKind, Variant
 from zoo.compare.statistics import Estimate
+from zoo.reporting import numbers
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 
@@ -22,10 +23,9 @@ MAX_SEEDS = 20
 # states of cells that will have a value
 UNFINISHED = ("running", "stopped", "waiting")
 ONE_SEED = "with one seed each, nothing tells a difference from chance"
-SPREAD = "within the spread of seeds"
 # columns that are aligned to the left
-TEXT_COLUMNS = ("variant", "attention", "spread of seeds", "flags")
-VERDICTS: Mapping[Verdict, str] = {"within": "within", "beyond": "beyond", "unsure": "?"}
+TEXT_COLUMNS = ("variant", "attention", "verdict", "flags")
+VERDICTS: Mapping[Verdict, str] = {"possible": "may be best", "worse": "worse", "unsure": "?"}
 
 
 # Names and numbers
@@ -126,6 +126,17 @@ def format_estimate(found: Estimate, decimals: int, *, sign: bool = False) -> st
     return f"{mean} ({low} to {high})"
 
 
+def format_difference(standing: Standing, decimals: int) -> str:
+    """Format the difference to the first with its interval and its corrected p-value."""
+    if standing.difference is None:
+        return ""
+    text = format_estimate(standing.difference, decimals, sign=True)
+    if standing.p_value is None:
+        return text
+    p_value = "p < 0.001" if standing.p_value < 0.001 else f"p = {standing.p_value:.2g}"
+    return f"{text}, {p_value}"
+
+
 def capitalize(sentence: str) -> str:
     """Return a sentence with a capital first letter; other letters stay."""
     return sentence[:1].upper() + sentence[1:]
@@ -161,7 +172,7 @@ def _summarize_condition(comparison: Comparison, standings: Sequence[Standing]) 
         is_pending = any(cell.state in UNFINISHED for cell in comparison.cells)
         return "nothing is measured yet" if is_pending else "nothing is measured"
 
-    best, near = _list_names(present, "best"), _list_names(present, "within")
+    best, near = _list_names(present, "best"), _list_names(present, "possible")
     if len(present) == len(best) == 1:
         return f"{best[0]} alone is measured"
     if len(present) == len(best):
@@ -171,10 +182,10 @@ def _summarize_condition(comparison: Comparison, standings: Sequence[Standing]) 
     if _list_names(present, "unsure"):
         return f"{lead}; {_describe_unsure(present)}"
     if not near:
-        return f"{lead}, by more than the spread of seeds"
+        return f"{lead}, and all others are worse"
     if 1 < len(near) == len(present) - len(best):
-        return f"{lead}, but the others lie {SPREAD}"
-    return f"{lead}, but {join_names(near)} {_lie(near)} {SPREAD}"
+        return f"{lead}, but any other may be best"
+    return f"{lead}, but {join_names(near)} may be best too"
 
 
 def describe_results(comparison: Comparison) -> dict[str, str]:
@@ -183,7 +194,7 @@ def describe_results(comparison: Comparison) -> dict[str, str]:
 
 
 def describe_result(comparison: Comparison, condition: str) -> str:
-    """Say who is first under a condition, who is within its spread, and who is flagged."""
+    """Say who is first under a condition, who else may be best, and who is flagged."""
     standings = rank_variants(comparison, condition)
     where = describe_conditions(comparison, [condition])
     present = [one for one in standings if one.mean]
@@ -195,7 +206,8 @@ def describe_result(comparison: Comparison, condition: str) -> str:
     value = format_estimate(present[0].mean, count_decimals(comparison))
     reached = f"{format_measure(comparison)} {value}"
     first = f"{where} {lead}: {reached}; {_describe_others(present)}"
-    return join_sentences([first, *_describe_missing(standings), *_describe_flags(present)])
+    power = describe_power(comparison, condition)
+    return join_sentences([first, power, *_describe_missing(standings), *_describe_flags(present)])
 
 
 def _describe_lead(comparison: Comparison, best: Sequence[str], present: Sequence[Standing]) -> str:
@@ -206,7 +218,7 @@ def _describe_lead(comparison: Comparison, best: Sequence[str], present: Sequenc
 
 
 def _describe_others(present: Sequence[Standing]) -> str:
-    verdicts: tuple[Verdict, ...] = ("within", "beyond", "unsure")
+    verdicts: tuple[Verdict, ...] = ("possible", "worse", "unsure")
     near, far, unsure = (_list_names(present, verdict) for verdict in verdicts)
     if len(present) == len(_list_names(present, "best")):
         return "no other is measured there"
@@ -215,13 +227,34 @@ def _describe_others(present: Sequence[Standing]) -> str:
 
 
 def _describe_near(near: Sequence[str], far: Sequence[str]) -> str:
-    """Say who lies within the spread of seeds, and whether the others do."""
-    if not near and len(far) == 1:
-        return f"{far[0]} does not lie {SPREAD}"
+    """Say who may be best too, and whether the others are worse."""
     if not near:
-        return f"none of the others lies {SPREAD}"
-    rest = "" if not far else f", {far[0]} does not" if len(far) == 1 else ", the others do not"
-    return f"{join_names(near)} {_lie(near)} {SPREAD}{rest}"
+        return f"{far[0]} is worse" if len(far) == 1 else "all others are worse"
+    rest = "" if not far else f", {far[0]} is worse" if len(far) == 1 else ", the others are worse"
+    return f"{join_names(near)} may be best too{rest}"
+
+
+def describe_power(comparison: Comparison, condition: str) -> str:
+    """Say which differences the seeds can show, and what the analysis had to assume."""
+    analysis = analyze_condition(comparison, condition)
+    noise, smallest = analysis.noise, analysis.smallest_difference
+    if smallest is None:
+        return ""
+    low, high = comparison.bounds
+    seeds = f"with {noise.seeds} seeds"
+    if smallest > high - low:
+        text = f"{seeds} no difference can be seen"
+    elif smallest == 0:
+        text = f"{seeds} that never differ, any difference can be seen"
+    else:
+        shown = numbers.format_number(smallest, 2)
+        text = f"{seeds} a difference below {shown} cannot be seen (power 80 %)"
+    if noise.warning:
+        text += (
+            f"; variances differ: {noise.warning}, so that each pair is judged by its own seeds, "
+            "which shows only large differences"
+        )
+    return text
 
 
 def _describe_unsure(present: Sequence[Standing]) -> str:
@@ -252,10 +285,6 @@ def _list_names(standings: Sequence[Standing], verdict: Verdict) -> list[str]:
     return [one.variant.name for one in standings if one.verdict == verdict]
 
 
-def _lie(names: Sequence[str]) -> str:
-    return "lies" if len(names) == 1 else "lie"
-
-
 def _describe_missing(standings: Sequence[Standing]) -> list[str]:
     """Name the variants without any value, by the reason."""
     names: dict[str, list[str]] = {}
@@ -269,8 +298,8 @@ def _describe_missing(standings: Sequence[Standing]) -> list[str]:
 
 
 def _describe_flags(present: Sequence[Standing]) -> list[str]:
-    """Say what is flagged of the first and of those within its spread; in full if it is one."""
-    leading = [one.variant for one in present if one.verdict in ("best", "within")]
+    """Say what is flagged of the first and of those that may be best; in full if it is one."""
+    leading = [one.variant for one in present if one.verdict in ("best", "possible")]
     flagged = [variant for variant in leading if variant.flag_kinds]
     if len(flagged) == 1:
         texts = "; ".join(flag.text for flag in flagged[0].flags if not flag.minor)
@@ -321,7 +350,8 @@ def describe_setup(comparison: Comparison) -> str:
     return "\n".join(
         [
             f"{format_measure(comparison)}: means over seeds {seeds} with 95 % intervals "
-            "(Student's t); differences are paired by seed.",
+            "(Student's t); differences to the first are paired by seed and corrected for all "
+            "pairs of variants; who may be best includes the best with 95 %.",
             f"{'; '.join(facts)}.",
             f"{comparison.shared_weights} weights that all variants have began equal; "
             f"repeat it with: {comparison.command}",
@@ -334,7 +364,7 @@ def _format_condition(comparison: Comparison, condition: str) -> str:
     if not standings:
         return ""
     measure = format_measure(comparison)
-    head = ["variant", measure, "to the first", "spread of seeds", "seeds", "flags"]
+    head = ["variant", measure, "to the first", "verdict", "seeds", "flags"]
     rows = [_format_row(comparison, one) for one in standings]
     # columns that say something
     kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
@@ -346,14 +376,11 @@ def _format_condition(comparison: Comparison, condition: str) -> str:
 def _format_row(comparison: Comparison, one: Standing) -> list[str]:
     assert one.mean is not None
     decimals = count_decimals(comparison)
-    difference = ""
-    if one.difference is not None:
-        difference = format_estimate(one.difference, decimals, sign=True)
     is_best = one.verdict == "best"
     return [
         one.variant.name,
         format_estimate(one.mean, decimals),
-        difference,
+        format_difference(one, decimals),
         name_extreme(comparison) if is_best else VERDICTS.get(one.verdict, ""),
         str(one.mean.count),
         ", ".join(one.variant.flag_kinds),

@@ -36,7 +36,7 @@ SECTIONS = {  # title and how to read it
     "numbers": (
         "All numbers",
         "Means with their 95 % intervals over seeds; below them the difference to the first "
-        "variant, seed by seed. A heading sorts.",
+        "variant with its corrected interval. A heading sorts.",
     ),
     "sizes": ("By size", "The same models at other sizes than those they were trained at."),
     "positions": ("By position in the window", "Where in a window the loss is made."),
@@ -120,7 +120,8 @@ def explain_ranking(comparison: Comparison) -> str:
     flags = " Under a name: how the variant differs from most others."
     return (
         f"{text} A small dot is one seed, the large one their mean, the bar its 95 % interval. "
-        "Within spread: the interval of the differences to the first, seed by seed, holds 0. "
+        "May be best: the difference to the first, paired by seed and corrected for all pairs of "
+        "variants, may be 0; all others are worse. "
         "An arrow: further off than is drawn."
         f"{flags if any(one.flag_kinds for one in comparison.variants) else ''}"
     )
@@ -163,9 +164,10 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "held equal", _describe_controls(comparison)
     yield (
         "intervals",
-        f"Student's, {LEVEL:.0%}, over seeds; those of differences over the seeds that both have. "
-        "They are not widened for how many variants are compared with the first: of 32 that are "
-        "truly equal one in seven would seem worse.",
+        f"of means Student's, {LEVEL:.0%}, over seeds; of differences simultaneous for all pairs "
+        "of variants (Tukey, Kramer) over the seeds that both have, with the noise of all variants "
+        "pooled after the effects of seeds; where variances obviously differ, of each pair by "
+        "itself with Holm's correction",
     )
 
 

@@ -12,6 +12,7 @@ from zoo.compare.ranking import Standing, rank_variants
 from zoo.compare.results import Comparison, ComparisonCell, Variant
 from zoo.compare.text import (
     count_decimals,
+    format_difference,
     format_estimate,
     format_measure,
     join_names,
@@ -117,8 +118,12 @@ def _build_value(comparison: Comparison, standing: Standing) -> TableEntry:
         text = "; ".join(standing.missing_reasons) or numbers.NOTHING
         return TableEntry(text, None, "missing", classes="missing")
     digits = count_decimals(comparison)
-    verdicts: Mapping[str, str] = {"best": name_extreme(comparison), "within": "within spread"}
-    behind = format_estimate(standing.difference, digits, sign=True) if standing.difference else ""
+    verdicts: Mapping[str, str] = {
+        "best": name_extreme(comparison),
+        "possible": "may be best",
+        "worse": "worse",
+    }
+    behind = format_difference(standing, digits)
     notes = tuple(filter(None, [behind, verdicts.get(standing.verdict, "")]))
     text = format_estimate(standing.mean, digits)
     return TableEntry(text, standing.mean.mean, "value", notes, standing.verdict)

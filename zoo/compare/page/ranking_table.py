@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from zoo.compare.curves import group_by_first_axis
 from zoo.compare.ranking import Standing, choose_scale, rank_variants
 from zoo.compare.results import Comparison, Variant
-from zoo.compare.text import count_decimals, format_estimate, name_condition, name_extreme
+from zoo.compare.text import (
+    count_decimals,
+    format_difference,
+    format_estimate,
+    name_condition,
+    name_extreme,
+)
 from zoo.reporting import numbers
 from zoo.reporting.panel import Scale
 
@@ -167,7 +173,7 @@ def _build_cell(
         return RankCell(standing.verdict, tip, missing=missing)
 
     digits = count_decimals(comparison)
-    notes = {"best": name_extreme(comparison), "within": "within spread"}
+    notes = {"best": name_extreme(comparison), "possible": "may be best"}
     behind = standing.difference.mean if standing.difference else None
     note = notes.get(standing.verdict) or (
         "" if behind is None else numbers.format_fixed(behind, digits, sign=True)
@@ -193,7 +199,7 @@ def _describe(standing: Standing, condition: str, digits: int) -> str:
     lines = [
         f"{standing.variant.name}, {condition}",
         format_estimate(standing.mean, digits),
-        f"to the first {format_estimate(behind, digits, sign=True)}" if behind else "",
+        f"to the first {format_difference(standing, digits)}" if behind else "",
         ", ".join(seeds),
         *standing.missing_reasons,
     ]
