@@ -15,7 +15,7 @@ from zoo.compare.plan import CELLS, ComparisonPlan
 from zoo.compare.ranking import describe_analysis
 from zoo.compare.results import TRAINED, Comparison, ConditionKind, Variant
 from zoo.compare.text import format_comparison
-from zoo.reporting.json import finite
+from zoo.reporting.numbers import finite
 from zoo.run import atomic_io
 
 WRITING = ".writing"  # the lock of the process that writes
