@@ -12,7 +12,7 @@ import zoo
 PACKAGE = Path(__file__).parent.parent / "zoo"
 FLOORS = [
     {"errors"},
-    {"registry", "utils"},
+    {"registry", "utils", "packages"},
     {"reporting", "data"},
     {"config", "attention"},
     {"models", "encodings"},

@@ -67,9 +67,12 @@ def __getattr__(name: str) -> Any:
     """Import on first use, so that `zoo --help` need not wait for torch."""
     import importlib
 
+    from zoo.packages import explain_imports
+
     for module, names in _PLACES.items():
         if name in names:
-            return getattr(importlib.import_module(module), name)
+            with explain_imports():
+                return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'zoo' has no attribute {name!r}")
 
 

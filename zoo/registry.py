@@ -54,6 +54,8 @@ INSTALLED = tuple(
     point.value for point in importlib.metadata.entry_points(group="zoo.plugins")
 )  # when Python started
 
+RECIPE_SUFFIX = ".yaml"
+
 Class = TypeVar("Class", bound=type)
 
 
@@ -133,6 +135,24 @@ def roots() -> dict[str, Path]:
             )
         found[package] = Path(next(iter(spec.submodule_search_locations)))
     return found
+
+
+def recipe_files() -> dict[str, Path]:
+    """Return {name: file} of every registered recipe, zoo's before those of plug-ins."""
+    found: dict[str, Path] = {}
+    for folder in list_folders("recipes"):
+        for path in sorted(folder.glob(f"*{RECIPE_SUFFIX}")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def list_folders(kind: str) -> Iterator[Path]:
+    """Yield the folder `kind` of each package; a checkout of zoo has it beside the package."""
+    for package, root in roots().items():
+        if (root / kind).is_dir():
+            yield root / kind
+        elif package == "zoo":
+            yield root.parent / kind
 
 
 @dataclass(frozen=True)

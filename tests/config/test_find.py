@@ -25,8 +25,7 @@ def test_in_a_checkout_recipes_lie_beside_the_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
-        "zoo.config.lookup.roots",
-        lambda: {"zoo": tmp_path / "a" / "zoo", "b": tmp_path / "c" / "b"},
+        "zoo.registry.roots", lambda: {"zoo": tmp_path / "a" / "zoo", "b": tmp_path / "c" / "b"}
     )
     for path in (tmp_path / "a/recipes/found.yaml", tmp_path / "c/recipes/no_plugin_of_ours.yaml"):
         path.parent.mkdir(parents=True)

@@ -11,6 +11,7 @@ from statistics import median
 from zoo.bench.result import BenchResult, BenchRow, compute_quartiles, format_machine, pluralize
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, DataError, RecipeError
+from zoo.packages import skip_without_package
 from zoo.reporting.tables import format_markdown
 from zoo.utils import check_writable
 
@@ -23,12 +24,13 @@ MB = 2**20
 
 def write_result(result: BenchResult, folder: Path) -> None:
     """Write numbers, table and picture; those of an earlier result are replaced."""
-    # altair takes its time to import
-    from zoo.bench.plots import save_figure
-
     (folder / NUMBERS).write_text(json.dumps(result.plain(), indent=1) + "\n", encoding="utf-8")
     (folder / TABLE).write_text(format_result(result) + "\n", encoding="utf-8")
-    save_figure(result, folder / PICTURE)
+    with skip_without_package(f"no {PICTURE}"):
+        # altair takes its time to import
+        from zoo.bench.plots import save_figure
+
+        save_figure(result, folder / PICTURE)
 
 
 def prepare_folder(to: str) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
 from zoo.utils import end_with_parent
@@ -51,6 +50,7 @@ def run(known: argparse.Namespace) -> None:
     from zoo.compare.outputs import describe_comparison
     from zoo.compare.runner import compare, rebuild, run_cell
     from zoo.compare.text import format_comparison
+    from zoo.config.tree import COMMAND_LINE
 
     if known.cell is not None:
         run_cell(known.cell)

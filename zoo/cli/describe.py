@@ -36,6 +36,7 @@ from zoo.config.validate import describe_type
 from zoo.data.spec import DataSpec
 from zoo.diagnostics.portrait.portrait import draw_portrait
 from zoo.errors import ConfigIssue, OptionError, RecipeError
+from zoo.packages import explain_imports, skip_without_package
 from zoo.registry import Between, Choice
 from zoo.reporting.tables import format_table
 from zoo.run.build import build_model
@@ -142,7 +143,12 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
         costs = measure_costs(choices, dims, own["seconds"])
         if picture:
             has_sizes = any(word.partition("=")[0] in size_values for word in words)
-            draw_portrait(choices, picture, dims if has_sizes else None)
+            # a picture that was asked for by name is not left out
+            check = explain_imports() if own["picture"] else skip_without_package("no picture")
+            path, picture = picture, None
+            with check:
+                draw_portrait(choices, path, dims if has_sizes else None)
+                picture = path
 
     recipes = list_users().get(name, ["none yet"])
     blocks = [

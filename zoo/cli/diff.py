@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zoo import config
-from zoo.config import Recipe
-from zoo.config.recipe import diff_recipes, format_sides
 from zoo.errors import DataError, OptionError, RecipeError
 from zoo.reporting.numbers import as_json
 from zoo.reporting.tables import format_table
 
 if TYPE_CHECKING:
+    from zoo.config import Recipe
     from zoo.data.spec import DataSpec
 
 CHECKPOINT_NAMES = ("last", "best")
@@ -56,6 +54,8 @@ def compare_recipes(one: str, other: str, overrides: Sequence[str]) -> dict[str,
         RecipeError: One of them is no recipe.
         CheckpointError: One of them is a damaged checkpoint.
     """
+    from zoo.config.recipe import diff_recipes, format_sides
+
     left, right = (_load_recipe(name, overrides) for name in (one, other))
     differences = [
         {
@@ -102,6 +102,7 @@ def _format_row(difference: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _load_recipe(name: str, overrides: Sequence[str]) -> LoadedRecipe:
     """Load the recipe of a run directory, checkpoint, file or registered name."""
+    from zoo import config
     from zoo.run import checkpoint
 
     path = Path(name)

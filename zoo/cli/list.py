@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Sequence
 
 from zoo import registry
-from zoo.config.lookup import recipe_files
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.reporting.tables import format_table
 
@@ -43,7 +42,7 @@ def format_members(kinds: Sequence[str]) -> str:
 def _summarize_recipes() -> dict[str, str]:
     """Return the first line of each recipe's opening comment."""
     found = {}
-    for name, path in recipe_files().items():
+    for name, path in registry.recipe_files().items():
         first = path.read_text(encoding="utf-8").partition("\n")[0]
         found[name] = first.removeprefix("#").strip() if first.startswith("#") else ""
     return found

@@ -31,6 +31,7 @@ from zoo.cli import (
 from zoo.cli import eval as evaluate
 from zoo.cli import list as list_command
 from zoo.errors import ConfigIssue, RecipeError, ZooError
+from zoo.packages import explain_imports
 
 COMMANDS: Mapping[str, ModuleType] = MappingProxyType(
     {
@@ -123,7 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         known = _parse(words)
         utils.keep_freed_memory()
-        known.run(known)
+        with explain_imports():
+            known.run(known)
     except ZooError as error:
         if str(error) and not (isinstance(error, RecipeError) and _is_secondary_process()):
             print(f"zoo: {error}", file=sys.stderr)

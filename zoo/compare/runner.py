@@ -30,6 +30,7 @@ from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, RecipeError, Stopped, ZooError
 from zoo.evaluation.evaluate import evaluate
+from zoo.packages import require
 from zoo.run import atomic_io, loggers
 from zoo.run.callbacks.manifest import END
 from zoo.run.fit import fit
@@ -240,6 +241,7 @@ def compare(
     Raises:
         RecipeError: Something is wrong with the options or with any cell; nothing was started.
     """
+    require("altair", "vl-convert-python", "scipy")  # for the page, after hours of training
     options, executor, request, recipes = parse_request(recipe, words, plugins)
     is_local = executor.is_local
     count = len(recipes) * len(list_seeds(options.seeds, next(iter(recipes.values()))))

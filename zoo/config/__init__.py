@@ -1,6 +1,6 @@
 """Recipes: YAML and command-line overrides, composed and validated to typed, frozen data."""
 
-from zoo.config.lookup import find_recipe, recipe_files
+from zoo.config.lookup import find_recipe
 from zoo.config.recipe import Recipe, from_plain, load
 from zoo.config.schema import (
     DiagnosticsOptions,
@@ -10,6 +10,7 @@ from zoo.config.schema import (
     TrainerOptions,
 )
 from zoo.config.tree import dump
+from zoo.registry import recipe_files
 
 __all__ = [
     "DiagnosticsOptions",

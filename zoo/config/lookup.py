@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from zoo.config.tree import show_path, suggest
 from zoo.errors import ConfigIssue, RecipeError
-from zoo.registry import roots
-
-SUFFIX = ".yaml"
-
-
-def recipe_files() -> dict[str, Path]:
-    """Return {name: file} of every registered recipe, zoo's before those of plug-ins."""
-    found: dict[str, Path] = {}
-    for folder in _list_folders("recipes"):
-        for path in sorted(folder.glob(f"*{SUFFIX}")):
-            found.setdefault(path.stem, path)
-    return found
+from zoo.registry import RECIPE_SUFFIX, list_folders, recipe_files
 
 
 def find_recipe(path_or_name: str | Path) -> Path:
@@ -39,7 +27,7 @@ def find_recipe(path_or_name: str | Path) -> Path:
 def _explain_absence(word: str) -> ConfigIssue:
     location = word if word.isprintable() and 0 < len(word) < 150 else reprlib.repr(word)
     if os.path.isdir(word):
-        recipe = os.path.join(word, "recipe" + SUFFIX)
+        recipe = os.path.join(word, "recipe" + RECIPE_SUFFIX)
         nearby = suggest("", _list_yaml_files(Path(word)))
         remedy = f"did you mean {recipe}?" if os.path.isfile(recipe) else nearby
         return ConfigIssue(location, "", "a folder, not a recipe", remedy)
@@ -57,7 +45,7 @@ def find_extended(entry: str, file: Path) -> Path | None:
 
     That is a file beside it, a fragment of configs/, or a registered recipe, in this order.
     """
-    for folder in (file.parent, *_list_folders("configs")):
+    for folder in (file.parent, *list_folders("configs")):
         if found := _find_file(folder / entry):
             return found
     return recipe_files().get(entry)
@@ -66,32 +54,25 @@ def find_extended(entry: str, file: Path) -> Path | None:
 def list_extendable() -> tuple[str, ...]:
     """Return what can be extended from anywhere: fragments and registered recipes."""
     fragments: list[str] = []
-    for folder in _list_folders("configs"):
-        paths = sorted(folder.rglob(f"*{SUFFIX}"))
+    for folder in list_folders("configs"):
+        paths = sorted(folder.rglob(f"*{RECIPE_SUFFIX}"))
         fragments += [path.relative_to(folder).with_suffix("").as_posix() for path in paths]
     return (*fragments, *recipe_files())
 
 
 def is_fragment(path: Path) -> bool:
     """Return whether a file lies below configs/, so that it cannot be run alone."""
-    folders = _list_folders("configs")
+    folders = list_folders("configs")
     return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders)
 
 
-def _list_folders(kind: str) -> Iterator[Path]:
-    """Yield the folder `kind` of each package; a checkout of zoo has it beside the package."""
-    for package, root in roots().items():
-        if (root / kind).is_dir():
-            yield root / kind
-        elif package == "zoo":
-            yield root.parent / kind
-
-
 def _find_file(path: Path) -> Path | None:
-    return next((found for found in (path, Path(f"{path}{SUFFIX}")) if os.path.isfile(found)), None)
+    return next(
+        (found for found in (path, Path(f"{path}{RECIPE_SUFFIX}")) if os.path.isfile(found)), None
+    )
 
 
 def _list_yaml_files(folder: Path) -> list[str]:
     if not os.path.isdir(folder):
         return []
-    return sorted(show_path(path) for path in folder.glob(f"*{SUFFIX}"))
+    return sorted(show_path(path) for path in folder.glob(f"*{RECIPE_SUFFIX}"))

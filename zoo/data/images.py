@@ -53,6 +53,7 @@ from zoo.data.vision import (
     read_image_files,
 )
 from zoo.errors import OptionError
+from zoo.packages import explain_imports
 from zoo.registry import Between, Count, register
 
 log = logging.getLogger("zoo")
@@ -209,7 +210,8 @@ class Images(LabelledTable):
 
 def select_images(tables: Mapping[str, Any], name: str, image: str, label: str, path: str) -> Any:
     """Return a table with the columns `image`, not decoded, `label`, and those that locate rows."""
-    import datasets
+    with explain_imports():
+        import datasets
 
     table = select_split(tables, name, (image, label), path)
     # first: a later step would decode the images of a stream

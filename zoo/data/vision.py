@@ -20,6 +20,7 @@ from zoo.data.base import FileBatch
 from zoo.data.sampler import keep_batch
 from zoo.data.spec import DataSpec, ImageSpec
 from zoo.errors import OptionError
+from zoo.packages import explain_imports
 from zoo.registry import Between, Count
 
 Size = Count | tuple[Count, Count]
@@ -55,7 +56,8 @@ class ImageDecoder:
 
     def decode(self, content: bytes) -> NDArray[np.uint8]:
         """Decode the bytes of a file. Raises ValueError if they are no image, or a damaged one."""
-        from PIL import Image, UnidentifiedImageError
+        with explain_imports():
+            from PIL import Image, UnidentifiedImageError
 
         try:
             with Image.open(BytesIO(content)) as file:
@@ -73,7 +75,8 @@ class ImageDecoder:
         return torch.from_numpy(np.stack(images) if images else np.empty((0, *self.shape), "u1"))
 
     def _resize(self, image: Any) -> Any:
-        from PIL.Image import Resampling
+        with explain_imports():
+            from PIL.Image import Resampling
 
         height, width = self.sides
         resized = (width, height)
@@ -93,7 +96,8 @@ def read_image(image: Mapping[str, Any] | None) -> bytes:
         ValueError: The table has no image.
         OSError: The file cannot be read.
     """
-    import fsspec
+    with explain_imports():
+        import fsspec
 
     if image and image.get("bytes"):
         return bytes(image["bytes"])
@@ -176,8 +180,9 @@ class Augmentation:
 
     def build_transforms(self, sides: tuple[int, int]) -> tuple[list[Transform], list[Transform]]:
         """Return transforms of images in [0, 1] of these sides, and of normalised ones."""
-        import kornia.augmentation as kornia
-        from kornia.augmentation.auto import RandAugment
+        with explain_imports():
+            import kornia.augmentation as kornia
+            from kornia.augmentation.auto import RandAugment
 
         before: list[Any] = []
         if self.area < 1:
@@ -213,7 +218,8 @@ def _apply_mixup(
 def _apply_cutmix(
     images: Tensor, labels: Tensor, alpha: float, classes: int
 ) -> tuple[Tensor, Tensor]:
-    from kornia.augmentation import RandomCutMixV2
+    with explain_imports():
+        from kornia.augmentation import RandomCutMixV2
 
     cutmix = RandomCutMixV2(beta=alpha, data_keys=["input", "class"], use_correct_lambda=True)
     images, (found,) = cutmix(images, labels)

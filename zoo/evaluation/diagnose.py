@@ -45,6 +45,7 @@ from zoo.evaluation.diagnosis_inputs import (
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES, measure
 from zoo.evaluation.generate import choose_device
 from zoo.evaluation.predict import split_paths
+from zoo.packages import explain_imports
 from zoo.registry import Count
 from zoo.run import atomic_io, checkpoint, run_dir
 from zoo.run.build import Experiment
@@ -161,7 +162,8 @@ def diagnose(words: Sequence[str]) -> Path:
     Raises:
         ZooError: With the exit code of the failure, before long work begins where possible.
     """
-    from zoo.diagnostics.page import diagnosis_page
+    with explain_imports():
+        from zoo.diagnostics.page import diagnosis_page
 
     report, path = build_report(words)
     diagnosis_page.write(report, path)

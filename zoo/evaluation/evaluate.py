@@ -15,6 +15,7 @@ from zoo.config.schema import format_size
 from zoo.data.base import DataModule
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError, RecipeError, Stopped
+from zoo.packages import skip_without_package
 from zoo.run import atomic_io, checkpoint, conditions, run_dir
 from zoo.run.build import Experiment
 from zoo.run.callbacks.guards import StopOnSignal
@@ -116,9 +117,10 @@ class Evaluation:
             result |= self.found | sizes
             # the numbers are safe whatever becomes of the figure
             self._write(result)
-            figure = save_figure(self.recipe, result, self.file.parent, result["trained"])
-            result["figure"] = str(figure)
-            self._write(result)
+            with skip_without_package("no figure of the evaluation"):
+                figure = save_figure(self.recipe, result, self.file.parent, result["trained"])
+                result["figure"] = str(figure)
+                self._write(result)
         return result
 
     def _write(self, result: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from zoo.data.spec import ImageSpec, TextClassificationSpec
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
 from zoo.evaluation.generate import choose_device
+from zoo.packages import explain_imports
 from zoo.run import checkpoint
 from zoo.run.build import Experiment
 from zoo.run.load import restore
@@ -106,7 +107,8 @@ def split_paths(words: Sequence[str]) -> tuple[list[Path], list[str]]:
 
 def list_image_suffixes() -> frozenset[str]:
     """Return the suffixes of images that can be read."""
-    from PIL import Image
+    with explain_imports():
+        from PIL import Image
 
     Image.init()
     return frozenset(suffix for suffix, kind in Image.EXTENSION.items() if kind in Image.OPEN)

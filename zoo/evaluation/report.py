@@ -11,15 +11,14 @@ import torch
 
 from zoo.config import Recipe
 from zoo.diagnostics.training_curves import has_equal_windows
-from zoo.reporting import charts, render
-from zoo.reporting.axes import Style
+from zoo.packages import explain_imports
 from zoo.reporting.panel import Bars, Line, LineChart, Panel, Scale
 from zoo.reporting.tables import format_table
 
 BINS = 24  # of positions, so that each point is a mean of many tokens
 X_NAMES = {"resolutions": "resolution in pixels", "lengths": "length of windows in tokens"}
 LOSS, ACCURACY = "test/loss", "test/accuracy"
-STYLE = Style(width=380, height=240)
+WIDTH, HEIGHT = 380, 240  # in pixels
 
 Result = Mapping[str, Any]
 Point = tuple[float, float]
@@ -95,10 +94,15 @@ def save_figure(recipe: Recipe, result: Result, run: Path, trained: int | str) -
     Returns:
         Path of the file.
     """
+    with explain_imports():
+        from zoo.reporting import charts, render
+        from zoo.reporting.axes import Style
+
     kind = next((kind for kind in X_NAMES if kind in result), None)
     panels = build_panels(recipe.name, result, kind, trained)
     path = run / f"{kind or 'data_variants'}.png"
-    render.save_figure(charts.draw_panels(panels, STYLE), path)
+    style = Style(width=WIDTH, height=HEIGHT)
+    render.save_figure(charts.draw_panels(panels, style), path)
     return path
 
 

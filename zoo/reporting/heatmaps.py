@@ -11,6 +11,7 @@ import altair as alt
 import torch
 from torch import Tensor
 
+from zoo.packages import explain_imports
 from zoo.reporting.axes import (
     Chart,
     Style,
@@ -104,7 +105,8 @@ def encode_image(values: Tensor, ends: tuple[float, float], ramp: Sequence[str] 
     Without a ramp the picture is grey: level 0 is transparent, 1 to 255 go from the lower end to
     the upper one. A filter of the page gives these levels the colours of its theme.
     """
-    from PIL import Image
+    with explain_imports():
+        from PIL import Image
 
     shares = (values.double() - ends[0]) / (ends[1] - ends[0])
     levels = (1 + 254 * shares.clamp(0, 1)).round().where(values.isfinite(), 0).to(torch.uint8)

@@ -13,6 +13,7 @@ from typing import Any
 import vl_convert
 from markupsafe import Markup, escape
 
+from zoo.packages import explain_imports
 from zoo.reporting import charts, heatmaps, numbers
 from zoo.reporting.axes import Chart, Style, clean
 from zoo.reporting.palette import LIGHT, VARIABLES, Palette
@@ -67,7 +68,8 @@ def save_figure(chart: Chart, path: Path, *, scale: float = 2.0) -> None:
 
 def to_png(chart: Chart, *, scale: float = 2.0) -> bytes:
     """Render a chart on white paper as a PNG of few colours."""
-    from PIL import Image
+    with explain_imports():
+        from PIL import Image
 
     rendered = vl_convert.vegalite_to_png(_to_spec(chart, LIGHT, "#ffffff"), scale=scale)
     image, file = Image.open(BytesIO(rendered)).convert("RGB"), BytesIO()

@@ -12,6 +12,7 @@ from typing import Any
 from zoo.compare.executors.base import CellProcess, Resources
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, RecipeError
+from zoo.packages import explain_imports
 from zoo.registry import PLUGINS, Count, register
 
 
@@ -63,7 +64,8 @@ class RayExecutor:
                 handle.library.cancel(handle.reference)
 
     def _import_ray(self) -> Any:
-        import ray
+        with explain_imports():
+            import ray
 
         return ray
 

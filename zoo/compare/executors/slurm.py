@@ -15,6 +15,7 @@ from zoo.compare.executors.base import CellProcess, Resources, wait_for_exit
 from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.launch.slurm import SlurmLauncher, parse_time_limit
+from zoo.packages import explain_imports
 from zoo.registry import Between, Count, register
 
 # of a cell whose time is over: it has saved its state, and continues as often as it takes
@@ -78,7 +79,8 @@ class SlurmExecutor:
                 handle.job.cancel()
 
     def _build_executor(self, logs: Path) -> Any:
-        import submitit
+        with explain_imports():
+            import submitit
 
         return submitit.AutoExecutor(
             folder=logs, cluster="slurm", slurm_max_num_timeout=MAX_TIMEOUTS
@@ -98,7 +100,8 @@ class RequeuedCell:
 
     def checkpoint(self) -> Any:
         """Let the cell save its state, and return the job that continues it."""
-        from submitit.helpers import DelayedSubmission
+        with explain_imports():
+            from submitit.helpers import DelayedSubmission
 
         if self.process is not None:
             self.process.terminate()

@@ -19,6 +19,7 @@ from zoo.data.spec import DataSpec, TextClassificationSpec
 from zoo.data.tables.labelled_table import RowBatch, check_label
 from zoo.data.tables.open_table import check_text, is_table
 from zoo.errors import DataError, OptionError
+from zoo.packages import explain_imports
 
 PADDING = -1
 
@@ -51,7 +52,8 @@ def _refuse_both(
 
 
 def _build_table(files: list[Path], names: list[str], streaming: bool) -> Any:
-    from datasets import ClassLabel, Dataset, Features, IterableDataset, Value
+    with explain_imports():
+        from datasets import ClassLabel, Dataset, Features, IterableDataset, Value
 
     features = Features(text=Value("string"), label=ClassLabel(names=names))
     if not streaming:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from zoo.data.spec import Vocabulary
 from zoo.data.tables.open_table import HUB
 from zoo.errors import DataError, OptionError
+from zoo.packages import explain_imports
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -138,7 +139,8 @@ class Subwords:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        from tokenizers import Tokenizer
+        with explain_imports():
+            from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_str(self.json)
         tokenizer.no_truncation()
@@ -293,7 +295,8 @@ class TokenizerOptions:
 
 def load_tokenizer(name: str) -> Subwords:
     """Load the tokenizer of a JSON file or of `hub:owner/name`. Raises DataError on failure."""
-    from tokenizers import Tokenizer
+    with explain_imports():
+        from tokenizers import Tokenizer
 
     if name.startswith(HUB):
         try:
@@ -316,7 +319,8 @@ def load_tokenizer(name: str) -> Subwords:
 
 def train_bpe(texts: Iterable[str], size: int) -> Subwords:
     """Train byte-level byte pair encoding (Sennrich et al. 2016, arXiv:1508.07909)."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    with explain_imports():
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoo.errors import DataError, OptionError, ZooError
+from zoo.packages import explain_imports
 
 HUB = "hub:"
 HUB_REMEDY = "; is its name right, and is there a network? Else download it, and name its folder"
@@ -49,7 +50,8 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
     Raises:
         DataError: There is no such path, or `datasets` cannot read it.
     """
-    import datasets
+    with explain_imports():
+        import datasets
 
     datasets.disable_progress_bars()
     _silence_datasets()

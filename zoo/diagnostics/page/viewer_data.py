@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.diagnostics.report import Attended, Report, Run, Sample
+from zoo.packages import explain_imports
 from zoo.reporting.heatmaps import to_data_address
 from zoo.reporting.numbers import finite
 from zoo.reporting.panel import Panel
@@ -215,7 +216,8 @@ def _shrink(picture: Tensor, factor: int) -> Tensor:
 
 
 def _encode_picture(picture: Tensor) -> str:
-    from PIL import Image
+    with explain_imports():
+        from PIL import Image
 
     image, file = Image.fromarray(picture.contiguous().numpy()), BytesIO()
     if max(picture.shape[:2]) <= SMALL_SIDE:

@@ -14,6 +14,7 @@ from zoo.attention.chain import Chain
 from zoo.diagnostics.portrait.image_panels import collect_image_panels
 from zoo.diagnostics.portrait.probe import SEED, EncodingProbe, build_probe
 from zoo.diagnostics.portrait.text_panels import collect_text_panels
+from zoo.packages import explain_imports
 from zoo.registry import Choice
 from zoo.reporting.panel import Panel
 
@@ -32,9 +33,10 @@ def draw_portrait(choices: Sequence[Choice], path: Path, dims: Dims | None = Non
         path: The PNG file.
         dims: Sizes; by default those of a text and of an image, as far as they are accepted.
     """
-    import altair as alt
+    with explain_imports():
+        import altair as alt
 
-    from zoo.reporting import axes, charts, render
+        from zoo.reporting import axes, charts, render
 
     probes = [probe_encodings(choices, sizes) for sizes in ([dims] if dims else _usual(choices))]
     panels = [panel for one in probes for panel in islice(collect_panels(one), MAX_PANELS)]

@@ -1,0 +1,206 @@
+"""Packages that zoo builds on: which extra installs each, and what a failed import means.
+
+An import of an optional package stands in `with explain_imports():`, where it is needed. A missing
+or broken package then ends in one line with the command that installs or mends it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from itertools import chain
+from types import MappingProxyType, TracebackType
+
+from zoo.errors import ZooError
+
+log = logging.getLogger("zoo")
+
+DISTRIBUTION = "transformer-zoo"
+REQUIRED = ("torch", "lightning", "omegaconf", "torchmetrics", "tensorboard")
+"""What `pip install transformer-zoo` installs, with what these bring along."""
+
+EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "images": ("datasets", "kornia", "pillow"),
+        "text": ("datasets", "tokenizers"),
+        "compare": ("altair", "vl-convert-python", "scipy"),
+        "hf": ("transformers", "safetensors", "huggingface-hub"),
+        "timm": ("timm", "safetensors"),
+        "export": ("onnx", "onnxscript", "onnxruntime", "safetensors"),
+        "slurm": ("submitit",),
+        "ray": ("ray",),
+        "shell": ("shtab",),
+        "peers": ("timm", "x-transformers"),
+        "notebooks": ("ipykernel", "nbclient", "nbformat"),
+    }
+)
+"""Distributions that each extra of pyproject.toml installs, without those for developers."""
+
+MODULES: Mapping[str, str] = MappingProxyType(
+    {"pillow": "PIL", "PyYAML": "yaml", "vl-convert-python": "vl_convert", "Jinja2": "jinja2"}
+)
+"""Names to import of distributions that have another name."""
+
+BROUGHT_ALONG = ("numpy", "PyYAML", "pillow", "tqdm", "fsspec", "Jinja2", "MarkupSafe")
+"""Packages that zoo imports and those of REQUIRED depend on."""
+
+
+class PackageError(ZooError, ImportError):
+    """A package is missing, or cannot be imported; the message names it and the remedy."""
+
+    code = 2
+
+
+@contextmanager
+def explain_imports() -> Iterator[None]:
+    """Turn a failed import in the block into one line.
+
+    Raises:
+        PackageError: A package is missing or broken.
+    """
+    try:
+        yield
+    except Exception as error:
+        explained = explain(error)
+        if explained is None or explained is error:
+            raise
+        raise explained from error
+
+
+@contextmanager
+def skip_without_package(problem: str) -> Iterator[None]:
+    """Leave out the rest of the block if a package is missing or broken, and log why.
+
+    Args:
+        problem: What the user does without.
+    """
+    try:
+        with explain_imports():
+            yield
+    except PackageError as error:
+        log.warning("%s: %s", problem, error)
+
+
+def explain(error: BaseException) -> PackageError | None:
+    """Say which package is behind an error; None if it did not come from importing a package."""
+    if isinstance(error, PackageError):
+        return error
+    importing = _find_importing(error.__traceback__)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        missing = error.name.partition(".")[0]
+        if missing in sys.stdlib_module_names:
+            problem = f"this Python was built without the module {missing}"
+            return PackageError(f"{problem}; install another Python, or what it needs to be built")
+        if missing in _list_known_modules() and not _is_installed(missing):
+            return PackageError(describe_missing(missing))
+        if importing is None:
+            return None
+
+    if importing is None or not _is_third_party(importing):
+        return None
+    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    problem = f"{importing} is installed but cannot be imported: {first_line}"
+    return PackageError(f"{problem}; {suggest_repair(importing, str(error))}")
+
+
+def describe_missing(module: str) -> str:
+    """Say which packages are missing and how to install them.
+
+    Args:
+        module: Name of the module whose import failed.
+    """
+    distribution = _find_distribution(module)
+    for extra, distributions in EXTRAS.items():
+        if distribution in distributions:
+            return f"this needs {distribution}: pip install '{DISTRIBUTION}[{extra}]'"
+
+    missing = [one for one in REQUIRED if not _is_installed(one)] or [distribution]
+    return f"this needs {_enumerate(missing)}: pip install {DISTRIBUTION}"
+
+
+def suggest_repair(module: str, message: str) -> str:
+    """Suggest what to do about a package that cannot be imported.
+
+    Args:
+        module: Name of the package.
+        message: What its import raised.
+    """
+    distribution = _find_distribution(module)
+    if module == "torchvision":
+        return (
+            "it was built for another torch, and zoo does not need it: pip uninstall torchvision, "
+            "or install the version that belongs to your torch"
+        )
+    if found := re.search(r"(lib[\w+.-]+?\.so[\d.]*): cannot open shared object file", message):
+        library = found[1]
+        package = {"libgomp.so.1": "libgomp1", "libstdc++.so.6": "libstdc++6"}.get(library)
+        hint = f", on Debian and Ubuntu: apt install {package}" if package else ""
+        return f"install the system library {library}{hint}"
+    if found := re.search(r"(GLIBC(?:XX)?_[\d.]+)' not found", message):
+        return f"it needs a newer system library, with {found[1]}; install an older {distribution}"
+    if re.search(r"numpy\.\w+ size changed|compiled using NumPy|numpy\.core|_ARRAY_API", message):
+        repair = f"pip install --upgrade --force-reinstall {distribution}"
+        return f"it was built for another numpy: {repair}"
+    return f"install it again: pip install --force-reinstall --no-deps {distribution}"
+
+
+def require(*distributions: str) -> None:
+    """Check that packages are installed before long work that needs them at its end.
+
+    Raises:
+        PackageError: One is missing.
+    """
+    for missing in list_missing(distributions):
+        raise PackageError(describe_missing(MODULES.get(missing, missing)))
+
+
+def list_missing(distributions: Iterable[str]) -> list[str]:
+    """Return those distributions that cannot be imported, without importing any."""
+    return [one for one in distributions if not _is_installed(MODULES.get(one, one))]
+
+
+def _find_importing(traceback: TracebackType | None) -> str | None:
+    """Return the package whose file was being imported when an error was raised, the last one."""
+    package = None
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code.co_name == "<module>":
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        traceback = traceback.tb_next
+    return None if package in (None, "", "__main__", "zoo") else package
+
+
+def _is_third_party(module: str) -> bool:
+    """Return whether a package was installed or is known: no code of the user."""
+    if module in _list_known_modules():
+        return True
+    return module in importlib.metadata.packages_distributions()
+
+
+def _list_known_modules() -> frozenset[str]:
+    known = {*REQUIRED, *BROUGHT_ALONG, "torchvision"}.union(*EXTRAS.values())
+    return frozenset(MODULES.get(one, one.replace("-", "_").lower()) for one in known)
+
+
+def _find_distribution(module: str) -> str:
+    """Return the name to install a module by."""
+    for distribution in chain(BROUGHT_ALONG, REQUIRED, *EXTRAS.values()):
+        if module == MODULES.get(distribution, distribution.replace("-", "_").lower()):
+            return distribution
+    return next(iter(importlib.metadata.packages_distributions().get(module, [module])))
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module.replace("-", "_")) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _enumerate(words: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
