@@ -3,7 +3,10 @@
 from dataclasses import replace
 
 import comparisons
+import pytest
 
+from zoo.compare.curves import in_training_time
+from zoo.compare.page.comparison_page import render
 from zoo.compare.plan import ComparisonPlan, PlannedCell, list_differences
 from zoo.compare.results import Axis, ComparisonCell
 from zoo.compare.text import format_comparison
@@ -116,3 +119,37 @@ def test_what_differs_is_named():
         "model.encoding varies over [none] there, over [none,rope] here",
         "seeds are 0 there, 0, 1 here",
     ]
+
+
+def with_baselines(**baselines):
+    made = comparisons.texts()
+    variants = [
+        replace(one, cells=tuple(replace(cell, baselines=baselines) for cell in one.cells))
+        for one in made.variants
+    ]
+    return replace(made, variants=tuple(variants))
+
+
+def test_a_baseline_that_beats_every_model_is_told_at_the_top():
+    text = format_comparison(with_baselines(bigram=1.1, unigram=2.0))
+    head, *_ = text.split("At 128 tokens")
+    assert "No conclusion about variants follows: a bigram model, test loss 1.10" in head
+    assert "beats every model" in render(with_baselines(bigram=1.1)).split('class="answer"')[0]
+
+
+def test_baselines_that_are_beaten_stand_under_the_table():
+    text = format_comparison(with_baselines(bigram=2.5))
+    assert "Without training: bigram 2.50" in text
+    assert "No conclusion" not in text
+    assert 'role="alert"' not in render(with_baselines(bigram=2.5))
+
+
+def test_training_is_also_drawn_against_time_if_steps_take_another_time():
+    made = comparisons.texts()
+    assert in_training_time(made) == ()
+    slow, *others = made.variants
+    cells = tuple(replace(cell, step_seconds=0.9) for cell in slow.cells)
+    (chart,) = in_training_time(replace(made, variants=(replace(slow, cells=cells), *others)))
+    ends = {line.label: float(line.x[-1]) for line in chart.lines}
+    assert ends["alibi"] == pytest.approx(450)
+    assert ends["rope"] == pytest.approx(150)

@@ -47,6 +47,7 @@ START_SHAPE = {
 }
 END_SHAPE = {
     "metrics": {},
+    "baselines": {},
     "steps": int,
     "minutes": NUMBER,
     "step_seconds": (*NUMBER, NOTHING),
@@ -134,7 +135,14 @@ def build_cell(
         minutes=files.end.get("minutes"),
         step_seconds=files.end.get("step_seconds"),
         peak_memory=files.end.get("memory"),
+        baselines=_read_baselines(planned, files),
     )
+
+
+def _read_baselines(planned: PlannedCell, files: CellFiles) -> dict[str, float]:
+    """Return baselines of models that predict the next token; others have another loss."""
+    is_causal = planned.recipe.get("task", {}).get("name") == "causal_lm"
+    return _keep_numbers(files.end.get("baselines", {})) if is_causal else {}
 
 
 def list_conditions(

@@ -93,6 +93,27 @@ def in_training(comparison: Comparison) -> tuple[LineChart, ...]:
     )
 
 
+def in_training_time(comparison: Comparison) -> tuple[LineChart, ...]:
+    """Return the monitored metric against seconds of training, for variants whose steps differ.
+
+    Seconds are steps times the variant's mean time of a step, so that its seeds share their x.
+    """
+    seconds = {
+        one.name: mean_of(one, lambda cell: cell.step_seconds) for one in comparison.variants
+    }
+    if len({one for one in seconds.values() if one}) < 2:
+        return ()
+
+    def draw(variant: Variant) -> Line | None:
+        line, step = _line_of_steps(variant), seconds[variant.name]
+        return replace(line, x=line.x * step) if line and step else None
+
+    chart = LineChart(
+        title="In training, by time", x="seconds", y="validation, as monitored", lines=()
+    )
+    return _fill(comparison, chart, draw)
+
+
 COSTS: Mapping[str, tuple[str, Callable[[ComparisonCell], float | None]]] = {
     "time of a step": ("ms, median", lambda cell: cell.step_seconds and cell.step_seconds * 1e3),
     "memory": ("MiB, peak", lambda cell: cell.peak_memory and cell.peak_memory / 2**20),

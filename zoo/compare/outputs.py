@@ -12,7 +12,7 @@ from zoo.compare import status
 from zoo.compare.cell_files import CellFiles, CellRecord, build_cell, list_conditions
 from zoo.compare.fairness import count_shared_weights, find_flags, mark_different_starts
 from zoo.compare.plan import CELLS, ComparisonPlan
-from zoo.compare.ranking import describe_analysis
+from zoo.compare.ranking import average_baselines, describe_analysis, find_winning_baseline
 from zoo.compare.results import TRAINED, Comparison, ConditionKind, Variant
 from zoo.compare.text import format_comparison
 from zoo.reporting.numbers import finite
@@ -63,7 +63,13 @@ def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
 
 def describe_comparison(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison and its analysis as JSON can hold them; `Comparison.read` reads it."""
-    found: dict[str, Any] = finite({"analysis": describe_analysis(comparison)})
+    found: dict[str, Any] = finite(
+        {
+            "analysis": describe_analysis(comparison),
+            "baselines": average_baselines(comparison),
+            "winning_baseline": find_winning_baseline(comparison),
+        }
+    )
     return {**comparison.plain(), **found}
 
 

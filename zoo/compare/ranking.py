@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import inf, isfinite
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Literal
 
-from zoo.compare.results import Comparison, ComparisonCell, Variant
+from zoo.compare.results import TRAINED, Comparison, ComparisonCell, Variant
 from zoo.compare.statistics import (
     Difference,
     Estimate,
@@ -126,6 +126,26 @@ def _order_variants(
     # those that are equal to the best stand beside it
     order.sort(key=lambda variant: values[variant.name] != best)
     return order, values
+
+
+def average_baselines(comparison: Comparison) -> dict[str, float]:
+    """Return {baseline: mean over cells} at the training size, if the measure is their loss."""
+    found: dict[str, list[float]] = {}
+    if comparison.measure == "test/loss":
+        for cell in comparison.cells:
+            for name, loss in cell.baselines.items():
+                found.setdefault(name, []).append(loss)
+    return {name: fmean(losses) for name, losses in found.items()}
+
+
+def find_winning_baseline(comparison: Comparison) -> str | None:
+    """Return the best baseline if no variant beats it at the training size, else None."""
+    baselines = average_baselines(comparison)
+    means = [one.mean.mean for one in rank_variants(comparison, TRAINED) if one.mean]
+    if not baselines or not means:
+        return None
+    name = min(baselines, key=lambda one: baselines[one])
+    return name if baselines[name] <= min(means) else None
 
 
 def describe_analysis(comparison: Comparison) -> dict[str, Any]:

@@ -9,7 +9,15 @@ from math import floor, log10
 from statistics import fmean
 
 from zoo.bench.result import format_machine
-from zoo.compare.ranking import Standing, Verdict, analyze_condition, collect_values, rank_variants
+from zoo.compare.ranking import (
+    Standing,
+    Verdict,
+    analyze_condition,
+    average_baselines,
+    collect_values,
+    find_winning_baseline,
+    rank_variants,
+)
 from zoo.compare.results import BY, TRAINED, Comparison, ComparisonCell, ConditionKind, Variant
 from zoo.compare.statistics import Estimate
 from zoo.reporting import numbers
@@ -313,6 +321,26 @@ def _describe_flags(present: Sequence[Standing]) -> list[str]:
     return [f"not as in most: {texts}"] if names else []
 
 
+def describe_winning_baseline(comparison: Comparison) -> str:
+    """Warn that a baseline beats every model; empty if none does."""
+    name = find_winning_baseline(comparison)
+    if name is None:
+        return ""
+    value = format_fixed(average_baselines(comparison)[name], count_decimals(comparison))
+    return (
+        f"No conclusion about variants follows: a {name} model, {format_measure(comparison)} "
+        f"{value}, beats every model."
+    )
+
+
+def describe_baselines(comparison: Comparison) -> str:
+    """Name the baselines with their values; empty if there are none."""
+    found = average_baselines(comparison)
+    decimals = count_decimals(comparison)
+    texts = [f"{name} {format_fixed(value, decimals)}" for name, value in found.items()]
+    return f"Without training: {join_names(texts)}" if texts else ""
+
+
 def describe_unfinished(comparison: Comparison) -> str:
     """Say how many cells are not done, by their state; empty if none will have a value."""
     states = [cell.state for cell in comparison.cells]
@@ -329,8 +357,11 @@ def describe_unfinished(comparison: Comparison) -> str:
 def format_comparison(comparison: Comparison) -> str:
     """Format the results, a table for each condition, costs and flags, as Markdown."""
     question = f"# {format_question(comparison)}"
+    warning = describe_winning_baseline(comparison)
     parts = [
-        "\n".join([question, "", *describe_results(comparison).values()]),
+        question,
+        f"**{warning}**" if warning else "",
+        "\n".join([*describe_results(comparison).values()]),
         describe_unfinished(comparison),
         *(_format_condition(comparison, one) for one in comparison.conditions),
         format_costs(comparison),
@@ -370,7 +401,9 @@ def _format_condition(comparison: Comparison, condition: str) -> str:
     kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
     rows = [[row[column] for column in kept] for row in rows]
     table = format_markdown([head[column] for column in kept], rows, TEXT_COLUMNS)
-    return f"## {capitalize(describe_conditions(comparison, [condition]))}\n\n{table}"
+    baselines = describe_baselines(comparison) if condition == TRAINED else ""
+    below = f"\n\n{baselines}." if baselines else ""
+    return f"## {capitalize(describe_conditions(comparison, [condition]))}\n\n{table}{below}"
 
 
 def _format_row(comparison: Comparison, one: Standing) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from zoo.compare.curves import by_cost, by_position, by_size, in_training
+from zoo.compare.curves import by_cost, by_position, by_size, in_training, in_training_time
 from zoo.compare.grid import is_below
 from zoo.compare.page import number_tables, ranking_table
 from zoo.compare.ranking import explain_missing
@@ -17,9 +17,11 @@ from zoo.compare.results import TRAINED, Comparison, Variant
 from zoo.compare.statistics import LEVEL
 from zoo.compare.text import (
     capitalize,
+    describe_baselines,
     describe_conditions,
     describe_result,
     describe_unfinished,
+    describe_winning_baseline,
     format_measure,
     format_question,
     name_condition,
@@ -67,6 +69,7 @@ def render(comparison: Comparison) -> str:
         title=format_question(comparison),
         comparison=comparison,
         unfinished=describe_unfinished(comparison),
+        warning=describe_winning_baseline(comparison),
         summary=_emphasize_names(summarize(marked)),
         answers=[_emphasize_names(describe_result(marked, one)) for one in comparison.conditions],
         conditions=[describe_conditions(comparison, [one]) for one in comparison.conditions],
@@ -84,7 +87,7 @@ def build_sections(comparison: Comparison) -> list[Section]:
         "numbers": number_tables.build_variants_table(comparison),
         "sizes": _draw_charts(by_size(comparison)),
         "positions": _draw_charts(by_position(comparison)),
-        "training": _draw_charts(in_training(comparison)),
+        "training": _draw_charts([*in_training(comparison), *in_training_time(comparison)]),
         "costs": _draw_charts(by_cost(comparison)),
         "cells": number_tables.build_cells_table(comparison),
         "made": [(title, text) for title, text in _list_facts(comparison) if text],
@@ -102,7 +105,8 @@ def write_captions(comparison: Comparison) -> dict[str, str]:
     return {
         "sizes": f"{bands} The dotted line is the training size.",
         "positions": f"Means over all seeds and over neighbouring tokens.{cut}",
-        "training": spread if several else "One seed each.",
+        "training": f"{spread if several else 'One seed each.'} Against steps, and against "
+        "seconds: steps times the median time of a step, measured beside whatever else ran.",
         "costs": f"Means {describe_conditions(comparison, [TRAINED])}, against what differs "
         "between variants; hover a point for its name.",
     }
@@ -159,6 +163,7 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "measure", f"{format_measure(comparison)}, {direction} is better"
     yield "conditions", ", ".join(name_condition(comparison, one) for one in comparison.conditions)
     yield "windows", comparison.windows
+    yield "baselines", describe_baselines(comparison)
     yield from ((key, _join_values(value)) for key, value in comparison.machine.items())
     yield "made", f"{comparison.created}, zoo {comparison.zoo_version}"
     yield "held equal", _describe_controls(comparison)
