@@ -1,7 +1,8 @@
 """Find registered members by name: `zoo/encodings/rope.py` is the encoding `rope`.
 
-A file of a kind's folder that marks one class with `@register` is a member of that kind. Plug-in
-packages mirror the same folders (`my_zoo/encodings/mine.py`); they come from the entry point group
+A file of a kind's folder that marks one class with `@register` is a member of that kind. A
+collection of zoo's own is a file that marks several classes, each with its `name`. Plug-in packages
+mirror the same folders (`my_zoo/encodings/mine.py`); they come from the entry point group
 `zoo.plugins` or from `zoo --plugin`, never from a recipe. Listing names reads the text of the
 files; only `find` imports one.
 """
@@ -30,10 +31,12 @@ class MemberKind:
     """The folders of a kind, and zoo's own modules in them that register nothing.
 
     Support modules of a plug-in begin with an underscore, or lie in a folder of their own.
+    A collection is a module of zoo that registers several small members, each under its `name`.
     """
 
     folders: tuple[str, ...]
     support: frozenset[str] = frozenset()
+    collections: tuple[str, ...] = ()
 
 
 KINDS: Mapping[str, MemberKind] = MappingProxyType(
@@ -44,7 +47,12 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
             ("data", "data/synthetic"), frozenset({"base", "spec", "sampler", "cache", "vision"})
         ),
         "tasks": MemberKind(("tasks",), frozenset({"base", "metrics"})),
-        "optim": MemberKind(("optim",), frozenset({"param_groups"})),
+        "optim": MemberKind(
+            ("optim",),
+            frozenset({"base", "optimizers", "param_groups", "schedules"}),
+            ("optim/optimizers",),
+        ),
+        "schedules": MemberKind(("schedules",), collections=("optim/schedules",)),
         "launchers": MemberKind(("launch",), frozenset({"launch"})),
         "executors": MemberKind(("compare/executors",), frozenset({"base", "fork_server"})),
     }
@@ -111,8 +119,9 @@ class Matches:
 
 
 def register(cls: Class) -> Class:
-    """Mark the class that a file stands for."""
-    cls.name = cls.__module__.rpartition(".")[2]  # type: ignore[attr-defined]
+    """Mark the class that a file stands for, or one of several in a collection."""
+    own = vars(cls).get("name")
+    cls.name = own or cls.__module__.rpartition(".")[2]  # type: ignore[attr-defined]
     return cls
 
 
@@ -163,7 +172,7 @@ class Member:
     module: str
     path: Path
     class_name: str
-    summary: str  # the first line of the file's docstring
+    summary: str  # the first line of the docstring of the file, in a collection of the class
 
     def load(self) -> Any:
         """Import the file and return its registered class."""
@@ -187,7 +196,7 @@ def members(kind: str) -> dict[str, Member]:
     Raises:
         RecipeError: Files that register nothing, several classes, or under another name.
     """
-    found: dict[str, Member] = {}
+    found = {member.name: member for member in _list_collected(kind)}
     issues: list[ConfigIssue] = []
 
     for module, path in _list_modules(kind):
@@ -208,6 +217,9 @@ def find_member(kind: str, name: str) -> Member:
         KeyError: No member has this name; the message ends with the nearest names.
         RecipeError: The file of this name registers nothing, several classes, or another name.
     """
+    for member in _list_collected(kind):
+        if member.name == name:
+            return member
     for module, path in _list_modules(kind):
         if path.stem == name:
             return _read_member(kind, module, path)
@@ -217,6 +229,21 @@ def find_member(kind: str, name: str) -> Member:
 def find(kind: str, name: str) -> Any:
     """Import and return the class registered under `name`; raise as `find_member` does."""
     return find_member(kind, name).load()
+
+
+def _list_collected(kind: str) -> Iterator[Member]:
+    """Yield the members of zoo's collections of a kind."""
+    for collection in KINDS[kind].collections:
+        path = Path(__file__).parent / f"{collection}.py"
+        module = f"zoo.{collection.replace('/', '.')}"
+        for node in parse_file(path, path.stat().st_mtime_ns).body:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            if "register" not in map(ast.unparse, node.decorator_list):
+                continue
+            summary = (ast.get_docstring(node) or "").partition("\n")[0]
+            (name,) = [str(name) for _, name in _list_names_given(node)]
+            yield Member(name, module, path, node.name, summary)
 
 
 def _list_modules(kind: str) -> Iterator[tuple[str, Path]]:

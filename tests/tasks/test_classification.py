@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import zoo
-from zoo.optim.adamw import AdamW
+from zoo.optim.optimizers import AdamW
 from zoo.run.build import build_task
 from zoo.tasks.classification import _make_metrics
 

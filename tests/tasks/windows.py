@@ -8,7 +8,7 @@ from language import SAMPLES
 from torch.utils.data import DataLoader
 
 from zoo.data.spec import TextBatch
-from zoo.optim.adamw import AdamW
+from zoo.optim.optimizers import AdamW
 from zoo.run.build import silence_libraries
 
 OPTIM = AdamW(lr=3e-3, warmup_ratio=0.0)

@@ -68,6 +68,16 @@ RENAMED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
         ("tasks", "fill"): "masked_lm",
     }
 )
+REFUSED_MEMBERS: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("optim", "lbfgs"): "it evaluates the loss several times in a step, on one batch of all "
+        "samples; choose adamw",
+        (
+            "optim",
+            "sparse_adam",
+        ): "it is for sparse gradients, which no model here has; choose adam",
+    }
+)
 
 TYPES = MappingProxyType(
     {
@@ -276,6 +286,10 @@ class Validator:
             remedy = suggest(str(name), names(kind))
             if new := RENAMED_MEMBERS.get((kind, str(name))):
                 remedy = f"renamed to {new}"
+            if reason := REFUSED_MEMBERS.get((kind, str(name))):
+                problem, _, remedy = reason.partition("; ")
+                self.refuse(key, name, f"{name} cannot train here: {problem}", remedy)
+                return None
             self.refuse(key, name, f"there is no {format_value(name)} among {kind}", remedy)
             return None
         return read_options(kind, str(name))

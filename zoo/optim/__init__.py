@@ -1,1 +1,1 @@
-"""Optimizers with their schedules, one per file."""
+"""Optimizers and schedules of the learning rate."""

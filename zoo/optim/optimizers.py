@@ -1,0 +1,341 @@
+"""The optimizers of torch.optim, by the names of their options there.
+
+A pair is two options: `betas` is `beta1` and `beta2`. LBFGS and SparseAdam are refused, with the
+reason, in `zoo.config.validate`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from zoo.errors import OptionError
+from zoo.optim.base import NotNegative, Positive, Share, TorchOptimizer
+from zoo.optim.param_groups import find_encoding_parameters
+from zoo.registry import Between, Count, register
+
+
+@register
+@dataclass(kw_only=True)
+class AdamW(TorchOptimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
+
+    name = "adamw"
+    algorithm = torch.optim.AdamW
+
+    weight_decay: NotNegative = 0.05
+    """Weight decay."""
+    beta1: Share = 0.9
+    """Decay of the mean of gradients."""
+    beta2: Share = 0.999
+    """Decay of the mean of squared gradients."""
+    eps: NotNegative = 1e-8
+    """Added to the denominator."""
+    amsgrad: bool = False
+    """Divide by the largest mean of squared gradients so far."""
+
+
+@register
+@dataclass(kw_only=True)
+class Adam(TorchOptimizer):
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980); weight decay is part of the gradient."""
+
+    name = "adam"
+    algorithm = torch.optim.Adam
+
+    beta1: Share = 0.9
+    """Decay of the mean of gradients."""
+    beta2: Share = 0.999
+    """Decay of the mean of squared gradients."""
+    eps: NotNegative = 1e-8
+    """Added to the denominator."""
+    amsgrad: bool = False
+    """Divide by the largest mean of squared gradients so far."""
+
+
+@register
+@dataclass(kw_only=True)
+class NAdam(TorchOptimizer):
+    """Adam with Nesterov momentum (Dozat 2016)."""
+
+    name = "nadam"
+    algorithm = torch.optim.NAdam
+
+    beta1: Share = 0.9
+    """Decay of the mean of gradients."""
+    beta2: Share = 0.999
+    """Decay of the mean of squared gradients."""
+    eps: NotNegative = 1e-8
+    """Added to the denominator."""
+    momentum_decay: NotNegative = 4e-3
+    """Decay of the momentum."""
+    decoupled_weight_decay: bool = False
+    """Decay weights as AdamW does."""
+
+
+@register
+@dataclass(kw_only=True)
+class RAdam(TorchOptimizer):
+    """Adam with a rectified variance (Liu et al. 2020, arXiv:1908.03265)."""
+
+    name = "radam"
+    algorithm = torch.optim.RAdam
+
+    beta1: Share = 0.9
+    """Decay of the mean of gradients."""
+    beta2: Share = 0.999
+    """Decay of the mean of squared gradients."""
+    eps: NotNegative = 1e-8
+    """Added to the denominator."""
+    decoupled_weight_decay: bool = False
+    """Decay weights as AdamW does."""
+
+
+@register
+@dataclass(kw_only=True)
+class Adamax(TorchOptimizer):
+    """Adam with the maximum norm (Kingma and Ba 2015, arXiv:1412.6980)."""
+
+    name = "adamax"
+    algorithm = torch.optim.Adamax
+
+    beta1: Share = 0.9
+    """Decay of the mean of gradients."""
+    beta2: Share = 0.999
+    """Decay of the largest gradient."""
+    eps: NotNegative = 1e-8
+    """Added to the denominator."""
+
+
+@register
+@dataclass(kw_only=True)
+class SGD(TorchOptimizer):
+    """Stochastic gradient descent, with momentum on request."""
+
+    name = "sgd"
+    algorithm = torch.optim.SGD
+
+    momentum: NotNegative = 0.0
+    """Factor on the update before."""
+    dampening: NotNegative = 0.0
+    """Dampening of the momentum."""
+    nesterov: bool = False
+    """Use Nesterov momentum."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nesterov and (not self.momentum or self.dampening):
+            problem = "Nesterov momentum needs a momentum and no dampening"
+            raise OptionError("nesterov", f"{problem}; set momentum to 0.9, dampening to 0")
+        if self.dampening and not self.momentum:
+            problem = "there is no momentum to dampen"
+            raise OptionError("dampening", f"{problem}; set momentum, or leave it out")
+
+
+@register
+@dataclass(kw_only=True)
+class RMSprop(TorchOptimizer):
+    """RMSprop (Tieleman and Hinton 2012)."""
+
+    name = "rmsprop"
+    algorithm = torch.optim.RMSprop
+
+    alpha: Share = 0.99
+    """Decay of the mean of squared gradients."""
+    eps: NotNegative = 1e-8
+    """Added to the denominator."""
+    momentum: NotNegative = 0.0
+    """Factor on the update before."""
+    centered: bool = False
+    """Divide by the standard deviation of gradients instead of their root mean square."""
+
+
+@register
+@dataclass(kw_only=True)
+class Adagrad(TorchOptimizer):
+    """Adagrad (Duchi et al. 2011)."""
+
+    name = "adagrad"
+    algorithm = torch.optim.Adagrad
+
+    lr_decay: NotNegative = 0.0
+    """Decay of the learning rate by the number of steps."""
+    initial_accumulator_value: NotNegative = 0.0
+    """Sum of squared gradients to begin with."""
+    eps: NotNegative = 1e-10
+    """Added to the denominator."""
+
+
+@register
+@dataclass(kw_only=True)
+class Adadelta(TorchOptimizer):
+    """Adadelta (Zeiler 2012, arXiv:1212.5701)."""
+
+    name = "adadelta"
+    algorithm = torch.optim.Adadelta
+
+    rho: Annotated[float, Between(0, 1)] = 0.9
+    """Decay of the mean of squared gradients."""
+    eps: NotNegative = 1e-6
+    """Added to the denominator."""
+
+
+@register
+@dataclass(kw_only=True)
+class ASGD(TorchOptimizer):
+    """Averaged stochastic gradient descent (Polyak and Juditsky 1992)."""
+
+    name = "asgd"
+    algorithm = torch.optim.ASGD
+
+    lambd: NotNegative = 1e-4
+    """Decay term."""
+    alpha: NotNegative = 0.75
+    """Power of the decay of the learning rate."""
+    t0: NotNegative = 1e6
+    """Step at which averaging begins."""
+
+
+@register
+@dataclass(kw_only=True)
+class Rprop(TorchOptimizer):
+    """Resilient backpropagation (Riedmiller and Braun 1993); for whole data sets in one batch."""
+
+    name = "rprop"
+    algorithm = torch.optim.Rprop
+
+    eta_minus: Annotated[float, Between(1e-9, 0.9999)] = 0.5
+    """Factor on a step size where the gradient changed its sign."""
+    eta_plus: Annotated[float, Between(1.0001)] = 1.2
+    """Factor on a step size where it did not."""
+    min_step: Positive = 1e-6
+    """Smallest step size."""
+    max_step: Positive = 50.0
+    """Largest step size."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weight_decay:
+            raise OptionError("weight_decay", "rprop has no weight decay; leave it out")
+
+    def _group_parameters(self, model: nn.Module) -> list[dict[str, Any]]:
+        groups = super()._group_parameters(model)
+        return [
+            {key: value for key, value in group.items() if key != "weight_decay"}
+            for group in groups
+        ]
+
+
+@register
+@dataclass(kw_only=True)
+class Adafactor(TorchOptimizer):
+    """Adafactor (Shazeer and Stern 2018, arXiv:1804.04235), with less memory."""
+
+    name = "adafactor"
+    algorithm = torch.optim.Adafactor
+
+    beta2_decay: Annotated[float, Between(-10, 0)] = -0.8
+    """Power of the decay of the mean of squared gradients."""
+    eps1: Positive | None = None
+    """Smallest squared gradient; null takes that of the precision."""
+    eps2: Positive = 1e-3
+    """Smallest root mean square of a weight."""
+    d: Annotated[float, Between(1)] = 1.0
+    """Largest root mean square of an update."""
+
+    def own_arguments(self) -> dict[str, Any]:
+        """Return the arguments of Adafactor; its two eps are no pair of equal types."""
+        own = super().own_arguments()
+        own["eps"] = own.pop("eps1"), own.pop("eps2")
+        return own
+
+
+@register
+@dataclass(kw_only=True)
+class Muon(TorchOptimizer):
+    """Muon (Jordan et al. 2024) for the matrices of blocks, and AdamW for all other parameters."""
+
+    name = "muon"
+    algorithm = torch.optim.Muon
+
+    weight_decay: NotNegative = 0.1
+    """Weight decay."""
+    momentum: Share = 0.95
+    """Decay of the mean of gradients, for matrices."""
+    nesterov: bool = True
+    """Use Nesterov momentum, for matrices."""
+    ns_steps: Count = 5
+    """Newton-Schulz iterations that make an update orthogonal."""
+    adjust_lr_fn: Literal["original", "match_rms_adamw"] = "match_rms_adamw"
+    """How `lr` is scaled for a matrix: match_rms_adamw makes updates as large as those of AdamW."""
+    beta1: Share = 0.9
+    """Decay of the mean of gradients, for AdamW."""
+    beta2: Share = 0.999
+    """Decay of the mean of squared gradients, for AdamW."""
+
+    def build(self, model: nn.Module, groups: list[dict[str, Any]]) -> Optimizer:
+        """Create both optimizers as one."""
+        of_encodings = find_encoding_parameters(model)
+        names = {id(each): name for name, each in model.named_parameters()}
+        linear = {id(each.weight) for each in model.modules() if isinstance(each, nn.Linear)}
+        matrices = {
+            one
+            for one in linear
+            if names[one].startswith("blocks.") and names[one] not in of_encodings
+        }
+        if not matrices:
+            problem = "the model has no blocks with matrices, which muon is for"
+            raise OptionError("name", f"{problem}; choose adamw")
+        parts: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+        for group in groups:
+            for is_rest, part in enumerate(parts):
+                chosen = [p for p in group["params"] if (id(p) not in matrices) == bool(is_rest)]
+                if chosen:
+                    part.append({**group, "params": chosen})
+        own = self.own_arguments()
+        betas = own.pop("betas")
+        optimizers: list[Optimizer] = []
+        if parts[0]:
+            optimizers.append(torch.optim.Muon(parts[0], lr=self.lr, **own))
+        if parts[1]:
+            optimizers.append(torch.optim.AdamW(parts[1], lr=self.lr, betas=betas))
+        return CombinedOptimizer(optimizers)
+
+
+class CombinedOptimizer(Optimizer):
+    """Several optimizers, each with parameters of its own, that step, save and load as one."""
+
+    def __init__(self, parts: list[Optimizer]) -> None:
+        self.parts = parts
+        groups = [
+            {**group, "part": number}
+            for number, part in enumerate(parts)
+            for group in part.param_groups
+        ]
+        super().__init__(groups, {})
+        self._share_state()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a state, which the parts then share."""
+        super().__setstate__(state)
+        self._share_state()
+
+    def _share_state(self) -> None:
+        for number, part in enumerate(self.parts):
+            part.param_groups = [one for one in self.param_groups if one["part"] == number]
+            part.state = self.state
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Compute the loss, if there is a closure, and take a step of each part."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.parts:
+            part.step()
+        return loss
