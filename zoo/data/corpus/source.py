@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from zoo.data.base import DataModule, FileBatch
 from zoo.data.corpus.corpus import SPLITS, Corpus, TokenStream, read_document
+from zoo.data.corpus.ngram import load_ngram_loss
 from zoo.data.corpus.tokenizer import CorpusVocabulary, vocabulary_from_dict
 from zoo.data.corpus.windows import WindowDataset, WindowOptions
 from zoo.data.sampler import ResumableLoader
@@ -23,6 +24,7 @@ from zoo.errors import DataError, OptionError
 log = logging.getLogger("zoo")
 
 DIGEST_DIGITS = 12
+LONGEST_GRAM = 5
 
 
 class CorpusSource(DataModule):
@@ -91,7 +93,10 @@ class CorpusSource(DataModule):
         )
 
     def compute_baselines(self) -> dict[str, float]:
-        return {"bigram": self.compute_bigram_loss()}
+        train, test = (self.corpus.tokens.splits[split].tokens for split in ("train", "test"))
+        size = len(self.corpus.tokens.vocabulary)
+        longest = load_ngram_loss(train, test, size, LONGEST_GRAM)
+        return {"bigram": self.compute_bigram_loss(), f"{LONGEST_GRAM}-gram": longest}
 
     def compute_bigram_loss(self) -> float:
         """Return the mean loss in nats per token of test of a bigram model with add-one smoothing.
