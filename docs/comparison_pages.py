@@ -41,6 +41,10 @@ WARNING = (
     "Recorded at one default setting, untuned; rankings change with coordinates, "
     "embedding scale and learning rate."
 )
+OLDER = (
+    "Recorded with older forms or initial values of grape_m, grape_m_contextual, selective_rope, "
+    "and of string and rope_mixed on texts; the changelog names the differences."
+)
 READING = (
     "Rows are sorted by the first column. Values are means over seeds with 95 % intervals. "
     "The last column names what a variant has that most others do not."
@@ -57,7 +61,7 @@ KEPT_DIGITS = 6
 
 OVERVIEW = f"""# All encodings at a glance
 
-{WARNING}
+{WARNING} {OLDER}
 
 `python docs/pages.py` makes these tables from recorded comparisons of small models, trained for
 minutes. Each number is a mean over three seeds; within a column, only the encoding differs. Use the
@@ -179,7 +183,7 @@ def _question_page(page: Path) -> str:
         return text
 
     made = f"Made by `python docs/pages.py` from the files in docs/questions/{page.stem}. {READING}"
-    lines = ["", made, ""]
+    lines = ["", f"{made} {OLDER}", ""]
     for path in sorted(page.with_suffix("").glob("*.json")):
         lines += _recorded_section(path)
     return text + MARK + "\n".join(lines)

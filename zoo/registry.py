@@ -110,6 +110,25 @@ Count = Annotated[int, Between(1, COUNTED)]
 
 
 @dataclass(frozen=True)
+class ByAxes:
+    """Marks an option whose default, in place of None, depends on the number of axes.
+
+    Attributes:
+        values: The default on one, two and three axes.
+    """
+
+    values: tuple[float, float, float]
+
+    def __str__(self) -> str:
+        one, two, three = self.values
+        return f"default {one:g} on one axis, {two:g} on two, {three:g} on three"
+
+    def choose(self, value: float | None, axes: int) -> float:
+        """Return the value that was given, or the default for so many axes."""
+        return self.values[axes - 1] if value is None else value
+
+
+@dataclass(frozen=True)
 class Matches:
     """Marks the patterns of a text, and problem and remedy to report for any other text."""
 

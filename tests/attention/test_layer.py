@@ -138,6 +138,49 @@ def test_outputs_are_normed_and_then_gated():
     torch.testing.assert_close(out, layer.o_proj(normed * layer.output_gate(at.x).sigmoid()))
 
 
+def test_per_head_norms_are_root_mean_squares_with_a_weight_for_each_head_and_channel():
+    layer, at, call = described(
+        "none", qk_norm=True, qk_norm_eps=1e-5, output_norm=True, per_head_norms=True
+    )
+    norms = (layer.q_norm, layer.k_norm, layer.output_norm)
+    for norm in norms:
+        norm.weight.data = torch.randn(16).double()
+
+    def normed(x, weight, eps):  # [B, N, H K], literally
+        out = torch.empty_like(x)
+        for h in range(2):
+            part = x[..., 8 * h : 8 * h + 8]
+            size = (part.pow(2).sum(-1, keepdim=True) / 8 + eps).sqrt()
+            out[..., 8 * h : 8 * h + 8] = part / size * weight[8 * h : 8 * h + 8]
+        return out
+
+    chain = Chain.of(zoo.encoding("none", DIMS))
+    call = layer.describe(at, chain, Context())[1]
+    for proj, norm, heads in zip(
+        (layer.q_proj, layer.k_proj), norms, (call.q, call.k), strict=False
+    ):
+        expected = normed(proj(at.x), norm.weight, 1e-5)
+        torch.testing.assert_close(heads.transpose(1, 2).flatten(2), expected, rtol=1e-10, atol=0)
+    out = normed(attend(call)[0].transpose(1, 2).flatten(2), layer.output_norm.weight, 1e-6)
+    actual = layer(at, chain, Context())[0].x
+    torch.testing.assert_close(actual, layer.o_proj(out), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [({"per_head_norms": True}, "per_head_norms"), ({"qk_norm_eps": 1e-5}, "qk_norm_eps")],
+)
+def test_options_of_a_norm_that_is_not_there_are_refused(options, key):
+    with pytest.raises(OptionError, match="there is no") as refused:
+        LayerOptions(**options)
+    assert refused.value.key == key
+
+
+def test_projections_can_go_without_biases():
+    layer, _, _ = described(proj_bias=False)
+    assert not [name for name, _ in layer.named_parameters() if name.endswith("bias")]
+
+
 def test_vectors_can_be_turned_as_the_queries_were():
     _, _, call = described()
     torch.testing.assert_close(call.transform_query(call.raw_query), call.q)

@@ -20,14 +20,20 @@ from zoo.errors import OptionError
 
 CAUSAL = {
     "selective_rope": ({}, newer.selective_rope),
+    "selective_rope_gate": ({"gate": True}, newer.selective_rope),
     "selective_rope_silu": (
         {"gate": False, "silu": True, "rank": 3, "width": 2, "base": 100.0},
         partial(newer.selective_rope, base=100.0, silu=True),
     ),
     "carope": ({}, newer.carope),
-    "grape_m_contextual": ({"initial": 0.5}, newer.grape_m_contextual),
+    "grape_m_contextual": ({}, newer.grape_m_contextual),
+    "grape_m_contextual_softplus": (
+        {"activation": "softplus", "initial": 0.5},
+        partial(newer.grape_m_contextual, activation="softplus"),
+    ),
     "grape_a": ({}, newer.grape_a),
     "grape_a_query": ({"by": "query"}, partial(newer.grape_a, by="query")),
+    "grape_a_both": ({"by": "both"}, partial(newer.grape_a, by="both")),
     "grape_ap": ({}, newer.grape_ap),
     "grape_ap_narrow": ({"size": 2}, partial(newer.grape_ap, size=2)),
 }
@@ -41,6 +47,9 @@ EITHER = {
 def named(case):
     return (
         case.removesuffix("_silu")
+        .removesuffix("_gate")
+        .removesuffix("_softplus")
+        .removesuffix("_both")
         .removesuffix("_query")
         .removesuffix("_narrow")
         .removesuffix("_mixture")
@@ -66,7 +75,7 @@ def test_formulas_under_either_mask(case, causal):
     agree(encoding, call, reference(encoding, call), causal)
 
 
-@pytest.mark.parametrize("by", ["key", "query"])
+@pytest.mark.parametrize("by", ["key", "query", "both"])
 def test_slopes_need_no_order_of_places(by):
     places = torch.tensor([5.0, 2.0, 3.0, 3.0, 9.0, 0.5, 4.0]).double()
     encoding, call = made("grape_a", by=by), called(pos=places)
@@ -132,9 +141,8 @@ def test_rope_is_where_they_start(name):
 @torch.no_grad()
 def test_a_pace_of_one_is_rope():
     call = called(pos=torch.arange(TOKENS).double())
-    same(
-        zoo.encoding("grape_m_contextual", dims(), initial=1.0), zoo.encoding("rope", dims()), call
-    )
+    paced = zoo.encoding("grape_m_contextual", dims(), activation="softplus", initial=1.0)
+    same(paced, zoo.encoding("rope", dims()), call)
 
 
 @torch.no_grad()
@@ -149,11 +157,15 @@ def test_one_plane_is_rodrigues_formula():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("by", ["key", "query"])
+@pytest.mark.parametrize("by", ["key", "query", "both"])
 def test_alibi_is_a_gate_that_says_the_same_of_all(by):
     encoding, call = zoo.encoding("grape_a", dims(), by=by).double(), called()
     encoding.gate.zero_()
-    encoding.rate.fill_(math.log(math.expm1(1 / math.log(2))))  # softplus(rate) softplus(0) = 1
+    gates = 1 if encoding.query_gate is None else 2
+    if encoding.query_gate is not None:
+        encoding.query_gate.zero_()
+    # softplus(rate) times the sum of softplus(0) is 1
+    encoding.rate.fill_(math.log(math.expm1(1 / (gates * math.log(2)))))
     near(scores(encoding, call), literal.biased(call, literal.alibi(encoding)))
 
 
@@ -212,6 +224,7 @@ def test_gates_of_turned_keys_are_refused():
     [
         ("grape_m", {"planes": 5}, "5 planes do not fit into the head dim 8"),
         ("grape_ap", {"size": 3}, "size 3 is not even"),
+        ("grape_m_contextual", {"initial": 1.0}, "initial 1.0 is not below 1"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(name, options, message):

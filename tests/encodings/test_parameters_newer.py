@@ -12,7 +12,7 @@ from zoo.attention.encoding import Dims
 
 HEADS, HEAD, KEY_HEADS = 4, 16, 2
 WIDTH, CHANNELS = HEADS * HEAD, KEY_HEADS * HEAD // 2
-SELECTIVE = {"into.weight": (16, WIDTH), "out.weight": (CHANNELS, 16), "kernel": (4, CHANNELS)}
+SELECTIVE = {"into.weight": (32, WIDTH), "out.weight": (CHANNELS, 32), "kernel": (4, CHANNELS)}
 GATE = {"gate.weight": (KEY_HEADS, WIDTH), "gate.bias": (KEY_HEADS,)}
 
 
@@ -23,8 +23,8 @@ def made(name, **options):
 @pytest.mark.parametrize(
     ("name", "options", "shapes"),
     [
-        ("selective_rope", {}, {**SELECTIVE, **GATE}),
-        ("selective_rope", {"gate": False}, SELECTIVE),
+        ("selective_rope", {}, SELECTIVE),
+        ("selective_rope", {"gate": True}, {**SELECTIVE, **GATE}),
         ("carope", {}, {"frequency.weight": (KEY_HEADS, WIDTH), "frequency.bias": (KEY_HEADS,)}),
         ("pope", {}, {"phase": (KEY_HEADS, HEAD)}),
         ("grape_m", {}, {"log_frequencies": (HEAD // 2,)}),
@@ -36,6 +36,11 @@ def made(name, **options):
         ),
         ("grape_a", {}, {"rate": (HEADS,), "gate": (HEADS, HEAD)}),
         ("grape_a", {"by": "query"}, {"rate": (HEADS,), "gate": (HEADS, HEAD)}),
+        (
+            "grape_a",
+            {"by": "both"},
+            {"rate": (HEADS,), "gate": (HEADS, HEAD), "query_gate": (HEADS, HEAD)},
+        ),
         ("grape_ap", {}, {"path.weight": (8 * HEADS, WIDTH)}),
         ("grape_ap", {"size": 4}, {"path.weight": (4 * HEADS, WIDTH)}),
     ],
@@ -80,15 +85,40 @@ def test_phases_start_anywhere_in_a_turn_or_at_zero():
 
 @torch.no_grad()
 def test_paces_and_rates_start_at_what_is_said():
-    assert math.isclose(
-        torch.nn.functional.softplus(made("grape_m_contextual").pace.bias).item(),
-        1e-3,
-        rel_tol=1e-4,
-    )
+    old = made("grape_m_contextual", activation="softplus").pace.bias
+    assert math.isclose(torch.nn.functional.softplus(old).item(), 1e-3, rel_tol=1e-4)
+    pace = (made("grape_m_contextual").pace.bias / 16).sigmoid().item()
+    assert math.isclose(pace, 0.3937, abs_tol=1e-4)
+    chosen = (made("grape_m_contextual", initial=0.25).pace.bias / 16).sigmoid().item()
+    assert math.isclose(chosen, 0.25, rel_tol=1e-5)
+    assert made("fox").gate.bias.eq(0).all()
+    assert made("fox", init_bias=4.0).gate.bias.eq(4).all()
     assert not made("grape_m_contextual").pace.weight.any()
     torch.testing.assert_close(
         torch.nn.functional.softplus(made("grape_a").rate), torch.ones(HEADS)
     )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("name", "base", "axes"),
+    [
+        ("rope_mixed", 10000.0, 1),
+        ("rope_mixed", 10.0, 2),
+        ("rope_mixed", 10.0, 3),
+        ("string", 10000.0, 1),
+        ("string", 100.0, 2),
+        ("string", 100.0, 3),
+    ],
+)
+def test_bases_of_texts_are_those_of_rope_and_a_base_that_is_given_wins(name, base, axes):
+    dims = Dims(WIDTH, HEADS, axes=axes, length=(4,) * axes)
+
+    last = (HEAD // 2 + axes - 1) // axes - 1  # of the first group of pairs
+    for given, chosen in ((None, base), (50.0, 50.0)):
+        waves = zoo.encoding(name, dims, base=given).frequencies.norm(dim=0)  # [G, K/2]
+        expected = chosen ** (-2 * axes * last / HEAD)
+        assert math.isclose(waves[0, last].item(), expected, rel_tol=1e-4)
 
 
 @torch.no_grad()

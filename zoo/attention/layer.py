@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from math import gcd
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from zoo.attention.encoding import Dims
 from zoo.attention.linear import LinearCall, LinearState
 from zoo.attention.tokens import Tokens, disable_autocast
 from zoo.errors import OptionError
+from zoo.registry import Between
 
 MAX_ROWS = 4  # rows up to which a product in parts is faster than the whole
 MIN_WEIGHTS = 2**16  # numbers in a weight from which it is
@@ -26,13 +28,23 @@ MIN_WEIGHTS = 2**16  # numbers in a weight from which it is
 
 @dataclass(frozen=True, kw_only=True)
 class LayerOptions:
-    """Options of an attention layer. The first four together are FoX (Pro) (arXiv:2503.02130)."""
+    """Options of an attention layer.
+
+    FoX (Pro) (arXiv:2503.02130) is qk_norm with qk_norm_eps 1e-5, output_norm, output_gate,
+    token_shift and per_head_norms, without proj_bias.
+    """
 
     qk_norm: bool = False
     """RMS norm of each head's queries and keys, before encodings transform them."""
 
     output_norm: bool = False
     """RMS norm of each head's output."""
+
+    per_head_norms: bool = False
+    """Give these norms a weight per head and channel [H K]; else all heads share weights [K]."""
+
+    qk_norm_eps: Annotated[float, Between(1e-12, 1)] | None = None
+    """Epsilon of qk_norm, 1e-6 by default, as of other norms."""
 
     output_gate: bool = False
     """Multiply the output by the sigmoid of a projection of the input."""
@@ -43,6 +55,16 @@ class LayerOptions:
     key_bias: bool = False
     """Bias of the key projection. It changes scores only where an encoding transforms keys;
     otherwise it adds the same to all scores of a row, which a softmax does not see."""
+
+    proj_bias: bool = True
+    """Biases of the query, value and output projections."""
+
+    def __post_init__(self) -> None:
+        if self.per_head_norms and not (self.qk_norm or self.output_norm):
+            problem = "there is no norm of heads to have weights; set qk_norm or output_norm"
+            raise OptionError("per_head_norms", problem)
+        if self.qk_norm_eps is not None and not self.qk_norm:
+            raise OptionError("qk_norm_eps", "there is no qk_norm to have an epsilon; set qk_norm")
 
 
 UpdateKeys = Callable[[Tensor, Tokens], tuple[Tensor, Tokens]]
@@ -135,10 +157,11 @@ class SelfAttention(nn.Module):
         self.linear = attention == "linear"
 
         kv_dim = dims.num_kv_heads * dims.head_dim
-        self.q_proj = Projection(dims.dim, dims.dim)
+        bias = options.proj_bias
+        self.q_proj = Projection(dims.dim, dims.dim, bias=bias)
         self.k_proj = Projection(dims.dim, kv_dim, bias=options.key_bias)
-        self.v_proj = Projection(dims.dim, kv_dim)
-        self.o_proj = Projection(dims.dim, dims.dim)
+        self.v_proj = Projection(dims.dim, kv_dim, bias=bias)
+        self.o_proj = Projection(dims.dim, dims.dim, bias=bias)
 
         self.token_shift: nn.Linear | None = None
         self.output_gate: nn.Linear | None = None
@@ -146,9 +169,14 @@ class SelfAttention(nn.Module):
             self.token_shift = nn.Linear(dims.dim, 2 * dims.num_kv_heads, bias=False)
         if options.output_gate:
             self.output_gate = Projection(dims.dim, dims.dim, bias=False)
-        self.q_norm = _make_norm(dims, options.qk_norm)
-        self.k_norm = _make_norm(dims, options.qk_norm)
-        self.output_norm = _make_norm(dims, options.output_norm)
+        self.q_norm: nn.Module = nn.Identity()
+        self.k_norm: nn.Module = nn.Identity()
+        self.output_norm: nn.Module = nn.Identity()
+        if options.qk_norm:
+            self.q_norm = _make_norm(dims, dims.heads, options, options.qk_norm_eps)
+            self.k_norm = _make_norm(dims, dims.num_kv_heads, options, options.qk_norm_eps)
+        if options.output_norm:
+            self.output_norm = _make_norm(dims, dims.heads, options)
 
     def forward(
         self, tokens: Tokens, chain: Chain, context: Context
@@ -293,8 +321,31 @@ def shift_heads(heads: Tensor, tokens: Tokens) -> Tensor:
     return torch.cat([shifted[:, :, :1], shifted[:, :, 1:] * is_same[:, None, :, None]], dim=2)
 
 
-def _make_norm(dims: Dims, is_used: bool) -> nn.Module:
-    return nn.RMSNorm(dims.head_dim, eps=1e-6) if is_used else nn.Identity()
+class HeadRMSNorm(nn.Module):
+    """RMS norm of heads [B, H, N, K] with a weight for each head and channel.
+
+    Attributes:
+        weight: [H K].
+    """
+
+    def __init__(self, heads: int, head_dim: int, eps: float) -> None:
+        super().__init__()
+        self.heads, self.head_dim, self.eps = heads, head_dim, eps
+        self.weight = nn.Parameter(torch.ones(heads * head_dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x [B, H, N, K] over its channels."""
+        normed = F.rms_norm(x, (self.head_dim,), eps=self.eps)
+        return normed * self.weight.view(self.heads, 1, self.head_dim)
+
+
+def _make_norm(
+    dims: Dims, heads: int, options: LayerOptions, eps: float | None = None
+) -> nn.Module:
+    eps = 1e-6 if eps is None else eps
+    if options.per_head_norms:
+        return HeadRMSNorm(heads, dims.head_dim, eps)
+    return nn.RMSNorm(dims.head_dim, eps=eps)
 
 
 def _check_options(attention: str, window: int | None, backend: str) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import torch
 from torch import nn
@@ -37,7 +37,7 @@ from zoo.data.spec import DataSpec
 from zoo.diagnostics.portrait.portrait import draw_portrait
 from zoo.errors import ConfigIssue, OptionError, RecipeError
 from zoo.packages import explain_imports, skip_without_package
-from zoo.registry import Between, Choice
+from zoo.registry import Between, ByAxes, Choice
 from zoo.reporting.tables import format_table
 from zoo.run.build import build_model
 from zoo.run.load import load_experiment
@@ -268,6 +268,10 @@ def describe_options(cls: type[Encoding]) -> dict[str, str]:
 
 
 def _format_default(option: Option) -> str:
+    for part in (option.annotation, *get_args(option.annotation)):
+        for mark in get_args(part):
+            if isinstance(mark, ByAxes) and option.default is None:
+                return str(mark)
     return "required" if option.is_required else f"default {format_value(option.default)}"
 
 

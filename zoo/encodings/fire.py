@@ -20,6 +20,8 @@ class FIRE(Encoding):
 
     tau = |threshold_scale threshold|, and f is Linear, ReLU, Linear with `hidden` units and an
     output per head. Distances are relative to the query's position, so scores depend on it.
+    Defaults are those of the paper's listing, whose network starts as PyTorch initialises it; for
+    texts much shorter than `threshold` all distances are relative to it, so choose a smaller one.
     """
 
     shared = False

@@ -13,13 +13,18 @@ from zoo.registry import register
 
 @register
 class FoX(Encoding):
-    """scores + c_i - c_j, c_i = sum_{l <= i} log f_l, f = sigmoid(gate(x))"""
+    """scores + c_i - c_j, c_i = sum_{l <= i} log f_l, f = sigmoid(gate(x))
+
+    As in the published code, weights of `gate` start as N(0, 0.02^2) and its biases at 0, so that a
+    token passes half of the past. `init_bias` opens the gates at first: with 4 it passes 98 %.
+    """
 
     shared, shift_invariant, causal_only = False, True, True
 
-    def __init__(self, dims: Dims) -> None:
+    def __init__(self, dims: Dims, *, init_bias: float = 0.0) -> None:
         super().__init__(dims)
         self.gate = init_normal(nn.Linear(dims.dim, dims.heads))
+        nn.init.constant_(self.gate.bias, init_bias)
 
     def prepare(self, tokens: Tokens) -> Tokens:
         logs = F.logsigmoid(apply_linear(self.gate, tokens.x))  # [B, N, H]

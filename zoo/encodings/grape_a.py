@@ -20,54 +20,74 @@ from zoo.registry import register
 class GRAPEA(Encoding):
     """scores - |p_i - p_j| m_h softplus(rate_h) softplus(u_h . k_j / sqrt(K)), u = gate / |gate|
 
-    m_h are the slopes of alibi. `by` query puts q_i in place of k_j. Either is the paper's
-    unipotent action of rank 1; if u . k_j is the same for all tokens it is alibi. As in the
-    published code, except that its query gates leave out the softplus of the rate. The gates read
-    queries and keys as projected, so no encoding before it may have changed them.
+    m_h are the slopes of alibi. `by` query puts q_i in place of k_j; both, the paper's main form,
+    adds softplus(v_h . q_i / sqrt(K)), v = query_gate / |query_gate|, to the softplus of the key.
+    Each is the paper's unipotent action of low rank, and alibi if gates are the same for all
+    tokens. The gates read queries and keys as projected, so no encoding before it may have changed
+    them.
     """
 
     shared, shift_invariant, causal_only, reads_keys = False, True, True, True
     axes_reason = "its authors define it on distances along a text; alibi and t5 accept grids"
 
-    def __init__(self, dims: Dims, *, by: Literal["key", "query"] = "key") -> None:
+    def __init__(self, dims: Dims, *, by: Literal["key", "query", "both"] = "key") -> None:
         super().__init__(dims)
         self.by = by
         inverse_softplus_of_one = math.log(math.expm1(1.0))
         self.rate = nn.Parameter(torch.full((dims.heads,), inverse_softplus_of_one))
-        gate = torch.randn(dims.heads, dims.head_dim) * dims.head_dim**-0.5
-        self.gate = nn.Parameter(gate)  # [H, K]
+        self.gate = _draw_gate(dims)  # [H, K]
+        self.query_gate = _draw_gate(dims) if by == "both" else None
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         if call.q is not call.raw_query:
             problem = "reads queries and keys as projected, but an encoding before it changes them"
             raise OptionError("encoding", f"{self.name} {problem}; list it first")
-        by_key = self.by == "key"
-        slopes = self._slopes(call.k if by_key else call.q)  # [B, H, M or N, 1]
+        for gate, on_key in self._gates():
+            call = self._penalize(call, gate, on_key)
+        return call
+
+    def panels(self, call: AttentionCall) -> Panels:
+        if call.q is not call.raw_query:  # a later encoding has changed what the gates read
+            return
+        caption = "Penalty per token of distance, chosen by tokens: small ones are attended longer."
+        gates = self._gates()
+        for gate, on_key in gates:
+            heads, tokens = (call.k, call.keys) if on_key else (call.q, call.queries)
+            slopes = self._slopes(heads, gate)[..., 0].transpose(1, 2)
+            side = f" by {'keys' if on_key else 'queries'}" if len(gates) > 1 else ""
+            title = f"Chosen slopes{side}"
+            yield from spread_panel(title, "score per token", slopes, tokens, caption)
+
+    def _gates(self) -> list[tuple[Tensor, bool]]:
+        """Return the gates [H, K], each with whether it reads keys."""
+        if self.query_gate is not None:
+            return [(self.gate, True), (self.query_gate, False)]
+        return [(self.gate, self.by == "key")]
+
+    def _penalize(self, call: AttentionCall, gate: Tensor, on_key: bool) -> AttentionCall:
+        """Add the biases of one gate."""
+        slopes = self._slopes(call.k if on_key else call.raw_query, gate)  # [B, H, M or N, 1]
         if not call.is_ordered:
-            gates = slopes[..., 0]
+            rates = slopes[..., 0]
             return call.add_bias(
-                lambda b, h, i, j: -gates[b, h, j if by_key else i] * call.distance(b, i, j)
+                lambda b, h, i, j: -rates[b, h, j if on_key else i] * call.distance(b, i, j)
             )
         # relative to the last token: small, and so exact, where it matters
         last = call.keys.pos[:, -1:]
         rows, columns = ((one.pos - last)[:, None] for one in (call.queries, call.keys))
         one = slopes.new_ones(1, 1, 1, 1)
-        if by_key:
+        if on_key:
             return call.add_low_rank_bias(-rows, slopes).add_low_rank_bias(one, columns * slopes)
         return call.add_low_rank_bias(-rows * slopes, one).add_low_rank_bias(slopes, columns)
 
-    def panels(self, call: AttentionCall) -> Panels:
-        if call.q is not call.raw_query:  # a later encoding has changed what the gates read
-            return
-        heads, tokens = (call.k, call.keys) if self.by == "key" else (call.q, call.queries)
-        slopes = self._slopes(heads)[..., 0].transpose(1, 2)
-        caption = "Penalty per token of distance, chosen by tokens: small ones are attended longer."
-        yield from spread_panel("Chosen slopes", "score per token", slopes, tokens, caption)
-
-    def _slopes(self, heads: Tensor) -> Tensor:
-        """Return slopes [B, H, M, 1] of heads [B, H, M, K]."""
-        gate = F.normalize(upcast(self.gate), dim=-1, eps=1e-6)[:, None]  # [H, 1, K]
-        products = (upcast(heads) * gate).sum(-1, keepdim=True)
+    def _slopes(self, heads: Tensor, gate: Tensor) -> Tensor:
+        """Return slopes [B, H, M, 1] of heads [B, H, M, K] for a gate [H, K]."""
+        direction = F.normalize(upcast(gate), dim=-1, eps=1e-6)[:, None]  # [H, 1, K]
+        products = (upcast(heads) * direction).sum(-1, keepdim=True)
         chosen = F.softplus(products * self.dims.head_dim**-0.5)
         rates = F.softplus(upcast(self.rate)) * head_slopes(self.dims.heads, chosen)
         return rates[:, None, None] * chosen
+
+
+def _draw_gate(dims: Dims) -> nn.Parameter:
+    return nn.Parameter(torch.randn(dims.heads, dims.head_dim) * dims.head_dim**-0.5)

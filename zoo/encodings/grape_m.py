@@ -15,15 +15,19 @@ from zoo.encodings.common.spectral_rotation import rotate_by_spectrum, spectral_
 from zoo.errors import OptionError
 from zoo.registry import Between, register
 
+LOG_SCALE = 16  # of the parameter, as in the published code
+
 
 @register
 class GRAPEM(Rotary):
     """q and k rotate by exp(p sum_s (a_s b_s^T - b_s a_s^T)), with learned frequencies or planes
 
-    By default what the published code trains: pairs (2t, 2t+1) rotate by p exp(log_frequencies[t])
-    for all heads alike, at first as RoPE. With `planes` the paper's mixture: that many for each
-    head, a_s = first[s] and b_s = second[s], which need not commute. No published code trains it;
-    here they start orthogonal, with frequencies base^(-s/planes).
+    By default what the published code trains: pairs (2t, 2t+1) rotate by
+    p exp(log_frequencies[t] / 16) for all heads alike, at first as RoPE. The parameter is 16 times
+    the logarithm, as published, so that an optimiser with steps of fixed size, as Adam, moves
+    frequencies 16 times more slowly. With `planes` the paper's mixture: that many for each head,
+    a_s = first[s] and b_s = second[s], which need not commute. No published code trains it; here
+    they start orthogonal, with frequencies base^(-s/planes).
     """
 
     shared = False
@@ -43,7 +47,7 @@ class GRAPEM(Rotary):
         self.planes = planes
         if planes is None:
             frequencies = axis_frequencies(dims, base, torch.zeros(()))[0]
-            self.log_frequencies = nn.Parameter(frequencies.log())  # [K/2]
+            self.log_frequencies = nn.Parameter(LOG_SCALE * frequencies.log())  # [K/2]
             return
         if 2 * planes > dims.head_dim:
             problem = f"{planes} planes do not fit into the head dim {dims.head_dim}"
@@ -63,7 +67,7 @@ class GRAPEM(Rotary):
 
     def wave_vectors(self, like: Tensor) -> Tensor:
         if self.planes is None:
-            return upcast(self.log_frequencies).exp()[None, None]  # [1, 1, K/2]
+            return (upcast(self.log_frequencies) / LOG_SCALE).exp()[None, None]  # [1, 1, K/2]
         return spectrum(self._generator())[0].flatten(1)[None]  # [1, G, K/2]
 
     def _generator(self) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +14,21 @@ from zoo.encodings.common.frequencies import axis_frequencies, check_head_dim
 from zoo.encodings.common.layers import apply_linear
 from zoo.encodings.common.panels import Panels, spread_panel
 from zoo.encodings.common.rotation import CumulativeRotary
+from zoo.errors import OptionError
 from zoo.registry import Between, register
+
+SCALE = 16  # of the logits of the sigmoid, as in the published code
 
 
 @register
 class GRAPEMContextual(CumulativeRotary):
-    """pairs (2t, 2t+1) of q_i rotate by exp(log_frequencies[t]) sum_{l < i} softplus(pace(x_l))
+    """pairs (2t, 2t+1) of q_i rotate by exp(log_frequencies[t]) sum_{l < i} sigmoid(pace(x_l) / 16)
 
-    One pace serves all heads, as the published code trains it. Paces start at `initial`, where
-    RoPE's is 1; the weight of `pace` starts at zero.
+    One pace serves all heads, as the published code trains it; RoPE's is 1. `activation` softplus
+    puts softplus(pace(x_l)) in place of the sigmoid, as the first version of the code did.
+    The weight of `pace` starts at zero. Its bias starts at softplus^-1(0.001) with either, as
+    published: a pace of 0.394 with sigmoid and of 0.001 with softplus, which hardly tells tokens
+    apart. `initial` chooses another pace to start at.
     """
 
     inclusive = False
@@ -32,18 +38,22 @@ class GRAPEMContextual(CumulativeRotary):
         dims: Dims,
         *,
         base: Annotated[float, Between(1)] = 10000.0,
-        initial: Annotated[float, Between(1e-6, 100)] = 1e-3,
+        activation: Literal["sigmoid", "softplus"] = "sigmoid",
+        initial: Annotated[float, Between(1e-6, 100)] | None = None,
     ) -> None:
         super().__init__(dims)
         check_head_dim(self)
+        self.activation = activation
         frequencies = axis_frequencies(dims, base, torch.zeros(()))[0]
         self.log_frequencies = nn.Parameter(frequencies.log())  # [K/2]
         self.pace = nn.Linear(dims.dim, 1)
         nn.init.zeros_(self.pace.weight)
-        nn.init.constant_(self.pace.bias, math.log(math.expm1(initial)))  # softplus^-1
+        nn.init.constant_(self.pace.bias, _init_bias(activation, initial))
 
     def prepare(self, tokens: Tokens) -> Tokens:
-        pace = F.softplus(apply_linear(self.pace, tokens.x))  # [B, N, 1]
+        logits = apply_linear(self.pace, tokens.x)  # [B, N, 1]
+        is_sigmoid = self.activation == "sigmoid"
+        pace = (logits / SCALE).sigmoid() if is_sigmoid else F.softplus(logits)
         return tokens.with_per_token(pace=pace)
 
     def panels(self, call: AttentionCall) -> Panels:
@@ -57,3 +67,13 @@ class GRAPEMContextual(CumulativeRotary):
     def token_angles(self, tokens: Tokens) -> Tensor:
         frequencies = upcast(self.log_frequencies).exp()
         return tokens.per_token["pace"][..., None] * frequencies  # [B, M, 1, K/2]
+
+
+def _init_bias(activation: str, initial: float | None) -> float:
+    """Return the bias that makes the pace start at `initial`, or the published bias."""
+    if activation == "sigmoid" and initial is not None:
+        if initial >= 1:
+            problem = f"grape_m_contextual: initial {initial} is not below 1, as a sigmoid is"
+            raise OptionError("initial", f"{problem}; choose activation softplus, or less")
+        return SCALE * (math.log(initial) - math.log1p(-initial))
+    return math.log(math.expm1(1e-3 if initial is None else initial))  # softplus^-1

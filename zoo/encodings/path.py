@@ -33,7 +33,8 @@ class PaTH(Encoding):
     tokens make a w_t, channel by channel, 1 for x_t alone. (The published code puts a SiLU after
     the convolution, which the paper has not, and makes `direction` of full rank if query heads
     share key heads.) Products follow the order of tokens, with or without positions. With `fox` it
-    is PaTH-FoX.
+    is PaTH-FoX, as in the paper: log forget gates are added to scores that are scaled already; the
+    published kernels scale the gates by 1 / sqrt(K) too.
     """
 
     shared, shift_invariant, causal_only, handles_special_tokens = False, True, True, True

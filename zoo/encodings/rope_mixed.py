@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from zoo.attention import Dims, upcast
 from zoo.encodings.common.frequencies import adapt_axes, axis_frequencies, check_head_dim
 from zoo.encodings.common.rotation import Rotary, compute_angles, rotation_tables
-from zoo.registry import Between, register
+from zoo.registry import Between, ByAxes, register
+
+BASES = ByAxes((10000.0, 10.0, 10.0))
 
 
 @register
@@ -19,15 +21,19 @@ class RoPEMixed(Rotary):
     """pairs (2i, 2i+1) of q and k of head h rotate by sum_a p_a frequencies[a, h, i]
 
     At first group a of P groups of pairs points along the a-th column of a random rotation, with
-    magnitudes base^(-2Pk/K).
+    magnitudes base^(-2Pk/K). The published base, 10, is for the patches of images; on a text, where
+    it would leave no slow pair, the default is that of RoPE.
     """
 
     shared = False
     axes = (1, 2, 3)
 
-    def __init__(self, dims: Dims, *, base: Annotated[float, Between(1)] = 10.0) -> None:
+    def __init__(
+        self, dims: Dims, *, base: Annotated[float, Between(1), BASES] | None = None
+    ) -> None:
         super().__init__(dims)
         check_head_dim(self)
+        base = BASES.choose(base, dims.axes)
         frames = _random_rotations(dims.num_kv_heads, dims.axes)  # [G, P, P]
         groups = []
         for axis, magnitudes in enumerate(axis_frequencies(dims, base, frames)):

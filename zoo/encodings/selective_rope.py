@@ -18,24 +18,24 @@ from zoo.registry import Between, register
 
 @register
 class SelectiveRoPE(CumulativeRotary):
-    """pairs (2t, 2t+1) of q_i rotate by w_t sum_{l <= i} sigmoid(gate(x_l)) c_l
+    """pairs (2t, 2t+1) of q_i rotate by w_t sum_{l <= i} c_l
 
     c = kernel * out(into(x)), w_t = base^(-2t/K). The convolution covers `width` tokens of one
-    document, kernel[n] for the n-th before. `gate`, and `silu` after the convolution, are the
-    paper's additions for language models. As in the published code each head's share of x has
-    length 1, and pairs have the frequencies of RoPE with a larger base, not learned. Networks start
-    as PyTorch initialises them; the code draws them from N(0, .02^2), which hardly rotates anything
-    at first.
+    document, kernel[n] for the n-th before. `gate` scales c_l by sigmoid(gate(x_l)), and `silu`
+    follows the convolution: options of the published code, whose runs use neither, with rank 32. As
+    there each head's share of x has length 1, and pairs have the frequencies of RoPE with a larger
+    base, not learned. Networks start as PyTorch initialises them; the code draws them from
+    N(0, .02^2), which hardly rotates anything at first.
     """
 
     def __init__(
         self,
         dims: Dims,
         *,
-        rank: Annotated[int, Between(1)] = 16,
+        rank: Annotated[int, Between(1)] = 32,
         width: Annotated[int, Between(1)] = 4,
         base: Annotated[float, Between(1)] = 500000.0,
-        gate: bool = True,
+        gate: bool = False,
         silu: bool = False,
     ) -> None:
         super().__init__(dims)

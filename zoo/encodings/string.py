@@ -18,7 +18,9 @@ from zoo.encodings.common.skew import (
     sine_columns,
 )
 from zoo.errors import OptionError
-from zoo.registry import Between, register
+from zoo.registry import Between, ByAxes, register
+
+BASES = ByAxes((10000.0, 100.0, 100.0))
 
 
 @register
@@ -30,7 +32,7 @@ class String(Rotary):
     matrix whose first column is circulants[a]. Then Q is the discrete Fourier transform, and plane
     k of K/2 - 1 rotates by 2 Im fft(circulants[a])_k: the odd part of a column; its even part
     learns nothing. Both start as RoPE on the axes, a group of planes for each, base^(-2Pk/K), and
-    Cayley's Q as the identity.
+    Cayley's Q as the identity. On a text the default base is that of RoPE.
     """
 
     shared = False
@@ -41,10 +43,11 @@ class String(Rotary):
         dims: Dims,
         *,
         kind: Literal["cayley", "circulant"] = "cayley",
-        base: Annotated[float, Between(1)] = 100.0,
+        base: Annotated[float, Between(1), BASES] | None = None,
     ) -> None:
         super().__init__(dims)
         check_head_dim(self)
+        base = BASES.choose(base, dims.axes)
         self.kind, size, heads = kind, dims.head_dim, dims.num_kv_heads
         planes = size // 2 if kind == "cayley" else size // 2 - 1
         if planes < dims.axes:

@@ -38,6 +38,9 @@ class BlockOptions(LayerOptions):
     mlp_ratio: Annotated[float, Between(0.01)] = 4.0
     """Hidden size of the MLP as a multiple of dim."""
 
+    mlp_bias: bool = True
+    """Biases of the layers of the MLP."""
+
     layer_scale: float | None = None
     """Initial value of a learned factor on each residual branch (arXiv:2103.17239)."""
 
@@ -103,10 +106,11 @@ class MLP(nn.Module):
 
     def __init__(self, dim: int, options: BlockOptions) -> None:
         super().__init__()
-        hidden = int(dim * options.mlp_ratio)
-        self.gate_proj = Projection(dim, hidden) if options.mlp == "swiglu" else None
-        self.up_proj = Projection(dim, hidden)
-        self.down_proj = Projection(hidden, dim)
+        hidden, bias = int(dim * options.mlp_ratio), options.mlp_bias
+        is_gated = options.mlp == "swiglu"
+        self.gate_proj = Projection(dim, hidden, bias=bias) if is_gated else None
+        self.up_proj = Projection(dim, hidden, bias=bias)
+        self.down_proj = Projection(hidden, dim, bias=bias)
         self.dropout = nn.Dropout(options.dropout)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -88,9 +88,10 @@ def carope(encoding: Encoding, call: Call) -> Tensor:
     return summed(call, angle)
 
 
-def grape_m_contextual(encoding: Encoding, call: Call) -> Tensor:
+def grape_m_contextual(encoding: Encoding, call: Call, activation: str = "sigmoid") -> Tensor:
     def angle(b: int, h: int, t: int, n: int) -> Tensor:
-        pace = softplus(call.x[b, n] @ encoding.pace.weight[0] + encoding.pace.bias[0])
+        logit = call.x[b, n] @ encoding.pace.weight[0] + encoding.pace.bias[0]
+        pace = sigmoid(logit / 16) if activation == "sigmoid" else softplus(logit)
         return pace * encoding.log_frequencies[t].exp()
 
     return summed(call, angle, first=0, last=-1)
@@ -132,7 +133,7 @@ def grape_m(encoding: Encoding, call: Call) -> Tensor:
         whole = torch.eye(size, dtype=torch.float64)
         for t in range(size // 2):
             a, b = torch.eye(size, dtype=torch.float64)[2 * t : 2 * t + 2]
-            whole = whole @ rodrigues(b, a, p * encoding.log_frequencies[t].exp())
+            whole = whole @ rodrigues(b, a, p * (encoding.log_frequencies[t] / 16).exp())
         return whole
 
     return turned(call, rotation)
@@ -164,10 +165,12 @@ def grape_a(encoding: Encoding, call: Call, by: str = "key") -> Tensor:
     heads, size, plain = call.q.shape[1], call.q.shape[-1], product_of(call)
 
     def score(b: int, h: int, i: int, j: int) -> Tensor:
-        gate = encoding.gate[h] / encoding.gate[h].norm()
-        chosen = softplus(
-            gate @ (call.k[b, h, j] if by == "key" else call.query(b, h, i)) / math.sqrt(size)
-        )
+        q, k = call.query(b, h, i), call.k[b, h, j]
+        u = encoding.gate[h] / encoding.gate[h].norm()
+        chosen = softplus(u @ (q if by == "query" else k) / math.sqrt(size))
+        if by == "both":
+            v = encoding.query_gate[h] / encoding.query_gate[h].norm()
+            chosen = chosen + softplus(v @ q / math.sqrt(size))
         slope = alibi_slope(h, heads) * softplus(encoding.rate[h]) * chosen
         return plain(b, h, i, j) - slope * (call.pos[i] - call.pos[j]).abs()
 
