@@ -20,7 +20,7 @@ FLOORS = [
     {"diagnostics"},
     {"run", "bench"},
     {"evaluation", "laws", "launch", "convert"},
-    {"compare"},
+    {"compare", "testing"},
     {"cli"},
     {"__main__"},
 ]

@@ -9,6 +9,7 @@ import tomllib
 import pytest
 from tiny import ROOT
 
+import zoo
 from zoo.packages import EXTRAS, REQUIRED, PackageError, explain, explain_imports
 
 BLOCK = """
@@ -132,3 +133,7 @@ def test_extras_are_those_of_the_project_file():
     for extra, distributions in EXTRAS.items():
         assert list_names(declared[extra]) == {one.lower() for one in distributions}, extra
     assert {*declared} - {*EXTRAS} == {"browser", "docs", "dev", "all"}
+
+
+def test_the_citation_is_of_this_version():
+    assert f"version: {zoo.__version__}\n" in (ROOT / "CITATION.cff").read_text()

@@ -17,13 +17,17 @@ from typing import NoReturn
 from zoo import __version__, registry, utils
 from zoo.cli import (
     bench,
+    cite,
     compare,
+    completion,
     convert,
     diagnose,
     diff,
+    doctor,
     fit,
     generate,
     launch,
+    new,
     predict,
     show,
     verify,
@@ -48,6 +52,10 @@ COMMANDS: Mapping[str, ModuleType] = MappingProxyType(
         "list": list_command,
         "show": show,
         "diff": diff,
+        "cite": cite,
+        "new": new,
+        "doctor": doctor,
+        "completion": completion,
     }
 )
 """The commands in the order of `zoo --help`.

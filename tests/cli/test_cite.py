@@ -1,0 +1,38 @@
+"""`zoo cite`: complete entries of every paper that an encoding names."""
+
+import re
+
+import pytest
+
+from zoo import registry
+from zoo.cli import main
+from zoo.cli.cite import find_entries, read_entries
+
+
+@pytest.mark.parametrize("name", registry.names("encodings"))
+def test_every_encoding_has_complete_entries(name):
+    for entry in find_entries(name):
+        fields = dict(re.findall(r"^  (\w+) = \{(.+)\},$", entry, re.M))
+        assert {*fields} == {"title", "author", "year", "eprint", "archiveprefix"}
+        assert entry.count("{") == entry.count("}")
+        surname = re.search(r"[\w-]+", fields["author"].partition(",")[0])[0].lower()
+        assert re.match(rf"@article{{{surname}{fields['year']}\w+,\n", entry), entry
+        # the docstring has the first author too; the year there may be that of a journal
+        assert all(" and others" not in value for value in fields.values())
+
+
+def test_no_entry_is_left_over_or_told_twice():
+    named = {entry for name in registry.names("encodings") for entry in find_entries(name)}
+    file = registry.find_member("encodings", "rope").path.with_name("references.bib")
+    assert named == {*read_entries(file).values()}
+    assert file.read_text().count("@article") == len(named)
+
+
+def test_encodings_of_one_paper_print_it_once(capsys):
+    assert main(["cite", "comrope_ap", "comrope_ld"]) == 0
+    assert capsys.readouterr().out.count("@article") == 1
+
+
+def test_an_unknown_encoding_has_a_hint(capsys):
+    assert main(["cite", "ropee"]) == 2
+    assert "did you mean rope?" in capsys.readouterr().err

@@ -1,0 +1,137 @@
+"""`zoo doctor`: is this environment fit to train in, and what would mend it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from zoo import __version__
+from zoo.errors import ZooError
+from zoo.packages import DISTRIBUTION, EXTRAS, MODULES, REQUIRED, explain, list_missing
+from zoo.reporting.numbers import as_json
+from zoo.reporting.tables import format_table
+
+SUMMARY = "check the environment: versions, devices, packages, and known faults with remedies"
+EXAMPLE = "zoo doctor"
+JSON = True
+EMBEDDED = ("numpy", "pillow", "torchvision")
+"""Packages that others import as soon as they are installed, so that a broken one breaks zoo."""
+
+State = Literal["ok", "absent", "broken"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report."""
+
+    name: str
+    state: State
+    detail: str
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command, which has none."""
+
+
+def run(known: argparse.Namespace) -> None:
+    """Print the report; fail if anything is broken that zoo cannot do without."""
+    checks = [*check_environment()]
+    if known.json:
+        print(as_json({"checks": [asdict(check) for check in checks]}))
+    else:
+        rows = [[check.state, check.name, check.detail] for check in checks]
+        print(format_table(rows, left={0, 1, 2}))
+
+    broken = [check.name for check in checks if check.state == "broken"]
+    if broken:
+        raise ZooError(f"broken: {', '.join(broken)}")
+
+
+def check_environment() -> Iterator[Check]:
+    """Yield every check, imports of packages first: they find most faults."""
+    yield Check("zoo", "ok", f"{__version__}, {Path(__file__).parent.parent}")
+    yield Check("python", "ok", f"{platform.python_version()}, {sys.executable}")
+    yield Check("system", "ok", f"{platform.platform()}, {os.cpu_count()} CPUs")
+    is_installed = {one: not list_missing([one]) for one in (*REQUIRED, *EMBEDDED)}
+
+    for name in (*REQUIRED, *EMBEDDED):
+        if is_installed[name]:
+            yield check_package(name)
+        elif name in REQUIRED:
+            yield Check(name, "broken", f"not installed; pip install {DISTRIBUTION}")
+    if is_installed["torch"]:
+        yield from check_devices()
+    yield check_cache()
+    yield from check_extras()
+
+
+def check_package(distribution: str) -> Check:
+    """Import a package and return its version, or what is wrong with it."""
+    try:
+        importlib.import_module(MODULES.get(distribution, distribution))
+    except Exception as error:
+        return Check(distribution, "broken", str(explain(error) or error))
+    return Check(distribution, "ok", _read_version(distribution))
+
+
+def check_devices() -> Iterator[Check]:
+    """Yield the threads and accelerators that torch sees."""
+    try:
+        import torch
+    except Exception:
+        return  # reported as a package
+    yield Check("threads", "ok", f"{torch.get_num_threads()} of torch")
+    for number in range(torch.cuda.device_count()):
+        memory = torch.cuda.get_device_properties(number).total_memory / 2**30
+        yield Check(
+            f"cuda:{number}", "ok", f"{torch.cuda.get_device_name(number)}, {memory:.0f} GiB"
+        )
+    if not torch.cuda.device_count():
+        reason = "this torch is built without it" if torch.version.cuda is None else "no device"
+        yield Check("cuda", "absent", reason)
+    if torch.backends.mps.is_available():
+        yield Check("mps", "ok", "Apple GPU")
+
+
+def check_cache() -> Check:
+    """Return size and place of the folder of cached data, and whether it can be written."""
+    from zoo.data.cache import cache_folder
+    from zoo.utils import check_writable
+
+    remedy = "set XDG_CACHE_HOME to a folder that can be written"
+    try:
+        folder = cache_folder()
+        existing = next(one for one in (folder, *folder.parents) if one.is_dir())
+        check_writable(existing)
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        size = sum(path.stat().st_size for path in files)
+    except (OSError, RuntimeError) as error:
+        return Check("cache", "broken", f"{error}; {remedy}")
+    return Check("cache", "ok", f"{folder}, {size / 2**20:.0f} MiB in {len(files)} files")
+
+
+def check_extras() -> Iterator[Check]:
+    """Yield which optional packages are there, and the command for those that are not."""
+    for extra, distributions in EXTRAS.items():
+        missing = list_missing(distributions)
+        if not missing:
+            versions = ", ".join(f"{one} {_read_version(one)}" for one in distributions)
+            yield Check(f"[{extra}]", "ok", versions)
+        else:
+            command = f"pip install '{DISTRIBUTION}[{extra}]'"
+            yield Check(f"[{extra}]", "absent", f"{', '.join(missing)}: {command}")
+
+
+def _read_version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown version"
