@@ -217,3 +217,34 @@ def test_encoding_lr_without_parameters_is_said_once(tiny, caplog):
     with caplog.at_level("INFO", "zoo"):
         fit("vit_comrope", tiny, Path("run"), "never")
     assert caplog.text.count("optim.encoding_lr 2 has no effect: the encoding has no param") == 1
+
+
+def test_a_killed_run_goes_on_from_the_steps_that_it_saved(whole, tiny, weights, monkeypatch):
+    tiny.append("trainer.save_every_n_steps=4")  # of six in an epoch
+
+    def die(self, trainer, *_):
+        if trainer.global_step == 9:
+            raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StopOnSignal, "on_train_batch_start", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            fit("vit_comrope", tiny, Path("broken"), "never")
+    assert checkpoint.read(Path("broken/checkpoints/last.ckpt"))["global_step"] == 8
+    assert fit("vit_comrope", tiny, Path("broken"), "auto")["metrics"] == whole[1]["metrics"]
+    for name in ("last", "best"):
+        assert same(
+            weights(whole[0] / f"checkpoints/{name}.ckpt"),
+            weights(f"broken/checkpoints/{name}.ckpt"),
+        )
+
+
+def test_a_run_stops_early_and_stays_stopped(tiny, weights, caplog):
+    tiny += ["trainer.early_stopping={patience: 1, min_delta: 1.0}", "optim.lr=1e-9"]
+    with caplog.at_level("INFO", "zoo"):
+        first = fit("vit_comrope", tiny, Path("run"), "never")
+    assert "Stopped early at step 12: val/loss has not improved in 1 validations" in caplog.text
+    before = weights("run/checkpoints/last.ckpt")
+    assert fit("vit_comrope", tiny, Path("run"), "auto")["metrics"] == first["metrics"]
+    assert checkpoint.read(Path("run/checkpoints/last.ckpt"))["global_step"] == 12
+    assert same(before, weights("run/checkpoints/last.ckpt"))

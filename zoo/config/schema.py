@@ -50,10 +50,22 @@ OURS = (
     "ema_decay",
     "async_checkpoint",
     "num_threads",
+    "save_every_n_steps",
+    "early_stopping",
 )
 LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
 # what fast_dev_run sets
 ONCE = dict.fromkeys((*LIMITS, "max_epochs", "max_steps", "log_every_n_steps"), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyStoppingOptions:
+    """When to stop training before its last step."""
+
+    patience: Count
+    """Validations in a row without an improvement of the task's monitored metric."""
+    min_delta: Annotated[float, Between(0)] = 0.0
+    """A smaller change is no improvement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +106,10 @@ class TrainerOptions:
     """Recompute blocks in the backward pass instead of storing their activations."""
     ema_decay: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = None
     """Decay of an exponential moving average of the weights, which is then evaluated."""
+    save_every_n_steps: Count | None = None
+    """Optimiser steps between two checkpoints within an epoch; null saves after epochs alone."""
+    early_stopping: EarlyStoppingOptions | None = None
+    """Stop where the monitored metric improves no more: {patience: 5}; null never does."""
     async_checkpoint: bool = False
     """Write checkpoints in the background."""
     num_threads: Count | None = None

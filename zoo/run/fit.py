@@ -19,7 +19,7 @@ from zoo.models.transformer import enable_activation_checkpointing
 from zoo.optim.param_groups import find_encoding_parameters
 from zoo.run import atomic_io, checkpoint, init_from, loggers, run_dir
 from zoo.run.build import Experiment
-from zoo.run.callbacks.checkpointing import Checkpoints, SealedCheckpointIO
+from zoo.run.callbacks.checkpointing import Checkpoints, SealedCheckpointIO, StopWithoutImprovement
 from zoo.run.callbacks.ema import ExponentialMovingAverage
 from zoo.run.callbacks.guards import FiniteGuard, StopOnSignal
 from zoo.run.callbacks.manifest import CostTracker, StartManifest, measure_step_seconds, write_end
@@ -146,7 +146,7 @@ def train(experiment: Experiment, start: Start, processes: Processes) -> dict[st
 
     trainer.strategy.checkpoint_io = storage
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    callbacks += _build_callbacks(experiment, checkpoints, [costs, signals])
+    callbacks += _build_callbacks(experiment, task, checkpoints, [costs, signals])
     if processes.first:
         trainer.loggers = loggers.build_loggers(recipe, start.run, keep_until=start.step)
         _begin(experiment, task, start, transfer)
@@ -206,7 +206,7 @@ def _build_task(
 
 
 def _build_callbacks(
-    experiment: Experiment, checkpoints: Checkpoints, last: list[L.Callback]
+    experiment: Experiment, task: Task, checkpoints: Checkpoints, last: list[L.Callback]
 ) -> list[L.Callback]:
     """Build the callbacks in the order in which Lightning calls them."""
     recipe, processes = experiment.recipe, checkpoints.processes
@@ -221,6 +221,8 @@ def _build_callbacks(
         callbacks.append(
             AttentionDiagnostics(diagnostics, processes.broadcast, processes.all_reduce_max)
         )
+    if recipe.trainer.early_stopping is not None:
+        callbacks.append(StopWithoutImprovement(task, recipe.trainer.early_stopping))
     progress = [TrainingProgress(), EvaluationProgress()]
     return [*callbacks, *progress, FiniteGuard(checkpoints), checkpoints, *last]
 

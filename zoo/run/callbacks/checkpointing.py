@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.plugins.io import CheckpointIO
 
 from zoo.config import Recipe
+from zoo.config.schema import EarlyStoppingOptions
 from zoo.data.base import DataModule
 from zoo.run import atomic_io
 from zoo.run import checkpoint as checkpoints
@@ -75,7 +77,10 @@ class SealedCheckpointIO(CheckpointIO):
 
 
 class Checkpoints(L.Callback):
-    """Writes `last` after every epoch, and `best` when the monitored metric improves."""
+    """Writes `last` after every epoch, and `best` when the monitored metric improves.
+
+    The recipe may ask for `last` within an epoch too, after every so many steps.
+    """
 
     def __init__(
         self,
@@ -150,10 +155,26 @@ class Checkpoints(L.Callback):
         """Remember the random state for a checkpoint that a signal demands during validation."""
         self._before_validation = get_random_state()
 
-    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        """Stop at the last step, so that Lightning validates even in the middle of an epoch."""
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Stop at the last step, so that Lightning validates even in the middle of an epoch.
+
+        Before it save `last` where the recipe asks for it, between two steps of the optimiser; the
+        end of an epoch saves by itself, after validation.
+        """
         if trainer.global_step == trainer.max_steps:
             trainer.should_stop = True
+        every = self.recipe.trainer.save_every_n_steps
+        is_between = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        is_last = trainer.is_last_batch or trainer.should_stop
+        if every and is_between and not is_last and trainer.global_step % every == 0:
+            self.save(trainer, "last")
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Note that the metric is of this epoch."""
@@ -184,6 +205,42 @@ class Checkpoints(L.Callback):
         path = self.folder / f"{name}.ckpt"
         trainer.save_checkpoint(path)
         return path
+
+
+class StopWithoutImprovement(EarlyStopping):
+    """Stops after a validation where the monitored metric has not improved for long.
+
+    It counts before the epoch ends, so that the checkpoint of the epoch has the count.
+
+    Args:
+        task: Whose metric it monitors.
+        options: How long, and what counts as an improvement.
+    """
+
+    def __init__(self, task: Task, options: EarlyStoppingOptions) -> None:
+        super().__init__(
+            task.monitor,
+            mode=task.mode,
+            patience=options.patience,
+            min_delta=options.min_delta,
+            check_finite=False,
+            check_on_train_epoch_end=False,
+        )
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop at once where the run had stopped before it was resumed."""
+        if self.wait_count >= self.patience:
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Say why training has ended."""
+        if self.wait_count >= self.patience:
+            log.info(
+                "Stopped early at step %d: %s has not improved in %d validations",
+                trainer.global_step,
+                self.monitor,
+                self.wait_count,
+            )
 
 
 def _restart_validation(progress: dict[str, Any]) -> None:
