@@ -75,13 +75,13 @@ def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options:
         OptionError: A name or option is unknown, or a value does not fit `dims` (a ValueError).
     """
     if isinstance(name, str | Mapping | Choice):
-        choice = _parse_entry(name)
+        choice = parse_entry(name)
         return make_factory(Choice(choice.name, {**choice.options, **options}))(dims)
     if options:
         problem = "a list of encodings takes options in its entries: [{name: liere, block: 4}]"
         raise OptionError("name", problem)
 
-    choices = [_parse_entry(entry) for entry in name]
+    choices = [parse_entry(entry) for entry in name]
     counts = Counter(choice.name for choice in choices)
     repeated = sorted(name for name, count in counts.items() if count > 1)
     if repeated:
@@ -90,7 +90,8 @@ def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options:
     return Chain(dims, {choice.name: make_factory(choice)(dims) for choice in choices})
 
 
-def _parse_entry(entry: EncodingSpec) -> Choice:
+def parse_entry(entry: EncodingSpec) -> Choice:
+    """Return the name and the options of an entry of a list of encodings."""
     if isinstance(entry, Choice):
         return entry
     if isinstance(entry, str):
@@ -105,7 +106,7 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
     Raises:
         OptionError: The name or an option is unknown, or a value is out of bounds.
     """
-    choice = _parse_entry(entry)
+    choice = parse_entry(entry)
     cls, options = encoding_class(choice.name), dict(choice.options)
 
     facts = {}

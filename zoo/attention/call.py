@@ -205,6 +205,12 @@ class AttentionCall:
     query_index: Tensor | None = None
     """Sequence indices of the queries among the keys, int [N]. None: they are the last N."""
 
+    mask: Tensor | None = None
+    """Further attention mask, bool [1|B, 1, N, M], True where a query may attend to a key."""
+
+    dropout: float = 0.0
+    """Probability that a weight is set to 0, as in training; the others are scaled up."""
+
     def replace(self, **changes: object) -> AttentionCall:
         """Return the call with some fields replaced."""
         return replace_fields(self, changes)
@@ -290,8 +296,8 @@ class AttentionCall:
     def visible(self) -> Index | None:
         """The attention mask, as a function of pairs; None if all are visible.
 
-        It hides padding, other documents, later tokens under a causal mask, and pairs outside the
-        window, unless one of the two has no position.
+        It hides padding, other documents, later tokens under a causal mask, what `mask` hides, and
+        pairs outside the window, unless one of the two has no position.
         """
         rules: list[Index] = []
         if self.causal and (self.q.shape[2] > 1 or self.query_index is not None):
@@ -300,6 +306,8 @@ class AttentionCall:
             rules.append(lambda b, h, i, j: self._is_in_window(b, i, j))
         if self.queries.document is not None and self.keys.document is not None:
             rules.append(lambda b, h, i, j: self._is_same_document(b, i, j))
+        if (mask := self.mask) is not None:
+            rules.append(lambda b, h, i, j: index_table(mask, b, 0 * h, i, j))
         if len(rules) < 2:
             return rules[0] if rules else None
         return lambda b, h, i, j: reduce(and_, (rule(b, h, i, j) for rule in rules))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from zoo.attention.call import AttentionCall, Index, Span, TransformScores, multiply_bias
 from zoo.attention.coordinates import apply_convention
-from zoo.attention.encoding import Dims, Encoding
+from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.attention.tokens import Tokens, pick
 from zoo.errors import OptionError
 from zoo.reporting.panel import Panel
@@ -145,6 +145,46 @@ class Chain(Encoding):
             if is_later and (new.scale != old.scale or new.q is not old.q):
                 problem = f"{encoding.name} changes what {name}, before it, has multiplied"
                 raise OptionError("encoding", f"{problem}; list it first")
+
+
+def build_chains(
+    dims: Dims, factories: Mapping[str, EncodingFactory], *, causal: bool
+) -> tuple[nn.ModuleDict, tuple[Chain, ...]]:
+    """Build the encodings of a model, and the chain of each layer.
+
+    Args:
+        dims: Sizes of a layer; `dims.depth` is the number of layers.
+        factories: The encodings by name, each a function of the sizes of its layer.
+        causal: Whether the model has a causal mask.
+
+    Returns:
+        Each encoding once, or once per layer if it is not shared, and the chains, which are views
+        of these.
+
+    Raises:
+        OptionError: An encoding does not fit the model.
+    """
+    layers = [replace(dims, layer=layer) for layer in range(dims.depth or 1)]
+    modules = nn.ModuleDict()
+    by_layer: list[dict[str, Encoding]] = [{} for _ in layers]
+
+    for name, make in factories.items():
+        first = make(layers[0])
+        _check_causality(name, first, causal)
+        each = [first] * len(layers) if first.shared else [first, *map(make, layers[1:])]
+        modules[name] = first if first.shared else nn.ModuleList(each)
+        for encodings, encoding in zip(by_layer, each, strict=True):
+            encodings[name] = encoding
+    return modules, tuple(map(Chain, layers, by_layer))
+
+
+def _check_causality(name: str, encoding: Encoding, causal: bool) -> None:
+    if encoding.causal_only and not causal:
+        problem = f"{name} needs a causal mask, which this model does not have"
+        raise OptionError("encoding", f"{problem}; choose model decoder, or another encoding")
+    if encoding.needs_full_sequence and causal:
+        problem = f"{name} with these options reads the whole text, which a causal model cannot"
+        raise OptionError("encoding", f"{problem}; choose model encoder, or other options")
 
 
 def _updates_keys(encoding: Encoding) -> bool:

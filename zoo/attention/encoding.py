@@ -30,6 +30,7 @@ class Dims:
         depth: Number of layers of the model.
         kv_heads: Number of key-value heads G, a divisor of `heads`; by default H. A bias belongs to
             a query head, a rotation to a key head (grouped-query attention, arXiv:2305.13245).
+        head_dim: Head dim K; by default `dim` divided by `heads`.
 
     Raises:
         OptionError: Sizes are not positive or do not divide.
@@ -42,12 +43,17 @@ class Dims:
     layer: int = 0
     depth: int | None = None
     kv_heads: int | None = None
+    head_dim: int = 0
 
     def __post_init__(self) -> None:
         if self.dim < 1:
             raise OptionError("dim", f"dim {self.dim} is not positive")
-        if self.heads < 1 or self.dim % self.heads:
+        if self.head_dim < 0:
+            raise OptionError("head_dim", f"head_dim {self.head_dim} is not positive")
+        if self.heads < 1 or (not self.head_dim and self.dim % self.heads):
             raise OptionError("heads", f"dim {self.dim} is not divisible by heads {self.heads}")
+        if not self.head_dim:
+            object.__setattr__(self, "head_dim", self.dim // self.heads)
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise OptionError(
                 "kv_heads", f"heads {self.heads} is not divisible by kv_heads {self.kv_heads}"
@@ -62,11 +68,6 @@ class Dims:
                 f"length {self.length} does not give a positive size for each of {self.axes} axes"
             )
             raise OptionError("length", problem)
-
-    @property
-    def head_dim(self) -> int:
-        """Head dim K."""
-        return self.dim // self.heads
 
     @property
     def num_kv_heads(self) -> int:

@@ -96,15 +96,15 @@ class Tokens:
         """Return the last `count` tokens."""
         if count == len(self):
             return self
-        return self._map(lambda values: values[:, max(values.shape[1] - count, 0) :])
+        return self.map_values(lambda values: values[:, max(values.shape[1] - count, 0) :])
 
     def select(self, indices: Tensor) -> Tokens:
         """Return the tokens at sequence indices [n]; all values must cover them."""
-        return self._map(lambda values: values[:, indices]).replace(consecutive=False)
+        return self.map_values(lambda values: values[:, indices]).replace(consecutive=False)
 
     def detach(self) -> Tokens:
         """Return the tokens without gradients."""
-        return self._map(Tensor.detach)
+        return self.map_values(Tensor.detach)
 
     def drop_states(self) -> Tokens:
         """Return the tokens with states of width 0, as a KV cache keeps them."""
@@ -151,7 +151,7 @@ class Tokens:
         dtype = torch.bool if default is True else torch.long
         return self.x.new_full((1, len(self)), default, dtype=dtype)
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Tokens:
+    def map_values(self, change: Callable[[Tensor], Tensor]) -> Tokens:
         """Apply `change` to all that has a token axis; drop tables, which are of these tokens."""
 
         def change_optional(values: Tensor | None) -> Tensor | None:

@@ -31,7 +31,9 @@ class TransformerXL(Encoding):
         if dims.dim % 2:
             raise OptionError("name", f"transformer_xl needs an even dim, not {dims.dim}")
         self.base = base
-        self.project = init_normal(nn.Linear(dims.dim, dims.dim, bias=False))  # [H K, D]
+        self.project = init_normal(
+            nn.Linear(dims.dim, dims.heads * dims.head_dim, bias=False)
+        )  # [H K, D]
         self.content = nn.Parameter(torch.randn(dims.heads, dims.head_dim) * 0.02)
         self.place = nn.Parameter(torch.randn(dims.heads, dims.head_dim) * 0.02)
 

@@ -34,8 +34,8 @@ class TUPE(Encoding):
         self.stretch = stretch
         self.table = nn.Parameter(torch.randn(dims.tokens, dims.dim) * 0.02)  # [length, D]
         self.norm = nn.LayerNorm(dims.dim, eps=1e-5)
-        self.query = init_normal(nn.Linear(dims.dim, dims.dim))
-        self.key = init_normal(nn.Linear(dims.dim, dims.dim))
+        self.query = init_normal(nn.Linear(dims.dim, dims.heads * dims.head_dim))
+        self.key = init_normal(nn.Linear(dims.dim, dims.heads * dims.head_dim))
         self.reset = nn.Parameter(torch.zeros(2, dims.heads))
 
     def adapt_parameter(self, name: str, value: Tensor, source: Self) -> Tensor | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from zoo.attention.chain import Chain
-from zoo.attention.encoding import Dims, Encoding, EncodingFactories
+from zoo.attention.chain import Chain, build_chains
+from zoo.attention.encoding import Dims, EncodingFactories
 from zoo.attention.layer import Context, LayerOptions, Projection, SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
@@ -193,24 +193,17 @@ class Transformer(nn.Module):
         Raises:
             OptionError: An encoding does not fit the model.
         """
-        layers = [replace(dims, layer=layer) for layer in range(dims.depth or 1)]
-        self.encoding = nn.ModuleDict()
-        by_layer: list[dict[str, Encoding]] = [{} for _ in layers]
-
-        for name, make in factories.items():
-            first = make(layers[0])
-            _check_causality(name, first, causal)
-            each = [first] * len(layers) if first.shared else [first, *map(make, layers[1:])]
-            self.encoding[name] = first if first.shared else nn.ModuleList(each)
-            for encodings, encoding in zip(by_layer, each, strict=True):
-                encodings[name] = encoding
-
-        self.chains = tuple(map(Chain, layers, by_layer))
+        self.encoding, self.chains = build_chains(dims, factories, causal=causal)
         self.blocks = nn.ModuleList(
             Block(
-                layer, options, causal=causal, backend=backend, window=window, attention=attention
+                chain.dims,
+                options,
+                causal=causal,
+                backend=backend,
+                window=window,
+                attention=attention,
             )
-            for layer in layers
+            for chain in self.chains
         )
         is_post = options.norm_position == "post"
         self.norm = nn.Identity() if is_post else make_norm(dims.dim, options)
@@ -228,15 +221,6 @@ class Transformer(nn.Module):
             else:
                 tokens = block(tokens, chain, context)
         return tokens.replace(x=self.norm(tokens.x))
-
-
-def _check_causality(name: str, encoding: Encoding, causal: bool) -> None:
-    if encoding.causal_only and not causal:
-        problem = f"{name} needs a causal mask, which this model does not have"
-        raise OptionError("encoding", f"{problem}; choose model decoder, or another encoding")
-    if encoding.needs_full_sequence and causal:
-        problem = f"{name} with these options reads the whole text, which a causal model cannot"
-        raise OptionError("encoding", f"{problem}; choose model encoder, or other options")
 
 
 def find_transformers(model: nn.Module) -> list[Transformer]:

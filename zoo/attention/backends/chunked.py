@@ -47,7 +47,7 @@ def _attend_span(call: AttentionCall, span: Span) -> Tensor:
 
     if not torch.is_grad_enabled():
         return attend()
-    return checkpoint(attend, use_reentrant=False, preserve_rng_state=False)
+    return checkpoint(attend, use_reentrant=False, preserve_rng_state=call.dropout > 0)
 
 
 def _make_span(call: AttentionCall, first: int, end: int) -> Span:

@@ -37,7 +37,7 @@ def choose_backend(call: AttentionCall, device: str | None = None) -> tuple[str,
     is_cpu = (device or call.q.device.type) == "cpu"
     if call.biases:
         has_block = any(isinstance(one, BlockBias) and one.index is None for one in call.biases)
-        if is_cuda and not has_block:
+        if is_cuda and not has_block and not call.dropout:
             return "flex", "a bias for each pair, fused as an index function"
         return "chunked", "a bias for each pair"
     if _is_single_query(call):
@@ -48,7 +48,8 @@ def choose_backend(call: AttentionCall, device: str | None = None) -> tuple[str,
     if call.low_rank_biases and not fits_in_channels(call):
         return "chunked", "a low-rank bias of large rank"
     if call.has_window:
-        return ("flex", "a window, as blocks") if is_cuda else ("sdpa", "a window, as a mask")
+        can_skip = is_cuda and not call.dropout
+        return ("flex", "a window, as blocks") if can_skip else ("sdpa", "a window, as a mask")
     if call.low_rank_biases:
         return "sdpa", "low-rank biases as channels of q and k, no mask"
     return "sdpa", "nothing but q, k and v"
@@ -70,6 +71,9 @@ def attend(call: AttentionCall, backend: str = "auto") -> tuple[Tensor, Tensor |
         _, reason = choose_backend(call)
         problem = f"{name} cannot compute this attention: {reason}"
         raise OptionError("backend", f"{problem}; use reference or chunked")
+    if name == "flex" and call.dropout:
+        problem = "flex has no dropout of attention weights"
+        raise OptionError("backend", f"{problem}; use sdpa, chunked or reference")
 
     functions = {
         "reference": attend_reference,

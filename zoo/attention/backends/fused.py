@@ -29,7 +29,8 @@ def attend_sdpa(call: AttentionCall) -> Tensor:
     else:
         bias = call.sum_biases()
 
-    is_plain = bias is None and call.queries.document is None and not call.has_window
+    has_mask = call.queries.document is not None or call.mask is not None
+    is_plain = bias is None and not has_mask and not call.has_window
     is_causal = call.causal and call.is_square and is_plain
     mask = None
     if call.visible is not None and not is_causal:
@@ -42,7 +43,9 @@ def attend_sdpa(call: AttentionCall) -> Tensor:
     if q.shape[-1] != width:  # one width, a multiple of eight, keeps the flash kernel
         widest = -(-max(q.shape[-1], width) // 8) * 8
         q, k, v = (F.pad(heads, (0, widest - heads.shape[-1])) for heads in (q, k, v))
-    out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, scale=call.scale)
+    out = F.scaled_dot_product_attention(
+        q, k, v, mask, dropout_p=call.dropout, is_causal=is_causal, scale=call.scale
+    )
     return out[..., :width]
 
 
@@ -81,7 +84,7 @@ def _make_score_mod(call: AttentionCall) -> Callable[..., Tensor] | None:
 
 def _mask_batch(call: AttentionCall) -> int | None:
     """Return the batch size of the mask; None if one mask serves all samples."""
-    batch = 1
+    batch = 1 if call.mask is None else len(call.mask)
     for tokens in (call.queries, call.keys):
         for values in (tokens.document, tokens.has_position):
             if values is not None:

@@ -45,16 +45,18 @@ def normalize_scores(call: AttentionCall, scores: Tensor, span: Span | None = No
     with disable_autocast(call.q.device):
         if call.normalize is not None:
             return call.normalize(scores, attention_mask(call, span), span or call.full_span)
-        if call.keys.document is None:  # each token sees itself
+        if call.keys.document is None and call.mask is None:  # each token sees itself
             return scores.softmax(-1)
         is_blind = ~attention_mask(call, span).any(-1, keepdim=True)
         return scores.masked_fill(is_blind, 0).softmax(-1).masked_fill(is_blind, 0)
 
 
 def apply_weights(call: AttentionCall, weights: Tensor, span: Span | None = None) -> Tensor:
-    """Average values and extra values by weights [B, H, n, m]: [B, H, n, V + E]."""
+    """Average values and extra values by weights [B, H, n, m], after dropout: [B, H, n, V + E]."""
     span = span or call.full_span
     values = call.concat_values()
+    if call.dropout:
+        weights = F.dropout(weights, call.dropout)
     with disable_autocast(call.q.device):
         out = weights @ upcast(span.slice_keys(values))
         if call.extra_output is not None:

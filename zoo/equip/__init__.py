@@ -1,0 +1,1 @@
+"""Put any encoding into a model that zoo did not build."""

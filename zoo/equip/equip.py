@@ -1,0 +1,195 @@
+"""`zoo.equip`: put any encoding into a model that zoo did not build, and take it out again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from torch import nn
+
+from zoo.api import EncodingSpec, make_factory, parse_entry
+from zoo.attention.backends.dispatch import BACKENDS
+from zoo.attention.encoding import Dims, Encoding, EncodingFactory
+from zoo.equip.equipment import Equipment
+from zoo.equip.surgery import Surgery
+from zoo.errors import OptionError
+from zoo.registry import Choice
+
+NAME = "zoo_encoding"  # the submodule of an equipped model that holds its encodings
+
+
+class Adapter(Protocol):
+    """What is known of a model: an adapter for each library."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether the model has a causal mask."""
+        ...
+
+    @property
+    def interleave(self) -> int:
+        """How many channels of a head the model rotates as halves."""
+        ...
+
+    @property
+    def without_position(self) -> tuple[int, ...]:
+        """Numbers of layers that have no positions in the model itself."""
+        ...
+
+    @property
+    def own_ropes(self) -> tuple[Mapping[str, Any], ...]:
+        """The options of `rope`, for each layer, that make it the model's own; or empty."""
+        ...
+
+    def find_dims(self, length: int | tuple[int, ...] | None) -> Dims:
+        """Return the sizes of the model."""
+        ...
+
+    def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
+        """Hook the encodings into the model; return what was removed from it."""
+        ...
+
+
+@dataclass(frozen=True)
+class EquipReport:
+    """What `zoo.equip` did to a model."""
+
+    encoding: str
+    """The encodings, with the options that were taken from the model."""
+    layers: int
+    """Attention layers that have them."""
+    parameters: int
+    """New parameters, all named `zoo_encoding.*`."""
+    removed: tuple[str, ...]
+    """The model's own positions, and what became of them."""
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.encoding} in {self.layers} layers, {self.parameters:,} new parameters"]
+        lines += [f"removed: {one}" for one in self.removed]
+        return "\n".join([*lines, *self.notes])
+
+
+def equip(
+    model: nn.Module,
+    encoding: EncodingSpec | Sequence[EncodingSpec],
+    *,
+    length: int | tuple[int, ...] | None = None,
+    backend: str = "auto",
+) -> EquipReport:
+    """Put encodings into a model, in place of its own positions. The model is changed.
+
+    Its weights stay, with their names; the encodings are a new submodule, `zoo_encoding`. Plain
+    "rope" takes base, rotary fraction and scaling of the model's own rotary embedding, if it has
+    one, so that the model computes what it did before.
+
+    Args:
+        model: A model of transformers.
+        encoding: A name, a mapping with options, or a list of these.
+        length: Length of training in tokens, or patches along each axis; by default what the
+            model's configuration says. Some encodings need it.
+        backend: "auto", "reference", "chunked", "sdpa" or "flex".
+
+    Returns:
+        What was removed and added.
+
+    Raises:
+        OptionError: The model is of a family that is not known, or the encoding does not fit it.
+            The model is then as before.
+    """
+    if is_equipped(model):
+        raise OptionError("model", "the model is equipped already; call zoo.unequip(model) first")
+    if backend not in BACKENDS:
+        raise OptionError("backend", f"no backend {backend!r}; known are {', '.join(BACKENDS)}")
+    adapter = _find_adapter(model)
+    dims = adapter.find_dims(length)
+    entries = [encoding] if isinstance(encoding, str | Mapping | Choice) else list(encoding)
+    choices = [parse_entry(entry) for entry in entries]
+
+    names: list[str] = []
+    factories: dict[str, EncodingFactory] = {}
+    for choice in choices:
+        if choice.name in factories:
+            raise OptionError("encoding", f"{choice.name} is in the list twice; list it once")
+        if choice.name == "rope" and not choice.options and adapter.own_ropes:
+            factories["rope"] = _make_own_rope(adapter.own_ropes)
+            choice = replace(choice, options=adapter.own_ropes[0])
+        else:
+            factories[choice.name] = make_factory(choice)
+        names.append(_describe(choice))
+
+    equipment = Equipment(
+        dims,
+        factories,
+        causal=adapter.causal,
+        interleave=adapter.interleave,
+        without_position=adapter.without_position,
+        backend=backend,
+    )
+    example = next(model.parameters())
+    equipment.to(device=example.device, dtype=example.dtype).train(model.training)
+
+    surgery = Surgery()
+    try:
+        surgery.add_module(model, NAME, equipment)
+        removed = adapter.install(equipment, surgery)
+    except BaseException:
+        surgery.undo()
+        raise
+    equipment.surgery = surgery
+    count = sum(parameter.numel() for parameter in equipment.parameters())
+    bare = adapter.without_position
+    notes = (f"layers without positions, as before: {', '.join(map(str, bare))}",) if bare else ()
+    layers = len(equipment.chains) - len(bare)
+    return EquipReport(" + ".join(names), layers, count, tuple(removed), notes)
+
+
+def unequip(model: nn.Module) -> None:
+    """Take the encodings out of a model, and give it its own positions back.
+
+    Args:
+        model: A model that `zoo.equip` changed.
+
+    Raises:
+        OptionError: The model is not equipped.
+    """
+    if not is_equipped(model):
+        raise OptionError("model", "the model is not equipped")
+    equipment = model.get_submodule(NAME)
+    assert isinstance(equipment, Equipment)
+    equipment.surgery.undo()
+
+
+def is_equipped(model: nn.Module) -> bool:
+    """Return whether a model has encodings of zoo."""
+    return NAME in dict(model.named_children())
+
+
+def _find_adapter(model: nn.Module) -> Adapter:
+    """Find the adapter of a model by the library that its class is from."""
+    libraries = {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
+    if "transformers" in libraries:
+        from zoo.equip.transformers_models import TransformersAdapter
+
+        return TransformersAdapter(model)
+    problem = f"{type(model).__name__} is no model of transformers"
+    raise OptionError("model", f"{problem}; see zoo.Attention for a layer of your own model")
+
+
+def _make_own_rope(ropes: Sequence[Mapping[str, Any]]) -> EncodingFactory:
+    """Make a factory of `rope` with the options of each layer."""
+    factories = [make_factory(Choice("rope", dict(options))) for options in ropes]
+    is_shared = all(options == ropes[0] for options in ropes)
+
+    def make(dims: Dims) -> Encoding:
+        encoding = factories[dims.layer](dims)
+        encoding.shared = is_shared
+        return encoding
+
+    return make
+
+
+def _describe(choice: Choice) -> str:
+    options = ", ".join(f"{key}={value}" for key, value in choice.options.items())
+    return f"{choice.name}({options})" if options else choice.name

@@ -1,0 +1,216 @@
+"""The encodings of an equipped model, and what they do in each of its layers.
+
+Nothing here knows which library a model is from. An adapter finds the layers of a model, calls
+`Equipment.begin` before the first of them, `Equipment.enter_layer` before each attention, and
+`Layer.attend` in place of the attention.
+
+Shapes: B batch, H query heads, G key-value heads, N queries, M keys, K head dim, V value dim, D
+model dim, P axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention.backends import reference
+from zoo.attention.backends.dispatch import attend
+from zoo.attention.call import AttentionCall, repeat_kv_heads
+from zoo.attention.chain import Chain, build_chains
+from zoo.attention.coordinates import grid
+from zoo.attention.encoding import Dims, Encoding, EncodingFactory
+from zoo.attention.tokens import Tokens
+from zoo.equip.surgery import Surgery
+from zoo.errors import OptionError
+
+
+@dataclass
+class ForwardPass:
+    """What one forward pass of an equipped model hands from layer to layer."""
+
+    grid_size: tuple[int, ...] | None = None
+    """Patches along each axis of the images of this pass; None for texts."""
+
+    tokens: Tokens | None = None
+    """The tokens as they enter the first layer, without states."""
+
+
+@dataclass
+class Layer:
+    """One attention of one forward pass: its encodings, its new tokens and, after a cache, all."""
+
+    chain: Chain
+    tokens: Tokens
+    causal: bool
+    backend: str
+    interleave: int
+    """How many channels R the model rotates, i together with i + R/2, where zoo rotates 2i and
+    2i + 1. They are put in zoo's order, which changes no product of queries and keys."""
+    keys: Tokens | None = None
+    """The tokens of all keys, once a cache has joined them; None if there is no cache."""
+
+    def transform_key(self, k: Tensor) -> Tensor:
+        """Transform new keys [B, G, N, K] before they are cached."""
+        return self.chain.transform_key(self._order_channels(k), self.tokens)
+
+    def describe(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float | None,
+        mask: Tensor | None = None,
+        dropout: float = 0.0,
+    ) -> AttentionCall:
+        """Describe the attention of this layer, without computing it.
+
+        Args:
+            q: Queries [B, H, N, K] of the new tokens, before any encoding.
+            k: Keys [B, G, M, K]: as they were cached, or before any encoding if there is no cache.
+            v: Values [B, G, M, V].
+            scale: Factor of the products of queries and keys; None: K^-1/2.
+            mask: Attention mask, bool [1|B, 1, N, M], besides the causal one.
+            dropout: Dropout of attention weights.
+        """
+        keys = self.keys
+        if keys is None:
+            k, keys = self.transform_key(k), self.tokens
+        count, heads = len(keys), q.shape[1]
+        q, tokens = self._order_channels(q), self.tokens
+        call = AttentionCall(
+            self.chain.transform_query(q, tokens),
+            repeat_kv_heads(k[:, :, :count], heads),
+            repeat_kv_heads(v[:, :, :count], heads),
+            q,
+            tokens,
+            keys,
+            self.causal,
+            q.shape[-1] ** -0.5 if scale is None else scale,
+            transform_query=lambda x: self.chain.transform_query(x, tokens),
+            mask=None if mask is None else mask[..., :count],
+            dropout=dropout,
+        )
+        return self.chain.modify(call)
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        """Compute the output [B, H, N, V] of a call."""
+        out, _ = attend(call, self.backend)
+        return out
+
+    def weights(self, call: AttentionCall) -> Tensor:
+        """Compute the attention weights [B, H, N, M] of a call, in the dtype of its values."""
+        return reference.weights(call).to(call.v.dtype)
+
+    def _order_channels(self, heads: Tensor) -> Tensor:
+        width = self.interleave
+        if not width:
+            return heads
+        if width == heads.shape[-1]:
+            return heads.unflatten(-1, (2, -1)).mT.flatten(-2)
+        rotated = heads[..., :width].unflatten(-1, (2, -1)).mT.flatten(-2)
+        return torch.cat([rotated, heads[..., width:]], dim=-1)
+
+
+class Equipment(nn.ModuleDict):
+    """The encodings of a model, by name, and the chain of each of its layers.
+
+    Args:
+        dims: Sizes of a layer; `dims.depth` is the number of layers.
+        factories: The encodings by name, each a function of the sizes of its layer.
+        causal: Whether the model has a causal mask.
+        interleave: As in `Layer`.
+        without_position: Numbers of the layers that get no encoding.
+        backend: The attention backend, or "auto".
+
+    Raises:
+        OptionError: An encoding does not fit the model.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        factories: Mapping[str, EncodingFactory],
+        *,
+        causal: bool,
+        interleave: int = 0,
+        without_position: Sequence[int] = (),
+        backend: str = "auto",
+    ) -> None:
+        modules, chains = build_chains(dims, factories, causal=causal)
+        super().__init__(modules)
+        _check_chains(chains, causal)
+        bare = [Chain(chain.dims, {}) for chain in chains]
+        # in a tuple, so that parameters are registered once
+        self.chains = tuple(
+            bare[number] if number in without_position else chain
+            for number, chain in enumerate(chains)
+        )
+        self.dims, self.causal, self.interleave, self.backend = dims, causal, interleave, backend
+        self.surgery = Surgery()
+
+    def begin(self, forward_pass: ForwardPass, x: Tensor, positions: Tensor | None) -> Tensor:
+        """Make the tokens of a forward pass, and apply what encodings do before the first layer.
+
+        Args:
+            forward_pass: Where the tokens are stored for all layers.
+            x: States [B, N, D] before the first layer.
+            positions: Positions of a text, int [1|B, N]. None: the grid of the pass, in row-major
+                order, after tokens without a position (CLS and register tokens).
+
+        Returns:
+            The states, to which encodings of the input were added.
+        """
+        tokens = self._make_tokens(forward_pass, x, positions)
+        embedded = self.chains[0].embed(tokens)
+        forward_pass.tokens = embedded.drop_states()
+        return embedded.x.to(x.dtype)
+
+    def enter_layer(self, forward_pass: ForwardPass, number: int, x: Tensor) -> Layer:
+        """Prepare one attention of a forward pass.
+
+        Args:
+            forward_pass: The pass that `begin` was called with.
+            number: Number of the layer.
+            x: Input of the attention [B, N, D].
+        """
+        assert forward_pass.tokens is not None, "begin was not called"
+        chain = self.chains[number]
+        tokens = chain.prepare(forward_pass.tokens.replace(x=x))
+        return Layer(chain, tokens, self.causal, self.backend, self.interleave)
+
+    def _make_tokens(
+        self, forward_pass: ForwardPass, x: Tensor, positions: Tensor | None
+    ) -> Tokens:
+        sizes = forward_pass.grid_size
+        if sizes is None:
+            assert positions is not None
+            pos = positions[..., None].to(torch.promote_types(x.dtype, torch.float32))
+            tokens = Tokens.at(x, pos, ordered=self.causal)
+            if self.causal:
+                return tokens
+            return tokens.replace(grid_size=tokens.pos.new_tensor([[[x.shape[1]]]]))
+
+        pos = grid(sizes, x)
+        special = x.shape[1] - len(pos)
+        index = torch.cat([pos.new_zeros(special, pos.shape[1]), pos])
+        has_position = None
+        if special:
+            has_position = torch.arange(x.shape[1], device=x.device) >= special
+        tokens = Tokens.at(x, index, has_position)
+        return tokens.replace(grid_size=tokens.pos.new_tensor([[sizes]]))
+
+
+def _check_chains(chains: Sequence[Chain], causal: bool) -> None:
+    """Raise OptionError for encodings that a model of another library cannot have."""
+    for encoding in chains[0]:
+        if type(encoding).after_attention is not Encoding.after_attention:
+            problem = f"{encoding.name} carries data from layer to layer"
+            raise OptionError("encoding", f"{problem}, which only zoo's own models pass on")
+        if causal and encoding.coordinates != "index":
+            problem = f"{encoding.name} has {encoding.coordinates} coordinates, which need the "
+            problem += "length of the whole text; a causal model does not know it"
+            raise OptionError("encoding", f"{problem}; add coordinates: index to its entry")

@@ -1,0 +1,391 @@
+"""Models of Hugging Face transformers: where their layers, caches and own positions are.
+
+The attention of every supported model goes through transformers' AttentionInterface. An equipped
+model uses the implementation "zoo"; hooks on its layers hand tokens and states to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import sdpa_mask
+
+from zoo.attention.encoding import Dims
+from zoo.equip.equipment import Equipment, ForwardPass
+from zoo.equip.surgery import Surgery
+from zoo.equip.token_cache import CacheView
+from zoo.errors import OptionError
+
+IMPLEMENTATION = "zoo"
+CACHE_NAMES = ("cache", "past_key_values", "layer_past")
+PASS = "zoo_pass"  # the keyword argument that hands a ForwardPass to layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Where the parts of a model are, as dotted paths below its base model.
+
+    Attributes:
+        layers: The list of layers.
+        attention: The attention of a layer, below the layer.
+        rotary: The module that makes tables of cos and sin, if the model has one.
+        tables: Embeddings or parameters that are added for positions.
+        causal: Whether the model has a causal mask.
+        is_image: Whether it reads images.
+        empty_rotary: Whether tables of width 0 turn the rotation off, which then costs nothing.
+    """
+
+    layers: str
+    attention: str
+    rotary: str = ""
+    tables: tuple[str, ...] = ()
+    causal: bool = True
+    is_image: bool = False
+    empty_rotary: bool = False
+
+
+LLAMA = Family(layers="layers", attention="self_attn", rotary="rotary_emb")
+FAMILIES: Mapping[str, Family] = {
+    **dict.fromkeys(
+        ("llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2", "granite", "phi3"), LLAMA
+    ),
+    "gpt_neox": Family(
+        layers="layers", attention="attention", rotary="rotary_emb", empty_rotary=True
+    ),
+    "gpt2": Family(layers="h", attention="attn", tables=("wpe",)),
+    "bert": Family(
+        layers="encoder.layer",
+        attention="attention.self",
+        tables=("embeddings.position_embeddings",),
+        causal=False,
+    ),
+    "modernbert": Family(layers="layers", attention="attn", rotary="rotary_emb", causal=False),
+    "vit": Family(
+        layers="layers",
+        attention="attention",
+        tables=("embeddings.position_embeddings",),
+        causal=False,
+        is_image=True,
+    ),
+    "dinov3_vit": Family(
+        layers="model.layer",
+        attention="attention",
+        rotary="rope_embeddings",
+        causal=False,
+        is_image=True,
+    ),
+    "siglip_vision_model": Family(
+        layers="encoder.layers",
+        attention="self_attn",
+        tables=("embeddings.position_embedding",),
+        causal=False,
+        is_image=True,
+    ),
+}
+"""The families by `config.model_type`."""
+
+REASONS = {
+    "gemma2": "it caps its scores (attn_logit_softcapping)",
+    "gemma3_text": "its layers have two rotary bases",
+    "gemma3": "its layers have two rotary bases",
+    "cohere": "it rotates interleaved pairs of channels",
+    "cohere2": "it rotates interleaved pairs of channels",
+    "gpt_oss": "it has attention sinks",
+    "t5": "it has cross-attention",
+    "bart": "it has cross-attention",
+}
+"""Why some other model types are refused."""
+
+
+class NoRotary(nn.Module):
+    """Tables of cos and sin that turn nothing, in place of a model's own.
+
+    Args:
+        original: The module that it replaces.
+        width: Channels of the tables, 0 where the model then rotates nothing.
+    """
+
+    def __init__(self, original: nn.Module, width: int) -> None:
+        super().__init__()
+        self._original = (original,)  # in a tuple: it is no part of the model any more
+        self.width = width
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Return cos [1, N, width] of ones and sin of zeros for states x [B, N, D]."""
+        cos = x.new_ones(1, x.shape[1], self.width)
+        return cos, torch.zeros_like(cos)
+
+
+class NoPatchRotary(NoRotary):
+    """The same for images, whose tables [patches, width] leave out special tokens: no patch."""
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Return cos and sin [0, width] for images x [B, C, height, width]."""
+        cos = x.new_ones(0, self.width)
+        return cos, torch.zeros_like(cos)
+
+
+class TransformersAdapter:
+    """Equips a model of transformers.
+
+    Args:
+        model: The model.
+
+    Raises:
+        OptionError: The model is of an unknown family, or does something that no encoding of zoo
+            allows for.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model, self.config = model, model.config
+        self.family = _find_family(self.config)
+        _check_config(self.config)
+        self.base = _find_base(model, self.family)
+        self.layers: Sequence[nn.Module] = self.base.get_submodule(self.family.layers)  # type: ignore[assignment]
+
+    @property
+    def causal(self) -> bool:
+        """Whether the model has a causal mask."""
+        return self.family.causal
+
+    @property
+    def interleave(self) -> int:
+        """How many channels of a head the model rotates as halves."""
+        if not self.own_ropes:
+            return 0
+        fraction = self.own_ropes[0].get("rotary_fraction", 1.0)
+        return int(fraction * _head_dim(self.config))
+
+    @property
+    def without_position(self) -> tuple[int, ...]:
+        """Numbers of layers that have no positions in the model itself."""
+        used = getattr(self.config, "no_rope_layers", None)
+        if self.config.model_type != "smollm3" or used is None:
+            return ()
+        return tuple(number for number, has_rope in enumerate(used) if not has_rope)
+
+    def find_dims(self, length: int | tuple[int, ...] | None) -> Dims:
+        """Return the sizes of the model; by default the length that it was trained for."""
+        config, heads = self.config, self.config.num_attention_heads
+        if self.family.is_image:
+            side = config.image_size // config.patch_size
+            axes, trained = 2, (side, side)
+        else:
+            axes, trained = 1, getattr(config, "max_position_embeddings", None)
+        return Dims(
+            config.hidden_size,
+            heads,
+            axes,
+            length=length or trained,
+            depth=len(self.layers),
+            kv_heads=getattr(config, "num_key_value_heads", None),
+            head_dim=_head_dim(config),
+        )
+
+    @property
+    def own_ropes(self) -> tuple[Mapping[str, Any], ...]:
+        """The options of `rope`, for each layer, that make it the model's own.
+
+        Raises:
+            OptionError: The model scales its frequencies as zoo's `rope` does not.
+        """
+        if self.family.is_image or not self.family.rotary:
+            return ()
+        found = self.config.rope_parameters
+        kinds = getattr(self.config, "layer_types", None) or [""] * len(self.layers)
+        return tuple(_translate_rope(found.get(kind, found), self.config) for kind in kinds)
+
+    def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
+        """Hook the encodings into the model; return what was removed from it, in words."""
+        removed = self._remove_positions(surgery)
+        AttentionInterface.register(IMPLEMENTATION, attend_equipped)
+        AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+        surgery.call(
+            partial(self.model.set_attn_implementation, IMPLEMENTATION),
+            undo=partial(self.model.set_attn_implementation, self.config._attn_implementation),
+        )
+        hooks = PassHooks(equipment, self.family, self.config)
+        surgery.hook(self.base, hooks.start_pass)
+        surgery.hook(self.layers[0], hooks.begin)
+        for number, layer in enumerate(self.layers):
+            attention = layer.get_submodule(self.family.attention)
+            surgery.hook(attention, partial(hooks.enter_layer, number))
+        return removed
+
+    def _rotary_width(self) -> int:
+        """Return how many channels of a head the model's own tables are for."""
+        return self.interleave or _head_dim(self.config)
+
+    def _remove_positions(self, surgery: Surgery) -> list[str]:
+        removed = []
+        if self.family.rotary:
+            original = self.base.get_submodule(self.family.rotary)
+            width = 0 if self.family.empty_rotary else self._rotary_width()
+            kind = NoPatchRotary if self.family.is_image else NoRotary
+            surgery.replace_module(self.base, self.family.rotary, kind(original, width))
+            removed.append(f"{self.family.rotary}: rotates nothing")
+        for path in self.family.tables:
+            surgery.zero_table(self.base, path)
+            removed.append(f"{path}: set to 0 and frozen")
+        return removed
+
+
+class PassHooks:
+    """Hooks that hand tokens from layer to layer.
+
+    Args:
+        equipment: The encodings.
+        family: Where the parts of the model are.
+        config: The model's configuration.
+    """
+
+    def __init__(self, equipment: Equipment, family: Family, config: Any) -> None:
+        self._equipment = (equipment,)
+        self.family, self.patch_size = family, getattr(config, "patch_size", None)
+        self.current = ForwardPass()
+
+    def start_pass(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Start a forward pass: called before the base model."""
+        self.current = ForwardPass()
+        if self.family.is_image:
+            pixels = args[0] if args else kwargs["pixel_values"]
+            height, width = pixels.shape[-2:]
+            self.current.grid_size = (height // self.patch_size, width // self.patch_size)
+        return args, {**kwargs, PASS: self.current}
+
+    def begin(
+        self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Make tokens and apply what encodings add to the input: called before the first layer."""
+        x = args[0] if args else kwargs["hidden_states"]
+        positions = None
+        if not self.family.is_image:
+            positions = kwargs.get("position_ids")
+            if positions is None:
+                positions = torch.arange(x.shape[1], device=x.device)[None]
+        (equipment,) = self._equipment
+        x = equipment.begin(self._find_pass(kwargs), x, positions)
+        if args:
+            return (x, *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": x}
+
+    def enter_layer(
+        self, number: int, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Prepare an attention: called before it, with its input and cache."""
+        x = args[0] if args else kwargs["hidden_states"]
+        (equipment,) = self._equipment
+        layer = equipment.enter_layer(self._find_pass(kwargs), number, x)
+        attention.zoo_layer = layer  # type: ignore[assignment]
+        for name in CACHE_NAMES:
+            if kwargs.get(name) is not None:
+                kwargs = {**kwargs, name: CacheView(kwargs[name], layer)}
+        return args, kwargs
+
+    def _find_pass(self, kwargs: Mapping[str, Any]) -> ForwardPass:
+        found = kwargs.get(PASS)
+        return self.current if found is None else found
+
+
+def attend_equipped(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    output_attentions: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute the attention of an equipped model, as transformers' AttentionInterface asks.
+
+    Returns:
+        The output [B, N, H, V], and the weights [B, H, N, M] where they are asked for.
+    """
+    layer = module.zoo_layer
+    mask = attention_mask
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask > torch.finfo(mask.dtype).min / 2
+    call = layer.describe(query, key, value, scale=scaling, mask=mask, dropout=dropout)
+    out = layer.attend(call).transpose(1, 2).contiguous()
+    if output_attentions is None:
+        output_attentions = module.config.output_attentions
+    return out, layer.weights(call) if output_attentions else None
+
+
+def _find_family(config: Any) -> Family:
+    kind = config.model_type
+    if kind in FAMILIES:
+        return FAMILIES[kind]
+    known = ", ".join(FAMILIES)
+    reason = f": {REASONS[kind]}" if kind in REASONS else ""
+    raise OptionError("model", f"models of type {kind} cannot be equipped{reason}; known: {known}")
+
+
+def _find_base(model: PreTrainedModel, family: Family) -> nn.Module:
+    """Find the module below which the paths of a family lie: the model itself, or its base."""
+    root = family.layers.partition(".")[0]
+    names = dict(model.named_children())
+    return model if root in names else model.base_model
+
+
+def _check_config(config: Any) -> None:
+    """Raise OptionError for what an encoding of zoo would silently ignore."""
+    for name in ("attn_logit_softcapping", "add_cross_attention", "is_encoder_decoder"):
+        if getattr(config, name, None):
+            raise OptionError("model", f"config.{name} is {getattr(config, name)}: not supported")
+    kind = getattr(config, "position_embedding_type", "absolute")
+    if kind not in (None, "absolute"):
+        raise OptionError("model", f"config.position_embedding_type is {kind}: not supported")
+
+
+def _head_dim(config: Any) -> int:
+    found = getattr(config, "head_dim", None)
+    return int(found or config.hidden_size // config.num_attention_heads)
+
+
+def _translate_rope(found: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """Translate `rope_parameters` of a configuration to options of `rope`."""
+    options: dict[str, Any] = {"base": float(found["rope_theta"])}
+    fraction = found.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None)
+    if fraction not in (None, 1.0):
+        options["rotary_fraction"] = float(fraction)
+
+    translate: Callable[[Mapping[str, Any], Any], dict[str, Any]] | None
+    translate = SCALINGS.get(found.get("rope_type", "default"))
+    if translate is None:
+        problem = f"the model scales its rotary frequencies by {found['rope_type']}"
+        raise OptionError("encoding", f"{problem}, which rope does not know; give it a base")
+    if scaling := translate(found, config):
+        options["scaling"] = scaling
+    return options
+
+
+def _translate_llama3(found: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    if (found["low_freq_factor"], found["high_freq_factor"]) != (1.0, 4.0):
+        problem = "llama3 scaling with other frequency factors than 1 and 4"
+        raise OptionError("encoding", f"{problem} is not what rope computes; give it a base")
+    original = found["original_max_position_embeddings"]
+    return {"rule": "llama3", "factor": float(found["factor"]), "original": int(original)}
+
+
+def _translate_yarn(found: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    original = found.get("original_max_position_embeddings") or config.max_position_embeddings
+    return {"rule": "yarn", "factor": float(found["factor"]), "original": int(original)}
+
+
+SCALINGS: Mapping[str, Callable[[Mapping[str, Any], Any], dict[str, Any]]] = {
+    "default": lambda found, config: {},
+    "linear": lambda found, config: {"rule": "linear", "factor": float(found["factor"])},
+    "llama3": _translate_llama3,
+    "yarn": _translate_yarn,
+}
