@@ -141,7 +141,7 @@ class Equipment(nn.ModuleDict):
         backend: str = "auto",
     ) -> None:
         modules, chains = build_chains(dims, factories, causal=causal)
-        super().__init__(modules)
+        super().__init__(dict(modules.items()))
         _check_chains(chains, causal)
         bare = [Chain(chain.dims, {}) for chain in chains]
         # in a tuple, so that parameters are registered once

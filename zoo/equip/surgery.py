@@ -27,6 +27,11 @@ class Surgery:
         handle = module.register_forward_pre_hook(hook, with_kwargs=True)
         self._undo.append(handle.remove)
 
+    def set_attribute(self, owner: object, name: str, value: object) -> None:
+        """Set an attribute that is there already."""
+        original = getattr(owner, name)
+        self.call(lambda: setattr(owner, name, value), undo=lambda: setattr(owner, name, original))
+
     def add_module(self, parent: nn.Module, name: str, module: nn.Module) -> None:
         """Register a new submodule."""
         self.call(lambda: parent.add_module(name, module), undo=lambda: delattr(parent, name))
@@ -63,4 +68,6 @@ class Surgery:
 def _find_parameter(root: nn.Module, path: str) -> Tensor:
     parent, _, name = path.rpartition(".")
     found = getattr(root.get_submodule(parent), name)
-    return found.weight if isinstance(found, nn.Module) else found
+    parameter = found.weight if isinstance(found, nn.Module) else found
+    assert isinstance(parameter, Tensor)
+    return parameter

@@ -123,7 +123,8 @@ def _remember(store: Any, tokens: Tokens, seen: int | Tensor) -> Tokens:
         if int(seen):
             problem = "this cache was filled by a model with other positions"
             raise OptionError("cache", f"{problem}; start from an empty cache")
-        store.__class__ = add_token_memory(type(store))
+        kind: Any = type(store)
+        store.__class__ = add_token_memory(kind)
         store.zoo_tokens = None
     if store.zoo_tokens is None or not int(seen):
         return tokens

@@ -7,6 +7,7 @@ model uses the implementation "zoo"; hooks on its layers hand tokens and states 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -172,17 +173,17 @@ class TransformersAdapter:
 
     def find_dims(self, length: int | tuple[int, ...] | None) -> Dims:
         """Return the sizes of the model; by default the length that it was trained for."""
-        config, heads = self.config, self.config.num_attention_heads
+        config = self.config
         if self.family.is_image:
             side = config.image_size // config.patch_size
-            axes, trained = 2, (side, side)
+            axes, length = 2, length or (side, side)
         else:
-            axes, trained = 1, getattr(config, "max_position_embeddings", None)
+            axes, length = 1, length or getattr(config, "max_position_embeddings", None)
         return Dims(
             config.hidden_size,
-            heads,
+            config.num_attention_heads,
             axes,
-            length=length or trained,
+            length=length,
             depth=len(self.layers),
             kv_heads=getattr(config, "num_key_value_heads", None),
             head_dim=_head_dim(config),
@@ -206,10 +207,7 @@ class TransformersAdapter:
         removed = self._remove_positions(surgery)
         AttentionInterface.register(IMPLEMENTATION, attend_equipped)
         AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
-        surgery.call(
-            partial(self.model.set_attn_implementation, IMPLEMENTATION),
-            undo=partial(self.model.set_attn_implementation, self.config._attn_implementation),
-        )
+        self._replace_config(surgery)
         hooks = PassHooks(equipment, self.family, self.config)
         surgery.hook(self.base, hooks.start_pass)
         surgery.hook(self.layers[0], hooks.begin)
@@ -217,6 +215,14 @@ class TransformersAdapter:
             attention = layer.get_submodule(self.family.attention)
             surgery.hook(attention, partial(hooks.enter_layer, number))
         return removed
+
+    def _replace_config(self, surgery: Surgery) -> None:
+        """Choose the implementation in a copy of the configuration, which other models may share."""
+        config = copy(self.config)
+        config._attn_implementation = IMPLEMENTATION
+        for module in self.model.modules():
+            if vars(module).get("config") is self.config:
+                surgery.set_attribute(module, "config", config)
 
     def _rotary_width(self) -> int:
         """Return how many channels of a head the model's own tables are for."""
