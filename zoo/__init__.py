@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from zoo.attention.encoding import Dims, Encoding
     from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
     from zoo.config import Recipe
+    from zoo.equip.equip import EquipReport, equip, unequip
     from zoo.run.build import build_model
     from zoo.run.load import load, load_recipe
 
@@ -39,6 +40,7 @@ _PLACES = {
         "scores",
         "weights",
     ),
+    "zoo.equip.equip": ("EquipReport", "equip", "unequip"),
     "zoo.run.load": ("load", "load_recipe"),
     "zoo.config": ("Recipe",),
 }
@@ -47,6 +49,7 @@ __all__ = [
     "Chain",
     "Dims",
     "Encoding",
+    "EquipReport",
     "KeyValueCache",
     "Recipe",
     "SegmentMemory",
@@ -56,9 +59,11 @@ __all__ = [
     "encoding",
     "encoding_class",
     "encoding_names",
+    "equip",
     "load",
     "load_recipe",
     "scores",
+    "unequip",
     "weights",
 ]
 

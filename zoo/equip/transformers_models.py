@@ -217,7 +217,7 @@ class TransformersAdapter:
         return removed
 
     def _replace_config(self, surgery: Surgery) -> None:
-        """Choose the implementation in a copy of the configuration, which other models may share."""
+        """Choose the implementation in a copy of the configuration, which others may share."""
         config = copy(self.config)
         config._attn_implementation = IMPLEMENTATION
         for module in self.model.modules():

@@ -1,0 +1,276 @@
+"""Models of transformers with encodings of zoo, against the models as they are."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+import zoo  # noqa: E402
+from zoo.errors import OptionError  # noqa: E402
+
+SIZES = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
+IMAGES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+}
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+DECODERS = {
+    "Llama": GROUPED,
+    "Mistral": {**GROUPED, "sliding_window": 8},
+    "Qwen2": GROUPED,
+    "Qwen3": {**GROUPED, "head_dim": 32},
+    "SmolLM3": {**GROUPED, **TOKENS},
+    "Olmo2": {**GROUPED, **TOKENS},
+    "Phi3": {**GROUPED, **TOKENS},
+    "Granite": GROUPED,
+    "GPTNeoX": {**SIZES, **TOKENS},
+}
+MATRIX = ("Llama", "GPT2")
+LONGER = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+}
+ENCODINGS = [["alibi", "dape"] if name == "dape" else name for name in zoo.encoding_names()]
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    transformers.logging.set_verbosity_error()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def build(name, kind="ForCausalLM", **options):
+    """Build a tiny model with random weights, in evaluation mode."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**options)
+    return getattr(transformers, f"{name}{kind}")(config).eval()
+
+
+def build_gpt2():
+    sizes = {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    return build("GPT2", "LMHeadModel", **sizes, **TOKENS)
+
+
+def make_batch():
+    """Two texts [2, 20], the first with five tokens of padding on the left."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(3, 97, (2, 20), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[0, :5] = 0
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+
+
+@torch.no_grad()
+def generate(model, **options):
+    batch = make_batch()
+    del batch["position_ids"]
+    return model.generate(**batch, max_new_tokens=6, do_sample=False, **options)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_model_with_its_own_rope_computes_what_it_did(name):
+    model = build(name, **DECODERS[name])
+    batch = make_batch()
+    seen = batch["attention_mask"].bool()
+    before, beams = model(**batch).logits, generate(model, num_beams=3)
+    static = None if name == "Mistral" else generate(model, cache_implementation="static")
+
+    zoo.equip(model, "rope")
+    torch.testing.assert_close(model(**batch).logits[seen], before[seen], atol=1e-5, rtol=0)
+    assert torch.equal(generate(model, num_beams=3), beams)
+    if static is not None:
+        assert torch.equal(generate(model, cache_implementation="static"), static)
+
+    zoo.unequip(model)
+    assert torch.equal(model(**batch).logits, before)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rule", LONGER)
+def test_rotary_scaling_is_taken_over(rule):
+    scaled = {"rope_parameters": {"rope_theta": 10000.0, **LONGER[rule]}}
+    model = build("Llama", **GROUPED, **scaled)
+    ids = torch.arange(3, 63)[None]
+    before = model(ids).logits
+    report = zoo.equip(model, "rope")
+    assert rule in str(report)
+    torch.testing.assert_close(model(ids).logits, before, atol=2e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_packed_texts_equal_texts_alone():
+    model = build("Llama", **GROUPED)
+    zoo.equip(model, "fox")
+    ids = make_batch()["input_ids"][:1]
+    packed = torch.cat([torch.arange(8), torch.arange(12)])[None]
+    together = model(ids, position_ids=packed).logits
+    torch.testing.assert_close(together[:, :8], model(ids[:, :8]).logits)
+    torch.testing.assert_close(together[:, 8:], model(ids[:, 8:]).logits)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
+@pytest.mark.parametrize("name", MATRIX)
+def test_decoding_equals_a_full_pass_and_gradients_arrive(name, encoding):
+    model = build_gpt2() if name == "GPT2" else build(name, **DECODERS[name])
+    untouched = {key: value.clone() for key, value in model.state_dict().items()}
+    try:
+        zoo.equip(model, encoding)
+    except OptionError as error:
+        assert str(error)  # the reason
+        after = model.state_dict()
+        assert list(after) == list(untouched)
+        assert all(torch.equal(after[key], value) for key, value in untouched.items())
+        return
+
+    ids = make_batch()["input_ids"]
+    with torch.no_grad():
+        full = model(ids).logits
+        step = model(ids[:, :12], use_cache=True)
+        logits = [step.logits]
+        for end in range(13, 21):
+            step = model(ids[:, end - 1 : end], cache=step.cache, use_cache=True)
+            logits.append(step.logits)
+    torch.testing.assert_close(torch.cat(logits, dim=1), full, atol=1e-4, rtol=0)
+
+    weights = torch.randn(full.shape, generator=torch.Generator().manual_seed(2))
+    (model.train()(ids).logits * weights).sum().backward()
+    for key, parameter in model.named_parameters():
+        if key.startswith("zoo_encoding") and not key.endswith("tupe.reset"):
+            assert parameter.grad is not None, key
+            assert parameter.grad.isfinite().all(), key
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("encoding", ["alibi", "t5", "learned", "rope", "comrope_ld", "liere"])
+@pytest.mark.parametrize("name", ["Bert", "ModernBert"])
+def test_padding_changes_nothing_in_encoders(name, encoding):
+    options = {**SIZES, **TOKENS}
+    if name == "ModernBert":
+        options |= {"cls_token_id": 1, "sep_token_id": 2, "local_attention": 32}
+    model = build(name, "ForMaskedLM", **options)
+    zoo.equip(model, {"name": encoding, "coordinates": "index"})
+    ids = make_batch()["input_ids"]
+    mask = torch.ones_like(ids)
+    mask[:, 15:] = 0
+    padded = model(ids, attention_mask=mask).logits[:, :15]
+    torch.testing.assert_close(padded, model(ids[:, :15]).logits, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("encoding", ["none", "learned", "alibi", "rope_axial", "comrope_ld"])
+@pytest.mark.parametrize("name", ["ViT", "DINOv3ViT", "SiglipVision"])
+def test_images_of_another_size(name, encoding):
+    model = build(name, "Model", **IMAGES)
+    zoo.equip(model, encoding)
+    image = torch.randn(2, 3, 32, 48, generator=torch.Generator().manual_seed(3))
+    options = {} if name == "DINOv3ViT" else {"interpolate_pos_encoding": True}
+    assert model(pixel_values=image, **options).last_hidden_state.isfinite().all()
+
+
+@torch.no_grad()
+def test_without_an_encoding_a_vit_is_blind_to_the_order_of_patches():
+    model = build("ViT", "Model", **IMAGES)
+    zoo.equip(model, "none")
+    image = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(4))
+    flipped = image.unflatten(-1, (4, 8)).flip(-2).flatten(-2)  # columns of patches in reverse
+    one, other = (model(pixel_values=x).last_hidden_state[:, 0] for x in (image, flipped))
+    torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+
+    zoo.unequip(model)
+    one, other = (model(pixel_values=x).last_hidden_state[:, 0] for x in (image, flipped))
+    assert (one - other).abs().max() > 1e-3
+
+
+def test_models_that_share_a_configuration_stay_apart():
+    model = build("Llama", **GROUPED)
+    other = transformers.LlamaForCausalLM(model.config).eval()
+    zoo.equip(model, "alibi")
+    ids = make_batch()["input_ids"]
+    assert other(ids).logits.isfinite().all()
+    assert other.config._attn_implementation != "zoo"
+
+
+def test_a_copy_of_an_equipped_model_has_its_own_encodings():
+    model = build("Llama", **GROUPED)
+    zoo.equip(model, "kerple")
+    twin = copy.deepcopy(model)
+    ids = make_batch()["input_ids"]
+    before = model(ids).logits
+    with torch.no_grad():
+        for parameter in twin.zoo_encoding.parameters():
+            parameter.add_(1)
+    assert (twin(ids).logits - before).abs().max() > 1e-4
+    assert torch.equal(model(ids).logits, before)
+
+
+def test_gradient_checkpointing_gives_the_same_gradients():
+    gradients = []
+    for is_checkpointed in (False, True):
+        model = build("Llama", **GROUPED)
+        zoo.equip(model, "cope")
+        if is_checkpointed:
+            model.gradient_checkpointing_enable()
+        ids = make_batch()["input_ids"]
+        loss = model.train()(ids, labels=ids).loss + model(ids[:, :7], labels=ids[:, :7]).loss
+        loss.backward()
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+    for plain, checkpointed in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, checkpointed)
+
+
+@torch.no_grad()
+def test_attention_weights_are_given_and_sum_to_1():
+    model = build("Llama", **GROUPED)
+    zoo.equip(model, "alibi")
+    out = model(make_batch()["input_ids"], output_attentions=True)
+    assert len(out.attentions) == 2
+    torch.testing.assert_close(out.attentions[0].sum(-1), torch.ones(2, 4, 20))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "word"),
+    [
+        ("Gemma2", {**GROUPED, "head_dim": 16}, "softcap"),
+        ("Cohere", {**GROUPED, **TOKENS}, "interleaved"),
+    ],
+)
+def test_models_that_cannot_be_equipped_are_refused_by_name(name, options, word):
+    model = build(name, **options)
+    with pytest.raises(OptionError, match=word):
+        zoo.equip(model, "alibi")
+
+
+def test_a_second_encoding_needs_the_first_taken_out():
+    model = build("Llama", **GROUPED)
+    zoo.equip(model, "alibi")
+    with pytest.raises(OptionError, match="unequip"):
+        zoo.equip(model, "fox")
+    zoo.unequip(model)
+    with pytest.raises(OptionError, match="not equipped"):
+        zoo.unequip(model)
