@@ -17,7 +17,7 @@ FLOORS = [
     {"config", "attention"},
     {"models", "encodings"},
     {"api", "tasks", "optim"},
-    {"diagnostics"},
+    {"diagnostics", "integrations"},
     {"run", "bench"},
     {"evaluation", "laws", "launch", "convert"},
     {"compare", "testing"},

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zoo.attention.encoding import Dims, Encoding
     from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
     from zoo.config import Recipe
-    from zoo.equip.equip import EquipReport, equip, unequip
+    from zoo.integrations.equip import EquipReport, equip, unequip
     from zoo.run.build import build_model
     from zoo.run.load import load, load_recipe
 
@@ -40,7 +40,7 @@ _PLACES = {
         "scores",
         "weights",
     ),
-    "zoo.equip.equip": ("EquipReport", "equip", "unequip"),
+    "zoo.integrations.equip": ("EquipReport", "equip", "unequip"),
     "zoo.run.load": ("load", "load_recipe"),
     "zoo.config": ("Recipe",),
 }

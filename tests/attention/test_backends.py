@@ -151,6 +151,59 @@ def test_padding_gets_nothing(backend):
     assert (out.transpose(1, 2)[DOCUMENT >= 0] != 0).any(-1).all()
 
 
+# further masks and dropout
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa", "flex"])
+@pytest.mark.parametrize("rewrite", [plain, slope, slope_as_one_factor])
+def test_a_mask_hides_what_documents_hide(rewrite, backend):
+    call = rewrite(make_call(causal=True))
+    documents = call.replace(keys=make_call(document=DOCUMENT).keys)
+    documents = documents.replace(queries=documents.keys)
+    mask = (DOCUMENT[:, :, None] == DOCUMENT[:, None]) & (DOCUMENT >= 0)[:, :, None]
+    with torch.no_grad():
+        out, _ = attend(call.replace(mask=mask[:, None]), backend)
+        expected, _ = attend(documents, "reference")
+    torch.testing.assert_close(out, expected, atol=EXACT, rtol=EXACT)
+
+
+def with_dropout(rewrite):
+    """A call with dropout 0.3 whose values are rows of the identity: its output is its weights."""
+    call = rewrite(make_call(causal=True))
+    return call.replace(v=torch.eye(M).double().expand(B, H, M, M).clone(), dropout=0.3)
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa"])
+@pytest.mark.parametrize("rewrite", [plain, slope])
+def test_dropout_clears_weights_and_scales_the_others(rewrite, backend):
+    call = with_dropout(rewrite)
+    kept = weights(call) / (1 - 0.3)
+    out, _ = attend(call, backend)
+    is_clear = (out == 0) & (kept > 0)
+    torch.testing.assert_close(
+        out[~is_clear], kept.broadcast_to(out.shape)[~is_clear], atol=EXACT, rtol=EXACT
+    )
+    share = is_clear.sum() / (B * H * M * (M + 1) / 2)
+    assert 0.15 < share < 0.45  # of 330 weights, so 0.3 to five standard deviations
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa"])
+def test_gradients_are_those_of_the_weights_that_dropout_left(backend):
+    call = with_dropout(slope)
+    call.v.requires_grad_()
+    out, _ = attend(call, backend)
+    (grad,) = torch.autograd.grad(out.sum(), call.v)
+    expected = out.sum(-2)[..., None].expand_as(grad)
+    torch.testing.assert_close(grad, expected, atol=EXACT, rtol=EXACT)
+
+
+def test_flex_refuses_dropout_and_is_not_chosen_for_it():
+    call = with_dropout(slope)
+    with pytest.raises(OptionError, match="flex has no dropout"):
+        attend(call, "flex")
+    assert choose_backend(call, "cuda")[0] == "chunked"
+
+
 # factors
 
 

@@ -18,10 +18,10 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import sdpa_mask
 
 from zoo.attention.encoding import Dims
-from zoo.equip.equipment import Equipment, ForwardPass
-from zoo.equip.surgery import Surgery
-from zoo.equip.token_cache import CacheView
 from zoo.errors import OptionError
+from zoo.integrations.equipment import Equipment, ForwardPass
+from zoo.integrations.surgery import Surgery
+from zoo.integrations.token_cache import CacheView
 
 IMPLEMENTATION = "zoo"
 CACHE_NAMES = ("cache", "past_key_values", "layer_past")
@@ -203,7 +203,7 @@ class TransformersAdapter:
         return tuple(_translate_rope(found.get(kind, found), self.config) for kind in kinds)
 
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
-        """Hook the encodings into the model; return what was removed from it, in words."""
+        """Put the encodings into the model; return what was removed from it, in words."""
         removed = self._remove_positions(surgery)
         AttentionInterface.register(IMPLEMENTATION, attend_equipped)
         AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)

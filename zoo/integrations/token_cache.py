@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer, StaticLayer, StaticSlidingWindowLayer
 
 from zoo.attention.tokens import Tokens
-from zoo.equip.equipment import Layer
 from zoo.errors import OptionError
+from zoo.integrations.equipment import Layer
 
 
 @cache

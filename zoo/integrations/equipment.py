@@ -23,8 +23,8 @@ from zoo.attention.chain import Chain, build_chains
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.attention.tokens import Tokens
-from zoo.equip.surgery import Surgery
 from zoo.errors import OptionError
+from zoo.integrations.surgery import Surgery
 
 
 @dataclass

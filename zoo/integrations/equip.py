@@ -11,9 +11,9 @@ from torch import nn
 from zoo.api import EncodingSpec, make_factory, parse_entry
 from zoo.attention.backends.dispatch import BACKENDS
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
-from zoo.equip.equipment import Equipment
-from zoo.equip.surgery import Surgery
 from zoo.errors import OptionError
+from zoo.integrations.equipment import Equipment
+from zoo.integrations.surgery import Surgery
 from zoo.registry import Choice
 
 NAME = "zoo_encoding"  # the submodule of an equipped model that holds its encodings
@@ -47,7 +47,7 @@ class Adapter(Protocol):
         ...
 
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
-        """Hook the encodings into the model; return what was removed from it."""
+        """Put the encodings into the model; return what was removed from it."""
         ...
 
 
@@ -103,24 +103,9 @@ def equip(
     if backend not in BACKENDS:
         raise OptionError("backend", f"no backend {backend!r}; known are {', '.join(BACKENDS)}")
     adapter = _find_adapter(model)
-    dims = adapter.find_dims(length)
-    entries = [encoding] if isinstance(encoding, str | Mapping | Choice) else list(encoding)
-    choices = [parse_entry(entry) for entry in entries]
-
-    names: list[str] = []
-    factories: dict[str, EncodingFactory] = {}
-    for choice in choices:
-        if choice.name in factories:
-            raise OptionError("encoding", f"{choice.name} is in the list twice; list it once")
-        if choice.name == "rope" and not choice.options and adapter.own_ropes:
-            factories["rope"] = _make_own_rope(adapter.own_ropes)
-            choice = replace(choice, options=adapter.own_ropes[0])
-        else:
-            factories[choice.name] = make_factory(choice)
-        names.append(_describe(choice))
-
+    names, factories = _make_factories(encoding, adapter)
     equipment = Equipment(
-        dims,
+        adapter.find_dims(length),
         factories,
         causal=adapter.causal,
         interleave=adapter.interleave,
@@ -138,18 +123,17 @@ def equip(
         surgery.undo()
         raise
     equipment.surgery = surgery
-    count = sum(parameter.numel() for parameter in equipment.parameters())
-    bare = adapter.without_position
-    notes = (f"layers without positions, as before: {', '.join(map(str, bare))}",) if bare else ()
-    layers = len(equipment.chains) - len(bare)
-    return EquipReport(" + ".join(names), layers, count, tuple(removed), notes)
+    return _report(names, equipment, removed, adapter.without_position)
 
 
-def unequip(model: nn.Module) -> None:
+def unequip(model: nn.Module) -> nn.Module:
     """Take the encodings out of a model, and give it its own positions back.
 
     Args:
         model: A model that `zoo.equip` changed.
+
+    Returns:
+        The same model.
 
     Raises:
         OptionError: The model is not equipped.
@@ -159,6 +143,7 @@ def unequip(model: nn.Module) -> None:
     equipment = model.get_submodule(NAME)
     assert isinstance(equipment, Equipment)
     equipment.surgery.undo()
+    return model
 
 
 def is_equipped(model: nn.Module) -> bool:
@@ -170,11 +155,30 @@ def _find_adapter(model: nn.Module) -> Adapter:
     """Find the adapter of a model by the library that its class is from."""
     libraries = {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
     if "transformers" in libraries:
-        from zoo.equip.transformers_models import TransformersAdapter
+        from zoo.integrations.transformers_models import TransformersAdapter
 
         return TransformersAdapter(model)
     problem = f"{type(model).__name__} is no model of transformers"
     raise OptionError("model", f"{problem}; see zoo.Attention for a layer of your own model")
+
+
+def _make_factories(
+    encoding: EncodingSpec | Sequence[EncodingSpec], adapter: Adapter
+) -> tuple[list[str], dict[str, EncodingFactory]]:
+    """Return descriptions and factories of encodings; plain rope gets the model's own options."""
+    entries = [encoding] if isinstance(encoding, str | Mapping | Choice) else list(encoding)
+    descriptions: list[str] = []
+    factories: dict[str, EncodingFactory] = {}
+    for choice in map(parse_entry, entries):
+        if choice.name in factories:
+            raise OptionError("encoding", f"{choice.name} is in the list twice; list it once")
+        if choice.name == "rope" and not choice.options and adapter.own_ropes:
+            factories["rope"] = _make_own_rope(adapter.own_ropes)
+            choice = replace(choice, options=adapter.own_ropes[0])
+        else:
+            factories[choice.name] = make_factory(choice)
+        descriptions.append(_describe(choice))
+    return descriptions, factories
 
 
 def _make_own_rope(ropes: Sequence[Mapping[str, Any]]) -> EncodingFactory:
@@ -193,3 +197,12 @@ def _make_own_rope(ropes: Sequence[Mapping[str, Any]]) -> EncodingFactory:
 def _describe(choice: Choice) -> str:
     options = ", ".join(f"{key}={value}" for key, value in choice.options.items())
     return f"{choice.name}({options})" if options else choice.name
+
+
+def _report(
+    names: Sequence[str], equipment: Equipment, removed: Sequence[str], bare: Sequence[int]
+) -> EquipReport:
+    count = sum(parameter.numel() for parameter in equipment.parameters())
+    notes = (f"layers without positions, as before: {', '.join(map(str, bare))}",) if bare else ()
+    layers = len(equipment.chains) - len(bare)
+    return EquipReport(" + ".join(names), layers, count, tuple(removed), notes)
