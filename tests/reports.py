@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from zoo.diagnostics.page import diagnosis_page
-from zoo.diagnostics.report import Attended, Control, Measure, Report, Run, Sample
+from zoo.diagnostics.report import Attended, Control, DiagnosedRun, Measure, Report, Sample
 from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Points
 
 HOSTILE = (
@@ -273,7 +273,7 @@ def run(
     name, seen, unit, *, encoding=("rope_axial",), recipe="seed: 0\n", layers=3, heads=4, shift=0.0
 ):
     sizes = torch.tensor([8, 12, 16, 24, 32])
-    return Run(
+    return DiagnosedRun(
         name=name,
         checkpoint=f"runs/{name}/latest/checkpoints/best.ckpt",
         recipe=recipe,

@@ -21,7 +21,7 @@ FLOORS = [
     {"run", "bench"},
     {"evaluation", "laws", "launch", "convert"},
     {"compare", "testing"},
-    {"cli"},
+    {"cli", "python"},
     {"__main__"},
 ]
 """The parts of the package from the bottom up. A part imports itself and parts of lower floors."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zoo import compare as compare
     from zoo.api import (
         Attention,
         attend,
@@ -18,10 +19,23 @@ if TYPE_CHECKING:
     from zoo.attention.chain import Chain
     from zoo.attention.encoding import Dims, Encoding
     from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
+    from zoo.compare.outcome import ComparisonFigure, ComparisonResult
     from zoo.config import Recipe
+    from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
+    from zoo.errors import (
+        CheckpointError,
+        DataError,
+        NonFiniteError,
+        OptionError,
+        RecipeError,
+        Stopped,
+        ZooError,
+    )
     from zoo.integrations.equip import EquipReport, equip, unequip
+    from zoo.python.commands import diagnose, evaluate, fit, generate, predict
+    from zoo.python.outcomes import Diagnosis, Run, load
     from zoo.run.build import build_model
-    from zoo.run.load import load, load_recipe
+    from zoo.run.load import load_recipe
 
 __version__ = "0.2.0"
 
@@ -41,27 +55,61 @@ _PLACES = {
         "weights",
     ),
     "zoo.integrations.equip": ("EquipReport", "equip", "unequip"),
-    "zoo.run.load": ("load", "load_recipe"),
+    "zoo.run.load": ("load_recipe",),
     "zoo.config": ("Recipe",),
+    "zoo.compare.outcome": ("ComparisonFigure", "ComparisonResult"),
+    "zoo.python.commands": ("diagnose", "evaluate", "fit", "generate", "predict"),
+    "zoo.python.outcomes": ("Diagnosis", "Run", "load"),
+    "zoo.data.spec": ("ImageSpec", "TextClassificationSpec", "TextSpec", "VideoSpec"),
+    "zoo.errors": (
+        "CheckpointError",
+        "DataError",
+        "NonFiniteError",
+        "OptionError",
+        "RecipeError",
+        "Stopped",
+        "ZooError",
+    ),
 }
 __all__ = [
     "Attention",
     "Chain",
+    "CheckpointError",
+    "ComparisonFigure",
+    "ComparisonResult",
+    "DataError",
+    "Diagnosis",
     "Dims",
     "Encoding",
     "EquipReport",
+    "ImageSpec",
     "KeyValueCache",
+    "NonFiniteError",
+    "OptionError",
     "Recipe",
+    "RecipeError",
+    "Run",
     "SegmentMemory",
+    "Stopped",
+    "TextClassificationSpec",
+    "TextSpec",
+    "VideoSpec",
+    "ZooError",
     "attend",
     "build_model",
+    "compare",
+    "diagnose",
     "embed",
     "encoding",
     "encoding_class",
     "encoding_names",
     "equip",
+    "evaluate",
+    "fit",
+    "generate",
     "load",
     "load_recipe",
+    "predict",
     "scores",
     "unequip",
     "weights",
@@ -74,6 +122,9 @@ def __getattr__(name: str) -> Any:
 
     from zoo.packages import explain_imports
 
+    if name == "compare":
+        # a package that can be called
+        return importlib.import_module("zoo.compare")
     for module, names in _PLACES.items():
         if name in names:
             with explain_imports():

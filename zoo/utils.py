@@ -89,6 +89,8 @@ def check_writable(folder: Path) -> None:
 class SignalHandler:
     """Passes signals to a function until the previous handlers are restored.
 
+    Python handles signals in the main thread alone; in another thread this does nothing.
+
     Args:
         on_signal: Called with the signal's number and the current frame.
         signals: The signals to handle.
@@ -104,6 +106,8 @@ class SignalHandler:
 
     def install(self) -> None:
         """Handle the signals; a second call replaces handlers that others have installed since."""
+        if threading.current_thread() is not threading.main_thread():
+            return
         for number in self.signals:
             previous = signal.signal(number, self.on_signal)
             self._previous.setdefault(number, previous)

@@ -8,7 +8,7 @@ import torch
 from tiny import TINY, language
 from untrained import made
 
-from zoo import __version__
+from zoo import __version__, load
 from zoo.diagnostics.capture import capture_model
 from zoo.diagnostics.metrics import rollout
 from zoo.diagnostics.token_layout import find_layout
@@ -17,7 +17,6 @@ from zoo.evaluation.evaluate import evaluate
 from zoo.reporting.panel import Curves, HeatmapGrid
 from zoo.run import atomic_io
 from zoo.run.fit import fit
-from zoo.run.load import load
 
 MOVING = [
     "data.train=8",

@@ -13,10 +13,10 @@ from pictures import coded, parquet
 from PIL import Image
 from tiny import LETTERS, TINY, language
 
+from zoo import load
 from zoo.data.digits import Digits, load_digits
 from zoo.data.vision import ImageDecoder
 from zoo.run.fit import fit
-from zoo.run.load import load
 
 PHOTOS = [
     "model.dim=16",

@@ -63,7 +63,7 @@ def run(known: argparse.Namespace) -> None:
     if any(word.startswith("rebuild=") for word in (known.recipe, *known.overrides)):
         comparison = rebuild([known.recipe, *known.overrides])
     else:
-        comparison, problem = compare(known.recipe, known.overrides, known.plugin or [])
+        comparison, _, problem = compare(known.recipe, known.overrides, known.plugin or [])
     print(as_json(describe_comparison(comparison)) if known.json else format_comparison(comparison))
     if problem is not None:
         raise problem

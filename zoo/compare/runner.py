@@ -227,7 +227,7 @@ class CellRunner:
 
 def compare(
     recipe: str, words: Sequence[str], plugins: Sequence[str]
-) -> tuple[Comparison, ZooError | None]:
+) -> tuple[Comparison, Path, ZooError | None]:
     """Train and evaluate all variants of a recipe, and write the files of the output folder.
 
     Args:
@@ -236,7 +236,7 @@ def compare(
         plugins: Plug-in packages, for the command that repeats it.
 
     Returns:
-        The comparison as far as it has come, and why it has come no further.
+        The comparison as far as it has come, its folder, and why it has come no further.
 
     Raises:
         RecipeError: Something is wrong with the options or with any cell; nothing was started.
@@ -259,7 +259,7 @@ def compare(
         stopped = runner.run(processes)
         comparison = collect_results(plan, folder)
         _write(comparison, folder)
-    return comparison, _find_outcome(comparison, folder, stopped)
+    return comparison, folder, _find_outcome(comparison, folder, stopped)
 
 
 def rebuild(words: Sequence[str]) -> Comparison:

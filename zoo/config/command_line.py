@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
 from types import MappingProxyType, NoneType
 from typing import Any, get_args
 
@@ -14,6 +17,66 @@ from zoo.config.tree import COMMAND_LINE, Tree, collect_issues, parse, suggest
 from zoo.config.validate import Validator
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.registry import Choice
+
+Overrides = Sequence[str] | Mapping[str, Any]
+"""Changes of a recipe in Python: words of the command line, or {key: value}."""
+
+
+def format_overrides(overrides: Overrides) -> list[str]:
+    """Write the changes of a recipe as words of the command line, which keep the types of values.
+
+    Args:
+        overrides: Words as they are; or keys, also of whole sections, with their values.
+
+    Raises:
+        RecipeError: Some values are no plain data; all of them are named.
+    """
+    if isinstance(overrides, str):
+        overrides = [overrides]
+    if not isinstance(overrides, Mapping):
+        return [*overrides]
+    issues: list[ConfigIssue] = []
+    words = []
+    for key, value in overrides.items():
+        with collect_issues(issues):
+            words.append(f"{key}={format_flow(value, str(key))}")
+    if issues:
+        raise RecipeError(*issues)
+    return words
+
+
+def format_options(options: Mapping[str, Any]) -> list[str]:
+    """Write options of a command as its words; a text needs no quotes there."""
+    return [
+        f"{key}={os.fspath(value)}"
+        if isinstance(value, str | os.PathLike)
+        else f"{key}={format_flow(value, key)}"
+        for key, value in options.items()
+    ]
+
+
+def format_flow(value: Any, key: str) -> str:
+    """Write plain data in YAML's flow style, texts in quotes. Raises RecipeError for a key."""
+    if isinstance(value, Mapping):
+        pairs = [
+            f"{json.dumps(str(name))}: {format_flow(one, f'{key}.{name}')}"
+            for name, one in value.items()
+        ]
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list | tuple):
+        items = [format_flow(one, f"{key}.{number}") for number, one in enumerate(value)]
+        return f"[{', '.join(items)}]"
+    if value is None or isinstance(value, bool | str | os.PathLike):
+        text = os.fspath(value) if isinstance(value, os.PathLike) else value
+        return json.dumps(text, ensure_ascii=False)
+    if isinstance(value, Integral):
+        return str(int(value))
+    if isinstance(value, Real):
+        # as YAML writes what is not finite
+        names = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
+        return repr(float(value)) if math.isfinite(value) else names[str(float(value))]
+    problem = f"not plain data but {type(value).__name__}"
+    raise RecipeError(ConfigIssue(COMMAND_LINE, key, problem, "write a number, a text or a list"))
 
 
 def split_words(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning as L
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from zoo.data.sampler import ProcessShare
 from zoo.data.spec import DataSpec
@@ -24,6 +26,18 @@ class FileBatch(NamedTuple):
     """Model inputs: images [B, C, H, W] or token windows."""
     errors: dict[Path, str]
     """Why files could not be read."""
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """The samples of a Python program, which no recipe can name."""
+
+    splits: Mapping[str, Dataset[Any]]
+    """train, val and test, or those of them that are needed."""
+    spec: DataSpec | None = None
+    """The facts of the samples. None: those that the model was trained with."""
+    collate: Callable[[list[Any]], Any] | None = None
+    """Makes a batch of samples. None: the way of the spec."""
 
 
 class DataModule(L.LightningDataModule):
@@ -111,6 +125,15 @@ class DataModule(L.LightningDataModule):
             OptionError: The model was trained on samples of another kind.
         """
         return
+
+    def adopt_datasets(self, datasets: Datasets) -> None:
+        """Take the samples from a Python program.
+
+        Raises:
+            OptionError: The source has samples of its own.
+        """
+        problem = f"{self.name} has samples of its own, and datasets were passed too"
+        raise OptionError("name", f"{problem}; leave data.name or the datasets out")
 
     def read_files(self, paths: Sequence[Path], spec: DataSpec) -> Iterator[FileBatch]:
         """Read files into batches, preprocessed as in evaluation; needs no `setup`.

@@ -69,7 +69,7 @@ class Control:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class DiagnosedRun:
     """The diagnosis of one checkpoint; `name` distinguishes it from others in the report."""
 
     name: str
@@ -94,7 +94,7 @@ class Report:
 
     version: str  # of zoo
     made: str  # UTC
-    runs: tuple[Run, ...]
+    runs: tuple[DiagnosedRun, ...]
 
 
 COMPARED = (

@@ -17,6 +17,7 @@ from zoo import __version__
 from zoo.config import Recipe
 from zoo.config.command_line import parse_options, split_words
 from zoo.config.tree import COMMAND_LINE
+from zoo.data.base import Datasets
 from zoo.data.spec import ImageSpec
 from zoo.diagnostics.capture import number_layers
 from zoo.diagnostics.encoding_panels import draw_encodings
@@ -25,8 +26,8 @@ from zoo.diagnostics.report import (
     AS_THEY_ARE,
     Attended,
     Control,
+    DiagnosedRun,
     Report,
-    Run,
     Sample,
     compute_measures,
     describe_ablation,
@@ -170,7 +171,7 @@ def diagnose(words: Sequence[str]) -> Path:
     return path
 
 
-def build_report(words: Sequence[str]) -> tuple[Report, Path]:
+def build_report(words: Sequence[str], datasets: Datasets | None = None) -> tuple[Report, Path]:
     """Return the report of the runs that `words` name, and the path of its page."""
     names, changes = split_paths(words)
     own, overrides = split_words(changes, [DiagnoseOptions])
@@ -179,7 +180,7 @@ def build_report(words: Sequence[str]) -> tuple[Report, Path]:
         problem = "an empty name" if names else "nothing to diagnose"
         remedy = "name a run directory or a checkpoint"
         raise RecipeError(ConfigIssue(COMMAND_LINE, "", problem, remedy))
-    subjects = _load_subjects([checkpoint.locate(name) for name in names], overrides)
+    subjects = _load_subjects([checkpoint.locate(name) for name in names], overrides, datasets)
     path = choose_page(options.to, [subject.path for subject in subjects])
     _check_layers(options, subjects)
     saved = [read_saved(one.path, one.recipe, one.task.spec) for one in subjects]
@@ -190,12 +191,14 @@ def build_report(words: Sequence[str]) -> tuple[Report, Path]:
     return Report(version=__version__, made=format_now(), runs=tuple(runs)), path
 
 
-def _load_subjects(paths: Sequence[Path], overrides: Sequence[str]) -> list[Subject]:
+def _load_subjects(
+    paths: Sequence[Path], overrides: Sequence[str], datasets: Datasets | None
+) -> list[Subject]:
     for path, count in Counter(path.resolve() for path in paths).items():
         if count > 1:
             issue = ConfigIssue(COMMAND_LINE, str(path), "named twice", "name each once")
             raise RecipeError(issue)
-    loaded = [(path, *restore(path, [*DEFAULT_OVERRIDES, *overrides])) for path in paths]
+    loaded = [(path, *restore(path, [*DEFAULT_OVERRIDES, *overrides], datasets)) for path in paths]
     for path, experiment, task in loaded:
         _check_weights(path, task)
         if experiment.trainer.world_size > 1:
@@ -245,7 +248,7 @@ def _check_layers(options: DiagnoseOptions, subjects: Sequence[Subject]) -> None
             raise RecipeError(ConfigIssue(COMMAND_LINE, error.key, problem)) from None
 
 
-def diagnose_run(subject: Subject, saved: Saved, options: DiagnoseOptions) -> Run:
+def diagnose_run(subject: Subject, saved: Saved, options: DiagnoseOptions) -> DiagnosedRun:
     """Measure the attention of a checkpoint, and test it.
 
     Raises:
@@ -270,7 +273,7 @@ def diagnose_run(subject: Subject, saved: Saved, options: DiagnoseOptions) -> Ru
         tests = [*run_controls(subject, CHANGES if options.controls else {}, options.limit)]
 
     measures = compute_measures(seen.layers, seen.zeroed, seen.shifted)
-    return Run(
+    return DiagnosedRun(
         name=subject.name,
         checkpoint=str(subject.path),
         recipe=saved.recipe,

@@ -12,7 +12,7 @@ import lightning as L
 
 from zoo.bench.protocol import is_out_of_memory
 from zoo.config.schema import format_size
-from zoo.data.base import DataModule
+from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError, RecipeError, Stopped
 from zoo.packages import skip_without_package
@@ -41,7 +41,10 @@ ByCondition = dict[str, dict[str, Metrics]]
 
 
 def evaluate(
-    name: str, overrides: Sequence[str], command: Sequence[str] = ()
+    name: str | Path,
+    overrides: Sequence[str],
+    command: Sequence[str] = (),
+    datasets: Datasets | None = None,
 ) -> dict[str, Any] | None:
     """Test a checkpoint.
 
@@ -49,6 +52,7 @@ def evaluate(
         name: A run directory or a checkpoint, as `zoo.load` takes it.
         overrides: Changes of the stored recipe.
         command: As in `zoo.run.fit.fit`.
+        datasets: The samples of a Python program, for data `torch_dataset`.
 
     Returns:
         What `--json` prints; None in all processes but the first.
@@ -57,9 +61,11 @@ def evaluate(
         ZooError: With the exit code of the failure.
     """
     path = checkpoint.locate(name)
-    experiment, task = restore(path, [*DEFAULT_OVERRIDES, *overrides])
+    experiment, task = restore(path, [*DEFAULT_OVERRIDES, *overrides], datasets)
+    if datasets is not None:
+        experiment.check_single_process()
     processes = join_processes(
-        experiment.recipe, experiment.trainer, command or ["eval", name, *overrides]
+        experiment.recipe, experiment.trainer, command or ["eval", str(name), *overrides]
     )
     if processes is None:
         return None

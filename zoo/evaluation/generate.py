@@ -23,6 +23,7 @@ from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
 from zoo.models.generation import TextStreamer, sample_tokens
 from zoo.run import checkpoint
 from zoo.run.load import restore
+from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")
 
@@ -51,24 +52,35 @@ def generate(name: str, words: Sequence[str], quiet: bool = False) -> dict[str, 
     """
     path = checkpoint.locate(name)
     experiment, task = restore(path, [*DEFAULT_OVERRIDES, *map(_complete_key, words)])
-    recipe, spec = experiment.recipe, experiment.spec
-    try:
-        prompt = _encode_prompt(recipe, task.model, spec)
-    except OptionError as error:
-        raise RecipeError(recipe.make_issue(error.key, str(error))) from None
-    assert isinstance(spec, TextSpec)
-
+    recipe = experiment.recipe
     task.to(choose_device(recipe))
-    start, samples = time.monotonic(), []
-    for number in range(recipe.generate.samples):
-        samples.append(_generate_sample(recipe, task.model, spec.vocabulary, prompt, number, quiet))
-    _log_summary(samples, len(prompt), spec.length, time.monotonic() - start)
+    samples = generate_samples(recipe, task, quiet)
     return {
         "recipe": recipe.name,
         "checkpoint": str(path),
         "prompt": recipe.generate.prompt,
         "samples": samples,
     }
+
+
+def generate_samples(recipe: Recipe, task: Task, quiet: bool) -> list[dict[str, Any]]:
+    """Continue the prompt of a recipe: {text, tokens, ended} of each sample.
+
+    Raises:
+        RecipeError: There is nothing to continue, or the model cannot.
+    """
+    spec = task.spec
+    try:
+        prompt = _encode_prompt(recipe, task.model, spec)
+    except OptionError as error:
+        raise RecipeError(recipe.make_issue(error.key, str(error))) from None
+    assert isinstance(spec, TextSpec)
+
+    start, samples = time.monotonic(), []
+    for number in range(recipe.generate.samples):
+        samples.append(_generate_sample(recipe, task.model, spec.vocabulary, prompt, number, quiet))
+    _log_summary(samples, len(prompt), spec.length, time.monotonic() - start)
+    return samples
 
 
 def _complete_key(word: str) -> str:

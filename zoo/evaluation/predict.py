@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from lightning.fabric.utilities import move_data_to_device
+from torch import Tensor
 
+from zoo.config import Recipe
 from zoo.data.base import FileBatch
-from zoo.data.spec import ImageSpec, TextClassificationSpec
+from zoo.data.spec import ImageSpec, TextClassificationSpec, VideoSpec
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES
 from zoo.evaluation.generate import choose_device
@@ -44,12 +48,18 @@ class ClassPredictor:
     def predict(self, batches: Iterable[FileBatch]) -> Iterator[dict[str, Any]]:
         """Yield {path, label, probability, top: [{label, probability}, ...]} of each file."""
         for given in batches:
-            logits = self.task(given.batch.to(self.task.device))
-            probabilities, classes = logits.float().softmax(-1).topk(self.top)
-            for path, row, numbers in zip(given.paths, probabilities, classes, strict=True):
-                pairs = zip(numbers.tolist(), row.tolist(), strict=True)
-                top = [{"label": self.labels[number], "probability": p} for number, p in pairs]
-                yield {"path": str(path), **top[0], "top": top}
+            found = self.classify(given.batch)
+            for path, one in zip(given.paths, found, strict=True):
+                yield {"path": str(path), **one}
+
+    def classify(self, inputs: Tensor) -> Iterator[dict[str, Any]]:
+        """Yield {label, probability, top} of each of the model inputs [B, ...]."""
+        logits = self.task(inputs.to(self.task.device))
+        probabilities, classes = logits.float().softmax(-1).topk(self.top)
+        for row, numbers in zip(probabilities, classes, strict=True):
+            pairs = zip(numbers.tolist(), row.tolist(), strict=True)
+            top = [{"label": self.labels[number], "probability": p} for number, p in pairs]
+            yield {**top[0], "top": top}
 
     def format_lines(self, one: dict[str, Any], width: int, first: bool) -> list[str]:
         """Return the path, then its classes, the likeliest first."""
@@ -191,6 +201,73 @@ def predict(name: str, words: Sequence[str], quiet: bool = False) -> dict[str, A
     }
 
 
+def predict_inputs(experiment: Experiment, task: Task, inputs: Any) -> list[dict[str, Any]]:
+    """Predict for model inputs, files or pictures, in their order.
+
+    Args:
+        experiment: The experiment, whose recipe says how many classes to report.
+        task: The restored task.
+        inputs: Model inputs [B, ...] or one of them; or a path, a picture of Pillow or, for a model
+            of texts, a text, or a list of these.
+
+    Raises:
+        RecipeError: The task predicts no classes.
+        DataError: An input cannot be read.
+    """
+    predictor = _choose_predictor(experiment, task)
+    if isinstance(inputs, Tensor) and isinstance(predictor, ClassPredictor):
+        dimensions = 2 if isinstance(task.spec, TextClassificationSpec) else 4
+        if isinstance(task.spec, VideoSpec):
+            dimensions = 5
+        batch = inputs[None] if inputs.dim() == dimensions - 1 else inputs
+        with torch.inference_mode(), _explain_misfit(experiment.recipe):
+            return [*predictor.classify(batch)]
+    given = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
+    with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+        paths = [
+            _write_input(one, Path(folder) / str(number), task) for number, one in enumerate(given)
+        ]
+        files = Files(paths, {})
+        found = _predict_files(experiment, task, predictor, files, quiet=True)
+    if files.problems:
+        raise DataError("; ".join(_format_problems(files.problems)))
+    for one, source in zip(found, given, strict=True):
+        # the path of a temporary file tells nobody anything
+        if not _is_path(source, task):
+            del one["path"]
+    return found
+
+
+def _is_path(source: Any, task: Task) -> bool:
+    is_text_model = not isinstance(task.spec, ImageSpec)
+    return isinstance(source, Path) or (isinstance(source, str) and not is_text_model)
+
+
+def _write_input(source: Any, path: Path, task: Task) -> Path:
+    """Write a picture or a text to a file, so that it is read as all others; return its path."""
+    if _is_path(source, task):
+        return Path(source)
+    if isinstance(source, str):
+        path.write_text(source, encoding="utf-8")
+        return path
+    with explain_imports():
+        from PIL import Image
+
+    if not isinstance(source, Image.Image):
+        raise DataError(f"{type(source).__name__} is no tensor, path, picture or text")
+    source.save(path, format="PNG")
+    return path
+
+
+@contextmanager
+def _explain_misfit(recipe: Recipe) -> Iterator[None]:
+    """Raise RecipeError for a size or a length that the model cannot follow."""
+    try:
+        yield
+    except OptionError as error:
+        raise RecipeError(recipe.make_issue(f"model.{error.key}", str(error))) from None
+
+
 def _complete_key(word: str) -> str:
     """Return `top=3` as `predict.top=3`."""
     return word if "." in word.partition("=")[0] else f"predict.{word}"
@@ -223,16 +300,12 @@ def _predict_files(
     task.to(choose_device(recipe))
     width = max((len(str(path)) for path in files.paths), default=0)
     predictions: list[dict[str, Any]] = []
-    try:
-        with torch.inference_mode():
-            for one in predictor.predict(_skip_unreadable(batches, files)):
-                for line in predictor.format_lines(one, width, first=not predictions):
-                    if not quiet:
-                        _print(line)
-                predictions.append(one)
-    except OptionError as error:
-        # a size or a length that the model cannot follow
-        raise RecipeError(recipe.make_issue(f"model.{error.key}", str(error))) from None
+    with _explain_misfit(recipe), torch.inference_mode():
+        for one in predictor.predict(_skip_unreadable(batches, files)):
+            for line in predictor.format_lines(one, width, first=not predictions):
+                if not quiet:
+                    _print(line)
+            predictions.append(one)
     return predictions
 
 

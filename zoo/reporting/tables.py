@@ -1,8 +1,12 @@
-"""Tables as padded text, for terminals and Markdown."""
+"""Tables as padded text for terminals and Markdown, as HTML and DataFrames for notebooks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import html
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from zoo.errors import ZooError
 
 
 def format_table(
@@ -48,3 +52,23 @@ def format_markdown(
     table = format_table([escaped[0], rule, *escaped[1:]], left=left, gap=" | ")
     last = len(table.splitlines()[1])
     return "\n".join(f"| {line.ljust(last)} |" for line in table.splitlines())
+
+
+def format_html_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write a table that notebooks show."""
+
+    def join(tag: str, cells: Sequence[str]) -> str:
+        inside = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+        return f"<tr>{inside}</tr>"
+
+    lines = [join("th", titles)] if titles else []
+    return "<table>" + "".join([*lines, *(join("td", row) for row in rows)]) + "</table>"
+
+
+def build_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return rows as a DataFrame of pandas. Raises ZooError if it is not installed."""
+    try:
+        import pandas
+    except ImportError:
+        raise ZooError("a DataFrame needs pandas: pip install pandas") from None
+    return pandas.DataFrame([dict(row) for row in rows])

@@ -19,9 +19,9 @@ from zoo import api, registry
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.config import Recipe
 from zoo.config.schema import ONCE, OURS
-from zoo.data.base import DataModule
+from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import DataSpec, TextClassificationSpec, TextSpec
-from zoo.errors import OptionError
+from zoo.errors import OptionError, RecipeError
 from zoo.optim.param_groups import freeze
 from zoo.registry import Choice
 from zoo.run import distributed
@@ -38,17 +38,20 @@ class Experiment:
         recipe: The resolved recipe.
         spec: The facts of the samples that the model is built for, as a checkpoint stores them.
             None: those of the recipe's data.
+        datasets: The samples of a Python program, for data `torch_dataset`.
     """
 
-    def __init__(self, recipe: Recipe, spec: DataSpec | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, spec: DataSpec | None = None, datasets: Datasets | None = None
+    ) -> None:
         self.recipe = recipe
-        self._spec = spec
+        self._spec, self._datasets = spec, datasets
         self._variants: dict[str, DataModule] = {}
 
     @cached_property
     def data(self) -> DataModule:
         """The data module, not yet set up. Raises OptionError or DataError."""
-        return build_data(self.recipe)
+        return self._build_data({})
 
     @property
     def spec(self) -> DataSpec:
@@ -80,8 +83,21 @@ class Experiment:
         """
         key = repr(sorted(options.items()))
         if key not in self._variants:
-            self._variants[key] = build_data(self.recipe, **options)
+            self._variants[key] = self._build_data(options)
         return self._variants[key]
+
+    def _build_data(self, changes: Mapping[str, Any]) -> DataModule:
+        data = build_data(self.recipe, **changes)
+        if self._datasets is not None:
+            data.adopt_datasets(self._datasets)
+        return data
+
+    def check_single_process(self) -> None:
+        """Raise RecipeError if the recipe asks for processes that cannot share Python objects."""
+        if self.trainer.world_size > 1:
+            problem = "several processes cannot share the datasets of a Python program"
+            remedy = "set it to 1, or let the recipe name its data"
+            raise RecipeError(self.recipe.make_issue("trainer.devices", problem, remedy))
 
     def build_task(self, device: str = "cpu") -> Task:
         """Build the task with freshly initialised weights on a device."""

@@ -13,6 +13,7 @@ import lightning as L
 
 from zoo import config
 from zoo.config import Recipe
+from zoo.data.base import Datasets
 from zoo.diagnostics.callback import AttentionDiagnostics
 from zoo.errors import OptionError, RecipeError, ZooError
 from zoo.models.transformer import enable_activation_checkpointing
@@ -78,20 +79,57 @@ def fit_recipe(
     recipe: Recipe, path: Path | None, resume: str, command: Sequence[str]
 ) -> dict[str, Any] | None:
     """Train a resolved recipe, as `fit` does with a recipe's name and overrides."""
-    experiment = check(recipe)
+    training = begin(recipe, path, resume, command)
+    return None if training is None else training.run()
+
+
+class Training(NamedTuple):
+    """A run whose directory is there, and whose training has not begun."""
+
+    experiment: Experiment
+    start: Start
+    processes: Processes
+
+    def run(self) -> dict[str, Any] | None:
+        """Train and test; returns what `--json` prints, None in all processes but the first."""
+        processes, folder = self.processes, self.start.run
+        log_file = loggers.log_to_file(folder / "train.log")
+        with (
+            log_file if processes.first else contextlib.nullcontext(),
+            _explain_failures(folder, processes),
+        ):
+            result = train(self.experiment, self.start, processes)
+        return result if processes.first else None
+
+
+def begin(
+    recipe: Recipe,
+    path: Path | None,
+    resume: str,
+    command: Sequence[str],
+    datasets: Datasets | None = None,
+) -> Training | None:
+    """Check a resolved recipe, join the processes and create the run directory.
+
+    Args:
+        recipe: The resolved recipe.
+        path: As of `fit`.
+        resume: As of `fit`.
+        command: As of `fit`.
+        datasets: What `data: {name: torch_dataset}` reads.
+
+    Returns:
+        The training to run; None if other processes have done all of it.
+    """
+    experiment = check(recipe, datasets=datasets)
     _check_data_exists(experiment)
+    if datasets is not None:
+        experiment.check_single_process()
     processes = join_processes(recipe, experiment.trainer, command)
     if processes is None:
         return None
-
     start = processes.run_on_rank_zero(lambda: _prepare(experiment, path, resume, processes))
-    log_file = loggers.log_to_file(start.run / "train.log")
-    with (
-        log_file if processes.first else contextlib.nullcontext(),
-        _explain_failures(start.run, processes),
-    ):
-        result = train(experiment, start, processes)
-    return result if processes.first else None
+    return Training(experiment, start, processes)
 
 
 def _check_data_exists(experiment: Experiment) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 from zoo import __version__, config
 from zoo.config import Recipe
+from zoo.config.command_line import Overrides, format_overrides
+from zoo.data.base import Datasets
 from zoo.errors import CheckpointError, RecipeError
 from zoo.run import checkpoint as checkpoints
 from zoo.run.build import Experiment
@@ -15,12 +17,13 @@ from zoo.run.preflight import check
 from zoo.tasks.base import Task
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:
     """Load a recipe, resolve it and check that its parts fit together.
 
     Args:
         path: A YAML file, or the name of a registered recipe.
-        overrides: `key=value` to set a key, `~key` to remove one.
+        overrides: A list of `key=value`, which sets a key, and `~key`, which removes one; or a
+            mapping of keys to values.
 
     Returns:
         The resolved recipe.
@@ -29,7 +32,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         RecipeError: With every issue, each located in its file.
         DataError: The data that the recipe reads is missing.
     """
-    return load_experiment(path, overrides).recipe
+    return load_experiment(path, format_overrides(overrides)).recipe
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -37,34 +40,27 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     return check(config.load(path, overrides))
 
 
-def load(checkpoint: str | Path, overrides: Sequence[str] = ()) -> Task:
-    """Load the task of a checkpoint with its weights, ready to evaluate.
-
-    Args:
-        checkpoint: A run directory (its best checkpoint, else its last), `RUN/last`, `RUN/best` or
-            a checkpoint file.
-        overrides: Changes of the stored recipe, as of `load_recipe`.
-
-    Returns:
-        The task in evaluation mode on the CPU; its `model` is the plain module.
-
-    Raises:
-        CheckpointError: The checkpoint is missing, corrupt, unsafe, of another version of zoo, or
-            its weights do not fit the recipe.
-        RecipeError: An override is wrong.
-    """
-    return restore(checkpoints.locate(checkpoint), overrides)[1]
-
-
-def restore(path: Path, overrides: Sequence[str] = ()) -> tuple[Experiment, Task]:
+def restore(
+    path: Path, overrides: Sequence[str] = (), datasets: Datasets | None = None
+) -> tuple[Experiment, Task]:
     """Restore the experiment and the task of a checkpoint file.
 
     The task is built for the samples whose facts the checkpoint carries, whatever data the
-    overrides name. Raises as `load` does.
+    overrides name.
+
+    Args:
+        path: The checkpoint file.
+        overrides: Changes of the stored recipe.
+        datasets: The samples of a Python program, for data `torch_dataset`.
+
+    Raises:
+        CheckpointError: The checkpoint is corrupt, unsafe, of another version of zoo, or its
+            weights do not fit the recipe.
+        RecipeError: An override is wrong.
     """
     content = checkpoints.read(path)
     recipe = _read_recipe(content["zoo"], overrides, path)
-    experiment = check(recipe, checkpoints.read_spec(content, path))
+    experiment = check(recipe, checkpoints.read_spec(content, path), datasets)
     task = experiment.build_task()
     try:
         task.load_state_dict(content["state_dict"], strict=True)

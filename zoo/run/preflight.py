@@ -12,6 +12,7 @@ from torch import nn
 
 from zoo.attention.layer import SelfAttention
 from zoo.config import Recipe
+from zoo.data.base import Datasets
 from zoo.data.spec import DataSpec
 from zoo.diagnostics import capture
 from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
@@ -20,12 +21,15 @@ from zoo.run import conditions
 from zoo.run.build import Experiment, build_sample, find_reader, silence_libraries
 
 
-def check(recipe: Recipe, spec: DataSpec | None = None) -> Experiment:
+def check(
+    recipe: Recipe, spec: DataSpec | None = None, datasets: Datasets | None = None
+) -> Experiment:
     """Check a recipe: build each part, the model on the meta device, and pass a sample through it.
 
     Args:
         recipe: The resolved recipe.
         spec: The facts of the samples, as a checkpoint stores them. None: ask the recipe's data.
+        datasets: The samples of a Python program, for data `torch_dataset`.
 
     Returns:
         The experiment, with the parts that the check has built.
@@ -35,7 +39,7 @@ def check(recipe: Recipe, spec: DataSpec | None = None) -> Experiment:
         DataError: There is no issue but that data is missing.
     """
     silence_libraries()
-    experiment = Experiment(recipe, spec)
+    experiment = Experiment(recipe, spec, datasets)
     issues = IssueCollector(recipe)
     with issues.collect("optim"):
         experiment.optimizer  # noqa: B018

@@ -29,6 +29,18 @@ class Optimizer(Protocol):
         ...
 
 
+class Application(Protocol):
+    """What a trained task is used for; `zoo.load` provides it."""
+
+    def predict(self, task: Task, inputs: Any, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Predict for inputs."""
+        ...
+
+    def generate(self, task: Task, prompt: str, options: Mapping[str, Any]) -> str:
+        """Continue a text."""
+        ...
+
+
 class Task(L.LightningModule):
     """A model in training.
 
@@ -46,6 +58,9 @@ class Task(L.LightningModule):
 
     longest_test_window = 0
     """Tokens in a window of the test data, which may be longer than those of training."""
+
+    application: Application | None = None
+    """What `predict` and `generate` do; None for a task that `zoo.load` did not return."""
 
     def __init__(self, model: nn.Module, optim: Optimizer, spec: DataSpec) -> None:
         super().__init__()
@@ -68,6 +83,45 @@ class Task(L.LightningModule):
         """
         problem = f"{type(self).__name__} does not define the inputs of its model"
         raise OptionError("name", problem)
+
+    def predict(self, inputs: Any, **options: Any) -> list[dict[str, Any]]:
+        """Predict with a task that `zoo.load` returned.
+
+        Args:
+            inputs: Of images: normalised images [B, C, H, W] or [C, H, W], or paths and pictures of
+                Pillow, one or a list, which are prepared as in evaluation. Of texts with labels:
+                token ids [B, N] padded with -1, or texts, or paths. Of language models: paths.
+            **options: Those of `zoo predict`: `top`.
+
+        Returns:
+            For each input {label, probability, top: [{label, probability}, ...]}, for a file also
+            its path; of a language model its path, tokens, loss and further measures.
+
+        Raises:
+            DataError: An input cannot be read.
+            RecipeError: The task predicts nothing by itself, or an option is wrong.
+        """
+        return self._find_application().predict(self, inputs, options)
+
+    def generate(self, prompt: str, **options: Any) -> str:
+        """Continue a text with a language model that `zoo.load` returned.
+
+        Args:
+            prompt: The text to continue.
+            **options: Those of `zoo generate`: tokens, temperature, top_k, top_p, stop, seed.
+
+        Returns:
+            The continuation, without the prompt.
+
+        Raises:
+            RecipeError: The model writes no text, or an option is wrong.
+        """
+        return self._find_application().generate(self, prompt, options)
+
+    def _find_application(self) -> Application:
+        if self.application is None:
+            raise OptionError("task", "only a task that zoo.load returned predicts and generates")
+        return self.application
 
     def batch_state(self) -> dict[str, Any]:
         """Return what this process keeps between training batches beside weights, as plain data."""

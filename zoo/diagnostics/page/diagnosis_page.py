@@ -11,7 +11,7 @@ from typing import Any
 
 from zoo.diagnostics.page import viewer_data
 from zoo.diagnostics.page.head_tables import build_control_tables, build_measure_figures
-from zoo.diagnostics.report import Report, Run
+from zoo.diagnostics.report import DiagnosedRun, Report
 from zoo.reporting import numbers
 from zoo.reporting.html import Section, render_page
 from zoo.reporting.panel import Curves, Line, LineChart, Panel
@@ -90,7 +90,7 @@ def join_names(report: Report) -> str:
 def build_sections(report: Report) -> list[Section]:
     """Return the sections in their order; empty ones are left out."""
 
-    def gallery(pick: Callable[[Run], Sequence[Panel]]) -> list[Figure]:
+    def gallery(pick: Callable[[DiagnosedRun], Sequence[Panel]]) -> list[Figure]:
         return build_figures({run.name: pick(run) for run in report.runs})
 
     contents: dict[str, Any] = {
@@ -130,7 +130,7 @@ class RunsTable:
     statements: dict[str, dict[str, str]]
 
 
-def build_runs_table(runs: Sequence[Run]) -> RunsTable:
+def build_runs_table(runs: Sequence[DiagnosedRun]) -> RunsTable:
     """Collect the metrics and facts of runs, by their names."""
     metrics = [
         {name: numbers.format_number(number) for name, number in run.metrics.items()}
@@ -150,7 +150,7 @@ def _fill_rows(columns: Sequence[dict[str, str]]) -> dict[str, list[str]]:
     return {key: [column.get(key, numbers.NOTHING) for column in columns] for key in keys}
 
 
-def _merge_statements(key: str, runs: Sequence[Run]) -> dict[str, str]:
+def _merge_statements(key: str, runs: Sequence[DiagnosedRun]) -> dict[str, str]:
     texts = {run.name: run.facts[key] for run in runs if key in run.facts}
     if len(texts) == len(runs) and len(set(texts.values())) == 1:
         return {"": runs[0].facts[key]}

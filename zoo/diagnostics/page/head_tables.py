@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from zoo.diagnostics.report import SAME, Control, Measure, Report, Run
+from zoo.diagnostics.report import SAME, Control, DiagnosedRun, Measure, Report
 from zoo.reporting import numbers
 from zoo.reporting.palette import LETTERS, LEVELS
 from zoo.reporting.panel import Scale
@@ -93,7 +93,7 @@ def choose_scale(values: Sequence[Tensor]) -> tuple[Scale, str]:
     return Scale(low, high).cover(), "weights"
 
 
-def _number_layers(run: Run) -> Sequence[int]:
+def _number_layers(run: DiagnosedRun) -> Sequence[int]:
     if run.attended is not None:
         return run.attended.layers
     return range(max((len(measure.values) for measure in run.measures), default=0))
@@ -167,7 +167,7 @@ def build_control_tables(report: Report) -> list[ControlTable]:
     return [_build_control_table(metric, runs) for metric in metrics]
 
 
-def _build_control_table(metric: str, runs: Sequence[Run]) -> ControlTable:
+def _build_control_table(metric: str, runs: Sequence[DiagnosedRun]) -> ControlTable:
     controls = [control for run in runs for control in run.controls]
     values = [abs(one.metrics[metric]) for one in controls if metric in one.metrics]
     largest = max((value for value in values if math.isfinite(value)), default=0.0)
@@ -180,7 +180,7 @@ def _build_control_table(metric: str, runs: Sequence[Run]) -> ControlTable:
     return ControlTable(metric, caption, tuple(run.name for run in runs), rows)
 
 
-def _build_control_cell(run: Run, name: str, metric: str, largest: float) -> ControlCell:
+def _build_control_cell(run: DiagnosedRun, name: str, metric: str, largest: float) -> ControlCell:
     control = next((control for control in run.controls if control.name == name), None)
     if control is None:
         return ControlCell(numbers.NOTHING)
@@ -205,7 +205,7 @@ def _format_change(number: float, first: Control, metric: str) -> str:
     return f"+{text}" if change > 0 else text
 
 
-def _describe(run: Run, metric: str, several: bool) -> str:
+def _describe(run: DiagnosedRun, metric: str, several: bool) -> str:
     """Say what happened, with its numbers; how much is much is for the reader to judge."""
     first, *others = run.controls
     measured = [control for control in others if metric in control.metrics]

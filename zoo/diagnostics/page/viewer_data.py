@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.diagnostics.report import Attended, Report, Run, Sample
+from zoo.diagnostics.report import Attended, DiagnosedRun, Report, Sample
 from zoo.packages import explain_imports
 from zoo.reporting.heatmaps import to_data_address
 from zoo.reporting.numbers import finite
@@ -117,7 +117,7 @@ def encode_weights(weights: Tensor) -> dict[str, str]:
 
 
 def _collect_run(
-    run: Run, attended: Attended, numbers: dict[bytes, int], count: int
+    run: DiagnosedRun, attended: Attended, numbers: dict[bytes, int], count: int
 ) -> dict[str, Any]:
     samples = [
         {

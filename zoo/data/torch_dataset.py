@@ -1,0 +1,248 @@
+"""Datasets of your own Python program, passed to `zoo.fit` and `zoo.evaluate` as `data`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from zoo.data.base import DataModule, Datasets
+from zoo.data.sampler import Key, ResumableLoader
+from zoo.data.spec import DataSpec, ImageSpec, TextBatch, TextClassificationSpec, TextSpec
+from zoo.data.vision import Size, get_sides
+from zoo.errors import DataError, OptionError
+from zoo.registry import Between, Count, register
+
+SPLITS = ("train", "val", "test")
+ABSENT = (
+    "the samples were datasets of a Python program, which a recipe cannot hold; "
+    "pass them again in Python: zoo.fit(..., data=...), zoo.evaluate(run, data=...)"
+)
+
+
+@register
+class TorchDataset(DataModule):
+    """Samples of datasets that a Python program passes; such a recipe alone cannot repeat a run.
+
+    Images are float tensors [channels, height, width], clips have frames before height, with a
+    label each; `size`, that of a square or [height, width], resizes images bilinearly. Texts are
+    int64 [N + 1], of which each token is predicted from those before it, or pairs of inputs and
+    targets [N]; texts to classify are int64 [N] with a label each. `description` is for people.
+    Without workers, samples may be random: they are drawn from torch's generator, whose state
+    checkpoints hold.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        description: str = "",
+        size: Size | None = None,
+        batch_size: Count = 64,
+        workers: Annotated[int, Between(0)] = 0,
+    ) -> None:
+        super().__init__()
+        self.seed, self.batch_size, self.workers = seed, batch_size, workers
+        self.sides = None if size is None else get_sides(size)
+        self.description = description
+        self.datasets: Datasets | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.description}".strip()
+
+    @property
+    def resizing(self) -> str | None:  # type: ignore[override]
+        return "each side resized to its own length, bilinearly" if self.sides else None
+
+    @property
+    def spec(self) -> DataSpec:  # type: ignore[override]
+        spec = self._get_datasets().spec
+        if spec is None:
+            problem = "the datasets come without a spec"
+            raise DataError(f"data: {problem}; pass spec=zoo.ImageSpec(...) or another one")
+        if self.sides is None:
+            return spec
+        if type(spec) is not ImageSpec:
+            raise OptionError("size", f"{spec.noun} are not resized; leave it null")
+        height, width = self.sides
+        return replace(spec, height=height, width=width)
+
+    def adopt_datasets(self, datasets: Datasets) -> None:
+        self.datasets = datasets
+
+    def adopt_spec(self, spec: DataSpec) -> None:
+        if self._get_datasets().spec is None:
+            self.datasets = replace(self._get_datasets(), spec=spec)
+
+    def check_source(self) -> None:
+        for split in SPLITS:
+            self._build_samples(split).check_first()
+
+    def setup(self, stage: str) -> None:
+        self._get_datasets()
+
+    def build_loader(self, split: str) -> ResumableLoader:
+        samples = self._build_samples(split)
+        is_training = split == "train"
+        return ResumableLoader(
+            samples, self.batch_size, self.seed, self.workers, self.share, training=is_training
+        )
+
+    def count_samples(self, split: str) -> int:
+        return len(self._build_samples(split))
+
+    def _get_datasets(self) -> Datasets:
+        if self.datasets is None:
+            raise DataError(f"data {self.name}: {ABSENT}")
+        return self.datasets
+
+    def _build_samples(self, split: str) -> SampleBatches:
+        datasets = self._get_datasets()
+        if split not in datasets.splits:
+            given = ", ".join(datasets.splits) or "none"
+            raise DataError(f"data {self.name}: there is no dataset {split}, but {given}")
+        return SampleBatches(split, datasets, self.spec, self.sides)
+
+
+class SampleBatches(Dataset[Any]):
+    """The samples of one dataset, fetched by batches of keys as tasks read them."""
+
+    def __init__(
+        self, split: str, datasets: Datasets, spec: DataSpec, sides: tuple[int, int] | None
+    ) -> None:
+        self.split, self.spec, self.sides = split, spec, sides
+        self.samples, self.collate = datasets.splits[split], datasets.collate
+
+    def __len__(self) -> int:
+        try:
+            return len(self.samples)  # type: ignore[arg-type]
+        except TypeError:
+            problem = "a dataset needs a length and an index; a stream has none"
+            raise DataError(f"data, {self.split}: {problem}") from None
+
+    def __getitems__(self, keys: Sequence[Key]) -> Any:
+        numbers = [key[1] if isinstance(key, tuple) else key for key in keys]
+        samples = [self.samples[number] for number in numbers]
+        if self.collate is not None:
+            batch = self.collate(samples)
+        elif isinstance(self.spec, TextClassificationSpec):
+            batch = _pad_texts(samples)
+        else:
+            batch = default_collate(samples)
+        if isinstance(self.spec, TextSpec):
+            return _build_text_batch(batch)
+        images, labels = batch
+        if self.sides is not None:
+            images = F.interpolate(
+                images, size=self.sides, mode="bilinear", align_corners=False, antialias=True
+            )
+        return images, torch.as_tensor(labels)
+
+    def check_first(self) -> None:
+        """Raise DataError unless the first sample is as the spec says."""
+        if not len(self):
+            raise DataError(f"data, {self.split}: the dataset is empty")
+        try:
+            inputs, targets, *_ = self.__getitems__([0])
+        except (TypeError, ValueError, AttributeError) as error:
+            summary = (str(error).splitlines() or [type(error).__name__])[0]
+            problem = f"a sample cannot be read, {summary}; {_describe_samples(self.spec)}"
+            raise DataError(f"data, {self.split}: {problem}") from None
+        if problem := self._find_problem(inputs, targets):
+            raise DataError(f"data, {self.split}: {problem}; {_describe_samples(self.spec)}")
+
+    def _find_problem(self, inputs: Tensor, targets: Tensor) -> str:
+        """Return how a batch of one sample differs from the spec; empty if it does not."""
+        spec, shape = self.spec, tuple(inputs.shape[1:])
+        if isinstance(spec, ImageSpec):
+            expected = (spec.channels, *spec.grid)
+            if shape != expected:
+                return f"a sample has shape {shape}, not {expected}"
+            if not inputs.is_floating_point():
+                return f"a sample is {inputs.dtype}, not floating point"
+        elif inputs.is_floating_point() or len(shape) != 1 or shape[0] > spec.length:
+            return f"a sample is {inputs.dtype} {shape}, not at most {spec.length} whole numbers"
+        elif inputs.max() >= len(spec.vocabulary):
+            return f"token {int(inputs.max())} of a vocabulary of {len(spec.vocabulary)}"
+        if not isinstance(spec, TextSpec) and not 0 <= int(targets[0]) < spec.classes:
+            return f"label {int(targets[0])} of {spec.classes} classes"
+        return ""
+
+
+def _describe_samples(spec: DataSpec) -> str:
+    if isinstance(spec, ImageSpec):
+        return "a sample is (float tensor [channels, height, width], label)"
+    if isinstance(spec, TextSpec):
+        return "a sample is an int64 tensor [N + 1], or a pair of inputs and targets [N]"
+    return "a sample is (int64 tensor [N], label)"
+
+
+def _pad_texts(samples: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+    """Return texts [B, N] padded with -1, and labels [B]."""
+    texts = [torch.as_tensor(text) for text, _ in samples]
+    padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=-1)
+    return padded, torch.as_tensor([int(label) for _, label in samples])
+
+
+def _build_text_batch(batch: Any) -> TextBatch:
+    """Return a batch of windows: [B, N + 1] is cut to inputs and their next tokens."""
+    if isinstance(batch, TextBatch):
+        return batch
+    if isinstance(batch, Tensor):
+        return TextBatch(batch[:, :-1], batch[:, 1:])
+    return TextBatch(*batch)
+
+
+def collect_datasets(data: Any, spec: DataSpec | None = None) -> Datasets:
+    """Return the datasets of what a caller passes.
+
+    Args:
+        data: {"train": dataset, "val": ..., "test": ...}; a pair (train, val), whose second is the
+            test too, or three datasets; or a Lightning data module, whose loaders hold datasets.
+        spec: The facts of the samples. None: the attribute `spec` of `data`, if it has one.
+
+    Raises:
+        OptionError: It is none of these.
+    """
+    spec = spec or getattr(data, "spec", None)
+    if isinstance(data, DataModule):
+        problem = "a source of zoo itself; name it in the recipe instead: data.name"
+        raise OptionError("data", problem)
+    if isinstance(data, Mapping):
+        if unknown := [str(name) for name in data if name not in SPLITS]:
+            raise OptionError("data", f"unknown split {', '.join(unknown)}; {', '.join(SPLITS)}")
+        return Datasets(dict(data), spec)
+    if isinstance(data, tuple | list) and len(data) in (2, 3):
+        return Datasets(dict(zip(SPLITS, (*data, data[-1]), strict=False)), spec)
+    if callable(getattr(data, "test_dataloader", None)):
+        return _read_data_module(data, spec)
+    problem = f"expected datasets by split or a data module, got {type(data).__name__}"
+    raise OptionError("data", f"{problem}; write data={{'train': ..., 'val': ..., 'test': ...}}")
+
+
+def _read_data_module(data: Any, spec: DataSpec | None) -> Datasets:
+    """Take the datasets of a module's loaders, and how they make batches; not their order."""
+    data.prepare_data()
+    for stage in ("fit", "test"):
+        data.setup(stage)
+    loaders = {split: getattr(data, f"{split}_dataloader")() for split in SPLITS}
+    if not all(isinstance(loader, DataLoader) for loader in loaders.values()):
+        raise OptionError("data", "expected one DataLoader of torch for each split of the module")
+    collate = loaders["train"].collate_fn
+    datasets = {split: loader.dataset for split, loader in loaders.items()}
+    return Datasets(datasets, spec, None if collate is default_collate else collate)
+
+
+def describe_datasets(datasets: Datasets) -> str:
+    """Name the datasets by their types and lengths, for the recipe of a run."""
+    parts = []
+    for split, dataset in datasets.splits.items():
+        count = len(dataset) if hasattr(dataset, "__len__") else "stream"
+        parts.append(f"{split} {type(dataset).__name__} {count}")
+    return ", ".join(parts)
