@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from zoo.compare import status
-from zoo.compare.plan import CELLS, ComparisonPlan, PlannedCell
+from zoo.compare.grid import Combination, list_combinations
+from zoo.compare.plan import CELLS, TRIALS, ComparisonPlan, PlannedCell
+from zoo.compare.request import CompareRequest
 from zoo.compare.results import (
     ANY_KEY,
     BY,
@@ -20,11 +22,16 @@ from zoo.compare.results import (
     ConditionKind,
     has_shape,
 )
+from zoo.compare.tuning import summarize_tuning
+from zoo.config import Recipe
+from zoo.errors import ZooError
 from zoo.run import conditions, loggers
 from zoo.run.callbacks.manifest import END, START
 
 # what `zoo eval` measured for the comparison; its own file is overwritten by the next `zoo eval`
 MEASURED = "measured.json"
+# what a trial came to on validation data
+TRIAL = "trial.json"
 
 NUMBER = (int, float)
 NOTHING = type(None)
@@ -55,6 +62,7 @@ END_SHAPE = {
     "device": str,
     "environment": ENVIRONMENT_SHAPE,
 }
+TRIAL_SHAPE = {"monitor": str, "mode": str, "best": (*NUMBER, NOTHING)}
 MEASURED_SHAPE = {
     "resolutions": {ANY_KEY: CONDITION_SHAPE},
     "lengths": {ANY_KEY: CONDITION_SHAPE},
@@ -182,6 +190,64 @@ def _find_training_size(plan: ComparisonPlan, planned: PlannedCell, files: CellF
 
 def _keep_numbers(found: Mapping[str, Any]) -> dict[str, float]:
     return {key: float(value) for key, value in found.items() if isinstance(value, int | float)}
+
+
+def read_trial(run: Path) -> dict[str, Any]:
+    """Return {monitor, mode, best} of a trial, empty if it has not ended."""
+    return _read_json(run / TRIAL, TRIAL_SHAPE)
+
+
+def collect_tuning(
+    request: CompareRequest,
+    recipes: Mapping[Combination, Recipe],
+    plan: ComparisonPlan,
+    folder: Path,
+) -> tuple[dict[str, Any], dict[Combination, Recipe]]:
+    """Return what the trials found, and each variant with the recipe of its best trial.
+
+    Args:
+        request: What was compared and tuned.
+        recipes: The recipe of each trial.
+        plan: The plan of the trials, all of which are done.
+        folder: The folder of the trials.
+
+    Raises:
+        ZooError: All trials of a variant became non-finite.
+    """
+    assert request.tuning is not None
+    monitor, better = "", "high"
+    trials: dict[str, list[dict[str, Any]]] = {}
+    own: dict[str, list[Recipe]] = {}
+    for (combination, recipe), cell in zip(recipes.items(), plan.cells, strict=True):
+        name = combination.trial_of or combination.name
+        found = read_trial(folder / TRIALS / cell.name)
+        if found["best"] is not None:
+            monitor, better = found["monitor"], "high" if found["mode"] == "max" else "low"
+        settings = {one.key: find_setting(cell.recipe, one.key) for one in request.tuning.keys}
+        trials.setdefault(name, []).append({"settings": settings, "value": found["best"]})
+        own.setdefault(name, []).append(recipe)
+
+    summary = summarize_tuning(request.tuning, monitor, better, trials)
+    tuned = {}
+    for variant in list_combinations(request.keys):
+        best = summary["variants"][variant.name]["best"]
+        if best is None:
+            raise ZooError(f"{variant.name}: every trial became non-finite; tune other settings")
+        tuned[variant] = own[variant.name][best]
+    return summary, tuned
+
+
+def find_setting(recipe: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a dotted key; None if the recipe has none."""
+    value: Any = recipe
+    for part in key.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return None
+    return value
 
 
 def _read_curve(run: Path, monitor: str) -> tuple[tuple[int, float], ...]:

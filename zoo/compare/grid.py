@@ -32,6 +32,8 @@ class Combination:
     name: str
     values: Mapping[str, str]
     overrides: tuple[str, ...]
+    trial_of: str | None = None
+    """The name of the variant that it is a trial of."""
 
 
 def split_grid_words(words: Sequence[str]) -> tuple[list[str], list[str]]:

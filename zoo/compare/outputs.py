@@ -56,6 +56,7 @@ def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
         conditions=(TRAINED, *kinds),
         training_size=plan.training_size,
         windows=plan.windows,
+        tuning=plan.tuning,
         shared_weights=count_shared_weights(records),
         variants=tuple(replace(variant, flags=flags[variant.name]) for variant in variants),
     )

@@ -30,6 +30,8 @@ from zoo.utils import WRITE_TEST, check_writable, format_now
 log = logging.getLogger("zoo")
 
 PLAN, CELLS, RECIPES = "plan.json", "cells", "recipes"
+# the folder of trials and, in it, that of their runs
+TUNING, TRIALS = "tuning", "trials"
 MAX_DIFFERENCES = 10
 PLAN_SHAPE: Mapping[str, Any] = {
     "zoo_version": str,
@@ -82,6 +84,10 @@ class ComparisonPlan:
     variants: Mapping[str, Mapping[str, str]]
     """{name: {key: value}}"""
     cells: tuple[PlannedCell, ...]
+    runs: str = CELLS
+    """The folder of the run directories: TRIALS for trials, which are not tested."""
+    tuning: Mapping[str, Any] | None = None
+    """What the trials of each variant found, if something was tuned."""
 
     @property
     def hash(self) -> str:
@@ -115,7 +121,9 @@ class ComparisonPlan:
             refuse_old_version(found, path)
             if not has_shape(found, PLAN_SHAPE):
                 raise ValueError
-            values = {one.name: found[one.name] for one in fields(cls)}
+            later = {"runs": CELLS, "tuning": None}
+            values = {one.name: found[one.name] for one in fields(cls) if one.name not in later}
+            values |= {key: found.get(key, value) for key, value in later.items()}
             values["axes"] = tuple(Axis.from_plain(one) for one in found["axes"])
             values["cells"] = tuple(PlannedCell(**one) for one in found["cells"])
             values["seeds"] = tuple(found["seeds"])
@@ -176,6 +184,40 @@ def build_plan(
     )
 
 
+def plan_trials(
+    request: CompareRequest,
+    recipes: Mapping[Combination, Recipe],
+    resources: Resources,
+    *,
+    is_local: bool,
+) -> ComparisonPlan:
+    """Plan the trials of all variants, each on the seed of tuning."""
+    assert request.tuning is not None
+    seeded = replace(request, seeds=(request.tuning.seed,))
+    plan = build_plan(seeded, recipes, resources, is_local=is_local)
+    return replace(plan, runs=TRIALS)
+
+
+def combine_hashes(*plans: ComparisonPlan) -> str:
+    """Return eight hexadecimal digits that differ if any of the plans does."""
+    return hashlib.sha256("".join(plan.hash for plan in plans).encode()).hexdigest()[:8]
+
+
+def describe_costs(plan: ComparisonPlan, trials: ComparisonPlan) -> str:
+    """Say how many trials and cells there are, and how many training steps or epochs they take."""
+    limits = [cell.recipe["trainer"] for cell in (*trials.cells, *plan.cells)]
+    steps = [one["max_steps"] for one in limits]
+    if all(steps):
+        total = f"at most {sum(steps):,} training steps"
+    else:
+        total = f"at most {sum(one['max_epochs'] or 0 for one in limits):,} epochs of training"
+    count = len(plan.variants)
+    return (
+        f"{count} variants with {len(trials.cells) // count} trials each: {len(trials.cells)} "
+        f"trials, then {len(plan.cells)} cells; {total}"
+    )
+
+
 def find_direction(measure: str) -> Literal["high", "low"]:
     """Return whether high or low values of a measure are better."""
     return "low" if measure == "loss" else "high"
@@ -219,7 +261,9 @@ def prepare_folder(folder: Path) -> None:
 
     others = [name for name in names if not name.startswith((status.LOCK, WRITE_TEST))]
     unfinished = [f".{PLAN}{atomic_io.WRITING}"]
-    if others and PLAN not in others and others != unfinished:
+    # a comparison that was stopped while it was tuned has no more
+    is_known = PLAN in others or others in (unfinished, [TUNING])
+    if others and not is_known:
         problem = f"{folder} holds other files, {others[0]} among them"
         raise _refuse_folder(problem, "name a folder of its own")
 
@@ -233,6 +277,7 @@ def write_plan(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
     Raises:
         RecipeError: The folder has a cell that is not in the plan.
     """
+    folder.mkdir(exist_ok=True)
     if (folder / PLAN).exists():
         plan = _extend_existing(plan, folder)
     plan.write(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
 
@@ -19,6 +19,13 @@ from zoo.compare.grid import (
     parse_varied_keys,
     split_grid_words,
 )
+from zoo.compare.tuning import (
+    TunedKey,
+    TuningRequest,
+    check_budget,
+    parse_tuned_keys,
+    split_tuning_words,
+)
 from zoo.config import Recipe
 from zoo.config.command_line import parse_options, split_words
 from zoo.config.schema import SEEDS, Seed
@@ -31,7 +38,8 @@ from zoo.run.load import load_recipe
 from zoo.run.preflight import check
 
 Measure = Literal["accuracy", "exact", "loss"]
-
+# more than there can be seeds counted from the recipe's own
+TUNING_SEED_OFFSET = 1000
 # a trainer that this machine has, for checking a recipe that will run on another one
 LOCAL_TRAINER = ("trainer.accelerator=cpu", "trainer.precision=32-true")
 
@@ -42,6 +50,10 @@ class CompareOptions:
 
     seeds: Annotated[int, Between(1, 1000)] | tuple[Seed, ...] = 3
     """How many seeds, from the recipe's own on, or a list of them."""
+    budget: Annotated[int, Between(1, 1000)] | None = None
+    """Trials of each variant with what `tune.KEY=[...]` lists; needs at least one of these."""
+    tuning_seed: Seed | None = None
+    """Seed of all trials, not among `seeds`; null takes the recipe's own plus 1000."""
     measure: Literal["accuracy", "exact", "loss"] | None = None
     """Metric to compare; null takes loss if every token is a target, else accuracy."""
     to: str | None = None
@@ -74,12 +86,23 @@ class CompareRequest:
     seeds: int | tuple[int, ...]
     measure: Measure | None
     command: str
+    tuning: TuningRequest | None = None
 
 
-def parse_request(
-    recipe: str, words: Sequence[str], plugins: Sequence[str]
-) -> tuple[CompareOptions, Executor, CompareRequest, dict[Combination, Recipe]]:
-    """Read the command line, and load the recipe of each variant.
+@dataclass(frozen=True, kw_only=True)
+class ParsedRequest:
+    """The command line of `zoo compare`, with a checked recipe for each cell and trial."""
+
+    options: CompareOptions
+    request: CompareRequest
+    recipes: Mapping[Combination, Recipe]
+    trials: Mapping[Combination, Recipe]
+    executor: Executor
+    trial_executor: Executor
+
+
+def parse_request(recipe: str, words: Sequence[str], plugins: Sequence[str]) -> ParsedRequest:
+    """Read the command line, and load the recipe of each variant and of each trial.
 
     Raises:
         RecipeError: Something is wrong with the words or with a recipe; all issues are reported
@@ -87,10 +110,16 @@ def parse_request(
     """
     issues: list[ConfigIssue] = []
     grid_words, rest = split_grid_words(words)
-    options, executor, overrides = _parse_options(rest, issues)
+    tuning_words, rest = split_tuning_words(rest)
+    options, executors, overrides = _parse_options(rest, issues)
     keys: list[VariedKey] = []
     with collect_issues(issues):
         keys = parse_varied_keys(grid_words, overrides)
+    tuned: tuple[TunedKey, ...] = ()
+    with collect_issues(issues):
+        tuned = parse_tuned_keys(tuning_words, keys)
+    with collect_issues(issues):
+        _check_tuning_options(options, tuned, has_words=bool(tuning_words))
 
     flags = [word for plugin in plugins for word in ("--plugin", plugin)]
     request = CompareRequest(
@@ -102,20 +131,90 @@ def parse_request(
         command=shlex.join(["zoo", "compare", recipe, *words, *flags]),
     )
     recipes: dict[Combination, Recipe] = {}
+    trials: dict[Combination, Recipe] = {}
+    is_local = executors is None or executors[0].is_local
     with collect_issues(issues):
         if keys:
-            recipes = resolve_recipes(request, is_local=executor is None or executor.is_local)
+            recipes = resolve_recipes(request, is_local=is_local)
         else:
             config.load(recipe, overrides)
-    if issues or executor is None:
+    with collect_issues(issues):
+        if recipes and tuned and options.budget is not None:
+            seed = _choose_tuning_seed(options, next(iter(recipes.values())))
+            tuning = TuningRequest(keys=tuned, budget=options.budget, seed=seed)
+            request = replace(request, tuning=tuning)
+            trials = resolve_recipes(request, is_local=is_local, combinations=list_trials(request))
+    if issues or executors is None:
         raise RecipeError(*dict.fromkeys(issues))
-    return options, executor, request, recipes
+    return ParsedRequest(
+        options=options,
+        request=request,
+        recipes=recipes,
+        trials=trials,
+        executor=executors[0],
+        trial_executor=executors[1],
+    )
+
+
+def _check_tuning_options(
+    options: CompareOptions, tuned: Sequence[TunedKey], *, has_words: bool
+) -> None:
+    """Raise RecipeError if there is a budget without tuned keys or the other way around."""
+    if options.budget is None and has_words:
+        remedy = "write budget=8, the number of trials of each variant"
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "budget", "tuning needs a budget", remedy))
+    for key in ("budget", "tuning_seed"):
+        if getattr(options, key) is not None and not has_words:
+            remedy = "write tune.optim.lr=[3e-4,1e-2,log], or leave it out"
+            raise RecipeError(ConfigIssue(COMMAND_LINE, key, "nothing is tuned", remedy))
+    if options.budget is not None and tuned:
+        check_budget(tuned, options.budget)
+
+
+def _choose_tuning_seed(options: CompareOptions, recipe: Recipe) -> int:
+    """Return the seed of the trials. Raises RecipeError if results would use it too."""
+    seed = options.tuning_seed
+    if seed is None:
+        seed = recipe.seed + TUNING_SEED_OFFSET
+    remedy = "write tuning_seed=SEED with another seed"
+    if seed > SEEDS.high:
+        problem = f"the seed of trials, {seed}, is past {SEEDS.high}"
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "tuning_seed", problem, remedy))
+    if seed in list_seeds(options.seeds, recipe):
+        problem = f"seed {seed} of the trials is also a seed of the results"
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "tuning_seed", problem, remedy))
+    return seed
+
+
+def list_trials(request: CompareRequest) -> list[Combination]:
+    """Return the trials of each variant, which try the same settings; none if nothing is tuned."""
+    if request.tuning is None:
+        return []
+    points = request.tuning.points
+    return [
+        _build_trial(variant, number, point)
+        for variant in list_combinations(request.keys)
+        for number, point in enumerate(points)
+    ]
+
+
+def _build_trial(variant: Combination, number: int, point: Mapping[str, str]) -> Combination:
+    overrides = (f"{key}={text}" for key, text in point.items())
+    return Combination(
+        name=f"{variant.name} trial {number}",
+        values=variant.values,
+        overrides=(*variant.overrides, *overrides),
+        trial_of=variant.name,
+    )
 
 
 def _parse_options(
     words: Sequence[str], issues: list[ConfigIssue]
-) -> tuple[CompareOptions, Executor | None, list[str]]:
-    """Return options, executor and overrides; defaults and None if they have issues."""
+) -> tuple[CompareOptions, tuple[Executor, Executor] | None, list[str]]:
+    """Return options, executors of cells and of trials, and overrides.
+
+    Options that have issues are defaults; executors are None then.
+    """
     engines = [word.partition("=")[2] for word in words if word.startswith("engine=")]
     cls: Any = None
     with collect_issues(issues):
@@ -123,14 +222,16 @@ def _parse_options(
 
     # a guess for as long as options are wrong
     overrides = [word for word in words if "." in word.partition("=")[0]]
-    options, executor = CompareOptions(), None
+    options = CompareOptions()
+    executors: tuple[Executor, Executor] | None = None
     classes = (CompareOptions, *([cls] if cls else []))
     with collect_issues(issues):
         own, overrides = split_words(words, classes, (ENCODINGS,))
         common, *special = parse_options(own, classes)
         options = CompareOptions(**common)
-        executor = _build_executor(cls, special[0]) if cls else None
-    return options, executor, overrides
+        if cls:
+            executors = _build_executor(cls, special[0]), _build_executor(cls, special[0])
+    return options, executors, overrides
 
 
 def _find_executor(name: str) -> Any:
@@ -150,18 +251,21 @@ def _build_executor(cls: Any, options: dict[str, Any]) -> Executor:
         raise RecipeError(ConfigIssue(COMMAND_LINE, error.key, str(error))) from None
 
 
-def resolve_recipes(request: CompareRequest, *, is_local: bool) -> dict[Combination, Recipe]:
+def resolve_recipes(
+    request: CompareRequest, *, is_local: bool, combinations: Sequence[Combination] = ()
+) -> dict[Combination, Recipe]:
     """Load and check the recipe of each combination.
 
     Args:
         request: What varies.
         is_local: Whether the recipes are to run on this machine.
+        combinations: Those that are loaded; by default all variants.
 
     Raises:
         RecipeError: Some recipes are wrong. Each issue names its variants, or none if all have it.
         DataError: Data are missing; all of them are named.
     """
-    combinations = [*list_combinations(request.keys)]
+    combinations = combinations or [*list_combinations(request.keys)]
     recipes: dict[Combination, Recipe] = {}
     issues: dict[ConfigIssue, list[str]] = {}
     missing: list[str] = []
@@ -173,12 +277,14 @@ def resolve_recipes(request: CompareRequest, *, is_local: bool) -> dict[Combinat
         except DataError as error:
             missing.append(str(error))
         for issue in own:
-            issues.setdefault(issue, []).append(combination.name)
+            issues.setdefault(issue, []).append(combination.trial_of or combination.name)
 
     if issues:
         reported = []
-        for issue, names in issues.items():
-            is_common = len(names) == len(combinations) > 1
+        count = len({one.trial_of or one.name for one in combinations})
+        for issue, found in issues.items():
+            names = dict.fromkeys(found)
+            is_common = len(names) == count > 1
             location = f"{', '.join(names)}: {issue.location}"
             reported.append(issue if is_common else replace(issue, location=location))
         raise RecipeError(*reported)

@@ -127,6 +127,8 @@ class Comparison:
     shared_weights: int = 0
     """How many weights all variants have, by name and shape, with equal initial values."""
     variants: tuple[Variant, ...]
+    tuning: Mapping[str, Any] | None = None
+    """What the trials of each variant found, if something was tuned."""
 
     @property
     def cells(self) -> list[ComparisonCell]:
@@ -149,7 +151,8 @@ class Comparison:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             refuse_old_version(found, path)
-            values = {one.name: found[one.name] for one in fields(cls)}
+            values = {one.name: found[one.name] for one in fields(cls) if one.name != "tuning"}
+            values["tuning"] = found.get("tuning")
             values |= {key: tuple(values[key]) for key in ("seeds", "conditions")}
             values["axes"] = tuple(Axis.from_plain(one) for one in found["axes"])
             values["variants"] = tuple(_read_variant(one) for one in found["variants"])

@@ -10,30 +10,43 @@ from dataclasses import replace
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, SIGKILL, SIGTERM, SIGUSR2, Signals, signal
 
+from zoo import config
 from zoo.compare import status
-from zoo.compare.cell_files import MEASURED, CellFiles, build_cell
+from zoo.compare.cell_files import (
+    MEASURED,
+    TRIAL,
+    CellFiles,
+    build_cell,
+    collect_tuning,
+    read_trial,
+)
 from zoo.compare.executors.base import POLL_SECONDS, CellHandle, CellProcess, Executor, Resources
 from zoo.compare.outputs import collect_results, write_results
 from zoo.compare.plan import (
     CELLS,
     RECIPES,
+    TRIALS,
+    TUNING,
     ComparisonPlan,
     PlannedCell,
     build_plan,
+    combine_hashes,
+    describe_costs,
     find_direction,
+    plan_trials,
     prepare_folder,
     write_plan,
 )
-from zoo.compare.request import RebuildOptions, count_gpus, list_seeds, parse_request
+from zoo.compare.request import ParsedRequest, RebuildOptions, count_gpus, list_seeds, parse_request
 from zoo.compare.results import TRAINED, Comparison, State
 from zoo.config.command_line import parse_options
 from zoo.config.tree import COMMAND_LINE
-from zoo.errors import ConfigIssue, RecipeError, Stopped, ZooError
+from zoo.errors import ConfigIssue, NonFiniteError, RecipeError, Stopped, ZooError
 from zoo.evaluation.evaluate import evaluate
 from zoo.packages import require
 from zoo.run import atomic_io, loggers
 from zoo.run.callbacks.manifest import END
-from zoo.run.fit import fit
+from zoo.run.fit import fit, fit_recipe
 from zoo.run.load import load_recipe
 from zoo.utils import Ticker, format_duration, stop_on_signal
 
@@ -58,6 +71,9 @@ def run_cell(run: Path) -> None:
     message = "another process is working on this cell"
     with status.lock(status.make_run_dir(run), message, status.PATIENCE):
         (run / status.STATE).unlink(missing_ok=True)
+        if run.parent.name == TRIALS:
+            _run_trial(path, run)
+            return
         if not (run / END).exists():
             fit(str(path), [], run, "auto")
         recipe = load_recipe(path)
@@ -68,11 +84,37 @@ def run_cell(run: Path) -> None:
         status.write(run, "done")
 
 
+def _run_trial(path: Path, run: Path) -> None:
+    """Train a trial without testing it, and write what it came to on validation data."""
+    if not (run / TRIAL).exists():
+        try:
+            found = fit_recipe(config.load(str(path), []), run, "auto", [], is_tested=False)
+        except NonFiniteError as error:
+            # a setting that cannot be trained with is a finding too
+            log.info("non-finite: %s", error)
+            found = {"monitor": "", "mode": "", "best": None}
+        atomic_io.write_json(found or {}, run / TRIAL)
+    status.write(run, "done")
+
+
 class CellRunner:
-    """Gives the cells that are not done to an executor, and waits for them."""
+    """Gives the cells that are not done to an executor, and waits for them.
+
+    Args:
+        folder: The output folder, or that of its trials.
+        plan: The cells.
+        executor: What runs them.
+        resources: How many run at the same time, and what each has.
+        following: How many cells will follow these, for the estimate of the time that is left.
+    """
 
     def __init__(
-        self, folder: Path, plan: ComparisonPlan, executor: Executor, resources: Resources
+        self,
+        folder: Path,
+        plan: ComparisonPlan,
+        executor: Executor,
+        resources: Resources,
+        following: int = 0,
     ) -> None:
         self.folder, self.plan = folder, plan
         self.executor, self.resources = executor, resources
@@ -80,6 +122,7 @@ class CellRunner:
         self.done = 0
         self.stopped: Signals | None = None
         self.start_time, self.start_share = 0.0, 0.0
+        self.following = following
 
     def run(self, processes: Sequence[CellProcess]) -> Signals | None:
         """Run the cells.
@@ -157,7 +200,7 @@ class CellRunner:
                 self._conclude_cell(cell, handle)
 
     def _conclude_cell(self, cell: PlannedCell, handle: CellHandle) -> None:
-        run = self.folder / CELLS / cell.name
+        run = self.folder / self.plan.runs / cell.name
         try:
             code, lost = handle.result(), ""
         except Exception as error:
@@ -185,7 +228,13 @@ class CellRunner:
             log.info("%s: its state, %s, cannot be written: %s", run, state, problem)
 
     def _describe_cell(self, planned: PlannedCell) -> str:
-        files = CellFiles.read(self.folder / CELLS / planned.name)
+        if self.plan.runs == TRIALS:
+            found = read_trial(self.folder / TRIALS / planned.name)
+            text = (
+                "non-finite" if found["best"] is None else f"{found['monitor']} {found['best']:.4f}"
+            )
+            return f"{text}; {self.done} of {len(self.plan.cells)} trials"
+        files = CellFiles.read(self.folder / self.plan.runs / planned.name)
         cell = build_cell(self.plan, self.folder, planned, files)
         value = cell.metrics.get(TRAINED, {}).get(self.plan.measure)
         reached = "" if value is None else f"{self.plan.measure} {value:.4f}, "
@@ -199,7 +248,7 @@ class CellRunner:
         gained = share - self.start_share
         if gained <= 0:
             return text
-        seconds = (time.monotonic() - self.start_time) * (count - share) / gained
+        seconds = (time.monotonic() - self.start_time) * (count + self.following - share) / gained
         return f"{text}, {format_duration(seconds)} left"
 
     def _sum_progress(self) -> float:
@@ -212,7 +261,7 @@ class CellRunner:
         trainer = cell.recipe["trainer"]
         shares = []
         try:
-            _, rows = loggers.read(self.folder / CELLS / cell.name / "metrics.csv")
+            _, rows = loggers.read(self.folder / self.plan.runs / cell.name / "metrics.csv")
             for key, limit in (("epoch", "max_epochs"), ("step", "max_steps")):
                 if trainer[limit]:
                     shares.append(float(rows[-1][key]) / trainer[limit])
@@ -222,7 +271,7 @@ class CellRunner:
         return min(TRAINED_SHARE, max(shares, default=0.0))
 
     def _read_state(self, cell: PlannedCell) -> State:
-        return status.read(self.folder / CELLS / cell.name)[0]
+        return status.read(self.folder / self.plan.runs / cell.name)[0]
 
 
 def compare(
@@ -242,24 +291,72 @@ def compare(
         RecipeError: Something is wrong with the options or with any cell; nothing was started.
     """
     require("altair", "vl-convert-python", "scipy")  # for the page, after hours of training
-    options, executor, request, recipes = parse_request(recipe, words, plugins)
-    is_local = executor.is_local
-    count = len(recipes) * len(list_seeds(options.seeds, next(iter(recipes.values()))))
-    jobs = None if options.jobs == "auto" else options.jobs
-    gpus = max(count_gpus(one, is_local=is_local) for one in recipes.values())
-    resources = executor.plan_resources(count, jobs, gpus)
-    plan = build_plan(request, recipes, resources, is_local=is_local)
+    parsed = parse_request(recipe, words, plugins)
+    request = parsed.request
+    first = next(iter(parsed.recipes.values()))
+    count = len(parsed.recipes) * len(list_seeds(parsed.options.seeds, first))
+    resources = _plan_resources(parsed, parsed.executor, count)
+    is_local = parsed.executor.is_local
+    plan = build_plan(request, parsed.recipes, resources, is_local=is_local)
+    trials = None
+    if parsed.trials:
+        own = _plan_resources(parsed, parsed.trial_executor, len(parsed.trials))
+        # sums round by the number of threads: trials have as many as cells
+        own = replace(own, threads=resources.threads)
+        trials = plan_trials(request, parsed.trials, own, is_local=is_local)
+        log.info("%s", describe_costs(plan, trials))
 
-    folder = Path(options.to or f"comparisons/{plan.recipe}-{plan.hash}")
+    name = plan.hash if trials is None else combine_hashes(plan, trials)
+    folder = Path(parsed.options.to or f"comparisons/{plan.recipe}-{name}")
     prepare_folder(folder)
     with status.lock(folder, "another zoo compare is working in this folder"):
+        if trials is not None:
+            trials = write_plan(trials, folder / TUNING)
+            problem = _run_trials(parsed, trials, own, folder / TUNING, len(plan.cells))
+            if problem is not None:
+                return collect_results(plan, folder), problem
+            tuning, recipes = collect_tuning(request, parsed.trials, trials, folder / TUNING)
+            plan = build_plan(request, recipes, resources, is_local=is_local)
+            plan = replace(plan, tuning=tuning)
         plan = write_plan(plan, folder)
-        runner = CellRunner(folder, plan, executor, resources)
+        runner = CellRunner(folder, plan, parsed.executor, resources)
         processes = [CellProcess(folder / CELLS / cell.name, Path.cwd()) for cell in plan.cells]
         stopped = runner.run(processes)
         comparison = collect_results(plan, folder)
         _write(comparison, folder)
     return comparison, folder, _find_outcome(comparison, folder, stopped)
+
+
+def _plan_resources(parsed: ParsedRequest, executor: Executor, count: int) -> Resources:
+    jobs = None if parsed.options.jobs == "auto" else parsed.options.jobs
+    recipes = parsed.recipes.values()
+    gpus = max(count_gpus(one, is_local=executor.is_local) for one in recipes)
+    return executor.plan_resources(count, jobs, gpus)
+
+
+def _run_trials(
+    parsed: ParsedRequest, plan: ComparisonPlan, resources: Resources, folder: Path, following: int
+) -> ZooError | None:
+    """Run the trials that are not done; return why some are still not."""
+    runner = CellRunner(folder, plan, parsed.trial_executor, resources, following)
+    runs = [folder / TRIALS / cell.name for cell in plan.cells]
+    stopped = runner.run([CellProcess(run, Path.cwd()) for run in runs])
+    states = [status.read(run) for run in runs]
+    done = sum(state == "done" for state, _ in states)
+    if stopped is not None:
+        text = f"stopped by {stopped.name} with {done} of {len(runs)} trials done"
+        return Stopped(stopped, f"{text}; the same command continues: {plan.command}")
+    if done == len(runs):
+        return None
+    text = (
+        f"{len(runs) - done} of {len(runs)} trials are not done; the same command tries them again"
+    )
+    unfinished = [
+        f"  {cell.variant}: {error or state}"
+        for cell, (state, error) in zip(plan.cells, states, strict=True)
+        if state != "done"
+    ]
+    return ZooError("\n".join([f"{text} ({folder / TRIALS})", *unfinished]))
 
 
 def rebuild(words: Sequence[str]) -> Comparison:

@@ -20,6 +20,7 @@ from zoo.compare.ranking import (
 )
 from zoo.compare.results import BY, TRAINED, Comparison, ComparisonCell, ConditionKind, Variant
 from zoo.compare.statistics import Estimate
+from zoo.compare.tuning import format_tuning
 from zoo.reporting import numbers
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
@@ -365,6 +366,7 @@ def format_comparison(comparison: Comparison) -> str:
         describe_unfinished(comparison),
         *(_format_condition(comparison, one) for one in comparison.conditions),
         format_costs(comparison),
+        format_tuning(comparison),
         _format_flags(comparison),
         describe_setup(comparison),
     ]

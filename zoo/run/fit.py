@@ -76,11 +76,24 @@ def fit(
 
 
 def fit_recipe(
-    recipe: Recipe, path: Path | None, resume: str, command: Sequence[str]
+    recipe: Recipe,
+    path: Path | None,
+    resume: str,
+    command: Sequence[str],
+    *,
+    is_tested: bool = True,
 ) -> dict[str, Any] | None:
-    """Train a resolved recipe, as `fit` does with a recipe's name and overrides."""
+    """Train a resolved recipe, as `fit` does with a recipe's name and overrides.
+
+    Args:
+        recipe: The recipe.
+        path: The run directory; None for a new one.
+        resume: As in `fit`.
+        command: As in `fit`.
+        is_tested: Whether the best checkpoint is tested. Otherwise no test sample is read.
+    """
     training = begin(recipe, path, resume, command)
-    return None if training is None else training.run()
+    return None if training is None else training.run(is_tested=is_tested)
 
 
 class Training(NamedTuple):
@@ -90,7 +103,7 @@ class Training(NamedTuple):
     start: Start
     processes: Processes
 
-    def run(self) -> dict[str, Any] | None:
+    def run(self, *, is_tested: bool = True) -> dict[str, Any] | None:
         """Train and test; returns what `--json` prints, None in all processes but the first."""
         processes, folder = self.processes, self.start.run
         log_file = loggers.log_to_file(folder / "train.log")
@@ -98,7 +111,7 @@ class Training(NamedTuple):
             log_file if processes.first else contextlib.nullcontext(),
             _explain_failures(folder, processes),
         ):
-            result = train(self.experiment, self.start, processes)
+            result = train(self.experiment, self.start, processes, is_tested=is_tested)
         return result if processes.first else None
 
 
@@ -173,8 +186,10 @@ def _explain_failures(run: Path, processes: Processes) -> Iterator[None]:
         raise
 
 
-def train(experiment: Experiment, start: Start, processes: Processes) -> dict[str, Any]:
-    """Train, then test the best checkpoint; returns what `--json` prints."""
+def train(
+    experiment: Experiment, start: Start, processes: Processes, *, is_tested: bool
+) -> dict[str, Any]:
+    """Train, then test the best checkpoint if asked; returns what `--json` prints."""
     recipe, data, trainer = experiment.recipe, experiment.data, experiment.trainer
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     task, transfer = _build_task(experiment, start, processes)
@@ -196,6 +211,8 @@ def train(experiment: Experiment, start: Start, processes: Processes) -> dict[st
     with signals:
         trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
         spent = costs.state_dict()
+        if not is_tested:
+            return {"monitor": task.monitor, "mode": task.mode, "best": checkpoints.best}
         best = checkpoint.locate(start.run)
         trainer.test(task, datamodule=data, ckpt_path=best, weights_only=True, verbose=False)
 

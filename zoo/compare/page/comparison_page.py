@@ -27,6 +27,7 @@ from zoo.compare.text import (
     name_condition,
     summarize,
 )
+from zoo.compare.tuning import describe_conventions, describe_tuning, list_warnings
 from zoo.config import dump
 from zoo.reporting import numbers
 from zoo.reporting.html import Section, break_words, render_page
@@ -167,6 +168,8 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield from ((key, _join_values(value)) for key, value in comparison.machine.items())
     yield "made", f"{comparison.created}, zoo {comparison.zoo_version}"
     yield "held equal", _describe_controls(comparison)
+    yield "conventions", describe_conventions(comparison)
+    yield "tuning", " ".join([describe_tuning(comparison), *list_warnings(comparison)])
     yield (
         "intervals",
         f"of means Student's, {LEVEL:.0%}, over seeds; of differences simultaneous for all pairs "
