@@ -1,6 +1,5 @@
 """Equal tuning: what is asked for, what is tried, and that no test sample decides."""
 
-import json
 import os
 import signal
 import subprocess
@@ -93,6 +92,18 @@ def test_all_issues_of_a_tuned_comparison_are_told_together(compared):
     assert "did you mean optim.weight_decay" in message
 
 
+def kill_when_there(folder, pattern, words):
+    """Run a comparison, and kill it and its cells when a file appears."""
+    command = [sys.executable, "-m", "zoo", "compare", *words]
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while not list(Path(folder).glob(pattern)) and time.monotonic() < until:
+        assert process.poll() in (None, 0)
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 def test_each_variant_gets_its_own_best_trial_and_no_trial_is_tested(compared):
     code, out, message = compared(*BASE, *TUNED, "to=c", "jobs=2")
     assert code == 0, message
@@ -117,6 +128,16 @@ def test_each_variant_gets_its_own_best_trial_and_no_trial_is_tested(compared):
     assert len(rates) == 1  # both tried the same
     assert "## Tuning" in out
     assert "Held equal" in out
+
+    # killed twice, it ends with the same results
+    words = [*BASE, *TUNED, "jobs=2", "to=killed"]
+    for pattern in ("tuning/trials/*/trial.json", "cells/*/metrics.csv"):
+        kill_when_there("killed", pattern, words)
+    assert compared(*words)[0] == 0
+    killed = Comparison.read(Path("killed/results.json"))
+    assert killed.tuning == found.tuning
+    for one, other in zip(killed.variants, found.variants, strict=True):
+        assert [cell.metrics for cell in one.cells] == [cell.metrics for cell in other.cells]
 
 
 def test_a_trial_reads_no_test_sample(monkeypatch, tmp_path):
@@ -148,34 +169,3 @@ def test_a_planted_better_setting_is_found_and_an_edge_is_told():
         {"key": "optim.lr", "side": "upper", "searched": "[0.0001,0.1,log]"}
     ]
     assert find_best([{"value": None}, {"value": 2.0}, {"value": 1.0}], "low") == 2
-
-
-def drop_times(value):
-    """Results without what a second run may not repeat."""
-    changing = {"minutes", "step_seconds", "peak_memory", "created", "command", "attempts"}
-    if isinstance(value, dict):
-        return {key: drop_times(one) for key, one in value.items() if key not in changing}
-    return [drop_times(one) for one in value] if isinstance(value, list) else value
-
-
-def test_killed_twice_it_ends_with_the_same_results(compared):
-    words = [*BASE, *TUNED, "trainer.max_steps=6", "jobs=2"]
-    assert compared(*words, "to=whole")[0] == 0
-    whole = json.loads(Path("whole/results.json").read_text())
-
-    command = [sys.executable, "-m", "zoo", "compare", *words, "to=killed"]
-    for pattern in ("tuning/trials/*/trial.json", "cells/*/metrics.csv"):
-        process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-        until = time.monotonic() + 120
-        while not list(Path("killed").glob(pattern)) and time.monotonic() < until:
-            assert process.poll() in (None, 0)
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        time.sleep(6)  # its cells end by then
-    assert compared(*words, "to=killed")[0] == 0
-    killed = json.loads(Path("killed/results.json").read_text())
-    assert drop_times(killed["tuning"]) == drop_times(whole["tuning"])
-    for one, other in zip(killed["variants"], whole["variants"], strict=True):
-        metrics = [[cell["metrics"] for cell in variant["cells"]] for variant in (one, other)]
-        assert metrics[0] == metrics[1]

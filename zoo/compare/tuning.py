@@ -335,16 +335,16 @@ def describe_conventions(comparison: Comparison) -> str:
     """Say which keys were held equal, which varied and which were tuned."""
     varied = [axis.key for axis in comparison.axes]
     tuned = [one["key"] for one in comparison.tuning["keys"]] if comparison.tuning else []
-    told = [*varied, *tuned]
+    named = [*varied, *tuned]
     held = [
-        key for key in CONVENTIONS if not any(one == key or one.endswith(f".{key}") for one in told)
+        key for key in CONVENTIONS if not any(one == key or one.endswith(f".{key}") for one in named)
     ]
     parts = [f"held equal: {', '.join(held)} and all other keys"]
     parts.append(f"varied: {', '.join(varied)}")
     if tuned:
         parts.append(f"tuned for each variant: {', '.join(tuned)}")
     text = "; ".join(parts)
-    if not any(one.endswith(".coordinates") for one in told):
+    if not any(one.endswith(".coordinates") for one in named):
         text += "; coordinates: each encoding's own default"
     return f"{text[0].upper()}{text[1:]}. An encoding's own options are part of its entry."
 
