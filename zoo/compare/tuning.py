@@ -337,7 +337,9 @@ def describe_conventions(comparison: Comparison) -> str:
     tuned = [one["key"] for one in comparison.tuning["keys"]] if comparison.tuning else []
     named = [*varied, *tuned]
     held = [
-        key for key in CONVENTIONS if not any(one == key or one.endswith(f".{key}") for one in named)
+        key
+        for key in CONVENTIONS
+        if not any(one == key or one.endswith(f".{key}") for one in named)
     ]
     parts = [f"held equal: {', '.join(held)} and all other keys"]
     parts.append(f"varied: {', '.join(varied)}")
