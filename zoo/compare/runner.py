@@ -314,7 +314,7 @@ def compare(
             trials = write_plan(trials, folder / TUNING)
             problem = _run_trials(parsed, trials, own, folder / TUNING, len(plan.cells))
             if problem is not None:
-                return collect_results(plan, folder), problem
+                return collect_results(plan, folder), folder, problem
             tuning, recipes = collect_tuning(request, parsed.trials, trials, folder / TUNING)
             plan = build_plan(request, recipes, resources, is_local=is_local)
             plan = replace(plan, tuning=tuning)
