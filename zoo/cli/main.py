@@ -29,6 +29,7 @@ from zoo.cli import (
     launch,
     new,
     predict,
+    schema,
     show,
     verify,
 )
@@ -53,6 +54,7 @@ COMMANDS: Mapping[str, ModuleType] = MappingProxyType(
         "show": show,
         "diff": diff,
         "cite": cite,
+        "schema": schema,
         "new": new,
         "doctor": doctor,
         "completion": completion,
