@@ -14,8 +14,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "zoo"
 PICTURE = Path(__file__).parent / "images" / "architecture.svg"
-# Everybody imports these two, and the front door `zoo/__init__.py` imports only on first use.
-OMITTED = {"__init__", "__main__", "__version__", "errors", "utils"}
+# Everybody imports the last three, and the front door `zoo/__init__.py` imports only on first use.
+OMITTED = {"__init__", "__main__", "__version__", "errors", "packages", "utils"}
 
 BOX_WIDTH, BOX_HEIGHT = 116, 34
 GAP_X, GAP_Y, MARGIN = 26, 44, 20
