@@ -2,7 +2,10 @@
 
 import importlib.util
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +45,18 @@ def test_a_notebook_is_stored_with_its_outputs(path):
     outputs = [output for cell in code for output in cell["outputs"]]
     assert any("image/png" in output.get("data", {}) for output in outputs)
     assert not [output for output in outputs if output["output_type"] == "error"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_a_notebook_runs(path):
+    pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    lines = [
+        "import nbformat",
+        "from nbclient import NotebookClient",
+        f"notebook = nbformat.read({str(path)!r}, as_version=4)",
+        f"resources = {{'metadata': {{'path': {str(path.parent)!r}}}}}",
+        "NotebookClient(notebook, timeout=300, resources=resources).execute()",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, env=environment)
