@@ -45,6 +45,9 @@ OLDER = (
     "Recorded with older forms or initial values of grape_m, grape_m_contextual, selective_rope, "
     "and of string and rope_mixed on texts; the changelog names the differences."
 )
+CHANGED = {"grape_m", "grape_m_contextual", "selective_rope"}
+"""Variants by which a page is known to show such results."""
+
 READING = (
     "Rows are sorted by the first column. Values are means over seeds with 95 % intervals. "
     "The last column names what a variant has that most others do not."
@@ -182,9 +185,13 @@ def _question_page(page: Path) -> str:
     if not mark:
         return text
 
+    paths = sorted(page.with_suffix("").glob("*.json"))
+    names = {one.name for path in paths for one in read_comparison(path).variants}
     made = f"Made by `python docs/pages.py` from the files in docs/questions/{page.stem}. {READING}"
-    lines = ["", f"{made} {OLDER}", ""]
-    for path in sorted(page.with_suffix("").glob("*.json")):
+    if names & CHANGED:
+        made = f"{made} {OLDER}"
+    lines = ["", made, ""]
+    for path in paths:
         lines += _recorded_section(path)
     return text + MARK + "\n".join(lines)
 

@@ -38,6 +38,18 @@ def called(axes, tokens=5, heads=2, head=8):
     return q, k, 2 * torch.randn(tokens, axes, dtype=torch.float64)
 
 
+# texts
+
+
+@pytest.mark.parametrize("name", ["rope_mixed", "string"])
+def test_on_a_text_they_start_with_the_ladder_of_rope(name):
+    encoding = zoo.encoding(name, Dims(16, 2, length=9)).double().requires_grad_(False)
+    q, k, pos = called(1)
+    expected = references.scores(references.rope, encoding, q, k, 100 * pos)
+    # parameters start in float32
+    near(zoo.scores(encoding, q, k, 100 * pos), expected, 1e-4)
+
+
 # string
 
 

@@ -18,7 +18,9 @@ class CoPE(Encoding):
     """scores + z_i[p_ij], p_ij = min(sum_{t=j..i} sigmoid(scores_it), max_positions - 1)
 
     z_i = q_i table^T is interpolated linearly between floor(p) and ceil(p). Gates come from the
-    scores so far; keys that a query does not see count nothing.
+    scores so far; keys that a query does not see count nothing. The table starts at zero, as in
+    the paper's listing and the authors' code. By default that code divides z by sqrt(K) too, which
+    the listing does not.
     """
 
     shared, shift_invariant, causal_only = False, True, True

@@ -22,8 +22,9 @@ class T5(Encoding):
 
     Distances below half of the buckets have one each, longer ones share by their logarithm, and all
     beyond `max_distance` the last. Without a causal mask half of the buckets are for keys ahead.
-    Initial N(0, 1) / sqrt(D). On a grid each axis has a table of its own, whose biases are added,
-    and half of the buckets for keys ahead under any mask.
+    Initial N(0, 1) / sqrt(D) as in Hugging Face's code; T5X draws a uniform distribution of the
+    variance 2 / (num_buckets + H), about 0.2^2. On a grid each axis has a table of its own,
+    whose biases are added, and half of the buckets for keys ahead under any mask.
     """
 
     shift_invariant = True
