@@ -74,6 +74,10 @@ class Choice:
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Choice:
+        """Return the choice itself: it is frozen, and a read-only mapping cannot be copied."""
+        return self
+
 
 @dataclass(frozen=True)
 class Choices:
