@@ -14,6 +14,7 @@ from pathlib import Path
 
 import comparison_pages
 import conformance_page
+import equip_page
 import import_graph
 import recipe_heads
 import speed_page
@@ -86,6 +87,7 @@ def write_pages() -> dict[Path, str]:
         DOCS / "overview.md": comparison_pages.write_overview(),
         DOCS / "conformance.md": conformance_page.write_conformance_page(DOCS / "conformance"),
         DOCS / "speed.md": speed_page.write_speed_page(DOCS / "speed.md"),
+        DOCS / "equip.md": equip_page.write_equip_page(DOCS / "equip.md"),
         import_graph.PICTURE: import_graph.draw_graph(import_graph.read_imports()),
     }
     pages |= comparison_pages.write_question_pages()

@@ -1,7 +1,10 @@
 """Models of transformers with encodings of zoo, against the models as they are."""
 
 import copy
+import importlib
 import warnings
+from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,6 +168,37 @@ def test_decoding_equals_a_full_pass_and_gradients_arrive(name, encoding):
             assert parameter.grad.isfinite().all(), key
 
 
+def test_models_take_the_encodings_that_the_page_says(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs"))
+    page = importlib.import_module("equip_page")
+    models = {
+        "decoder": build("Llama", **SIZES),
+        "text encoder": build("Bert", "ForMaskedLM", **SIZES, **TOKENS),
+        "image model": build("ViT", "Model", **IMAGES),
+    }
+    for (kind, model), entry in product(models.items(), ENCODINGS):
+        name = entry[-1] if isinstance(entry, list) else entry
+        answer = page.find_answer(name, *page.KINDS[kind])
+        indexed = {"name": name, "coordinates": "index"}
+        try:
+            zoo.equip(model, indexed if answer == "with index coordinates" else entry)
+        except OptionError:
+            assert answer not in ("yes", "with index coordinates"), (kind, name)
+        else:
+            assert answer in ("yes", "with index coordinates"), (kind, name)
+            zoo.unequip(model)
+
+
+@torch.no_grad()
+def test_attention_dropout_is_on_in_training_alone():
+    model = build("Llama", **GROUPED, attention_dropout=0.5)
+    zoo.equip(model, "alibi")
+    ids = make_batch()["input_ids"]
+    assert torch.equal(model(ids).logits, model(ids).logits)
+    model.train()
+    assert not torch.equal(model(ids).logits, model(ids).logits)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("encoding", ["alibi", "t5", "learned", "rope", "comrope_ld", "liere"])
 @pytest.mark.parametrize("name", ["Bert", "ModernBert"])
@@ -225,6 +259,10 @@ def test_a_copy_of_an_equipped_model_has_its_own_encodings():
         for parameter in twin.zoo_encoding.parameters():
             parameter.add_(1)
     assert (twin(ids).logits - before).abs().max() > 1e-4
+    assert torch.equal(model(ids).logits, before)
+
+    with pytest.raises(OptionError, match="a copy"):
+        zoo.unequip(twin)
     assert torch.equal(model(ids).logits, before)
 
 

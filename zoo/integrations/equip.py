@@ -85,7 +85,7 @@ def equip(
     one, so that the model computes what it did before.
 
     Args:
-        model: A model of transformers.
+        model: A model of transformers or timm.
         encoding: A name, a mapping with options, or a list of these.
         length: Length of training in tokens, or patches along each axis; by default what the
             model's configuration says. Some encodings need it.
@@ -158,7 +158,11 @@ def _find_adapter(model: nn.Module) -> Adapter:
         from zoo.integrations.transformers_models import TransformersAdapter
 
         return TransformersAdapter(model)
-    problem = f"{type(model).__name__} is no model of transformers"
+    if "timm" in libraries:
+        from zoo.integrations.timm_models import TimmAdapter
+
+        return TimmAdapter(model)
+    problem = f"{type(model).__name__} is no model of transformers or timm"
     raise OptionError("model", f"{problem}; see zoo.Attention for a layer of your own model")
 
 

@@ -8,14 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zoo.errors import OptionError
+
 Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Surgery:
-    """Changes a model, and remembers how each change is undone."""
+    """Changes a model, and remembers how each change is undone.
 
-    def __init__(self) -> None:
+    Args:
+        is_copy: Whether the model is a copy of the one that was changed, which alone knows how.
+    """
+
+    def __init__(self, is_copy: bool = False) -> None:
         self._undo: list[Callable[[], Any]] = []
+        self._is_copy = is_copy
+
+    def __reduce__(self) -> tuple[type[Surgery], tuple[bool]]:
+        return Surgery, (True,)
 
     def call(self, change: Callable[[], Any], *, undo: Callable[[], Any]) -> None:
         """Make a change that `undo` takes back."""
@@ -31,6 +41,10 @@ class Surgery:
         """Set an attribute that is there already."""
         original = getattr(owner, name)
         self.call(lambda: setattr(owner, name, value), undo=lambda: setattr(owner, name, original))
+
+    def add_attribute(self, owner: object, name: str, value: object) -> None:
+        """Set an attribute of an object that hides one of its class."""
+        self.call(lambda: setattr(owner, name, value), undo=lambda: delattr(owner, name))
 
     def add_module(self, parent: nn.Module, name: str, module: nn.Module) -> None:
         """Register a new submodule."""
@@ -60,7 +74,14 @@ class Surgery:
         self.call(clear, undo=restore)
 
     def undo(self) -> None:
-        """Take back all changes."""
+        """Take back all changes.
+
+        Raises:
+            OptionError: The model is a copy.
+        """
+        if self._is_copy:
+            problem = "a copy of an equipped model cannot be unequipped"
+            raise OptionError("model", f"{problem}; unequip the original, then copy it")
         while self._undo:
             self._undo.pop()()
 

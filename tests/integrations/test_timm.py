@@ -1,0 +1,202 @@
+"""Vision transformers of timm with encodings of zoo, against the models as they are."""
+
+import copy
+import importlib
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+
+import pytest
+import torch
+
+
+class AnyAttribute(type):
+    """The type of classes that have any attribute: its name."""
+
+    def __getattr__(cls, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return name
+
+
+class Anything(ModuleType):
+    """A module that has a class of any name."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return AnyAttribute(name, (torch.nn.Module,), {})
+
+
+class NoTorchvision(MetaPathFinder, Loader):
+    """Finds stand-ins for torchvision, which timm imports for parts that are not used here."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] != "torchvision":
+            return None
+        return ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        return Anything(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+def import_timm():
+    if find_spec("torchvision"):
+        return pytest.importorskip("timm")
+    finder = NoTorchvision()
+    sys.meta_path.append(finder)
+    try:
+        return pytest.importorskip("timm")
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+
+
+timm = import_timm()
+
+import zoo  # noqa: E402
+from zoo.errors import OptionError  # noqa: E402
+
+eva = importlib.import_module("timm.models.eva")
+vision = importlib.import_module("timm.models.vision_transformer")
+
+SIZES = {
+    "img_size": 32,
+    "patch_size": 8,
+    "embed_dim": 64,
+    "depth": 2,
+    "num_heads": 4,
+    "num_classes": 7,
+}
+ROPE = {**SIZES, "use_rot_pos_emb": True, "dynamic_img_size": True}
+MIXED = {**ROPE, "rope_type": "mixed", "rope_temperature": 10.0, "rope_grid_indexing": "ij"}
+VARIANTS = {
+    "plain": (vision.VisionTransformer, {}),
+    "registers": (vision.VisionTransformer, {"reg_tokens": 4, "no_embed_class": True}),
+    "norms": (
+        vision.VisionTransformer,
+        {"qk_norm": True, "scale_attn_norm": True, "init_values": 0.1, "pre_norm": True},
+    ),
+    "post": (
+        vision.VisionTransformer,
+        {"block_fn": vision.ResPostBlock, "class_token": False, "global_pool": "avg"},
+    ),
+    "eva": (eva.Eva, {"qkv_fused": False, "swiglu_mlp": True}),
+    "eva fused": (eva.Eva, {"scale_attn_inner": True}),
+    "eva rope": (eva.Eva, {"attn_type": "rope", "num_reg_tokens": 2}),
+    "eva grouped": (
+        eva.Eva,
+        {"attn_type": "rope", "qkv_fused": False, "num_kv_heads": 2, "qk_norm": True},
+    ),
+}
+
+
+def build(cls, **options):
+    """Build a tiny model in evaluation mode, with random weights so large that attention matters."""
+    torch.manual_seed(0)
+    model = cls(**{**SIZES, **options}).eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def draw_images(height=32, width=32):
+    return torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", VARIANTS)
+def test_without_positions_the_attention_is_that_of_timm(name):
+    cls, options = VARIANTS[name]
+    model = build(cls, **options)
+    model.pos_embed.zero_()
+    images = draw_images()
+    expected = model(images)
+    zoo.equip(model, "none")
+    torch.testing.assert_close(model(images), expected, atol=1e-5, rtol=1e-5)
+    zoo.unequip(model)
+    assert torch.equal(model(images), expected)
+
+
+@torch.no_grad()
+def test_learned_is_the_table_of_timm():
+    model = build(vision.VisionTransformer, no_embed_class=True)
+    torch.nn.init.normal_(model.pos_embed)
+    table, expected = model.pos_embed[0].clone(), model(draw_images())
+    zoo.equip(model, "learned")
+    assert (model(draw_images()) - expected).abs().max() > 1e-3
+    model.zoo_encoding["learned"].table.copy_(table)
+    torch.testing.assert_close(model(draw_images()), expected, atol=1e-6, rtol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("sizes", [(32, 32), (48, 40)])
+def test_rope_mixed_is_that_of_timm(sizes):
+    model = build(eva.Eva, **MIXED, use_abs_pos_emb=False)
+    model.rope.freqs.mul_(3)
+    frequencies, expected = model.rope.freqs.clone(), model(draw_images(*sizes))
+    zoo.equip(model, "rope_mixed")
+    assert (model(draw_images(*sizes)) - expected).abs().max() > 1e-4
+    for number, encoding in enumerate(model.zoo_encoding["rope_mixed"]):
+        encoding.frequencies.copy_(frequencies[:, number])
+    torch.testing.assert_close(model(draw_images(*sizes)), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "encoding", ["alibi", "t5", "learned", "rope_axial", "comrope_ld", "liere"]
+)
+@pytest.mark.parametrize("cls", [vision.VisionTransformer, eva.Eva], ids=lambda cls: cls.__name__)
+def test_images_of_another_size_and_gradients(cls, encoding):
+    model = build(cls, dynamic_img_size=True).train()
+    zoo.equip(model, encoding)
+    model(draw_images(32, 48)).square().sum().backward()
+    for key, parameter in model.zoo_encoding.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+
+
+@torch.no_grad()
+def test_a_mask_hides_patches():
+    model = build(vision.VisionTransformer)
+    zoo.equip(model, "alibi")
+    mask = torch.ones(17, 17, dtype=torch.bool)
+    mask[:, 16] = False
+    images = draw_images()
+    changed = images.clone()
+    changed[..., 24:, 24:] += 1  # the last patch
+    one, other = (model.forward_features(x, attn_mask=mask)[:, :16] for x in (images, changed))
+    torch.testing.assert_close(one, other)
+    with pytest.raises(OptionError, match="bool mask"):
+        model.forward_features(images, attn_mask=mask.float())
+    with pytest.raises(OptionError, match="is_causal"):
+        model.forward_features(images, is_causal=True)
+
+
+@torch.no_grad()
+def test_a_copy_has_encodings_of_its_own():
+    model = build(vision.VisionTransformer)
+    zoo.equip(model, "t5")
+    twin = copy.deepcopy(model)
+    images = draw_images()
+    before = model(images)
+    for parameter in twin.parameters():
+        parameter.add_(torch.randn_like(parameter))
+    assert not torch.equal(twin(images), before)
+    assert torch.equal(model(images), before)
+
+
+def test_models_that_cannot_be_equipped_are_refused_by_name():
+    cases = {
+        "ParallelScalingBlock": {"block_fn": vision.ParallelScalingBlock},
+        "patch_drop_rate": {"patch_drop_rate": 0.5},
+    }
+    for word, options in cases.items():
+        with pytest.raises(OptionError, match=word):
+            zoo.equip(build(vision.VisionTransformer, **options), "alibi")

@@ -1,0 +1,181 @@
+"""Vision transformers of timm: `VisionTransformer` and `Eva`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from timm.layers.attention import Attention, AttentionRope
+from timm.models.eva import Eva, EvaAttention
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention.encoding import Dims
+from zoo.errors import OptionError
+from zoo.integrations.equipment import Equipment, ForwardPass
+from zoo.integrations.surgery import Surgery
+
+MODELS = (VisionTransformer, Eva)
+ATTENTIONS = (Attention, AttentionRope, EvaAttention)
+
+
+class TimmAdapter:
+    """Equips a vision transformer of timm.
+
+    Args:
+        model: The model.
+
+    Raises:
+        OptionError: The model is of an unknown class, or does something that no encoding of zoo
+            allows for.
+    """
+
+    causal = False
+    interleave = 0
+    without_position: tuple[int, ...] = ()
+    own_ropes: tuple[Mapping[str, Any], ...] = ()
+
+    def __init__(self, model: Any) -> None:
+        _check_model(model)
+        self.model = model
+        self.attentions: list[Any] = [block.attn for block in self.model.blocks]
+
+    def find_dims(self, length: int | tuple[int, ...] | None) -> Dims:
+        """Return the sizes of the model; by default the grid that it was trained for."""
+        first = self.attentions[0]
+        return Dims(
+            self.model.embed_dim,
+            first.num_heads,
+            2,
+            length=length or tuple(self.model.patch_embed.grid_size),
+            depth=len(self.attentions),
+            kv_heads=getattr(first, "num_kv_heads", None),
+            head_dim=first.head_dim,
+        )
+
+    def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
+        """Put the encodings into the model; return what was removed from it, in words."""
+        removed = []
+        if self.model.pos_embed is not None:
+            surgery.zero_table(self.model, "pos_embed")
+            removed.append("pos_embed: set to 0 and frozen")
+        if getattr(self.model, "rope", None) is not None:
+            surgery.set_attribute(self.model, "rope", None)
+            removed.append("rope: taken out")
+
+        hooks = PassHooks(equipment)
+        surgery.hook(self.model.patch_embed, hooks.start_pass)
+        surgery.hook(self.model.norm_pre, hooks.begin)
+        for number, attention in enumerate(self.attentions):
+            attend = partial(hooks.attend, number, attention)
+            surgery.add_attribute(attention, "forward", attend)
+        return removed
+
+
+class PassHooks:
+    """Hooks that hand tokens from layer to layer.
+
+    Args:
+        equipment: The encodings.
+    """
+
+    def __init__(self, equipment: Equipment) -> None:
+        self.equipment = equipment
+        self.current = ForwardPass()
+
+    def start_pass(
+        self, patch_embed: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Start a forward pass: called before patches are embedded."""
+        images = args[0] if args else kwargs["x"]
+        height, width = images.shape[-2:]
+        grid_size = tuple(patch_embed.dynamic_feat_size((height, width)))
+        self.current = ForwardPass(grid_size=grid_size)
+        return args, kwargs
+
+    def begin(
+        self, norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Make tokens and apply what encodings add to the input: called before the first norm."""
+        return (self.equipment.begin(self.current, args[0], None),), kwargs
+
+    def attend(
+        self,
+        number: int,
+        attention: Any,
+        x: Tensor,
+        rope: None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """Compute an attention of timm with encodings, in place of its `forward`.
+
+        Args:
+            number: Number of the layer.
+            attention: The attention.
+            x: Input [B, N, D].
+            rope: None, because the model's own rotary embedding is taken out.
+            attn_mask: Mask that broadcasts to [B, 1, N, N], bool.
+            is_causal: Not supported.
+
+        Raises:
+            OptionError: The mask is no bool mask, or differs by head, or is causal.
+        """
+        layer = self.equipment.enter_layer(self.current, number, x)
+        q, k, v = project_heads(attention, x)
+        dropout = attention.attn_drop.p if attention.training else 0.0
+        mask = _read_mask(attn_mask, is_causal)
+        call = layer.describe(q, k, v, scale=attention.scale, mask=mask, dropout=dropout)
+        out = layer.attend(call).transpose(1, 2).flatten(-2)
+
+        out = attention.norm(out)
+        if attention.gate is not None:
+            out = out * attention.gate(x).sigmoid()
+        return attention.proj_drop(attention.proj(out))
+
+
+def project_heads(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Project the input [B, N, D] of an attention of timm to q, k and v [B, H|G, N, K]."""
+    if attention.qkv is None:
+        q, k, v = (project(x) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
+    elif getattr(attention, "q_bias", None) is None:
+        q, k, v = attention.qkv(x).chunk(3, dim=-1)
+    else:  # no bias of keys
+        bias = torch.cat([attention.q_bias, attention.k_bias, attention.v_bias])
+        if attention.qkv.bias is not None:
+            bias = bias + attention.qkv.bias
+        q, k, v = F.linear(x, attention.qkv.weight, bias).chunk(3, dim=-1)
+    q, k, v = (one.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2) for one in (q, k, v))
+    return attention.q_norm(q), attention.k_norm(k), v
+
+
+def _check_model(model: nn.Module) -> None:
+    """Raise OptionError for what an encoding of zoo would silently ignore."""
+    kind = type(model).__name__
+    known = ", ".join(cls.__name__ for cls in MODELS)
+    if type(model) not in MODELS:
+        raise OptionError("model", f"{kind} of timm cannot be equipped; known are {known}")
+    found: Any = model  # timm's blocks and norms are no typed attributes
+    for block in found.blocks:
+        attention = getattr(block, "attn", None)
+        if type(attention) not in ATTENTIONS:
+            problem = f"blocks of {type(block).__name__} with {type(attention).__name__}"
+            raise OptionError("model", f"{problem} are not supported")
+    if found.patch_drop is not None and not isinstance(found.patch_drop, nn.Identity):
+        raise OptionError("model", "patch_drop_rate drops patches, whose places are then unknown")
+
+
+def _read_mask(mask: Tensor | None, is_causal: bool) -> Tensor | None:
+    """Return a mask as [1|B, 1, N, N]."""
+    if is_causal:
+        problem = "images have no order of tokens: is_causal is not supported"
+        raise OptionError("is_causal", problem)
+    if mask is None:
+        return None
+    if mask.dtype != torch.bool or (mask.ndim == 4 and mask.shape[1] != 1):
+        problem = "an equipped model takes a bool mask [N, N] or [B, 1, N, N]"
+        raise OptionError("attn_mask", problem)
+    return mask.reshape(-1, 1, *mask.shape[-2:])
