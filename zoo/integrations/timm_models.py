@@ -66,7 +66,7 @@ class TimmAdapter:
             surgery.set_attribute(self.model, "rope", None)
             removed.append("rope: taken out")
 
-        hooks = PassHooks(equipment)
+        hooks = TimmHooks(equipment)
         surgery.hook(self.model.patch_embed, hooks.start_pass)
         surgery.hook(self.model.norm_pre, hooks.begin)
         for number, attention in enumerate(self.attentions):
@@ -75,7 +75,7 @@ class TimmAdapter:
         return removed
 
 
-class PassHooks:
+class TimmHooks:
     """Hooks that hand tokens from layer to layer.
 
     Args:
