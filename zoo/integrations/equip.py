@@ -14,6 +14,7 @@ from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.errors import OptionError
 from zoo.integrations.equipment import Equipment
 from zoo.integrations.surgery import Surgery
+from zoo.integrations.torch_modules import MODULES, TorchAdapter
 from zoo.registry import Choice
 
 NAME = "zoo_encoding"  # the submodule of an equipped model that holds its encodings
@@ -76,6 +77,7 @@ def equip(
     encoding: EncodingSpec | Sequence[EncodingSpec],
     *,
     length: int | tuple[int, ...] | None = None,
+    causal: bool | None = None,
     backend: str = "auto",
 ) -> EquipReport:
     """Put encodings into a model, in place of its own positions. The model is changed.
@@ -85,10 +87,13 @@ def equip(
     one, so that the model computes what it did before.
 
     Args:
-        model: A model of transformers or timm.
+        model: A model of transformers or timm, or an `nn.TransformerEncoder`,
+            `nn.TransformerEncoderLayer` or `nn.MultiheadAttention` of torch.
         encoding: A name, a mapping with options, or a list of these.
         length: Length of training in tokens, or patches along each axis; by default what the
             model's configuration says. Some encodings need it.
+        causal: Whether a module of torch gets a causal mask, by default not; models of the
+            libraries know it themselves.
         backend: "auto", "reference", "chunked", "sdpa" or "flex".
 
     Returns:
@@ -102,7 +107,7 @@ def equip(
         raise OptionError("model", "the model is equipped already; call zoo.unequip(model) first")
     if backend not in BACKENDS:
         raise OptionError("backend", f"no backend {backend!r}; known are {', '.join(BACKENDS)}")
-    adapter = _find_adapter(model)
+    adapter = _find_adapter(model, causal)
     names, factories = _make_factories(encoding, adapter)
     equipment = Equipment(
         adapter.find_dims(length),
@@ -151,8 +156,13 @@ def is_equipped(model: nn.Module) -> bool:
     return NAME in dict(model.named_children())
 
 
-def _find_adapter(model: nn.Module) -> Adapter:
+def _find_adapter(model: nn.Module, causal: bool | None) -> Adapter:
     """Find the adapter of a model by the library that its class is from."""
+    if type(model) in MODULES:
+        return TorchAdapter(model, bool(causal))
+    if causal is not None:
+        problem = "models of transformers and timm know whether they are causal; leave it out"
+        raise OptionError("causal", problem)
     libraries = {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
     if "transformers" in libraries:
         from zoo.integrations.transformers_models import TransformersAdapter
@@ -162,7 +172,8 @@ def _find_adapter(model: nn.Module) -> Adapter:
         from zoo.integrations.timm_models import TimmAdapter
 
         return TimmAdapter(model)
-    problem = f"{type(model).__name__} is no model of transformers or timm"
+    known = ", ".join(f"nn.{cls.__name__}" for cls in MODULES)
+    problem = f"{type(model).__name__} is no model of transformers or timm, and none of {known}"
     raise OptionError("model", f"{problem}; see zoo.Attention for a layer of your own model")
 
 

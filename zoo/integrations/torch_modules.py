@@ -1,0 +1,205 @@
+"""Encoders of torch itself: `nn.TransformerEncoder`, its layer, and `nn.MultiheadAttention`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.attention.encoding import Dims
+from zoo.errors import OptionError
+from zoo.integrations.equipment import Equipment, ForwardPass
+from zoo.integrations.surgery import Surgery
+
+MODULES = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+INPUTS = ("src", "query")
+
+
+class TorchAdapter:
+    """Equips an encoder of torch, which has no positions of its own.
+
+    Args:
+        model: The encoder, a layer of one, or an attention.
+        causal: Whether every query sees earlier tokens and itself alone.
+
+    Raises:
+        OptionError: An attention of the model has what no encoding of zoo allows for.
+    """
+
+    interleave = 0
+    without_position: tuple[int, ...] = ()
+    own_ropes: tuple[Mapping[str, Any], ...] = ()
+
+    def __init__(self, model: nn.Module, causal: bool) -> None:
+        self.model, self.causal = model, causal
+        self.attentions = _find_attentions(model)
+        for attention in self.attentions:
+            _check_attention(attention)
+
+    def find_dims(self, length: int | tuple[int, ...] | None) -> Dims:
+        """Return the sizes of the model."""
+        first = self.attentions[0]
+        return Dims(first.embed_dim, first.num_heads, 1, length=length, depth=len(self.attentions))
+
+    def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
+        """Put the encodings into the model; return what was removed from it, in words."""
+        hooks = AttentionHooks(equipment, self.attentions[0].batch_first)
+        surgery.hook(self.model, hooks.begin)
+        if isinstance(self.model, nn.TransformerEncoder):
+            surgery.set_attribute(self.model, "use_nested_tensor", False)
+        for number, attention in enumerate(self.attentions):
+            surgery.add_attribute(attention, "forward", partial(hooks.attend, number, attention))
+            if attention is not self.model:
+                # a hook turns off the fused kernel of a layer, which knows no encoding
+                surgery.hook(attention, _pass_on)
+        return ["the fused inference kernel of torch: not used"]
+
+
+class AttentionHooks:
+    """Hooks that hand tokens from layer to layer, and the attention of each.
+
+    Args:
+        equipment: The encodings.
+        batch_first: Whether states are [B, N, D] rather than [N, B, D].
+    """
+
+    def __init__(self, equipment: Equipment, batch_first: bool) -> None:
+        self.equipment, self.batch_first = equipment, batch_first
+        self.current = ForwardPass()
+
+    def begin(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Make tokens and apply what encodings add to the input: called before the model."""
+        name = next((one for one in INPUTS if one in kwargs), "")
+        states = kwargs[name] if name else args[0]
+        if states.is_nested:
+            raise OptionError("src", "an equipped encoder takes padded tensors, no nested ones")
+
+        x = self._put_batch_first(states)
+        self.current = ForwardPass()
+        x = self.equipment.begin(self.current, x, torch.arange(x.shape[1], device=x.device)[None])
+        x = self._restore(x, states.dim())
+        # query, key and value of an attention alone are one tensor
+        args = tuple(x if one is states else one for one in args)
+        return args, {key: x if one is states else one for key, one in kwargs.items()}
+
+    def attend(
+        self,
+        number: int,
+        attention: nn.MultiheadAttention,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute an attention with encodings, in place of its `forward`.
+
+        Args:
+            number: Number of the layer.
+            attention: The attention.
+            query: Input [B, N, D], or [N, B, D] if not `batch_first`, or [N, D].
+            key: The same tensor.
+            value: The same tensor.
+            key_padding_mask: True, or -inf, for keys to ignore: [B, N] or [N].
+            need_weights: Whether to return attention weights, as they are before dropout.
+            attn_mask: True, or -inf, for pairs to ignore: [N, N] or [B H, N, N].
+            average_attn_weights: Whether to average weights over heads.
+            is_causal: A hint that `attn_mask` is causal, which is not needed here.
+
+        Raises:
+            OptionError: Keys are not the queries, or a mask adds other numbers than 0 and -inf,
+                or differs by head.
+        """
+        if key is not query or value is not query:
+            problem = "an equipped attention is self-attention: query, key and value are one tensor"
+            raise OptionError("key", problem)
+        x = self._put_batch_first(query)
+        layer = self.equipment.enter_layer(self.current, number, x)
+        q, k, v = (
+            one.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
+            for one in F.linear(x, attention.in_proj_weight, attention.in_proj_bias).chunk(3, -1)
+        )
+        mask = _merge_masks(q, attn_mask, key_padding_mask)
+        dropout = attention.dropout if attention.training else 0.0
+        call = layer.describe(q, k, v, scale=None, mask=mask, dropout=dropout)
+        out = attention.out_proj(layer.attend(call).transpose(1, 2).flatten(-2))
+
+        weights = None
+        if need_weights:
+            weights = layer.weights(call)
+            weights = weights.mean(1) if average_attn_weights else weights
+            weights = weights if query.dim() == 3 else weights[0]
+        return self._restore(out, query.dim()), weights
+
+    def _put_batch_first(self, states: Tensor) -> Tensor:
+        if states.dim() == 2:
+            return states[None]
+        return states if self.batch_first else states.transpose(0, 1)
+
+    def _restore(self, x: Tensor, ndim: int) -> Tensor:
+        if ndim == 2:
+            return x[0]
+        return x if self.batch_first else x.transpose(0, 1)
+
+
+def _pass_on(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Do nothing; that it is there turns off the fused kernel of a layer."""
+
+
+def _find_attentions(model: nn.Module) -> list[nn.MultiheadAttention]:
+    if isinstance(model, nn.MultiheadAttention):
+        return [model]
+    layers = model.layers if isinstance(model, nn.TransformerEncoder) else [model]
+    found = []
+    for layer in layers:
+        if type(layer) is not nn.TransformerEncoderLayer:
+            raise OptionError("model", f"a layer of class {type(layer).__name__} is not supported")
+        found.append(layer.self_attn)
+    return found
+
+
+def _check_attention(attention: nn.MultiheadAttention) -> None:
+    """Raise OptionError for what an encoding of zoo would silently ignore."""
+    if attention.bias_k is not None or attention.add_zero_attn:
+        raise OptionError("model", "add_bias_kv and add_zero_attn add keys without a position")
+    if attention.in_proj_weight is None:
+        raise OptionError("model", "kdim and vdim are for cross-attention, which has no encoding")
+
+
+def _merge_masks(
+    q: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None
+) -> Tensor | None:
+    """Merge masks of torch to one, True where a query may attend to a key: [1|B, 1, N, N]."""
+    batch, heads, count, _ = q.shape
+    visible = None
+    if attn_mask is not None:
+        visible = _read_mask(attn_mask, "attn_mask").reshape(-1, 1, count, count)
+        if len(visible) != 1:
+            by_head = visible.view(batch, heads, count, count)
+            if not (by_head == by_head[:, :1]).all():
+                raise OptionError("attn_mask", "an equipped attention has one mask for all heads")
+            visible = by_head[:, :1]
+    if key_padding_mask is not None:
+        keys = _read_mask(key_padding_mask, "key_padding_mask").reshape(batch, 1, 1, count)
+        keys = keys.expand(-1, -1, count, -1)
+        visible = keys if visible is None else visible & keys
+    return visible
+
+
+def _read_mask(mask: Tensor, name: str) -> Tensor:
+    """Return where a mask of torch, bool or added to scores, lets a query attend to a key."""
+    if mask.dtype == torch.bool:
+        return ~mask
+    if not ((mask == 0) | mask.isneginf()).all():
+        problem = "an equipped attention takes masks of 0 and -inf; biases are for encodings"
+        raise OptionError(name, problem)
+    return mask == 0
