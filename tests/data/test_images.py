@@ -274,3 +274,57 @@ def test_a_missing_file_of_a_folder_is_corrupt(tmp_path):
         path.unlink()
     with pytest.raises(DataError, match=r"\.png"):
         list(data.train_dataloader())
+
+
+# images that would take too much memory
+
+
+def encode_flat(size):
+    """A file of a grey image, small however large the image is."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("L", size, 90).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("size", [(1, 1_000_000), (30_000, 1)])
+@pytest.mark.parametrize("resize", ["crop", "exact"])
+def test_an_image_that_is_far_too_narrow_is_refused(size, resize):
+    with pytest.raises(ValueError, match="too narrow, expected sides of at most 256 to 1"):
+        ImageDecoder((224, 224), 3, resize).decode(encode_flat(size))
+
+
+def test_only_the_part_that_is_kept_is_enlarged(monkeypatch):
+    from PIL.Image import Image
+
+    sizes, resize = [], Image.resize
+    monkeypatch.setattr(
+        Image, "resize", lambda self, size, *rest: sizes.append(size) or resize(self, size, *rest)
+    )
+    found = ImageDecoder((224, 224), 1, "crop", 1.0).decode(encode_flat((4, 1000)))
+    assert sizes == [(224, 224)]
+    assert (found == 90).all()
+
+
+def test_too_many_pixels_are_refused_before_they_are_decoded(monkeypatch, recwarn):
+    from PIL import Image
+
+    content, before = encode_flat((1100, 1000)), Image.MAX_IMAGE_PIXELS
+    assert ImageDecoder((8, 8), 1, "crop", 1.1).decode(content).shape == (1, 8, 8)
+    monkeypatch.setattr(Image.Image, "convert", None)
+    for limit in (1.0, 0.4):
+        with pytest.raises(ValueError, match=rf"more than {limit:g} mega.*data\.max_megapixels"):
+            ImageDecoder((8, 8), 1, "crop", limit).decode(content)
+    assert before == Image.MAX_IMAGE_PIXELS
+    assert not recwarn
+
+
+def test_a_file_of_too_many_pixels_is_named(tmp_path):
+    for number in range(8):
+        path = tmp_path / "set" / ("cat", "dog")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(coded(number, (40, 40)))
+    options = {"val": 0.25, "test": 0.25, "max_megapixels": 0.001}
+    with pytest.raises(DataError, match=r"\d\.png: more than 0.001 megapixels"):
+        list(images(tmp_path / "set", **options).train_dataloader())

@@ -41,6 +41,7 @@ from zoo.data.tables.open_table import (
 )
 from zoo.data.tables.stream import StreamOptions
 from zoo.data.vision import (
+    MAX_MEGAPIXELS,
     RESIZING,
     Augmentation,
     ImageDecoder,
@@ -77,7 +78,8 @@ class Images(LabelledTable):
     batches on the device, where training augments them (`augment`). `classes` is only needed if
     labels are plain numbers; with it, nothing is read before `setup`. A split whose decoded images
     take up to `keep` gigabytes is decoded once and cached on disk; if `test` is a fraction, only
-    that fraction is decoded for a test. Up to a fraction of `skip` corrupt samples is skipped.
+    that fraction is decoded for a test. Up to a fraction of `skip` corrupt samples is skipped; an
+    image of more than `max_megapixels` million pixels is one.
 
     The order is a function of (seed, epoch, index) alone, for any number of workers. With `stream`
     nothing is held whole: the order is then a function of (seed, epoch, buffer); each process reads
@@ -99,6 +101,7 @@ class Images(LabelledTable):
         channels: Literal[1, 3] = 3,
         size: Size = 224,
         resize: Literal["crop", "exact"] = "crop",
+        max_megapixels: Annotated[float, Between(0)] = MAX_MEGAPIXELS,
         mean: tuple[float, ...] = (0.5,),
         std: tuple[float, ...] = (0.5,),
         batch_size: Count = 64,
@@ -115,7 +118,7 @@ class Images(LabelledTable):
         splits = SplitOptions(train, val, test)
         super().__init__(seed, path, splits, batch_size, skip, stream, workers)
         self.columns, self.classes, self.keep = (image, label), classes, keep
-        self.decoder = ImageDecoder(get_sides(size), channels, resize)
+        self.decoder = ImageDecoder(get_sides(size), channels, resize, max_megapixels)
         self.transform = ImageTransform(channels, self.decoder.sides, mean, std, augment)
         self.held_tables: dict[str, FetchesRows] = {}
 

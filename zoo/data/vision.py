@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ RESIZING = {
     "crop": "resized to cover the size, bicubically, and the centre kept",
     "exact": "each side resized to its own length, bicubically",
 }
+MAX_MEGAPIXELS = 64.0
+MAX_ASPECT_RATIO = 256
+"""Beyond it a file of some kilobytes becomes gigabytes when a short side is enlarged."""
 Probability = Annotated[float, Between(0, 1)]
 Transform = Callable[[Tensor], Tensor]
 
@@ -49,26 +53,51 @@ class ImageDecoder:
     """Height and width."""
     channels: int
     resize: Literal["crop", "exact"]
+    max_megapixels: float = MAX_MEGAPIXELS
+    """Millions of pixels of the largest image that is decoded."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
         return self.channels, *self.sides
 
     def decode(self, content: bytes) -> NDArray[np.uint8]:
-        """Decode the bytes of a file. Raises ValueError if they are no image, or a damaged one."""
+        """Decode the bytes of a file.
+
+        Raises:
+            ValueError: They are no image, a damaged one, or one that is too large or too narrow.
+        """
         with explain_imports():
             from PIL import Image, UnidentifiedImageError
 
+        mode = "RGB" if self.channels == 3 else "L"
         try:
-            with Image.open(BytesIO(content)) as file:
-                image = file.convert("RGB" if self.channels == 3 else "L")
+            with self._limit_pixels(), Image.open(BytesIO(content)) as file:
+                _check_aspect_ratio(*file.size)
+                image = file.convert(mode)
             pixels = np.asarray(self._resize(image)).reshape(*self.sides, -1)
             return pixels.transpose(2, 0, 1)
         except UnidentifiedImageError:
             raise ValueError("no image of a known format") from None
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+            limit = f"more than {self.max_megapixels:g} megapixels"
+            raise ValueError(f"{limit}; make it smaller, or raise data.max_megapixels") from None
         except Exception as error:
             # each format raises its own
             raise ValueError(str(error) or type(error).__name__) from None
+
+    @contextmanager
+    def _limit_pixels(self) -> Iterator[None]:
+        """Let Pillow refuse larger images, as it does from the header, before it decodes them."""
+        from PIL import Image
+
+        before = Image.MAX_IMAGE_PIXELS
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            Image.MAX_IMAGE_PIXELS = int(self.max_megapixels * 1e6)
+            try:
+                yield
+            finally:
+                Image.MAX_IMAGE_PIXELS = before
 
     def stack(self, images: Sequence[NDArray[np.uint8]]) -> torch.Tensor:
         """Stack decoded images, of which there may be none, to [B, C, H, W]."""
@@ -83,10 +112,24 @@ class ImageDecoder:
         if self.resize == "crop":
             factor = max(width / image.width, height / image.height)
             resized = (round(image.width * factor), round(image.height * factor))
+        left, top = (resized[0] - width) // 2, (resized[1] - height) // 2
+        if resized[0] * resized[1] > self.max_megapixels * 1e6:
+            # too large to be enlarged whole: only the part that is kept is
+            across, down = image.width / resized[0], image.height / resized[1]
+            right = min((left + width) * across, image.width)
+            bottom = min((top + height) * down, image.height)
+            box = (left * across, top * down, right, bottom)
+            return image.resize((width, height), Resampling.BICUBIC, box)
         if resized != image.size:
             image = image.resize(resized, Resampling.BICUBIC)
-        left, top = (resized[0] - width) // 2, (resized[1] - height) // 2
         return image.crop((left, top, left + width, top + height))
+
+
+def _check_aspect_ratio(width: int, height: int) -> None:
+    """Raise ValueError if one side of an image is far longer than the other."""
+    if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
+        expected = f"expected sides of at most {MAX_ASPECT_RATIO} to 1"
+        raise ValueError(f"{width} x {height} pixels is too narrow, {expected}")
 
 
 def read_image(image: Mapping[str, Any] | None) -> bytes:
