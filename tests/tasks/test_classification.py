@@ -82,3 +82,17 @@ def test_the_loss_of_shares_is_the_share_of_losses(task):
     torch.testing.assert_close(
         task.training_step((inputs, shares), 0), 0.3 * losses[0] + 0.7 * losses[1]
     )
+
+
+def test_a_test_gives_f1_and_calibration_error(task):
+    metrics = task.test_metrics
+    assert "f1" not in task.val_metrics
+    # two classes of ten, one image of each right and a third wrong, all with confidence 0.9
+    logits = torch.full((3, 10), 0.1 / 9).log()
+    logits[[0, 1, 2], [0, 1, 1]] = torch.tensor(0.9).log()
+    labels = torch.tensor([0, 1, 0])
+    for name in ("f1", "ece"):
+        metrics[name].update(logits, labels)
+    assert float(metrics["f1"].compute()) == pytest.approx((2 / 3 + 2 / 3) / 2)
+    assert float(metrics["ece"].compute()) == pytest.approx(0.9 - 2 / 3, abs=1e-5)
+    metrics.reset()

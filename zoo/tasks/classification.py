@@ -1,4 +1,4 @@
-"""Classification: cross-entropy, accuracy, top-5."""
+"""Classification: cross-entropy, accuracy, top-5, F1, calibration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Annotated, Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics.classification import (
+    MulticlassAccuracy,
+    MulticlassCalibrationError,
+    MulticlassF1Score,
+)
 
 from zoo.data.spec import ImageSpec, TextClassificationSpec
 from zoo.registry import Between, register
@@ -19,7 +23,8 @@ class Classification(Task):
     """Train a model [B, ...] -> [B, classes] on (inputs, labels).
 
     Labels are numbers [B], or in training also probabilities [B, classes] of mixed images. Logs
-    train/loss, and for val and test: loss (of hard labels), accuracy, top5.
+    train/loss, and for val and test: loss (of hard labels), accuracy, top5. A test also gives f1,
+    the mean over classes, and ece, the expected calibration error in 15 bins of confidence.
 
     Args:
         model: The model.
@@ -44,6 +49,12 @@ class Classification(Task):
         self.label_smoothing = label_smoothing
         self.val_metrics = _make_metrics(spec.classes)
         self.test_metrics = _make_metrics(spec.classes)
+        self.test_metrics.add_metrics(
+            {
+                "f1": MulticlassF1Score(spec.classes, average="macro"),
+                "ece": MulticlassCalibrationError(spec.classes, n_bins=15),
+            }
+        )
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute logits [B, classes]."""
@@ -74,8 +85,9 @@ class Classification(Task):
         labels = batch[1]
         logits = self(*self.inputs(batch))
         metrics["loss"].update(F.cross_entropy(logits.float(), labels, reduction="none"))
-        metrics["accuracy"].update(logits, labels)
-        metrics["top5"].update(logits, labels)
+        for name, metric in metrics.items():
+            if name != "loss":
+                metric.update(logits, labels)
         values = {f"{split}/{name}": metric for name, metric in metrics.items()}
         self.log_dict(values, batch_size=len(labels))
 
