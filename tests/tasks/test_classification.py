@@ -1,5 +1,7 @@
 """Classification and its optimizer."""
 
+import math
+
 import pytest
 import torch
 
@@ -96,3 +98,12 @@ def test_a_test_gives_f1_and_calibration_error(task):
     assert float(metrics["f1"].compute()) == pytest.approx((2 / 3 + 2 / 3) / 2)
     assert float(metrics["ece"].compute()) == pytest.approx(0.9 - 2 / 3, abs=1e-5)
     metrics.reset()
+
+
+def test_small_logits_are_not_taken_for_probabilities(task, monkeypatch):
+    monkeypatch.setattr(task, "log_dict", lambda *_, **__: None)
+    monkeypatch.setattr(task, "forward", lambda inputs: torch.eye(10)[:1])
+    task.test_step((torch.zeros(1), torch.tensor([0])), 0)
+    confidence = math.e / (math.e + 9)
+    assert float(task.test_metrics["ece"].compute()) == pytest.approx(1 - confidence, abs=1e-5)
+    task.test_metrics.reset()

@@ -86,7 +86,10 @@ class Classification(Task):
         logits = self(*self.inputs(batch))
         metrics["loss"].update(F.cross_entropy(logits.float(), labels, reduction="none"))
         for name, metric in metrics.items():
-            if name != "loss":
+            if name == "ece":
+                # given logits that lie between 0 and 1, it would take them for probabilities
+                metric.update(logits.float().softmax(-1), labels)
+            elif name != "loss":
                 metric.update(logits, labels)
         values = {f"{split}/{name}": metric for name, metric in metrics.items()}
         self.log_dict(values, batch_size=len(labels))
