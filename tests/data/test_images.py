@@ -328,3 +328,70 @@ def test_a_file_of_too_many_pixels_is_named(tmp_path):
     options = {"val": 0.25, "test": 0.25, "max_megapixels": 0.001}
     with pytest.raises(DataError, match=r"\d\.png: more than 0.001 megapixels"):
         list(images(tmp_path / "set", **options).train_dataloader())
+
+
+# tables that name files
+
+
+def name_images(folder, *paths):
+    """A table in a folder `set`, of images that are named by paths."""
+    (folder / "set").mkdir()
+    (folder / "set" / "own.png").write_bytes(coded(0))
+    (folder / "secret.png").write_bytes(coded(1))
+    (folder / "set" / "link.png").symlink_to(folder / "secret.png")
+    rows = [f"{path},{number % 2}" for number, path in enumerate(paths)]
+    (folder / "set" / "train.csv").write_text("\n".join(["image,label", *rows]))
+    return folder / "set" / "train.csv"
+
+
+def read_named(path, **options):
+    options = {"classes": 2, "val": 0.25, "test": 0.25, "size": 8, "batch_size": 4, **options}
+    data = Images(0, path=str(path), **options)
+    data.setup("fit")
+    return list(data.train_dataloader())
+
+
+@pytest.mark.parametrize("keep", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("/etc/passwd", "not beneath .*set"),
+        ("../secret.png", "not beneath .*set"),
+        ("link.png", "not beneath .*set"),
+        ("file:///etc/passwd", "an address; expected a file beneath"),
+        ("http://127.0.0.1:9/a.png", "data.allow_remote=true if you trust"),
+        ("simplecache::file:///etc/passwd", "no file beneath"),
+        ("zip://a.png::/etc/passwd", "not beneath .*set"),
+    ],
+)
+def test_a_table_may_not_name_other_files(tmp_path, monkeypatch, path, problem, keep):
+    monkeypatch.setattr("fsspec.open", lambda *_: pytest.fail("it was opened"))
+    with pytest.raises(DataError, match=rf"row \d.*{problem}"):
+        read_named(name_images(tmp_path, *[path] * 8), keep=keep)
+
+
+def test_a_table_may_name_files_beneath_its_folder(tmp_path):
+    table = name_images(tmp_path, "own.png", tmp_path / "set" / "own.png", *["own.png"] * 6)
+    (batch,) = read_named(table)
+    assert batch[0].shape == (4, 3, 8, 8)
+
+
+def test_addresses_are_read_where_that_is_allowed(tmp_path, monkeypatch):
+    opened = []
+
+    def fetch(path, mode):
+        opened.append(path)
+        return io.BytesIO(coded(0))
+
+    monkeypatch.setattr("fsspec.open", fetch)
+    table = name_images(tmp_path, *["https://example.org/a.png"] * 8)
+    assert len(read_named(table, allow_remote=True, keep=0.0)[0][1]) == 4
+    assert {*opened} == {"https://example.org/a.png"}
+    table.write_text(table.read_text().replace("https://", "file:///"))
+    with pytest.raises(DataError, match="an address; expected a file"):
+        read_named(table, allow_remote=True, keep=0.0)
+
+
+def test_swapped_columns_are_told_in_one_line(folder):
+    with pytest.raises(DataError, match=r"column label holds numbers, not images.*swapped\?$"):
+        images(folder, image="label", label="image", classes=4)

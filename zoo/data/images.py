@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -33,6 +34,9 @@ from zoo.data.tables.labelled_table import (
     list_declared_classes,
 )
 from zoo.data.tables.open_table import (
+    HUB,
+    MIXED_TYPE,
+    TEXT_TYPES,
     SplitOptions,
     find_files,
     open_tables,
@@ -44,16 +48,16 @@ from zoo.data.vision import (
     MAX_MEGAPIXELS,
     RESIZING,
     Augmentation,
+    ImageAccess,
     ImageDecoder,
     ImageTransform,
     Size,
     check_reads_images,
     get_sides,
     isolate_rng,
-    read_image,
     read_image_files,
 )
-from zoo.errors import OptionError
+from zoo.errors import DataError, OptionError
 from zoo.packages import explain_imports
 from zoo.registry import Between, Count, register
 
@@ -79,7 +83,8 @@ class Images(LabelledTable):
     labels are plain numbers; with it, nothing is read before `setup`. A split whose decoded images
     take up to `keep` gigabytes is decoded once and cached on disk; if `test` is a fraction, only
     that fraction is decoded for a test. Up to a fraction of `skip` corrupt samples is skipped; an
-    image of more than `max_megapixels` million pixels is one.
+    image of more than `max_megapixels` million pixels is one. A table may name files beneath its
+    folder, and with `allow_remote` also addresses.
 
     The order is a function of (seed, epoch, index) alone, for any number of workers. With `stream`
     nothing is held whole: the order is then a function of (seed, epoch, buffer); each process reads
@@ -97,6 +102,7 @@ class Images(LabelledTable):
         test: float | str = "test",
         image: str = "image",
         label: str = "label",
+        allow_remote: bool = False,
         classes: Count | None = None,
         channels: Literal[1, 3] = 3,
         size: Size = 224,
@@ -120,6 +126,7 @@ class Images(LabelledTable):
         self.columns, self.classes, self.keep = (image, label), classes, keep
         self.decoder = ImageDecoder(get_sides(size), channels, resize, max_megapixels)
         self.transform = ImageTransform(channels, self.decoder.sides, mean, std, augment)
+        self.allow_remote = allow_remote
         self.held_tables: dict[str, FetchesRows] = {}
 
     @cached_property
@@ -148,7 +155,8 @@ class Images(LabelledTable):
         return select_images(tables, self.splits.find_table(split), *self.columns, self.path)
 
     def build_reader(self, table: Any, split: str, title: str) -> ImageRowReader:
-        return ImageRowReader(self.decoder, self.spec.classes, title)
+        access = choose_access(self.path, self.allow_remote)
+        return ImageRowReader(self.decoder, self.spec.classes, title, access)
 
     def hold_rows(self, table: Any, split: str, numbers: NDArray[np.int64]) -> FetchesRows:
         """Return what fetches the rows of a split.
@@ -217,16 +225,56 @@ def select_images(tables: Mapping[str, Any], name: str, image: str, label: str, 
         import datasets
 
     table = select_split(tables, name, (image, label), path)
+    check_columns(table, image, label, f"{path}, {name}")
     # first: a later step would decode the images of a stream
     table = table.cast_column(image, datasets.Image(decode=False))
     return rename_columns(table, {image: "image", label: "label"}, LOCATION_COLUMNS)
 
 
+def choose_access(path: str, allow_remote: bool) -> ImageAccess:
+    """Return which files the tables of a path may name: those beneath its folder."""
+    with explain_imports():
+        import datasets
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+    extracted = Path(datasets.config.EXTRACTED_DATASETS_PATH)
+    if path.startswith(HUB):
+        name = path.removeprefix(HUB).partition(":")[0]
+        folders = (Path(datasets.config.DOWNLOADED_DATASETS_PATH), Path(HF_HUB_CACHE))
+        return ImageAccess(folders, f"hf://datasets/{name}@", allow_remote)
+    found, files = find_files(path)
+    folder = os.path.commonpath(
+        [os.path.dirname(file) for file in files["train"]] if files else [found]
+    )
+    return ImageAccess((Path(folder), extracted), allow_remote=allow_remote)
+
+
+def check_columns(table: Any, image: str, label: str, title: str) -> None:
+    """Raise DataError if a column is known to hold something other than images, or labels."""
+    with explain_imports():
+        import datasets
+
+    features = table.features or {}
+    remedy = "are data.image and data.label swapped?"
+    kind = features.get(image)
+    types = (*TEXT_TYPES, "binary", "large_binary", "null", MIXED_TYPE)
+    if isinstance(kind, datasets.ClassLabel) or getattr(kind, "dtype", types[0]) not in (
+        *types,
+        "PIL.Image.Image",
+        "dict",
+    ):
+        raise DataError(f"{title}: column {image} holds numbers, not images; {remedy}")
+    if isinstance(features.get(label), datasets.Image):
+        raise DataError(f"{title}: column {label} holds images, not labels; {remedy}")
+
+
 class ImageRowReader:
     """Reads images and labels from rows, which are called `title` in messages."""
 
-    def __init__(self, decoder: ImageDecoder, classes: int, title: str) -> None:
-        self.decoder, self.classes, self.title = decoder, classes, title
+    def __init__(
+        self, decoder: ImageDecoder, classes: int, title: str, access: ImageAccess
+    ) -> None:
+        self.decoder, self.classes, self.title, self.access = decoder, classes, title, access
 
     def read_rows(self, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> RowBatch:
         """Read numbered rows."""
@@ -234,7 +282,7 @@ class ImageRowReader:
         for number, row in rows:
             try:
                 label = check_label(row["label"], self.classes)
-                images.append(self.decoder.decode(read_image(row["image"])))
+                images.append(self.decoder.decode(self.access.read(row["image"])))
                 labels.append(label)
             except (OSError, ValueError) as error:
                 cause = str(error).splitlines()[0]
@@ -287,7 +335,7 @@ def _digest_rows(table: Any, reader: ImageRowReader, numbers: NDArray[np.int64])
             content = b""
             # reported when it is decoded
             with suppress(OSError, ValueError):
-                content = read_image(image)
+                content = reader.access.read(image)
             digest.update(hashlib.sha256(content).digest() + repr(label).encode())
     return digest.hexdigest()
 

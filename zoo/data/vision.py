@@ -32,6 +32,8 @@ RESIZING = {
 MAX_MEGAPIXELS = 64.0
 MAX_ASPECT_RATIO = 256
 """Beyond it a file of some kilobytes becomes gigabytes when a short side is enlarged."""
+ARCHIVES = ("zip://", "tar://", "gzip://", "xz://", "zstd://", "bz2://")
+REMOTE = ("https://", "http://", "hf://", "s3://", "gs://")
 Probability = Annotated[float, Between(0, 1)]
 Transform = Callable[[Tensor], Tensor]
 
@@ -132,22 +134,57 @@ def _check_aspect_ratio(width: int, height: int) -> None:
         raise ValueError(f"{width} x {height} pixels is too narrow, {expected}")
 
 
-def read_image(image: Mapping[str, Any] | None) -> bytes:
-    """Return the bytes of an image in a table, which holds them or names their file.
+@dataclass(frozen=True)
+class ImageAccess:
+    """Which files the rows of a table may name: a table is not trusted to name any file.
 
-    Raises:
-        ValueError: The table has no image.
-        OSError: The file cannot be read.
+    Relative paths are taken from the first of the folders. Links and `..` are resolved first.
     """
-    with explain_imports():
-        import fsspec
 
-    if image and image.get("bytes"):
-        return bytes(image["bytes"])
-    if not image or not image.get("path"):
-        raise ValueError("there is no image")
-    with fsspec.open(image["path"], "rb") as file:
-        return bytes(file.read())
+    folders: tuple[Path, ...]
+    """Files beneath them are read."""
+    prefix: str = ""
+    """Addresses that begin with it are read, such as those of files of a dataset of the Hub."""
+    allow_remote: bool = False
+    """Read other addresses as well."""
+
+    def read(self, image: Mapping[str, Any] | None) -> bytes:
+        """Return the bytes of an image in a table, which holds them or names their file.
+
+        Raises:
+            ValueError: The table has no image, or names a file that must not be read.
+            OSError: The file cannot be read.
+        """
+        with explain_imports():
+            import fsspec
+
+        if image and image.get("bytes"):
+            return bytes(image["bytes"])
+        if not image or not image.get("path"):
+            raise ValueError("there is no image")
+        with fsspec.open(self._locate(str(image["path"])), "rb") as file:
+            return bytes(file.read())
+
+    def _locate(self, path: str) -> str:
+        """Return what to open, of which the last part is checked: zip://a.png::photos.zip."""
+        *inner, outer = path.split("::")
+        if not all(part.startswith(ARCHIVES) for part in inner):
+            raise ValueError(f"is no file beneath {self.folders[0]}, where images of tables are")
+        if "://" not in outer:
+            outer = self._resolve(outer)
+        elif not (self.prefix and outer.startswith(self.prefix)):
+            if not outer.startswith(REMOTE):
+                raise ValueError(f"is an address; expected a file beneath {self.folders[0]}")
+            if not self.allow_remote:
+                remedy = "set data.allow_remote=true if you trust the table, or download the images"
+                raise ValueError(f"is an address, which is not fetched; {remedy}")
+        return "::".join([*inner, outer])
+
+    def _resolve(self, path: str) -> str:
+        resolved = Path(self.folders[0], path).resolve()
+        if not any(resolved.is_relative_to(folder.resolve()) for folder in self.folders):
+            raise ValueError(f"is not beneath {self.folders[0]}, where images of tables must be")
+        return str(resolved)
 
 
 class ImageFiles(Dataset[FileBatch]):
