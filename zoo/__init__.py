@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         ZooError,
     )
     from zoo.integrations.equip import EquipReport, equip, unequip
+    from zoo.integrations.save import load_equipped, save
     from zoo.python.commands import diagnose, evaluate, fit, generate, predict
     from zoo.python.outcomes import Diagnosis, Run, load
     from zoo.run.build import build_model
@@ -55,6 +56,7 @@ _PLACES = {
         "weights",
     ),
     "zoo.integrations.equip": ("EquipReport", "equip", "unequip"),
+    "zoo.integrations.save": ("load_equipped", "save"),
     "zoo.run.load": ("load_recipe",),
     "zoo.config": ("Recipe",),
     "zoo.compare.outcome": ("ComparisonFigure", "ComparisonResult"),
@@ -108,8 +110,10 @@ __all__ = [
     "fit",
     "generate",
     "load",
+    "load_equipped",
     "load_recipe",
     "predict",
+    "save",
     "scores",
     "unequip",
     "weights",

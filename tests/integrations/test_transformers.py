@@ -2,6 +2,8 @@
 
 import copy
 import importlib
+import subprocess
+import sys
 import warnings
 from itertools import product
 from pathlib import Path
@@ -311,3 +313,48 @@ def test_a_second_encoding_needs_the_first_taken_out():
     zoo.unequip(model)
     with pytest.raises(OptionError, match="not equipped"):
         zoo.unequip(model)
+
+
+FRESH = """
+import sys, torch, transformers, zoo
+transformers.logging.set_verbosity_error()
+folder = sys.argv[1]
+model = zoo.load_equipped(folder)
+torch.save(model(torch.load(f"{folder}/ids.pt")).logits, f"{folder}/logits.pt")
+for cls in (transformers.AutoModelForCausalLM, type(model)):
+    try:
+        cls.from_pretrained(folder)
+    except (ValueError, OSError) as error:
+        print("refused", str(error).partition(chr(10))[0])
+try:
+    zoo.unequip(model)
+except zoo.errors.OptionError as error:
+    print(error)
+"""
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["Llama", "GPT2"])
+def test_a_saved_model_computes_the_same_in_a_new_process_and_is_refused_elsewhere(name, tmp_path):
+    model = build_gpt2() if name == "GPT2" else build(name, **DECODERS[name])
+    zoo.equip(model, ["rope", {"name": "t5", "max_distance": 18}], backend="reference")
+    for parameter in model.zoo_encoding.parameters():
+        parameter.copy_(torch.randn(parameter.shape))
+    ids = make_batch()["input_ids"]
+    zoo.save(model, tmp_path)
+    torch.save(ids, tmp_path / "ids.pt")
+    words = [sys.executable, "-W", "ignore", "-c", FRESH, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert torch.equal(torch.load(tmp_path / "logits.pt"), model(ids).logits)
+    assert done.stdout.count("refused") == 2
+    assert "zoo.load_equipped" in done.stdout
+    assert "cannot be unequipped" in done.stdout
+
+
+def test_only_equipped_models_are_saved_and_loaded(tmp_path):
+    model = build("Llama", **GROUPED)
+    with pytest.raises(OptionError, match="not equipped"):
+        zoo.save(model, tmp_path)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(OptionError, match=r"no model that zoo\.save saved"):
+        zoo.load_equipped(tmp_path)

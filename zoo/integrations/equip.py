@@ -128,6 +128,8 @@ def equip(
         surgery.undo()
         raise
     equipment.surgery = surgery
+    entries = [{"name": choice.name, **choice.options} for choice in _list_choices(encoding)]
+    equipment.arguments = {"encoding": entries, "length": length, "backend": backend}
     return _report(names, equipment, removed, adapter.without_position)
 
 
@@ -181,10 +183,9 @@ def _make_factories(
     encoding: EncodingSpec | Sequence[EncodingSpec], adapter: Adapter
 ) -> tuple[list[str], dict[str, EncodingFactory]]:
     """Return descriptions and factories of encodings; plain rope gets the model's own options."""
-    entries = [encoding] if isinstance(encoding, str | Mapping | Choice) else list(encoding)
     descriptions: list[str] = []
     factories: dict[str, EncodingFactory] = {}
-    for choice in map(parse_entry, entries):
+    for choice in _list_choices(encoding):
         if choice.name in factories:
             raise OptionError("encoding", f"{choice.name} is in the list twice; list it once")
         if choice.name == "rope" and not choice.options and adapter.own_ropes:
@@ -194,6 +195,11 @@ def _make_factories(
             factories[choice.name] = make_factory(choice)
         descriptions.append(_describe(choice))
     return descriptions, factories
+
+
+def _list_choices(encoding: EncodingSpec | Sequence[EncodingSpec]) -> list[Choice]:
+    entries = [encoding] if isinstance(encoding, str | Mapping | Choice) else list(encoding)
+    return [parse_entry(entry) for entry in entries]
 
 
 def _make_own_rope(ropes: Sequence[Mapping[str, Any]]) -> EncodingFactory:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -151,6 +152,7 @@ class Equipment(nn.ModuleDict):
         )
         self.dims, self.causal, self.interleave, self.backend = dims, causal, interleave, backend
         self.surgery = Surgery()
+        self.arguments: dict[str, Any] = {}  # of `zoo.equip`, to repeat it
 
     def begin(self, forward_pass: ForwardPass, x: Tensor, positions: Tensor | None) -> Tensor:
         """Make the tokens of a forward pass, and apply what encodings do before the first layer.

@@ -80,8 +80,8 @@ class Surgery:
             OptionError: The model is a copy.
         """
         if self._is_copy:
-            problem = "a copy of an equipped model cannot be unequipped"
-            raise OptionError("model", f"{problem}; unequip the original, then copy it")
+            problem = "a copy of an equipped model, or a loaded one, cannot be unequipped"
+            raise OptionError("model", f"{problem}; unequip the original")
         while self._undo:
             self._undo.pop()()
 
