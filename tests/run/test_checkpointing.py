@@ -1,5 +1,6 @@
 """What `best` and `last` are of: weights that were validated, wherever a run ends, and numbers that are finite."""
 
+import json
 import signal
 from pathlib import Path
 
@@ -43,9 +44,18 @@ def test_a_run_of_so_many_steps_is_validated_where_it_ends(tiny):
 
 
 def test_a_run_shorter_than_an_epoch_has_a_best(tiny):
-    fit("vit_comrope", [*tiny, "trainer.max_steps=2"], Path("run"), "never")
+    result = fit("vit_comrope", [*tiny, "trainer.max_steps=2"], Path("run"), "never")
     assert len(validated("run")) == 1
     assert steps("run") == {"best": 2, "last": 2}
+
+    # the confusion matrix of its test agrees with the test
+    confusion = json.loads(Path("run/confusion.json").read_text())
+    counts = torch.tensor(confusion["counts"])
+    assert counts.shape == (10, 10)
+    assert len(confusion["classes"]) == 10
+    assert int(counts.sum()) == result["count"]
+    accuracy = float(counts.trace() / counts.sum())
+    assert accuracy == pytest.approx(result["metrics"]["test/accuracy"])
 
 
 @pytest.mark.parametrize("last", [8, 12])  # in the middle of an epoch, at its end

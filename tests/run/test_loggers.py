@@ -1,5 +1,6 @@
 """Where metrics go beside metrics.csv, and what is told of a tracker that is not there."""
 
+import json
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -158,3 +159,24 @@ def test_a_tracker_that_is_not_installed_is_a_fault(tiny, capsys, monkeypatch):
 def test_an_unknown_tracker_is_a_fault(tiny, capsys):
     assert main(["fit", "vit_none", "trainer.logger=tensorbord"]) == 2
     assert "trainer.logger" in capsys.readouterr().err
+
+
+def test_a_small_confusion_matrix_is_a_table_in_tensorboard(made, monkeypatch):
+    _, found = made("tensorboard")
+    shown = []
+    monkeypatch.setattr(found[1].experiment, "add_text", lambda *given: shown.append(given))
+    path = Path("runs", "one", "confusion.json")
+    loggers.write_confusion(found, path, ("a", "b"), [[3, 1], [0, 2]], 7)
+    assert shown == [
+        (
+            "test/confusion",
+            "| label | a | b |\n| --- | --- | --- |\n| a | 3 | 1 |\n| b | 0 | 2 |",
+            7,
+        )
+    ]
+    assert json.loads(path.read_text())["counts"] == [[3, 1], [0, 2]]
+
+    many = [[0] * 21 for _ in range(21)]
+    loggers.write_confusion(found, path, [*map(str, range(21))], many, 7)
+    assert len(shown) == 1
+    assert json.loads(path.read_text())["counts"] == many

@@ -107,3 +107,14 @@ def test_small_logits_are_not_taken_for_probabilities(task, monkeypatch):
     confidence = math.e / (math.e + 9)
     assert float(task.test_metrics["ece"].compute()) == pytest.approx(1 - confidence, abs=1e-5)
     task.test_metrics.reset()
+
+
+def test_a_confusion_matrix_counts_labels_by_predictions(task, monkeypatch):
+    monkeypatch.setattr(task, "log_dict", lambda *_, **__: None)
+    monkeypatch.setattr(task, "forward", lambda inputs: torch.eye(10)[[1, 1, 2]])
+    for _ in range(2):  # a second test counts anew
+        task.on_test_epoch_start()
+        task.test_step((torch.zeros(3), torch.tensor([0, 1, 2])), 0)
+        task.on_test_epoch_end()
+        assert [row[:3] for row in task.confusion[:3]] == [[0, 1, 0], [0, 1, 0], [0, 0, 1]]
+    task.test_metrics.reset()

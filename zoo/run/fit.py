@@ -14,6 +14,7 @@ import lightning as L
 from zoo import config
 from zoo.config import Recipe
 from zoo.data.base import Datasets
+from zoo.data.spec import ImageSpec, TextClassificationSpec
 from zoo.diagnostics.callback import AttentionDiagnostics
 from zoo.errors import OptionError, RecipeError, ZooError
 from zoo.models.transformer import enable_activation_checkpointing
@@ -221,6 +222,7 @@ def train(
         for key, value in trainer.callback_metrics.items()
         if key.startswith("test/")
     }
+    _write_confusion(experiment, task, start.run, processes)
     loggers.log_results(trainer.loggers, recipe, metrics, trainer.global_step)
     result: dict[str, Any] = {} if transfer is None else {"init_from": transfer.plain()}
     result |= {
@@ -245,6 +247,17 @@ def train(
         }
         write_end(start.run, end)
     return result
+
+
+def _write_confusion(experiment: Experiment, task: Task, run: Path, processes: Processes) -> None:
+    """Write the confusion matrix of the test, where the task has one."""
+    if not processes.first or task.confusion is None:
+        return
+    spec, trainer = experiment.data.spec, experiment.trainer
+    names = spec.names if isinstance(spec, ImageSpec | TextClassificationSpec) else ()
+    classes = names or tuple(map(str, range(len(task.confusion))))
+    file = run / "confusion.json"
+    loggers.write_confusion(trainer.loggers, file, classes, task.confusion, trainer.global_step)
 
 
 def _build_task(

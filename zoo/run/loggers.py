@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import csv
 import hashlib
+import io
+import json
 import logging
 import os
 import platform
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,11 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from zoo.config import Recipe
 from zoo.errors import RecipeError
+from zoo.run import atomic_io
 
 log = logging.getLogger("zoo")
+
+LARGEST_TABLE = 20  # classes of a confusion matrix that TensorBoard can show
 
 
 @contextlib.contextmanager
@@ -143,6 +148,41 @@ def log_results(
             logger.log_hyperparams(recipe.plain(), metrics, step)
             # write it now
             logger.finalize("success")
+
+
+def write_confusion(
+    loggers: list[Logger],
+    path: Path,
+    classes: Sequence[str],
+    counts: Sequence[Sequence[int]],
+    step: int,
+) -> None:
+    """Write the confusion matrix of a test as JSON, and show a small one in TensorBoard.
+
+    Args:
+        loggers: The loggers of the run.
+        path: The file.
+        classes: The names of the classes, in their order.
+        counts: Samples by label (rows) and predicted class (columns).
+        step: Optimizer steps done.
+    """
+    # a row of counts is a line of the file
+    rows = ",\n".join(f"    {json.dumps(row)}" for row in counts)
+    text = (
+        f'{{\n  "rows": "label",\n  "columns": "prediction",\n  "classes": {json.dumps(classes)},\n'
+        f'  "counts": [\n{rows}\n  ]\n}}\n'
+    )
+    atomic_io.write(io.BytesIO(text.encode()), path)
+    if len(classes) > LARGEST_TABLE:
+        return
+
+    heads = ["label", *classes]
+    body = [[name, *map(str, row)] for name, row in zip(classes, counts, strict=True)]
+    table = [heads, ["---"] * len(heads), *body]
+    for logger in loggers:
+        if isinstance(logger, TensorBoardLogger):
+            lines = ("| " + " | ".join(cells) + " |" for cells in table)
+            logger.experiment.add_text("test/confusion", "\n".join(lines), step)
 
 
 def _build_tensorboard(recipe: Recipe, run: Path) -> Logger:

@@ -59,6 +59,9 @@ class Task(L.LightningModule):
     longest_test_window = 0
     """Tokens in a window of the test data, which may be longer than those of training."""
 
+    confusion: list[list[int]] | None = None
+    """Samples of the last test by label (rows) and predicted class (columns), if there are any."""
+
     application: Application | None = None
     """What `predict` and `generate` do; None for a task that `zoo.load` did not return."""
 

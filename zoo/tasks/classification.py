@@ -10,6 +10,7 @@ from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassCalibrationError,
+    MulticlassConfusionMatrix,
     MulticlassF1Score,
 )
 
@@ -24,7 +25,8 @@ class Classification(Task):
 
     Labels are numbers [B], or in training also probabilities [B, classes] of mixed images. Logs
     train/loss, and for val and test: loss (of hard labels), accuracy, top5. A test also gives f1,
-    the mean over classes, and ece, the expected calibration error in 15 bins of confidence.
+    the mean over classes, and ece, the expected calibration error in 15 bins of confidence; after
+    it, `confusion` holds the number of samples by label (rows) and prediction (columns).
 
     Args:
         model: The model.
@@ -55,6 +57,7 @@ class Classification(Task):
                 "ece": MulticlassCalibrationError(spec.classes, n_bins=15),
             }
         )
+        self._confusion = MulticlassConfusionMatrix(spec.classes, validate_args=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute logits [B, classes]."""
@@ -77,11 +80,23 @@ class Classification(Task):
         """Update the validation metrics."""
         self._update("val", self.val_metrics, batch)
 
+    def on_test_epoch_start(self) -> None:
+        """Begin to count anew, also after a test that was stopped."""
+        self._confusion.reset()
+
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Update the test metrics."""
-        self._update("test", self.test_metrics, batch)
+        logits = self._update("test", self.test_metrics, batch)
+        self._confusion.update(logits, batch[1])
 
-    def _update(self, split: str, metrics: MetricCollection, batch: tuple[Tensor, Tensor]) -> None:
+    def on_test_epoch_end(self) -> None:
+        """Keep the confusion matrix of all processes."""
+        self.confusion = self._confusion.compute().tolist()
+
+    def _update(
+        self, split: str, metrics: MetricCollection, batch: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """Update the metrics of a split, and return the logits of the batch."""
         labels = batch[1]
         logits = self(*self.inputs(batch))
         metrics["loss"].update(F.cross_entropy(logits.float(), labels, reduction="none"))
@@ -93,6 +108,7 @@ class Classification(Task):
                 metric.update(logits, labels)
         values = {f"{split}/{name}": metric for name, metric in metrics.items()}
         self.log_dict(values, batch_size=len(labels))
+        return logits
 
 
 def _make_metrics(classes: int) -> MetricCollection:
