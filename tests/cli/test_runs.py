@@ -45,6 +45,7 @@ def test_a_run_directory_holds_all_of_a_run(trained):
         "train.log",
         "tensorboard",
         "end.json",
+        "confusion.json",
     }
     assert files | {"checkpoints/last.ckpt", "checkpoints/best.ckpt"} == found - {
         "tensorboard/hparams.yaml"

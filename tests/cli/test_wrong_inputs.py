@@ -89,7 +89,7 @@ WRONG = {
         ["model.encoding.0", "comrope_ld?"],
     ),
     "an unknown model": (["vit_comrope", "model.name=vitt"], ["model.name", "vit"]),
-    "an unknown optimizer": (["vit_comrope", "optim.name=adam"], ["optim.name", "adamw?"]),
+    "an unknown optimizer": (["vit_comrope", "optim.name=adamww"], ["optim.name", "adamw?"]),
     "keys of another data source": (["vit_comrope", "data.path=/tmp"], ["data.path", "unknown"]),
     # what does not fit together
     "heads that do not divide": (["vit_comrope", "model.heads=5"], ["model.heads", "96", "5"]),

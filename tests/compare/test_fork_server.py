@@ -130,9 +130,11 @@ def test_a_server_that_is_killed_leaves_its_cells_alone_and_is_replaced(
     engine = LocalExecutor()
     engine.start([make_cell("waits"), make_cell("next", "rop")], Resources(1, 1, 0))
     engine.server.process.kill()
-    assert [handle.result() for handle in engine.handles] == [7, 2]
-    assert [cell.run.name for cell in fresh] == ["waits"]
-    assert "the fork server has ended, so this cell starts anew" in caplog.text
+    first, second = (handle.result() for handle in engine.handles)
+    # the kill may come after the first cell was forked, which then runs on to its end
+    assert (first, [cell.run.name for cell in fresh]) in [(7, ["waits"]), (0, [])]
+    assert second == 2
+    assert ("the fork server has ended, so this cell starts anew" in caplog.text) == (first == 7)
     assert engine.server is None
 
 

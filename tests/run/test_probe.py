@@ -97,6 +97,8 @@ def assert_told(found):
     assert start.hparams["model/dim"].number_value == 16
     assert {info.name.tag for info in experiment.metric_infos} == {
         "test/accuracy",
+        "test/ece",
+        "test/f1",
         "test/loss",
         "test/top5",
     }
