@@ -23,6 +23,7 @@ docs: .venv/docs
 
 notebooks: .venv/notebooks
 	$(BIN)/python examples/execute.py
+	$(BIN)/python -m pytest -m notebook tests/test_examples.py
 
 clean:
 	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -47,6 +47,7 @@ def test_a_notebook_is_stored_with_its_outputs(path):
     assert not [output for output in outputs if output["output_type"] == "error"]
 
 
+@pytest.mark.notebook
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda p: p.stem)
 def test_a_notebook_runs(path):
     pytest.importorskip("nbclient")

@@ -4,8 +4,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 from zoo.cli import main
 
 PAGE = Path(__file__).parent.parent / "docs" / "quickstart.md"
@@ -17,29 +15,20 @@ def read_commands():
     return [line for block in blocks for line in block.splitlines() if line]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """One folder for all commands, since later ones use what earlier ones wrote."""
-    with pytest.MonkeyPatch.context() as patch:
-        path = tmp_path_factory.mktemp("quickstart")
-        patch.chdir(path)
-        patch.setenv("ZOO_PLUGINS", "")
-        yield path
+def test_the_commands_succeed_and_write_what_the_page_promises(tmp_path, monkeypatch, capsys):
+    """In one test, since later commands use what earlier ones wrote."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_PLUGINS", "")
+    for command in read_commands():
+        program, *words = shlex.split(command)
+        assert program == "zoo"
+        code = main(words)
+        assert code == 0, (command, capsys.readouterr().err)
 
-
-@pytest.mark.parametrize("command", read_commands())
-def test_the_command_succeeds(command, folder, capsys):
-    program, *words = shlex.split(command)
-    assert program == "zoo"
-    code = main(words)
-    assert code == 0, capsys.readouterr().err
-
-
-def test_the_commands_write_what_the_page_promises(folder):
-    run = folder / "runs" / "vit_comrope" / "latest"
+    run = tmp_path / "runs" / "vit_comrope" / "latest"
     assert (run / "recipe.yaml").exists()
     assert (run / "diagnosis.html").exists()
-    assert (folder / "first" / "index.html").exists()
+    assert (tmp_path / "first" / "index.html").exists()
 
 
 def test_the_page_has_a_command_for_each_task():
