@@ -121,8 +121,8 @@ def test_what_differs_is_named():
     ]
 
 
-def with_baselines(**baselines):
-    made = comparisons.texts()
+def with_baselines(made=None, metric="test/loss", **values):
+    made, baselines = made or comparisons.texts(), {metric: values}
     variants = [
         replace(one, cells=tuple(replace(cell, baselines=baselines) for cell in one.cells))
         for one in made.variants
@@ -133,13 +133,16 @@ def with_baselines(**baselines):
 def test_a_baseline_that_beats_every_model_is_told_at_the_top():
     text = format_comparison(with_baselines(bigram=1.1, unigram=2.0))
     head, *_ = text.split("At 128 tokens")
-    assert "No conclusion about variants follows: a bigram model, test loss 1.10" in head
-    assert "beats every model" in render(with_baselines(bigram=1.1)).split('class="answer"')[0]
+    assert (
+        "No conclusion about variants follows: no model beats the baseline bigram, test loss 1.10"
+        in head
+    )
+    assert "no model beats" in render(with_baselines(bigram=1.1)).split('class="answer"')[0]
 
 
 def test_baselines_that_are_beaten_stand_under_the_table():
     text = format_comparison(with_baselines(bigram=2.5))
-    assert "Without training: bigram 2.50" in text
+    assert "Baselines: bigram 2.50" in text
     assert "No conclusion" not in text
     assert 'role="alert"' not in render(with_baselines(bigram=2.5))
 
@@ -153,3 +156,15 @@ def test_training_is_also_drawn_against_time_if_steps_take_another_time():
     ends = {line.label: float(line.x[-1]) for line in chart.lines}
     assert ends["alibi"] == pytest.approx(450)
     assert ends["rope"] == pytest.approx(150)
+
+
+def test_baselines_are_those_of_the_measure():
+    better = with_baselines(comparisons.images(), "test/accuracy", regression=0.999, majority=0.1)
+    assert "no model beats the baseline regression, test accuracy 0.999" in format_comparison(
+        better
+    )
+    beaten = format_comparison(with_baselines(comparisons.images(), "test/accuracy", majority=0.1))
+    assert "Baselines: majority 0.100" in beaten
+    assert "No conclusion" not in beaten
+    other = with_baselines(comparisons.images(), "test/loss", bigram=0.01)
+    assert "aseline" not in format_comparison(other)

@@ -80,7 +80,7 @@ def test_a_run_directory_holds_all_of_a_run(train):
     files.add("checkpoints/last.ckpt")
     assert found - {"tensorboard/hparams.yaml", "lengths.png"} == files | {"checkpoints/best.ckpt"}
     assert result["count"] == 13
-    assert 0 < result["baselines"]["bigram"] < 3
+    assert 0 < result["baselines"]["test/loss"]["bigram"] < 3
 
 
 def test_a_run_goes_on_where_it_ended(train, zoo, tmp_path):

@@ -54,7 +54,7 @@ START_SHAPE = {
 }
 END_SHAPE = {
     "metrics": {},
-    "baselines": {},
+    "baselines": {ANY_KEY: ({ANY_KEY: NUMBER}, NUMBER)},
     "steps": int,
     "minutes": NUMBER,
     "step_seconds": (*NUMBER, NOTHING),
@@ -147,10 +147,12 @@ def build_cell(
     )
 
 
-def _read_baselines(planned: PlannedCell, files: CellFiles) -> dict[str, float]:
-    """Return baselines of models that predict the next token; others have another loss."""
-    is_causal = planned.recipe.get("task", {}).get("name") == "causal_lm"
-    return _keep_numbers(files.end.get("baselines", {})) if is_causal else {}
+def _read_baselines(planned: PlannedCell, files: CellFiles) -> dict[str, dict[str, float]]:
+    """Return the baselines by metric; none of models that fill masks, whose loss is another."""
+    if planned.recipe.get("task", {}).get("name") == "masked_lm":
+        return {}
+    found = files.end.get("baselines", {})
+    return {metric: own for metric, own in found.items() if isinstance(own, dict)}
 
 
 def list_conditions(

@@ -129,13 +129,12 @@ def _order_variants(
 
 
 def average_baselines(comparison: Comparison) -> dict[str, float]:
-    """Return {baseline: mean over cells} at the training size, if the measure is their loss."""
+    """Return {baseline: mean over cells} of the measure at the training size."""
     found: dict[str, list[float]] = {}
-    if comparison.measure == "test/loss":
-        for cell in comparison.cells:
-            for name, loss in cell.baselines.items():
-                found.setdefault(name, []).append(loss)
-    return {name: fmean(losses) for name, losses in found.items()}
+    for cell in comparison.cells:
+        for name, value in cell.baselines.get(comparison.measure, {}).items():
+            found.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in found.items()}
 
 
 def find_winning_baseline(comparison: Comparison) -> str | None:
@@ -144,8 +143,9 @@ def find_winning_baseline(comparison: Comparison) -> str | None:
     means = [one.mean.mean for one in rank_variants(comparison, TRAINED) if one.mean]
     if not baselines or not means:
         return None
-    name = min(baselines, key=lambda one: baselines[one])
-    return name if baselines[name] <= min(means) else None
+    sign = _sign(comparison)
+    name = min(baselines, key=lambda one: sign * baselines[one])
+    return name if sign * baselines[name] <= min(sign * mean for mean in means) else None
 
 
 def describe_analysis(comparison: Comparison) -> dict[str, Any]:

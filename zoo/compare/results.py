@@ -65,8 +65,8 @@ class ComparisonCell:
     """Median over training, while other cells may run at the same time."""
     peak_memory: int | None = None
     """Peak bytes of the process."""
-    baselines: Mapping[str, float] = field(default_factory=dict)
-    """{name: test/loss} of models that need no training, on the data of this seed."""
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """{metric: {baseline: value}} of what models must beat, on the data of this seed."""
     different_start: tuple[str, ...] = ()
     """What began otherwise than in the cells of this seed: names of weights, order of samples."""
 

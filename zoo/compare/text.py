@@ -329,8 +329,8 @@ def describe_winning_baseline(comparison: Comparison) -> str:
         return ""
     value = format_fixed(average_baselines(comparison)[name], count_decimals(comparison))
     return (
-        f"No conclusion about variants follows: a {name} model, {format_measure(comparison)} "
-        f"{value}, beats every model."
+        f"No conclusion about variants follows: no model beats the baseline {name}, "
+        f"{format_measure(comparison)} {value}."
     )
 
 
@@ -339,7 +339,7 @@ def describe_baselines(comparison: Comparison) -> str:
     found = average_baselines(comparison)
     decimals = count_decimals(comparison)
     texts = [f"{name} {format_fixed(value, decimals)}" for name, value in found.items()]
-    return f"Without training: {join_names(texts)}" if texts else ""
+    return f"Baselines: {join_names(texts)}" if texts else ""
 
 
 def describe_unfinished(comparison: Comparison) -> str:

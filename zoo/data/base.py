@@ -12,6 +12,7 @@ import lightning as L
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from zoo.data.baselines import Baselines
 from zoo.data.sampler import ProcessShare
 from zoo.data.spec import DataSpec
 from zoo.errors import OptionError
@@ -104,8 +105,11 @@ class DataModule(L.LightningDataModule):
         low, high = (bound.view(shape) for bound in images.flatten(1).aminmax(dim=1))
         return (images - low) / (high - low).clamp(min=1e-6)
 
-    def compute_baselines(self) -> dict[str, float]:
-        """Return test/loss of models that need no training, by name."""
+    def compute_baselines(self) -> Baselines:
+        """Return what models must beat, {metric: {baseline: value}}; only after `fit` and `test`.
+
+        By default there is nothing.
+        """
         return {}
 
     def check_source(self) -> None:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from zoo.data.base import DataModule, FileBatch
+from zoo.data.baselines import Baselines, score_labels
 from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import DataSpec, ImageSpec, check_fractions
 from zoo.data.vision import ImageDecoder, Size, check_reads_images, get_sides, read_image_files
@@ -110,6 +111,9 @@ class Digits(DataModule):
 
     def count_samples(self, split: str) -> int:
         return len(self.splits[split])
+
+    def compute_baselines(self) -> Baselines:
+        return score_labels(self.splits, self.spec)
 
 
 class AugmentedImages(Dataset[tuple[Tensor, Tensor]]):

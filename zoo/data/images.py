@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zoo.data.base import FileBatch
+from zoo.data.baselines import Baselines
 from zoo.data.cache import CacheEntry, load_or_make
 from zoo.data.spec import DataSpec, ImageSpec
 from zoo.data.tables.labelled_table import (
@@ -217,6 +218,11 @@ class Images(LabelledTable):
 
     def denormalize(self, images: Tensor) -> Tensor:
         return self.transform.denormalize(images)
+
+    def compute_baselines(self) -> Baselines:
+        # to decode thousands of images again would take minutes
+        is_held = all(isinstance(one.rows, DecodedRows) for one in self.subsets.values())
+        return super().compute_baselines() if is_held else {}
 
 
 def select_images(tables: Mapping[str, Any], name: str, image: str, label: str, path: str) -> Any:

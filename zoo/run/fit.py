@@ -333,8 +333,9 @@ def _log_results(result: dict[str, Any], monitor: str, best: float | None) -> No
         log.info("Best %s: %.4f", monitor, best)
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in result["metrics"].items())
     log.info("Test metrics: %s (trained for %s)", metrics, duration)
-    for name, loss in result["baselines"].items():
-        log.info("Baseline %s: test/loss %.4f", name, loss)
+    for metric, values in result["baselines"].items():
+        for name, value in values.items():
+            log.info("Baseline %s: %s %.4f", name, metric, value)
     run = result["run"]
     log.info("Run directory: %s", run)
     log.info("next: zoo eval %s    zoo diagnose %s    tensorboard --logdir %s", run, run, run)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoo.data.base import DataModule, FileBatch
+from zoo.data.baselines import Baselines
 from zoo.data.corpus.corpus import SPLITS, Corpus, TokenStream, read_document
 from zoo.data.corpus.ngram import load_ngram_loss
 from zoo.data.corpus.tokenizer import CorpusVocabulary, vocabulary_from_dict
@@ -92,11 +93,12 @@ class CorpusSource(DataModule):
             global_batch_size=rows,
         )
 
-    def compute_baselines(self) -> dict[str, float]:
+    def compute_baselines(self) -> Baselines:
         train, test = (self.corpus.tokens.splits[split].tokens for split in ("train", "test"))
         size = len(self.corpus.tokens.vocabulary)
         longest = load_ngram_loss(train, test, size, LONGEST_GRAM)
-        return {"bigram": self.compute_bigram_loss(), f"{LONGEST_GRAM}-gram": longest}
+        losses = {"bigram": self.compute_bigram_loss(), f"{LONGEST_GRAM}-gram": longest}
+        return {"test/loss": losses}
 
     def compute_bigram_loss(self) -> float:
         """Return the mean loss in nats per token of test of a bigram model with add-one smoothing.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from zoo.data.base import DataModule
+from zoo.data.baselines import Baselines, score_answers
 from zoo.data.sampler import Key, ResumableLoader
 from zoo.data.spec import IGNORE_INDEX, DataSpec, TextBatch
 from zoo.errors import OptionError
@@ -70,14 +71,19 @@ class SyntheticTask(DataModule):
         return TextBatch(torch.from_numpy(inputs), torch.from_numpy(targets))
 
     def build_loader(self, split: str) -> ResumableLoader:
-        samples = DrawnSamples(self, self.sizes[split], (self.seed, SPLITS.index(split)))
-        is_training = split == "train"
+        samples, is_training = self._build_samples(split), split == "train"
         return ResumableLoader(
             samples, self.batch_size, self.seed, self.workers, self.share, training=is_training
         )
 
+    def _build_samples(self, split: str) -> DrawnSamples:
+        return DrawnSamples(self, self.sizes[split], (self.seed, SPLITS.index(split)))
+
     def count_samples(self, split: str) -> int:
         return self.sizes[split]
+
+    def compute_baselines(self) -> Baselines:
+        return score_answers(self._build_samples("test"))
 
     def __getstate__(self) -> dict[str, Any]:
         # loader workers that are not forked need the task without its trainer

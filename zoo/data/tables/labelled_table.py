@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from zoo.data.base import DataModule
+from zoo.data.baselines import Baselines, score_labels
 from zoo.data.sampler import Key, ProcessShare, ResumableLoader
 from zoo.data.tables.open_table import TEXT_TYPES, SplitOptions
 from zoo.data.tables.stream import StreamingLoader, StreamOptions, split_batches
@@ -297,3 +298,7 @@ class LabelledTable(DataModule):
         if split in self.streams:
             return self.streams[split].delivered
         return len(self.subsets[split])
+
+    def compute_baselines(self) -> Baselines:
+        # a stream would be read again for it
+        return {} if self.streams else score_labels(self.subsets, self.spec)
