@@ -3,6 +3,7 @@
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -44,3 +45,28 @@ def test_openmp_threads_spin_shortly_unless_the_user_chose():
 def test_the_command_line_is_loaded_without_torch():
     code = "import sys, zoo.cli.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+HOSTILE = "cat\x1b[2J\u202egnp\ndog\udcff"
+SHOWN = r"cat\x1b[2J\u202egnp\ndog\udcff"
+
+
+def test_hostile_names_are_escaped_wherever_they_are_shown(capsys, monkeypatch):
+    from zoo.cli.main import main
+    from zoo.errors import DataError
+    from zoo.evaluation import predict
+    from zoo.reporting.tables import format_markdown, format_table
+
+    assert utils.escape_text("Größe 猫 a b") == "Größe 猫 a b"
+    assert format_table([[HOSTILE, "1"]]) == f"{SHOWN}  1"
+    assert SHOWN in format_markdown([HOSTILE], [["1"]])
+    predict._print(HOSTILE)
+    assert capsys.readouterr().out == SHOWN + "\n"
+    assert predict._format_problems({Path(HOSTILE): "bad"}) == [f"{SHOWN}: bad"]
+
+    def fail(words):
+        raise DataError("\x1b[2J\u202e: no such file")
+
+    monkeypatch.setattr(sys.modules["zoo.cli.main"], "_parse", fail)
+    assert main(["list"]) == 4
+    assert capsys.readouterr().err == "zoo: \\x1b[2J\\u202e: no such file\n"

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -34,6 +35,9 @@ log = logging.getLogger("zoo")
 
 # for a process without a parent to save its state
 GRACE_SECONDS = 5.0
+
+UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode categories: control, format, surrogates, line and paragraph separators."""
 
 INTERVAL = 10.0
 """Seconds between progress lines where there is no terminal."""
@@ -196,3 +200,21 @@ class Ticker:
             return False
         self.last = now
         return True
+
+
+def escape_text(text: str, keep: str = "") -> str:
+    r"""Escape what a terminal or a page would obey rather than show, as Python writes it: \x1b.
+
+    These are control characters such as escape sequences and line ends, marks that change the
+    direction of text, and bytes of a file name that are not UTF-8.
+
+    Args:
+        text: Text that is not trusted, such as the name of a file or a class.
+        keep: Characters that are left as they are.
+    """
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if character not in keep and unicodedata.category(character) in UNSAFE
+        else character
+        for character in text
+    )

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from zoo.data.corpus.corpus import read_documents
+from zoo.data.corpus.corpus import read_document, read_documents
 from zoo.data.corpus.tokenizer import Bytes, Characters, train_bpe
 from zoo.data.spec import TextSpec as Facts
 from zoo.data.text import Text
@@ -172,3 +172,9 @@ def test_text_that_an_adopted_vocabulary_lacks_is_refused(text):
 def test_a_name_that_no_file_can_have_is_told():
     with pytest.raises(DataError, match="cannot be read: embedded null byte"):
         read_documents(["a\0b"])
+
+
+def test_a_byte_order_mark_is_no_character_of_the_text(tmp_path):
+    path = tmp_path / "marked.txt"
+    path.write_bytes(b"\xef\xbb\xbfabc")
+    assert read_document(path).text == "abc"

@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             known.run(known)
     except ZooError as error:
         if str(error) and not (isinstance(error, RecipeError) and _is_secondary_process()):
-            print(f"zoo: {error}", file=sys.stderr)
+            print(utils.escape_text(f"zoo: {error}", keep="\n"), file=sys.stderr)
         return error.code
     except BrokenPipeError:
         # as in: zoo list | head
@@ -147,7 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         # a full disk, a directory without write permission
         where = error.filename or "input or output"
-        print(f"zoo: {where}: {error.strerror or error}", file=sys.stderr)
+        problem = f"zoo: {where}: {error.strerror or error}"
+        print(utils.escape_text(problem, keep="\n"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("zoo: stopped by SIGINT", file=sys.stderr)

@@ -30,7 +30,7 @@ from zoo.run.load import restore
 from zoo.tasks.base import Task
 from zoo.tasks.causal_lm import CausalLM
 from zoo.tasks.classification import Classification
-from zoo.utils import Ticker, format_duration
+from zoo.utils import Ticker, escape_text, format_duration
 
 log = logging.getLogger("zoo")
 
@@ -327,10 +327,10 @@ def _skip_unreadable(batches: Iterable[FileBatch], files: Files) -> Iterator[Fil
 
 
 def _print(line: str) -> None:
-    """Print a line with the name of a file, which need not be valid text."""
+    """Print a line with names of files and classes, which are not trusted."""
     encoding = sys.stdout.encoding or "utf-8"
-    print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    print(escape_text(line).encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 def _format_problems(problems: dict[Path, str]) -> list[str]:
-    return [f"{path}: {problem}" for path, problem in problems.items()]
+    return [escape_text(f"{path}: {problem}") for path, problem in problems.items()]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from zoo.errors import ZooError
+from zoo.utils import escape_text
 
 
 def format_table(
@@ -24,6 +25,7 @@ def format_table(
     """
     if not rows:
         return ""
+    rows = [[escape_text(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -45,7 +47,7 @@ def format_markdown(
         rows: Texts of the cells.
         text: Names of columns that are aligned to the left; numbers are aligned to the right.
     """
-    escaped = [[cell.replace("|", r"\|") for cell in row] for row in (head, *rows)]
+    escaped = [[escape_text(cell).replace("|", r"\|") for cell in row] for row in (head, *rows)]
     left = {number for number, name in enumerate(head) if name in text}
     widths = [max(2, *map(len, column)) for column in zip(*escaped, strict=True)]
     rule = ["-" * (width - 1) + ("-" if n in left else ":") for n, width in enumerate(widths)]

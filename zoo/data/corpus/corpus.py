@@ -52,7 +52,8 @@ def read_document(path: Path) -> Document:
     """Read a file of UTF-8. Raises DataError, naming the file, if it is missing or no text."""
     try:
         content = path.read_bytes()
-        text = content.decode()
+        # a byte order mark is no character of the text
+        text = content.decode().removeprefix("\ufeff")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:
