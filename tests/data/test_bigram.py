@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from zoo.data.corpus.ngram import estimate_ngram_loss
+from zoo.data.baselines import estimate_ngram_loss
 from zoo.data.text import Text
 
 

@@ -21,7 +21,7 @@ from zoo.encodings.liere import LieRE
 from zoo.encodings.rope import RoPE
 from zoo.encodings.rope_axial import RoPEAxial
 from zoo.encodings.rope_mixed import RoPEMixed
-from zoo.laws import LAWS, Case, LawBroken, backends, equivariance, gradients, numerics, packing
+from zoo.laws import LAWS, Case, LawBroken, backends, equivariance, gradients, packing
 from zoo.laws.case import HEADS, TOKENS
 from zoo.laws.certificate import measure_roundings, try_law
 
@@ -404,14 +404,14 @@ FAULTS = [
     (equivariance.shifts_change_nothing, EndsEarly),
     (equivariance.shifts_are_seen, SecretlyRelative),
     (gradients.undeclared_axes_are_refused, AllAxes),
-    (numerics.bfloat16_stays_close, RoundedAngles),
-    (numerics.weights_may_be_bfloat16, Widened),
+    (backends.bfloat16_stays_close, RoundedAngles),
+    (backends.weights_may_be_bfloat16, Widened),
     (gradients.a_state_dict_carries_everything, Unsaved),
-    (numerics.weights_are_shares_of_what_is_visible, DoubleWeights),
-    (numerics.weights_are_shares_of_what_is_visible, NegativeWeights),
-    (numerics.weights_are_shares_of_what_is_visible, WeightsOfTheInvisible),
-    (numerics.a_masked_row_gives_nothing, BlindSoftmax),
-    (numerics.a_masked_row_gives_nothing, EvenlyBlind),
+    (backends.weights_are_shares_of_what_is_visible, DoubleWeights),
+    (backends.weights_are_shares_of_what_is_visible, NegativeWeights),
+    (backends.weights_are_shares_of_what_is_visible, WeightsOfTheInvisible),
+    (backends.a_masked_row_gives_nothing, BlindSoftmax),
+    (backends.a_masked_row_gives_nothing, EvenlyBlind),
     (equivariance.each_sample_has_its_own_positions, FirstSampleOnly),
     (equivariance.permuted_tokens_permute_the_output, TopLeft),
     (packing.the_position_of_a_special_token_is_not_read, TurnedClassToken),

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoo.data.base import DataModule, FileBatch
-from zoo.data.baselines import Baselines
+from zoo.data.baselines import Baselines, load_ngram_loss
 from zoo.data.corpus.corpus import SPLITS, Corpus, TokenStream, read_document
-from zoo.data.corpus.ngram import load_ngram_loss
 from zoo.data.corpus.tokenizer import CorpusVocabulary, vocabulary_from_dict
 from zoo.data.corpus.windows import WindowDataset, WindowOptions
 from zoo.data.sampler import ResumableLoader
