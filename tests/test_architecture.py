@@ -19,7 +19,7 @@ FLOORS = [
     {"api", "tasks", "optim"},
     {"diagnostics", "integrations"},
     {"run", "bench"},
-    {"evaluation", "laws", "launch", "convert"},
+    {"evaluation", "laws", "launch", "convert", "export"},
     {"compare", "testing"},
     {"cli", "python"},
     {"__main__"},

@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from zoo.errors import CheckpointError, ZooError
+from zoo.packages import explain_imports
 
 WRITING = ".writing"  # suffix of an unfinished file
 SEAL_NAME = b"zoo sha256 "
 SEAL_LENGTH = len(SEAL_NAME) + 64
 # a zip archive ends with the length of its comment, two bytes, and the comment
 NO_COMMENT = b"\0\0"
+METADATA, CHECKSUM = "zoo", "zoo sha256"  # entries of the header of a safetensors file
 SEAL_START = SEAL_LENGTH.to_bytes(2, "little") + SEAL_NAME
 
 
@@ -40,6 +43,74 @@ def write_sealed(file: io.BytesIO, path: Path) -> None:
     file.seek(-len(NO_COMMENT), os.SEEK_END)
     file.write(seal)
     write(file, path)
+
+
+def write_safetensors(
+    weights: Mapping[str, Tensor], metadata: Mapping[str, Any], path: Path
+) -> None:
+    """Write weights as safetensors; the header carries plain data and a checksum of everything.
+
+    Raises:
+        PackageError: safetensors is missing.
+        ZooError: As `write` raises it.
+    """
+    with explain_imports():
+        from safetensors.torch import save
+
+    plain = {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
+    # other programs look for the format
+    content = save(plain, {"format": "pt", METADATA: json.dumps(metadata)})
+    header, data = _split_header(content)
+    header["__metadata__"][CHECKSUM] = _compute_checksum(header, data)
+    table = json.dumps(header, separators=(",", ":")).encode()
+    table += b" " * (-len(table) % 8)  # tensors are aligned
+    file = io.BytesIO(len(table).to_bytes(8, "little") + table)
+    file.seek(0, os.SEEK_END)
+    file.write(data)
+    write(file, path)
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], Any]:
+    """Return the weights of a file, and the plain data that `write_safetensors` was given.
+
+    Raises:
+        CheckpointError: The file cannot be read, is corrupt, or was not written by zoo.
+    """
+    with explain_imports():
+        from safetensors.torch import load
+
+    try:
+        content = path.read_bytes()
+        weights = load(content)
+        header, data = _split_header(content)
+        stored = header.get("__metadata__", {})
+        metadata = json.loads(stored[METADATA]) if METADATA in stored else None
+    except OSError as error:
+        raise CheckpointError(f"{path}: unreadable, {error.strerror or error}") from None
+    except Exception as error:
+        # the library's error class is not public
+        raise CheckpointError(f"{path}: corrupt, {str(error)[:120]}") from None
+    if metadata is None:
+        problem = "not written by zoo, it carries no recipe; zoo convert reads published weights"
+        raise CheckpointError(f"{path}: {problem}")
+    if stored.get(CHECKSUM) != _compute_checksum(header, data):
+        raise CheckpointError(f"{path}: corrupt, its checksum does not match")
+    return weights, metadata
+
+
+def _split_header(content: bytes) -> tuple[dict[str, Any], memoryview]:
+    """Split the bytes of a safetensors file into its table and the numbers."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    return json.loads(content[8:start]), memoryview(content)[start:]
+
+
+def _compute_checksum(header: Mapping[str, Any], data: memoryview) -> str:
+    """Return a checksum of names, shapes, plain data and numbers."""
+    stored = {key: value for key, value in header["__metadata__"].items() if key != CHECKSUM}
+    described = json.dumps({**header, "__metadata__": stored}, sort_keys=True)
+    digest = hashlib.sha256(described.encode())
+    digest.update(data)
+    return digest.hexdigest()
 
 
 def copy(path: Path, target: Path) -> None:

@@ -22,9 +22,11 @@ from zoo.config import Recipe
 from zoo.data.corpus.tokenizer import vocabulary_from_dict
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, VideoSpec
 from zoo.errors import CheckpointError
-from zoo.run.atomic_io import describe_checkpoints, read_sealed
+from zoo.packages import PackageError
+from zoo.run.atomic_io import describe_checkpoints, read_safetensors, read_sealed
 from zoo.run.run_dir import find_run_dir
 
+SAFETENSORS = "model.safetensors"  # the weights in an exported folder
 RENAMED_WEIGHTS = (0, 2)  # the first version whose weights have today's names
 
 
@@ -75,7 +77,8 @@ def read_spec(content: Mapping[str, Any], path: Path) -> DataSpec:
 def locate(name: str | Path) -> Path:
     """Return the checkpoint file of a run directory, `RUN/last`, `RUN/best` or a file's name.
 
-    Of a run directory it is the best checkpoint, else the last. Raises CheckpointError.
+    Of a run directory it is the best checkpoint, else the last; of an exported folder
+    `model.safetensors`. Raises CheckpointError.
     """
     if not str(name):
         raise CheckpointError("an empty name; name a run directory or a checkpoint")
@@ -92,6 +95,8 @@ def _locate(path: Path) -> Path:
         for name in ("best", "last"):
             if (found := path / "checkpoints" / f"{name}.ckpt").is_file():
                 return found
+        if (found := path / SAFETENSORS).is_file():
+            return found
         problem = "no checkpoint in it; a run directory holds checkpoints/best.ckpt and last.ckpt"
         raise CheckpointError(f"{path}: {problem}")
 
@@ -119,8 +124,12 @@ def read(path: Path) -> dict[str, Any]:
             version of zoo.
     """
     try:
-        content = torch.load(read_sealed(path), map_location="cpu", weights_only=True)
-    except CheckpointError:
+        if path.suffix == ".safetensors":
+            weights, metadata = read_safetensors(path)
+            content: Any = {"zoo": metadata, "state_dict": weights}
+        else:
+            content = torch.load(read_sealed(path), map_location="cpu", weights_only=True)
+    except (CheckpointError, PackageError):
         raise
     except Exception as error:
         # the file is as it was written, but not by zoo

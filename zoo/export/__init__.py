@@ -1,0 +1,1 @@
+"""Export trained models to formats that other programs read."""

@@ -1,0 +1,151 @@
+"""`zoo export`: write a trained model in a format that other programs read."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from zoo.config import Recipe
+from zoo.config.command_line import parse_options, split_words
+from zoo.config.tree import COMMAND_LINE
+from zoo.errors import ConfigIssue, RecipeError, Stopped
+from zoo.run import atomic_io, checkpoint
+from zoo.run.load import restore
+from zoo.tasks.base import Task
+from zoo.utils import stop_on_signal
+
+WRITERS: Mapping[str, str] = MappingProxyType({"safetensors": "zoo.export.export:write_weights"})
+"""The function that writes each target, `module:name`; it is called with an ExportSource, the
+options, and an empty folder. It raises RecipeError with every option that stands in the way."""
+
+CPU = ("trainer.accelerator=cpu", "trainer.devices=1", "trainer.num_nodes=1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Options of `zoo export`."""
+
+    to: Literal["safetensors"]
+    """What to write: safetensors, weights and recipe alone, which zoo reads again."""
+
+
+@dataclass(frozen=True)
+class ExportSource:
+    """The trained model that is exported.
+
+    Attributes:
+        checkpoint: The file that it was read from.
+        recipe: Its recipe.
+        task: The task, in evaluation mode; `task.model` is the model, `task.spec` its data.
+    """
+
+    checkpoint: Path
+    recipe: Recipe
+    task: Task
+
+    def metadata(self) -> dict[str, Any]:
+        """Return recipe and facts of the data as plain data, enough to build the model."""
+        return checkpoint.build_metadata(self.recipe, self.task.spec)
+
+
+def export(name: str | Path, words: Sequence[str]) -> dict[str, Any]:
+    """Export a trained model to a new folder.
+
+    Args:
+        name: A run directory or a checkpoint.
+        words: The folder, options of `export`, and overrides of the recipe.
+
+    Returns:
+        What `--json` prints: recipe, checkpoint, target, folder and its files.
+
+    Raises:
+        RecipeError: The folder exists, or the recipe does not fit the target.
+        CheckpointError: As `zoo.load` raises it.
+    """
+    folder, rest = _split_folder(words)
+    own, overrides = split_words(rest, [ExportOptions])
+    options = ExportOptions(**parse_options(own, [ExportOptions])[0])
+    path = checkpoint.locate(name)
+    experiment, task = restore(path, [*CPU, *overrides])
+    source = ExportSource(path, experiment.recipe, task)
+
+    module, _, function = WRITERS[options.to].partition(":")
+    write = getattr(importlib.import_module(module), function)
+    with new_folder(folder) as unfinished:
+        extra = write(source, options, unfinished) or {}
+    return {
+        "recipe": source.recipe.name,
+        "checkpoint": str(path),
+        "to": options.to,
+        "folder": str(folder),
+        "files": sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()),
+        **extra,
+    }
+
+
+def _split_folder(words: Sequence[str]) -> tuple[Path, list[str]]:
+    """Split the one word that is a folder from those that are options."""
+    rest = [word for word in words if "=" in word or word.startswith("~")]
+    folders = [word for word in words if word not in rest]
+    if len(folders) != 1:
+        problem = "there is no folder to write" if not folders else f"{len(folders)} folders"
+        remedy = "name one, as in zoo export RUN to=safetensors FOLDER"
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "", problem, remedy))
+    return Path(folders[0]), rest
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder to write in, which gets its name once the block has ended well.
+
+    Nothing is left behind if the block fails or a signal ends it.
+
+    Args:
+        folder: The name; there must be nothing, or an empty folder.
+
+    Raises:
+        RecipeError: The folder holds something, or cannot be created.
+        Stopped: A signal ended the block.
+    """
+    if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
+        issue = ConfigIssue(COMMAND_LINE, str(folder), "exists already", "name a new folder")
+        raise RecipeError(issue)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        outer = Path(
+            tempfile.mkdtemp(atomic_io.WRITING, prefix=f".{folder.name}-", dir=folder.parent)
+        )
+    except OSError as error:
+        problem, remedy = error.strerror or str(error), "name another folder"
+        raise RecipeError(ConfigIssue(COMMAND_LINE, str(folder), problem, remedy)) from None
+
+    unfinished = outer / folder.name
+    try:
+        with stop_on_signal() as received:
+            unfinished.mkdir()  # with the permissions of any new folder
+            yield unfinished
+            unfinished.rename(folder)
+    finally:
+        shutil.rmtree(outer, ignore_errors=True)
+    if received:
+        raise Stopped(received[0], f"stopped by {received[0].name}; nothing was written")
+
+
+def write_weights(source: ExportSource, options: ExportOptions, folder: Path) -> None:
+    """Write `model.safetensors`, which carries the recipe, and `recipe.yaml`.
+
+    The names of weights are those of a checkpoint, `model.` and the name in the model. zoo reads
+    the folder as it reads a run directory.
+    """
+    atomic_io.write_safetensors(
+        source.task.state_dict(), source.metadata(), folder / checkpoint.SAFETENSORS
+    )
+    (folder / "recipe.yaml").write_text(source.recipe.yaml(), encoding="utf-8")
