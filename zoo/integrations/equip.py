@@ -12,8 +12,7 @@ from zoo.api import EncodingSpec, make_factory, parse_entry
 from zoo.attention.backends.dispatch import BACKENDS
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.errors import OptionError
-from zoo.integrations.equipment import Equipment
-from zoo.integrations.surgery import Surgery
+from zoo.integrations.equipment import Equipment, Surgery
 from zoo.integrations.torch_modules import MODULES, TorchAdapter
 from zoo.registry import Choice
 

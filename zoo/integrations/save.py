@@ -11,8 +11,7 @@ from torch import nn
 
 from zoo.errors import OptionError
 from zoo.integrations.equip import NAME, equip, is_equipped
-from zoo.integrations.equipment import Equipment
-from zoo.integrations.surgery import Surgery
+from zoo.integrations.equipment import Equipment, Surgery
 from zoo.packages import explain_imports
 
 WEIGHTS = "equipped.safetensors"  # under another name than transformers looks for

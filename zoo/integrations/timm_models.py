@@ -15,8 +15,7 @@ from torch.nn import functional as F
 
 from zoo.attention.encoding import Dims
 from zoo.errors import OptionError
-from zoo.integrations.equipment import Equipment, ForwardPass
-from zoo.integrations.surgery import Surgery
+from zoo.integrations.equipment import Equipment, ForwardPass, Surgery
 
 MODELS = (VisionTransformer, Eva)
 ATTENTIONS = (Attention, AttentionRope, EvaAttention)

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from zoo.attention.encoding import Dims
 from zoo.errors import OptionError
-from zoo.integrations.equipment import Equipment, ForwardPass
-from zoo.integrations.surgery import Surgery
+from zoo.integrations.equipment import Equipment, ForwardPass, Surgery
 
 MODULES = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 INPUTS = ("src", "query")

@@ -18,9 +18,8 @@ from transformers.masking_utils import sdpa_mask
 
 from zoo.attention.encoding import Dims
 from zoo.errors import OptionError
-from zoo.integrations.equipment import Equipment, ForwardPass
+from zoo.integrations.equipment import Equipment, ForwardPass, Surgery
 from zoo.integrations.families import FAMILIES, REASONS, Family
-from zoo.integrations.surgery import Surgery
 from zoo.integrations.token_cache import CacheView
 
 IMPLEMENTATION = "zoo"
