@@ -218,7 +218,7 @@ def test_an_example_of_a_plug_in_gets_its_certificate(zoo, monkeypatch):
     assert code == 0, printed
     assert out.startswith("# gaussian, on 1 axis\n\ngaussian declares\n  modules: one per layer")
     assert re.search(
-        r"\| +20 \| shifts_change_nothing +\| kept +\| +\d\.\de[+-]\d\d \| at most 1e-09 +\|", out
+        r"\| +\d+ \| shifts_change_nothing +\| kept +\| +\d\.\de[+-]\d\d \| at most 1e-09 +\|", out
     )
     assert re.search(
         r"\| shifts_are_seen +\| does not apply \| .* it is declared shift_invariant \|", out
@@ -262,7 +262,7 @@ def test_all_are_in_the_matrix(zoo):
     assert len(rows) == len(package.encoding_names())
     assert set(rows.values()) == {"+"}
     assert (
-        "21. `shifts_are_seen`: Shifting all tokens changes an encoding that is not declared shift-invariant"
+        ". `shifts_are_seen`: Shifting all tokens changes an encoding that is not declared shift-invariant"
         in out
     )
     assert re.search(
