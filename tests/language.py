@@ -12,7 +12,11 @@ SAMPLES = TextSpec(length=12, vocabulary=Characters("abcdefghijk"))
 PASSAGES = TextClassificationSpec(
     length=12, vocabulary=Characters("abcdefghijk"), classes=3, names=("one", "two", "three")
 )
-INDEXED = {"comrope_ld": {"coordinates": "index"}}  # where a model does not know the final length
+INDEXED = {  # where a model does not know the final length
+    name: {"coordinates": "index"}
+    for name in zoo.encoding_names()
+    if zoo.encoding_class(name).coordinates != "index"
+}
 
 
 def links(*names, options=None):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from language import SAMPLES, decoder, links, text
 
+import zoo
 from zoo.attention.coordinates import PositionAugmentation
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.errors import OptionError
@@ -46,6 +47,56 @@ def test_decoding_step_by_step_is_one_pass(name):
     model, inputs, cache = decoder(name), text(), KeyValueCache()
     parts = [model(part, context=cache) for part in inputs.split([3, 1, 1, 4, 3], dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1), model(inputs))
+
+
+CAUSAL = [
+    ["alibi", "dape"] if name == "dape" else [name]
+    for name in zoo.encoding_names()
+    if 1 in zoo.encoding_class(name).axes
+]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("names", CAUSAL, ids="+".join)
+def test_beams_go_on_from_other_rows(names):
+    model, inputs, cache = decoder(*names).double(), text(3, 9), KeyValueCache()
+    order, later = torch.tensor([1, 1, 2, 0]), text(4, 3)
+    for part in inputs.split([6, 3], dim=1):
+        model(part, context=cache)
+    cache.reorder(order)
+    found = [model(part, context=cache) for part in later.split(1, dim=1)]
+    whole = model(torch.cat([inputs[order], later], dim=1))
+    torch.testing.assert_close(torch.cat(found, dim=1), whole[:, 9:])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "options",
+    [{"attention": "linear"}, {"window": 4}, {"block": BlockOptions(token_shift=True)}],
+    ids=str,
+)
+def test_beams_reorder_all_that_is_remembered(options):
+    model, inputs, later, cache = (
+        decoder("rope", **options),
+        text(3, 9),
+        text(3, 3),
+        KeyValueCache(),
+    )
+    model(inputs, context=cache)
+    order = torch.tensor([2, 0, 0])
+    cache.reorder(order)
+    whole = model(torch.cat([inputs[order], later], dim=1))
+    torch.testing.assert_close(model(later, context=cache), whole[:, 9:], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_memory_is_reordered_for_beams():
+    model, inputs, later = decoder("rope"), text(3, 9), text(3, 3)
+    order, first, second = torch.tensor([2, 0, 0]), SegmentMemory(4), SegmentMemory(4)
+    model(inputs, context=first)
+    model(inputs[order], context=second)
+    first.reorder(order)
+    torch.testing.assert_close(model(later, context=first), model(later, context=second))
 
 
 def test_the_last_logits_are_those_of_all():

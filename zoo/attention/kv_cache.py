@@ -11,7 +11,7 @@ from torch import Tensor
 
 from zoo.attention.layer import Context, UpdateKeys, keep_keys, shift_heads
 from zoo.attention.linear import LinearState
-from zoo.attention.tokens import Tokens, concat
+from zoo.attention.tokens import Tokens, concat, select_rows
 from zoo.errors import OptionError
 
 
@@ -77,6 +77,19 @@ class KeyValueCache(Context):
         self._layers[layer] = kept.last(_count_visible(tokens, window))
         return k.to(dtype), cached.v.rows, tokens
 
+    def reorder(self, rows: Tensor) -> None:
+        """Let each row of the batch go on from another one, as beams do.
+
+        Args:
+            rows: For each row of the next call the row whose past it takes over, int [b].
+        """
+        self._layers = {layer: cache.select_rows(rows) for layer, cache in self._layers.items()}
+        self._states = {layer: state.select_rows(rows) for layer, state in self._states.items()}
+        self._last = {
+            layer: (select_rows(heads, rows), tokens.select_rows(rows))
+            for layer, (heads, tokens) in self._last.items()
+        }
+
     def linear_state(self, layer: int) -> LinearState | None:
         """Return the sums over the keys of earlier calls, in linear attention."""
         return self._states.get(layer)
@@ -111,6 +124,10 @@ class SegmentMemory(Context):
         if layer == 0:
             self.seen += len(tokens)
         return result
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let each row of the batch go on from another one; `rows` as of `KeyValueCache`."""
+        self._layers = {layer: tokens.select_rows(rows) for layer, tokens in self._layers.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the content as plain data."""
@@ -156,6 +173,11 @@ class LayerCache:
     def replace_keys(self, k: Tensor, tokens: Tokens) -> LayerCache:
         """Replace keys and tokens."""
         return replace(self, k=GrowingTensor.of(k, 2), tokens=tokens, fields={})
+
+    def select_rows(self, rows: Tensor) -> LayerCache:
+        """Copy the cache of other rows of the batch, int [b]."""
+        k, v = (GrowingTensor.of(select_rows(x.rows, rows), 2) for x in (self.k, self.v))
+        return LayerCache(k, v, self.tokens.select_rows(rows))
 
     def last(self, count: int) -> LayerCache:
         """Keep the last `count` tokens."""

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from zoo.attention.backends.reference import attention_mask
 from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.encoding import Encoding
-from zoo.attention.tokens import disable_autocast, upcast
+from zoo.attention.tokens import disable_autocast, select_rows, upcast
 from zoo.errors import OptionError
 
 KINDS = ("softmax", "linear")
@@ -49,6 +49,12 @@ class LinearState:
     products: Tensor  # [B, G, 1, K, V] sum of transformed features times values
     sums: Tensor  # [B, G, 1, K, 1] sum of features
     document: Tensor  # int [1|B]
+
+    def select_rows(self, rows: Tensor) -> LinearState:
+        """Return the sums of other rows of the batch, int [b]."""
+        return LinearState(
+            *(select_rows(x, rows) for x in (self.products, self.sums, self.document))
+        )
 
 
 def feature_map(x: Tensor) -> Tensor:

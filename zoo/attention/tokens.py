@@ -102,6 +102,10 @@ class Tokens:
         """Return the tokens at sequence indices [n]; all values must cover them."""
         return self.map_values(lambda values: values[:, indices]).replace(consecutive=False)
 
+    def select_rows(self, rows: Tensor) -> Tokens:
+        """Return the tokens of other rows of the batch, int [b]; what all rows share stays so."""
+        return self.map_values(lambda values: select_rows(values, rows))
+
     def detach(self) -> Tokens:
         """Return the tokens without gradients."""
         return self.map_values(Tensor.detach)
@@ -189,6 +193,12 @@ def concat(first: Tensor, second: Tensor, axis: int = 1) -> Tensor:
         first = first.expand(batch, *first.shape[1:])
         second = second.expand(batch, *second.shape[1:])
     return torch.cat([first, second], dim=axis)
+
+
+def select_rows(values: Tensor, rows: Tensor) -> Tensor:
+    """Select rows, int [b], of [1|B, ..]; a batch of 1 that stands for all rows stays."""
+    is_shared = len(values) == 1
+    return values if is_shared else values.index_select(0, rows.to(values.device))
 
 
 def upcast(tensor: Tensor) -> Tensor:

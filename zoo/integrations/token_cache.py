@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer, StaticLayer, StaticSlidingWindowLayer
 
-from zoo.attention.tokens import Tokens
+from zoo.attention.tokens import Tokens, select_rows
 from zoo.errors import OptionError
 from zoo.integrations.equipment import Layer
 
@@ -28,11 +28,11 @@ def add_token_memory(kind: type[Any]) -> type[Any]:
 
         def reorder_cache(self, beam_idx: Tensor) -> None:
             super().reorder_cache(beam_idx)
-            self.change_tokens(lambda values: _select(values, beam_idx))
+            self.change_tokens(lambda values: select_rows(values, beam_idx))
 
         def batch_select_indices(self, indices: Tensor) -> None:
             super().batch_select_indices(indices)
-            self.change_tokens(lambda values: _select(values, indices))
+            self.change_tokens(lambda values: select_rows(values, indices))
 
         def batch_repeat_interleave(self, repeats: int) -> None:
             super().batch_repeat_interleave(repeats)
@@ -58,11 +58,6 @@ def add_token_memory(kind: type[Any]) -> type[Any]:
 def _repeat(values: Tensor, repeats: int) -> Tensor:
     """Repeat each sample of [1|B, ..]; a batch of 1 stands for all."""
     return values if len(values) == 1 else values.repeat_interleave(repeats, dim=0)
-
-
-def _select(values: Tensor, indices: Tensor) -> Tensor:
-    """Select samples of [1|B, ..]; a batch of 1 stands for all."""
-    return values if len(values) == 1 else values[indices.to(values.device)]
 
 
 class CacheView:
