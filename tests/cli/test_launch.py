@@ -137,6 +137,7 @@ def test_each_task_gets_the_same_command(script, started):
         "runs/my run",
         "--resume",
         "auto",
+        "--wait",
     ]
     assert command == ["zoo", "fit", "vit_comrope", "seed=3", *AWKWARD, *last]
     assert "scontrol" not in words
@@ -226,8 +227,8 @@ def test_torchrun_is_told_where_to_meet(script, started):
         "--max-restarts=1",
     ]
     assert words["torchrun"][at : at + 4] == ["-m", "zoo", "fit", "vit_comrope"]
-    assert words["torchrun"][-6:-4] == ["trainer.num_nodes=2", "trainer.devices=4"]
-    assert words["torchrun"][-2:] == ["--resume", "auto"]
+    assert words["torchrun"][-7:-5] == ["trainer.num_nodes=2", "trainer.devices=4"]
+    assert words["torchrun"][-3:] == ["--resume", "auto", "--wait"]
     assert set(AWKWARD) <= set(words["torchrun"])
 
 

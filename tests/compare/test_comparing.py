@@ -32,7 +32,7 @@ TOLD = {
     "training.png",
     "costs.png",
 }
-FILES = {"plan.json", "cells", "recipes", ".lock", ".writing", *TOLD}
+FILES = {"plan.json", "cells", "recipes", *TOLD}
 
 
 def states(folder):

@@ -17,6 +17,7 @@ from zoo.compare.executors import ray, slurm
 from zoo.compare.executors.base import CellProcess, Resources
 from zoo.compare.executors.local import LocalExecutor
 from zoo.errors import OptionError, RecipeError, ZooError
+from zoo.run import run_dir
 
 SLEEP = "import os, sys, time; time.sleep({}); print(os.environ.get('CUDA_VISIBLE_DEVICES')); sys.exit({})"
 
@@ -264,9 +265,9 @@ def test_a_cell_is_worked_at_by_one_process(tmp_path):
     assert status.read(tmp_path / "cell") == ("waiting", "")
     run = status.make_run_dir(tmp_path / "cell")
     assert status.read(run) == ("stopped", "")
-    with status.lock(run, "taken"):
+    with run_dir.lock(run, "taken"):
         assert status.read(run) == ("running", "")
-        with pytest.raises(ZooError, match="taken"), status.lock(run, "taken"):
+        with pytest.raises(ZooError, match="taken"), run_dir.lock(run, "taken"):
             pass
     status.write(run, "failed", "exit code 3")
     assert status.read(run) == ("failed", "exit code 3")

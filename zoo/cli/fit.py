@@ -37,6 +37,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="auto|never|PATH",
         help="resume the latest run (auto), or a run or checkpoint",
     )
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="wait while another process trains in the run directory, instead of failing",
+    )
 
 
 def run(known: argparse.Namespace) -> None:
@@ -47,6 +52,6 @@ def run(known: argparse.Namespace) -> None:
     recipe = config.load(known.recipe, known.overrides)
     from zoo.run.fit import fit_recipe
 
-    result = fit_recipe(recipe, known.run_dir, known.resume, known.words)
+    result = fit_recipe(recipe, known.run_dir, known.resume, known.words, wait=known.wait)
     if known.json and result:
         print(as_json(result))

@@ -16,7 +16,7 @@ from zoo.compare.ranking import average_baselines, describe_analysis, find_winni
 from zoo.compare.results import TRAINED, Comparison, ConditionKind, Variant
 from zoo.compare.text import format_comparison
 from zoo.reporting.numbers import finite
-from zoo.run import atomic_io
+from zoo.run import atomic_io, run_dir
 
 WRITING = ".writing"  # the lock of the process that writes
 RESULTS, TABLE, PAGE = "results.json", "comparison.md", "index.html"
@@ -84,7 +84,7 @@ def write_results(comparison: Comparison, folder: Path) -> list[Path]:
     from zoo.compare.page.comparison_page import render
 
     message = "another process is writing its files"
-    with status.lock(folder, message, status.PATIENCE, WRITING):
+    with run_dir.lock(folder, message, status.PATIENCE, WRITING):
         numbers = json.dumps(
             describe_comparison(comparison), indent=1, ensure_ascii=False, allow_nan=False
         )

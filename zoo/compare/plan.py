@@ -13,7 +13,6 @@ from typing import Any, Literal, Self
 
 from zoo import __version__, config
 from zoo.bench.result import describe_machine
-from zoo.compare import status
 from zoo.compare.executors.base import Resources
 from zoo.compare.grid import Combination, build_axes, name_folders
 from zoo.compare.request import CompareRequest, list_seeds
@@ -22,7 +21,7 @@ from zoo.config import Recipe, from_plain
 from zoo.config.tree import COMMAND_LINE
 from zoo.data.spec import DataSpec, ImageSpec, TextSpec
 from zoo.errors import ConfigIssue, DataError, RecipeError
-from zoo.run import atomic_io
+from zoo.run import atomic_io, run_dir
 from zoo.run.build import build_data
 from zoo.run.conditions import list_lengths
 from zoo.utils import WRITE_TEST, check_writable, format_now
@@ -259,7 +258,7 @@ def prepare_folder(folder: Path) -> None:
         problem = f"{folder} cannot be written, {error.strerror or error}"
         raise _refuse_folder(problem, "name another folder") from None
 
-    others = [name for name in names if not name.startswith((status.LOCK, WRITE_TEST))]
+    others = [name for name in names if not name.startswith((run_dir.LOCK, WRITE_TEST))]
     unfinished = [f".{PLAN}{atomic_io.WRITING}"]
     # a comparison that was stopped while it was tuned has no more
     is_known = PLAN in others or others in (unfinished, [TUNING])

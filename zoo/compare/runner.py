@@ -44,7 +44,7 @@ from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, NonFiniteError, RecipeError, Stopped, ZooError
 from zoo.evaluation.evaluate import evaluate
 from zoo.packages import require
-from zoo.run import atomic_io, loggers
+from zoo.run import atomic_io, loggers, run_dir
 from zoo.run.callbacks.manifest import END
 from zoo.run.fit import fit, fit_recipe
 from zoo.run.load import load_recipe
@@ -69,7 +69,7 @@ def run_cell(run: Path) -> None:
     signal(SIGUSR2, SIG_IGN)
     path = run.parent.parent / RECIPES / f"{run.name}.yaml"
     message = "another process is working on this cell"
-    with status.lock(status.make_run_dir(run), message, status.PATIENCE):
+    with run_dir.lock(status.make_run_dir(run), message, status.PATIENCE):
         (run / status.STATE).unlink(missing_ok=True)
         if run.parent.name == TRIALS:
             _run_trial(path, run)
@@ -211,7 +211,7 @@ class CellRunner:
         if self._read_state(cell) == "done":
             self.done += 1
             log.info("done: %s: %s", title, self._describe_cell(cell))
-        elif status.is_locked(run):
+        elif run_dir.is_locked(run):
             log.info("not started: %s: another process is working on it", title)
         elif self.stopped or code in STOPPED_CODES:
             self._write_state(run, "stopped")
@@ -309,7 +309,7 @@ def compare(
     name = plan.hash if trials is None else combine_hashes(plan, trials)
     folder = Path(parsed.options.to or f"comparisons/{plan.recipe}-{name}")
     prepare_folder(folder)
-    with status.lock(folder, "another zoo compare is working in this folder"):
+    with run_dir.lock(folder, "another zoo compare is working in this folder"):
         if trials is not None:
             trials = write_plan(trials, folder / TUNING)
             problem = _run_trials(parsed, trials, own, folder / TUNING, len(plan.cells))

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import io
 import json
 import os
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, get_args
+from typing import get_args
 
 from zoo.compare.results import State
-from zoo.errors import ZooError
-from zoo.run import atomic_io
+from zoo.run import atomic_io, run_dir
 
-STATE, LOCK, OUTPUT = "cell.json", ".lock", "output.log"
+STATE, OUTPUT = "cell.json", "output.log"
 # for a process whose parent was killed to save its state and end
 PATIENCE = 60.0
 TAIL_BYTES = 4096
@@ -42,45 +37,13 @@ def read(run: Path) -> tuple[State, str]:
         return "stopped", ""
     if not run.is_dir():
         return "waiting", ""
-    return ("running" if is_locked(run) else "stopped"), ""
+    return ("running" if run_dir.is_locked(run) else "stopped"), ""
 
 
 def make_run_dir(run: Path) -> Path:
     """Make a run directory that a run can still begin in."""
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     return run
-
-
-@contextlib.contextmanager
-def lock(folder: Path, message: str, patience: float = 0.0, name: str = LOCK) -> Iterator[None]:
-    """Lock a folder for this process.
-
-    Raises:
-        ZooError: Another process has it, also after `patience` seconds; with the message.
-    """
-    end = time.monotonic() + patience
-    with (folder / name).open("a") as file:
-        while not _try_lock(file):
-            if time.monotonic() > end:
-                raise ZooError(f"{folder}: {message}")
-            time.sleep(0.1)
-        yield
-
-
-def is_locked(folder: Path) -> bool:
-    """Tell whether another process has a folder."""
-    if not (folder / LOCK).exists():
-        return False
-    with (folder / LOCK).open("a") as file:
-        return not _try_lock(file)
-
-
-def _try_lock(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def describe_failure(run: Path, code: int) -> str:

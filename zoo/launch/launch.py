@@ -169,7 +169,7 @@ def _build_job(
     words += [word for plugin in plugins for word in ("--plugin", plugin)]
     return Job(
         name=recipe.name,
-        arguments=("fit", *words, "--run-dir", run_dir, "--resume", "auto"),
+        arguments=("fit", *words, "--run-dir", run_dir, "--resume", "auto", "--wait"),
         run_dir=run_dir,
         nodes=nodes,
         devices=devices,

@@ -38,6 +38,7 @@ def fit(
     spec: DataSpec | None = None,
     run_dir: str | Path | None = None,
     resume: str | Path = "never",
+    wait: bool = False,
     verbose: bool = True,
 ) -> Run:
     """Train a recipe, then test its best checkpoint, as `zoo fit` does.
@@ -57,12 +58,14 @@ def fit(
             or `zoo.TextClassificationSpec`. By default the attribute `spec` of `data`.
         run_dir: The run directory; by default a new one, runs/RECIPE/TIME-HASH.
         resume: "never", "auto" for the latest run, or the run or checkpoint to resume from.
+        wait: Wait while another process trains in the run directory, instead of raising.
         verbose: Print progress and results to standard error.
 
     Returns:
         The run.
 
     Raises:
+        ZooError: Another process trains in the run directory; the message names it.
         RecipeError: The recipe, an override or an argument is wrong; nothing was started.
         DataError: Data is missing or unreadable.
         CheckpointError: The checkpoint to resume from is missing, corrupt or of another recipe.
@@ -78,7 +81,10 @@ def fit(
         resolved = _resolve(recipe, own_words)
         folder = Path(run_dir) if run_dir else None
         with _write_command(recipe, own_words, folder, str(resume)) as command:
-            training = runner.begin(resolved, folder, os.fspath(resume), command, datasets)
+            command += ["--wait"] if wait else []
+            training = runner.begin(
+                resolved, folder, os.fspath(resume), command, datasets, wait=wait
+            )
             if training is None:  # other processes have done all of it
                 return Run(folder or run_dirs.find_latest(resolved))
         run = Run(training.start.run)

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,10 +31,14 @@ from zoo.run.distributed import Processes, join_processes
 from zoo.run.init_from import TransferReport
 from zoo.run.preflight import check, plan_backends
 from zoo.run.resume import find_resume_point
+from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
 from zoo.utils import format_duration
 
 log = logging.getLogger("zoo")
+
+# between messages of a process that waits for another
+WAIT_SECONDS = 30.0
 
 
 class Start(NamedTuple):
@@ -53,7 +58,13 @@ class Start(NamedTuple):
 
 
 def fit(
-    name: str, overrides: Sequence[str], path: Path | None, resume: str, command: Sequence[str] = ()
+    name: str,
+    overrides: Sequence[str],
+    path: Path | None,
+    resume: str,
+    command: Sequence[str] = (),
+    *,
+    wait: bool = False,
 ) -> dict[str, Any] | None:
     """Train a recipe and test its best checkpoint.
 
@@ -64,6 +75,7 @@ def fit(
         resume: "never", "auto", or the checkpoint to resume from.
         command: The words after `zoo` with which other processes are started, where the recipe
             asks for several. Empty: those that make this very call.
+        wait: Wait until no other process trains in the run directory, instead of raising.
 
     Returns:
         What `--json` prints; None in all processes but the first.
@@ -73,7 +85,7 @@ def fit(
     """
     chosen = [] if path is None else ["--run-dir", str(path)]
     words = command or ["fit", name, *overrides, *chosen, "--resume", resume]
-    return fit_recipe(config.load(name, overrides), path, resume, words)
+    return fit_recipe(config.load(name, overrides), path, resume, words, wait=wait)
 
 
 def fit_recipe(
@@ -82,6 +94,7 @@ def fit_recipe(
     resume: str,
     command: Sequence[str],
     *,
+    wait: bool = False,
     is_tested: bool = True,
 ) -> dict[str, Any] | None:
     """Train a resolved recipe, as `fit` does with a recipe's name and overrides.
@@ -91,24 +104,27 @@ def fit_recipe(
         path: The run directory; None for a new one.
         resume: As in `fit`.
         command: As in `fit`.
+        wait: As in `fit`.
         is_tested: Whether the best checkpoint is tested. Otherwise no test sample is read.
     """
-    training = begin(recipe, path, resume, command)
+    training = begin(recipe, path, resume, command, wait=wait)
     return None if training is None else training.run(is_tested=is_tested)
 
 
 class Training(NamedTuple):
-    """A run whose directory is there, and whose training has not begun."""
+    """A run whose directory is there and locked, and whose training has not begun."""
 
     experiment: Experiment
     start: Start
     processes: Processes
+    locks: contextlib.ExitStack
 
     def run(self, *, is_tested: bool = True) -> dict[str, Any] | None:
         """Train and test; returns what `--json` prints, None in all processes but the first."""
         processes, folder = self.processes, self.start.run
         log_file = loggers.log_to_file(folder / "train.log")
         with (
+            self.locks,
             log_file if processes.first else contextlib.nullcontext(),
             _explain_failures(folder, processes),
         ):
@@ -122,6 +138,8 @@ def begin(
     resume: str,
     command: Sequence[str],
     datasets: Datasets | None = None,
+    *,
+    wait: bool = False,
 ) -> Training | None:
     """Check a resolved recipe, join the processes and create the run directory.
 
@@ -131,6 +149,7 @@ def begin(
         resume: As of `fit`.
         command: As of `fit`.
         datasets: What `data: {name: torch_dataset}` reads.
+        wait: As of `fit`.
 
     Returns:
         The training to run; None if other processes have done all of it.
@@ -142,8 +161,13 @@ def begin(
     processes = join_processes(recipe, experiment.trainer, command)
     if processes is None:
         return None
-    start = processes.run_on_rank_zero(lambda: _prepare(experiment, path, resume, processes))
-    return Training(experiment, start, processes)
+    with contextlib.ExitStack() as locks:
+        prepare = partial(_prepare, experiment, path, resume, processes, locks)
+        start = processes.run_on_rank_zero(partial(prepare, wait=wait))
+        while start is None:
+            # in turns, since the other processes wait for an answer with a time limit
+            start = processes.run_on_rank_zero(partial(prepare, wait=wait))
+        return Training(experiment, start, processes, locks.pop_all())
 
 
 def _check_data_exists(experiment: Experiment) -> None:
@@ -155,19 +179,65 @@ def _check_data_exists(experiment: Experiment) -> None:
         raise RecipeError(issue) from None
 
 
-def _prepare(experiment: Experiment, path: Path | None, resume: str, processes: Processes) -> Start:
-    """Find what the run starts from and create its directory."""
+def _prepare(
+    experiment: Experiment,
+    path: Path | None,
+    resume: str,
+    processes: Processes,
+    locks: contextlib.ExitStack,
+    *,
+    wait: bool,
+) -> Start | None:
+    """Find what the run starts from, create and lock its directory.
+
+    Returns:
+        The start; None if another process still has the directory and `wait` is set.
+    """
     recipe = experiment.recipe
     loggers.check_installed(recipe)
-    point = find_resume_point(recipe, path, resume)
+    continued = _find_continued(recipe, path, resume)
+    if continued is not None and not _lock(continued, locks, wait=wait):
+        return None
+    # whoever had the directory until now may have saved a later step
+    point = find_resume_point(recipe, continued if resume == "auto" else path, resume)
+
     # before a run directory is created: `latest` would then be this very run
     donor = init_from.find_donor(experiment) if point.checkpoint is None else None
     run = point.run
     if run is None:
-        replace_unsaved = resume == "auto"
-        run = run_dir.create(recipe, path, replace_unsaved, processes.count)
+        run = run_dir.create(recipe, path, resume == "auto", processes.count)
+    if run != continued:
+        _lock(run, locks, wait=False)
     atomic_io.remove_unfinished(run)
     return Start(run, point.checkpoint, point.step, donor)
+
+
+def _find_continued(recipe: Recipe, path: Path | None, resume: str) -> Path | None:
+    """Find the directory that another process may have; None for a new one under `runs`."""
+    run = path
+    if path is None or resume != "auto":
+        run = find_resume_point(recipe, path, resume).run or path
+    if run is not None and run == path:
+        if not (resume == "auto" and (run / "checkpoints").is_dir()):
+            run_dir.check_free(run, replace_unsaved=False)
+        run_dir.make(run)
+    return run
+
+
+def _lock(run: Path, locks: contextlib.ExitStack, *, wait: bool) -> bool:
+    """Lock a run directory; return whether it is, False after a while of waiting in vain."""
+    message = "another zoo fit trains in this run directory"
+    try:
+        locks.enter_context(run_dir.lock(run, message, WAIT_SECONDS if wait else 0, RUN_LOCK))
+    except run_dir.LockedError as error:
+        if not wait:
+            remedy = "wait for it with --wait, or name another directory with --run-dir"
+            raise run_dir.LockedError(f"{error}; {remedy}") from None
+        log.info("%s; waiting", error)
+        return False
+    except OSError as error:
+        raise run_dir.refuse(run, error) from None
+    return True
 
 
 @contextlib.contextmanager

@@ -1,21 +1,40 @@
-"""The run directory: `runs/<recipe>/<UTC time>-<hash>/`, and the link `latest` beside it."""
+"""The run directory: `runs/<recipe>/<UTC time>-<hash>/`, the link `latest` beside it, its lock."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
+import itertools
 import json
+import logging
 import os
 import platform
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import IO
 
 from zoo import __version__
 from zoo.config import Recipe
-from zoo.errors import ConfigIssue, RecipeError
+from zoo.errors import ConfigIssue, RecipeError, ZooError
+
+log = logging.getLogger("zoo")
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "omegaconf", "numpy")
+
+LOCK = ".lock"
+"""What the names of all locks begin with; such files do not occupy a folder."""
+RUN_LOCK = f"{LOCK}.fit"
+"""The lock of the process that trains in a run directory."""
+LOCK_SECONDS = 10.0
+"""For the children of a dead process, which inherited its lock, to end too."""
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def create(
@@ -33,11 +52,12 @@ def create(
     Raises:
         RecipeError: The directory holds something already, or cannot be written.
     """
-    folder = path or _choose_new(recipe)
-    if path and _is_occupied(path) and not (replace_unsaved and _has_saved_nothing(path)):
-        problem, remedy = f"{path} exists already", "name a new directory, or add --resume auto"
-        raise RecipeError(ConfigIssue("command line", "--run-dir", problem, remedy))
+    folder = path or _name_new(recipe)
     try:
+        if path is None:
+            folder = _make_new(folder)
+        else:
+            check_free(path, replace_unsaved)
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         (folder / "recipe.yaml").write_text(recipe.yaml(), encoding="utf-8")
         environment = json.dumps(describe_environment(recipe, processes), indent=2) + "\n"
@@ -45,23 +65,50 @@ def create(
         if path is None:
             _link(folder.with_name("latest"), folder.name)
     except OSError as error:
-        problem, remedy = error.strerror or str(error), "choose another with --run-dir"
-        raise RecipeError(ConfigIssue("run directory", str(folder), problem, remedy)) from None
+        raise refuse(folder, error) from None
     return folder
 
 
-def _choose_new(recipe: Recipe) -> Path:
-    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{recipe.hash}"
-    folder = Path("runs") / recipe.name / name
-    for count in range(2, 100):
-        if not folder.exists():
-            break
-        folder = folder.with_name(f"{name}-{count}")
-    return folder
+def check_free(folder: Path, replace_unsaved: bool) -> None:
+    """Raise RecipeError where a folder that the user chose holds something already."""
+    if _is_occupied(folder) and not (replace_unsaved and _has_saved_nothing(folder)):
+        problem, remedy = f"{folder} exists already", "name a new directory, or add --resume auto"
+        raise RecipeError(ConfigIssue("command line", "--run-dir", problem, remedy))
+
+
+def make(folder: Path) -> None:
+    """Make a folder that the user chose, if it is not there. Raises RecipeError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refuse(folder, error) from None
+
+
+def refuse(folder: Path, error: OSError) -> RecipeError:
+    """Return the error of a run directory that cannot be written."""
+    problem, remedy = error.strerror or str(error), "choose another with --run-dir"
+    return RecipeError(ConfigIssue("run directory", str(folder), problem, remedy))
+
+
+def _name_new(recipe: Recipe) -> Path:
+    return Path("runs") / recipe.name / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{recipe.hash}"
+
+
+def _make_new(folder: Path) -> Path:
+    """Make a folder that nobody else has made, adding a number to its name where needed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for count in itertools.count(1):
+        numbered = folder if count == 1 else folder.with_name(f"{folder.name}-{count}")
+        with contextlib.suppress(FileExistsError):
+            numbered.mkdir()
+            return numbered
+    raise AssertionError
 
 
 def _is_occupied(folder: Path) -> bool:
-    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if not folder.is_dir():
+        return folder.exists()
+    return any(not path.name.startswith(LOCK) for path in folder.iterdir())
 
 
 def _has_saved_nothing(folder: Path) -> bool:
@@ -128,3 +175,123 @@ def _link(link: Path, target: str) -> None:
     temporary = link.with_name(f".{link.name}-{os.getpid()}")
     temporary.symlink_to(target)
     temporary.replace(link)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that has locked a folder, as its lock file names it."""
+
+    pid: int
+    host: str
+    since: str
+
+    @classmethod
+    def read(cls, file: IO[str]) -> Holder | None:
+        """Read the holder from a lock file; None if the file names none."""
+        file.seek(0)
+        try:
+            return cls(**json.loads(file.read()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, since {self.since}"
+
+    def has_died(self) -> bool:
+        """Tell whether the process is known to have ended; one of another host is not."""
+        if self.host != platform.node():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            # of another user
+            return False
+        return False
+
+
+class LockedError(ZooError):
+    """Another process has the lock of a folder."""
+
+
+@contextlib.contextmanager
+def lock(folder: Path, message: str, patience: float = 0.0, name: str = LOCK) -> Iterator[None]:
+    """Lock a folder for this process, which the lock file then names.
+
+    The system gives the lock up when the process ends, however it ends, and NFS passes it on to
+    other hosts. Where a file system has no locks, the name in the file is what is known: a process
+    of this host that has died is followed, one of another host is taken to be alive.
+
+    Args:
+        folder: The folder, which exists.
+        message: What is wrong if another process has it.
+        patience: Seconds to wait for the other process.
+        name: The name of the lock file; a folder may have several locks.
+
+    Raises:
+        LockedError: Another process still has the folder; says which.
+    """
+    path = folder / name
+    with _open_locked(path, message, patience) as file:
+        holder = Holder(os.getpid(), platform.node(), f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}")
+        # a full disk keeps nobody from working with what is there
+        with contextlib.suppress(OSError):
+            file.truncate(0)
+            file.write(json.dumps(asdict(holder)) + "\n")
+            file.flush()
+        try:
+            yield
+        finally:
+            # nobody else has it by now; who opened it meanwhile notices that it is gone
+            path.unlink(missing_ok=True)
+
+
+def is_locked(folder: Path, name: str = LOCK) -> bool:
+    """Tell whether another process has a folder."""
+    try:
+        with (folder / name).open("r+", encoding="utf-8") as file:
+            return not _try_lock(file)
+    except FileNotFoundError:
+        return False
+
+
+def _open_locked(path: Path, message: str, patience: float) -> IO[str]:
+    """Open a lock file and lock it. Raises LockedError as `lock` does."""
+    start = time.monotonic()
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        if _try_lock(file):
+            if _is_at(file, path):
+                return file
+            file.close()
+            continue
+        holder = Holder.read(file)
+        file.close()
+        is_dead = holder is not None and holder.has_died()
+        if time.monotonic() - start >= (max(patience, LOCK_SECONDS) if is_dead else patience):
+            detail = "" if holder is None else f": {holder}"
+            raise LockedError(f"{path.parent}: {message}{detail}")
+        time.sleep(0.1)
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Tell whether an open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        log.debug("%s: the file system has no locks; the process it names decides", file.name)
+        holder = Holder.read(file)
+        return holder is None or holder.has_died()
+    return True
