@@ -78,5 +78,5 @@ def test_what_is_seen_of_a_layer_on_a_gpu_is_what_it_computes(name):
     assert draw_attention(seen).dtype == torch.uint8
     with torch.no_grad():
         out = apply_weights(seen.call, seen.weights)[..., : seen.call.v.shape[-1]]
-        rebuilt = seen.attention.merge_heads(out, seen.call.queries.x)
+        rebuilt = layer.layer.merge_heads(out, seen.call.queries.x)
         torch.testing.assert_close(rebuilt, layer(x)[:, seen.query_index], atol=2e-3, rtol=2e-3)

@@ -307,7 +307,8 @@ class AttentionCall:
         if self.queries.document is not None and self.keys.document is not None:
             rules.append(lambda b, h, i, j: self._is_same_document(b, i, j))
         if (mask := self.mask) is not None:
-            rules.append(lambda b, h, i, j: index_table(mask, b, 0 * h, i, j))
+            # without an index h, so that it is evaluated once for all heads
+            rules.append(lambda b, h, i, j: index_table(mask, b, 0 * b, i, j))
         if len(rules) < 2:
             return rules[0] if rules else None
         return lambda b, h, i, j: reduce(and_, (rule(b, h, i, j) for rule in rules))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from math import gcd
@@ -319,6 +320,55 @@ def shift_heads(heads: Tensor, tokens: Tokens) -> Tensor:
         return shifted
     is_same = tokens.document[:, 1:] == tokens.document[:, :-1]  # [1|B, M - 1]
     return torch.cat([shifted[:, :, :1], shifted[:, :, 1:] * is_same[:, None, :, None]], dim=2)
+
+
+@dataclass(frozen=True)
+class AttentionInput:
+    """The input of one attention layer that is about to be computed.
+
+    Attributes:
+        layer: Number of the layer.
+        tokens: The tokens that enter it.
+        chain: Its encodings.
+        describe: Describes the attention for some queries, by their sequence indices int [n].
+    """
+
+    layer: int
+    tokens: Tokens
+    chain: Chain
+    describe: Callable[[Tensor], AttentionCall | LinearCall]
+
+
+class Encoded:
+    """A model, or a part of one, with encodings, which others may observe and change.
+
+    Attributes:
+        chains: The encodings of each layer.
+        token_hooks: Change the tokens before the first layer.
+        attention_hooks: See the input of each attention, where `calls_hooks` is true. A
+            `SelfAttention` is a module instead, with hooks of torch.
+    """
+
+    calls_hooks = False
+
+    chains: tuple[Chain, ...]
+    token_hooks: list[Callable[[Tokens], Tokens]]
+    attention_hooks: list[Callable[[AttentionInput], None]]
+
+
+def find_encoded(model: nn.Module) -> list[Encoded]:
+    """List the parts of a model that have encodings."""
+    return [module for module in model.modules() if isinstance(module, Encoded)]
+
+
+@contextmanager
+def hook_tokens(model: Encoded, hook: Callable[[Tokens], Tokens]) -> Iterator[None]:
+    """Within the context, pass the tokens before the first layer of `model` through `hook`."""
+    model.token_hooks.append(hook)
+    try:
+        yield
+    finally:
+        model.token_hooks.remove(hook)
 
 
 class HeadRMSNorm(nn.Module):

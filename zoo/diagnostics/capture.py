@@ -8,7 +8,7 @@ model itself goes on with its fused kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from zoo.attention import AttentionCall, Tokens, linear
 from zoo.attention.backends.reference import normalize_scores, scores
 from zoo.attention.chain import Chain
-from zoo.attention.layer import Context, SelfAttention
+from zoo.attention.layer import AttentionInput, Context, Encoded, SelfAttention, find_encoded
+from zoo.attention.linear import LinearCall
 from zoo.errors import OptionError
 
 Queries = int | Sequence[int] | None
@@ -34,7 +35,6 @@ class LayerAttention:
     """
 
     layer: int
-    attention: SelfAttention
     chain: Chain
     call: AttentionCall
     query_index: Tensor  # int [Q]
@@ -97,49 +97,58 @@ def capture_layers(
 
     See `capture_model` for the other arguments.
     """
-    numbers = number_layers(model, layers)
-    wanted = set(numbers.values()) if layers is None else set(layers)
+    wanted = set(number_layers(model, layers) if layers is None else layers)
 
-    def noted(attention: SelfAttention, tokens: Tokens, chain: Chain, context: Context) -> None:
-        if numbers[attention] in wanted:
-            callback(_capture_layer(numbers[attention], attention, tokens, chain, queries))
+    def see(given: AttentionInput) -> None:
+        if given.layer in wanted:
+            callback(_capture_layer(given, queries))
 
-    with hook_attention(model, noted), evaluation_mode(model):
+    with hook_attention(model, see), evaluation_mode(model):
         model(*inputs)
 
 
-def number_layers(model: nn.Module, layers: Sequence[int] | None) -> dict[SelfAttention, int]:
-    """Return the number of each attention layer: its own, or its rank if those are not unique.
+def number_layers(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
+    """Return the numbers of the attention layers: their own, or their ranks if not unique.
 
     Raises:
         OptionError: One of `layers` does not exist.
     """
-    known = _find_attention(model)
-    if not known:
+    numbers = [*_find_modules(model).values()]
+    for part in _find_equipped(model):
+        numbers += [chain.dims.layer for chain in part.chains]
+    if not numbers:
         raise OptionError("layers", "the model has no attention layer of zoo to look at")
-    own = [module.dims.layer for module in known]
-    numbers = own if len(set(own)) == len(own) else range(len(own))
     absent = sorted(set(layers or ()) - set(numbers))
     if absent:
         message = f"there is no layer {', '.join(map(str, absent))}"
         raise OptionError("layers", f"{message}; the model has layers 0 to {max(numbers)}")
-    return dict(zip(known, numbers, strict=True))
+    return numbers
 
 
 @contextmanager
-def hook_attention(
-    model: nn.Module, callback: Callable[[SelfAttention, Tokens, Chain, Context], None]
-) -> Iterator[None]:
-    """Call `callback` with the inputs of each attention layer, before the layer computes."""
-    hooks = [
-        module.register_forward_pre_hook(lambda layer, given: callback(layer, *given))
-        for module in _find_attention(model)
-    ]
-    try:
+def hook_attention(model: nn.Module, callback: Callable[[AttentionInput], None]) -> Iterator[None]:
+    """Call `callback` with the input of each attention layer, before the layer computes."""
+    modules = _find_modules(model)
+
+    def pass_on(layer: SelfAttention, given: tuple[Tokens, Chain, Context]) -> None:
+        tokens, chain, _ = given
+        describe = layer.describe_linear if layer.linear else layer.describe
+        callback(
+            AttentionInput(
+                modules[layer],
+                tokens,
+                chain,
+                lambda queries: describe(tokens, chain, Context(), queries)[1],
+            )
+        )
+
+    with ExitStack() as stack:
+        for module in modules:
+            stack.callback(module.register_forward_pre_hook(pass_on).remove)
+        for equipment in _find_equipped(model):
+            equipment.attention_hooks.append(callback)
+            stack.callback(equipment.attention_hooks.remove, callback)
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @contextmanager
@@ -155,8 +164,17 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _find_attention(model: nn.Module) -> list[SelfAttention]:
-    return [module for module in model.modules() if isinstance(module, SelfAttention)]
+def _find_modules(model: nn.Module) -> dict[SelfAttention, int]:
+    """Return the attention layers of zoo's own models, with their numbers."""
+    known = [module for module in model.modules() if isinstance(module, SelfAttention)]
+    own = [module.dims.layer for module in known]
+    numbers = own if len(set(own)) == len(own) else range(len(own))
+    return dict(zip(known, numbers, strict=True))
+
+
+def _find_equipped(model: nn.Module) -> list[Encoded]:
+    """List the parts of a model whose attention is of another library."""
+    return [part for part in find_encoded(model) if part.calls_hooks]
 
 
 def choose_evenly(count: int, most: int | None = None) -> list[int]:
@@ -176,16 +194,13 @@ def _choose_queries(count: int, queries: Queries) -> list[int]:
     )
 
 
-def _capture_layer(
-    number: int, attention: SelfAttention, tokens: Tokens, chain: Chain, queries: Queries
-) -> LayerAttention:
+def _capture_layer(given: AttentionInput, queries: Queries) -> LayerAttention:
+    tokens = given.tokens
     chosen = torch.tensor(_choose_queries(len(tokens), queries), device=tokens.x.device)
-    if attention.linear:
-        summed = attention.describe_linear(tokens, chain, Context(), chosen)[1]
-        shares = linear.weights(summed)
-        return LayerAttention(number, attention, chain, summed.call, chosen, shares, None)
-    call = attention.describe(tokens, chain, Context(), chosen)[1]
+    call = given.describe(chosen)
+    if isinstance(call, LinearCall):
+        shares = linear.weights(call)
+        return LayerAttention(given.layer, given.chain, call.call, chosen, shares, None)
     values = scores(call)
-    return LayerAttention(
-        number, attention, chain, call, chosen, normalize_scores(call, values), values
-    )
+    weights = normalize_scores(call, values)
+    return LayerAttention(given.layer, given.chain, call, chosen, weights, values)

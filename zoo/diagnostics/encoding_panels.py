@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Tokens, repeat_kv_heads, upcast
 from zoo.attention.chain import Chain
+from zoo.attention.layer import hook_tokens
 from zoo.diagnostics import metrics
 from zoo.diagnostics.capture import LayerAttention, capture_model, evaluation_mode
 from zoo.diagnostics.portrait.portrait import collect_panels
 from zoo.diagnostics.portrait.probe import EncodingProbe
-from zoo.models.transformer import Block, find_transformers, hook_tokens
+from zoo.models.transformer import Block, find_transformers
 from zoo.reporting.panel import HeatmapGrid, Panel, Points
 
 MOST = {1: (128,), 2: (15, 15), 3: (1, 15, 15)}  # tokens by the number of axes: of clips one frame

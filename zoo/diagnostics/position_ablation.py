@@ -9,9 +9,9 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
+from zoo.attention.layer import find_encoded, hook_tokens
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
-from zoo.models.transformer import find_transformers, hook_tokens
 
 SEED = 0  # of the order that shuffles
 
@@ -26,16 +26,15 @@ def change_positions(model: nn.Module, change: Change) -> Iterator[None]:
     Contents and masks stay. An encoding that cannot follow raises OptionError when the model runs.
 
     Raises:
-        OptionError: The model has no Transformer of zoo.
+        OptionError: The model has no encodings of zoo.
     """
-    transformers = find_transformers(model)
-    if not transformers:
-        raise OptionError("controls", "the model is no Transformer of zoo, so it cannot be moved")
+    encoded = find_encoded(model)
+    if not encoded:
+        problem = "the model is no Transformer of zoo and not equipped, so it cannot be moved"
+        raise OptionError("controls", problem)
     with ExitStack() as stack:
-        for transformer in transformers:
-            stack.enter_context(
-                hook_tokens(transformer, lambda tokens: apply_change(tokens, change))
-            )
+        for part in encoded:
+            stack.enter_context(hook_tokens(part, lambda tokens: apply_change(tokens, change)))
         yield
 
 

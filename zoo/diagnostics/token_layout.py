@@ -43,7 +43,7 @@ def find_layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) ->
     """
     seen: list[Tokens] = []
     with (
-        capture.hook_attention(model, lambda _, tokens, *more: seen.append(tokens)),
+        capture.hook_attention(model, lambda given: seen.append(given.tokens)),
         capture.evaluation_mode(model),
     ):
         model(*inputs)
@@ -52,7 +52,7 @@ def find_layout(model: nn.Module, inputs: Sequence[Tensor | None], most: int) ->
     count = len(tokens) - prod(grid)
     chosen = [count + slot for slot in choose_cells(grid, most)]
     return Layout(
-        tuple(sorted(capture.number_layers(model, None).values())),
+        tuple(sorted(capture.number_layers(model, None))),
         _name_special_tokens(model, count),
         grid,
         (*range(count), *chosen),
@@ -84,7 +84,8 @@ def _find_grid(tokens: Tokens) -> tuple[int, ...]:
 
 def _name_special_tokens(model: nn.Module, count: int) -> tuple[str, ...]:
     """Name the tokens before the grid."""
-    first = ["class"] if count and getattr(model, "cls_token", None) is not None else []
+    has_class = any(getattr(part, "cls_token", None) is not None for part in model.modules())
+    first = ["class"] if count and has_class else []
     registers = count - len(first)
     return (
         *first,

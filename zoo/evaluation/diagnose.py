@@ -353,7 +353,7 @@ def _list_facts(
 ) -> dict[str, str]:
     """Return facts about model, samples and test, by their titles."""
     plan, first = seen.layout, seen.layers[0]
-    dims = first.attention.dims
+    dims = first.chain.dims
     metric = subject.task.monitor.replace("val/", "test/")
     heads = f"{dims.heads} heads"
     if dims.num_kv_heads != dims.heads:

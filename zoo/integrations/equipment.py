@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain, build_chains
 from zoo.attention.coordinates import grid
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
+from zoo.attention.layer import AttentionInput, Encoded
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 
@@ -51,6 +53,8 @@ class Layer:
     2i + 1. They are put in zoo's order, which changes no product of queries and keys."""
     keys: Tokens | None = None
     """The tokens of all keys, once a cache has joined them; None if there is no cache."""
+    hooks: Sequence[Callable[[AttentionInput], None]] = ()
+    """See the attention before it is computed."""
 
     def transform_key(self, k: Tensor) -> Tensor:
         """Transform new keys [B, G, N, K] before they are cached."""
@@ -79,8 +83,30 @@ class Layer:
         keys = self.keys
         if keys is None:
             k, keys = self.transform_key(k), self.tokens
-        count, heads = len(keys), q.shape[1]
-        q, tokens = self._order_channels(q), self.tokens
+        describe = partial(
+            self._describe, self._order_channels(q), k, v, keys, scale, mask, dropout
+        )
+        for hook in self.hooks:
+            hook(AttentionInput(self.chain.dims.layer, self.tokens, self.chain, describe))
+        return describe()
+
+    def _describe(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keys: Tokens,
+        scale: float | None,
+        mask: Tensor | None,
+        dropout: float,
+        query_index: Tensor | None = None,
+    ) -> AttentionCall:
+        tokens, count, heads = self.tokens, len(keys), q.shape[1]
+        mask = None if mask is None else mask[..., :count]
+        if query_index is not None:
+            q, tokens = q[:, :, query_index], tokens.select(query_index)
+            if mask is not None and mask.shape[2] > 1:
+                mask = mask[:, :, query_index]
         call = AttentionCall(
             self.chain.transform_query(q, tokens),
             repeat_kv_heads(k[:, :, :count], heads),
@@ -91,7 +117,8 @@ class Layer:
             self.causal,
             q.shape[-1] ** -0.5 if scale is None else scale,
             transform_query=lambda x: self.chain.transform_query(x, tokens),
-            mask=None if mask is None else mask[..., :count],
+            query_index=query_index,
+            mask=mask,
             dropout=dropout,
         )
         return self.chain.modify(call)
@@ -115,7 +142,7 @@ class Layer:
         return torch.cat([rotated, heads[..., width:]], dim=-1)
 
 
-class Equipment(nn.ModuleDict):
+class Equipment(nn.ModuleDict, Encoded):
     """The encodings of a model, by name, and the chain of each of its layers.
 
     Args:
@@ -129,6 +156,8 @@ class Equipment(nn.ModuleDict):
     Raises:
         OptionError: An encoding does not fit the model.
     """
+
+    calls_hooks = True
 
     def __init__(
         self,
@@ -150,6 +179,7 @@ class Equipment(nn.ModuleDict):
             for number, chain in enumerate(chains)
         )
         self.dims, self.causal, self.interleave, self.backend = dims, causal, interleave, backend
+        self.token_hooks, self.attention_hooks = [], []
         self.surgery = Surgery()
         self.arguments: dict[str, Any] = {}  # of `zoo.equip`, to repeat it
 
@@ -166,6 +196,8 @@ class Equipment(nn.ModuleDict):
             The states, to which encodings of the input were added.
         """
         tokens = self._make_tokens(forward_pass, x, positions)
+        for hook in self.token_hooks:
+            tokens = hook(tokens)
         embedded = self.chains[0].embed(tokens)
         forward_pass.tokens = embedded.drop_states()
         return embedded.x.to(x.dtype)
@@ -181,7 +213,9 @@ class Equipment(nn.ModuleDict):
         assert forward_pass.tokens is not None, "begin was not called"
         chain = self.chains[number]
         tokens = chain.prepare(forward_pass.tokens.replace(x=x))
-        return Layer(chain, tokens, self.causal, self.backend, self.interleave)
+        return Layer(
+            chain, tokens, self.causal, self.backend, self.interleave, hooks=self.attention_hooks
+        )
 
     def _make_tokens(
         self, forward_pass: ForwardPass, x: Tensor, positions: Tensor | None

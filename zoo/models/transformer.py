@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -14,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.attention.chain import Chain, build_chains
 from zoo.attention.encoding import Dims, EncodingFactories
-from zoo.attention.layer import Context, LayerOptions, Projection, SelfAttention
+from zoo.attention.layer import Context, Encoded, LayerOptions, Projection, SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 from zoo.registry import Between
@@ -147,7 +145,7 @@ def make_norm(dim: int, options: BlockOptions) -> nn.Module:
     return nn.LayerNorm(dim, eps=1e-6) if options.norm == "layer" else nn.RMSNorm(dim, eps=1e-6)
 
 
-class Transformer(nn.Module):
+class Transformer(nn.Module, Encoded):
     """The encodings, blocks and final norm of a model.
 
     A subclass creates its embeddings, then calls `add_blocks`, then creates its head:
@@ -161,12 +159,11 @@ class Transformer(nn.Module):
     encoding: nn.ModuleDict
     blocks: nn.ModuleList
     norm: nn.Module
-    chains: tuple[Chain, ...]
     activation_checkpointing = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.token_hooks: list[Callable[[Tokens], Tokens]] = []
+        self.token_hooks = []
 
     def add_blocks(
         self,
@@ -226,16 +223,6 @@ class Transformer(nn.Module):
 def find_transformers(model: nn.Module) -> list[Transformer]:
     """List the transformers of a model: itself, unless it wraps others or is none."""
     return [module for module in model.modules() if isinstance(module, Transformer)]
-
-
-@contextmanager
-def hook_tokens(model: Transformer, hook: Callable[[Tokens], Tokens]) -> Iterator[None]:
-    """Within the context, pass the tokens before the first layer of `model` through `hook`."""
-    model.token_hooks.append(hook)
-    try:
-        yield
-    finally:
-        model.token_hooks.remove(hook)
 
 
 def enable_activation_checkpointing(model: nn.Module) -> None:

@@ -22,6 +22,8 @@ from zoo.python.outcomes import Diagnosis, Run
 from zoo.run.process_state import isolate_process
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from zoo.data.base import Datasets
     from zoo.data.spec import DataSpec
 
@@ -263,8 +265,8 @@ def generate(
 
 
 def diagnose(
-    runs: str | Path | Run | Sequence[str | Path | Run],
-    overrides: Overrides = (),
+    runs: str | Path | Run | nn.Module | Sequence[str | Path | Run],
+    overrides: Any = (),
     *,
     data: Any = None,
     verbose: bool = True,
@@ -273,29 +275,43 @@ def diagnose(
     """Write a page about the attention of trained models, as `zoo diagnose` does.
 
     Args:
-        runs: Runs, run directories or checkpoints, one or several.
-        overrides: Changes of the stored recipes, as of `zoo.fit`.
+        runs: Runs, run directories or checkpoints, one or several; or a model that `zoo.equip`
+            changed, alone or as a part of a larger one.
+        overrides: Changes of the stored recipes, as of `zoo.fit`. For a model: the batch to run it
+            on, as a mapping of its keyword arguments, a sequence of its arguments, or one tensor.
         data: Datasets to take samples from and to test on, as of `zoo.fit`; only "test" is needed.
+            Not for a model.
         verbose: Print progress to standard error.
-        **options: Those of `zoo diagnose`: samples, queries, layers, to, controls, limit.
+        **options: Those of `zoo diagnose`: samples, queries, layers, to, controls, limit. For a
+            model: queries, layers, to, controls, and `decode`, which turns a list of token ids
+            into text.
 
     Returns:
         The page and its report.
 
     Raises:
         RecipeError: An argument is wrong, or the model cannot follow its data.
+        OptionError: A model has no encodings of zoo, or an option is wrong.
         DataError: Data is missing or unreadable.
         CheckpointError: As of `zoo.load`.
         NonFiniteError: Weights or attention are not finite.
     """
     with isolate_process(verbose):
         from zoo.diagnostics.page import diagnosis_page
-        from zoo.evaluation.diagnose import build_report
 
-        datasets = _collect_datasets("zoo.diagnose", data, None)
-        given = [runs] if isinstance(runs, str | Path | Run) else [*runs]
-        changes = [*_describe_data(datasets), *format_overrides(overrides)]
-        words = [*(os.fspath(one) for one in given), *format_options(options), *changes]
-        report, path = build_report(words, datasets)
+        if callable(runs):
+            from zoo.evaluation.diagnose_model import diagnose_model
+
+            if data is not None:
+                raise OptionError("data", "a model runs on the batch alone; leave data out")
+            report, path = diagnose_model(runs, overrides, **options)
+        else:
+            from zoo.evaluation.diagnose import build_report
+
+            datasets = _collect_datasets("zoo.diagnose", data, None)
+            given = [runs] if isinstance(runs, str | Path | Run) else [*runs]
+            changes = [*_describe_data(datasets), *format_overrides(overrides)]
+            words = [*(os.fspath(one) for one in given), *format_options(options), *changes]
+            report, path = build_report(words, datasets)
         diagnosis_page.write(report, path)
         return Diagnosis(path, report)

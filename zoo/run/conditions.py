@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from zoo.attention.encoding import Encoding
+from zoo.attention.layer import find_encoded
 from zoo.config import Recipe
 from zoo.config.schema import format_size, parse_length, parse_sides
 from zoo.config.validate import explain_misfit
 from zoo.data.spec import DataSpec, ImageSpec
 from zoo.errors import OptionError
-from zoo.models.transformer import find_transformers
 from zoo.registry import Choice, nearest
 from zoo.run.build import Experiment, build_sample, build_task
 from zoo.tasks.base import Task
@@ -190,7 +190,7 @@ def find_methods(model: nn.Module, factors: tuple[float, ...]) -> dict[str, Chan
 
 
 def _list_encodings(model: nn.Module) -> list[Encoding]:
-    return [link for transformer in find_transformers(model) for link in transformer.chains[0]]
+    return [link for part in find_encoded(model) for link in part.chains[0]]
 
 
 def _has_other_coordinates(link: Encoding) -> bool:
