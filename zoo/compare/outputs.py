@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from zoo.compare import status
 from zoo.compare.cell_files import CellFiles, CellRecord, build_cell, list_conditions
 from zoo.compare.fairness import count_shared_weights, find_flags, mark_different_starts
+from zoo.compare.hypotheses import describe_judgements, read_hypotheses
 from zoo.compare.plan import CELLS, ComparisonPlan
 from zoo.compare.ranking import average_baselines, describe_analysis, find_winning_baseline
 from zoo.compare.results import TRAINED, Comparison, ConditionKind, Variant
@@ -57,6 +58,7 @@ def collect_results(plan: ComparisonPlan, folder: Path) -> Comparison:
         training_size=plan.training_size,
         windows=plan.windows,
         tuning=plan.tuning,
+        hypotheses=tuple(asdict(one) for one in read_hypotheses(folder)),
         shared_weights=count_shared_weights(records),
         variants=tuple(replace(variant, flags=flags[variant.name]) for variant in variants),
     )
@@ -69,6 +71,7 @@ def describe_comparison(comparison: Comparison) -> dict[str, Any]:
             "analysis": describe_analysis(comparison),
             "baselines": average_baselines(comparison),
             "winning_baseline": find_winning_baseline(comparison),
+            "judgements": describe_judgements(comparison),
         }
     )
     return {**comparison.plain(), **found}

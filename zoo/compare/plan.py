@@ -15,6 +15,7 @@ from zoo import __version__, config
 from zoo.bench.result import describe_machine
 from zoo.compare.executors.base import Resources
 from zoo.compare.grid import Combination, build_axes, name_folders
+from zoo.compare.hypotheses import HYPOTHESES
 from zoo.compare.request import CompareRequest, list_seeds
 from zoo.compare.results import ANY_KEY, Axis, has_shape, refuse_old_version
 from zoo.config import Recipe, from_plain
@@ -259,9 +260,9 @@ def prepare_folder(folder: Path) -> None:
         raise _refuse_folder(problem, "name another folder") from None
 
     others = [name for name in names if not name.startswith((run_dir.LOCK, WRITE_TEST))]
-    unfinished = [f".{PLAN}{atomic_io.WRITING}"]
-    # a comparison that was stopped while it was tuned has no more
-    is_known = PLAN in others or others in (unfinished, [TUNING])
+    # a comparison that was stopped before its first cell has no more
+    early = {TUNING, HYPOTHESES, *(f".{one}{atomic_io.WRITING}" for one in (PLAN, HYPOTHESES))}
+    is_known = PLAN in others or {*others} <= early
     if others and not is_known:
         problem = f"{folder} holds other files, {others[0]} among them"
         raise _refuse_folder(problem, "name a folder of its own")

@@ -19,6 +19,7 @@ from zoo.compare.grid import (
     parse_varied_keys,
     split_grid_words,
 )
+from zoo.compare.hypotheses import check_hypotheses
 from zoo.compare.tuning import (
     TunedKey,
     TuningRequest,
@@ -58,6 +59,8 @@ class CompareOptions:
     """Metric to compare; null takes loss if every token is a target, else accuracy."""
     to: str | None = None
     """Output folder; null takes comparisons/<recipe>-<hash>."""
+    hypotheses: tuple[str, ...] = ()
+    """Claims to judge: [rope > none, rope > none by 0.01 on accuracy at 256]."""
     jobs: Count | Literal["auto"] = "auto"
     """Cells that run at the same time; auto takes as many as there are CPU cores or GPUs."""
     engine: str = "local"
@@ -138,6 +141,10 @@ def parse_request(recipe: str, words: Sequence[str], plugins: Sequence[str]) -> 
             recipes = resolve_recipes(request, is_local=is_local)
         else:
             config.load(recipe, overrides)
+    with collect_issues(issues):
+        if recipes and options.hypotheses:
+            names = [one.name for one in recipes]
+            check_hypotheses(options.hypotheses, names, next(iter(recipes.values())))
     with collect_issues(issues):
         if recipes and tuned and options.budget is not None:
             seed = _choose_tuning_seed(options, next(iter(recipes.values())))

@@ -129,6 +129,8 @@ class Comparison:
     variants: tuple[Variant, ...]
     tuning: Mapping[str, Any] | None = None
     """What the trials of each variant found, if something was tuned."""
+    hypotheses: tuple[Mapping[str, Any], ...] = ()
+    """Claims with {text, written, runs_ended, withdrawn}, as the output folder keeps them."""
 
     @property
     def cells(self) -> list[ComparisonCell]:
@@ -151,8 +153,10 @@ class Comparison:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             refuse_old_version(found, path)
-            values = {one.name: found[one.name] for one in fields(cls) if one.name != "tuning"}
-            values["tuning"] = found.get("tuning")
+            later = {"tuning": None, "hypotheses": ()}
+            values = {one.name: found[one.name] for one in fields(cls) if one.name not in later}
+            values |= {key: found.get(key, value) for key, value in later.items()}
+            values["hypotheses"] = tuple(values["hypotheses"])
             values |= {key: tuple(values[key]) for key in ("seeds", "conditions")}
             values["axes"] = tuple(Axis.from_plain(one) for one in found["axes"])
             values["variants"] = tuple(_read_variant(one) for one in found["variants"])

@@ -21,6 +21,7 @@ from zoo.compare.cell_files import (
     read_trial,
 )
 from zoo.compare.executors.base import POLL_SECONDS, CellHandle, CellProcess, Executor, Resources
+from zoo.compare.hypotheses import record_hypotheses
 from zoo.compare.outputs import collect_results, write_results
 from zoo.compare.plan import (
     CELLS,
@@ -312,6 +313,7 @@ def compare(
     with run_dir.lock(folder, "another zoo compare is working in this folder"):
         if trials is not None:
             trials = write_plan(trials, folder / TUNING)
+            _record_hypotheses(parsed, folder)
             problem = _run_trials(parsed, trials, own, folder / TUNING, len(plan.cells))
             if problem is not None:
                 return collect_results(plan, folder), folder, problem
@@ -319,12 +321,20 @@ def compare(
             plan = build_plan(request, recipes, resources, is_local=is_local)
             plan = replace(plan, tuning=tuning)
         plan = write_plan(plan, folder)
+        if trials is None:
+            _record_hypotheses(parsed, folder)
         runner = CellRunner(folder, plan, parsed.executor, resources)
         processes = [CellProcess(folder / CELLS / cell.name, Path.cwd()) for cell in plan.cells]
         stopped = runner.run(processes)
         comparison = collect_results(plan, folder)
         _write(comparison, folder)
     return comparison, folder, _find_outcome(comparison, folder, stopped)
+
+
+def _record_hypotheses(parsed: ParsedRequest, folder: Path) -> None:
+    """Write the hypotheses as soon as the folder is known to be theirs."""
+    ended = [*folder.glob(f"{CELLS}/*/{END}"), *folder.glob(f"{TUNING}/{TRIALS}/*/{TRIAL}")]
+    record_hypotheses(parsed.options.hypotheses, folder, len(ended))
 
 
 def _plan_resources(parsed: ParsedRequest, executor: Executor, count: int) -> Resources:

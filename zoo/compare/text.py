@@ -9,6 +9,7 @@ from math import floor, log10
 from statistics import fmean
 
 from zoo.bench.result import format_machine
+from zoo.compare.hypotheses import format_hypotheses
 from zoo.compare.ranking import (
     Standing,
     Verdict,
@@ -364,6 +365,7 @@ def format_comparison(comparison: Comparison) -> str:
         f"**{warning}**" if warning else "",
         "\n".join([*describe_results(comparison).values()]),
         describe_unfinished(comparison),
+        format_hypotheses(comparison),
         *(_format_condition(comparison, one) for one in comparison.conditions),
         format_costs(comparison),
         format_tuning(comparison),

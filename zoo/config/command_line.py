@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from types import MappingProxyType, NoneType
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from zoo.config.compose import parse_overrides
 from zoo.config.schema import Sections
@@ -161,7 +161,9 @@ def _quote_text(word: str, known: dict[str, Option]) -> str:
     """Write `time=30` as `time="30"` where the option is a text; null stays null if it may be."""
     key, _, text = word.partition("=")
     annotation = known[key].annotation if key in known else None
-    accepted = (annotation, *get_args(annotation))
+    # the parts of a list are texts in YAML
+    parts = () if get_origin(annotation) is tuple else get_args(annotation)
+    accepted = (annotation, *parts)
     if str not in accepted or not text or (text == "null" and NoneType in accepted):
         return word
     return f"{key}={json.dumps(text, ensure_ascii=False)}"

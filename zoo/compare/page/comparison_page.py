@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from zoo.compare.curves import by_cost, by_position, by_size, in_training, in_training_time
 from zoo.compare.grid import is_below
+from zoo.compare.hypotheses import explain_hypotheses
 from zoo.compare.page import number_tables, ranking_table
 from zoo.compare.ranking import explain_missing
 from zoo.compare.results import TRAINED, Comparison, Variant
@@ -36,6 +37,11 @@ from zoo.reporting.render import draw_for_page
 
 FOLDER = "compare/page"
 SECTIONS = {  # title and how to read it
+    "hypotheses": (
+        "Hypotheses",
+        "Claims and their verdicts, corrected for their number; a note says where one was written "
+        "after runs had ended.",
+    ),
     "numbers": (
         "All numbers",
         "Means with their 95 % intervals over seeds; below them the difference to the first "
@@ -85,6 +91,7 @@ def render(comparison: Comparison) -> str:
 def build_sections(comparison: Comparison) -> list[Section]:
     """Return what stands below the first screen, in its order; empty sections are left out."""
     contents: dict[str, Any] = {
+        "hypotheses": number_tables.build_hypotheses_table(comparison),
         "numbers": number_tables.build_variants_table(comparison),
         "sizes": _draw_charts(by_size(comparison)),
         "positions": _draw_charts(by_position(comparison)),
@@ -169,6 +176,7 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "made", f"{comparison.created}, zoo {comparison.zoo_version}"
     yield "held equal", _describe_controls(comparison)
     yield "conventions", describe_conventions(comparison)
+    yield "hypotheses", explain_hypotheses(comparison) if comparison.hypotheses else ""
     yield "tuning", " ".join([describe_tuning(comparison), *list_warnings(comparison)])
     yield (
         "intervals",

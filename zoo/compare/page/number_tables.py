@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from zoo.compare.curves import mean_of
+from zoo.compare.hypotheses import JUDGEMENT_HEADS, list_judgement_rows
 from zoo.compare.page.ranking_table import describe_flags
 from zoo.compare.ranking import Standing, rank_variants
 from zoo.compare.results import Comparison, ComparisonCell, Variant
@@ -82,6 +83,12 @@ def build_variants_table(comparison: Comparison) -> SortableTable:
     first = range(start, start + len(measures)) if comparison.better == "high" else ()
     heads = [title, *(axis.title for axis in axes), *measures, *costs]
     return SortableTable(heads, rows, frozenset(first))
+
+
+def build_hypotheses_table(comparison: Comparison) -> SortableTable | None:
+    """Return a row for each hypothesis; None if there are none."""
+    rows = [[_build_word(text) for text in row] for row in list_judgement_rows(comparison)]
+    return SortableTable([*JUDGEMENT_HEADS], rows) if rows else None
 
 
 def build_cells_table(comparison: Comparison) -> SortableTable:
