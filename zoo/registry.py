@@ -44,7 +44,8 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
         "encodings": MemberKind(("encodings",)),
         "models": MemberKind(("models",), frozenset({"transformer", "embedding", "generation"})),
         "data": MemberKind(
-            ("data", "data/synthetic"), frozenset({"base", "spec", "sampler", "cache", "vision"})
+            ("data", "data/synthetic"),
+            frozenset({"base", "baselines", "spec", "sampler", "cache", "vision"}),
         ),
         "tasks": MemberKind(("tasks",), frozenset({"base", "metrics"})),
         "optim": MemberKind(
