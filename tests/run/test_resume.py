@@ -11,10 +11,11 @@ import torch
 from tiny import MORE, TINY
 
 import zoo
-from zoo.errors import CheckpointError, Stopped, ZooError
+from zoo.errors import CheckpointError, RecipeError, Stopped, ZooError
 from zoo.run import atomic_io, checkpoint
 from zoo.run.callbacks.guards import StopOnSignal
 from zoo.run.fit import fit
+from zoo.tasks.classification import Classification
 
 
 def stop_at(step, number=signal.SIGTERM):
@@ -248,3 +249,122 @@ def test_a_run_stops_early_and_stays_stopped(tiny, weights, caplog):
     assert fit("vit_comrope", tiny, Path("run"), "auto")["metrics"] == first["metrics"]
     assert checkpoint.read(Path("run/checkpoints/last.ckpt"))["global_step"] == 12
     assert same(before, weights("run/checkpoints/last.ckpt"))
+
+
+def die_at(step):
+    """A hook that ends a run like a kill when a step begins."""
+
+    def on_train_batch_start(self, trainer, *_):
+        if trainer.global_step == step:
+            raise RuntimeError("killed")
+
+    return on_train_batch_start
+
+
+def list_steps(run):
+    return sorted(path.stem for path in Path(run, "checkpoints").glob("*.ckpt"))
+
+
+def read_rows(run):
+    header, *rows = [row.split(",") for row in Path(run, "metrics.csv").read_text().splitlines()]
+    shown = [at for at, name in enumerate(header) if "perf" not in name and "attention" not in name]
+    return [header[at] for at in shown], [[row[at] for at in shown] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def validated(tmp_path_factory):
+    """A run that validates within epochs, keeps the two best, and was not stopped."""
+    run = tmp_path_factory.mktemp("validated") / "run"
+    return run, fit("vit_comrope", [*TINY, *MORE, *OFTEN], run, "never")
+
+
+OFTEN = ["trainer.val_every_n_steps=4", "trainer.save_top_k=2", "trainer.save_every_n_steps=2"]
+
+
+def test_a_run_validates_within_epochs_and_keeps_the_best(validated):
+    header, rows = read_rows(validated[0])
+    loss, step = header.index("val/loss"), header.index("step")
+    # rows count steps from 0
+    losses = {int(row[step]) + 1: float(row[loss]) for row in rows if row[loss]}
+    assert [*losses] == [4, 6, 8, 12, 16, 18]
+    best = sorted(losses, key=lambda step: (losses[step], -step))[:2]
+    names = sorted(f"step-{step:08}" for step in best)
+    assert list_steps(validated[0]) == ["best", "last", *names]
+    content = checkpoint.read(validated[0] / "checkpoints/best.ckpt")
+    assert content["global_step"] == best[0]
+    assert content["kept"][0][0] == best[0]
+
+
+@pytest.mark.parametrize("step", [5, 13])  # `last` is of step 4 and 12
+def test_a_killed_run_validates_and_keeps_what_it_would_have(
+    step, validated, tiny, weights, monkeypatch
+):
+    tiny += OFTEN
+    with monkeypatch.context() as patch:
+        patch.setattr(StopOnSignal, "on_train_batch_start", die_at(step))
+        with pytest.raises(RuntimeError, match="killed"):
+            fit("vit_comrope", tiny, Path("broken"), "never")
+    assert fit("vit_comrope", tiny, Path("broken"), "auto")["metrics"] == validated[1]["metrics"]
+    assert list_steps("broken") == list_steps(validated[0])
+    assert read_rows("broken") == read_rows(validated[0])
+    for name in list_steps("broken"):
+        path = f"checkpoints/{name}.ckpt"
+        assert same(weights(validated[0] / path), weights(Path("broken", path)))
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_validation_batch_start"])
+def test_a_run_stopped_at_a_validation_within_an_epoch_validates(
+    hook, validated, tiny, weights, monkeypatch
+):
+    tiny += OFTEN
+
+    def stop(self, trainer, *_):
+        if trainer.global_step == (8 if "validation" in hook else 7):
+            self._note(signal.SIGTERM, None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StopOnSignal, hook, stop)
+        with pytest.raises(Stopped, match="SIGTERM at step 8"):
+            fit("vit_comrope", tiny, Path("broken"), "never")
+    assert fit("vit_comrope", tiny, Path("broken"), "auto")["metrics"] == validated[1]["metrics"]
+    assert read_rows("broken") == read_rows(validated[0])
+    for name in list_steps(validated[0]):
+        path = f"checkpoints/{name}.ckpt"
+        assert same(weights(validated[0] / path), weights(Path("broken", path)))
+
+
+def test_steps_are_counted_where_gradients_are_accumulated(tiny):
+    tiny += ["trainer.accumulate_grad_batches=4", "trainer.val_every_n_steps=1"]
+    fit("vit_comrope", [*tiny, "trainer.max_epochs=2"], Path("run"), "never")
+    header, rows = read_rows("run")
+    step, loss = header.index("step"), header.index("val/loss")
+    assert [int(row[step]) for row in rows if row[loss]] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("val_every_n_steps=9", "9 steps are longer than training, max_steps 8; choose fewer"),
+        ("save_every_n_steps=9", "9 steps are longer than training, max_steps 8; choose fewer"),
+        ("save_top_k=2", "task classification monitors no metric; name one as `monitor` of its"),
+        ("early_stopping={patience: 1}", "task classification monitors no metric; name one"),
+    ],
+)
+def test_what_cannot_take_effect_is_refused(option, problem, tiny, monkeypatch):
+    init = Classification.__init__
+
+    def without_monitor(self, *given, **options):
+        init(self, *given, **options)
+        self.monitor = ""
+
+    monkeypatch.setattr(Classification, "__init__", without_monitor)
+    key = option.partition("=")[0]
+    with pytest.raises(RecipeError) as caught:
+        zoo.load_recipe("vit_comrope", [*tiny, "trainer.max_steps=8", f"trainer.{option}"])
+    assert f"trainer.{key}: {problem}" in str(caught.value)
+    assert caught.value.code == 2
+
+
+def test_options_of_saving_are_part_of_the_hash_of_a_recipe(tiny):
+    recipes = [zoo.load_recipe("vit_comrope", [*tiny, *more]) for more in ((), OFTEN[:1], OFTEN)]
+    assert len({recipe.hash for recipe in recipes}) == 3

@@ -50,7 +50,9 @@ OURS = (
     "ema_decay",
     "async_checkpoint",
     "num_threads",
+    "val_every_n_steps",
     "save_every_n_steps",
+    "save_top_k",
     "early_stopping",
 )
 LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
@@ -106,8 +108,13 @@ class TrainerOptions:
     """Recompute blocks in the backward pass instead of storing their activations."""
     ema_decay: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = None
     """Decay of an exponential moving average of the weights, which is then evaluated."""
+    val_every_n_steps: Count | None = None
+    """Optimizer steps between two validations within an epoch; null validates after epochs alone.
+    """
     save_every_n_steps: Count | None = None
-    """Optimiser steps between two checkpoints within an epoch; null saves after epochs alone."""
+    """Optimizer steps between two checkpoints within an epoch; null saves after epochs alone."""
+    save_top_k: Count | None = None
+    """Keep the checkpoints of this many best validations; null keeps `best` alone."""
     early_stopping: EarlyStoppingOptions | None = None
     """Stop where the monitored metric improves no more: {patience: 5}; null never does."""
     async_checkpoint: bool = False
@@ -119,6 +126,11 @@ class TrainerOptions:
         """Yield key, problem and remedy of options that do not fit together."""
         if self.max_epochs is None and self.max_steps is None:
             yield key, "neither max_epochs nor max_steps is given", "say how long to train"
+        for name in ("val_every_n_steps", "save_every_n_steps"):
+            steps = getattr(self, name)
+            if steps and self.max_steps and steps > self.max_steps:
+                problem = f"{steps} steps are longer than training, max_steps {self.max_steps}"
+                yield join(key, name), problem, "choose fewer steps, or leave it out"
         if self.compile and self.strategy == "fsdp":
             remedy = "leave it out, or choose strategy ddp"
             yield join(key, "compile"), "sharded blocks cannot be compiled", remedy

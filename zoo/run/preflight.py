@@ -19,6 +19,7 @@ from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 from zoo.models.transformer import enable_activation_checkpointing
 from zoo.run import conditions
 from zoo.run.build import Experiment, build_sample, find_reader, silence_libraries
+from zoo.tasks.base import Task
 
 
 def check(
@@ -101,7 +102,7 @@ def _check_model(experiment: Experiment, issues: IssueCollector, with_conditions
                 capture.number_layers(model, recipe.diagnostics.layers)
         with issues.collect("task"):
             if task is not None:
-                task(model, None, spec, **recipe.task.options)
+                _check_monitor(recipe, task(model, None, spec, **recipe.task.options), issues)
         if with_conditions:
             for error in conditions.check_model(experiment):
                 issues.add("evaluate", error)
@@ -125,6 +126,17 @@ def _check_memory(recipe: Recipe, model: nn.Module) -> None:
     problem = f"the windows of data {recipe.data.name} do not continue those of the batch before"
     remedy = "set data.streams to true" if "streams" in recipe.data.options else "set it to 0"
     raise OptionError("memory_length", f"{problem}; {remedy}")
+
+
+def _check_monitor(recipe: Recipe, task: Task, issues: IssueCollector) -> None:
+    """Add an issue for each option that needs the monitored metric of a task that has none."""
+    if task.monitor:
+        return
+    problem = f"task {recipe.task.name} monitors no metric"
+    remedy = "name one as `monitor` of its class, or leave the option out"
+    for key in ("save_top_k", "early_stopping"):
+        if getattr(recipe.trainer, key) is not None:
+            issues.add("trainer", OptionError(key, f"{problem}; {remedy}"))
 
 
 def _check_trainer(experiment: Experiment) -> list[ConfigIssue]:

@@ -50,10 +50,10 @@ class Task(L.LightningModule):
         spec: The facts of the data that the model was built for.
     """
 
-    monitor: str
-    """Metric that chooses the best checkpoint."""
+    monitor: str = ""
+    """Metric that chooses the best checkpoint; empty for a task that has none."""
 
-    mode: str
+    mode: str = "min"
     """Its better end, max or min."""
 
     longest_test_window = 0

@@ -7,7 +7,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 from lightning.pytorch.callbacks import EarlyStopping
@@ -76,10 +76,22 @@ class SealedCheckpointIO(CheckpointIO):
             self._pending.popleft().result()
 
 
+class KeptCheckpoint(NamedTuple):
+    """A checkpoint that is kept beside `best` and `last`, and the monitored metric of its step."""
+
+    step: int
+    value: float
+
+    @property
+    def name(self) -> str:
+        return f"step-{self.step:08}"
+
+
 class Checkpoints(L.Callback):
     """Writes `last` after every epoch, and `best` when the monitored metric improves.
 
-    The recipe may ask for `last` within an epoch too, after every so many steps.
+    The recipe may ask for more: validations within an epoch, `last` within an epoch, and the
+    checkpoints of the best validations.
     """
 
     def __init__(
@@ -94,7 +106,11 @@ class Checkpoints(L.Callback):
         self.monitor, self.sign = task.monitor, 1.0 if task.mode == "max" else -1.0
         self.processes = processes or Processes()
         self.best: float | None = None
-        self._has_validated = False  # since the epoch before
+        self.kept: list[KeptCheckpoint] = []  # the best first
+        self.is_validation_due = False
+        """Whether a validation within the epoch follows the step."""
+        self._is_validating = False
+        self._has_validated = False  # at the end of this epoch
         self._resumed: dict[str, Any] | None = None
 
     def build_metadata(self, trainer: L.Trainer) -> dict[str, Any]:
@@ -109,13 +125,15 @@ class Checkpoints(L.Callback):
         checkpoint: dict[str, Any],
     ) -> None:
         """Add what an exact resume needs beside Lightning's state."""
-        rng_state = self._before_validation if trainer.validating else get_random_state()
+        rng_state = self._before_validation if self._is_validating else get_random_state()
         checkpoint["zoo"] = self.build_metadata(trainer)
         checkpoint["rng_states"] = self.processes.all_gather(rng_state)
         checkpoint["batch_states"] = self.processes.all_gather(to_plain(pl_module.batch_state()))
         checkpoint["loader"] = trainer.train_dataloader.state_dict()  # type: ignore[union-attr]
         checkpoint["best_metric"] = self.best
-        if trainer.validating:
+        checkpoint["kept"] = [list(kept) for kept in self.kept]
+        checkpoint["is_validation_due"] = self.is_validation_due
+        if self._is_validating:
             progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
             _restart_validation(progress)
 
@@ -127,14 +145,19 @@ class Checkpoints(L.Callback):
             # without an intact `best` the next validated checkpoint is the best
             has_best = atomic_io.is_intact(self.folder / "best.ckpt")
             self.best = checkpoint["best_metric"] if has_best else None
+            kept = [KeptCheckpoint(*one) for one in checkpoint.get("kept", ())]
+            self.kept = [one for one in kept if atomic_io.is_intact(self._find_path(one.name))]
             self._resumed = checkpoint
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Restore the loader, the random state and what the task carries between batches."""
         rank = self.processes.rank
         seed_rank(self.recipe.seed, rank)
+        self._batches = trainer.val_check_batch
         if self._resumed is None:
             return
+        # Lightning then goes on with this validation, or after it
+        self._plan_validation(trainer, self._resumed.get("is_validation_due", False))
         # Lightning builds the loader before it reads a checkpoint, too early to restore it
         loader: Any = trainer.train_dataloader
         loader.load_state_dict(self._resumed["loader"])
@@ -154,6 +177,7 @@ class Checkpoints(L.Callback):
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Remember the random state for a checkpoint that a signal demands during validation."""
         self._before_validation = get_random_state()
+        self._is_validating = True
 
     def on_train_batch_end(
         self,
@@ -165,35 +189,81 @@ class Checkpoints(L.Callback):
     ) -> None:
         """Stop at the last step, so that Lightning validates even in the middle of an epoch.
 
-        Before it save `last` where the recipe asks for it, between two steps of the optimiser; the
-        end of an epoch saves by itself, after validation.
+        Before it validate or save `last` where the recipe asks for it, between two steps of the
+        optimizer. The end of an epoch validates and saves by itself.
         """
         if trainer.global_step == trainer.max_steps:
             trainer.should_stop = True
-        every = self.recipe.trainer.save_every_n_steps
         is_between = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        is_last = trainer.is_last_batch or trainer.should_stop
-        if every and is_between and not is_last and trainer.global_step % every == 0:
+        is_within = is_between and not trainer.is_last_batch and not trainer.should_stop
+        options = self.recipe.trainer
+        self._plan_validation(
+            trainer, is_within and _is_due(options.val_every_n_steps, trainer.global_step)
+        )
+        if is_within and not self.is_validation_due:
+            self._save_if_due(trainer)
+
+    def _plan_validation(self, trainer: L.Trainer, is_due: bool) -> None:
+        """Have Lightning validate after this step, or else after the last batch of the epoch."""
+        self.is_validation_due = is_due
+        # Lightning itself counts batches, which no steps are where gradients are accumulated
+        trainer.val_check_batch = 1 if is_due else self._batches
+
+    def _save_if_due(self, trainer: L.Trainer) -> None:
+        if _is_due(self.recipe.trainer.save_every_n_steps, trainer.global_step):
             self.save(trainer, "last")
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Note that the metric is of this epoch."""
-        self._has_validated = True
+        """Save what a validation within an epoch asks for; the end of an epoch does so later."""
+        self._is_validating = False
+        if trainer.is_last_batch or trainer.should_stop:
+            self._has_validated = True
+            return
+        self._save_best(trainer)
+        self._save_if_due(trainer)
+        self._remove_others(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save `best` where the metric is finite and not worse, and `last`."""
         # the next epoch begins anew, even where a limit left samples of this one
         trainer.train_dataloader.consumed = 0  # type: ignore[union-attr]
-        value = trainer.callback_metrics.get(self.monitor) if self._has_validated else None
-        if value is not None and isfinite(value) and self._is_best(float(value)):
-            self.best = float(value)
-            self.save(trainer, "best")
+        if self._has_validated:
+            self._save_best(trainer)
         self._has_validated = False
         self.save(trainer, "last")
+        self._remove_others(trainer)
 
-    def _is_best(self, value: float) -> bool:
-        """Tell whether a metric is the best; of equals the later one, which has trained longer."""
-        return self.best is None or self.sign * value >= self.sign * self.best
+    def _save_best(self, trainer: L.Trainer) -> None:
+        """Save `best` and the checkpoint of this step, where the metric of this step asks for it.
+
+        Each file knows the best metric and the list of kept checkpoints that it belongs to.
+        """
+        metric = trainer.callback_metrics.get(self.monitor)
+        if metric is None or not isfinite(metric):
+            return
+        value, step = float(metric), trainer.global_step
+        # of equals the later one, which has trained longer
+        is_best = self.best is None or self.sign * value >= self.sign * self.best
+        if is_best:
+            self.best = value
+
+        candidate = KeptCheckpoint(step, value)
+        others = [one for one in self.kept if one.step != step]
+        ranked = sorted([*others, candidate], key=lambda one: (-self.sign * one.value, -one.step))
+        self.kept = ranked[: self.recipe.trainer.save_top_k or 0]
+        if candidate in self.kept:
+            self.save(trainer, candidate.name)
+        if is_best:
+            self.save(trainer, "best")
+
+    def _remove_others(self, trainer: L.Trainer) -> None:
+        """Remove checkpoints that are kept no more, once a newer checkpoint does not list them."""
+        if self.recipe.trainer.save_top_k is None:
+            return
+        kept = {self._find_path(one.name) for one in self.kept}
+        for path in sorted(self.folder.glob("step-*.ckpt")):
+            if path not in kept:
+                trainer.strategy.remove_checkpoint(path)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Wait for the disk, since other processes read what the first has written."""
@@ -202,9 +272,12 @@ class Checkpoints(L.Callback):
 
     def save(self, trainer: L.Trainer, name: str) -> Path:
         """Save checkpoints/<name>.ckpt, in all processes; `storage.drain()` waits for the disk."""
-        path = self.folder / f"{name}.ckpt"
+        path = self._find_path(name)
         trainer.save_checkpoint(path)
         return path
+
+    def _find_path(self, name: str) -> Path:
+        return self.folder / f"{name}.ckpt"
 
 
 class StopWithoutImprovement(EarlyStopping):
@@ -241,6 +314,10 @@ class StopWithoutImprovement(EarlyStopping):
                 self.monitor,
                 self.wait_count,
             )
+
+
+def _is_due(every: int | None, step: int) -> bool:
+    return every is not None and step % every == 0
 
 
 def _restart_validation(progress: dict[str, Any]) -> None:

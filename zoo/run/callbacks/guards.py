@@ -68,10 +68,12 @@ class StopOnSignal(L.Callback):
     ) -> None:
         """Stop between two steps of the optimizer; no checkpoint has accumulated gradients.
 
-        After the last batch of an epoch, validation and the epoch's own checkpoint come first.
+        Where validation follows, it comes first, and after an epoch its own checkpoint.
         """
-        is_last = trainer.is_last_batch or trainer.should_stop
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 and not is_last:
+        validates = trainer.is_last_batch or trainer.should_stop
+        if self.checkpoints is not None:
+            validates = validates or self.checkpoints.is_validation_due
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 and not validates:
             self._stop_if_received(trainer)
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
