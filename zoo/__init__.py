@@ -13,9 +13,11 @@ if TYPE_CHECKING:
         encoding,
         encoding_class,
         encoding_names,
+        score_mod,
         scores,
         weights,
     )
+    from zoo.attention.backends.fused import block_mask
     from zoo.attention.chain import Chain
     from zoo.attention.encoding import Dims, Encoding
     from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
         Stopped,
         ZooError,
     )
-    from zoo.integrations.equip import EquipReport, equip, unequip
-    from zoo.integrations.save import load_equipped, save
+    from zoo.integrations.equip import EquipReport, equip, load_equipped, save, unequip
     from zoo.python.commands import diagnose, evaluate, fit, generate, predict
     from zoo.python.outcomes import Diagnosis, Run, load
     from zoo.run.build import build_model
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _PLACES = {
+    "zoo.attention.backends.fused": ("block_mask",),
     "zoo.attention.chain": ("Chain",),
     "zoo.attention.kv_cache": ("KeyValueCache", "SegmentMemory"),
     "zoo.attention.encoding": ("Dims", "Encoding"),
@@ -52,11 +54,11 @@ _PLACES = {
         "encoding",
         "encoding_class",
         "encoding_names",
+        "score_mod",
         "scores",
         "weights",
     ),
-    "zoo.integrations.equip": ("EquipReport", "equip", "unequip"),
-    "zoo.integrations.save": ("load_equipped", "save"),
+    "zoo.integrations.equip": ("EquipReport", "equip", "load_equipped", "save", "unequip"),
     "zoo.run.load": ("load_recipe",),
     "zoo.config": ("Recipe",),
     "zoo.compare.outcome": ("ComparisonFigure", "ComparisonResult"),
@@ -98,6 +100,7 @@ __all__ = [
     "VideoSpec",
     "ZooError",
     "attend",
+    "block_mask",
     "build_model",
     "compare",
     "diagnose",
@@ -114,6 +117,7 @@ __all__ = [
     "load_recipe",
     "predict",
     "save",
+    "score_mod",
     "scores",
     "unequip",
     "weights",

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from zoo import registry
-from zoo.attention.backends import dispatch, reference
+from zoo.attention.backends import dispatch, fused, reference
+from zoo.attention.backends.fused import ScoreMod
 from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import CONVENTIONS, grid
@@ -300,6 +301,36 @@ def attend(
     call = _describe_call(encoding, q, k, v, pos, x, causal, has_position)
     out, _ = dispatch.attend(call, backend)
     return out
+
+
+def score_mod(
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    pos: Tensor,
+    *,
+    x: Tensor | None = None,
+    causal: bool = False,
+    has_position: Tensor | None = None,
+) -> ScoreMod:
+    """Make a score_mod for FlexAttention of an encoding that is a bias.
+
+    `flex_attention(q, k, v, score_mod)` with its default scale, and `zoo.block_mask` if causal, is
+    then `zoo.attend`. Arguments are those of `zoo.scores`.
+
+    Returns:
+        A function (score, b, h, q_idx, kv_idx) -> score. Gradients reach what it was made from.
+
+    Raises:
+        OptionError: The encoding is no bias: it says what it does instead.
+    """
+    if x is None:
+        x = k.new_zeros(k.shape[0], k.shape[2], q.shape[1] * k.shape[3])
+    call = _describe_call(encoding, q, k, None, pos, x, causal, has_position)
+    name = " and ".join(one.name for one in Chain.of(encoding))
+    if embed(encoding, x, pos) is not x:
+        raise OptionError("encoding", f"{name} adds to the input; use zoo.embed before attention")
+    return fused.make_score_mod(call, q, name)
 
 
 def _describe_call(

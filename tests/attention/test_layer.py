@@ -184,3 +184,27 @@ def test_projections_can_go_without_biases():
 def test_vectors_can_be_turned_as_the_queries_were():
     _, _, call = described()
     torch.testing.assert_close(call.transform_query(call.raw_query), call.q)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("backend", ["auto", "reference", "chunked", "sdpa"])
+@pytest.mark.parametrize("encoding", ["rope", "t5"])
+def test_attention_dropout_drops_weights_in_training_alone(encoding, backend):
+    made = zoo.encoding(encoding, DIMS)
+    options = LayerOptions(attention_dropout=0.5)
+    layer = SelfAttention(DIMS, options, backend=backend).double()
+    batch = torch.randn(1, 5, 16).double().expand(2000, -1, -1)
+    tokens, chain = Tokens.at(batch, POS), Chain.of(made)
+    dropped = layer.train()(tokens, chain, Context())[0].x
+    kept = layer.eval()(tokens, chain, Context())[0].x
+    assert torch.equal(kept[0], kept[1])
+    assert not torch.equal(dropped[0], dropped[1])
+    torch.testing.assert_close(dropped.mean(0), kept[0], atol=0.05, rtol=0)
+
+
+def test_attention_dropout_is_refused_where_nothing_can_be_dropped():
+    options = LayerOptions(attention_dropout=0.1)
+    with pytest.raises(OptionError, match="linear attention has no weights to drop"):
+        SelfAttention(DIMS, options, attention="linear")
+    with pytest.raises(OptionError, match="flex has no dropout"):
+        SelfAttention(DIMS, options, backend="flex")

@@ -60,6 +60,9 @@ class LayerOptions:
     proj_bias: bool = True
     """Biases of the query, value and output projections."""
 
+    attention_dropout: Annotated[float, Between(0, 0.99)] = 0.0
+    """Probability of dropping an attention weight in training, as BERT and GPT-2 do."""
+
     def __post_init__(self) -> None:
         if self.per_head_norms and not (self.qk_norm or self.output_norm):
             problem = "there is no norm of heads to have weights; set qk_norm or output_norm"
@@ -152,9 +155,9 @@ class SelfAttention(nn.Module):
         attention: str = "softmax",
     ) -> None:
         super().__init__()
-        _check_options(attention, window, backend)
+        _check_options(attention, window, backend, options.attention_dropout)
         self.dims, self.causal, self.backend, self.window = dims, causal, backend, window
-        self.head_dim = dims.head_dim
+        self.head_dim, self.dropout = dims.head_dim, options.attention_dropout
         self.linear = attention == "linear"
 
         kv_dim = dims.num_kv_heads * dims.head_dim
@@ -232,8 +235,11 @@ class SelfAttention(nn.Module):
             self.causal,
             self.head_dim**-0.5,
             transform_query=lambda x: chain.transform_query(x, queries),
+            window=self.window,
+            query_index=query_index,
+            dropout=self.dropout if self.training else 0.0,
         )
-        return tokens, chain.modify(call.replace(window=self.window, query_index=query_index))
+        return tokens, chain.modify(call)
 
     def describe_linear(
         self, tokens: Tokens, chain: Chain, context: Context, query_index: Tensor | None = None
@@ -398,7 +404,7 @@ def _make_norm(
     return nn.RMSNorm(dims.head_dim, eps=eps)
 
 
-def _check_options(attention: str, window: int | None, backend: str) -> None:
+def _check_options(attention: str, window: int | None, backend: str, dropout: float) -> None:
     if attention not in linear.KINDS:
         problem = f"no attention {attention!r}; known are {', '.join(linear.KINDS)}"
         raise OptionError("attention", problem)
@@ -408,6 +414,12 @@ def _check_options(attention: str, window: int | None, backend: str) -> None:
     if attention == "linear" and backend != "auto":
         problem = "linear attention has one backend; leave it out, or choose attention softmax"
         raise OptionError("backend", problem)
+    if dropout and attention == "linear":
+        problem = "linear attention has no weights to drop; leave it out"
+        raise OptionError("block.attention_dropout", f"{problem}, or choose attention softmax")
+    if dropout and backend == "flex":
+        problem = "flex has no dropout of attention weights"
+        raise OptionError("block.attention_dropout", f"{problem}; choose another backend")
 
 
 class Projection(nn.Linear):

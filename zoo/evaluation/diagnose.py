@@ -284,7 +284,7 @@ def diagnose_run(subject: Subject, saved: Saved, options: DiagnoseOptions) -> Di
         training=saved.training,
         measures=tuple(one for one in measures if not one.values.isnan().all()),
         profiles=draw_profiles(seen.layers),
-        attended=_build_attended(seen, described),
+        attended=build_attended(seen, described),
         encodings=panels,
         controls=tuple(tests),
         extrapolation=saved.extrapolation,
@@ -336,7 +336,8 @@ def run_controls(
                 yield Control(name=name, metrics={}, refused=str(error))
 
 
-def _build_attended(seen: CapturedAttention, samples: tuple[Sample, ...]) -> Attended:
+def build_attended(seen: CapturedAttention, samples: tuple[Sample, ...]) -> Attended:
+    """Return the part of a diagnosis that the attention viewer shows."""
     return Attended(
         samples=samples,
         grid=seen.layout.grid,

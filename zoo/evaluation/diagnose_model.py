@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -16,7 +16,6 @@ from zoo.diagnostics.encoding_panels import draw_encodings
 from zoo.diagnostics.position_ablation import CHANGES, change_positions
 from zoo.diagnostics.report import (
     AS_THEY_ARE,
-    Attended,
     Control,
     DiagnosedRun,
     Report,
@@ -25,9 +24,9 @@ from zoo.diagnostics.report import (
     describe_ablation,
     draw_profiles,
 )
-from zoo.diagnostics.token_layout import find_layout, to_pictures
+from zoo.diagnostics.token_layout import Layout, find_layout, to_pictures
 from zoo.errors import NonFiniteError, OptionError
-from zoo.evaluation.diagnose import choose_page
+from zoo.evaluation.diagnose import build_attended, choose_page
 from zoo.evaluation.diagnosis_inputs import CapturedAttention, capture_attention
 from zoo.utils import format_now
 
@@ -95,48 +94,52 @@ def diagnose_model(
         RecipeError: The page cannot be written.
         NonFiniteError: Attention is not finite.
     """
-    if not find_encoded(model):
-        problem = f"{type(model).__name__} has no encodings of zoo"
-        raise OptionError("model", f"{problem}; call zoo.equip(model, ...) first")
-    if queries < 1:
-        raise OptionError("queries", f"{queries} queries are none; choose 1 at least")
-    number_layers(model, layers)
+    _check_model(model, layers, queries)
     page = choose_page(to, [])
     bound = BoundModel(model, batch)
     layout = find_layout(bound, (), queries)
 
     log.info("%s: capturing its attention", type(model).__name__)
     seen = capture_attention(bound, (), layout, layers)
-    for one in seen.layers:
-        if not one.weights.isfinite().all():
-            raise NonFiniteError(f"attention in layer {one.layer} is infinite or NaN")
+    _check_attention(seen)
     tests = [*_run_controls(bound, controls)]
     measures = compute_measures(seen.layers, seen.zeroed, seen.shifted)
     run = DiagnosedRun(
         name=type(model).__name__,
         checkpoint="a model in memory",
         recipe="",
-        unit="tokens" if len(layout.grid) == 1 else "patches",
+        unit=_unit(layout),
         encoding=tuple(one.name for one in find_encoded(model)[0].chains[0]),
         facts=_list_facts(bound, seen, tests),
         metrics=tests[0].metrics,
         training=(),
         measures=tuple(one for one in measures if not one.values.isnan().all()),
         profiles=draw_profiles(seen.layers),
-        attended=Attended(
-            samples=_describe_samples(bound, seen, decode),
-            grid=layout.grid,
-            extra=layout.extra,
-            layers=tuple(one.layer for one in seen.layers),
-            queries=layout.query_index,
-            weights=seen.weights,
-            rollout=seen.rollout,
-        ),
+        attended=build_attended(seen, _describe_samples(bound, seen, decode)),
         encodings=draw_encodings(bound, (), seen.layers, layout.grid),
         controls=tuple(tests) if controls else (),
         extrapolation=(),
     )
     return Report(version=__version__, made=format_now(), runs=(run,)), page
+
+
+def _unit(layout: Layout) -> Literal["tokens", "patches"]:
+    return "tokens" if len(layout.grid) == 1 else "patches"
+
+
+def _check_attention(seen: CapturedAttention) -> None:
+    for one in seen.layers:
+        if not one.weights.isfinite().all():
+            raise NonFiniteError(f"attention in layer {one.layer} is infinite or NaN")
+
+
+def _check_model(model: nn.Module, layers: Sequence[int] | None, queries: int) -> None:
+    if not find_encoded(model):
+        problem = f"{type(model).__name__} has no encodings of zoo"
+        raise OptionError("model", f"{problem}; call zoo.equip(model, ...) first")
+    if queries < 1:
+        raise OptionError("queries", f"{queries} queries are none; choose 1 at least")
+    number_layers(model, layers)
 
 
 def _run_controls(bound: BoundModel, are_wanted: bool) -> Iterator[Control]:
@@ -206,7 +209,7 @@ def _list_facts(
     bound: BoundModel, seen: CapturedAttention, tests: Sequence[Control]
 ) -> dict[str, str]:
     layout, first = seen.layout, seen.layers[0]
-    dims, unit = first.chain.dims, "tokens" if len(seen.layout.grid) == 1 else "patches"
+    dims, unit = first.chain.dims, _unit(seen.layout)
     metric = LOSS if LOSS in tests[0].metrics else CHANGE
     heads = f"{dims.heads} heads"
     if dims.num_kv_heads != dims.heads:

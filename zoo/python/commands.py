@@ -297,9 +297,11 @@ def diagnose(
         NonFiniteError: Weights or attention are not finite.
     """
     with isolate_process(verbose):
+        from torch import nn
+
         from zoo.diagnostics.page import diagnosis_page
 
-        if callable(runs):
+        if isinstance(runs, nn.Module):
             from zoo.evaluation.diagnose_model import diagnose_model
 
             if data is not None:

@@ -7,10 +7,23 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from zoo.attention.call import AttentionCall
-from zoo.attention.tokens import upcast
+from zoo.attention.tokens import Tokens, upcast
+from zoo.errors import OptionError
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(score, b, h, q_idx, kv_idx) -> score"""
+
+OTHER_NEEDS = {
+    "transform_scores": "needs whole rows of scores",
+    "normalize": "replaces the softmax",
+    "extra_output": "adds to the output by the weights",
+    "extra_values": "averages further values",
+}
+"""What a call with a field does that no score_mod can."""
+ELSE = "use zoo.attend"
 
 # which parts of a split low-rank bias have products that matter in float32
 _PRODUCTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))
@@ -60,26 +73,95 @@ def attend_flex(call: AttentionCall) -> Tensor:
     # compiled, it never holds all pairs
     make_mask = torch.compile(create_block_mask) if compiled else create_block_mask
 
-    block_mask = None
+    blocks = None
     if call.visible is not None:
-        sizes = (_mask_batch(call), None, call.q.shape[2], call.k.shape[2])
-        block_mask = make_mask(call.visible, *sizes, device=call.q.device.type)
+        blocks = _make_block_mask(call, make_mask)
     return attention(
         call.q,
         call.k,
         call.concat_values(),
-        score_mod=_make_score_mod(call),
-        block_mask=block_mask,
+        score_mod=_add_biases(call),
+        block_mask=blocks,
         scale=call.scale,
     )
 
 
-def _make_score_mod(call: AttentionCall) -> Callable[..., Tensor] | None:
+def _add_biases(call: AttentionCall) -> ScoreMod | None:
     """Make a score_mod that adds all biases; None if there are none."""
     bias = call.bias_function()
     if bias is None:
         return None
     return lambda score, b, h, i, j: score + bias(b, h, i, j).to(score.dtype)
+
+
+def make_score_mod(call: AttentionCall, q: Tensor, name: str) -> ScoreMod:
+    """Make a score_mod of a call that only adds biases to scores and changes their scale.
+
+    Args:
+        call: The call.
+        q: The queries that it was made from.
+        name: What to call its encodings in an error.
+
+    Raises:
+        OptionError: The call does something else.
+    """
+    for field, need in OTHER_NEEDS.items():
+        if getattr(call, field) is not None:
+            raise OptionError("encoding", f"{name} {need}, which no score_mod gets; {ELSE}")
+    if call.q is not q:
+        problem = f"{name} transforms queries and keys, which a score_mod cannot"
+        raise OptionError("encoding", f"{problem}; {ELSE}, or its transform_query and _key")
+    factor, add = call.scale * q.shape[-1] ** 0.5, _add_biases(call)
+
+    def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        if factor != 1:
+            score = score * factor
+        return score if add is None else add(score, b, h, i, j)
+
+    return change
+
+
+def block_mask(
+    keys: int,
+    *,
+    queries: int | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    document: Tensor | None = None,
+    device: str | torch.device = "cpu",
+) -> BlockMask:
+    """Make a block mask for FlexAttention, with the rules of zoo's attention.
+
+    Args:
+        keys: Number of keys M.
+        queries: Number of queries N, the last of these tokens; None: all.
+        causal: Hide keys after their query.
+        window: How many tokens back a query attends, itself included, and as many ahead if not
+            causal; None: all.
+        document: Document numbers [M] or [B, M] of packed texts, -1 for padding.
+        device: Where the mask is used.
+
+    Returns:
+        The mask, for `flex_attention(..., block_mask=...)`.
+
+    Raises:
+        OptionError: There are more queries than keys.
+    """
+    count = keys if queries is None else queries
+    if not 1 <= count <= keys:
+        raise OptionError("queries", f"{count} queries are not among {keys} keys")
+    index = torch.arange(keys, device=device, dtype=torch.float32)[:, None]
+    tokens = Tokens.at(index[None], index, document=document, ordered=True)
+    heads = index.expand(1, 1, keys, 1)
+    q = heads[:, :, keys - count :]
+    call = AttentionCall(q, heads, heads, q, tokens.last(count), tokens, causal, 1.0)
+    return _make_block_mask(call.replace(window=window), create_block_mask)
+
+
+def _make_block_mask(call: AttentionCall, make: Callable[..., BlockMask]) -> BlockMask:
+    visible = call.visible or (lambda b, h, i, j: j >= 0)
+    sizes = (_mask_batch(call), None, call.q.shape[2], call.k.shape[2])
+    return make(visible, *sizes, device=call.q.device.type)
 
 
 def _mask_batch(call: AttentionCall) -> int | None:
