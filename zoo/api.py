@@ -313,10 +313,16 @@ def score_mod(
     causal: bool = False,
     has_position: Tensor | None = None,
 ) -> ScoreMod:
-    """Make a score_mod for FlexAttention of an encoding that is a bias.
+    """Make a score_mod of an encoding that is a bias; FlexAttention then is `zoo.attend`.
 
-    `flex_attention(q, k, v, score_mod)` with its default scale, and `zoo.block_mask` if causal, is
-    then `zoo.attend`. Arguments are those of `zoo.scores`.
+    Args:
+        encoding: The encoding, from `zoo.encoding`.
+        q: Projected queries [B, H, N, K].
+        k: Projected keys [B, G, M, K].
+        pos: Coordinates [M, P] or [B, M, P].
+        x: Token states [B, M, D], for encodings that read them; zeros by default.
+        causal: A causal mask is used, such as `zoo.block_mask` makes.
+        has_position: Booleans [M] or [B, M], false for special tokens; all true by default.
 
     Returns:
         A function (score, b, h, q_idx, kv_idx) -> score. Gradients reach what it was made from.
