@@ -20,8 +20,7 @@ from transformers.cache_utils import DynamicLayer, StaticLayer, StaticSlidingWin
 from transformers.masking_utils import sdpa_mask
 
 from zoo.attention.encoding import Dims
-from zoo.attention.kv_cache import select_rows
-from zoo.attention.tokens import Tokens
+from zoo.attention.tokens import Tokens, select_rows
 from zoo.errors import OptionError
 from zoo.integrations.equipment import Equipment, ForwardPass, Layer, Surgery
 from zoo.integrations.families import FAMILIES, REASONS, Family
