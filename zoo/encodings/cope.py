@@ -41,8 +41,9 @@ class CoPE(Encoding):
             counts = self._count(call, scores, visible, span)[1]  # [B, H, n, m]
             counts = counts.clamp(max=len(self.table) - 1)
             rows = span.slice_queries(z)
-            below = rows.gather(-1, counts.floor().long())
-            above = rows.gather(-1, counts.ceil().long())
+            # a count that is NaN has no index; the sum below passes it on
+            below = rows.gather(-1, counts.floor().long().clamp(min=0))
+            above = rows.gather(-1, counts.ceil().long().clamp(min=0))
             return scores + below.lerp(above, counts - counts.floor())
 
         return call.replace(transform_scores=add_positions)

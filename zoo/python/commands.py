@@ -52,10 +52,9 @@ def fit(
         recipe: A YAML file, the name of a registered recipe, or a recipe of `zoo.load_recipe`.
         overrides: Changes of the recipe: {key: value}, or a list of `key=value` and `~key`.
         data: Samples of your own instead of the recipe's: {"train": dataset, "val": ..., "test":
-            ...}; a pair (train, val), of which val is the test too; or a Lightning data module. A
-            dataset has a length and an index. The data of the recipe becomes `torch_dataset`, with
-            the options `batch_size`, `workers` and `size`. Its recipe alone cannot repeat such a
-            run: `zoo.evaluate` and `zoo.diagnose` take `data` again.
+            ...}; a pair (train, val), of which val is the test too; or a Lightning data module. The
+            recipe's data becomes `torch_dataset`, with its options `batch_size`, `workers`, `size`.
+            The recipe alone cannot repeat this: `zoo.evaluate` and `zoo.diagnose` take `data` too.
         spec: The facts of the samples of `data`: `zoo.ImageSpec`, `zoo.VideoSpec`, `zoo.TextSpec`
             or `zoo.TextClassificationSpec`. By default the attribute `spec` of `data`.
         run_dir: The run directory; by default a new one, runs/RECIPE/TIME-HASH.
@@ -78,15 +77,11 @@ def fit(
         from zoo.run import run_dir as run_dirs
 
         datasets = _collect_datasets("zoo.fit", data, spec)
-        words = format_overrides(overrides)
-        own_words = [*_describe_data(datasets), *words]
-        resolved = _resolve(recipe, own_words)
+        words = [*_describe_data(datasets), *format_overrides(overrides)]
+        resolved = _resolve(recipe, words)
         folder = Path(run_dir) if run_dir else None
-        with _write_command(recipe, own_words, folder, str(resume)) as command:
-            command += ["--wait"] if wait else []
-            training = runner.begin(
-                resolved, folder, os.fspath(resume), command, datasets, wait=wait
-            )
+        with _write_command(recipe, words, folder, str(resume), wait=wait) as command:
+            training = runner.begin(resolved, folder, str(resume), command, datasets, wait=wait)
             if training is None:  # other processes have done all of it
                 return Run(folder or run_dirs.find_latest(resolved))
         run = Run(training.start.run)
@@ -108,11 +103,16 @@ def _resolve(recipe: str | Path | Recipe, words: Sequence[str]) -> Recipe:
 
 @contextlib.contextmanager
 def _write_command(
-    recipe: str | Path | Recipe, words: Sequence[str], folder: Path | None, resume: str
+    recipe: str | Path | Recipe,
+    words: Sequence[str],
+    folder: Path | None,
+    resume: str,
+    *,
+    wait: bool,
 ) -> Iterator[list[str]]:
     """Yield the words of `zoo` that train the same recipe in other processes."""
     chosen = [] if folder is None else ["--run-dir", str(folder)]
-    rest = [*words, *chosen, "--resume", resume]
+    rest = [*words, *chosen, "--resume", resume, *(["--wait"] if wait else [])]
     if not isinstance(recipe, Recipe):
         yield ["fit", str(recipe), *rest]
         return

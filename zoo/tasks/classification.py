@@ -17,6 +17,7 @@ from torchmetrics.classification import (
 from zoo.data.spec import ImageSpec, TextClassificationSpec
 from zoo.registry import Between, register
 from zoo.tasks.base import Optimizer, Task
+from zoo.tasks.metrics import propagate_infinity
 
 
 @register
@@ -73,6 +74,7 @@ class Classification(Task):
         logits = self(inputs)
         targets = labels.to(logits.dtype) if labels.is_floating_point() else labels
         loss = F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
+        loss = propagate_infinity(loss, logits)
         self.log("train/loss", loss, batch_size=len(labels), sync_dist=True)
         return loss
 

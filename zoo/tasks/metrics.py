@@ -29,7 +29,16 @@ def mean_loss(
         logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
     )
     count = average((targets != IGNORE_INDEX).sum().to(total.dtype))
-    return total / torch.where(count == 0, 1, count)
+    return propagate_infinity(total / torch.where(count == 0, 1, count), logits)
+
+
+def propagate_infinity(loss: Tensor, logits: Tensor) -> Tensor:
+    """Make a loss NaN where a logit is infinite or NaN, and leave it as it is elsewhere.
+
+    Cross-entropy is finite, and so are its gradients, where the logit of a class is -inf that is
+    not the label's. Such a logit is the result of an overflow.
+    """
+    return loss + 0 * logits.detach().amin()
 
 
 class TokenCounts(NamedTuple):

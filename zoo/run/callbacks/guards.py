@@ -116,15 +116,17 @@ class StopOnSignal(L.Callback):
 
 
 class FiniteGuard(L.Callback):
-    """Stops before the optimizer uses a loss or gradient that is infinite or NaN.
+    """Stops before the optimizer uses a loss, gradient or weight that is infinite or NaN.
 
-    It writes `replay.pt`, from which the step can be repeated. It also stops before weights are
-    saved that are not finite. All processes stop where one of them has such a number.
+    Weights are checked too, since those that a batch does not use leave its loss finite. The guard
+    writes `replay.pt`, from which the step can be repeated. It also stops before weights are saved
+    that are not finite. All processes stop where one of them has such a number.
     """
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self.checkpoints = checkpoints
         self.steps: list[StepRecord] = []  # whose gradients the optimizer will use together
+        self.losses: list[Tensor] = []  # of these steps
 
     def on_train_batch_start(
         self,
@@ -140,13 +142,13 @@ class FiniteGuard(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any
     ) -> None:
         """Forget the steps that the optimizer has used."""
-        del self.steps[:-1]
+        del self.steps[:-1], self.losses[:]
 
     def on_before_backward(
         self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
     ) -> None:
         """Keep the loss."""
-        self.loss = loss.detach()
+        self.losses.append(loss.detach())
 
     def on_before_optimizer_step(
         self,
@@ -154,23 +156,28 @@ class FiniteGuard(L.Callback):
         pl_module: Task,  # type: ignore[override]
         optimizer: Any,
     ) -> None:
-        """Raise NonFiniteError where the loss or a gradient is not finite."""
+        """Raise NonFiniteError where a loss, a gradient or a weight is not finite."""
         named = [(name, p.grad) for name, p in pl_module.named_parameters() if p.grad is not None]
-        checked = [self.loss]
+        checked = [*self.losses, _compute_norm([p.detach() for p in pl_module.parameters()])]
         # a gradient scaler finds infinite gradients itself and skips the step
         if trainer.precision != "16-mixed":
-            checked.append(gather(torch.nn.utils.get_total_norm([grad for _, grad in named])))
+            checked.append(_compute_norm([grad for _, grad in named]))
         processes = self.checkpoints.processes
-        is_broken = not all(torch.isfinite(torch.stack(checked)).tolist())
+        sums = torch.stack([one.float() for one in checked])
+        is_broken = not all(torch.isfinite(sums).tolist())
         if not processes.all_reduce_max(is_broken):
             return
 
-        broken = [name for name, grad in named if not torch.isfinite(gather(grad)).all()]
-        losses = processes.all_gather(float(self.loss))
+        loss = next((one for one in self.losses if not one.isfinite()), self.losses[-1])
+        losses = processes.all_gather(float(loss))
         problem = f"the loss is {', '.join(f'{loss:g}' for loss in losses)}"
-        if broken:
-            problem += f", the gradient of {broken[0]} is not finite"
-        replay = self._write_replay(trainer, pl_module)
+        weight = self._find_broken_weight(pl_module)
+        gradient = next((name for name, grad in named if not _is_finite(gather(grad))), None)
+        if weight:
+            problem += f", the weight {weight} is not finite"
+        elif gradient:
+            problem += f", the gradient of {gradient} is not finite"
+        replay = self._write_replay(trainer, pl_module, f"the weight {weight}" if weight else "")
         if not processes.first:
             raise AlreadyReported(NonFiniteError.code)
         raise NonFiniteError(
@@ -180,21 +187,33 @@ class FiniteGuard(L.Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Raise NonFiniteError where the last step broke a weight; no loss has used it yet."""
-        broken = ""
-        for name, weight in pl_module.named_parameters():
-            local = weight.to_local() if isinstance(weight, DTensor) else weight
-            if not torch.isfinite(local).all():
-                broken = name
-                break
-        names = [name for name in self.checkpoints.processes.all_gather(broken) if name]
-        if not names:
+        self._check_weights(trainer, pl_module)
+
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Raise NonFiniteError where the last step broke a weight that would now be saved."""
+        self._check_weights(trainer, pl_module)
+
+    def _check_weights(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        name = self._find_broken_weight(task)
+        if not name:
             return
         if not self.checkpoints.processes.first:
             raise AlreadyReported(NonFiniteError.code)
         raise NonFiniteError(
-            f"step {trainer.global_step}: {names[0]} is not finite after it; "
+            f"step {trainer.global_step}: {name} is not finite after it; "
             f"{self._describe_checkpoints()}"
         )
+
+    def _find_broken_weight(self, task: L.LightningModule) -> str:
+        """Return the first weight of any process that is not finite; all call this at once."""
+        broken = ""
+        for name, weight in task.named_parameters():
+            if not _is_finite(weight.to_local() if isinstance(weight, DTensor) else weight):
+                broken = name
+                break
+        return next(filter(None, self.checkpoints.processes.all_gather(broken)), "")
 
     def _describe_checkpoints(self) -> str:
         folder = self.checkpoints.folder
@@ -202,14 +221,17 @@ class FiniteGuard(L.Callback):
             return describe_checkpoints(folder)
         return "no epoch was finished before"
 
-    def _write_replay(self, trainer: L.Trainer, task: Task) -> str:
-        """Find the first module with such a number and write replay.pt; returns a message."""
+    def _write_replay(self, trainer: L.Trainer, task: Task, weight: str) -> str:
+        """Find the first module with such a number and write replay.pt; returns a message.
+
+        A weight that is broken without any module noticing is named itself.
+        """
         processes = self.checkpoints.processes
         found = nan_replay.find_origin(trainer, task, self.steps)
         weights = trainer.strategy.lightning_module_state_dict()
         origins = processes.all_gather(found and found[1])
         rank = next((rank for rank, origin in enumerate(origins) if origin), 0)
-        first = origins[rank] or "none when the step was repeated"
+        first = origins[rank] or weight or "none when the step was repeated"
         step = processes.broadcast(self.steps[found[0] if found else -1].plain(), by=rank)
 
         path, outcome = self.checkpoints.folder.parent / "replay.pt", ""
@@ -235,3 +257,12 @@ class FiniteGuard(L.Callback):
 def gather(tensor: Tensor) -> Tensor:
     """Return the whole of a tensor that may be sharded over processes."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _compute_norm(tensors: list[Tensor]) -> Tensor:
+    """Compute the norm of all numbers of some tensors, which is not finite where one is not."""
+    return gather(torch.nn.utils.get_total_norm(tensors))
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())

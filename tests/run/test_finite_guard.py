@@ -1,0 +1,111 @@
+"""One number that is not finite, in any weight, activation or batch, stops training before the step."""
+
+import itertools
+import math
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import TINY, language
+
+from zoo.attention import Encoding
+from zoo.errors import NonFiniteError
+from zoo.run.callbacks.guards import FiniteGuard
+from zoo.run.callbacks.nan_replay import list_tensors
+from zoo.run.fit import fit
+
+NUMBERS = (math.nan, math.inf, -math.inf)
+FOREVER = "trainer.max_epochs=1000"
+TEXT = ["model.tie_embeddings=false", "data.tokens=byte", "evaluate.lengths=null"]
+
+
+class PlantedEverywhere(Exception):
+    pass
+
+
+def spoil(tensor, number):
+    """A copy with the number at a random place."""
+    flat = tensor.detach().clone().flatten()
+    flat[torch.randint(len(flat), ())] = number
+    return torch.where(flat.isfinite(), tensor.flatten(), flat).reshape(tensor.shape)
+
+
+def list_plants(task, batch):
+    """(where, what plants there a number and returns how to remove it) of every place; every other step has none."""
+
+    def in_weight(weight, number, batch):
+        old = weight.detach().clone()
+        with torch.no_grad():
+            weight.copy_(spoil(weight, number))
+        return lambda: weight.data.copy_(old)
+
+    def in_output(module, number, batch):
+        def change(module, inputs, output):
+            return spoil(output, number) if isinstance(output, torch.Tensor) else None
+
+        return module.register_forward_hook(change).remove
+
+    def in_batch(index, number, batch):
+        tensor = list(list_tensors(batch))[index]
+        tensor.copy_(spoil(tensor, number))
+        return lambda: None
+
+    numbers = itertools.cycle(NUMBERS)
+    model = task.model
+    for name, weight in model.named_parameters():
+        yield f"weight {name}", partial(in_weight, weight, next(numbers))
+        yield "", lambda batch: lambda: None
+    for name, module in model.named_modules():
+        if not list(module.children()) and not isinstance(module, Encoding):
+            yield f"output {name}", partial(in_output, module, next(numbers))
+    for index, _ in enumerate(list_tensors(batch)):
+        for n in NUMBERS:
+            yield f"batch {index} {n}", partial(in_batch, index, n)
+
+
+def plant_everywhere(monkeypatch, recipe, overrides):
+    """Train, with a number planted in each step and removed after it; returns {where: was it noticed}."""
+    start, check = FiniteGuard.on_train_batch_start, FiniteGuard.on_before_optimizer_step
+    found, plants, now = {}, [], {}
+
+    def on_train_batch_start(self, trainer, task, batch, index):
+        start(self, trainer, task, batch, index)
+        plants[:] = plants or [list_plants(task, batch)]
+        now["where"], plant = next(plants[0], (None, None))
+        if plant is None:
+            raise PlantedEverywhere
+        now["remove"] = plant(batch)
+
+    def on_before_optimizer_step(self, trainer, task, optimizer):
+        try:
+            check(self, trainer, task, optimizer)
+            noticed = False
+        except NonFiniteError as error:
+            noticed = "stopped before the optimizer used it" in str(error)
+        found[now["where"]] = noticed or found.get(now["where"], False)
+        now["remove"]()
+        task.zero_grad()
+
+    monkeypatch.setattr(FiniteGuard, "on_train_batch_start", on_train_batch_start)
+    monkeypatch.setattr(FiniteGuard, "on_before_optimizer_step", on_before_optimizer_step)
+    monkeypatch.setattr(FiniteGuard, "_write_replay", lambda *_: "")
+    with pytest.raises(PlantedEverywhere):
+        fit(recipe, [*overrides, FOREVER], Path(f"run-{len(list(Path().iterdir()))}"), "never")
+    return found
+
+
+def test_numbers_planted_anywhere_stop_training_before_the_step(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    vit = [*TINY, "model.encoding=rope_mixed", "data.batch_size=16", "evaluate.resolutions=null"]
+    # rows of the embedding and of the table of distances that no batch uses are among the weights
+    text = language(tmp_path / "letters.txt", "model.encoding=t5", *TEXT)
+    cope = language(tmp_path / "letters.txt", "model.encoding=cope", *TEXT)
+    count = 0
+    for recipe, overrides in (("vit_comrope", vit), ("lm_rope", text), ("lm_rope", cope)):
+        with monkeypatch.context() as patch:
+            found = plant_everywhere(patch, recipe, overrides)
+        assert not found.pop(""), "a step without such a number was stopped"
+        assert [where for where, noticed in found.items() if not noticed] == []
+        count += len(found)
+    assert count >= 100
