@@ -6,12 +6,12 @@ import pytest
 
 from zoo import registry
 from zoo.cli import main
-from zoo.cli.cite import find_entries, read_entries
+from zoo.registry import find_citations, read_citations
 
 
 @pytest.mark.parametrize("name", registry.names("encodings"))
 def test_every_encoding_has_complete_entries(name):
-    for entry in find_entries(name):
+    for entry in find_citations(name):
         fields = dict(re.findall(r"^  (\w+) = \{(.+)\},$", entry, re.M))
         assert {*fields} == {"title", "author", "year", "eprint", "archiveprefix"}
         assert entry.count("{") == entry.count("}")
@@ -22,9 +22,9 @@ def test_every_encoding_has_complete_entries(name):
 
 
 def test_no_entry_is_left_over_or_told_twice():
-    named = {entry for name in registry.names("encodings") for entry in find_entries(name)}
+    named = {entry for name in registry.names("encodings") for entry in find_citations(name)}
     file = registry.find_member("encodings", "rope").path.with_name("references.bib")
-    assert named == {*read_entries(file).values()}
+    assert named == {*read_citations(file).values()}
     assert file.read_text().count("@article") == len(named)
 
 

@@ -7,7 +7,7 @@ import argparse
 from zoo.reporting.numbers import as_json
 
 SUMMARY = "export a trained model to a format that other programs read"
-EXAMPLE = "zoo export runs/lm_rope/latest to=safetensors FOLDER"
+EXAMPLE = "zoo export runs/lm_rope/latest to=hf FOLDER"
 OPTIONS = (("", "zoo.export.export:ExportOptions"),)
 JSON = True
 

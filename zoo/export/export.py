@@ -16,13 +16,19 @@ from typing import Any, Literal
 from zoo.config import Recipe
 from zoo.config.command_line import parse_options, split_words
 from zoo.config.tree import COMMAND_LINE
-from zoo.errors import ConfigIssue, RecipeError, Stopped
+from zoo.errors import ConfigIssue, RecipeError, Stopped, ZooError
+from zoo.packages import explain_imports
 from zoo.run import atomic_io, checkpoint
 from zoo.run.load import restore
 from zoo.tasks.base import Task
 from zoo.utils import stop_on_signal
 
-WRITERS: Mapping[str, str] = MappingProxyType({"safetensors": "zoo.export.export:write_weights"})
+WRITERS: Mapping[str, str] = MappingProxyType(
+    {
+        "hf": "zoo.export.huggingface:write_huggingface",
+        "safetensors": "zoo.export.export:write_weights",
+    }
+)
 """The function that writes each target, `module:name`; it is called with an ExportSource, the
 options, and an empty folder. It raises RecipeError with every option that stands in the way."""
 
@@ -33,8 +39,12 @@ CPU = ("trainer.accelerator=cpu", "trainer.devices=1", "trainer.num_nodes=1")
 class ExportOptions:
     """Options of `zoo export`."""
 
-    to: Literal["safetensors"]
-    """What to write: safetensors, weights and recipe alone, which zoo reads again."""
+    to: Literal["hf", "safetensors"]
+    """What to write: hf, a folder for Hugging Face transformers; safetensors, weights and recipe
+    alone, which zoo reads again."""
+
+    push: str | None = None
+    """A new repository of the Hugging Face Hub, owner/name, that the folder is uploaded to."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,8 @@ def export(name: str | Path, words: Sequence[str]) -> dict[str, Any]:
     folder, rest = _split_folder(words)
     own, overrides = split_words(rest, [ExportOptions])
     options = ExportOptions(**parse_options(own, [ExportOptions])[0])
+    if options.push is not None:
+        check_token(options.push)
     path = checkpoint.locate(name)
     experiment, task = restore(path, [*CPU, *overrides])
     source = ExportSource(path, experiment.recipe, task)
@@ -81,6 +93,8 @@ def export(name: str | Path, words: Sequence[str]) -> dict[str, Any]:
     write = getattr(importlib.import_module(module), function)
     with new_folder(folder) as unfinished:
         extra = write(source, options, unfinished) or {}
+    if options.push is not None:
+        extra |= {"pushed": push_folder(folder, options.push)}
     return {
         "recipe": source.recipe.name,
         "checkpoint": str(path),
@@ -137,6 +151,45 @@ def new_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(outer, ignore_errors=True)
     if received:
         raise Stopped(received[0], f"stopped by {received[0].name}; nothing was written")
+
+
+def check_token(repository: str) -> None:
+    """Check that a folder could be uploaded, before it is written.
+
+    Raises:
+        RecipeError: There is no token, or the name is none.
+    """
+    with explain_imports():
+        from huggingface_hub import get_token
+
+    problem = ""
+    if repository.count("/") != 1 or not all(repository.split("/")):
+        problem, remedy = f"{repository!r} is no repository", "write owner/name"
+    elif get_token() is None:
+        problem, remedy = "there is no token of the Hub", "run hf auth login, or set HF_TOKEN"
+    if problem:
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "push", problem, remedy))
+
+
+def push_folder(folder: Path, repository: str) -> str:
+    """Upload a folder to a new repository and return its address.
+
+    Raises:
+        ZooError: The repository exists, or the upload fails; the folder stays as it is.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        address = api.create_repo(repository)
+        api.upload_folder(repo_id=repository, folder_path=folder)
+    except Exception as error:
+        # of the library, or of what it uploads with
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        problem = f"was written, but not uploaded to {repository}: {cause}"
+        remedy = f"hf upload {repository} {folder} tries again"
+        raise ZooError(f"{folder} {problem}; {remedy}") from None
+    return str(address)
 
 
 def write_weights(source: ExportSource, options: ExportOptions, folder: Path) -> None:

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from zoo import __version__, config
 from zoo.config import Recipe
 from zoo.config.command_line import Overrides, format_overrides
 from zoo.data.base import Datasets
-from zoo.errors import CheckpointError, RecipeError
+from zoo.errors import CheckpointError, OptionError, RecipeError
 from zoo.run import checkpoint as checkpoints
-from zoo.run.build import Experiment
+from zoo.run.build import Experiment, build_model
 from zoo.run.preflight import check
 from zoo.tasks.base import Task
 
@@ -69,6 +71,25 @@ def restore(
         problem = f"its weights are of another recipe: {' '.join(lines)[:300]}"
         raise CheckpointError(f"{path}: {problem}{_describe_version(content['zoo'])}") from None
     return experiment, task.eval()
+
+
+def build_stored_model(metadata: Mapping[str, Any], origin: Path) -> nn.Module:
+    """Build the model that a file's metadata describe, with initial weights.
+
+    Args:
+        metadata: What `checkpoint.build_metadata` returned.
+        origin: The file, for messages.
+
+    Raises:
+        CheckpointError: The recipe cannot be read, or its model cannot be built.
+    """
+    _check_stored_recipe(metadata, origin)
+    recipe = config.from_plain(metadata["recipe"], origin=str(origin), name=metadata["name"])
+    try:
+        return build_model(recipe, checkpoints.read_spec({"zoo": metadata}, origin))
+    except OptionError as error:
+        problem = f"its model cannot be built: {error.key}: {error}"
+        raise CheckpointError(f"{origin}: {problem}") from None
 
 
 def _read_recipe(metadata: Mapping[str, Any], overrides: Sequence[str], path: Path) -> Recipe:

@@ -207,6 +207,30 @@ class Subwords:
         return {"kind": "subword", "json": self.json}
 
 
+@dataclass(frozen=True)
+class TokenCount:
+    """The size of a vocabulary that is stored elsewhere: a model is built with it, no text read."""
+
+    size: int
+    unit: ClassVar[Literal["token"]] = "token"
+    lengths: ClassVar[None] = None
+
+    def __len__(self) -> int:
+        return self.size
+
+    def encode_array(self, text: str) -> NDArray[Any]:
+        raise OptionError("vocabulary", "only its size is stored here; the tokenizer is elsewhere")
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_array(text).tolist()
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        raise OptionError("vocabulary", "only its size is stored here; the tokenizer is elsewhere")
+
+    def to_dict(self) -> dict[str, str]:
+        return {"kind": "count", "size": str(self.size)}
+
+
 def vocabulary_from_dict(data: Mapping[str, str]) -> CorpusVocabulary:
     """Return the vocabulary whose `to_dict` is `data`. Raises OptionError for an unknown kind."""
     match dict(data):
@@ -218,6 +242,8 @@ def vocabulary_from_dict(data: Mapping[str, str]) -> CorpusVocabulary:
             return Words(tuple(words.split()))
         case {"kind": "subword", "json": text}:
             return Subwords(text)
+        case {"kind": "count", "size": size}:
+            return TokenCount(int(size))
     raise OptionError("vocabulary", f"no vocabulary is of kind {data.get('kind')!r}")
 
 

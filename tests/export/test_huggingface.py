@@ -1,0 +1,227 @@
+"""Exported folders give in transformers what the models give in zoo: logits, answers, tokens and pixels."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny import TINY, language
+from untrained import made
+
+import zoo as package
+from zoo.data.corpus.tokenizer import Bytes, Characters, Words, train_bpe
+from zoo.export.export import export
+from zoo.export.huggingface import write_tokenizer
+from zoo.run.load import load_experiment
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("safetensors")
+
+NAMES = package.encoding_names()
+CAUSAL = [name for name in NAMES if 1 in package.encoding_class(name).axes]
+PICTURES = [name for name in NAMES if 2 in package.encoding_class(name).axes]
+CAUSAL_ONLY = [name for name in CAUSAL if package.encoding_class(name).causal_only]
+
+
+def entry(name, index=False):
+    before = "alibi," if name == "dape" else ""
+    given = ", coordinates: index" if index else ""
+    return f"model.encoding=[{before}{{name: {name}{given}}}]"
+
+
+def compute_logits(task, input_ids=None, attention_mask=None, pixel_values=None):
+    """What zoo computes, which marks padding otherwise."""
+    if pixel_values is not None:
+        return task.model(pixel_values)
+    if attention_mask is None:
+        return task.model(input_ids)
+    if isinstance(task.spec, package.TextClassificationSpec):
+        return task.model(input_ids.where(attention_mask.bool(), -1))
+    return task.model(input_ids, attention_mask - 1)
+
+
+def write_folder(folder, auto, recipe, overrides, inputs):
+    """Export a model of random weights, and beside it what it computes for inputs."""
+    made(folder / "run", recipe, overrides)
+    export(folder / "run", ["to=hf", str(folder / "out")])
+    task = package.load(folder / "run")
+    with torch.no_grad():
+        logits = [compute_logits(task, **given) for given in inputs]
+    torch.save({"auto": auto, "inputs": inputs, "logits": logits}, folder / "out" / "expected.pt")
+
+
+def read_all(folder):
+    """Lines that a fresh process prints of all folders."""
+    command = [sys.executable, Path(__file__).parent / "reading.py", folder]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(folder / "modules")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
+def test_every_causal_encoding_computes_and_generates_the_same(tmp_path):
+    for name in CAUSAL:
+        overrides = language(tmp_path / "text.txt", entry(name, index=True), "model.depth=2")
+        inputs = [{"input_ids": torch.randint(10, (2, 9))}]
+        write_folder(tmp_path / name, "AutoModelForCausalLM", "lm_rope", overrides, inputs)
+    assert read_all(tmp_path) == [f"{len(CAUSAL)} folders"]
+
+
+@pytest.mark.parametrize("options", [["attention=linear"], ["window=5", "block.token_shift=true"]])
+def test_all_that_a_decoder_remembers_goes_with_its_beam(tmp_path, options):
+    options = [f"model.{option}" for option in options]
+    overrides = language(tmp_path / "text.txt", "model.depth=2", *options)
+    inputs = [{"input_ids": torch.randint(10, (2, 9))}]
+    write_folder(tmp_path / "one", "AutoModelForCausalLM", "lm_rope", overrides, inputs)
+    assert read_all(tmp_path) == ["1 folders"]
+
+
+def test_every_encoder_predicts_the_same(tmp_path):
+    names = [name for name in CAUSAL if name not in CAUSAL_ONLY]
+    tokens, mask = torch.randint(11, (2, 9)), torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
+    for name in names:
+        overrides = language(tmp_path / "text.txt", entry(name), "model.depth=2")
+        inputs = [{"input_ids": tokens}, {"input_ids": tokens, "attention_mask": mask}]
+        folder = tmp_path / name
+        write_folder(folder, "AutoModelForMaskedLM", "mlm_tupe", overrides, inputs)
+    assert read_all(tmp_path) == [f"{len(names)} folders"]
+
+
+def test_every_vision_transformer_predicts_the_same(tmp_path):
+    for name in PICTURES:
+        overrides = [*TINY, "model.dim=32", entry(name), "model.depth=2"]
+        inputs = [{"pixel_values": torch.randn(2, 1, *size)} for size in ((16, 16), (24, 16))]
+        folder = tmp_path / name
+        write_folder(folder, "AutoModelForImageClassification", "vit_comrope", overrides, inputs)
+    assert read_all(tmp_path) == [f"{len(PICTURES)} folders"]
+
+
+def test_a_classifier_of_texts_predicts_the_same(tmp_path):
+    overrides = ["model.dim=16", "model.depth=2", "model.heads=2", "trainer.accelerator=cpu"]
+    tokens, mask = torch.randint(5, (2, 9)), torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
+    inputs = [{"input_ids": tokens}, {"input_ids": tokens, "attention_mask": mask}]
+    folder = tmp_path / "one"
+    write_folder(
+        folder, "AutoModelForSequenceClassification", "marker_offset_t5", overrides, inputs
+    )
+    assert read_all(tmp_path) == ["1 folders"]
+
+
+def test_pixels_are_those_of_an_evaluation(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    made(tmp_path / "run", "vit_comrope", TINY)
+    export(tmp_path / "run", ["to=hf", str(tmp_path / "out")])
+    picture = image.fromarray(torch.randint(256, (40, 30, 3), dtype=torch.uint8).numpy())
+    picture.save(tmp_path / "picture.png")
+
+    experiment = load_experiment("vit_comrope", TINY)
+    (batch,) = experiment.data.read_files([tmp_path / "picture.png"], experiment.spec)
+    processor = transformers.AutoImageProcessor.from_pretrained(
+        tmp_path / "out", trust_remote_code=True
+    )
+    for given in (picture, [np.asarray(picture)]):
+        found = processor(given, return_tensors="pt")["pixel_values"]
+        torch.testing.assert_close(found, batch.batch, atol=1e-6, rtol=0)
+
+
+SUBWORDS = train_bpe(["one two three, four five six; seven eight"] * 5, 300)
+VOCABULARIES = [
+    (Characters("\n abcé…"), ["abé c…\n", "a  b"]),
+    (Bytes(), ["abé …\n\t 漢", ""]),
+    (Words(("one", "two", "[sic]")), ["one [sic] two", "two\n one"]),
+    (SUBWORDS, ["one, twelve; é", " two  three\n"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "texts"), VOCABULARIES, ids=lambda given: type(given).__name__
+)
+@pytest.mark.parametrize("mask", [False, True])
+def test_tokens_are_numbered_the_same(tmp_path, vocabulary, texts, mask):
+    write_tokenizer(vocabulary, tmp_path, len(vocabulary) if mask else None)
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    for text in texts:
+        tokens = vocabulary.encode(text)
+        assert tokenizer(text)["input_ids"] == tokens
+        assert tokenizer.decode(tokens) == vocabulary.decode(tokens)
+    assert tokenizer.pad_token_id >= len(vocabulary)
+    if mask:
+        assert tokenizer.mask_token_id == len(vocabulary)
+
+
+def test_a_card_is_one_of_the_hub(tmp_path):
+    hub = pytest.importorskip("huggingface_hub")
+    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
+    (tmp_path / "run" / "end.json").write_text('{"metrics": {"test/loss": 2.5}}')
+    export(tmp_path / "run", ["to=hf", str(tmp_path / "out")])
+    card = hub.ModelCard.load(tmp_path / "out" / "README.md")
+    assert card.data.pipeline_tag == "text-generation"
+    assert card.data.eval_results[0].metric_value == 2.5
+    for part in ("RoFormer", "lm_rope", "name: rope", "| test/loss | 2.5000 |"):
+        assert part in card.text
+
+
+def test_zoo_reads_the_folder_too(tmp_path):
+    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
+    export(tmp_path / "run", ["to=hf", str(tmp_path / "out")])
+    first, second = (package.load(tmp_path / name).state_dict() for name in ("run", "out"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_models_of_videos_are_refused(tmp_path, zoo):
+    made(tmp_path / "run", "clip_comrope", ["model.depth=1"])
+    code, _, message = zoo("export", tmp_path / "run", "to=hf", "out")
+    assert code == 2
+    assert "videos" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_zoo_the_message_says_what_to_install():
+    code = Path(package.__file__).parent / "export" / "modeling_zoo.py"
+    program = f"import sys; sys.modules['zoo'] = None; exec(open({str(code)!r}).read())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "pip install transformer-zoo" in done.stderr
+
+
+class Hub:
+    """A hub that takes everything, or nothing."""
+
+    uploaded = []
+
+    def create_repo(self, name):
+        if name == "me/taken":
+            raise ValueError("409 Conflict: the repository exists")
+        return f"https://huggingface.co/{name}"
+
+    def upload_folder(self, repo_id, folder_path):
+        self.uploaded.append((repo_id, sorted(path.name for path in folder_path.iterdir())))
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "token")
+    monkeypatch.setattr(Hub, "uploaded", [])
+    return Hub
+
+
+def test_a_folder_is_uploaded_to_a_new_repository(tmp_path, zoo, hub):
+    made(tmp_path / "run", "lm_rope", language(tmp_path / "text.txt"))
+    code, out, _ = zoo("export", "run", "to=safetensors", "out", "push=me/model", "--json")
+    assert code == 0
+    assert '"pushed": "https://huggingface.co/me/model"' in out
+    assert hub.uploaded == [("me/model", ["model.safetensors", "recipe.yaml"])]
+    code, _, message = zoo("export", "run", "to=safetensors", "two", "push=me/taken")
+    assert code == 1
+    assert "the repository exists; hf upload me/taken two" in message
+
+
+@pytest.mark.parametrize(("name", "part"), [("model", "owner/name"), ("me/model", "HF_TOKEN")])
+def test_nothing_is_written_that_cannot_be_uploaded(tmp_path, zoo, monkeypatch, name, part):
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    code, _, message = zoo("export", "run", "to=safetensors", "out", f"push={name}")
+    assert code == 2
+    assert part in message

@@ -1,0 +1,461 @@
+"""Folders for Hugging Face transformers: configuration, weights, tokenizer, pictures and card."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from zoo import __version__, config
+from zoo.data.spec import ImageSpec, TextClassificationSpec, TextSpec, VideoSpec, Vocabulary
+from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
+from zoo.export.export import ExportOptions, ExportSource, write_weights
+from zoo.packages import explain_imports
+from zoo.registry import find_citations
+from zoo.run import run_dir
+from zoo.run.build import build_data
+from zoo.run.checkpoint import read_spec
+from zoo.run.load import build_stored_model
+
+CONFIG = Path("config.json")
+MODULE = "modeling_zoo"
+MASK_TOKENS = ("[MASK]", "<mask>", "<|mask|>")
+PAD_TOKENS = ("[PAD]", "<pad>")
+END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
+
+
+def build_model(metadata: Mapping[str, Any]) -> nn.Module:
+    """Build the model of a configuration, with initial weights. Raises CheckpointError."""
+    return build_stored_model(metadata, CONFIG)
+
+
+class PixelReader:
+    """Makes model inputs of pictures as an evaluation does.
+
+    Args:
+        metadata: The entry `zoo` of an image processor's configuration.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        stored, name = metadata["recipe"], metadata["name"]
+        recipe = config.from_plain(stored, origin="preprocessor_config.json", name=name)
+        self.data = build_data(recipe)
+        self.spec = read_spec({"zoo": metadata}, Path("preprocessor_config.json"))
+
+    def read(self, pictures: Sequence[Any]) -> Tensor:
+        """Return model inputs [B, C, H, W].
+
+        Args:
+            pictures: Pictures of Pillow, or uint8 arrays [H, W] or [H, W, C].
+
+        Raises:
+            DataError: A picture cannot be read.
+        """
+        with explain_imports():
+            from PIL import Image
+
+        with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+            paths = []
+            for number, picture in enumerate(pictures):
+                is_picture = isinstance(picture, Image.Image)
+                image = picture if is_picture else Image.fromarray(np.asarray(picture))
+                paths.append(Path(folder) / f"{number}.png")
+                image.save(paths[-1])
+            batches = [*self.data.read_files(paths, self.spec)]
+        for batch in batches:
+            for path, problem in batch.errors.items():
+                raise DataError(f"picture {path.stem}: {problem}")
+        return torch.cat([batch.batch for batch in batches])
+
+
+@dataclass(frozen=True)
+class HeadClass:
+    """A class of transformers that a model is loaded by.
+
+    Attributes:
+        auto: The auto class, such as "AutoModelForCausalLM".
+        task: What the Hub calls the task.
+    """
+
+    auto: str
+    task: str
+
+    @property
+    def own(self) -> str:
+        """The class of modeling_zoo.py."""
+        return self.auto.replace("AutoModel", "Zoo")
+
+
+def choose_class(source: ExportSource) -> HeadClass:
+    """Return the class that reads what the model reads.
+
+    Raises:
+        RecipeError: transformers has no such class.
+    """
+    spec, model = source.task.spec, source.task.model
+    if isinstance(spec, TextClassificationSpec):
+        return HeadClass("AutoModelForSequenceClassification", "text-classification")
+    if isinstance(spec, TextSpec):
+        if getattr(model, "mask_token", None) is not None:
+            return HeadClass("AutoModelForMaskedLM", "fill-mask")
+        return HeadClass("AutoModelForCausalLM", "text-generation")
+    if isinstance(spec, VideoSpec):
+        problem = f"models of {spec.noun} have no class in transformers that zoo writes"
+        raise RecipeError(source.recipe.make_issue("data.name", problem, "use to=safetensors"))
+    return HeadClass("AutoModelForImageClassification", "image-classification")
+
+
+def write_huggingface(
+    source: ExportSource, options: ExportOptions, folder: Path
+) -> dict[str, Any] | None:
+    """Write a folder that `from_pretrained(folder, trust_remote_code=True)` of transformers loads.
+
+    Raises:
+        RecipeError: The model has no class in transformers.
+    """
+    chosen = choose_class(source)
+    write_weights(source, options, folder)
+    module = (Path(__file__).parent / f"{MODULE}.py").read_text(encoding="utf-8")
+    (folder / f"{MODULE}.py").write_text(module, encoding="utf-8")
+    write_json(folder / CONFIG, describe_config(source, chosen))
+
+    spec = source.task.spec
+    if isinstance(spec, ImageSpec):
+        write_image_processor(source, folder)
+    else:
+        mask = getattr(source.task.model, "mask_token", None)
+        write_tokenizer(spec.vocabulary, folder, mask)
+    if chosen.auto == "AutoModelForCausalLM":
+        write_generation_config(source, folder)
+    (folder / "README.md").write_text(write_card(source, chosen.task), encoding="utf-8")
+    return None
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write plain data as JSON."""
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8")
+
+
+def describe_config(source: ExportSource, chosen: HeadClass) -> dict[str, Any]:
+    """Return config.json: the recipe, and the sizes under the names that tools look for."""
+    spec, options = source.task.spec, source.recipe.model.options
+    (dtype,) = {weight.dtype for weight in source.task.model.parameters()}
+    content: dict[str, Any] = {
+        "architectures": [chosen.own],
+        "auto_map": {"AutoConfig": f"{MODULE}.ZooConfig", chosen.auto: f"{MODULE}.{chosen.own}"},
+        "model_type": "zoo",
+        "dtype": str(dtype).removeprefix("torch."),
+        "tie_word_embeddings": False,
+        "zoo": source.metadata(),
+    }
+    sizes = {
+        "dim": "hidden_size",
+        "depth": "num_hidden_layers",
+        "heads": "num_attention_heads",
+        "kv_heads": "num_key_value_heads",
+        "patch_size": "patch_size",
+    }
+    content |= {name: options[key] for key, name in sizes.items() if options.get(key) is not None}
+    if isinstance(spec, ImageSpec):
+        content |= {"image_size": max(spec.grid), "num_channels": spec.channels}
+    else:
+        size = len(spec.vocabulary)
+        content |= {"vocab_size": size, "max_position_embeddings": spec.length}
+        content["zoo"] = reduce_vocabulary(content["zoo"], size)
+    if isinstance(spec, ImageSpec | TextClassificationSpec):
+        labels = spec.names or tuple(map(str, range(spec.classes)))
+        content["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        content["label2id"] = {label: number for number, label in enumerate(labels)}
+    return content
+
+
+def reduce_vocabulary(metadata: dict[str, Any], size: int) -> dict[str, Any]:
+    """Leave out subwords, which tokenizer.json has; the model is built with their number."""
+    samples = metadata["samples"]
+    if samples["vocabulary"]["kind"] != "subword":
+        return metadata
+    count = {"kind": "count", "size": str(size)}
+    return {**metadata, "samples": {**samples, "vocabulary": count}}
+
+
+def write_image_processor(source: ExportSource, folder: Path) -> None:
+    """Write the configuration of ZooImageProcessor, unless the data source reads no pictures."""
+    try:
+        build_data(source.recipe).read_files([], source.task.spec)
+    except OptionError:
+        return  # samples that are generated
+    spec = source.task.spec
+    assert isinstance(spec, ImageSpec)
+    write_json(
+        folder / "preprocessor_config.json",
+        {
+            "image_processor_type": "ZooImageProcessor",
+            "auto_map": {"AutoImageProcessor": f"{MODULE}.ZooImageProcessor"},
+            "size": {"height": spec.height, "width": spec.width},
+            "zoo": source.metadata(),
+        },
+    )
+
+
+def write_generation_config(source: ExportSource, folder: Path) -> None:
+    """Write how `generate` samples by default: as `zoo generate` does with this recipe."""
+    options = source.recipe.generate
+    content: dict[str, Any] = {
+        "max_new_tokens": options.tokens,
+        "do_sample": options.temperature > 0,
+    }
+    if options.temperature > 0:
+        content |= {
+            "temperature": options.temperature,
+            "top_k": options.top_k or 0,
+            "top_p": 1.0 if options.top_p is None else options.top_p,
+        }
+    names = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    tokens = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+    numbers = {token["content"]: token["id"] for token in tokens}
+    content |= {f"{key}_token_id": numbers[names[f"{key}_token"]] for key in ("eos", "pad")}
+    write_json(folder / "generation_config.json", content)
+
+
+def write_tokenizer(vocabulary: Vocabulary, folder: Path, mask: int | None) -> None:
+    """Write tokenizer.json and its configuration for `PreTrainedTokenizerFast`.
+
+    A token that ends or pads and is not in the vocabulary gets the number after it. The model never
+    predicts it, and padding is masked.
+
+    Args:
+        vocabulary: The vocabulary of the model.
+        folder: The folder.
+        mask: The number of the mask token, if the model has one.
+
+    Raises:
+        RecipeError: The vocabulary has numbers without a token.
+    """
+    tokenizer = build_tokenizer(vocabulary)
+    special: dict[str, str] = {}
+
+    def add(kind: str, candidates: Sequence[str], number: int | None = None) -> None:
+        known = [one for one in candidates if tokenizer.token_to_id(one) is not None]
+        if known and number is None:
+            special[f"{kind}_token"] = known[0]
+            return
+        content = next(one for one in candidates if one not in known)
+        tokenizer.add_special_tokens([content])
+        special[f"{kind}_token"] = content
+        if number is not None and tokenizer.token_to_id(content) != number:
+            problem = f"the vocabulary ends before {number}: some numbers have no token"
+            raise RecipeError(ConfigIssue("tokenizer", "", problem))
+
+    if mask is not None:
+        add("mask", MASK_TOKENS, mask)
+        add("pad", PAD_TOKENS)
+    else:
+        add("eos", END_TOKENS)
+        add("pad", (*PAD_TOKENS, special["eos_token"]))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": ["input_ids", "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+        "padding_side": "right" if mask is not None else "left",
+        **special,
+    }
+    write_json(folder / "tokenizer_config.json", settings)
+
+
+def build_tokenizer(vocabulary: Vocabulary) -> Any:
+    """Return a tokenizer of the library tokenizers with the numbers of a vocabulary."""
+    with explain_imports():
+        from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    data = vocabulary.to_dict()
+    if data["kind"] == "subword":
+        settings = json.loads(data["json"])
+        settings |= {"truncation": None, "padding": None}
+        post = settings.get("post_processor") or {}
+        if post.get("type") != "ByteLevel":
+            settings["post_processor"] = None  # zoo adds no special tokens
+        return Tokenizer.from_str(json.dumps(settings))
+
+    if data["kind"] == "byte":
+        # the library writes bytes as printable characters
+        symbols = _list_byte_symbols()
+        tokenizer = Tokenizer(models.BPE({symbol: at for at, symbol in enumerate(symbols)}, []))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        return tokenizer
+
+    is_words = data["kind"] == "word"
+    pieces = data["words"].split() if is_words else list(data["symbols"])
+    tokenizer = Tokenizer(models.WordLevel({piece: at for at, piece in enumerate(pieces)}))
+    if is_words:
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
+def _list_byte_symbols() -> list[str]:
+    """Return the character that stands for each byte in byte-level vocabularies (GPT-2)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    symbols = {byte: chr(byte) for byte in printable}
+    symbols |= {byte: chr(256 + at) for at, byte in enumerate(others)}
+    return [symbols[byte] for byte in range(256)]
+
+
+USES = {
+    "text-generation": """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)
+model = AutoModelForCausalLM.from_pretrained("{name}", trust_remote_code=True)
+inputs = tokenizer("{prompt}", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs)[0]))""",
+    "image-classification": """\
+from transformers import pipeline
+
+classify = pipeline("image-classification", model="{name}", trust_remote_code=True)
+print(classify("picture.png"))""",
+    "fill-mask": """\
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)
+model = AutoModelForMaskedLM.from_pretrained("{name}", trust_remote_code=True)""",
+    "text-classification": """\
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)
+model = AutoModelForSequenceClassification.from_pretrained("{name}", trust_remote_code=True)""",
+}
+"""How a model is used, by what the Hub calls its task."""
+CARD = """\
+---
+{front_matter}
+---
+
+# {name}
+
+A model of the recipe `{recipe}`, trained with [zoo](https://github.com/transformer-zoo/zoo)
+{version}. Positional encoding: {encoding}. Parameters: {parameters:,}.
+
+## Use
+
+Install zoo, which computes the model: `pip install transformer-zoo`.
+
+```python
+{use}
+```
+
+## Results
+
+{results}
+
+## Recipe
+
+`zoo fit recipe.yaml` repeats the run.
+
+```yaml
+{text}
+```
+
+## Environment
+
+{environment}
+
+## Citation
+
+```bibtex
+{citation}
+```
+"""
+
+
+def write_card(source: ExportSource, task: str) -> str:
+    """Return README.md: how to use the model, its results, recipe, environment and papers."""
+    recipe, run = source.recipe, run_dir.find_run_dir(source.checkpoint)
+    end = _read_json(run / "end.json") if source.checkpoint.name == "best.ckpt" else {}
+    metrics: dict[str, float] = end.get("metrics", {})
+    choices = recipe.model.options.get("encoding", ())
+    name, encodings = recipe.name, [choice.name for choice in choices]
+    rows = [f"| {key} | {value:.4f} |" for key, value in metrics.items()]
+    results = "\n".join(
+        [f"On test data of `{recipe.data.name}`:", "", "| metric | value |", "|---|---|", *rows]
+    )
+    use = USES[task].format(name=name, prompt=recipe.generate.prompt or "...")
+    return CARD.format(
+        front_matter=_format_front_matter(source, task, metrics),
+        name=name,
+        recipe=name,
+        version=__version__,
+        encoding=", ".join(encodings),
+        parameters=sum(weight.numel() for weight in source.task.model.parameters()),
+        use=use,
+        results=results if metrics else "None are recorded for this checkpoint.",
+        text=recipe.yaml().strip(),
+        environment=_format_environment(_read_json(run / "environment.json")),
+        citation="\n\n".join(_list_citations(encodings)) or "% none",
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return a recorded file of a run; nothing where there is none."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except OSError:
+        return {}
+
+
+def _format_front_matter(source: ExportSource, task: str, metrics: Mapping[str, float]) -> str:
+    with explain_imports():
+        from huggingface_hub import EvalResult, ModelCardData
+
+    recipe = source.recipe
+    results = [
+        EvalResult(
+            task_type=task,
+            dataset_type=recipe.data.name,
+            dataset_name=recipe.data.name,
+            dataset_split="test",
+            metric_type=key.rpartition("/")[2],
+            metric_value=value,
+        )
+        for key, value in metrics.items()
+    ]
+    data = ModelCardData(
+        library_name="transformers",
+        pipeline_tag=task,
+        tags=["zoo"],
+        model_name=recipe.name if results else None,
+        eval_results=results or None,
+    )
+    return str(data.to_yaml())
+
+
+def _format_environment(found: Mapping[str, Any]) -> str:
+    if not found:
+        return "It is not recorded."
+    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
+    devices = ", ".join(found["devices"]["cuda"]) or found["devices"]["processor"]
+    lines = [f"zoo {found['zoo']}, {packages}", f"Python {found['python']}, {found['platform']}"]
+    return "\n".join(f"- {line}" for line in [*lines, f"devices: {devices}", found["started"]])
+
+
+def _list_citations(encodings: Sequence[str]) -> list[str]:
+    """Return the papers of encodings, each once; one of a plug-in need not name any."""
+    entries: list[str] = []
+    for name in encodings:
+        try:
+            entries += find_citations(name)
+        except (RecipeError, DataError):
+            continue
+    return list(dict.fromkeys(entries))
