@@ -49,11 +49,9 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
         ),
         "tasks": MemberKind(("tasks",), frozenset({"base", "metrics"})),
         "optim": MemberKind(
-            ("optim",),
-            frozenset({"base", "optimizers", "param_groups", "schedules"}),
-            ("optim/optimizers",),
+            ("optim",), frozenset({"base", "optimizers", "param_groups"}), ("optim/optimizers",)
         ),
-        "schedules": MemberKind(("schedules",), collections=("optim/schedules",)),
+        "schedules": MemberKind(("schedules",), collections=("optim/base",)),
         "launchers": MemberKind(("launch",), frozenset({"launch"})),
         "executors": MemberKind(("compare/executors",), frozenset({"base", "fork_server"})),
     }

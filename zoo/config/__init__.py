@@ -1,6 +1,6 @@
 """Recipes: YAML and command-line overrides, composed and validated to typed, frozen data."""
 
-from zoo.config.lookup import find_recipe
+from zoo.config.compose import find_recipe
 from zoo.config.recipe import Recipe, from_plain, load
 from zoo.config.schema import (
     DiagnosticsOptions,

@@ -10,8 +10,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from zoo.config.compose import Composer, Override, parse_overrides, resolve_interpolations
-from zoo.config.lookup import find_recipe, is_fragment
+from zoo.config.compose import (
+    Composer,
+    Override,
+    find_recipe,
+    is_fragment,
+    parse_overrides,
+    resolve_interpolations,
+)
 from zoo.config.schema import EvaluateOptions, Sections, TrainerOptions
 from zoo.config.signature import fields
 from zoo.config.tree import (
