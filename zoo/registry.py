@@ -37,6 +37,8 @@ class MemberKind:
     folders: tuple[str, ...]
     support: frozenset[str] = frozenset()
     collections: tuple[str, ...] = ()
+    in_recipes: bool = True
+    """Whether recipes name its members."""
 
 
 KINDS: Mapping[str, MemberKind] = MappingProxyType(
@@ -52,12 +54,18 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
             ("optim",), frozenset({"base", "optimizers", "param_groups"}), ("optim/optimizers",)
         ),
         "schedules": MemberKind(("schedules",), collections=("optim/base",)),
-        "launchers": MemberKind(("launch",), frozenset({"launch"})),
-        "executors": MemberKind(("compare/executors",), frozenset({"base", "fork_server"})),
+        "metrics": MemberKind(("metrics",), collections=("tasks/metrics",)),
+        "callbacks": MemberKind(("callbacks",), collections=("run/callbacks/progress",)),
+        "loggers": MemberKind(("loggers",), collections=("run/loggers",)),
+        "launchers": MemberKind(("launch",), frozenset({"launch"}), in_recipes=False),
+        "executors": MemberKind(
+            ("compare/executors",), frozenset({"base", "fork_server"}), in_recipes=False
+        ),
     }
 )
 REFERENCES = "references.bib"  # beside the encodings of zoo or of a plug-in
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
+RECIPE_KINDS = tuple(kind for kind, about in KINDS.items() if about.in_recipes)
 PLUGINS = "ZOO_PLUGINS"  # an environment variable, so that the processes of one run agree
 INSTALLED = tuple(
     point.value for point in importlib.metadata.entry_points(group="zoo.plugins")
@@ -82,9 +90,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices:
-    """Marks an option that holds members of a kind: `Annotated[..., Choices(kind)]`."""
+    """Marks an option that holds members of a kind: `Annotated[..., Choices(kind)]`.
+
+    Attributes:
+        kind: The kind.
+        may_be_empty: Whether a list may hold none.
+    """
 
     kind: str
+    may_be_empty: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,15 @@
 """A package beside the user is a plug-in without being installed."""
 
+import json
 import re
 import shutil
 import sys
 
 import pytest
 from tiny import ROOT
+
+from zoo import load_recipe
+from zoo.run import checkpoint
 
 FEW = [
     "data.train=32",
@@ -45,6 +49,40 @@ def test_its_recipe_trains_and_is_measured(beside):
     )
     assert code == 0, message
     assert "24 x 24" in out
+
+
+KINDS = {
+    "optim": "lion",
+    "schedules": "inverse_sqrt",
+    "metrics": "within_one",
+    "callbacks": "weight_norm",
+    "loggers": "json_lines",
+}
+
+
+def test_members_of_every_kind_are_used_by_name(beside, tmp_path):
+    for kind, name in KINDS.items():
+        assert re.search(f"^{name} ", beside("list", kind, "--plugin", "zoo_example")[1], re.M)
+    few = [*FEW, "trainer.log_every_n_steps=1"]
+    code, _, message = beside("fit", "vit_gaussian_lion", *few, "--plugin", "zoo_example")
+    assert code == 0, message
+    run = tmp_path / "runs" / "vit_gaussian_lion" / "latest"
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    logged = {name for line in lines for name in line}
+    assert {"train/weight_norm", "train/loss", "val/within_one", "test/within_one"} <= logged
+
+    content = checkpoint.read(run / "checkpoints" / "last.ckpt")
+    (state, *_) = content["optimizer_states"][0]["state"].values()
+    assert [*state] == ["momentum"]
+    stored = load_recipe(run / "recipe.yaml")
+    assert stored.optim.options["schedule"].name == "inverse_sqrt"
+    assert [one.name for one in stored.trainer.callbacks] == ["weight_norm", "learning_rate"]
+
+    code, _, message = beside(
+        "fit", "vit_gaussian_lion", "trainer.callbacks=[weigth_norm]", "--plugin", "zoo_example"
+    )
+    assert code == 2
+    assert "trainer.callbacks.0.name: there is no 'weigth_norm' among callbacks; did y" in message
 
 
 def test_a_run_without_its_plug_in_is_told(beside, monkeypatch):

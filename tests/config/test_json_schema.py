@@ -49,6 +49,11 @@ def test_shipped_files_are_valid(path, validator):
         "trainer: {fast_dev_run: yes}",
         "trainer: {max_epochs: -1}",
         "trainer: 3",
+        "trainer: {logger: [tensorbord]}",
+        "trainer: {logger: {name: trackio, projekt: mine}}",
+        "trainer: {callbacks: [gradient]}",
+        "task: {metrics: [f2]}",
+        "optim: {schedule: cosin}",
         "evaluate: {resolutions: 24}",
         "evaluate: {resolutions: [24px]}",
         "diagnostics: {layers: [-1]}",
@@ -62,6 +67,16 @@ def test_what_zoo_refuses_is_refused(change, validator, tmp_path):
     with pytest.raises(RecipeError):
         load(path, [])
     assert find_errors(validator, path)
+
+
+@pytest.mark.parametrize(
+    "change", ["trainer: {logger: [], callbacks: learning_rate}", "task: {metrics: []}"]
+)
+def test_lists_of_none_and_single_members_are_valid(change, validator, tmp_path):
+    path = tmp_path / "right.yaml"
+    path.write_text(f"extends: vit_comrope\n{change}\n")
+    load(path, [])
+    assert not find_errors(validator, path)
 
 
 @pytest.mark.parametrize(

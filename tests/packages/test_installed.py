@@ -76,7 +76,10 @@ def test_it_lists_what_there_is(environment):
         for name in ("comrope_ld", "vit_comrope", "digits", "vit")
     )
     recipes = {line.split()[0] for line in environment.run("zoo", "list", "recipes").splitlines()}
-    assert recipes == {path.stem for path in (ROOT / "recipes").glob("*.yaml")} | {"vit_gaussian"}
+    assert recipes == {path.stem for path in (ROOT / "recipes").glob("*.yaml")} | {
+        "vit_gaussian",
+        "vit_gaussian_lion",
+    }
 
 
 def test_recipes_of_the_wheel_and_of_the_plug_in_train(environment, printed):

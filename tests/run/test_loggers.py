@@ -11,7 +11,9 @@ from lightning.pytorch.loggers import wandb as of_wandb
 
 import zoo
 from zoo.cli import main
+from zoo.errors import RecipeError
 from zoo.run import loggers
+from zoo.run.fit import fit
 
 
 @pytest.fixture
@@ -131,9 +133,9 @@ def test_mlflow_is_told_the_recipe_and_metrics_in_the_run_directory(mlflow, made
     run, given = mlflow
     made("mlflow")
     assert given == [f"sqlite:///{Path('runs/one/mlflow.db').resolve()}"]
-    name, params, metrics = run.logged
+    name, *params, metrics = run.logged  # MLflow takes a hundred at a time
     assert name == "vit_none"
-    assert {("seed", "0"), ("model/dim", "16")} <= set(params)
+    assert {("seed", "0"), ("model/dim", "16")} <= {one for part in params for one in part}
     assert metrics == [("train/loss", 2.0)]
 
 
@@ -180,3 +182,40 @@ def test_a_small_confusion_matrix_is_a_table_in_tensorboard(made, monkeypatch):
     loggers.write_confusion(found, path, [*map(str, range(21))], many, 7)
     assert len(shown) == 1
     assert json.loads(path.read_text())["counts"] == many
+
+
+def test_trackio_begins_a_run_with_the_recipe(made, monkeypatch):
+    given, entries = [], []
+    run = SimpleNamespace(
+        log=lambda metrics, step: entries.append((step, metrics)), finish=lambda: None
+    )
+    fake = module("trackio", init=lambda **options: (given.append(options), run)[1])
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    recipe, (_, logger) = made("{name: trackio, project: mine}")
+    (options,) = given
+    assert (options["project"], options["config"]) == ("mine", recipe.plain())
+    assert options["name"].startswith("one-")
+    logger.finalize("success")
+    logger.log_metrics({"test/loss": 1.0}, 4)  # after training
+    assert entries == [(3, {"train/loss": 2.0}), (4, {"test/loss": 1.0})]
+    assert given[1] == options
+
+
+def test_callbacks_by_name_log_more_of_training(tiny):
+    more = ["trainer.callbacks=[learning_rate, gradient_norm]", "trainer.log_every_n_steps=1"]
+    more += ["trainer.max_epochs=1", "optim.warmup_ratio=0.5", "trainer.logger=csv"]
+    fit("vit_comrope", [*tiny, *more], Path("run"), "never")
+    _, rows = loggers.read(Path("run/metrics.csv"))
+    steps = [row for row in rows if row["train/loss"]]
+    rates = [float(row["train/learning_rate"]) for row in steps]
+    peak = zoo.load_recipe("run/recipe.yaml").optim.options["lr"]
+    assert rates[:3] == pytest.approx([peak / 3, 2 * peak / 3, peak])
+    assert all(float(row["train/gradient_norm"]) > 0 for row in steps)
+    assert not list(Path("run").glob("tensorboard*"))
+
+
+@pytest.mark.parametrize("section", ["logger", "callbacks"])
+def test_a_member_is_listed_once(section, tiny):
+    name = "csv" if section == "logger" else "learning_rate"
+    with pytest.raises(RecipeError, match=rf"trainer.{section}.1: {name} appears twice; list it"):
+        zoo.load_recipe("vit_none", [f"trainer.{section}=[{name},{name}]"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import zoo
+from zoo.errors import RecipeError
 from zoo.optim.optimizers import AdamW
 from zoo.run.build import build_task
 from zoo.tasks.classification import _make_metrics
@@ -88,7 +89,7 @@ def test_the_loss_of_shares_is_the_share_of_losses(task):
 
 def test_a_test_gives_f1_and_calibration_error(task):
     metrics = task.test_metrics
-    assert "f1" not in task.val_metrics
+    assert {"f1", "ece"} < {*task.val_metrics}
     # two classes of ten, one image of each right and a third wrong, all with confidence 0.9
     logits = torch.full((3, 10), 0.1 / 9).log()
     logits[[0, 1, 2], [0, 1, 1]] = torch.tensor(0.9).log()
@@ -118,3 +119,35 @@ def test_a_confusion_matrix_counts_labels_by_predictions(task, monkeypatch):
         task.on_test_epoch_end()
         assert [row[:3] for row in task.confusion[:3]] == [[0, 1, 0], [0, 1, 0], [0, 0, 1]]
     task.test_metrics.reset()
+
+
+def test_metrics_are_chosen_by_name_and_options():
+    chosen = ["task.metrics=[{name: f1, average: weighted}]", "model.depth=1"]
+    task = build_task(zoo.load_recipe("vit_none", chosen))
+    assert {*task.test_metrics} == {"accuracy", "loss", "top5", "f1"}
+    assert task.test_metrics["f1"].average == "weighted"
+    plain = build_task(zoo.load_recipe("vit_none", ["task.metrics=[]"]))
+    assert {*plain.val_metrics} == {"accuracy", "loss", "top5"}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "metrics", "problem"),
+    [
+        (
+            "vit_none",
+            "[f2]",
+            "task.metrics.0.name: there is no 'f2' among metrics; did you mean f1",
+        ),
+        ("vit_none", "[f1, ece, f1]", "task.metrics.2: f1 is measured already; leave it out"),
+        ("vit_none", "[{name: f1, averag: macro}]", "did you mean task.metrics.0.average?"),
+        (
+            "copying_none",
+            "[f1]",
+            "task.metrics.0: f1 measures images or labelled texts, and the data yields text",
+        ),
+    ],
+)
+def test_a_metric_that_cannot_be_measured_is_refused(recipe, metrics, problem):
+    with pytest.raises(RecipeError) as caught:
+        zoo.load_recipe(recipe, [f"task.metrics={metrics}"])
+    assert problem in str(caught.value)

@@ -9,9 +9,9 @@ from zoo import registry
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.reporting.tables import format_table
 
-SUMMARY = "list encodings, recipes, data sources, tasks and models"
+SUMMARY = "list encodings, recipes, and everything else that a recipe names"
 EXAMPLE = "zoo list encodings"
-KINDS = ("encodings", "recipes", "data", "tasks", "models")
+KINDS = ("encodings", "recipes", *(kind for kind in registry.RECIPE_KINDS if kind != "encodings"))
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

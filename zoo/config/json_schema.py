@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from zoo.config.schema import Sections
 from zoo.config.signature import Option, extras, fields, read_options
 from zoo.config.tree import to_plain
-from zoo.registry import COUNTED, Between, Choice, Choices, Matches, names, summaries
+from zoo.registry import COUNTED, RECIPE_KINDS, Between, Choice, Choices, Matches, names, summaries
 
 Schema = dict[str, Any]
 SCALARS: Mapping[Any, Schema] = {
@@ -30,7 +30,6 @@ REFERENCE: Schema = {"type": "string", "pattern": r"\$\{"}
 
 def build_schema() -> Schema:
     """Build the schema of a recipe; members of plug-ins are part of it."""
-    kinds = ("models", "encodings", "data", "tasks", "optim")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A recipe of zoo",
@@ -40,7 +39,7 @@ def build_schema() -> Schema:
             **_describe_options(fields(Sections)),
         },
         "additionalProperties": False,
-        "$defs": {kind: describe_members(kind) for kind in kinds},
+        "$defs": {kind: describe_members(kind) for kind in RECIPE_KINDS},
     }
 
 
@@ -126,7 +125,7 @@ def _describe_marks(inner: Any, marks: Sequence[Any]) -> Schema:
             one = {"$ref": f"#/$defs/{mark.kind}"}
             if inner is Choice:
                 return one
-            return {"anyOf": [one, {**_list_of(one), "minItems": 1}]}
+            return {"anyOf": [one, {**_list_of(one), "minItems": 0 if mark.may_be_empty else 1}]}
 
     plain = dict(SCALARS.get(inner, describe_annotation(inner)))
     for mark in marks:

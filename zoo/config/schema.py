@@ -38,12 +38,12 @@ Precision = Literal[
 ]
 Scalar = int | float | bool | str | None
 Plain = Scalar | tuple[Scalar, ...] | Mapping[str, Scalar]
-Tracker = Literal["tensorboard", "wandb", "mlflow"]
 # the weights themselves are rounded
 COARSE = ("16-true", "bf16-true", "transformer-engine", "transformer-engine-float16")
 # options that Lightning does not have, or has in another form
 OURS = (
     "logger",
+    "callbacks",
     "fast_dev_run",
     "compile",
     "activation_checkpointing",
@@ -100,8 +100,12 @@ class TrainerOptions:
     """Train on this many fixed batches, to see whether the model can overfit them."""
     fast_dev_run: bool = False
     """Run one batch each of training, validation and test."""
-    logger: Tracker | tuple[Tracker, ...] = ("tensorboard",)
-    """Trackers to log to besides metrics.csv."""
+    logger: Annotated[tuple[Choice, ...], Choices("loggers", may_be_empty=True)] = (
+        Choice("tensorboard"),
+    )
+    """Loggers beside metrics.csv, which is always written; [] for none."""
+    callbacks: Annotated[tuple[Choice, ...], Choices("callbacks", may_be_empty=True)] = ()
+    """Callbacks to add to those of zoo."""
     compile: bool = False
     """Compile the blocks of the model with torch.compile."""
     activation_checkpointing: bool = False
@@ -131,6 +135,11 @@ class TrainerOptions:
             if steps and self.max_steps and steps > self.max_steps:
                 problem = f"{steps} steps are longer than training, max_steps {self.max_steps}"
                 yield join(key, name), problem, "choose fewer steps, or leave it out"
+        for name in ("logger", "callbacks"):
+            found = [choice.name for choice in getattr(self, name)]
+            for number, one in enumerate(found):
+                if one in found[:number]:
+                    yield join(key, f"{name}.{number}"), f"{one} appears twice", "list it once"
         if self.compile and self.strategy == "fsdp":
             remedy = "leave it out, or choose strategy ddp"
             yield join(key, "compile"), "sharded blocks cannot be compiled", remedy
@@ -144,11 +153,6 @@ class TrainerOptions:
             problem = f"an average moves in steps that precision {self.precision} rounds away"
             remedy = "choose bf16-mixed or 16-mixed, or leave ema_decay out"
             yield join(key, "ema_decay"), problem, remedy
-
-    @property
-    def trackers(self) -> tuple[str, ...]:
-        """`logger` as a list."""
-        return (self.logger,) if isinstance(self.logger, str) else self.logger
 
 
 @dataclass(frozen=True, kw_only=True)

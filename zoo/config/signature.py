@@ -100,14 +100,24 @@ def read_options(kind: str, name: str) -> dict[str, Option]:
 
 
 def _find_init(member: Member) -> ast.arguments:
-    """Return the arguments of a class's own `__init__`. Raises LookupError if it has none."""
+    """Return the arguments of `__init__` of a class, or of its base in the same file.
+
+    Raises:
+        LookupError: Another file has it, or a decorator writes it.
+    """
     tree = parse_file(member.path, member.path.stat().st_mtime_ns)
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == member.class_name:
-            for statement in node.body:
-                if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
-                    return statement.args
-    raise LookupError(f"{member.class_name} has no __init__ of its own")
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    name = member.class_name
+    while node := classes.get(name):
+        for statement in node.body:
+            if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
+                return statement.args
+        if "dataclass" in "".join(map(ast.unparse, node.decorator_list)) or len(node.bases) > 1:
+            break
+        if not node.bases:
+            return ast.arguments([], [], kwonlyargs=[], kw_defaults=[], defaults=[])
+        name = ast.unparse(node.bases[0])
+    raise LookupError(f"{member.class_name} has no __init__ in its file")
 
 
 class ModuleNames(dict[str, Any]):

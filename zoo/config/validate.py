@@ -180,7 +180,7 @@ class Validator:
         if isinstance(marks[0], Choices):
             if inner is Choice:
                 return self.validate_choice(marks[0].kind, value, key)
-            return self.validate_choices(marks[0].kind, value, key)
+            return self.validate_choices(marks[0], value, key)
         typed = self.validate(inner, value, key)
         if key in self.untyped:
             return typed
@@ -243,13 +243,14 @@ class Validator:
         except OptionError as error:
             return self.refuse(join(key, error.key), value, str(error))
 
-    def validate_choices(self, kind: str, value: Any, key: str) -> Any:
+    def validate_choices(self, mark: Choices, value: Any, key: str) -> Any:
         """Return a tuple of choices; one alone is short for a list of it."""
+        kind = mark.kind
         annotation = Annotated[Choice, Choices(kind)]
         if not isinstance(value, str | dict | list):
             return self.refuse_type(annotation, value, key)
         entries = value if isinstance(value, list) else [value]
-        if not entries:
+        if not entries and not mark.may_be_empty:
             return self.refuse(key, value, f"a list of no {kind}", suggest("", names(kind)))
         pairs = enumerate(entries)
         return tuple(self.validate(annotation, entry, join(key, i)) for i, entry in pairs)

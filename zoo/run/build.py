@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from functools import cached_property
 from typing import Any, Literal, cast, get_args, get_type_hints
 
@@ -63,6 +63,10 @@ class Experiment:
         """The optimizer's settings, not yet bound to a model. Raises OptionError."""
         optim = self.recipe.optim
         return cast(Optimizer, registry.find("optim", optim.name)(**optim.options))
+
+    def build_callback(self, choice: Choice) -> L.Callback:
+        """Build a callback that the recipe names. Raises OptionError."""
+        return cast(L.Callback, registry.find("callbacks", choice.name)(**choice.options))
 
     @cached_property
     def meta_model(self) -> nn.Module:
@@ -168,7 +172,8 @@ def find_reader(recipe: Recipe, section: Literal["model", "task"], spec: DataSpe
 
 def build_trainer(recipe: Recipe) -> L.Trainer:
     """Build Lightning's trainer; it prints nothing itself and has no loggers or callbacks yet."""
-    options = {key: value for key, value in asdict(recipe.trainer).items() if key not in OURS}
+    known = [field.name for field in fields(recipe.trainer) if field.name not in OURS]
+    options = {name: getattr(recipe.trainer, name) for name in known}
     if options["max_epochs"] is None and options["max_steps"] is not None:
         options["max_epochs"] = -1
     options["max_steps"] = options["max_steps"] or -1

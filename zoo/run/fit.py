@@ -361,6 +361,7 @@ def _build_callbacks(
         )
     if recipe.trainer.early_stopping is not None:
         callbacks.append(StopWithoutImprovement(task, recipe.trainer.early_stopping))
+    callbacks += [experiment.build_callback(choice) for choice in recipe.trainer.callbacks]
     progress = [TrainingProgress(), EvaluationProgress()]
     return [*callbacks, *progress, FiniteGuard(checkpoints), checkpoints, *last]
 

@@ -1,4 +1,4 @@
-"""Loggers: metrics.csv always, the trackers that a recipe names, and train.log."""
+"""Loggers: metrics.csv always, those that a recipe names, and train.log."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from zoo import registry
 from zoo.config import Recipe
 from zoo.errors import RecipeError
+from zoo.registry import Choice, register
 from zoo.run import atomic_io
 
 log = logging.getLogger("zoo")
@@ -117,26 +120,215 @@ class MetricsFile(Logger):
         unfinished.replace(self.path)
 
 
-def check_installed(recipe: Recipe) -> None:
-    """Raise RecipeError where a tracker that the recipe names is not installed."""
-    issues = [
-        recipe.make_issue(
-            "trainer.logger", f"{name} is not installed", f"pip install {name}, or leave it out"
+class LoggedRun(NamedTuple):
+    """The run that a logger writes about.
+
+    Attributes:
+        recipe: Its recipe.
+        folder: Its directory.
+        step: Optimizer steps done; a resumed run repeats those from here on.
+    """
+
+    recipe: Recipe
+    folder: Path
+    step: int
+
+
+class Tracker:
+    """The base class of loggers: builds one of Lightning's for a run.
+
+    Options of a logger are keyword-only arguments.
+    """
+
+    name: str
+    package: str | None = None
+    """The distribution that it needs beside those that zoo needs, if any."""
+
+    def build(self, run: LoggedRun) -> Logger:
+        """Build the logger of a run."""
+        raise NotImplementedError
+
+
+@register
+class Csv(Tracker):
+    """metrics.csv in the run directory; every run has it."""
+
+    name = "csv"
+
+    def build(self, run: LoggedRun) -> Logger:
+        """Build the logger."""
+        return MetricsFile(run.folder / "metrics.csv", keep_until=run.step)
+
+
+@register
+class TensorBoard(Tracker):
+    """TensorBoard's files in the run directory, with histograms and pictures of attention."""
+
+    name = "tensorboard"
+
+    def build(self, run: LoggedRun) -> Logger:
+        """Build the logger."""
+        return TensorBoardLogger(
+            run.folder, name="", version="tensorboard", default_hp_metric=False
         )
-        for name in recipe.trainer.trackers
-        if find_spec(name) is None
-    ]
+
+
+@register
+class Wandb(Tracker):
+    """Weights & Biases: offline unless WANDB_MODE=online; a resumed run keeps its identity."""
+
+    name = "wandb"
+    package = "wandb"
+
+    def build(self, run: LoggedRun) -> Logger:
+        """Build the logger."""
+        return WandbLogger(
+            name=run.folder.name,
+            id=_make_identity(run.folder),
+            project=os.environ.get("WANDB_PROJECT", "zoo"),
+            save_dir=run.folder,
+            offline=os.environ.get("WANDB_MODE", "offline") != "online",
+        )
+
+
+@register
+class Mlflow(Tracker):
+    """MLflow at MLFLOW_TRACKING_URI, or else a database in the run directory."""
+
+    name = "mlflow"
+    package = "mlflow"
+
+    def build(self, run: LoggedRun) -> Logger:
+        """Build the logger."""
+        uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
+        if not uri:
+            # a database, since MLflow 3.13 refuses plain files
+            uri = f"sqlite:///{run.folder.resolve() / 'mlflow.db'}"
+            artifacts = (run.folder / "mlflow").resolve().as_uri()
+        return MLFlowLogger(
+            experiment_name=run.recipe.name,
+            run_name=run.folder.name,
+            tracking_uri=uri,
+            artifact_location=artifacts,
+        )
+
+
+@register
+class Trackio(Tracker):
+    """Trackio, which keeps runs in its own folder on this machine; a resumed run goes on.
+
+    Args:
+        project: Name of the project. None: the name of the recipe.
+    """
+
+    name = "trackio"
+    package = "trackio"
+
+    def __init__(self, *, project: str | None = None) -> None:
+        self.project = project
+
+    def build(self, run: LoggedRun) -> Logger:
+        """Build the logger."""
+        return TrackioLogger(
+            self.project or run.recipe.name, f"{run.folder.name}-{_make_identity(run.folder)}"
+        )
+
+
+class TrackioLogger(Logger):
+    """Writes to a run of trackio, which begins with its first entry.
+
+    Args:
+        project: Name of the project.
+        run: Name of the run.
+    """
+
+    def __init__(self, project: str, run: str) -> None:
+        super().__init__()
+        self._project, self._run, self._config = project, run, dict[str, Any]()
+
+    @property
+    def name(self) -> str:
+        return self._project
+
+    @property
+    def version(self) -> str:
+        return self._run
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """The run of trackio, with `log` and `finish`."""
+        if self._experiment is None:
+            import trackio
+
+            self._experiment = trackio.init(
+                project=self._project,
+                name=self._run,
+                config=self._config,
+                resume="allow",
+                embed=False,
+            )
+        return self._experiment
+
+    _experiment: Any = None
+
+    @rank_zero_only
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
+    ) -> None:
+        """Keep the recipe, with which the run begins."""
+        self._config = dict(params if isinstance(params, dict) else vars(params))
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.experiment.log(dict(metrics), step=step)
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Send what waits, and end the run; more entries resume it."""
+        if self._experiment is not None:
+            self._experiment.finish()
+            self._experiment = None
+
+
+def _make_identity(run: Path) -> str:
+    """Return a short name for a run directory of this machine."""
+    identity = f"{platform.node()} {run.resolve()}"
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]
+
+
+def check_installed(recipe: Recipe) -> None:
+    """Raise RecipeError where a logger that the recipe names is not installed."""
+    issues = []
+    for choice in recipe.trainer.logger:
+        package = registry.find("loggers", choice.name).package
+        if package is not None and find_spec(package) is None:
+            problem, remedy = f"{package} is not installed", f"pip install {package}"
+            issues.append(
+                recipe.make_issue("trainer.logger", problem, f"{remedy}, or leave it out")
+            )
     if issues:
         raise RecipeError(*issues)
 
 
 def build_loggers(recipe: Recipe, run: Path, keep_until: int) -> list[Logger]:
-    """Build the loggers: metrics.csv, keeping rows before a step, and trackers with the recipe."""
-    builders = {"tensorboard": _build_tensorboard, "wandb": _build_wandb, "mlflow": _build_mlflow}
-    trackers = [builders[name](recipe, run) for name in dict.fromkeys(recipe.trainer.trackers)]
-    for tracker in trackers:
-        tracker.log_hyperparams(recipe.plain())
-    return [MetricsFile(run / "metrics.csv", keep_until=keep_until), *trackers]
+    """Build the loggers: metrics.csv, then those of the recipe, which are given the recipe.
+
+    Args:
+        recipe: The recipe of the run.
+        run: The run directory.
+        keep_until: Optimizer steps done by the checkpoint that the run resumes from.
+    """
+    about = LoggedRun(recipe, run, keep_until)
+    first = Choice("csv")
+    built = []
+    for choice in (first, *(one for one in recipe.trainer.logger if one.name != first.name)):
+        tracker: Tracker = registry.find("loggers", choice.name)(**choice.options)
+        logger = tracker.build(about)
+        if choice is not first:
+            logger.log_hyperparams(recipe.plain())
+        built.append(logger)
+    return built
 
 
 def log_results(
@@ -183,34 +375,3 @@ def write_confusion(
         if isinstance(logger, TensorBoardLogger):
             lines = ("| " + " | ".join(cells) + " |" for cells in table)
             logger.experiment.add_text("test/confusion", "\n".join(lines), step)
-
-
-def _build_tensorboard(recipe: Recipe, run: Path) -> Logger:
-    return TensorBoardLogger(run, name="", version="tensorboard", default_hp_metric=False)
-
-
-def _build_wandb(recipe: Recipe, run: Path) -> Logger:
-    """Build W&B's logger: offline unless WANDB_MODE=online; a resumed run keeps its identity."""
-    identity = f"{platform.node()} {run.resolve()}"
-    return WandbLogger(
-        name=run.name,
-        id=hashlib.sha256(identity.encode()).hexdigest()[:12],
-        project=os.environ.get("WANDB_PROJECT", "zoo"),
-        save_dir=run,
-        offline=os.environ.get("WANDB_MODE", "offline") != "online",
-    )
-
-
-def _build_mlflow(recipe: Recipe, run: Path) -> Logger:
-    """Build MLflow's logger, which writes to MLFLOW_TRACKING_URI, else into the run directory."""
-    uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
-    if not uri:
-        # a database, since MLflow 3.13 refuses plain files
-        uri = f"sqlite:///{run.resolve() / 'mlflow.db'}"
-        artifacts = (run / "mlflow").resolve().as_uri()
-    return MLFlowLogger(
-        experiment_name=recipe.name,
-        run_name=run.name,
-        tracking_uri=uri,
-        artifact_location=artifacts,
-    )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from zoo import registry
 from zoo.attention.layer import SelfAttention
 from zoo.config import Recipe
 from zoo.data.base import Datasets
@@ -44,6 +45,12 @@ def check(
     issues = IssueCollector(recipe)
     with issues.collect("optim"):
         experiment.optimizer  # noqa: B018
+    for number, choice in enumerate(recipe.trainer.callbacks):
+        with issues.collect(f"trainer.callbacks.{number}"):
+            experiment.build_callback(choice)
+    for number, choice in enumerate(recipe.trainer.logger):
+        with issues.collect(f"trainer.logger.{number}"):
+            registry.find("loggers", choice.name)(**choice.options)
     with issues.collect("data"):
         experiment.spec  # noqa: B018
         unmet = [*conditions.check_data(experiment)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import lightning as L
 import torch
@@ -16,9 +16,14 @@ from torch.distributed.tensor import DTensor
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import DataSpec
 from zoo.errors import OptionError
+from zoo.registry import Choice, Choices
 
 # sharding looks for tensors in the arguments and results of blocks
 torch.export.register_dataclass(Tokens)
+
+
+Metrics = Annotated[tuple[Choice, ...], Choices("metrics", may_be_empty=True)]
+"""Metrics that a recipe names, beside those of its task."""
 
 
 class Optimizer(Protocol):

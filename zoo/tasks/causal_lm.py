@@ -13,8 +13,8 @@ from zoo.attention.kv_cache import SegmentMemory
 from zoo.data.spec import TextBatch, TextSpec
 from zoo.errors import OptionError, ZooError
 from zoo.registry import register
-from zoo.tasks.base import Optimizer, Task
-from zoo.tasks.metrics import TokenCounts, TokenMetrics, mean_loss
+from zoo.tasks.base import Metrics, Optimizer, Task
+from zoo.tasks.metrics import MEASURED, ChosenMetrics, TokenCounts, TokenMetrics, mean_loss
 
 
 @register
@@ -32,11 +32,19 @@ class CausalLM(Task):
     After a test `position_losses` holds the mean loss by position in the window,
     `position_accuracies` the accuracy (None where there was no target), and `position_counts` the
     number of targets.
+
+    Args:
+        model: The model.
+        optim: Creates the optimizer.
+        spec: The facts of the data.
+        metrics: Further metrics of validation and test.
     """
 
     monitor, mode = "val/loss", "min"
 
-    def __init__(self, model: nn.Module, optim: Optimizer, spec: TextSpec) -> None:
+    def __init__(
+        self, model: nn.Module, optim: Optimizer, spec: TextSpec, *, metrics: Metrics = ()
+    ) -> None:
         super().__init__(model, optim, spec)
         memory = getattr(model, "memory_length", None)
         if not isinstance(memory, int):
@@ -45,6 +53,7 @@ class CausalLM(Task):
         self.unit, self.has_answers = spec.vocabulary.unit, spec.targets == "answers"
         self.val_metrics = TokenMetrics(spec.length)
         self.test_metrics = TokenMetrics(spec.length)
+        self.chosen_metrics = ChosenMetrics(metrics, spec, MEASURED)
         self.memories = {split: LoopMemory(memory) for split in ("train", "val", "test")}
         self.position_losses: list[float | None] = []
         self.position_accuracies: list[float | None] = []
@@ -82,10 +91,11 @@ class CausalLM(Task):
         """Start without memory, and without counts of a loop that was interrupted."""
         self.memories["val"].forget()
         self.val_metrics.reset()
+        self.chosen_metrics["val"].reset()
 
     def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
         """Update the validation metrics."""
-        self.val_metrics.update(self.logits("val", batch), batch.targets, batch.target_bytes)
+        self._update("val", self.val_metrics, batch)
 
     def on_validation_epoch_end(self) -> None:
         """Log the validation metrics."""
@@ -95,11 +105,12 @@ class CausalLM(Task):
         """Start without memory and counts."""
         self.memories["test"].forget()
         self.test_metrics.reset()
+        self.chosen_metrics["test"].reset()
         self.test_metrics.widen(self.longest_test_window)
 
     def test_step(self, batch: TextBatch, batch_idx: int) -> None:
         """Update the test metrics."""
-        self.test_metrics.update(self.logits("test", batch), batch.targets, batch.target_bytes)
+        self._update("test", self.test_metrics, batch)
 
     def on_test_epoch_end(self) -> None:
         """Log the test metrics, and keep those by position."""
@@ -108,11 +119,17 @@ class CausalLM(Task):
         self.position_accuracies = counts.position_accuracies()
         self.position_counts = counts.targets.tolist()
 
+    def _update(self, split: str, metrics: TokenMetrics, batch: TextBatch) -> None:
+        logits = self.logits(split, batch)
+        metrics.update(logits, batch.targets, batch.target_bytes)
+        self.chosen_metrics[split].update(logits, batch.targets)
+
     def _log_metrics(self, split: str, metrics: TokenMetrics) -> TokenCounts:
         counts = metrics.compute()  # the same in every process
         values = counts.measures() | counts.bits(self.unit)
         if self.has_answers:
             values |= counts.exact_match()
+        values |= self.chosen_metrics[split].compute()
         self.log_dict({f"{split}/{name}": value for name, value in values.items()}, sync_dist=True)
         return counts
 

@@ -1,4 +1,4 @@
-"""Classification: cross-entropy, accuracy, top-5, F1, calibration."""
+"""Classification: cross-entropy, accuracy, top-5, and metrics by name."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from typing import Annotated, Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, MetricCollection
-from torchmetrics.classification import (
-    MulticlassAccuracy,
-    MulticlassCalibrationError,
-    MulticlassConfusionMatrix,
-    MulticlassF1Score,
-)
+from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 from zoo.data.spec import ImageSpec, TextClassificationSpec
-from zoo.registry import Between, register
-from zoo.tasks.base import Optimizer, Task
-from zoo.tasks.metrics import propagate_infinity
+from zoo.registry import Between, Choice, register
+from zoo.tasks.base import Metrics, Optimizer, Task
+from zoo.tasks.metrics import build_metrics, propagate_infinity
+
+CHOSEN = (Choice("f1"), Choice("ece"))
 
 
 @register
@@ -25,9 +22,8 @@ class Classification(Task):
     """Train a model [B, ...] -> [B, classes] on (inputs, labels).
 
     Labels are numbers [B], or in training also probabilities [B, classes] of mixed images. Logs
-    train/loss, and for val and test: loss (of hard labels), accuracy, top5. A test also gives f1,
-    the mean over classes, and ece, the expected calibration error in 15 bins of confidence; after
-    it, `confusion` holds the number of samples by label (rows) and prediction (columns).
+    train/loss, and for val and test: loss (of hard labels), accuracy, top5 and the chosen metrics.
+    After a test, `confusion` holds the number of samples by label (rows) and prediction (columns).
 
     Args:
         model: The model.
@@ -36,6 +32,7 @@ class Classification(Task):
         label_smoothing: Label smoothing in training.
         monitor: Choose the best checkpoint by val/accuracy or val/loss; on a small validation set
             the loss is more precise.
+        metrics: Further metrics; f1 is the mean over classes, ece the expected calibration error.
     """
 
     def __init__(
@@ -46,18 +43,15 @@ class Classification(Task):
         *,
         label_smoothing: Annotated[float, Between(0, 0.99)] = 0.0,
         monitor: Literal["accuracy", "loss"] = "accuracy",
+        metrics: Metrics = CHOSEN,
     ) -> None:
         super().__init__(model, optim, spec)
         self.monitor, self.mode = f"val/{monitor}", "max" if monitor == "accuracy" else "min"
         self.label_smoothing = label_smoothing
         self.val_metrics = _make_metrics(spec.classes)
         self.test_metrics = _make_metrics(spec.classes)
-        self.test_metrics.add_metrics(
-            {
-                "f1": MulticlassF1Score(spec.classes, average="macro"),
-                "ece": MulticlassCalibrationError(spec.classes, n_bins=15),
-            }
-        )
+        for collection in (self.val_metrics, self.test_metrics):
+            collection.add_metrics(build_metrics(metrics, spec, [*collection]))
         self._confusion = MulticlassConfusionMatrix(spec.classes, validate_args=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -103,10 +97,7 @@ class Classification(Task):
         logits = self(*self.inputs(batch))
         metrics["loss"].update(F.cross_entropy(logits.float(), labels, reduction="none"))
         for name, metric in metrics.items():
-            if name == "ece":
-                # given logits that lie between 0 and 1, it would take them for probabilities
-                metric.update(logits.float().softmax(-1), labels)
-            elif name != "loss":
+            if name != "loss":
                 metric.update(logits, labels)
         values = {f"{split}/{name}": metric for name, metric in metrics.items()}
         self.log_dict(values, batch_size=len(labels))

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from zoo.data.spec import IGNORE_INDEX, TextBatch, TextSpec
 from zoo.errors import OptionError
 from zoo.registry import Between, register
-from zoo.tasks.base import Optimizer, Task
-from zoo.tasks.metrics import TokenMetrics, mean_loss
+from zoo.tasks.base import Metrics, Optimizer, Task
+from zoo.tasks.metrics import MEASURED, ChosenMetrics, TokenMetrics, mean_loss
 
 # of the chosen tokens; the others are left as they are
 MASKED, REPLACED = 0.8, 0.1
@@ -35,6 +35,7 @@ class MaskedLM(Task):
         optim: Creates the optimizer.
         spec: The facts of the data.
         mask_ratio: Probability of choosing a token.
+        metrics: Further metrics of validation and test.
     """
 
     monitor, mode = "val/loss", "min"
@@ -46,6 +47,7 @@ class MaskedLM(Task):
         spec: TextSpec,
         *,
         mask_ratio: Annotated[float, Between(0.001, 1)] = 0.15,
+        metrics: Metrics = (),
     ) -> None:
         super().__init__(model, optim, spec)
         mask_token = getattr(model, "mask_token", None)
@@ -55,6 +57,7 @@ class MaskedLM(Task):
         self.mask_ratio, self.mask_token = mask_ratio, mask_token
         self.val_metrics = TokenMetrics(spec.length)
         self.test_metrics = TokenMetrics(spec.length)
+        self.chosen_metrics = ChosenMetrics(metrics, spec, MEASURED)
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         """Compute logits [B, N, V]."""
@@ -76,19 +79,21 @@ class MaskedLM(Task):
     def on_validation_epoch_start(self) -> None:
         """Start without counts."""
         self.val_metrics.reset()
+        self.chosen_metrics["val"].reset()
 
     def on_test_epoch_start(self) -> None:
         """Start without counts."""
         self.test_metrics.reset()
+        self.chosen_metrics["test"].reset()
         self.test_metrics.widen(self.longest_test_window)
 
     def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
         """Update the validation metrics."""
-        self._update(self.val_metrics, batch)
+        self._update("val", self.val_metrics, batch)
 
     def test_step(self, batch: TextBatch, batch_idx: int) -> None:
         """Update the test metrics."""
-        self._update(self.test_metrics, batch)
+        self._update("test", self.test_metrics, batch)
 
     def on_validation_epoch_end(self) -> None:
         """Log the validation metrics."""
@@ -138,10 +143,13 @@ class MaskedLM(Task):
         others = generator.integers(self.mask_token, size=len(window))
         return torch.from_numpy(draws), torch.from_numpy(others)
 
-    def _update(self, metrics: TokenMetrics, batch: TextBatch) -> None:
+    def _update(self, split: str, metrics: TokenMetrics, batch: TextBatch) -> None:
         inputs, targets = self._mask_by_window(batch)
-        metrics.update(self(inputs, batch.documents), targets)
+        logits = self(inputs, batch.documents)
+        metrics.update(logits, targets)
+        self.chosen_metrics[split].update(logits, targets)
 
     def _log_metrics(self, split: str, metrics: TokenMetrics) -> None:
-        values = metrics.compute().measures()  # the same in every process
+        # the same in every process
+        values = metrics.compute().measures() | self.chosen_metrics[split].compute()
         self.log_dict({f"{split}/{name}": value for name, value in values.items()}, sync_dist=True)

@@ -1,17 +1,21 @@
-"""Loss and metrics of predicted tokens, by position in the window."""
+"""Loss and metrics of predicted tokens, by position in the window; metrics that recipes name."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal, NamedTuple, get_args, get_type_hints
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.classification import MulticlassCalibrationError, MulticlassF1Score
 
-from zoo.data.spec import IGNORE_INDEX
+from zoo import registry
+from zoo.data.spec import IGNORE_INDEX, DataSpec, ImageSpec, TextClassificationSpec
+from zoo.errors import OptionError
+from zoo.registry import Choice, Count, register
 
 
 def mean_loss(
@@ -39,6 +43,18 @@ def propagate_infinity(loss: Tensor, logits: Tensor) -> Tensor:
     not the label's. Such a logit is the result of an overflow.
     """
     return loss + 0 * logits.detach().amin()
+
+
+MEASURED = (
+    "loss",
+    "perplexity",
+    "accuracy",
+    "exact",
+    "bits_per_byte",
+    "bits_per_character",
+    "bits_per_token",
+)
+"""What tasks of predicted tokens measure anyway."""
 
 
 class TokenCounts(NamedTuple):
@@ -141,6 +157,93 @@ class TokenMetrics(Metric):
         return TokenCounts(
             self.loss, self.targets, self.correct, self.bytes, self.answers, self.exact
         )
+
+
+@register
+class F1(MulticlassF1Score):
+    """F1 of classes, the mean over them.
+
+    Args:
+        spec: The facts of the data.
+        average: macro weighs all classes alike, weighted each by its samples.
+    """
+
+    name = "f1"
+
+    def __init__(
+        self,
+        spec: ImageSpec | TextClassificationSpec,
+        *,
+        average: Literal["macro", "weighted"] = "macro",
+    ) -> None:
+        super().__init__(spec.classes, average=average)
+
+
+@register
+class CalibrationError(MulticlassCalibrationError):
+    """Expected calibration error: how far confidence is from accuracy.
+
+    Args:
+        spec: The facts of the data.
+        bins: Bins of confidence.
+    """
+
+    name = "ece"
+
+    def __init__(self, spec: ImageSpec | TextClassificationSpec, *, bins: Count = 15) -> None:
+        super().__init__(spec.classes, n_bins=bins)
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Count a batch of logits [B, classes] and labels [B]."""
+        # given logits that lie between 0 and 1, it would take them for probabilities
+        super().update(preds.float().softmax(-1), target)
+
+
+def build_metrics(
+    choices: Sequence[Choice], spec: DataSpec, measured: Collection[str]
+) -> MetricCollection:
+    """Build the metrics that a recipe names.
+
+    A metric is one of torchmetrics. It is made with the facts of the data and its options, counts
+    batches of logits and targets, and computes one number.
+
+    Args:
+        choices: The metrics.
+        spec: The facts of the data.
+        measured: Names of what the task measures anyway.
+
+    Returns:
+        The metrics by their names.
+
+    Raises:
+        OptionError: A name is taken, or a metric does not measure such data.
+    """
+    built: dict[str, Metric] = {}
+    for number, choice in enumerate(choices):
+        key, name = f"metrics.{number}", choice.name
+        if name in built or name in measured:
+            raise OptionError(key, f"{name} is measured already; leave it out")
+        cls = registry.find("metrics", name)
+        expected = get_type_hints(cls.__init__).get("spec", object)
+        if not isinstance(spec, expected):
+            kinds = " or ".join(kind.noun for kind in get_args(expected) or (expected,))
+            raise OptionError(key, f"{name} measures {kinds}, and the data yields {spec.noun}")
+        built[name] = cls(spec, **choice.options)
+    return MetricCollection(dict(built), compute_groups=False)
+
+
+class ChosenMetrics(nn.Module):
+    """The metrics that a recipe names, for validation and for test; see `build_metrics`."""
+
+    def __init__(
+        self, choices: Sequence[Choice], spec: DataSpec, measured: Collection[str]
+    ) -> None:
+        super().__init__()
+        self.val = build_metrics(choices, spec, measured)
+        self.test = build_metrics(choices, spec, measured)
+
+    def __getitem__(self, split: str) -> MetricCollection:
+        return self.val if split == "val" else self.test
 
 
 def _divide(sums: Tensor, counts: Tensor) -> list[float | None]:

@@ -1,4 +1,7 @@
-"""Progress of training and testing: a bar on a terminal, else lines; the speed as metrics."""
+"""Progress of training and testing: a bar on a terminal, else lines; the speed as metrics.
+
+The callbacks that a recipe names under `trainer.callbacks` are here too: they log more of training.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,11 @@ import time
 from typing import Any
 
 import lightning as L
+import torch
+from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 
+from zoo.registry import register
 from zoo.utils import Ticker, format_duration
 
 log = logging.getLogger("zoo")
@@ -114,3 +120,33 @@ class EvaluationProgress(L.Callback):
         if trainer.is_global_zero and done < total < float("inf") and self.ticker.is_due():
             left = format_duration((time.monotonic() - self.start) * (total / done - 1))
             log.info("Tested %d of %d batches, %s left", done, total, left)
+
+
+@register
+class LearningRate(L.Callback):
+    """Logs the learning rate of each step, as train/learning_rate."""
+
+    name = "learning_rate"
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log the rate that the optimizer will use; parameter groups have theirs in proportion."""
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        pl_module.log("train/learning_rate", float(rate), batch_size=1)
+
+
+@register
+class GradientNorm(L.Callback):
+    """Logs the norm of all gradients before it is clipped, as train/gradient_norm."""
+
+    name = "gradient_norm"
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: Any, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Log the norm."""
+        gradients = [p.grad for p in pl_module.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        pl_module.log("train/gradient_norm", whole, batch_size=1)
