@@ -13,9 +13,8 @@ import torch.utils.tensorboard
 
 from zoo.cli import main
 from zoo.compare import runner
-from zoo.compare import status as state
 from zoo.compare.executors import local
-from zoo.compare.executors.base import CellProcess
+from zoo.compare.executors.base import OUTPUT, CellProcess, make_run_dir
 from zoo.reporting import render
 
 IMPORTED = (kornia.augmentation, torch.utils.tensorboard, runner)
@@ -44,7 +43,7 @@ class Forked:
         code = 1
         try:
             os.dup2(reading, 0)
-            with (state.make_run_dir(task.folder / task.run) / state.OUTPUT).open("ab") as message:
+            with (make_run_dir(task.folder / task.run) / OUTPUT).open("ab") as message:
                 os.dup2(message.fileno(), 1)
                 os.dup2(message.fileno(), 2)
             sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")

@@ -5,8 +5,8 @@ from signal import SIG_DFL, SIG_IGN, SIGTERM, SIGUSR2, getsignal, raise_signal, 
 
 import pytest
 
-from zoo.compare import status
-from zoo.compare.executors.base import CellProcess, Resources
+from zoo.compare import runner
+from zoo.compare.executors.base import CellProcess, Resources, make_run_dir, read_state, write_state
 from zoo.compare.plan import CELLS, ComparisonPlan, PlannedCell
 from zoo.compare.runner import CellRunner, run_cell
 from zoo.errors import ZooError
@@ -91,7 +91,7 @@ def test_a_disk_that_is_full_does_not_end_the_driver(driven, monkeypatch):
     def full(run, now, error=""):
         raise ZooError("no space left on device")
 
-    monkeypatch.setattr(status, "write", full)
+    monkeypatch.setattr(runner, "write_state", full)
     stopped, message = driven(Engine([3, 3]))
     assert stopped is None
     assert message.count("cannot be written: no space left on device") == 2
@@ -111,7 +111,7 @@ def test_a_signal_while_cells_are_given_stops_those_that_were(driven, tmp_path):
     stopped, _ = driven(engine)
     assert stopped == SIGTERM
     assert len(engine.handles) == 2
-    now = [status.read(tmp_path / CELLS / f"c-{seed}")[0] for seed in range(3)]
+    now = [read_state(tmp_path / CELLS / f"c-{seed}")[0] for seed in range(3)]
     assert now == ["stopped", "stopped", "waiting"]
 
 
@@ -120,14 +120,14 @@ def test_a_signal_while_cells_are_given_stops_those_that_were(driven, tmp_path):
 )
 def test_a_cell_that_a_signal_ended_is_stopped(code, expected, driven, tmp_path):
     driven(Engine([code]))
-    assert status.read(tmp_path / CELLS / "c-0")[0] == expected
+    assert read_state(tmp_path / CELLS / "c-0")[0] == expected
 
 
 def test_cells_that_end_at_once_are_counted_one_after_another(driven, tmp_path):
     class Quick(Engine):
         def start(self, tasks, needs):
             for seed in range(2):
-                status.write(status.make_run_dir(tmp_path / CELLS / f"c-{seed}"), "done")
+                write_state(make_run_dir(tmp_path / CELLS / f"c-{seed}"), "done")
             super().start(tasks, needs)
 
     _, message = driven(Quick([0, 0]))

@@ -12,9 +12,16 @@ from signal import SIG_IGN, SIGINT, SIGTERM, getsignal, signal
 
 import pytest
 
-from zoo.compare import status
 from zoo.compare.executors import ray, slurm
-from zoo.compare.executors.base import CellProcess, Resources
+from zoo.compare.executors.base import (
+    OUTPUT,
+    CellProcess,
+    Resources,
+    describe_failure,
+    make_run_dir,
+    read_state,
+    write_state,
+)
 from zoo.compare.executors.local import LocalExecutor
 from zoo.errors import OptionError, RecipeError, ZooError
 from zoo.run import run_dir
@@ -258,25 +265,25 @@ def test_submitit_runs_a_cell(tmp_path):
     task = CellProcess(Path("cells/none-0"), tmp_path)
     job = submitit.LocalExecutor(folder=tmp_path / "logs").submit(slurm.RequeuedCell(task))
     assert job.result() == 2  # of a cell whose recipe is not there
-    assert status.describe_failure(tmp_path / "cells/none-0", 2).startswith("exit code 2: ")
+    assert describe_failure(tmp_path / "cells/none-0", 2).startswith("exit code 2: ")
 
 
 def test_a_cell_is_worked_at_by_one_process(tmp_path):
-    assert status.read(tmp_path / "cell") == ("waiting", "")
-    run = status.make_run_dir(tmp_path / "cell")
-    assert status.read(run) == ("stopped", "")
+    assert read_state(tmp_path / "cell") == ("waiting", "")
+    run = make_run_dir(tmp_path / "cell")
+    assert read_state(run) == ("stopped", "")
     with run_dir.lock(run, "taken"):
-        assert status.read(run) == ("running", "")
+        assert read_state(run) == ("running", "")
         with pytest.raises(ZooError, match="taken"), run_dir.lock(run, "taken"):
             pass
-    status.write(run, "failed", "exit code 3")
-    assert status.read(run) == ("failed", "exit code 3")
+    write_state(run, "failed", "exit code 3")
+    assert read_state(run) == ("failed", "exit code 3")
 
 
 def test_a_fault_is_what_a_cell_told_last(tmp_path):
-    (tmp_path / status.OUTPUT).write_text(
+    (tmp_path / OUTPUT).write_text(
         "step 1\nzoo: an older fault\nstep 2\nzoo: the loss is nan\n  more of it\n"
     )
-    assert status.describe_failure(tmp_path, 3) == "exit code 3: the loss is nan more of it"
-    (tmp_path / status.OUTPUT).write_text("Traceback\nMemoryError\n")
-    assert status.describe_failure(tmp_path, -9) == "ended by signal 9: Traceback MemoryError"
+    assert describe_failure(tmp_path, 3) == "exit code 3: the loss is nan more of it"
+    (tmp_path / OUTPUT).write_text("Traceback\nMemoryError\n")
+    assert describe_failure(tmp_path, -9) == "ended by signal 9: Traceback MemoryError"

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from zoo.compare import status
 from zoo.compare.curves import by_size
+from zoo.compare.executors.base import STATE, make_run_dir, read_state, write_state
 from zoo.compare.outputs import collect_results
 from zoo.compare.plan import CELLS, PLAN, ComparisonPlan, PlannedCell
 from zoo.compare.results import TRAINED, Axis
@@ -48,8 +48,8 @@ def collect(tmp_path):
 
     def made(planned, evaluations, now="done", end=None):
         for name, evaluation in evaluations.items():
-            run = status.make_run_dir(tmp_path / CELLS / name)
-            status.write(run, now, "")
+            run = make_run_dir(tmp_path / CELLS / name)
+            write_state(run, now, "")
             (run / "end.json").write_text(
                 json.dumps({"metrics": {LOSS: 1.0}} if end is None else end)
             )
@@ -129,14 +129,14 @@ ODD = [
 
 @pytest.mark.parametrize("odd", ODD, ids=str)
 def test_files_of_another_shape_are_as_if_they_were_not_there(odd, collect, tmp_path):
-    run = status.make_run_dir(tmp_path / CELLS / "none-0")
+    run = make_run_dir(tmp_path / CELLS / "none-0")
     for name in ("start.json", "environment.json"):
         (run / name).write_text(json.dumps(odd))
     found = collect(plan(), {"none-0": odd}, end=odd)
     assert found.conditions == (TRAINED,)
     assert found.variants[0].cells[0].metrics == {}
-    (run / status.STATE).write_text(json.dumps(odd))
-    assert status.read(run) == ("stopped", "")
+    (run / STATE).write_text(json.dumps(odd))
+    assert read_state(run) == ("stopped", "")
     (tmp_path / PLAN).write_text(json.dumps(odd))
     with pytest.raises(DataError, match="holds no plan"):
         ComparisonPlan.read(tmp_path)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from zoo import config
 from zoo.compare.grid import (
     build_axes,
     list_combinations,
@@ -60,7 +61,7 @@ def test_titles_that_are_alike_are_whole_keys():
         (["encodings=[rope]", "model.encoding.0.base=100"], "the key varies and is overridden too"),
         (["encodings=[rope]", "~model.encoding.0.base"], "the key varies and is overridden too"),
         (
-            ["encodings=[rope]", "vary.model.encoding.0.base=[10,100]"],
+            ["vary.model.encoding=[rope]", "vary.model=[{name: vit}]"],
             "and so does model.encoding, which overlaps it",
         ),
         (
@@ -80,3 +81,16 @@ def test_folders_have_names_of_their_own():
     found = name_folders(names)
     assert found == ["rope-base=100", "rope-base-100", "a-..-b", "alibi+dape", "variant", "x" * 80]
     assert name_folders(["a b", "a/b", "a,b"]) == ["a-b", "a-b~2", "a-b~3"]
+
+
+def test_conventions_are_axes_beside_encodings():
+    words = ["encodings=[rope_axial,learned]", "vary.coordinates=[index,interpolated]"]
+    found = [*list_combinations(parse_varied_keys([*words, "vary.encoding_lr=[1,10]"], []))]
+    assert len(found) == 8
+    assert found[3].name == "rope_axial coordinates=interpolated encoding_lr=10"
+    recipe = config.load("vit_comrope", found[7].overrides)
+    (entry,) = recipe.model.options["encoding"]
+    assert (entry.name, entry.options["coordinates"]) == ("learned", "interpolated")
+    assert recipe.optim.options["encoding_lr"] == 10
+    with pytest.raises(RecipeError, match=r"write encodings=\[...\] first"):
+        parse_varied_keys(words[::-1], [])

@@ -1,6 +1,5 @@
 """Hypotheses are read, recorded before the run, and judged by corrected intervals."""
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from tiny import TINY
 
 from zoo import config
+from zoo.compare import runner
 from zoo.compare.hypotheses import (
     HYPOTHESES,
     RecordedHypothesis,
@@ -20,7 +20,7 @@ from zoo.compare.hypotheses import (
 )
 from zoo.compare.outputs import describe_comparison
 from zoo.compare.page.comparison_page import render
-from zoo.compare.results import Comparison
+from zoo.compare.runner import CellRunner
 from zoo.compare.text import format_comparison
 from zoo.errors import DataError, RecipeError
 
@@ -102,18 +102,24 @@ def test_changes_after_the_first_runs_are_recorded(tmp_path, caplog):
         read_hypotheses(tmp_path)
 
 
-def test_a_comparison_writes_them_before_it_trains(compared):
+def test_a_comparison_writes_them_before_it_trains(compared, monkeypatch):
+    def pretend(self, processes):
+        there.append(Path("c", HYPOTHESES).exists())
+        Path("c/cells/none-0").mkdir(parents=True, exist_ok=True)
+        Path("c/cells/none-0/end.json").write_text("{}")
+
+    there = []
+    monkeypatch.setattr(CellRunner, "run", pretend)
+    monkeypatch.setattr(runner, "write_results", lambda *_: [])
     base = ["vit_comrope", *(word for word in TINY if "encoding" not in word)]
-    words = [*base, "encodings=[none,learned]", "seeds=2", "to=c", "jobs=2"]
+    words = [*base, "encodings=[none,learned]", "seeds=2", "to=c"]
     code, _, message = compared(*words, "hypotheses=[learned > nome]")
     assert code == 2
     assert "did you mean none?" in message
-    code, out, _ = compared(*words, "hypotheses=[learned > none]")
-    assert code == 0
+    _, out, _ = compared(*words, "hypotheses=[learned > none]")
+    assert there == [True]
     assert "## Hypotheses" in out
-    found = Comparison.read(Path("c/results.json"))
-    assert found.hypotheses[0]["runs_ended"] == 0
-    assert json.loads(Path("c/results.json").read_text())["judgements"]
+    assert [one.runs_ended for one in read_hypotheses(Path("c"))] == [0]
     compared(*words, "hypotheses=[none > learned]")
-    late = Comparison.read(Path("c/results.json")).hypotheses
-    assert [(one["runs_ended"], bool(one["withdrawn"])) for one in late] == [(0, True), (4, False)]
+    late = read_hypotheses(Path("c"))
+    assert [(one.runs_ended, bool(one.withdrawn)) for one in late] == [(0, True), (1, False)]

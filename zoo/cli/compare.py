@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import sys
 from pathlib import Path
 
 from zoo.errors import ConfigIssue, RecipeError
@@ -16,6 +19,7 @@ OPTIONS = (
     ("", "zoo.compare.executors.slurm:SlurmExecutor"),
 )
 JSON = True
+RED, RESET = "\033[1;31m", "\033[0m"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +36,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cell", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--tied", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--fork-server", action="store_true", help=argparse.SUPPRESS)
+
+
+def redden_warnings(text: str) -> str:
+    """Return the text for a terminal: its first bold line, a warning, is red unless NO_COLOR."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return re.sub(r"^\*\*(.*)\*\*$", f"{RED}\\1{RESET}", text, count=1, flags=re.MULTILINE)
 
 
 def run(known: argparse.Namespace) -> None:
@@ -64,6 +75,9 @@ def run(known: argparse.Namespace) -> None:
         comparison = rebuild([known.recipe, *known.overrides])
     else:
         comparison, _, problem = compare(known.recipe, known.overrides, known.plugin or [])
-    print(as_json(describe_comparison(comparison)) if known.json else format_comparison(comparison))
+    if known.json:
+        print(as_json(describe_comparison(comparison)))
+    else:
+        print(redden_warnings(format_comparison(comparison)))
     if problem is not None:
         raise problem

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.compare import status
+from zoo.compare.executors.base import read_state
 from zoo.compare.grid import Combination, list_combinations
 from zoo.compare.plan import CELLS, TRIALS, ComparisonPlan, PlannedCell
 from zoo.compare.request import CompareRequest
@@ -106,7 +106,7 @@ def build_cell(
 ) -> ComparisonCell:
     """Return what is known of a cell, except how it differs from others."""
     run = folder / CELLS / planned.name
-    state, error = status.read(run)
+    state, error = read_state(run)
     # an evaluation that was interrupted may be of an earlier attempt
     is_done = state == "done"
     conditions: dict[str, Mapping[str, Any]] = {}

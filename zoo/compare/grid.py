@@ -15,6 +15,12 @@ from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, RecipeError
 
 ENCODINGS, VARY, ENCODING = "encodings", "vary.", "model.encoding"
+SHORT_KEYS = {
+    "encoding_lr": "optim.encoding_lr",
+    "scale_embeddings": "model.scale_embeddings",
+    "coordinates": f"{ENCODING}.0.coordinates",
+}
+"""Conventions by a short name, for `vary.` and `tune.`."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ def parse_varied_keys(words: Sequence[str], overrides: Sequence[str]) -> list[Va
     found: dict[str, VariedKey] = {}
     for override in parse_overrides(words, issues):
         key = ENCODING if override.parts == (ENCODINGS,) else ".".join(override.parts[1:])
+        key = SHORT_KEYS.get(key, key)
         with collect_issues(issues):
             values: Any = None if override.value is None else override.value.data
             _check(".".join(override.parts), key, values, found, overrides)
@@ -87,9 +94,14 @@ def _check(
     if any(is_below(one, key) for one in keys):
         raise refuse("the key varies and is overridden too", "leave one of them out")
     for other in found:
-        if is_below(other, key) or is_below(key, other):
+        # overrides are applied in their order: an option of encodings that were listed before
+        is_option = other == ENCODING and key.startswith(f"{ENCODING}.")
+        if not is_option and (is_below(other, key) or is_below(key, other)):
             problem = f"the key varies, and so does {other}, which overlaps it"
-            raise refuse(problem, "write one list of both")
+            remedy = (
+                f"write {ENCODINGS}=[...] first" if key == ENCODING else "write one list of both"
+            )
+            raise refuse(problem, remedy)
 
 
 def is_below(key: str, parent: str) -> bool:

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from zoo.compare import status
 from zoo.compare.cell_files import CellFiles, CellRecord, build_cell, list_conditions
+from zoo.compare.executors.base import PATIENCE
 from zoo.compare.fairness import count_shared_weights, find_flags, mark_different_starts
 from zoo.compare.hypotheses import describe_judgements, read_hypotheses
 from zoo.compare.plan import CELLS, ComparisonPlan
@@ -87,7 +87,7 @@ def write_results(comparison: Comparison, folder: Path) -> list[Path]:
     from zoo.compare.page.comparison_page import render
 
     message = "another process is writing its files"
-    with run_dir.lock(folder, message, status.PATIENCE, WRITING):
+    with run_dir.lock(folder, message, PATIENCE, WRITING):
         numbers = json.dumps(
             describe_comparison(comparison), indent=1, ensure_ascii=False, allow_nan=False
         )

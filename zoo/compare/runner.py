@@ -11,7 +11,6 @@ from pathlib import Path
 from signal import SIG_IGN, SIGINT, SIGKILL, SIGTERM, SIGUSR2, Signals, signal
 
 from zoo import config
-from zoo.compare import status
 from zoo.compare.cell_files import (
     MEASURED,
     TRIAL,
@@ -20,7 +19,19 @@ from zoo.compare.cell_files import (
     collect_tuning,
     read_trial,
 )
-from zoo.compare.executors.base import POLL_SECONDS, CellHandle, CellProcess, Executor, Resources
+from zoo.compare.executors.base import (
+    PATIENCE,
+    POLL_SECONDS,
+    STATE,
+    CellHandle,
+    CellProcess,
+    Executor,
+    Resources,
+    describe_failure,
+    make_run_dir,
+    read_state,
+    write_state,
+)
 from zoo.compare.hypotheses import record_hypotheses
 from zoo.compare.outputs import collect_results, write_results
 from zoo.compare.plan import (
@@ -70,8 +81,8 @@ def run_cell(run: Path) -> None:
     signal(SIGUSR2, SIG_IGN)
     path = run.parent.parent / RECIPES / f"{run.name}.yaml"
     message = "another process is working on this cell"
-    with run_dir.lock(status.make_run_dir(run), message, status.PATIENCE):
-        (run / status.STATE).unlink(missing_ok=True)
+    with run_dir.lock(make_run_dir(run), message, PATIENCE):
+        (run / STATE).unlink(missing_ok=True)
         if run.parent.name == TRIALS:
             _run_trial(path, run)
             return
@@ -82,7 +93,7 @@ def run_cell(run: Path) -> None:
         if conditions.resolutions or conditions.lengths or conditions.data_variants:
             measured = evaluate(str(run), [f"trainer.accelerator={recipe.trainer.accelerator}"])
             atomic_io.write_json(measured or {}, run / MEASURED)
-        status.write(run, "done")
+        write_state(run, "done")
 
 
 def _run_trial(path: Path, run: Path) -> None:
@@ -95,7 +106,7 @@ def _run_trial(path: Path, run: Path) -> None:
             log.info("non-finite: %s", error)
             found = {"monitor": "", "mode": "", "best": None}
         atomic_io.write_json(found or {}, run / TRIAL)
-    status.write(run, "done")
+    write_state(run, "done")
 
 
 class CellRunner:
@@ -217,14 +228,14 @@ class CellRunner:
         elif self.stopped or code in STOPPED_CODES:
             self._write_state(run, "stopped")
         else:
-            error_text = lost or status.describe_failure(run, code)
+            error_text = lost or describe_failure(run, code)
             log.info("failed: %s: %s", title, error_text)
             self._write_state(run, "failed", error_text)
 
     def _write_state(self, run: Path, state: State, error: str = "") -> None:
         """Write a state; if that fails, as on a full disk, the other cells are still followed."""
         try:
-            status.write(status.make_run_dir(run), state, error)
+            write_state(make_run_dir(run), state, error)
         except (ZooError, OSError) as problem:
             log.info("%s: its state, %s, cannot be written: %s", run, state, problem)
 
@@ -272,7 +283,7 @@ class CellRunner:
         return min(TRAINED_SHARE, max(shares, default=0.0))
 
     def _read_state(self, cell: PlannedCell) -> State:
-        return status.read(self.folder / self.plan.runs / cell.name)[0]
+        return read_state(self.folder / self.plan.runs / cell.name)[0]
 
 
 def compare(
@@ -351,7 +362,7 @@ def _run_trials(
     runner = CellRunner(folder, plan, parsed.trial_executor, resources, following)
     runs = [folder / TRIALS / cell.name for cell in plan.cells]
     stopped = runner.run([CellProcess(run, Path.cwd()) for run in runs])
-    states = [status.read(run) for run in runs]
+    states = [read_state(run) for run in runs]
     done = sum(state == "done" for state, _ in states)
     if stopped is not None:
         text = f"stopped by {stopped.name} with {done} of {len(runs)} trials done"

@@ -21,7 +21,7 @@ from zoo.compare.ranking import (
 )
 from zoo.compare.results import BY, TRAINED, Comparison, ComparisonCell, ConditionKind, Variant
 from zoo.compare.statistics import Estimate
-from zoo.compare.tuning import format_tuning
+from zoo.compare.tuning import describe_conventions, format_tuning
 from zoo.reporting import numbers
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
@@ -387,6 +387,7 @@ def describe_setup(comparison: Comparison) -> str:
             f"{format_measure(comparison)}: means over seeds {seeds} with 95 % intervals "
             "(Student's t); differences to the first are paired by seed and corrected for all "
             "pairs of variants; who may be best includes the best with 95 %.",
+            describe_conventions(comparison),
             f"{'; '.join(facts)}.",
             f"{comparison.shared_weights} weights that all variants have began equal; "
             f"repeat it with: {comparison.command}",

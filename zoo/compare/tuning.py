@@ -15,15 +15,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from zoo.compare.grid import VariedKey, is_below
-from zoo.compare.results import Comparison
+from zoo.compare.grid import SHORT_KEYS, VariedKey, is_below
+from zoo.compare.results import BY, Comparison
 from zoo.config.compose import parse_overrides
 from zoo.config.tree import COMMAND_LINE, collect_issues
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.reporting.tables import format_markdown
 
 TUNE = "tune."
-SHORT_KEYS = {"encoding_lr": "optim.encoding_lr"}
 SCALES = ("log", "linear")
 DIGITS = 4
 """Significant digits of a setting, so that recipes stay legible."""
@@ -313,7 +312,7 @@ def format_tuning(comparison: Comparison) -> str:
     near = f"within {NEAR:.0%}"
     head = ["variant", *keys, "best trial", tuning["monitor"], "at the recipe's own", near]
     table = format_markdown(head, rows, ("variant",))
-    notes = [describe_tuning(comparison), describe_conventions(comparison)]
+    notes = [describe_tuning(comparison)]
     notes += [f"- {line}" for line in list_warnings(comparison)]
     return "## Tuning\n\n" + table + "\n\n" + "\n".join(notes)
 
@@ -347,8 +346,18 @@ def describe_conventions(comparison: Comparison) -> str:
         parts.append(f"tuned for each variant: {', '.join(tuned)}")
     text = "; ".join(parts)
     if not any(one.endswith(".coordinates") for one in named):
-        text += "; coordinates: each encoding's own default"
+        text += "; coordinates: each encoding's own"
+    methods = _list_methods(comparison)
+    if methods:
+        text += f"; the same trained models are evaluated as they are and by {', '.join(methods)}"
     return f"{text[0].upper()}{text[1:]}. An encoding's own options are part of its entry."
+
+
+def _list_methods(comparison: Comparison) -> list[str]:
+    """Return the extrapolation methods of the conditions, each once."""
+    kinds = comparison.condition_kinds.items()
+    found = (condition.partition(BY)[2] for condition, kind in kinds if kind == "extrapolation")
+    return [*dict.fromkeys(found)]
 
 
 def list_warnings(comparison: Comparison) -> list[str]:

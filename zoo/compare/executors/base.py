@@ -1,8 +1,10 @@
-"""The process of one cell, and the interface of executors, which run several of them."""
+"""The process and the state of one cell, and the interface of executors, which run several."""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import os
 import subprocess
 import sys
@@ -11,11 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGTERM, Signals
-from typing import IO, Protocol
+from typing import IO, Protocol, get_args
 
-from zoo.compare import status
+from zoo.compare.results import State
+from zoo.run import atomic_io, run_dir
 
 POLL_SECONDS = 0.1
+STATE, OUTPUT = "cell.json", "output.log"
+# for a process whose parent was killed to save its state and end
+PATIENCE = 60.0
+TAIL_BYTES = 4096
+MAX_LINES = 3
+MAX_LETTERS = 600
 
 
 @dataclass(frozen=True)
@@ -44,8 +53,8 @@ class CellProcess:
             environment: Further environment variables.
         """
         command = [sys.executable, "-m", "zoo", "compare", "--cell", str(self.run), "--tied"]
-        run_dir = status.make_run_dir(self.folder / self.run)
-        with (run_dir / status.OUTPUT).open("ab") as output:
+        run = make_run_dir(self.folder / self.run)
+        with (run / OUTPUT).open("ab") as output:
             return subprocess.Popen(
                 command,
                 cwd=self.folder,
@@ -140,3 +149,48 @@ class Executor(Protocol):
     def stop(self, signal: Signals) -> None:
         """Begin no more of them; those that run save their state and end."""
         ...
+
+
+def write_state(run: Path, state: State, error: str = "") -> None:
+    """Write the state that remains when no process works on a cell any more."""
+    text = json.dumps({"state": state, "error": error}) + "\n"
+    atomic_io.write(io.BytesIO(text.encode()), run / STATE)
+
+
+def read_state(run: Path) -> tuple[State, str]:
+    """Return the state of a cell, and why it failed."""
+    try:
+        found = json.loads((run / STATE).read_text(encoding="utf-8"))
+        is_known = found["state"] in get_args(State)
+        return (found["state"], str(found["error"])) if is_known else ("stopped", "")
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, TypeError):
+        return "stopped", ""
+    if not run.is_dir():
+        return "waiting", ""
+    return ("running" if run_dir.is_locked(run) else "stopped"), ""
+
+
+def make_run_dir(run: Path) -> Path:
+    """Make a run directory that a run can still begin in."""
+    (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+    return run
+
+
+def describe_failure(run: Path, code: int) -> str:
+    """Say why a process failed: its exit code or signal, and the last lines of its output."""
+    end = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+    try:
+        with (run / OUTPUT).open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    lines = [line for line in lines if line.strip()]
+
+    # zoo's own message, if the process could still write one
+    starts = [number for number, line in enumerate(lines) if line.startswith("zoo: ")]
+    lines = lines[starts[-1] :][:MAX_LINES] if starts else lines[-MAX_LINES:]
+    words = [line.strip().removeprefix("zoo: ") for line in lines]
+    return f"{end}: {' '.join(words)}"[:MAX_LETTERS] if words else end

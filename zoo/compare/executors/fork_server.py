@@ -35,8 +35,7 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import IO
 
-from zoo.compare import status
-from zoo.compare.executors.base import CellProcess, Resources
+from zoo.compare.executors.base import OUTPUT, CellProcess, Resources, make_run_dir
 from zoo.errors import ZooError
 
 # what a cell imports late, beside what its command imports
@@ -89,7 +88,7 @@ class ForkServer:
 
     def start(self, cell: CellProcess) -> ForkedCell:
         """Ask for a cell and return at once, also while the server is still importing."""
-        status.make_run_dir(cell.folder / cell.run)
+        make_run_dir(cell.folder / cell.run)
         channel, other = socket.socketpair()
         reading, writing = os.pipe()
         request = json.dumps({"run": str(cell.run), "folder": str(cell.folder)}).encode()
@@ -257,7 +256,7 @@ def _become_cell(request: dict[str, str], stdin: int) -> Path:
     os.chdir(request["folder"])
     os.dup2(stdin, 0)
     os.close(stdin)
-    with (run / status.OUTPUT).open("ab") as output:
+    with (run / OUTPUT).open("ab") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     return run
