@@ -39,6 +39,7 @@ class Chain(Encoding):
         for name, encoding in encodings.items():
             self.add_module(name, encoding)
 
+        self.modifies_calls = any(map(_modifies_calls, encodings.values()))
         self.key_updaters = [n for n, one in encodings.items() if _updates_keys(one)]
         transformers = [
             n for n, one in encodings.items() if _updates_keys(one) or _transforms_queries(one)

