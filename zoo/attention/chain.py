@@ -53,6 +53,8 @@ class Chain(Encoding):
         self.causal_only = any(one.causal_only for one in self)
         self.needs_full_sequence = any(one.needs_full_sequence for one in self)
         self.lookback = max((one.lookback for one in self), default=0)
+        reasons = (one.no_export_reason for one in self)
+        self.no_export_reason = next(filter(None, reasons), "")
         self.axes = (dims.axes,)
         self.handles_special_tokens = True  # done here for each encoding
         self.zero_gradient = tuple(

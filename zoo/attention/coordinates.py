@@ -24,6 +24,11 @@ def grid(sizes: Sequence[int], like: Tensor) -> Tensor:
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, -2)
 
 
+def grid_shape(sizes: Sequence[int], like: Tensor) -> Tensor:
+    """Make the size of a grid along each axis, [1, 1, P], which torch.export keeps variable."""
+    return torch.stack([like.new_full((1, 1), size) for size in sizes], dim=-1)
+
+
 def apply_convention(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Tokens:
     """Set `pos` of tokens to their index under a convention.
 

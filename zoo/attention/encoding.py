@@ -147,6 +147,9 @@ class Encoding(nn.Module):
     reads_keys = False
     """Uses keys beyond their products with queries, so nothing may change cached keys."""
 
+    no_export_reason = ""
+    """Why torch.export cannot capture it for any batch size, length and resolution, if so."""
+
     identity_at_zero = False
     """Changes nothing if all coordinates are 0; tokens without a position are placed there."""
 
@@ -305,6 +308,7 @@ def describe_facts(encoding: type[Encoding] | Encoding) -> dict[str, str]:
         "needs_full_sequence": _yes_or_no(encoding.needs_full_sequence),
         "consumes_biases": _yes_or_no(encoding.consumes_biases),
         "cached_keys": "never changed" if final_keys else "changed by later tokens",
+        "exportable": f"no; {encoding.no_export_reason}" if encoding.no_export_reason else "yes",
         "special_tokens": "handled by the encoding"
         if encoding.handles_special_tokens
         else "left alone",

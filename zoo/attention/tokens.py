@@ -81,7 +81,7 @@ class Tokens:
         return cls(x, pos, None, pos, has_position, document, ordered)
 
     def __len__(self) -> int:
-        """Return the number of tokens N."""
+        """Return the number of tokens N; torch.export keeps only `x.shape[1]` variable."""
         return self.x.shape[1]
 
     def replace(self, **changes: object) -> Tokens:
@@ -153,7 +153,7 @@ class Tokens:
         if values is not None:
             return values
         dtype = torch.bool if default is True else torch.long
-        return self.x.new_full((1, len(self)), default, dtype=dtype)
+        return self.x.new_full((1, self.x.shape[1]), default, dtype=dtype)
 
     def map_values(self, change: Callable[[Tensor], Tensor]) -> Tokens:
         """Apply `change` to all that has a token axis; drop tables, which are of these tokens."""

@@ -53,7 +53,7 @@ class CAPE(Encoding):
         return tokens.replace(x=tokens.x + encode(pos, self.dims.dim).to(tokens.x.dtype))
 
     def _augment(self, pos: Tensor, tokens: Tokens) -> Tensor:
-        batch, count, axes = len(tokens.x), *pos.shape[1:]
+        batch, (_, count, axes) = tokens.x.shape[0], pos.shape
 
         def draw(*shape: int) -> Tensor:
             return 2 * torch.rand(shape, dtype=pos.dtype, device=pos.device) - 1

@@ -65,12 +65,12 @@ class PaTH(Encoding):
         direction, strength = tokens.per_token["path_direction"], tokens.per_token["path_strength"]
         rest = direction[:, max(direction.shape[1] - self.lookback, 0) :]
         with disable_autocast(k.device):
-            k = update_keys(upcast(k), *self._reflections(tokens, len(k)))
+            k = update_keys(upcast(k), *self._reflections(tokens, k.shape[0]))
         return k, tokens.with_per_token(path_direction=rest, path_strength=strength[:, :0])
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         with disable_autocast(call.q.device):
-            w, beta = self._reflections(call.keys, len(call.q))
+            w, beta = self._reflections(call.keys, call.q.shape[0])
             w, beta = repeat_kv_heads(w, self.dims.heads), repeat_kv_heads(beta, self.dims.heads)
             queries = call.scatter_queries(upcast(call.q))
             bias = compute_path_bias(queries, upcast(call.k), w, beta) * call.scale  # [B, H, .., M]

@@ -39,7 +39,7 @@ class Sandwich(Encoding):
         waves = 10000 ** (-even / self.width)
         slopes = self._slopes(last)
         if call.is_consecutive:
-            offsets = torch.arange(len(call.keys), device=last.device, dtype=last.dtype)
+            offsets = torch.arange(call.k.shape[2], device=last.device, dtype=last.dtype)
             decay = (offsets[:, None] * waves).cos().sum(-1) - self.width / 2  # [M]
             table = (slopes[:, None] * decay)[None, :, None]
             return call.add_bias(Lookup(table, index_offsets(call)))

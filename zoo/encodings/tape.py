@@ -62,7 +62,7 @@ class TAPE(Encoding):
         if self.last:
             return call
         frames = call.keys.per_token["frames"].transpose(1, 2).flatten(3)  # [1|B, H, M, K]
-        return call.replace(extra_values=frames.expand(len(call.k), -1, -1, -1))
+        return call.replace(extra_values=frames.expand(call.k.shape[0], -1, -1, -1))
 
     def after_attention(self, tokens: Tokens, extra: Tensor) -> Tokens:
         frames = tokens.per_token["frames"].flatten(3).mT  # [1|B, N, K, H]

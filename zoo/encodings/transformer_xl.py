@@ -65,7 +65,7 @@ class TransformerXL(Encoding):
     def _project_offsets(self, call: AttentionCall, weight: Tensor) -> Tensor:
         """Return W R_r of the offsets 0 to M - 1, [H, K, M]."""
         pos = call.keys.pos
-        offsets = torch.arange(len(call.keys), device=pos.device, dtype=pos.dtype)
+        offsets = torch.arange(call.k.shape[2], device=pos.device, dtype=pos.dtype)
         angles = self._angles(offsets[:, None])
         with disable_autocast(pos.device):
             return upcast(weight) @ torch.cat([angles.sin(), angles.cos()], dim=-1).mT

@@ -77,5 +77,5 @@ class TUPE(Encoding):
 def _position_mask(tokens: Tokens) -> Tensor:
     """Return 1 for tokens with a position and 0 for others, [1|B, 1, N, 1]."""
     if tokens.has_position is None:
-        return tokens.pos.new_ones(1, 1, len(tokens), 1)
+        return tokens.pos.new_ones(1, 1, tokens.x.shape[1], 1)
     return tokens.has_position.to(tokens.pos.dtype)[:, None, :, None]

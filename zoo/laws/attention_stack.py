@@ -45,7 +45,11 @@ class AttentionStack(nn.Module):
         document: Tensor | None = None,
         context: Context | None = None,
     ) -> Tensor:
-        tokens = self.first.embed(self.tokens(x, pos, has_position, document))
+        return self.run(self.tokens(x, pos, has_position, document), context)
+
+    def run(self, tokens: Tokens, context: Context | None = None) -> Tensor:
+        """Return the output [B, N, D] of tokens."""
+        tokens = self.first.embed(tokens)
         for layer, chain in zip(self.layers, self.chains, strict=True):
             assert isinstance(chain, Chain)
             after, extra = layer(tokens, chain, context or Context())

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
+from io import StringIO
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import flex_attention
 
 from zoo.api import Attention
 from zoo.attention.backends import chunked
 from zoo.attention.backends.dispatch import attend
 from zoo.attention.backends.reference import apply_weights, attention_mask, weights
+from zoo.attention.coordinates import grid, grid_shape
+from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 from zoo.laws.attention_stack import AttentionStack, perturb
 from zoo.laws.case import TOKENS, Case, packed_documents, position_mask
 from zoo.laws.law import ROUNDING, LawBroken, Recorder, exempt_full_sequence, law, require
 
 BFLOAT16_ERROR = 0.06  # what bfloat16 may do to a state of order one in two layers
+
+# batch, then the size of the line or grid: of the example, then of what is compared
+EXPORT_SIZES = {
+    1: ((2, 12), (1, 5), (3, 40), (3, 300)),
+    2: ((2, 3, 4), (1, 4, 4), (3, 5, 2), (2, 9, 12)),
+    3: ((2, 2, 3, 2), (1, 3, 2, 2), (3, 2, 5, 4), (2, 4, 4, 3)),
+}
 
 
 @law("Far from the start, autocast to bfloat16 stays close: angles and sums keep float32.")
@@ -189,6 +200,58 @@ def _output_and_gradients(
     leaves = [x, *layer.parameters()]
     gradients = torch.autograd.grad(out.square().sum(), leaves, allow_unused=True)
     return [out, *(gradient for gradient in gradients if gradient is not None)]
+
+
+class _OnGrid(nn.Module):
+    """An attention stack that makes tokens of states on a grid, as models make them."""
+
+    def __init__(self, stack: AttentionStack) -> None:
+        super().__init__()
+        self.stack = stack
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Compute the output [B, N, D] of states [B, ..., D], on a line or on a grid."""
+        x, sizes = states.flatten(1, -2), states.shape[1:-1]
+        ordered = self.stack.causal
+        tokens = Tokens.at(x, grid(sizes, x), ordered=ordered).replace(consecutive=ordered)
+        if not ordered:  # a text that goes on has no size
+            tokens = tokens.replace(grid_size=grid_shape(sizes, x))
+        return self.stack.run(tokens)
+
+
+def _exempt_not_exported(case: Case) -> str:
+    return case.facts.no_export_reason
+
+
+@law(
+    "torch.export captures it once for any batch size and any length or resolution.",
+    _exempt_not_exported,
+)
+@torch.no_grad()
+def exports_at_any_size(case: Case, recorder: Recorder) -> None:
+    first, *others = EXPORT_SIZES[case.axes]
+    for causal in case.causal_modes:
+        if causal and case.axes > 1:  # no model of images or videos has a causal mask
+            continue
+        model = _OnGrid(AttentionStack(case, causal=causal))
+        exported = _export(model, torch.randn(*first, case.dims.dim, dtype=torch.float64))
+        for batch, *sizes in others:
+            states = torch.randn(batch, *sizes, case.dims.dim, dtype=torch.float64)
+            what = f"the output of what was exported, for {batch} samples of size {sizes}"
+            recorder.require_close(exported(states), model(states), what)
+
+
+def _export(model: nn.Module, states: Tensor) -> nn.Module:
+    """Capture a model of states [B, ..., D] whose sizes vary. Raises LawBroken."""
+    varying = dict.fromkeys(range(states.dim() - 1), torch.export.Dim.DYNAMIC)
+    try:
+        # what it prints of a graph that it gives up is longer than a screen
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            program = torch.export.export(model, (states,), dynamic_shapes=(varying,))
+    except Exception as error:  # it has no class of its own
+        reason = " ".join(str(error).split())[:300]
+        raise LawBroken(f"it is not exported, {type(error).__name__}: {reason}") from error
+    return program.module()
 
 
 @law("Results of chosen queries are rows of the results of all queries.")

@@ -96,7 +96,7 @@ class Encoder(LanguageModel):
         if self.cls_token is None:
             return Tokens.at(x, index, document=documents).replace(grid_size=size)
 
-        x = torch.cat([self.cls_token.to(x.dtype).expand(len(x), -1, -1), x], dim=1)
+        x = torch.cat([self.cls_token.to(x.dtype).expand(x.shape[0], -1, -1), x], dim=1)
         index = F.pad(index, (0, 0, 1, 0))
         if documents is not None:
             size = F.pad(size, (0, 0, 1, 0), value=1.0)

@@ -122,13 +122,15 @@ class ViT(Transformer):
         index = coordinates.grid(grid, x)  # [N, P]
         if self.training:
             index = self.position_augmentation(index, len(x))
-        size = index.new_tensor([[grid]])  # [1, 1, P]
+        size = coordinates.grid_shape(grid, index)  # [1, 1, P]
 
         special = [token for token in (self.cls_token, self.register_tokens) if token is not None]
         if not special:
             return Tokens.at(x, index).replace(grid_size=size)
 
-        x = torch.cat([*(token.to(x.dtype).expand(len(x), -1, -1) for token in special), x], dim=1)
+        x = torch.cat(
+            [*(token.to(x.dtype).expand(x.shape[0], -1, -1) for token in special), x], dim=1
+        )
         count = x.shape[1] - index.shape[-2]
         centre = ((size[0] - 1) / 2).expand(*index.shape[:-2], count, -1)
         index = torch.cat([centre, index], dim=-2)

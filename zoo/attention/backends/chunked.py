@@ -24,6 +24,8 @@ DEFAULT_CHUNK_BYTES = 2**28  # on any other device
 
 def attend_chunked(call: AttentionCall) -> Tensor:
     """Compute attention [B, H, N, V + E] in chunks of queries."""
+    if torch.compiler.is_exporting():  # the number of chunks of a variable length is not known
+        return attend_reference(call)
     count, rows = call.q.shape[2], _rows_per_chunk(call)
     if count <= rows:
         return attend_reference(call)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from zoo.attention import Tokens
-from zoo.attention.coordinates import grid
+from zoo.attention.coordinates import grid, grid_shape
 from zoo.errors import OptionError
 
 NORMS_CAPTION = (
@@ -91,7 +91,7 @@ def resize_table(
         source, table = source[1:], table.unflatten(0, source).mean(0).flatten(0, 1)
     sizes = target[-len(source) :]
     tokens = Tokens.at(table.new_empty(1, prod(sizes), 0), grid(sizes, table))
-    tokens = tokens.replace(grid_size=tokens.pos.new_tensor([[sizes]]))
+    tokens = tokens.replace(grid_size=grid_shape(sizes, tokens.pos))
     resized = read_rows(table, tokens, source)[0]
     return resized.repeat(target[0], 1) if len(target) > len(source) else resized
 

@@ -56,7 +56,7 @@ def rotate_blocks(x: Tensor, rotations: Tensor) -> Tensor:
     if is_small(rotations):
         return _RotateBlocks.apply(x, rotations)  # type: ignore[no-untyped-call]
     blocks, matrices = x.unflatten(-1, rotations.shape[3:5]), rotations.to(x.dtype)
-    if len(matrices) == 1:
+    if matrices.shape[0] == 1:
         return torch.einsum("hnmij,bhnmj->bhnmi", matrices[0], blocks).flatten(-2)
     return torch.einsum("bhnmij,bhnmj->bhnmi", matrices, blocks).flatten(-2)
 
@@ -146,7 +146,7 @@ def time_gradient(gradient: Tensor, generators: Tensor) -> Tensor:
 
 def join_parts(results: Sequence[Tensor], times: Sequence[Tensor]) -> Tensor:
     """Join the results [T K, b, b] for each part of times as one [T, K, b, b]."""
-    each = [one.unflatten(0, (len(part), -1)) for one, part in zip(results, times, strict=True)]
+    each = [one.unflatten(0, (part.shape[0], -1)) for one, part in zip(results, times, strict=True)]
     if len(each) == 1:
         return each[0]
     # elements first, as they are in memory

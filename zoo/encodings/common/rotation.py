@@ -226,7 +226,7 @@ class CumulativeRotary(Encoding):
         queries, before = call.select_queries(keys), call.transform_query
 
         def transform_query(x: Tensor) -> Tensor:
-            return rotate_pairs(before(x).expand(len(queries), -1, -1, -1), queries)
+            return rotate_pairs(before(x).expand(queries.shape[0], -1, -1, -1), queries)
 
         return call.replace(
             q=rotate_pairs(call.q, queries),
