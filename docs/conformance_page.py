@@ -23,7 +23,8 @@ equals one pass, gradients are correct, a compiler captures the graph. zoo calls
 
 The exit code is 1 if a law is broken; the message says which, what was measured, and what would be
 right. Most laws examine two attention layers with residuals in float64, on twelve random tokens,
-with all parameters away from zero; laws about compilation use one layer. Laws cannot detect a wrong
+with all parameters away from zero; laws about compilation use one layer, and that about
+`torch.export` compares sizes other than the exported one. Laws cannot detect a wrong
 formula that obeys them: for that, the tests compare each encoding with a literal reference. Nor do
 they require that positions have an effect where token order may replace them, as in fox, cope and
 stick-breaking.
@@ -73,6 +74,9 @@ def _recorded_parts(certificates: list[Certificate]) -> Iterator[str]:
     }
     commands = sorted({f"`{one.command}`" for one in certificates})
     recorded = f"Recorded by {', '.join(commands)} ({'; '.join(sorted(made))})."
+    added = sorted({f"`{one.added_by}`" for one in certificates if one.added_by})
+    if added:
+        recorded += f" Later laws were added by {', '.join(added)}."
 
     yield from ("## Laws", "", recorded, "", law_table(certificates), "")
     yield from (ERRORS.rstrip("\n"), "", *measurement_table(certificates), "", FAR.rstrip("\n"), "")

@@ -36,7 +36,9 @@ def member(cls: type[Encoding], axes: int | None = None) -> Case:
         pytest.param(law, one, id=f"{law.name}-{one}")
         for law in LAWS
         for one in map(member, SAMPLES)
+        # an export takes seconds, and all encodings of zoo are tried elsewhere
         if not law.exempt(one)
+        and (law is not backends.exports_at_any_size or one.name == "Carried")
     ],
 )
 def test_a_sound_encoding_passes(law, sound):
@@ -313,6 +315,24 @@ class Uncaptured(Encoding):
         return 2 * q if q.sum().item() > 0 else q
 
 
+class OfOneLength(Encoding):
+    """A bias of a count that torch.export takes for a constant."""
+
+    shift_invariant = True
+
+    def modify(self, call: AttentionCall) -> AttentionCall:
+        return call.add_bias(lambda b, h, i, j: 0.0 * (i + j) + i / len(call.keys))
+
+
+class DeclaredOfOneLength(OfOneLength):
+    no_export_reason = "its bias counts the tokens"
+
+
+class OtherwiseExported(Encoding):
+    def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        return 2 * q if torch.compiler.is_exporting() else q
+
+
 class EndsEarly(RoPE):
     """A table of places that ends, and whose last row is read past that."""
 
@@ -391,6 +411,7 @@ FAULTS = [
     (backends.reference_and_chunks_agree, SecondRows),
     (backends.reference_and_flex_agree, ByGridShape),
     (backends.index_differences_are_offsets, TwiceAsFar),
+    (backends.exports_at_any_size, OtherwiseExported),
     (equivariance.future_tokens_change_nothing, LookingAhead),
     (equivariance.future_tokens_change_nothing, NextToken),
     (equivariance.decoding_equals_one_pass, TouchedAgain),
@@ -438,6 +459,13 @@ def test_a_planted_fault_is_caught(law, fault):
 def test_a_break_of_the_graph_is_caught():
     with pytest.raises(LawBroken, match="no graph is captured"):
         backends.a_compiler_captures_it(member(Uncaptured))
+
+
+def test_a_length_that_is_fixed_is_caught_unless_it_is_declared():
+    with pytest.raises(LawBroken, match="it is not exported, UserError: Constraints violated"):
+        backends.exports_at_any_size(member(OfOneLength))
+    found = try_law(backends.exports_at_any_size, member(DeclaredOfOneLength))
+    assert (found.outcome, found.detail) == ("exempt", "its bias counts the tokens")
 
 
 def test_what_zero_hides_from_a_compiler_is_caught():

@@ -308,7 +308,6 @@ def describe_facts(encoding: type[Encoding] | Encoding) -> dict[str, str]:
         "needs_full_sequence": _yes_or_no(encoding.needs_full_sequence),
         "consumes_biases": _yes_or_no(encoding.consumes_biases),
         "cached_keys": "never changed" if final_keys else "changed by later tokens",
-        "exportable": f"no; {encoding.no_export_reason}" if encoding.no_export_reason else "yes",
         "special_tokens": "handled by the encoding"
         if encoding.handles_special_tokens
         else "left alone",

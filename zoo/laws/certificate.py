@@ -152,6 +152,7 @@ class Certificate:
         command: The command that was run.
         partial: True if it was stopped early.
         renamed_keys: Version that renamed the keys of the file, if it was recorded before.
+        added_by: Later command whose findings, of laws that are newer, were added.
     """
 
     name: str
@@ -165,6 +166,7 @@ class Certificate:
     command: str
     partial: bool = False
     renamed_keys: str | None = None
+    added_by: str | None = None
 
     def with_outcome(self, outcome: str) -> list[Finding]:
         return [finding for finding in self.findings if finding.outcome == outcome]

@@ -200,6 +200,8 @@ def taylor_backward(gradient: Tensor, a: Tensor, a2: Tensor, a3: Tensor, c: Tens
 def _cubic(coefficients: Sequence[float], powers: Iterable[Tensor]) -> Tensor:
     constant, *others = coefficients
     out = _weighted_sum(others, powers)
+    if torch.compiler.is_exporting():  # ONNX has no views to write to
+        return out + constant * torch.eye(out.shape[-1], device=out.device, dtype=out.dtype)
     out.diagonal(dim1=-2, dim2=-1).add_(constant)
     return out
 
@@ -287,7 +289,7 @@ def _backward(gradient: Tensor, tensors: list[Tensor], halvings: Tensor | None) 
 def _count_halvings(skew: Tensor) -> tuple[Tensor | None, int]:
     """Return the number of halvings as a tensor, if it cannot be read, and that of squarings."""
     limit = 1.5 if skew.dtype == torch.float32 else 0.3  # degree 12 is exact up to this norm
-    norms = skew.square().sum((-2, -1)).amax().div(2).sqrt()  # bounds the spectral norm of a skew A
+    norms = skew.square().sum((-2, -1)).max().div(2).sqrt()  # bounds the spectral norm of a skew A
     halvings = (norms / limit).clamp(min=1).log2().ceil()
     if skew.device.type == "cpu" and not torch.compiler.is_compiling():
         return None, int(halvings)

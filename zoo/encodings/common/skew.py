@@ -56,6 +56,8 @@ def change_basis(x: Tensor, bases: Tensor) -> Tensor:
     """Multiply x [B, H, N, K] by matrices [H, m, K/m, K/m] of each head, block by block."""
     batch, heads, tokens, _ = x.shape
     rows, bases = x.unflatten(-1, bases.shape[1:3]), bases.to(x.dtype)
+    if torch.compiler.is_exporting():  # strides of einsum's result would depend on sizes
+        return (rows.transpose(2, 3) @ bases).transpose(2, 3).flatten(-2)
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return torch.einsum("bhnmk,hmkl->bnhml", rows, bases).flatten(-2).transpose(1, 2)
     # tokens before heads in memory, as projections have them
