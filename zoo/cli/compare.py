@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
+from zoo.config.command_line import parse_options
 from zoo.errors import ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
 from zoo.utils import end_with_parent
+
+log = logging.getLogger("zoo")
 
 SUMMARY = "train a recipe with several encodings, or values of other keys, and rank them"
 EXAMPLE = "zoo compare vit_comrope encodings=[none,learned,rope_axial] seeds=3 to=comparison"
@@ -36,6 +42,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cell", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--tied", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--fork-server", action="store_true", help=argparse.SUPPRESS)
+
+
+def _rank(words: Sequence[str], as_plain: bool) -> None:
+    """Rank over the tasks of several comparisons, and print the table or JSON."""
+    from zoo.compare.overall import format_ranking, run_ranking
+    from zoo.compare.request import RankOptions
+
+    options = RankOptions(**parse_options(words, [RankOptions])[0])
+    ranking, folder = run_ranking(options.rank, options.to)
+    print(as_json(asdict(ranking)) if as_plain else format_ranking(ranking))
+    log.info("written: %s", folder)
 
 
 def redden_warnings(text: str) -> str:
@@ -71,8 +88,12 @@ def run(known: argparse.Namespace) -> None:
         raise RecipeError(ConfigIssue(COMMAND_LINE, "", "no recipe", remedy))
 
     problem = None
-    if any(word.startswith("rebuild=") for word in (known.recipe, *known.overrides)):
-        comparison = rebuild([known.recipe, *known.overrides])
+    words = [known.recipe, *known.overrides]
+    if any(word.startswith("rank=") for word in words):
+        _rank(words, known.json)
+        return
+    if any(word.startswith("rebuild=") for word in words):
+        comparison = rebuild(words)
     else:
         comparison, _, problem = compare(known.recipe, known.overrides, known.plugin or [])
     if known.json:

@@ -69,6 +69,18 @@ class CompareOptions:
     """Output folder of a comparison whose table, page and figures are written again.
 
     Nothing is trained; `measure` is the only other option."""
+    rank: tuple[str, ...] | None = None
+    """Output folders of comparisons over which the variants of all are ranked.
+
+    Nothing is trained; `to` is the only other option."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankOptions:
+    """The options of `zoo compare` that go with `rank`."""
+
+    rank: tuple[str, ...]
+    to: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
