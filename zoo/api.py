@@ -6,13 +6,11 @@ model dim, P axes. With N < M the queries are the last N of the M tokens.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +21,20 @@ from zoo.attention.backends.fused import ScoreMod
 from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain
 from zoo.attention.coordinates import CONVENTIONS, grid
-from zoo.attention.encoding import Dims, Encoding, EncodingFactory
+from zoo.attention.encoding import (
+    Dims,
+    Encoding,
+    EncodingFactory,
+    check_coordinates,
+    check_heads,
+    check_per_token,
+    explain_types,
+)
 from zoo.attention.layer import Context, SelfAttention
-from zoo.attention.tokens import Tokens, upcast
+from zoo.attention.tokens import Tokens, check_tensor, upcast
 from zoo.errors import OptionError
 from zoo.models.embedding import document_lengths, document_positions
-from zoo.registry import Between, Choice
+from zoo.registry import Choice
 
 EncodingSpec = str | Mapping[str, Any] | Choice
 
@@ -58,6 +64,8 @@ def encoding_class(name: str) -> type[Encoding]:
         return registry.find("encodings", name)
     except KeyError as error:
         raise OptionError("name", error.args[0]) from None
+    except TypeError:
+        raise OptionError("name", f"an encoding's name is a text, not {name!r}") from None
 
 
 def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options: Any) -> Encoding:
@@ -75,7 +83,9 @@ def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options:
     Raises:
         OptionError: A name or option is unknown, or a value does not fit `dims` (a ValueError).
     """
-    if isinstance(name, str | Mapping | Choice):
+    if not isinstance(dims, Dims):
+        raise OptionError("dims", f"dims is {type(dims).__name__}, not zoo.Dims")
+    if not isinstance(name, Sequence) or isinstance(name, str):
         choice = parse_entry(name)
         return make_factory(Choice(choice.name, {**choice.options, **options}))(dims)
     if options:
@@ -92,13 +102,21 @@ def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options:
 
 
 def parse_entry(entry: EncodingSpec) -> Choice:
-    """Return the name and the options of an entry of a list of encodings."""
+    """Return the name and the options of an entry of a list of encodings. Raises OptionError."""
     if isinstance(entry, Choice):
         return entry
     if isinstance(entry, str):
         return Choice(entry)
+    if not isinstance(entry, Mapping):
+        problem = f"an encoding is a name, a mapping or a list of these, not {entry!r}"
+        raise OptionError("name", problem)
     options = dict(entry)
-    return Choice(options.pop("name"), {**options.pop("options", {}), **options})
+    name, more = options.pop("name", None), options.pop("options", {})
+    if not isinstance(name, str):
+        raise OptionError("name", f"no name in {dict(entry)!r}; write {{name: rope, ...}}")
+    if not isinstance(more, Mapping):
+        raise OptionError("options", f"options are a mapping, not {more!r}")
+    return Choice(name, {**more, **options})
 
 
 def make_factory(entry: EncodingSpec) -> EncodingFactory:
@@ -127,7 +145,9 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
             hint = registry.nearest(key, [*known, "shared", "coordinates"])
             raise OptionError(key, f"{choice.name} has no option {key!r}; {hint}")
     hints = get_type_hints(cls.__init__, include_extras=True)
-    options = {key: _convert_option(key, hints[key], value) for key, value in options.items()}
+    options = {
+        key: registry.convert_option(key, hints[key], value) for key, value in options.items()
+    }
 
     def make(dims: Dims) -> Encoding:
         try:
@@ -143,44 +163,6 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
         return encoding
 
     return make
-
-
-def _convert_option(key: str, hint: Any, value: Any) -> Any:
-    """Convert an option's value to its declared type: a mapping to a dataclass, others unchanged.
-
-    Raises:
-        OptionError: The value is an unknown choice, or a number out of bounds.
-    """
-    if value is None:
-        return None
-    for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
-        if get_origin(kind) is Literal and value not in get_args(kind):
-            suggestion = registry.nearest(str(value), map(str, get_args(kind)))
-            raise OptionError(key, f"{key} {value!r} is not known; {suggestion}")
-        for bound in getattr(kind, "__metadata__", ()):
-            if isinstance(bound, Between) and not bound.low <= value <= bound.high:
-                raise OptionError(key, f"{key} must be {bound.explain(value)}, got {value}")
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
-            return _build_dataclass(key, kind, value)
-    return value
-
-
-def _build_dataclass(key: str, kind: Any, values: Mapping[str, Any]) -> Any:
-    """Build a dataclass option from a mapping, with each key known and each value within bounds."""
-    hints = get_type_hints(kind, include_extras=True)
-    for name in values:
-        if name not in hints:
-            raise OptionError(key, f"{key} has no {name!r}; {registry.nearest(str(name), hints)}")
-    for field in dataclasses.fields(kind):
-        is_required = field.default is field.default_factory is dataclasses.MISSING
-        if is_required and field.name not in values:
-            raise OptionError(key, f"{key} needs {field.name}")
-    return kind(
-        **{
-            name: _convert_option(f"{key}.{name}", hints[name], value)
-            for name, value in values.items()
-        }
-    )
 
 
 @torch.no_grad()
@@ -200,8 +182,10 @@ def embed(encoding: Encoding, x: Tensor, pos: Tensor) -> Tensor:
     """
     training = encoding.training
     try:
-        tokens = Tokens.at(x, _check_coordinates(encoding, pos))
-        return Chain.of(encoding.eval()).embed(tokens).x
+        check_tensor("x", x, [None, None, encoding.dims.dim], kind="floating")
+        tokens = Tokens.at(x, check_coordinates(encoding.dims, pos, *x.shape[:2]))
+        with explain_types(encoding, x=x, pos=pos):
+            return Chain.of(encoding.eval()).embed(tokens).x
     finally:
         encoding.train(training)
 
@@ -233,7 +217,9 @@ def scores(
     Raises:
         OptionError: `pos` does not have the encoding's number of axes, or `k` its number of heads.
     """
-    return reference.scores(_describe_call(encoding, q, k, None, pos, x, causal, has_position))
+    with explain_types(encoding, q=q, k=k, x=x, pos=pos):
+        call = _describe_call(encoding, q, k, None, pos, x, causal, has_position)
+        return reference.scores(call)
 
 
 def weights(
@@ -263,7 +249,9 @@ def weights(
     Raises:
         OptionError: `pos` does not have the encoding's number of axes, or `k` its number of heads.
     """
-    return reference.weights(_describe_call(encoding, q, k, None, pos, x, causal, has_position))
+    with explain_types(encoding, q=q, k=k, x=x, pos=pos):
+        call = _describe_call(encoding, q, k, None, pos, x, causal, has_position)
+        return reference.weights(call)
 
 
 def attend(
@@ -298,8 +286,9 @@ def attend(
         OptionError: `pos` does not have the encoding's number of axes, `k` has another number of
             heads, or the backend cannot compute this call.
     """
-    call = _describe_call(encoding, q, k, v, pos, x, causal, has_position)
-    out, _ = dispatch.attend(call, backend)
+    with explain_types(encoding, q=q, k=k, x=x, pos=pos):
+        call = _describe_call(encoding, q, k, v, pos, x, causal, has_position)
+        out, _ = dispatch.attend(call, backend)
     return out
 
 
@@ -350,14 +339,13 @@ def _describe_call(
     has_position: Tensor | None,
 ) -> AttentionCall:
     chain = Chain.of(encoding)
-    heads, kv_heads = q.shape[1], chain.dims.num_kv_heads
-    if k.shape[1] != kv_heads:
-        problem = f"keys have {k.shape[1]} heads, the encoding {kv_heads} (Dims.kv_heads)"
-        raise OptionError("kv_heads", problem)
+    heads = chain.dims.heads
+    check_heads(chain.dims, q, k, v, x)
     if x is None:
-        x = k.new_zeros(k.shape[0], k.shape[2], heads * k.shape[3])
-    pos = _check_coordinates(chain, pos)
+        x = k.new_zeros(k.shape[0], k.shape[2], chain.dims.dim)
+    pos = check_coordinates(chain.dims, pos, *k.shape[::2])
     pos = pos.to(torch.promote_types(torch.promote_types(pos.dtype, q.dtype), torch.float32))
+    check_per_token("has_position", has_position, "boolean", *k.shape[::2])
 
     tokens = Tokens.at(x, pos, has_position, ordered=_is_ordered(pos))
     tokens = chain.prepare(chain.embed(tokens).replace(x=x))
@@ -374,14 +362,6 @@ def _describe_call(
         transform_query=lambda x: chain.transform_query(x, queries),
     )
     return chain.modify(call)
-
-
-def _check_coordinates(encoding: Encoding, pos: Tensor) -> Tensor:
-    """Return pos [.., M, P]; raise OptionError unless it has the encoding's number of axes."""
-    if pos.dim() < 2 or pos.shape[-1] != encoding.dims.axes:
-        wanted = f"[.., tokens, {encoding.dims.axes}]"
-        raise OptionError("pos", f"coordinates of shape {tuple(pos.shape)}, not {wanted}")
-    return pos
 
 
 def _is_ordered(pos: Tensor) -> bool:
@@ -456,16 +436,20 @@ class Attention(nn.Module):
         Raises:
             OptionError: `pos` does not have the encoding's axes, or tokens and grid do not match.
         """
+        check_tensor("x", x, [None, None, self.layer.dims.dim], kind="floating")
+        check_per_token("has_position", has_position, "boolean", *x.shape[:2])
+        check_per_token("document", document, "integer", *x.shape[:2])
         context = context or Context()
         if pos is None:
             tokens = self._make_tokens(x, has_position, document, context.seen)
         else:
-            pos = _check_coordinates(self.encoding, pos)
+            pos = check_coordinates(self.encoding.dims, pos, *x.shape[:2])
             # remembered tokens may be ahead of these
             ordered = document is None and not context.seen and _is_ordered(pos)
             tokens = Tokens.at(x, pos, has_position, document, ordered)
         (chain,) = self._chain
-        tokens, _ = self.layer(chain.embed(tokens), chain, context)
+        with explain_types(self, x=x, pos=pos):
+            tokens, _ = self.layer(chain.embed(tokens), chain, context)
         return tokens.x
 
     def _make_tokens(

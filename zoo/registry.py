@@ -10,6 +10,7 @@ files; only `find` imports one.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import difflib
 import functools
 import importlib
@@ -20,10 +21,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, TypeVar
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from zoo.errors import ConfigIssue, DataError, RecipeError
+from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
 
 
 @dataclass(frozen=True)
@@ -420,3 +421,45 @@ def read_citations(file: Path) -> dict[str, str]:
         if found := re.search(r"eprint = \{(.+?)\}", entry):
             entries[found[1]] = entry.strip()
     return entries
+
+
+def convert_option(key: str, hint: Any, value: Any) -> Any:
+    """Convert an option's value to its declared type: a mapping to a dataclass, others unchanged.
+
+    Raises:
+        OptionError: The value is an unknown choice, or a number out of bounds.
+    """
+    if value is None:
+        return None
+    for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            suggestion = nearest(str(value), map(str, get_args(kind)))
+            raise OptionError(key, f"{key} {value!r} is not known; {suggestion}")
+        for bound in getattr(kind, "__metadata__", ()):
+            if not isinstance(bound, Between):
+                continue
+            if not isinstance(value, int | float):
+                raise OptionError(key, f"{key} must be a number, got {value!r}")
+            if not bound.low <= value <= bound.high:
+                raise OptionError(key, f"{key} must be {bound.explain(value)}, got {value}")
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+            return _build_dataclass(key, kind, value)
+    return value
+
+
+def _build_dataclass(key: str, kind: Any, values: Mapping[str, Any]) -> Any:
+    """Build a dataclass option from a mapping, with each key known and each value within bounds."""
+    hints = get_type_hints(kind, include_extras=True)
+    for name in values:
+        if name not in hints:
+            raise OptionError(key, f"{key} has no {name!r}; {nearest(str(name), hints)}")
+    for one in dataclasses.fields(kind):
+        is_required = one.default is one.default_factory is dataclasses.MISSING
+        if is_required and one.name not in values:
+            raise OptionError(key, f"{key} needs {one.name}")
+    return kind(
+        **{
+            name: convert_option(f"{key}.{name}", hints[name], value)
+            for name, value in values.items()
+        }
+    )

@@ -386,7 +386,7 @@ def test_coordinates_of_other_axes_are_refused(shape):
         lambda: zoo.embed(encoding, x, pos),
         lambda: zoo.Attention(zoo.Dims(16, 2), "alibi")(x, pos),
     ):
-        with pytest.raises(OptionError, match="coordinates of shape"):
+        with pytest.raises(OptionError, match="pos has the shape"):
             call()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any, Self
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Self
 from torch import Tensor, nn
 
 from zoo.attention.call import AttentionCall
-from zoo.attention.tokens import Tokens
+from zoo.attention.tokens import Tokens, check_tensor
 from zoo.errors import OptionError
 from zoo.registry import Choices
 from zoo.reporting.panel import Panel
@@ -321,3 +322,56 @@ def _yes_or_no(value: bool) -> str:
 EncodingFactory = Callable[[Dims], Encoding]
 EncodingFactories = Annotated[Mapping[str, EncodingFactory], Choices("encodings")]
 """Factories of a model's encodings by name, from the list in a recipe."""
+
+
+def check_heads(dims: Dims, q: Tensor, k: Tensor, v: Tensor | None, x: Tensor | None) -> None:
+    """Raise OptionError where projected heads or states do not fit an encoding or each other."""
+    check_tensor("k", k, [None] * 4, kind="floating")
+    batch, kv_heads, count, _ = k.shape
+    if kv_heads != dims.num_kv_heads:
+        problem = f"keys have {kv_heads} heads, the encoding {dims.num_kv_heads} (Dims.kv_heads)"
+        raise OptionError("kv_heads", problem)
+    check_tensor("k", k, [None, kv_heads, None, dims.head_dim], kind="floating")
+    check_tensor("q", q, [batch, dims.heads, None, dims.head_dim], kind="floating")
+    if q.shape[2] > count:
+        raise OptionError("q", f"{q.shape[2]} queries are not the last of {count} tokens")
+    if v is not None:
+        check_tensor("v", v, [batch, kv_heads, count, None], kind="floating")
+    if x is not None:
+        check_tensor("x", x, [batch, count, dims.dim], kind="floating")
+    for key, heads in (("k", k), ("v", v)):
+        if heads is not None and heads.dtype != q.dtype:
+            raise OptionError(key, f"{key} has the type {heads.dtype}, q {q.dtype}")
+
+
+def check_coordinates(dims: Dims, pos: Tensor, batch: int, count: int) -> Tensor:
+    """Return pos [M, P] or [1|B, M, P]; raise OptionError unless it has this shape."""
+    axes = dims.axes
+    check_tensor("pos", pos, [count, axes], [batch, count, axes], [1, count, axes])
+    return pos
+
+
+def check_per_token(key: str, value: Tensor | None, kind: str, batch: int, count: int) -> None:
+    """Raise OptionError unless a value is [M] or [1|B, M], or None."""
+    if value is not None:
+        check_tensor(key, value, [count], [batch, count], [1, count], kind=kind)
+
+
+@contextmanager
+def explain_types(module: nn.Module, **arguments: Tensor | None) -> Iterator[None]:
+    """Raise OptionError where a computation fails on an argument of another type than the weights.
+
+    Args:
+        module: What has the weights.
+        **arguments: The arguments by name.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        weights = {one.dtype for one in module.parameters() if one.is_floating_point()}
+        for key, value in arguments.items():
+            if weights and value is not None and value.dtype not in weights:
+                known = " and ".join(map(str, weights))
+                problem = f"{key} has the type {value.dtype}, the weights {known}; convert either"
+                raise OptionError(key, problem) from error
+        raise

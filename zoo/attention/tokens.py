@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from zoo.errors import OptionError
 
 Data = TypeVar("Data")
 Join = Callable[[str, Tensor, Tensor], Tensor]
@@ -215,3 +217,35 @@ def disable_autocast(device: torch.device) -> AbstractContextManager[Any]:
 def pick(values: Tensor, b: Tensor, n: Tensor) -> Tensor:
     """Index values [1|B, N, ...] as `values[b, n]`; a batch of 1 broadcasts."""
     return values[0][n] if values.shape[0] == 1 else values[b, n]
+
+
+def check_tensor(key: str, value: Any, *shapes: Sequence[int | None], kind: str = "real") -> None:
+    """Check an argument of a user.
+
+    Args:
+        key: Its name.
+        value: Its value.
+        *shapes: The shapes that it may have; None stands for any size.
+        kind: "real" numbers, "floating", "integer" or "boolean".
+
+    Raises:
+        OptionError: It is no tensor, or one of another kind or shape.
+    """
+    if not isinstance(value, Tensor):
+        raise OptionError(key, f"{key} is {type(value).__name__}, not a tensor")
+    is_integer = not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+    fits = {
+        "real": not value.is_complex(),
+        "floating": value.is_floating_point(),
+        "integer": is_integer,
+        "boolean": value.dtype == torch.bool,
+    }
+    if not fits[kind]:
+        raise OptionError(key, f"{key} has the type {value.dtype}, not {kind}")
+    for shape in shapes:
+        pairs = zip(shape, value.shape, strict=False)
+        if len(shape) == value.dim() and all(size is None or size == own for size, own in pairs):
+            return
+    names = [str(["*" if size is None else size for size in shape]) for shape in shapes]
+    wanted = " or ".join(dict.fromkeys(names)).replace("'", "")
+    raise OptionError(key, f"{key} has the shape {list(value.shape)}, not {wanted}")

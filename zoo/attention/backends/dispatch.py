@@ -29,6 +29,8 @@ def choose_backend(call: AttentionCall, device: str | None = None) -> tuple[str,
     Returns:
         The backend's name, and why it was chosen.
     """
+    if _is_empty(call):
+        return "reference", "nothing to compute"
     fields = _full_row_fields(call)
     if fields:
         return "chunked", f"{' and '.join(fields)} needs whole rows of scores"
@@ -75,15 +77,28 @@ def attend(call: AttentionCall, backend: str = "auto") -> tuple[Tensor, Tensor |
         problem = "flex has no dropout of attention weights"
         raise OptionError("backend", f"{problem}; use sdpa, chunked or reference")
 
+    if _is_empty(call):
+        name = "reference"
     functions = {
         "reference": attend_reference,
         "chunked": attend_chunked,
         "sdpa": attend_sdpa,
         "flex": attend_flex,
     }
-    out = functions[name](call)
+    try:
+        out = functions[name](call)
+    except NotImplementedError as error:
+        if name != "flex":
+            raise
+        problem = "flex computes no gradients on this device; use another backend, or torch.no_grad"
+        raise OptionError("backend", problem) from error
     width = call.v.shape[-1]
     return out[..., :width], None if call.extra_values is None else out[..., width:]
+
+
+def _is_empty(call: AttentionCall) -> bool:
+    """Return if a batch has no samples, or none of them a query; fused kernels refuse it."""
+    return 0 in (call.q.shape[0], call.q.shape[2])
 
 
 def _full_row_fields(call: AttentionCall) -> list[str]:

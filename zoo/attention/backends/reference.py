@@ -58,7 +58,7 @@ def apply_weights(call: AttentionCall, weights: Tensor, span: Span | None = None
     if call.dropout:
         weights = F.dropout(weights, call.dropout)
     with disable_autocast(call.q.device):
-        out = weights @ upcast(span.slice_keys(values))
+        out = weights @ span.slice_keys(values).to(weights.dtype)
         if call.extra_output is not None:
             extra = call.extra_output(weights, span)
             out = out + F.pad(extra, (0, values.shape[-1] - extra.shape[-1]))

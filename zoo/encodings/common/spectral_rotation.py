@@ -90,7 +90,8 @@ class _Spectrum(torch.autograd.Function):
         frequencies, basis = spectrum(skew)
         gaps = frequency_gaps(frequencies)  # [H, m, 2, b/2, b/2]
         merged = merge_blocks(basis)  # [H, m / r, r b, r b]
-        near = gaps.abs() * times.abs().amax((0, 2))[..., None, None, None] <= NEAR[skew.dtype]
+        longest = times.abs().amax((0, 2)) if times.numel() else times.new_zeros(times.shape[1::2])
+        near = gaps.abs() * longest[..., None, None, None] <= NEAR[skew.dtype]
         on_cpu = skew.device.type == "cpu" and not torch.compiler.is_compiling()
         count = 3 if not on_cpu or bool(near.any()) else 1
         ctx.save_for_backward(gaps, near, basis)
