@@ -27,13 +27,13 @@ def find(name):
 
 
 class Loop:
-    """A few steps of training on random images, without Lightning."""
+    """Steps of training on random images, without Lightning."""
 
     def __init__(self, name, **options):
         recipe = zoo.load_recipe("vit_none", SMALL)
         torch.manual_seed(0)
         self.model = build_task(recipe).model
-        configured = find(name)(lr=0.01, **options).configure(self.model, 6)
+        configured = find(name)(lr=0.01, **options).configure(self.model, 20)
         self.optimizer = configured["optimizer"]
         self.schedule = configured["lr_scheduler"]["scheduler"]
 
@@ -67,14 +67,14 @@ class Loop:
 def test_an_optimizer_trains_and_resumes_to_the_bit(name):
     whole = Loop(name)
     before = {key: value.clone() for key, value in whole.model.state_dict().items()}
-    losses = whole.run(range(3))
+    losses = whole.run(range(10))
     saved = whole.save()
-    losses += whole.run(range(3, 6))
+    losses += whole.run(range(10, 20))
     assert all(map(math.isfinite, losses))
 
     resumed = Loop(name)
     resumed.load(saved)
-    assert resumed.run(range(3, 6)) == losses[3:]
+    assert resumed.run(range(10, 20)) == losses[10:]
     weights, again = whole.model.state_dict(), resumed.model.state_dict()
     assert all(torch.equal(weights[key], again[key]) for key in weights)
     assert not torch.equal(before["head.weight"], weights["head.weight"])

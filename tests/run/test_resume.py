@@ -368,3 +368,17 @@ def test_what_cannot_take_effect_is_refused(option, problem, tiny, monkeypatch):
 def test_options_of_saving_are_part_of_the_hash_of_a_recipe(tiny):
     recipes = [zoo.load_recipe("vit_comrope", [*tiny, *more]) for more in ((), OFTEN[:1], OFTEN)]
     assert len({recipe.hash for recipe in recipes}) == 3
+
+
+def test_a_run_of_so_many_steps_goes_on_after_an_epoch(tiny, weights, monkeypatch):
+    tiny += ["trainer.max_epochs=null", "trainer.max_steps=9", "trainer.log_every_n_steps=1"]
+    whole = fit("vit_comrope", tiny, Path("whole"), "never")
+    with monkeypatch.context() as patch:
+        patch.setattr(StopOnSignal, "on_train_batch_start", die_at(7))
+        with pytest.raises(RuntimeError, match="killed"):
+            fit("vit_comrope", tiny, Path("broken"), "never")
+    assert checkpoint.read(Path("broken/checkpoints/last.ckpt"))["global_step"] == 6
+    assert fit("vit_comrope", tiny, Path("broken"), "auto")["metrics"] == whole["metrics"]
+    assert read_rows("broken") == read_rows("whole")
+    paths = [f"{run}/checkpoints/last.ckpt" for run in ("whole", "broken")]
+    assert same(*map(weights, paths))

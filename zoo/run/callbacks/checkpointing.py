@@ -156,6 +156,8 @@ class Checkpoints(L.Callback):
         self._batches = trainer.val_check_batch
         if self._resumed is None:
             return
+        if trainer.fit_loop.restarted_on_epoch_end:
+            _begin_next_epoch(trainer)
         # Lightning then goes on with this validation, or after it
         self._plan_validation(trainer, self._resumed.get("is_validation_due", False))
         # Lightning builds the loader before it reads a checkpoint, too early to restore it
@@ -314,6 +316,21 @@ class StopWithoutImprovement(EarlyStopping):
                 self.monitor,
                 self.wait_count,
             )
+
+
+def _begin_next_epoch(trainer: L.Trainer) -> None:
+    """Go on with the next epoch after a checkpoint of the end of one.
+
+    Where `max_steps` limits training, Lightning would end the epoch once more, count a step too
+    many and take other samples. This is what it does where epochs limit training.
+    """
+    loop = trainer.fit_loop
+    for one in (loop, loop.epoch_loop, loop.epoch_loop.val_loop):
+        one._restarting = False
+    loop.update_restart_stage()
+    progress = loop.epoch_progress
+    progress.increment_completed()
+    progress.current.completed = progress.current.processed
 
 
 def _is_due(every: int | None, step: int) -> bool:

@@ -1,0 +1,102 @@
+"""Train vit_none for 20 steps with each optimizer of torch.optim, kill it, and resume it to the bit.
+
+    python tests/benchmarks/optimizers.py [optimizer ...]
+
+Every run saves after each 5 steps and is killed (SIGKILL) after 12 of its 20 steps; resumed, it must end with the weights
+and the optimizer's state of a run that nobody killed. An optimizer that cannot train is refused with its reason. At the
+end one run saves after each 50 steps, is killed after 70, and must go on from step 50.
+"""
+
+import inspect
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import torch
+from kill import ended, same
+from tiny import TINY
+
+from zoo import load_recipe
+from zoo.errors import RecipeError
+from zoo.run import checkpoint
+from zoo.run.callbacks.guards import StopOnSignal
+from zoo.run.fit import fit
+from zoo.run.resume import find_resume_point
+
+RECIPE = [*TINY, "model.encoding=none", "trainer.max_epochs=null", "diagnostics.every_n_steps=null"]
+RATES = {"adadelta": 1.0, "sgd": 0.1, "asgd": 0.1, "rprop": 0.001, "muon": 0.001}
+
+
+def start(run: Path, words: list[str], killed_at: int | None = None) -> int:
+    """Start a run in a process of its own, which kills itself when a step begins."""
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        with Path(f"{run}.log").open("a") as log_file:
+            os.dup2(log_file.fileno(), sys.stderr.fileno())
+
+        def die(self, trainer, *_):
+            if trainer.global_step == killed_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        StopOnSignal.on_train_batch_start = die
+        fit("vit_none", words, run, "auto")
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def resume_killed(words: list[str], killed_at: int) -> tuple[Path, int]:
+    """Kill a run, resume it, and return its folder and the step from which it went on."""
+    run = Path(tempfile.mkdtemp(dir=".")) / "run"
+    _, status = os.waitpid(start(run, words, killed_at), 0)
+    assert os.WIFSIGNALED(status), Path(f"{run}.log").read_text()
+    step = find_resume_point(load_recipe("vit_none", words), run, "auto").step
+    ended(start(run, words), run)
+    return run, step
+
+
+def try_optimizer(name: str) -> str:
+    """Return what an optimizer did."""
+    lr = RATES.get(name, 0.001)
+    words = [*RECIPE, f"optim={{name: {name}, lr: {lr}}}", "trainer.max_steps=20"]
+    words.append("trainer.save_every_n_steps=5")
+    whole = Path(tempfile.mkdtemp(dir=".")) / "run"
+    try:
+        load_recipe("vit_none", words)
+    except RecipeError as error:
+        return f"refused: {error.issues[0].problem}"
+    ended(start(whole, words), whole)
+    broken, step = resume_killed(words, 12)
+    one, two = (checkpoint.read(run / "checkpoints/last.ckpt") for run in (whole, broken))
+    assert one["global_step"] == two["global_step"] == 20
+    for key in ("state_dict", "optimizer_states", "lr_schedulers", "rng_states", "loader"):
+        assert same(one[key], two[key]), f"{name}: {key} differs"
+    return f"20 steps, killed after 12, resumed from {step}: the same to the bit"
+
+
+def main(chosen: list[str]) -> None:
+    torch.set_num_threads(1)
+    kinds = [cls for cls in vars(torch.optim).values() if inspect.isclass(cls)]
+    classes = [cls.__name__ for cls in kinds if issubclass(cls, torch.optim.Optimizer)]
+    names = {"SparseAdam": "sparse_adam"}
+    known = [names.get(cls, cls.lower()) for cls in classes if cls != "Optimizer"]
+    with tempfile.TemporaryDirectory() as home:
+        os.chdir(home)
+        for name in chosen or known:
+            print(f"{name:12} {try_optimizer(name)}", flush=True)
+        words = [*RECIPE, "trainer.max_steps=80", "trainer.save_every_n_steps=50"]
+        words.append("data.batch_size=2")  # an epoch is longer than the run
+        _, step = resume_killed(words, 70)
+        assert step >= 50, step
+        print(f"save_every_n_steps=50: killed after 70 steps, went on from step {step}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
