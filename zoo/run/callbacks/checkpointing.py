@@ -330,7 +330,7 @@ def _begin_next_epoch(trainer: L.Trainer) -> None:
     loop.update_restart_stage()
     progress = loop.epoch_progress
     progress.increment_completed()
-    progress.current.completed = progress.current.processed
+    progress.current.completed = progress.current.processed  # type: ignore[attr-defined]
 
 
 def _is_due(every: int | None, step: int) -> bool:
