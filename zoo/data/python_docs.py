@@ -25,6 +25,7 @@ class PythonDocs(CorpusSource):
         seed: int,
         *,
         tokens: Literal["character", "byte", "subword"] = "character",
+        tokenizer: str | None = None,
         vocabulary: Count | None = None,
         length: Count = 128,
         batch_size: Count = 32,
@@ -36,7 +37,7 @@ class PythonDocs(CorpusSource):
         stride: Count | None = None,
         workers: Annotated[int, Between(0)] = 0,
     ) -> None:
-        options = TokenizerOptions(tokens, vocabulary=vocabulary)
+        options = TokenizerOptions(tokens, tokenizer, vocabulary)
         corpus = Corpus(read_topics, options, CharacterSplit(val, test))
         window = WindowOptions(length, batch_size, windows, documents, streams, stride)
         super().__init__(seed, corpus, window, workers)

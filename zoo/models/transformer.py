@@ -27,11 +27,18 @@ class BlockOptions(LayerOptions):
     norm: Literal["layer", "rms"] = "layer"
     """Layer norm or RMS norm."""
 
+    norm_eps: Annotated[float, Between(1e-12, 1)] = 1e-6
+    """Epsilon of these norms."""
+
+    embed_norm: bool = False
+    """A norm before the first block, after encodings have added to the embeddings (BERT)."""
+
     norm_position: Literal["pre", "post", "parallel"] = "pre"
     """Norms before the branches, after the residual sums, or one norm for both branches."""
 
-    mlp: Literal["gelu", "swiglu"] = "gelu"
-    """Activation of the MLP; swiglu has a gate (arXiv:2002.05202)."""
+    mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu"
+    """Activation of the MLP; gelu_tanh is the approximation of GPT-2, swiglu has a gate
+    (arXiv:2002.05202)."""
 
     mlp_ratio: Annotated[float, Between(0.01)] = 4.0
     """Hidden size of the MLP as a multiple of dim."""
@@ -106,6 +113,7 @@ class MLP(nn.Module):
         super().__init__()
         hidden, bias = int(dim * options.mlp_ratio), options.mlp_bias
         is_gated = options.mlp == "swiglu"
+        self.gelu = "tanh" if options.mlp == "gelu_tanh" else "none"
         self.gate_proj = Projection(dim, hidden, bias=bias) if is_gated else None
         self.up_proj = Projection(dim, hidden, bias=bias)
         self.down_proj = Projection(hidden, dim, bias=bias)
@@ -114,7 +122,10 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map x [B, N, D] to [B, N, D]."""
         up = self.up_proj(x)
-        hidden = F.gelu(up) if self.gate_proj is None else F.silu(self.gate_proj(x)) * up
+        if self.gate_proj is None:
+            hidden = F.gelu(up, approximate=self.gelu)
+        else:
+            hidden = F.silu(self.gate_proj(x)) * up
         return self.down_proj(self.dropout(hidden))
 
 
@@ -142,7 +153,8 @@ class ResidualBranch(nn.Module):
 
 def make_norm(dim: int, options: BlockOptions) -> nn.Module:
     """Create the norm that the options choose."""
-    return nn.LayerNorm(dim, eps=1e-6) if options.norm == "layer" else nn.RMSNorm(dim, eps=1e-6)
+    kind = nn.LayerNorm if options.norm == "layer" else nn.RMSNorm
+    return kind(dim, eps=options.norm_eps)
 
 
 class Transformer(nn.Module, Encoded):
@@ -158,6 +170,7 @@ class Transformer(nn.Module, Encoded):
 
     encoding: nn.ModuleDict
     blocks: nn.ModuleList
+    embed_norm: nn.Module | None
     norm: nn.Module
     activation_checkpointing = False
 
@@ -202,6 +215,7 @@ class Transformer(nn.Module, Encoded):
             )
             for chain in self.chains
         )
+        self.embed_norm = make_norm(dims.dim, options) if options.embed_norm else None
         is_post = options.norm_position == "post"
         self.norm = nn.Identity() if is_post else make_norm(dims.dim, options)
 
@@ -212,6 +226,8 @@ class Transformer(nn.Module, Encoded):
             tokens = hook(tokens)
 
         tokens = self.chains[0].embed(tokens)
+        if self.embed_norm is not None:
+            tokens = tokens.replace(x=self.embed_norm(tokens.x))
         for block, chain in zip(self.blocks, self.chains, strict=True):
             if self.activation_checkpointing and self.training:
                 tokens = _run_checkpointed(block, tokens, chain, context)
