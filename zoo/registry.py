@@ -51,9 +51,7 @@ KINDS: Mapping[str, MemberKind] = MappingProxyType(
             frozenset({"base", "baselines", "spec", "sampler", "cache", "vision"}),
         ),
         "tasks": MemberKind(("tasks",), frozenset({"base", "metrics"})),
-        "optim": MemberKind(
-            ("optim",), frozenset({"base", "optimizers", "param_groups"}), ("optim/optimizers",)
-        ),
+        "optim": MemberKind(("optim",), frozenset({"base", "optimizers"}), ("optim/optimizers",)),
         "schedules": MemberKind(("schedules",), collections=("optim/base",)),
         "metrics": MemberKind(("metrics",), collections=("tasks/metrics",)),
         "callbacks": MemberKind(("callbacks",), collections=("run/callbacks/progress",)),

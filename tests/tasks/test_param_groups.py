@@ -6,8 +6,8 @@ from torch import nn
 
 import zoo
 from zoo.errors import OptionError, RecipeError
+from zoo.optim.base import ParamGroup, freeze
 from zoo.optim.optimizers import AdamW
-from zoo.optim.param_groups import ParamGroup, freeze
 from zoo.run.build import build_task
 
 

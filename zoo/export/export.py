@@ -26,6 +26,8 @@ from zoo.utils import stop_on_signal
 WRITERS: Mapping[str, str] = MappingProxyType(
     {
         "hf": "zoo.export.huggingface:write_huggingface",
+        "llama": "zoo.export.native:write_llama",
+        "vit": "zoo.export.native:write_vit",
         "safetensors": "zoo.export.export:write_weights",
     }
 )
@@ -39,9 +41,9 @@ CPU = ("trainer.accelerator=cpu", "trainer.devices=1", "trainer.num_nodes=1")
 class ExportOptions:
     """Options of `zoo export`."""
 
-    to: Literal["hf", "safetensors"]
-    """What to write: hf, a folder for Hugging Face transformers; safetensors, weights and recipe
-    alone, which zoo reads again."""
+    to: Literal["hf", "llama", "vit", "safetensors"]
+    """What to write: hf, a folder for Hugging Face transformers; llama or vit, one that needs no
+    zoo, if the recipe is one; safetensors, weights and recipe alone, which zoo reads again."""
 
     push: str | None = None
     """A new repository of the Hugging Face Hub, owner/name, that the folder is uploaded to."""

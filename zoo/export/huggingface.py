@@ -171,10 +171,17 @@ def describe_config(source: ExportSource, chosen: HeadClass) -> dict[str, Any]:
         content |= {"vocab_size": size, "max_position_embeddings": spec.length}
         content["zoo"] = reduce_vocabulary(content["zoo"], size)
     if isinstance(spec, ImageSpec | TextClassificationSpec):
-        labels = spec.names or tuple(map(str, range(spec.classes)))
-        content["id2label"] = {str(number): label for number, label in enumerate(labels)}
-        content["label2id"] = {label: number for number, label in enumerate(labels)}
+        content |= describe_labels(spec)
     return content
+
+
+def describe_labels(spec: ImageSpec | TextClassificationSpec) -> dict[str, Any]:
+    """Return the names of classes, in both directions."""
+    labels = spec.names or tuple(map(str, range(spec.classes)))
+    return {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
 
 
 def reduce_vocabulary(metadata: dict[str, Any], size: int) -> dict[str, Any]:
@@ -221,11 +228,15 @@ def write_generation_config(source: ExportSource, folder: Path) -> None:
     names = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     tokens = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
     numbers = {token["content"]: token["id"] for token in tokens}
-    content |= {f"{key}_token_id": numbers[names[f"{key}_token"]] for key in ("eos", "pad")}
+    for key in ("eos", "pad"):
+        if f"{key}_token" in names:
+            content[f"{key}_token_id"] = numbers[names[f"{key}_token"]]
     write_json(folder / "generation_config.json", content)
 
 
-def write_tokenizer(vocabulary: Vocabulary, folder: Path, mask: int | None) -> None:
+def write_tokenizer(
+    vocabulary: Vocabulary, folder: Path, mask: int | None, extend: bool = True
+) -> None:
     """Write tokenizer.json and its configuration for `PreTrainedTokenizerFast`.
 
     A token that ends or pads and is not in the vocabulary gets the number after it. The model never
@@ -235,6 +246,7 @@ def write_tokenizer(vocabulary: Vocabulary, folder: Path, mask: int | None) -> N
         vocabulary: The vocabulary of the model.
         folder: The folder.
         mask: The number of the mask token, if the model has one.
+        extend: Add tokens that end and pad to a vocabulary without them.
 
     Raises:
         RecipeError: The vocabulary has numbers without a token.
@@ -246,6 +258,8 @@ def write_tokenizer(vocabulary: Vocabulary, folder: Path, mask: int | None) -> N
         known = [one for one in candidates if tokenizer.token_to_id(one) is not None]
         if known and number is None:
             special[f"{kind}_token"] = known[0]
+            return
+        if not extend:
             return
         content = next(one for one in candidates if one not in known)
         tokenizer.add_special_tokens([content])
@@ -259,7 +273,7 @@ def write_tokenizer(vocabulary: Vocabulary, folder: Path, mask: int | None) -> N
         add("pad", PAD_TOKENS)
     else:
         add("eos", END_TOKENS)
-        add("pad", (*PAD_TOKENS, special["eos_token"]))
+        add("pad", (*PAD_TOKENS, *special.values()))
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -350,7 +364,7 @@ A model of the recipe `{recipe}`, trained with [zoo](https://github.com/transfor
 
 ## Use
 
-Install zoo, which computes the model: `pip install transformer-zoo`.
+{requirement}
 
 ```python
 {use}
@@ -380,8 +394,14 @@ Install zoo, which computes the model: `pip install transformer-zoo`.
 """
 
 
-def write_card(source: ExportSource, task: str) -> str:
-    """Return README.md: how to use the model, its results, recipe, environment and papers."""
+def write_card(source: ExportSource, task: str, needs_zoo: bool = True) -> str:
+    """Return README.md: how to use the model, its results, recipe, environment and papers.
+
+    Args:
+        source: The model.
+        task: What the Hub calls its task.
+        needs_zoo: Whether zoo computes it, through `trust_remote_code`.
+    """
     recipe, run = source.recipe, run_dir.find_run_dir(source.checkpoint)
     end = _read_json(run / "end.json") if source.checkpoint.name == "best.ckpt" else {}
     metrics: dict[str, float] = end.get("metrics", {})
@@ -392,6 +412,10 @@ def write_card(source: ExportSource, task: str) -> str:
         [f"On test data of `{recipe.data.name}`:", "", "| metric | value |", "|---|---|", *rows]
     )
     use = USES[task].format(name=name, prompt=recipe.generate.prompt or "...")
+    requirement = "Install zoo, which computes the model: `pip install transformer-zoo`."
+    if not needs_zoo:
+        use = use.replace(", trust_remote_code=True", "")
+        requirement = "transformers computes the model itself."
     return CARD.format(
         front_matter=_format_front_matter(source, task, metrics),
         name=name,
@@ -400,6 +424,7 @@ def write_card(source: ExportSource, task: str) -> str:
         encoding=", ".join(encodings),
         parameters=sum(weight.numel() for weight in source.task.model.parameters()),
         use=use,
+        requirement=requirement,
         results=results if metrics else "None are recorded for this checkpoint.",
         text=recipe.yaml().strip(),
         environment=_format_environment(_read_json(run / "environment.json")),

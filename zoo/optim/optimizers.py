@@ -14,8 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from zoo.errors import OptionError
-from zoo.optim.base import NotNegative, Positive, Share, TorchOptimizer
-from zoo.optim.param_groups import find_encoding_parameters
+from zoo.optim.base import NotNegative, Positive, Share, TorchOptimizer, find_encoding_parameters
 from zoo.registry import Between, Count, register
 
 

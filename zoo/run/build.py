@@ -22,7 +22,7 @@ from zoo.config.schema import ONCE, OURS
 from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import DataSpec, TextClassificationSpec, TextSpec
 from zoo.errors import OptionError, RecipeError
-from zoo.optim.param_groups import freeze
+from zoo.optim.base import freeze
 from zoo.registry import Choice
 from zoo.run import distributed
 from zoo.run.checkpoint import RandomStreams

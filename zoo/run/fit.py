@@ -19,7 +19,7 @@ from zoo.data.spec import ImageSpec, TextClassificationSpec
 from zoo.diagnostics.callback import AttentionDiagnostics
 from zoo.errors import OptionError, RecipeError, ZooError
 from zoo.models.transformer import enable_activation_checkpointing
-from zoo.optim.param_groups import find_encoding_parameters
+from zoo.optim.base import find_encoding_parameters
 from zoo.run import atomic_io, checkpoint, init_from, loggers, run_dir
 from zoo.run.build import Experiment
 from zoo.run.callbacks.checkpointing import Checkpoints, SealedCheckpointIO, StopWithoutImprovement
