@@ -30,6 +30,7 @@ SPIN_COUNT = "10000"
 
 MALLOC_CHOICES = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")
 
+WRITE_TEST_BYTES = 2**14
 WRITE_TEST = ".zoo-write-test-"  # prefix of the name of a file that is created and removed
 log = logging.getLogger("zoo")
 
@@ -85,9 +86,49 @@ def refuse_old_version(found: Any, path: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise OSError where a file cannot be created in a folder."""
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=WRITE_TEST):
-        pass
+    """Raise OSError where a file cannot be created in a folder, or the disk is full."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=WRITE_TEST) as file:
+        file.write(bytes(WRITE_TEST_BYTES))
+        file.flush()
+
+
+@contextmanager
+def name_file(path: Path) -> Iterator[None]:
+    """Give an OSError of the block the name of the file that it writes.
+
+    Without a name it would be that of a full disk: opening a file names it, writing to it does not.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+@contextmanager
+def log_thread_failures() -> Iterator[None]:
+    """Log what threads of libraries cannot write in a line instead of a traceback.
+
+    A logger's thread raises its error again in the main thread, at the next write.
+    """
+    previous = threading.excepthook
+
+    def report(failure: threading.ExceptHookArgs) -> None:
+        if not isinstance(failure.exc_value, OSError):
+            previous(failure)
+            return
+        error = failure.exc_value
+        name = failure.thread.name if failure.thread else "a thread"
+        log.debug("failed in %s", name, exc_info=error)
+        where = f"{error.filename}: " if error.filename else ""
+        log.warning("A logger cannot write: %s%s", where, error.strerror or error)
+
+    threading.excepthook = report
+    try:
+        yield
+    finally:
+        threading.excepthook = previous
 
 
 class SignalHandler:

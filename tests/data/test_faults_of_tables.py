@@ -1,11 +1,15 @@
 """What is wrong with tables and class folders: told with the place, never a traceback, and never taken for something else."""
 
+import os
+
 import pytest
 import torch
+from PIL import Image
 from tables import jsonl, text
 
 from zoo.data.corpus.tokenizer import Bytes
 from zoo.data.spec import TextClassificationSpec as Facts
+from zoo.data.tables.open_table import iterate_rows, open_tables
 from zoo.data.tables.stream import StreamOptions
 from zoo.data.text_classification import TextClassification
 from zoo.data.text_stream import TextStream
@@ -256,3 +260,31 @@ def test_plain_numbers_mean_what_the_recipe_lists(tmp_path):
     ((inputs, labels),) = data.test_dataloader()
     assert inputs[:, 0].tolist() == [99, 119, 99, 119]
     assert labels.tolist() == [1, 0, 1, 0]
+
+
+def test_damaged_pages_of_parquet_are_noticed_where_they_have_checksums(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path / "numbers.parquet"
+    table = pyarrow.table({"number": torch.rand(10_000).numpy()})
+    parquet.write_table(
+        table, path, write_page_checksum=True, compression="none", use_dictionary=False
+    )
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 500] = bytes(500)
+    path.write_bytes(content)
+    parquet.read_table(path)  # nothing would be noticed
+    for name in (path, tmp_path):
+        with pytest.raises(DataError, match="CRC checksum verification failed"):
+            open_tables(str(name))
+
+
+def test_a_file_whose_name_is_not_text_is_named(tmp_path):
+    for label in ("cat", "dog"):
+        (tmp_path / "train" / label).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "train" / label / "a.png")
+    os.rename(tmp_path / "train/cat/a.png", os.fsencode(tmp_path) + b"/train/cat/caf\xe9.png")
+    with pytest.raises(DataError, match=r"train/cat/caf\udce9\.png is not UTF-8"):
+        list(iterate_rows(open_tables(str(tmp_path))["train"], "images"))

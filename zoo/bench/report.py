@@ -13,7 +13,7 @@ from zoo.config.tree import COMMAND_LINE
 from zoo.errors import ConfigIssue, DataError, RecipeError
 from zoo.packages import skip_without_package
 from zoo.reporting.tables import format_markdown
-from zoo.utils import check_writable
+from zoo.utils import check_writable, name_file
 
 NUMBERS, TABLE, PICTURE = "bench.json", "bench.md", "bench.png"
 MB = 2**20
@@ -24,8 +24,10 @@ MB = 2**20
 
 def write_result(result: BenchResult, folder: Path) -> None:
     """Write numbers, table and picture; those of an earlier result are replaced."""
-    (folder / NUMBERS).write_text(json.dumps(result.plain(), indent=1) + "\n", encoding="utf-8")
-    (folder / TABLE).write_text(format_result(result) + "\n", encoding="utf-8")
+    texts = {NUMBERS: json.dumps(result.plain(), indent=1), TABLE: format_result(result)}
+    for name, text in texts.items():
+        with name_file(folder / name):
+            (folder / name).write_text(f"{text}\n", encoding="utf-8")
     with skip_without_package(f"no {PICTURE}"):
         # altair takes its time to import
         from zoo.bench.plots import save_figure

@@ -231,12 +231,17 @@ class Benchmark:
             self.rows += group_run.build_rows(number, reference=group[0].name)
 
 
-def run_bench(words: Sequence[str], plugins: Sequence[str]) -> tuple[BenchResult, Signals | None]:
+def run_bench(
+    words: Sequence[str],
+    plugins: Sequence[str],
+    show: Callable[[BenchResult], None] = lambda result: None,
+) -> tuple[BenchResult, Signals | None]:
     """Measure, and write the files of the output folder.
 
     Args:
         words: Encodings and `key=value` options, from the command line.
         plugins: Plug-in packages, for the command that repeats it.
+        show: Called with the result before it is written, which a full disk may prevent.
 
     Returns:
         The result, and the signal that stopped it, if one did; the result is `partial` then.
@@ -281,6 +286,7 @@ def run_bench(words: Sequence[str], plugins: Sequence[str]) -> tuple[BenchResult
         rows=tuple(benchmark.rows),
         partial=bool(received),
     )
+    show(result)
     write_result(result, folder)
     return result, next(iter(received), None)
 

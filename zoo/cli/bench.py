@@ -26,9 +26,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(known: argparse.Namespace) -> None:
     """Measure, and print the table or JSON."""
     from zoo.bench.report import format_result
+    from zoo.bench.result import BenchResult
     from zoo.bench.runner import run_bench
 
-    result, stopped = run_bench(known.overrides, known.plugin or [])
-    print(as_json(result.plain()) if known.json else format_result(result))
+    def show(result: BenchResult) -> None:
+        print(as_json(result.plain()) if known.json else format_result(result), flush=True)
+
+    _, stopped = run_bench(known.overrides, known.plugin or [], show)
     if stopped is not None:
         raise Stopped(stopped, f"stopped by {stopped.name}; what was measured before is written")

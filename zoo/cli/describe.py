@@ -35,13 +35,14 @@ from zoo.config.tree import COMMAND_LINE, format_value
 from zoo.config.validate import describe_type
 from zoo.data.spec import DataSpec
 from zoo.diagnostics.portrait.portrait import draw_portrait
-from zoo.errors import ConfigIssue, OptionError, RecipeError
+from zoo.errors import ConfigIssue, OptionError, RecipeError, ZooError
 from zoo.packages import explain_imports, skip_without_package
 from zoo.registry import Between, ByAxes, Choice
 from zoo.reporting.tables import format_table
 from zoo.run.build import build_model
 from zoo.run.load import load_experiment
 from zoo.run.preflight import count_parameters, count_tokens, plan_backends
+from zoo.utils import check_writable
 
 TEXT_LENGTH = 512
 GRID_SIDE = 14
@@ -120,6 +121,14 @@ class ShowOptions:
     """Time to spend on timing a layer; 0 for no timing."""
 
 
+class UnwrittenPicture(ZooError):
+    """The picture of an encoding cannot be written; `text` is the rest of what was asked for."""
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+
 def explain_encoding(name: str, words: Sequence[str]) -> str:
     """Return all there is to know about an encoding, and draw its picture.
 
@@ -129,6 +138,7 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
 
     Raises:
         RecipeError: A word is no option, or has a value that cannot work.
+        UnwrittenPicture: The picture cannot be written.
     """
     cls = registry.find("encodings", name)
     own, size_values, option_values, facts = parse_options(
@@ -138,6 +148,7 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
     choices = build_shortest_chain(cls, {**option_values, **given_facts})
     picture = None if own["picture"] is None else _check_path(own["picture"] or f"{name}.png")
 
+    unwritten = ""
     with _report_option_errors():
         dims = choose_dims(Sizes(**size_values), cls)
         costs = measure_costs(choices, dims, own["seconds"])
@@ -147,8 +158,11 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
             check = explain_imports() if own["picture"] else skip_without_package("no picture")
             path, picture = picture, None
             with check:
-                draw_portrait(choices, path, dims if has_sizes else None)
-                picture = path
+                try:
+                    draw_portrait(choices, path, dims if has_sizes else None)
+                    picture = path
+                except OSError as error:
+                    unwritten = f"{path}: cannot be written, {error.strerror or error}"
 
     recipes = list_users().get(name, ["none yet"])
     blocks = [
@@ -160,7 +174,10 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
     ]
     if picture:
         blocks.append(f"picture: {picture}")
-    return "\n\n".join(blocks)
+    text = "\n\n".join(blocks)
+    if unwritten:
+        raise UnwrittenPicture(unwritten, text)
+    return text
 
 
 def choose_dims(sizes: Sizes, cls: type[Encoding]) -> Dims:
@@ -294,6 +311,12 @@ def _check_path(text: str) -> Path:
         problem = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         remedy = "name a file in one that exists, or null for none"
         raise RecipeError(ConfigIssue(COMMAND_LINE, "picture", problem, remedy))
+    try:
+        check_writable(path.parent)
+    except OSError as error:
+        problem = f"{path} cannot be written, {error.strerror or error}"
+        remedy = "name a file elsewhere, or null for none"
+        raise RecipeError(ConfigIssue(COMMAND_LINE, "picture", problem, remedy)) from None
     return path
 
 

@@ -25,9 +25,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(known: argparse.Namespace) -> None:
     """Print the text."""
     if known.what in registry.names("encodings"):
-        from zoo.cli.describe import explain_encoding
+        from zoo.cli.describe import UnwrittenPicture, explain_encoding
 
-        print(explain_encoding(known.what, known.overrides))
+        try:
+            print(explain_encoding(known.what, known.overrides))
+        except UnwrittenPicture as error:
+            print(error.text)
+            raise
     else:
         from zoo.cli.describe import describe_recipe
 

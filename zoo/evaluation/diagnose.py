@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +35,7 @@ from zoo.diagnostics.report import (
     draw_profiles,
 )
 from zoo.diagnostics.token_layout import find_layout
-from zoo.errors import ConfigIssue, NonFiniteError, OptionError, RecipeError
+from zoo.errors import ConfigIssue, NonFiniteError, OptionError, RecipeError, ZooError
 from zoo.evaluation.diagnosis_inputs import (
     CapturedAttention,
     Saved,
@@ -167,7 +168,13 @@ def diagnose(words: Sequence[str]) -> Path:
         from zoo.diagnostics.page import diagnosis_page
 
     report, path = build_report(words)
-    diagnosis_page.write(report, path)
+    try:
+        diagnosis_page.write(report, path)
+    except OSError as error:
+        problem = f"{path} cannot be written, {error.strerror}"
+        path = Path(tempfile.mkdtemp(prefix="zoo-")) / path.name
+        diagnosis_page.write(report, path)
+        raise ZooError(f"{problem}; the page is {path}") from None
     return path
 
 

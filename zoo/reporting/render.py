@@ -18,6 +18,7 @@ from zoo.reporting import charts, heatmaps, numbers
 from zoo.reporting.axes import Chart, Style, clean
 from zoo.reporting.palette import LIGHT, VARIABLES, Palette
 from zoo.reporting.panel import Curves, Heatmap, HeatmapGrid, LineChart, Panel, Points
+from zoo.utils import name_file
 
 PAGE = Style(VARIABLES, 400, 232, is_page=True)
 FONT = "Liberation Sans"  # comes with vl-convert, so that files are the same on all machines
@@ -63,7 +64,8 @@ def draw_for_page(panel: Panel) -> Drawing:
 
 def save_figure(chart: Chart, path: Path, *, scale: float = 2.0) -> None:
     """Write a chart as a PNG file of few colours."""
-    path.write_bytes(to_png(chart, scale=scale))
+    with name_file(path):
+        path.write_bytes(to_png(chart, scale=scale))
 
 
 def to_png(chart: Chart, *, scale: float = 2.0) -> bytes:

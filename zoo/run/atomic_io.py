@@ -141,7 +141,7 @@ def write(file: io.BytesIO, path: Path) -> None:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
         problem = f"cannot be written, {error.strerror or error}"
-        raise ZooError(f"{path}: {problem}; {describe_checkpoints(path.parent)}") from None
+        raise ZooError(f"{path}: {problem}{_mention_checkpoints(path, path.parent)}") from None
 
 
 def _sync_folder(folder: Path) -> None:
@@ -159,20 +159,20 @@ def read_sealed(path: Path) -> io.BytesIO:
     Raises:
         CheckpointError: The file cannot be read, or a byte differs from what was written.
     """
-    others = describe_checkpoints(path.parent, path)
+    others = _mention_checkpoints(path, path.parent, path)
     try:
         content = memoryview(path.read_bytes())
     except OSError as error:
-        raise CheckpointError(f"{path}: unreadable, {error.strerror or error}; {others}") from None
+        raise CheckpointError(f"{path}: unreadable, {error.strerror or error}{others}") from None
     cut = max(0, len(content) - len(NO_COMMENT) - SEAL_LENGTH)
     payload, seal = content[:cut], bytes(content[cut:])
     if not seal.startswith(SEAL_START):
         problem = "corrupt, or unsafe and not written by zoo: it does not end with its checksum"
-        raise CheckpointError(f"{path}: {problem}; nothing of it was used; {others}")
+        raise CheckpointError(f"{path}: {problem}; nothing of it was used{others}")
     digest = hashlib.sha256(payload)
     digest.update(NO_COMMENT)
     if seal != SEAL_START + digest.hexdigest().encode():
-        raise CheckpointError(f"{path}: corrupt, its checksum does not match; {others}")
+        raise CheckpointError(f"{path}: corrupt, its checksum does not match{others}")
     return io.BytesIO(content)
 
 
@@ -188,7 +188,15 @@ def is_intact(path: Path) -> bool:
 def describe_checkpoints(folder: Path, exclude: Path | None = None) -> str:
     """Say which checkpoints are in a folder, for a message about another one."""
     names = sorted(path.name for path in folder.glob("*.ckpt") if path != exclude)
-    return f"still there: {', '.join(names)} in {folder}" if names else "no other checkpoint there"
+    if names:
+        return f"still there: {', '.join(names)} in {folder}"
+    return f"no {'other ' if exclude else ''}checkpoint there"
+
+
+def _mention_checkpoints(path: Path, folder: Path, exclude: Path | None = None) -> str:
+    """Return `describe_checkpoints` as the end of a message; nothing where none are missed."""
+    text = describe_checkpoints(folder, exclude)
+    return "" if text.startswith("no ") and path.suffix != ".ckpt" else f"; {text}"
 
 
 def remove_unfinished(run: Path) -> None:

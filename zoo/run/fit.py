@@ -33,7 +33,7 @@ from zoo.run.preflight import check, plan_backends
 from zoo.run.resume import find_resume_point
 from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
-from zoo.utils import format_duration
+from zoo.utils import format_duration, log_thread_failures
 
 log = logging.getLogger("zoo")
 
@@ -127,6 +127,7 @@ class Training(NamedTuple):
             self.locks,
             log_file if processes.first else contextlib.nullcontext(),
             _explain_failures(folder, processes),
+            log_thread_failures(),
         ):
             result = train(self.experiment, self.start, processes, is_tested=is_tested)
         return result if processes.first else None

@@ -61,9 +61,10 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
         name, _, configuration = name.partition(":")
     for shard in _list_tar_files(name, files):
         _check_complete(shard)
+    options = _verify_checksums() if _is_parquet(name, files) else {}
     try:
         return datasets.load_dataset(
-            name, configuration or None, data_files=files, streaming=streaming
+            name, configuration or None, data_files=files, streaming=streaming, **options
         )
     except Exception as error:
         # the library raises errors of many kinds
@@ -93,7 +94,10 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 def _describe(path: str, error: Exception) -> str:
     """Say what is wrong with a path that the library could not read, and what would be right."""
-    cause = str(error.__cause__ or error).strip() or type(error).__name__
+    origin = error.__cause__ or error
+    if isinstance(origin, UnicodeEncodeError):
+        return f"the name of {origin.object} is not UTF-8; rename the file"
+    cause = str(origin).strip() or type(error).__name__
     if NO_CONFIGURATION in cause:
         names = " ".join(cause.splitlines()[1:2])[:200]
         return f"has several configurations, name one as {path}:CONFIGURATION; {names}"
@@ -202,6 +206,20 @@ def _list_tar_files(name: str, files: Mapping[str, list[str]] | None) -> list[Pa
     if files is None:
         return sorted(Path(name).rglob("*.tar")) if os.path.isdir(name) else []
     return [Path(file) for file in files["train"] if file.endswith(".tar")]
+
+
+def _is_parquet(name: str, files: Mapping[str, list[str]] | None) -> bool:
+    """Return if a table, or a folder of that name, consists of Parquet files."""
+    if files is not None:
+        return name == BUILDERS[".parquet"]
+    return os.path.isdir(name) and next(Path(name).rglob("*.parquet"), None) is not None
+
+
+def _verify_checksums() -> dict[str, Any]:
+    """Return the option of `datasets` that verifies checksums of pages, where a file has them."""
+    from pyarrow.dataset import ParquetFragmentScanOptions  # type: ignore[import-untyped]
+
+    return {"fragment_scan_options": ParquetFragmentScanOptions(page_checksum_verification=True)}
 
 
 def _check_complete(shard: Path) -> None:

@@ -16,6 +16,7 @@ from zoo.reporting import numbers
 from zoo.reporting.html import Section, render_page
 from zoo.reporting.panel import Curves, Line, LineChart, Panel
 from zoo.reporting.render import Drawing, draw_for_page
+from zoo.utils import name_file
 
 FOLDER = "diagnostics/page"
 SECTIONS = {  # title and how to read it
@@ -55,7 +56,8 @@ def write(report: Report, path: Path) -> None:
     fresh = {one: one.with_name(f".{one.name}-{os.getpid()}") for one in texts}
     try:
         for one, text in texts.items():
-            fresh[one].write_text(text, encoding="utf-8", newline="\n")
+            with name_file(one):
+                fresh[one].write_text(text, encoding="utf-8", newline="\n")
         for one in texts:
             fresh[one].replace(one)
     finally:
