@@ -266,7 +266,8 @@ def test_damaged_pages_of_parquet_are_noticed_where_they_have_checksums(tmp_path
     import pyarrow
     from pyarrow import parquet
 
-    path = tmp_path / "numbers.parquet"
+    path = tmp_path / "tables" / "train.parquet"
+    path.parent.mkdir()
     table = pyarrow.table({"number": torch.rand(10_000).numpy()})
     parquet.write_table(
         table, path, write_page_checksum=True, compression="none", use_dictionary=False
@@ -276,7 +277,7 @@ def test_damaged_pages_of_parquet_are_noticed_where_they_have_checksums(tmp_path
     content[middle : middle + 500] = bytes(500)
     path.write_bytes(content)
     parquet.read_table(path)  # nothing would be noticed
-    for name in (path, tmp_path):
+    for name in (path, path.parent):
         with pytest.raises(DataError, match="CRC checksum verification failed"):
             open_tables(str(name))
 
