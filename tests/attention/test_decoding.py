@@ -31,7 +31,7 @@ def test_keys_are_made_wider_for_many_queries_alone(device):
         == choose_backend(make_call(value=16), device)[0]
         == "chunked"
     )
-    assert choose_backend(make_call(), device)[0] == ("chunked" if device == "cpu" else "sdpa")
+    assert choose_backend(make_call(), device)[0] == "sdpa"
     assert (
         choose_backend(sloped(make_call(dtype=torch.bfloat16)), device)[0] == "sdpa"
     )  # they would be copied all the same

@@ -102,6 +102,8 @@ class Layer:
         query_index: Tensor | None = None,
     ) -> AttentionCall:
         tokens, count, heads = self.tokens, len(keys), q.shape[1]
+        if k.shape[2] > count:  # a static cache
+            k, v = k[:, :, :count], v[:, :, :count]
         mask = None if mask is None else mask[..., :count]
         if query_index is not None:
             q, tokens = q[:, :, query_index], tokens.select(query_index)
@@ -109,8 +111,8 @@ class Layer:
                 mask = mask[:, :, query_index]
         call = AttentionCall(
             self.chain.transform_query(q, tokens),
-            repeat_kv_heads(k[:, :, :count], heads),
-            repeat_kv_heads(v[:, :, :count], heads),
+            repeat_kv_heads(k, heads),
+            repeat_kv_heads(v, heads),
             q,
             tokens,
             keys,
@@ -137,9 +139,14 @@ class Layer:
         if not width:
             return heads
         if width == heads.shape[-1]:
-            return heads.unflatten(-1, (2, -1)).mT.flatten(-2)
-        rotated = heads[..., :width].unflatten(-1, (2, -1)).mT.flatten(-2)
-        return torch.cat([rotated, heads[..., width:]], dim=-1)
+            return _interleave(heads)
+        return torch.cat([_interleave(heads[..., :width]), heads[..., width:]], dim=-1)
+
+
+def _interleave(heads: Tensor) -> Tensor:
+    """Order channels i and i + R/2 of heads [B, H, N, R] as 2i and 2i + 1."""
+    batch, count, tokens, width = heads.shape
+    return heads.reshape(batch, count, tokens, 2, width // 2).mT.reshape(heads.shape)
 
 
 class Equipment(nn.ModuleDict, Encoded):

@@ -36,17 +36,14 @@ def choose_backend(call: AttentionCall, device: str | None = None) -> tuple[str,
         return "chunked", f"{' and '.join(fields)} needs whole rows of scores"
 
     is_cuda = (device or call.q.device.type) == "cuda"
-    is_cpu = (device or call.q.device.type) == "cpu"
     if call.biases:
         has_block = any(isinstance(one, BlockBias) and one.index is None for one in call.biases)
         if is_cuda and not has_block and not call.dropout:
             return "flex", "a bias for each pair, fused as an index function"
         return "chunked", "a bias for each pair"
-    if _is_single_query(call):
-        if is_cpu:
-            return "chunked", "a single query, which reads each key once"
-        if call.low_rank_biases or call.q.shape[-1] != call.v.shape[-1]:
-            return "chunked", "a single query, for which no key is copied to be made wider"
+    is_wider = bool(call.low_rank_biases) or call.q.shape[-1] != call.v.shape[-1]
+    if is_wider and _is_single_query(call):
+        return "chunked", "a single query, for which no key is copied to be made wider"
     if call.low_rank_biases and not fits_in_channels(call):
         return "chunked", "a low-rank bias of large rank"
     if call.has_window:
@@ -92,8 +89,10 @@ def attend(call: AttentionCall, backend: str = "auto") -> tuple[Tensor, Tensor |
             raise
         problem = "flex computes no gradients on this device; use another backend, or torch.no_grad"
         raise OptionError("backend", problem) from error
+    if call.extra_values is None:
+        return out, None
     width = call.v.shape[-1]
-    return out[..., :width], None if call.extra_values is None else out[..., width:]
+    return out[..., :width], out[..., width:]
 
 
 def _is_empty(call: AttentionCall) -> bool:

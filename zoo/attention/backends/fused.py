@@ -59,7 +59,7 @@ def attend_sdpa(call: AttentionCall) -> Tensor:
     out = F.scaled_dot_product_attention(
         q, k, v, mask, dropout_p=call.dropout, is_causal=is_causal, scale=call.scale
     )
-    return out[..., :width]
+    return out if out.shape[-1] == width else out[..., :width]
 
 
 def attend_flex(call: AttentionCall) -> Tensor:

@@ -92,6 +92,9 @@ def multiply_pairs(x: Tensor, table: Tensor, sign: int = 1) -> Tensor:
         return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x.dtype)
     z, rotations = _to_complex(x), torch.view_as_complex(table)
     batch, heads, tokens, pairs = z.shape
+    if tokens == 1:  # a decoding step, in which each operation counts
+        product = z * (rotations if sign > 0 else rotations.conj())
+        return torch.view_as_real(product).reshape(x.shape).to(x.dtype)
     dtype = torch.promote_types(z.dtype, rotations.dtype)
     # tokens before heads in memory, as projections have them
     out = z.new_empty(batch, tokens, heads, pairs, dtype=dtype).transpose(1, 2)
@@ -127,7 +130,10 @@ def _split_pairs(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _to_complex(x: Tensor) -> Tensor:
-    pairs = upcast(x).unflatten(-1, (-1, 2))
+    x = upcast(x)
+    pairs = x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
+    if pairs.is_contiguous() and pairs.storage_offset() % 2 == 0:
+        return torch.view_as_complex(pairs)
     even_strides = not any(stride % 2 for stride in pairs.stride()[:-1])
     aligned = pairs.stride(-1) == 1 and pairs.storage_offset() % 2 == 0 and even_strides
     return torch.view_as_complex(pairs if aligned else pairs.contiguous())
@@ -169,7 +175,8 @@ class Rotary(Encoding):
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
         tables = self.get_rotation(tokens)
-        if self.dims.kv_heads in (None, self.dims.heads):
+        is_same = all(table.dim() > 3 and table.shape[1] == 1 for table in tables)
+        if is_same or self.dims.kv_heads in (None, self.dims.heads):
             return self.rotate(q, *tables)
         # tables have a head for each key head [B, G, N, K]: take one query head of each group
         members = q.unflatten(1, (self.dims.num_kv_heads, -1)).unbind(2)
